@@ -413,7 +413,8 @@ def test_a_full_disk_is_a_sentence():
     assert re.fullmatch(rf"equipoise: .*{os.strerror(errno.ENOSPC)}\n", ended.stderr)
 
 
-def test_interrupting_ingest_exits_130_and_leaves_nothing(tmp_path, data_dir):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupting_ingest_exits_with_the_signal_and_leaves_nothing(tmp_path, data_dir, number):
     into = tmp_path / "tables"
     rounds = sorted((data_dir / "mlperf").glob("training_results_v*.tar.zst"))
     process = subprocess.Popen(
@@ -434,10 +435,40 @@ def test_interrupting_ingest_exits_130_and_leaves_nothing(tmp_path, data_dir):
         start_new_session=True,
     )
     _wait_until_it_reads(process, rounds)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
+    os.killpg(process.pid, number)  # as a terminal does: the workers get it too
     printed, message = process.communicate(timeout=60)
-    assert (process.returncode, printed, message) == (130, "", "equipoise: interrupted\n")
+    assert (process.returncode, printed) == (128 + number, "")
+    assert re.fullmatch(r"equipoise: \w[^\n]*\n", message), message
     assert not into.exists() or list(into.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_page_that_a_signal_stops_leaves_no_file(tmp_path, number):
+    asked = ["advise", "bert", "--accelerator", "h100", "--html", "page.html"]
+    command = [sys.executable, "-m", "equipoise", *asked]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=tmp_path)
+    while process.poll() is None and not list(tmp_path.iterdir()):  # until it has made sure of its file
+        os.sched_yield()
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_that_the_shell_ignores_stays_ignored():
+    ended = subprocess.run(
+        ["nohup", sys.executable, "-c", _HANGS_UP], capture_output=True, text=True, check=False
+    )
+    assert ended.stdout == "0\n"
+
+
+_HANGS_UP = """
+import os, signal, subprocess, sys
+process = subprocess.Popen([sys.executable, "-m", "equipoise", "list", "rounds"], stdout=subprocess.DEVNULL)
+while process.poll() is None:
+    process.send_signal(signal.SIGHUP)
+print(process.returncode)
+"""
 
 
 # A module that loses the first KeyboardInterrupt, as callbacks of the import system do, and then has work.
@@ -450,7 +481,7 @@ class Finalized:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
 
-app.count_interrupts()
+app.count_interrupts(signal.SIGINT)
 Finalized()
 try:
     time.sleep(30)

@@ -595,7 +595,8 @@ def test_input_is_seen_where_somebody_else_iterates(num_workers):
             update(subject, optimizer, next(iterator))
             seen.end_step()
     assert seen.result.num_samples == 8
-    assert min(step[INPUT] for step in seen.result.steps) >= SLEPT_S
+    # A worker may begin before the loop waits for it: where this process stands still between the two.
+    assert min(step[INPUT] for step in seen.result.steps) >= SLEPT_S / 2
     assert "_get_iterator" not in vars(loader)
     assert type(iterator).__module__ == "torch.utils.data.dataloader"
 

@@ -202,6 +202,18 @@ def test_hosts_meet_at_one_of_them():
     )
 
 
+def test_slurm_is_asked_for_the_processors_of_whole_hosts():
+    # sbatch's manual: without --cpus-per-task it tries to allocate one processor per task, here one per host.
+    whole, part = (
+        next(each for each in snippets(text) if each.target == "Slurm")
+        for text in ("dp=24 microbatch=1 global_batch=24", "dp=4 microbatch=1 global_batch=4")
+    )
+    assert "#SBATCH --exclusive" in whole.code.splitlines()
+    assert "--exclusive" not in part.code
+    assert [each for each in part.unsupported if "--cpus-per-task" in each]
+    assert not [each for each in whole.unsupported if "--cpus-per-task" in each]
+
+
 def test_jobs_of_slurm_that_share_a_host_meet_at_ports_of_their_own():
     found = {each.target: each for each in snippets("dp=24 microbatch=1 global_batch=24")}
     stubs = 'scontrol() { echo h1; }; srun() { echo "$@"; }; SLURM_JOB_NODELIST=h1\n'

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.report import terminal
-from equipoise.report.blocks import Badge, Cell, Column, Facts, Fold, Table
+from equipoise.report.blocks import Badge, Cell, Column, Facts, Fold, Table, prose
 from equipoise.report.charts import Axis, BarChart, BarPart, Chart, Level, Mark, Series
 from equipoise.report.pages.study import STUDY
 from equipoise.report.pages.study.entries import NOT_VERIFIED
@@ -47,6 +47,18 @@ def show(block, console):
 def test_no_line_is_longer_than_the_terminal(findings, width, encoding):
     text = printed(lambda console: terminal.render(STUDY, findings, console), width=width, encoding=encoding)
     assert max(map(cell_len, text.splitlines())) <= width
+
+
+UNITS = ("%", "h", "USD", "GB", "TB/s", "ms", "kWh")
+
+
+@pytest.mark.parametrize("width", range(20, 60))
+def test_no_line_ends_between_a_number_and_its_unit(width):
+    words = " ".join(f"{number} {unit}" for number in (9.3, 41.6, 125) for unit in UNITS)
+    lines = printed(lambda console: show(prose(words), console), width=width).splitlines()
+    assert " ".join(each.strip() for each in lines) == words
+    assert max(map(cell_len, lines)) <= width
+    assert not set(UNITS) & {each.split()[0] for each in lines}
 
 
 def test_it_says_what_the_page_says(findings):

@@ -312,6 +312,47 @@ def test_a_column_named_by_its_unit_is_the_time_of_the_training(read, name, cell
     assert any(name.lower() in each for each in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("name", "cell", "seconds"),
+    [
+        ("Time (h)", "2", 7200),
+        ("training time [hours]", "2", 7200),
+        ("Time (min)", "1.5", 90),
+        ("Step time (ms)", "250", 0.25),
+        ("time per iteration [s]", "0.25", 0.25),
+        # A million samples, or tokens, at 500 a second take 2000 s.
+        ("Throughput (samples/s)", "500", 2000),
+        ("tokens/s", "500", 2000),
+    ],
+)
+def test_a_unit_in_brackets_is_the_column_s(read, name, cell, seconds):
+    assert read(f"GPUs;{name}\n1;{cell}\n2;{cell}\n").time_s.tolist() == [seconds, seconds]
+
+
+def test_a_step_beside_a_time_is_the_step(read):
+    # Seconds of a file that has steps may be how long they were watched.
+    assert read("gpus,Step time (ms),Time (s)\n1,100,4\n2,50,3\n").time_s.tolist() == [0.1, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        ("time_h", "time_to_train_h"),
+        ("Time (h)", "time_to_train_h"),
+        ("took minutes", None),
+        ("wall_min", "time_to_train_min"),
+    ],
+)
+def test_hours_are_not_read_as_seconds_because_an_option_says_so(read, column, named):
+    def asked(ours):
+        return read(f"gpus,{column}\n1,10.5\n2,5.6\n", columns={ours: column})
+
+    with pytest.raises(DataError, match=named or "time_to_train_min"):
+        asked("time_to_train_s")
+    unit_s = 3600 if named == "time_to_train_h" else 60
+    assert asked(named or "time_to_train_min").time_s.tolist() == pytest.approx([10.5 * unit_s, 5.6 * unit_s])
+
+
 def test_a_column_named_by_its_unit_is_not_used_beside_one_of_times(read):
     # Seconds may be how long the step was watched.
     assert read("gpus,step_ms,seconds\n1,100,4\n2,50,3\n").time_s.tolist() == [0.1, 0.05]

@@ -684,6 +684,14 @@ def test_a_users_function_that_names_an_accelerator_is_counted_without_one(tmp_p
     assert count_function("own_cuda:made").forward_flop == 48
 
 
+@pytest.mark.parametrize("batch", ["torch.zeros(0, 3)", "[1, 2]"])
+def test_a_batch_without_samples_is_refused_by_the_function_s_name(tmp_path, monkeypatch, batch):
+    text = f"import torch\ndef made():\n    return torch.nn.Linear(3, 2), {batch}\n"
+    write_module(tmp_path, monkeypatch, "own_empty", text)
+    with pytest.raises(SpecError, match="own_empty:made"):
+        count_function("own_empty:made")
+
+
 @pytest.mark.parametrize(
     ("reference", "words"),
     [

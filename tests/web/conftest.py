@@ -85,9 +85,9 @@ class Dashboard:
         status, _, text = self.answer(path, **headers)
         return status, Parsed(text)
 
-    def stopped(self):
-        """Interrupt it as Ctrl-C does; its exit code and what it printed."""
-        self.process.send_signal(signal.SIGINT)
+    def stopped(self, number=signal.SIGINT):
+        """Interrupt it as Ctrl-C does, or by another signal; its exit code and what it printed."""
+        self.process.send_signal(number)
         try:
             _, err = self.process.communicate(timeout=20)
         except subprocess.TimeoutExpired:

@@ -1,6 +1,7 @@
 """The verb itself: what it says, where it listens, how it ends."""
 
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -153,6 +154,14 @@ def test_an_interrupt_at_any_moment_of_the_start_counts(start, wait_s):
     started = start()
     time.sleep(wait_s)
     assert started.stopped() == (130, "equipoise: interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_end_it_in_one_line_too(start, number):
+    started = start()
+    assert started.answer("/accuracy")[0] == 200
+    code, printed = started.stopped(number)
+    assert (code, printed.count("\n")) == (128 + number, 1), printed
 
 
 # A library that turns a Ctrl-C into an error of its own, as compiled ones do, or loses it in a callback.

@@ -194,9 +194,10 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit code: 0, 2 input, 3 evidence, 130 interrupted."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the shell has it ignored
-        count_interrupts()
+    """Run the command line and leave with its exit code: 0, 2 input, 3 evidence, 128 and a signal."""
+    # Not those that the shell has ignored, as nohup does.
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    count_interrupts(*(each for each in _ENDING if signal.getsignal(each) in usual))
     has_output = _open_closed_streams()
     code = None
     try:
@@ -228,16 +229,17 @@ def _leave(code: int) -> NoReturn:
 
 
 def _leave_interrupted() -> NoReturn:
-    """Say that it was interrupted, and leave at once.
+    """Say what interrupted it, and leave at once, with the exit code that shells give to the signal.
 
     CPython ends with the signal's own code where an interrupt passed through an exec of text, as dataclasses
     are made, even if it was handled; workers and files are closed by now.
     """
-    _complain("interrupted")
+    number = _received[0] if _received else signal.SIGINT
+    _complain("interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}")
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(errors.EXIT_INTERRUPTED)
+    os._exit(_KILLED_BY + number)
 
 
 def _open_closed_streams() -> bool:
@@ -317,19 +319,24 @@ def _complain(sentence: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-# Ctrl-C, remembered: other libraries lose the KeyboardInterrupt or raise something else in its place.
+# What asks a program to end: Ctrl-C, a batch system or `kill`, a terminal that is closed. Each interrupts, so
+# that files are finished or taken away; remembered, because other libraries lose the KeyboardInterrupt or
+# raise something else in its place.
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_KILLED_BY: Final = 128  # plus the signal: the exit code
 _received: list[int] = []  # signal numbers, since the process began
 _AGAIN_S = 0.01  # after which a Ctrl-C that was lost is raised again
 
 
-def count_interrupts() -> None:
-    """From now on, remember a Ctrl-C before KeyboardInterrupt is raised. Only the main thread can ask."""
+def count_interrupts(*numbers: int) -> None:
+    """From now on, remember these signals and raise KeyboardInterrupt. Only the main thread can ask."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _remembered)
+        for number in numbers:
+            signal.signal(number, _remembered)
 
 
 def was_interrupted() -> bool:
-    """Whether Ctrl-C was pressed since `count_interrupts`."""
+    """Whether Ctrl-C was pressed, or another signal of `count_interrupts` came, since then."""
     return bool(_received)
 
 
@@ -348,6 +355,6 @@ def _raised_again(lost: "sys.UnraisableHookArgs") -> None:
     module. A moment later the code around them runs, which can be interrupted.
     """
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
+        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), _received[-1]))
         again.daemon = True
         again.start()

@@ -3,6 +3,7 @@
 Options of questions are made from the declarations of the fields: decide/question/fields.toml.
 """
 
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
@@ -208,7 +209,7 @@ def serve(
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
     from equipoise.web.guard import ListenAddress, listening, token_for
 
-    count_interrupts()  # even where the shell started it in the background and has them ignored
+    count_interrupts(signal.SIGINT)  # even where the shell started it in the background and has them ignored
     for folder in (*(runs or ()), *inputs.also, *([inputs.data] if inputs.data else [])):
         if not folder.is_dir():
             raise UsageError(f"{folder}: not a directory; expected an existing one")

@@ -83,7 +83,10 @@ def ingest(
         output.give_page(ingest_page(into), report, _ingest_fields)
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))
-            raise DataError(f"{read_from}: no entry found; expected MLPerf Training results")
+            raise DataError(
+                f"{read_from}: no entry found; expected MLPerf Training results, or a table of runs "
+                "(.csv, .tsv, .jsonl, .parquet)"
+            )
 
 
 def _ingest_fields(report: "IngestReport") -> Mapping[str, Any]:

@@ -386,14 +386,14 @@ def _speedup(each: Judgement) -> float:
 
 
 def ranged(spread: Spread | None) -> str:
-    """A ratio with its interval, where it has one.
+    r"""A ratio with its interval, where it has one.
 
-    >>> ranged(Spread(value=1.234, low=1.1, high=1.3))
-    '1.23x (1.10..1.30)'
+    >>> ranged(Spread(value=1.234, low=1.1, high=1.3)).replace("\N{EN DASH}", "-")
+    '1.23x (1.10-1.30)'
     """
     if spread is None:
         return "-"
-    within = "" if spread.low is None else f" ({spread.low:.2f}..{spread.high:.2f})"
+    within = "" if spread.low is None else f" ({spread.low:.2f}\N{EN DASH}{spread.high:.2f})"
     return f"{spread.value:.2f}x{within}"
 
 

@@ -252,6 +252,7 @@ def launch_snippets(
         name="train" if workload is None else workload.slug,
         num_hosts=strategy.num_accelerators // ranks_per_host(cluster, strategy),
         ranks_per_host=ranks_per_host(cluster, strategy),
+        host_size=_host_size(cluster),
         accelerator=chip,
         words=words,
         takes_more=started is not None,

@@ -20,13 +20,15 @@ _PORT = 29500
 class Launch(Struct, frozen=True, kw_only=True):
     """Processes to start: as many a host as it has ranks, on so many hosts of one kind of accelerator.
 
-    name: of the job. words: the script and its options, as torchrun takes them. takes_more: whether options
-    of the model and its data follow. variables: of the environment, name and value.
+    host_size: accelerators of a host. name: of the job. words: the script and its options, as torchrun takes
+    them. takes_more: whether options of the model and its data follow. variables: of the environment, name
+    and value.
     """
 
     name: str
     num_hosts: int
     ranks_per_host: int
+    host_size: int
     accelerator: Accelerator
     words: tuple[str, ...]
     takes_more: bool = False
@@ -64,6 +66,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             "yaml_job": yaml_scalar(self.job_name),
             "hosts": self.num_hosts,
             "ranks": self.ranks_per_host,
+            "whole": self.ranks_per_host == self.host_size,
             "all_ranks": self.num_hosts * self.ranks_per_host,
             "unlaunched": self.num_hosts == self.ranks_per_host == 1 and is_script,
             "port": _PORT,

@@ -51,6 +51,9 @@ LONGEST_WORD: Final = 28
 PROSE_COLUMNS: Final = 28
 MOST_CELL_LINES: Final = 4
 _WORD: Final = re.compile(r"\S+")
+# The blank between a number and its unit, at which no line ends; a sign of one cell stands for it meanwhile.
+_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|days|USD|[GMT]B(?:/s)?|[kMG]?Wh)(?!\w))")
+_KEPT: Final = "\ue000"
 TONES: Final = {"good": "bold green", "bad": "bold red", "plain": "bold", "quiet": "italic"}
 
 
@@ -126,8 +129,12 @@ def _hanging(text: Text, console: Console, *, first: Text, indent: int) -> Itera
 
 
 def _wrapped(text: Text, console: Console, width: int) -> Iterable[Text]:
-    """Lines of a text; a name longer than they are wide is broken behind its signs where it has some."""
-    return _with_breaks(text, width).wrap(console, width)
+    """Lines of a text: a unit stays with its number, and too long a name is broken behind its signs."""
+    kept = text.copy()
+    kept.plain = _BEFORE_UNIT.sub(_KEPT, text.plain)
+    for line in _with_breaks(kept, width).wrap(console, width):
+        line.plain = line.plain.replace(_KEPT, " ")
+        yield line
 
 
 def _with_breaks(text: Text, width: int) -> Text:

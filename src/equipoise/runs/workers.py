@@ -113,12 +113,12 @@ def parse_share(share: SourceShare, done: Done) -> ShareResult:
 # Called with a share and the bytes parsed since the last call.
 Parsed: TypeAlias = Callable[[SourceShare, int], None]
 
-# What a worker runs: Ctrl-C is the parent's to answer, and modules are found where the parent finds them.
+# What a worker runs: modules are found where the parent finds them.
 _BOOT = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "descriptor = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
+    "import sys; descriptor = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
     "from equipoise.runs.workers import serve; serve(descriptor)"
 )
+_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Bytes between two reports of progress: often enough for a bar, seldom enough to cost nothing.
 _REPORT_BYTES = 4 * 2**20
 # Objects made before the youngest are looked through for garbage, which no reader makes.
@@ -156,8 +156,8 @@ class _Worker(Struct):
 def _started() -> _Worker | None:
     """A new worker; None where this interpreter cannot start another."""
     ours, theirs = Pipe()
-    # A Ctrl-C on its way is this process's; the worker begins with it blocked, as it inherits that.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Signals to the group are this process's to answer; the worker has them blocked, as it inherits that.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)
     try:
         process = subprocess.Popen(
             [sys.executable or "", "-I", "-c", _BOOT, str(theirs.fileno()), *sys.path],

@@ -477,7 +477,7 @@ class _Server(uvicorn.Server):
 
     def says(self, _record: logging.LogRecord) -> bool:
         """Whether an error is one: requests that are given up at the end are not."""
-        return not self.should_exit
+        return not (self.should_exit or self._was_interrupted())
 
 
 _MOST_CONNECTIONS: Final = 256

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.files import probed, read_input
-from equipoise.units import DAY_S, HOUR_S, MIB, MILLISECOND_S, MINUTE_S
+from equipoise.units import DAY_S, HOUR_S, MIB, MILLISECOND_S, MINUTE_S, duration_s
 
 SIZE = "num_accelerators"
 BATCH = "global_batch_samples"
@@ -69,9 +69,26 @@ class TextRow(Struct, frozen=True, kw_only=True):
         )
 
 
+# A header with its unit in brackets, as spreadsheets have it.
+_BRACKETED = re.compile(r"(.+?)_?[(\[]_?([a-z]+)_?[)\]]")
+
+
 def column_name(raw: str) -> str:
-    """A header cell as names are written here: lower case, without blanks."""
-    return raw.strip().lower().replace(" ", "_")
+    """A header cell as names are written here: lower case, without blanks, a unit of time at its end.
+
+    >>> column_name("GPUs"), column_name("Time (hours)"), column_name("step time [ms]"), column_name("x (y)")
+    ('gpus', 'time_h', 'step_time_ms', 'x_(y)')
+    """
+    name = raw.strip().lower().replace(" ", "_")
+    found = _BRACKETED.fullmatch(name)
+    unit = None if found is None else time_unit(found[2])
+    return name if found is None or unit is None else f"{found[1]}_{unit}"
+
+
+def time_unit(word: str) -> str | None:
+    """The unit of time that a word means, as names end in it here; None for any other word."""
+    unit_s = duration_s(f"1 {word}")
+    return next((unit for unit, factor in UNIT_S.items() if factor == unit_s), None)
 
 
 def rows_of(path: Path) -> tuple[list[str], Iterator[TextRow]]:

@@ -31,6 +31,7 @@ from equipoise.runs.readers.cells import (
     listed,
     table,
     text_of,
+    time_unit,
     wanted_column,
 )
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, duration_s
@@ -38,7 +39,13 @@ from equipoise.units import DAY_S, HOUR_S, MINUTE_S, duration_s
 _COLUMNS: Final = shipped_table(Path(__file__).parents[1] / "columns.toml")
 _ALIASES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["aliases"]
 _TIMES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["times"]
-_RATES: Final = (*_ALIASES["samples_per_s"], *_ALIASES["tokens_per_s"])
+# Next to one of these a column that is named by no more than a unit of time may be anything.
+_TIMED_NAMES: Final = tuple(
+    name
+    for ours, names in _ALIASES.items()
+    if TIMED.fullmatch(ours) or PER_ACCELERATOR.fullmatch(ours)
+    for name in names
+)
 _PREFIXES = ("metrics.", "params.", "tags.", "config.", "summary.")
 _WANDB = frozenset({"name", "state", "created", "runtime"})
 _MLFLOW = frozenset({"run_id", "experiment_id", "status"})
@@ -209,6 +216,13 @@ def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
         raise DataError(
             f"{where}: --column {ours}={theirs}: the column states its own unit; leave this option out"
         )
+    unit, stated_unit = (time_unit(each.rpartition("_")[2]) for each in (ours, _bare(theirs)))
+    if TIMED.fullmatch(ours) and stated_unit not in {None, unit}:
+        right = f"{ours.rpartition('_')[0]}_{stated_unit}"
+        raise DataError(
+            f"{where}: --column {ours}={theirs}: the column's name ends in {stated_unit}; --column "
+            f"{right}={theirs}, or rename it"
+        )
     one = f"{ours}_per_accelerator"
     if PER_ACCELERATOR.fullmatch(one) and _OF_ONE.search(theirs):
         raise DataError(
@@ -245,7 +259,7 @@ def _aliased(header: Sequence[str], stated: Mapping[str, str]) -> dict[str, str]
     Columns named by no more than a unit of time are times of trainings, where no other column states times.
     """
     is_timed = any(TIMED.fullmatch(name) for name in (*header, *stated))
-    known = _ALIASES if is_timed or any(name in header for name in _RATES) else {**_ALIASES, **_TIMES}
+    known = _ALIASES if is_timed or any(name in header for name in _TIMED_NAMES) else {**_ALIASES, **_TIMES}
     present = {ours: [each for each in names if each in header] for ours, names in known.items()}
     return {ours: names[0] for ours, names in present.items() if len(names) == 1 and ours not in header}
 

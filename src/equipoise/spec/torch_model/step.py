@@ -116,6 +116,8 @@ def count_factory(factory: Factory, *, allocate: bool = False, num_samples: int 
         expected = f"{factory.reference} to return model and batch when called without arguments"
         with explained({}, factory.reference, way_round, expected=expected):
             model, batch, loss = factory.made() if allocate else _without_memory(factory.made)
+    if num_samples is None:
+        num_samples = _batch_size(batch, f"{factory.reference}: the batch is")
     return count_model(model, batch, loss=loss, num_samples=num_samples)
 
 
@@ -158,7 +160,7 @@ class _Step:
         self.model = model
         self.batch = batch
         self.loss = loss
-        self.num_samples = _batch_size(batch) if num_samples is None else num_samples
+        self.num_samples = _batch_size(batch, "example batch:") if num_samples is None else num_samples
         self.params = dict(model.named_parameters())
         self.modules = Modules()
         self.trace = Trace(self.modules)
@@ -321,16 +323,18 @@ def _layer(name: str, kind: str, params: list[nn.Parameter], work: Work) -> Laye
     )
 
 
-def _batch_size(batch: Any) -> int:  # noqa: ANN401 - whatever the model takes
-    """Length of the first dim of the batch's first tensor.
+def _batch_size(batch: Any, where: str) -> int:  # noqa: ANN401 - whatever the model takes
+    """Length of the first dim of the batch's first tensor. where: what it is of, for messages.
 
-    Raises SpecError where there is none.
+    Raises SpecError where there is none, or no sample in it.
     """
     for tensor in tensors_in(batch):
-        if tensor.dim() > 0:
+        if tensor.dim() > 0 and tensor.shape[0] > 0:
             return int(tensor.shape[0])
+        if tensor.dim() > 0:
+            raise SpecError(f"{where} a tensor of {tuple(tensor.shape)}; expected a sample or more")
     raise SpecError(
-        f"example batch: a {type(batch).__name__} without a tensor of samples; "
+        f"{where} a {type(batch).__name__} without a tensor of samples; "
         "expected a tensor, or a tuple or dict of tensors, whose first dim is the batch"
     )
 
