@@ -612,7 +612,8 @@ def test_each_system_is_offered_as_if_asked_about_alone():
     }
     taken = [found.candidate(each.candidate) for each in found.offers]
     assert {each.system: each.num_accelerators for each in taken} == alone
-    assert [each.usd.value for each in taken] == sorted(each.usd.value for each in taken)
+    products = [each.usd.value * each.time_s.value for each in taken]
+    assert products == sorted(products)
     assert [each.grade for each in found.offers] == [each.grade for each in taken]
 
 

@@ -110,6 +110,46 @@ def test_no_size_of_another_system_within_its_balance_is_faster_and_cheaper(syst
     ]
 
 
+@given(st.lists(AMDAHL, min_size=2, max_size=4))
+def test_of_several_systems_balance_takes_least_money_times_time(systems):
+    by_system = [
+        made.amdahl(
+            [2**step for step in range(8)],
+            serial_s=3600 * hours * share,
+            parallel_s=3600 * hours * (1 - share),
+            usd_per_hour=usd / hours,
+            system=f"system {number}",
+        )
+        for number, (_, share, hours, usd) in enumerate(systems)
+    ]
+    offers = [made.selection(rows, objective="balance").recommended for rows in by_system]
+    taken = made.selection([row for rows in by_system for row in rows], objective="balance").recommended
+    assert taken["usd"] * taken["time_s"] <= at_most(min(each["usd"] * each["time_s"] for each in offers))
+    # No tangent of a curve of equal products cuts it: where an hour is worth what the training spends in one,
+    # nothing else on offer costs less, time included.
+    hour_usd = taken["usd"] / (taken["time_s"] / 3600)
+    least = min(worth(each, "value_of_time", hour_usd) for each in offers)
+    assert worth(taken, "value_of_time", hour_usd) <= at_most(least)
+
+
+def test_a_step_to_another_system_pays_as_one_to_more_accelerators_does():
+    # From 128 of red (2.67 h, 529 USD) to 256 of blue (1.131 h, 724 USD): 2.36 times as fast for 1.37 times the
+    # money. At red's hours 1.37 times the money of a size 2.36 times as fast are 3.23 times the accelerators: a
+    # step that pays from 1 + 2.23 / 2 = 2.1 times on. Whatever an hour is worth, red is not the best: 64 and 128
+    # of blue are (3.105 h, 496 USD; 1.758 h, 562 USD).
+    def system(name, usd_per_hour, hours_by_size):
+        return [
+            made.row(name, size, 3600 * hours, usd_per_hour=usd_per_hour)
+            for size, hours in hours_by_size.items()
+        ]
+
+    red = system("red", 1.55, {32: 8.298, 64: 4.532, 128: 2.67, 256: 1.902, 512: 1.43})
+    blue = system("blue", 2.5, {32: 5.858, 64: 3.105, 128: 1.758, 256: 1.131, 512: 0.867})
+    found = made.selection(red + blue, objective="balance")
+    assert (found.recommended["system"], found.recommended["num_accelerators"]) == ("blue", 256)
+    assert found.recommended in [row for _, row in found.thresholds]
+
+
 @given(made.questions())
 def test_the_frontier_is_what_nothing_of_an_allowed_size_dominates(question):
     rows, limits, objective = question

@@ -164,11 +164,11 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     """The id of the best by the rule among those that keep every constraint; None where none does.
 
     Fewer accelerators where two are equally good. With the objective `balance` each system offers its size of
-    balance (the largest feasible one up to it, else the smallest beyond), and the cheapest of these is taken
-    that no other system beats in both time and money at any size up to its own; the fastest where no price is
-    known. With `cost` and no price, the fewest accelerator-hours are the least money. Limits are those of the
-    figures, and what is compared has rule.start_s in it. What starting alone would put before a faster one
-    that costs less is not taken: tables show times and money without it.
+    balance (the largest feasible one up to it, else the smallest beyond), and of these the one of least money
+    times time is taken that no other system beats in both at any size up to its own; the fastest where no
+    price is known. With `cost` and no price, the fewest accelerator-hours are the least money. Limits are
+    those of the figures, and what is compared has rule.start_s in it. What starting alone would put before a
+    faster one that costs less is not taken: tables show times and money without it.
     """
     within = [each for each in figures if is_able(each, rule)]
     is_priced = any(each.usd is not None for each in within)
@@ -211,13 +211,20 @@ def is_able(each: Figures, rule: Rule) -> bool:
 
 
 def worth(each: Figures, objective: Objective, value_of_time_usd_per_hour: float = 0.0) -> float:
-    """What an objective counts of figures: less is better; infinite where what it counts is not known."""
-    if objective in {"time", "balance"}:
+    """What an objective counts of figures: less is better; infinite where what it counts is not known.
+
+    With `balance` money times time, by which systems at their sizes of balance are compared. Of the sizes of
+    one system the least of it is the most E x S. What is least of several systems costs the least of them,
+    time included, where an hour is worth what the training spends in one.
+    """
+    if objective == "time":
         return each.time_s
     if objective == "energy":
         return math.inf if each.energy_j is None else each.energy_j
     if each.usd is None:
         return math.inf
+    if objective == "balance":
+        return each.usd * each.time_s
     waiting = value_of_time_usd_per_hour * each.time_s / HOUR_S if objective == "value_of_time" else 0.0
     return each.usd + waiting
 
@@ -225,11 +232,9 @@ def worth(each: Figures, objective: Objective, value_of_time_usd_per_hour: float
 def order(each: Figures, rule: Rule, *, is_priced: bool) -> tuple[float, float, float, float, int, str]:
     """Least first, by the objective; of equal ones the faster, the cheaper, the one of less energy, of fewer.
 
-    is_priced: whether any price is known, by which sizes of balance are compared; else by time.
+    is_priced: whether any price is known, with which sizes of balance are compared; else by time.
     """
-    objective: Objective = rule.objective
-    if objective == "balance":
-        objective = "cost" if is_priced else "time"
+    objective: Objective = "time" if rule.objective == "balance" and not is_priced else rule.objective
     counted = worth(each, objective, rule.value_of_time_usd_per_hour)
     return (counted, each.time_s, *_paid(each), each.num_accelerators, each.id)
 

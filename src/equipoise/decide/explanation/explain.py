@@ -158,10 +158,10 @@ def alternatives(
 
 
 def _distance(each: Figures, best: Candidate, rule: Rule) -> float:
-    """How much worse by the objective; with `balance` by money, else by time."""
+    """How much worse by the objective; with `balance` by time where a price is missing."""
     objective = rule.objective
-    if objective == "balance":
-        objective = "time" if each.usd is None or best.usd is None else "cost"
+    if objective == "balance" and (each.usd is None or best.usd is None):
+        objective = "time"
     ours = worth(_compared(best, rule), objective, rule.value_of_time_usd_per_hour)
     theirs = worth(each.with_start(rule.start_s), objective, rule.value_of_time_usd_per_hour)
     return theirs / ours if math.isfinite(theirs) and ours > 0.0 else math.inf
