@@ -224,6 +224,12 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("Megatron-DeepSpeed; ZeRO-1", {"zero_stage": 1, "copies_gradients": "deepspeed"}),
         ("Megatron-LM", {"copies_gradients": "megatron"}),
         ("KempnerForge; FSDP2; plain loss", {"is_loss_plain": True}),
+        ("FSDP2; flash attention 4", {"is_attention_native": True}),
+        ("HF Trainer; flash_attention_3", {"is_attention_native": True}),
+        ("PyTorch SDPA (cuDNN)", {"is_attention_native": True}),
+        ("flash attention 2; 4 nodes", {"is_attention_native": False}),
+        ("HF Trainer; Liger kernels", {"implementation": "compiled"}),
+        ("HF Trainer", {"implementation": "eager"}),
         ("ms-swift; Liger", {"chunks_loss": True, "is_narrow": False}),
         ("torchtune; chunked cross entropy", {"chunks_loss": True, "is_narrow": True}),
         ("chunked prefill", {"chunks_loss": False}),
@@ -709,6 +715,27 @@ def test_the_software_of_a_run_is_that_of_its_column(tmp_path, framework, name):
     (found,) = read_rows([path])
     assert found.reason is None
     assert software_of(found).name == name
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        # A host says nothing of what ran; a repository's own name does.
+        ("https://huggingface.co/nanotron/old_bench/blob/6f8338bb6c39/log_metrics.csv", None),
+        ("https://github.com/huggingface/nanotron/pull/1", None),
+        ("https://github.com/swiss-ai/Megatron-LM/pull/33", "megatron_core"),
+        ("github:NVIDIA/Megatron-LM@31a17bfdb:README.md", "megatron_core"),
+    ],
+)
+def test_a_source_names_software_by_its_repository_alone(tmp_path, source, name):
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "workload,hardware,n_gpus,parallel_config,precision,global_batch,micro_batch,seq,measured,unit,source\n"
+        f"llama31_8b,H100 80GB,8,flash attention,bf16,8,1,8192,2.0,s/iteration,{source}\n"
+    )
+    (found,) = read_rows([path])
+    software = software_of(found)
+    assert (software and software.name) == name
 
 
 def test_what_is_neither_published_rows_nor_runs_is_refused_with_both(tmp_path):

@@ -32,6 +32,7 @@ PAIRS = {
     "sequence_parallel": (f"{BASE} tp=2", f"{BASE} tp=2 sequence_parallel=true"),
     "tp_overlap": (f"{BASE} tp=2", f"{BASE} tp=2 tp_overlap=true"),
     "fused_attention": (BASE, f"{BASE} fused_attention=false"),
+    "native_attention": (BASE, f"{BASE} native_attention=true"),
     "fused_loss": (BASE, f"{BASE} fused_loss=false"),
     "plain_loss": (BASE, f"{BASE} plain_loss=true"),
     "chunked_loss": (BASE, f"{BASE} chunked_loss=true"),

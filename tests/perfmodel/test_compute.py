@@ -254,6 +254,28 @@ def test_attention_is_as_fast_as_kernels_that_every_chip_runs(system, flop_per_s
     assert 2 * 2**34 * 4096 / (with_it - without) == pytest.approx(flop_per_s, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    ("system", "least", "most"),
+    [
+        # Shah et al. 2024, abstract: FlashAttention-3 is 1.5 to 2.0 times as fast as FlashAttention-2 on H100.
+        ("dgx_h100", 1.5, 2.0),
+        # A100 has no such instructions.
+        ("dgx_a100", 1.0, 1.0),
+    ],
+)
+def test_kernels_of_attention_for_the_chip_are_faster_where_it_has_their_instructions(system, least, most):
+    rates = machine(cluster(system))
+
+    def attention_s(*, native):
+        strategy = one(single(native_attention=native))
+        short = replace(DENSE, attention_flop=0.0)
+        whole, rest = (layer_time(load, rates, strategy, PLAIN).forward_s for load in (DENSE, short))
+        return float((whole - rest)[0])
+
+    gain = attention_s(native=False) / attention_s(native=True)
+    assert least - 1e-9 <= gain <= most + 1e-9
+
+
 def test_a_tpu_pads_heads_to_its_128_lanes():
     """As wide an attention takes twice as long in heads of 64 as in heads of 128; no GPU minds that much."""
 

@@ -270,6 +270,8 @@ def _attention_s(
     pieces = np.where(grid.ulysses > 0, 1.0, grid.cp) if np.any(grid.ulysses > 0) else grid.cp
     held = load.sequence / pieces
     kernels = parameters.asynchronous_attention**machine.asynchronous_products
+    if np.any(grid.native_attention > 0):
+        kernels = np.where(grid.native_attention > 0, 1.0, kernels)
     reached = np.minimum(parameters.attention_fraction * kernels, 1.0) * (held / (held + lost))
     rate = wide * (reached / parameters.product_fraction)
     if np.any(pieces > 1):

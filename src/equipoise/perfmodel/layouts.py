@@ -72,6 +72,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     sequence_parallel: Numbers
     tp_overlap: Numbers
     fused_attention: Numbers
+    native_attention: Numbers
     fused_loss: Numbers
     chunked_loss: Numbers
     plain_loss: Numbers

@@ -109,7 +109,9 @@ class Strategy(Struct, frozen=True, kw_only=True):
     pass of one overlapped with the way back of another (DualPipe: two stages a rank; V: two halves of one).
     sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in
     pieces during the matrix products (asynchronous tensor parallelism).
-    fused_attention: scores never reach memory (FlashAttention). fused_loss: nor do fp32 logits, all at once.
+    fused_attention: scores never reach memory (FlashAttention). native_attention: by kernels written for the
+    chip's asynchronous instructions, whatever the software would take (FlashAttention-3 on Hopper, -4 on
+    Blackwell, cuDNN's). fused_loss: nor do fp32 logits, all at once.
     chunked_loss: nor do logits of any width: those of a few tokens are made, turned into their gradients and
     dropped (Liger Kernel, Cut Cross-Entropy).
     plain_loss: the loss is a cross-entropy as written, of logits as wide as values are, which every tensor
@@ -141,6 +143,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     sequence_parallel: bool = False
     tp_overlap: bool = False
     fused_attention: bool = True
+    native_attention: bool = False
     fused_loss: bool = True
     chunked_loss: bool = False
     plain_loss: bool = False

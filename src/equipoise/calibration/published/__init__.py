@@ -182,7 +182,7 @@ def collective_conversion(
 
 Kind: TypeAlias = Literal["step", "throughput", "collective", "matmul", "efficiency"]
 
-MAX_FILES = 100
+MAX_FILES = 1_000
 _NEEDED = ("hardware", "n_gpus", "measured", "unit")
 _USUAL = (
     *("workload", "hardware", "n_gpus", "tp", "pp", "dp", "precision"),
@@ -271,7 +271,7 @@ def read_rows(paths: Sequence[Path], catalogue: Catalogue | None = None) -> tupl
     Raises DataError for a file that is no such table, UsageError for a file given twice.
     """
     if len(paths) > MAX_FILES:
-        raise UsageError(f"{len(paths):,} files; at most {MAX_FILES} are read at a time")
+        raise UsageError(f"{len(paths):,} files; at most {MAX_FILES:,} are read at a time")
     seen: set[Path] = set()
     rows: list[PublishedRow] = []
     for path in paths:

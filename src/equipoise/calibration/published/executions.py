@@ -24,6 +24,7 @@ _CONVENTION_DOUBT = 0.01
 _EXACT_ENOUGH = 0.01
 _FROZEN_WEIGHTS = (0.6, 0.72)  # of a step's FLOP where weights have no gradients: 2/3
 _USUAL_RANK = 16
+_OWNER = re.compile(r"(?<=github:)[\w.-]+/|https?://(?:github\.com/[\w.-]+|[^/\s]+)")
 
 
 # Each size of a message is timed by itself; so is each rate.
@@ -136,8 +137,9 @@ def software_of(row: PublishedRow) -> Software | None:
     if nodes is None:
         return None
     is_eager = row.strategy is not None and row.strategy.implementation == "eager"
-    # What a source calls itself is the second choice, without its owner: NVIDIA-NeMo/Automodel runs FSDP2.
-    name = re.sub(r"(?<=github:)[\w.-]+/", "", row.cells.get("source", ""))
+    # What a source calls itself is the second choice, without its owner or host: NVIDIA-NeMo/Automodel runs
+    # FSDP2, and what lies at huggingface.co need not be run by Hugging Face's Trainer.
+    name = _OWNER.sub("", row.cells.get("source", ""))
     texts = (f"{row.workload} {row.cells.get('parallel_config', '')}", name)
     chip = nodes.accelerator
     named = (software_in(text, vendor=chip.vendor, is_eager=is_eager, chip_year=chip.year) for text in texts)

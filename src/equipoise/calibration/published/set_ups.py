@@ -245,6 +245,8 @@ def is_matrix_product(text: str) -> bool:
 _LAST_UNFUSED_CHIP_YEAR = software("megatron").last_chip_year
 _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
+_COMPILED = r"(?:torch\.)?compiled?|cuda[- ]?graphs?|jit|xla"
+_FUSED_BETWEEN = r"unsloth|liger(?:[- ]kernels?)?|fused[- ]kernels"
 
 
 class StrategyWords(Struct, frozen=True, kw_only=True):
@@ -261,6 +263,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     recompute: Recompute
     chunks_loss: bool
     is_loss_plain: bool
+    is_attention_native: bool
     zero_stage: int
     adds_up_whole: bool
     copies_gradients: str | None
@@ -291,6 +294,8 @@ _ACTIVATION_OFFLOAD = (
     r"(?:activations?|checkpoints?)(?: of layers)?[- ](?:offload(?:ing|ed)?|moved to (?:the )?(?:host|cpu))"
     r"|offload(?:ing)? of (?:activations|checkpoints)"
 )
+# Kernels for the asynchronous instructions of Hopper and Blackwell.
+_NATIVE_ATTENTION = r"flash[-_ ]?attention[-_ ]?[34]|fa[34]|cudnn(?:[-_ ](?:attention|sdpa))?"
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ](?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _NARROW_STATES = r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
@@ -326,6 +331,7 @@ def strategy_words(
         recompute=_recompute(recompute, text),
         chunks_loss=_has(text, _CHUNKED_LOSS),
         is_loss_plain=_has(text, "plain loss"),
+        is_attention_native=_has(text, _NATIVE_ATTENTION),
         # Megatron-Bridge's recipes use the distributed optimizer, and with tensor parallelism split sequences
         # and overlap its collectives: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/training and
         # scripts/performance.
@@ -365,11 +371,14 @@ def _lora_targets(text: str) -> LoraTargets:
 
 def _implementation(text: str, *, is_modern: bool) -> Implementation:
     """Whether a compiler, graphs of whole layers, or kernels written for what is between products (Unsloth:
-    norms, rotations, adapters, loss) launched the kernels; what states none of these ran as written.
+    norms, rotations, adapters, loss; Liger: norms, rotations, activations, loss) launched the kernels; what
+    states none of these ran as written.
+
+    Source: Hsu et al. 2024 (Liger Kernel), section 3.
     """
     if _has(text, r"eager|(?:no|not|without)[- ]compiled?|compile=(?:no|false|0)"):
         return "eager"
-    compiled = is_modern or _has(text, r"(?:torch\.)?compiled?|cuda[- ]?graphs?|jit|xla|unsloth")
+    compiled = is_modern or _has(text, _COMPILED) or _has(text, _FUSED_BETWEEN)
     return "compiled" if compiled else "eager"
 
 
@@ -501,6 +510,7 @@ def strategy_of(
         fused_loss=not any(_FP32_LOGITS.search(stated(row, name)) for name in ("source", "parallel_config")),
         chunked_loss=words.chunks_loss,
         plain_loss=words.is_loss_plain,
+        native_attention=words.is_attention_native,
         recompute=words.recompute,
         precision=words.precision or "bf16",
         implementation=words.implementation,
