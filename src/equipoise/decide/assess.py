@@ -43,7 +43,15 @@ from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_sizes
 from equipoise.decide.question.training import Training
 from equipoise.decide.strategies.strategy_search import Problem, problem
-from equipoise.decide.strategies.surveys import SURVEYS, SizeRange, Survey, remedy, size_range
+from equipoise.decide.strategies.surveys import (
+    NO_OTHERS,
+    SURVEYS,
+    AlsoTried,
+    SizeRange,
+    Survey,
+    remedy,
+    size_range,
+)
 from equipoise.decide.user_evidence import TraceCheck, UserEvidence, checks, ran_elsewhere
 from equipoise.decide.user_evidence.fit import (
     UserFit,
@@ -95,16 +103,6 @@ class Assessment(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class AlsoTried(Struct, frozen=True, kw_only=True):
-    """Sizes that are estimated besides the usual ones: some by number, and whether those between them."""
-
-    sizes: tuple[int, ...] = ()
-    between: bool = False
-
-
-NO_OTHERS: Final = AlsoTried()
-
-
 class Inputs(Struct, frozen=True, kw_only=True):
     """What every system of a question is assessed with.
 
@@ -136,8 +134,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         system,
         flop=inputs.training.stated_flop,
         known=_known_sizes(inputs, system),
-        also_sizes=inputs.also.sizes,
-        also_between=inputs.also.between,
+        also=inputs.also,
         fixed_ranks=_fixed_ranks(inputs.training.choices),
     )
     chip = system.cluster.accelerator

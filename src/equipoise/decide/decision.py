@@ -21,8 +21,6 @@ from equipoise.decide.answer import (
     about_fixed,
 )
 from equipoise.decide.assess import (
-    NO_OTHERS,
-    AlsoTried,
     Assessment,
     Inputs,
     assess,
@@ -63,7 +61,7 @@ from equipoise.decide.select import (
     tornado_of,
 )
 from equipoise.decide.strategies.strategy_search import STAYS, Problem
-from equipoise.decide.strategies.surveys import SURVEYS, Survey, on_host
+from equipoise.decide.strategies.surveys import NO_OTHERS, SURVEYS, AlsoTried, Survey, on_host
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import price

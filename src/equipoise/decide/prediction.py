@@ -28,7 +28,7 @@ from equipoise.calibration.forecasts import (
     workload_in,
 )
 from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
-from equipoise.decide.assess import AlsoTried, Assessment
+from equipoise.decide.assess import Assessment
 from equipoise.decide.candidates import amount_limits, timed_candidate
 from equipoise.decide.decision import answer_of, collect_candidates, rule_of
 from equipoise.decide.evidence import Estimate
@@ -37,7 +37,7 @@ from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.decide.select import time_values, timed_figures
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SURVEYS, SizeRange, remedy
+from equipoise.decide.strategies.surveys import SURVEYS, AlsoTried, SizeRange, remedy
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, UsageError

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import Candidate
-from equipoise.decide.assess import AlsoTried, Inputs, nothing_fits
+from equipoise.decide.assess import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.decision import Collected, collect_candidates
 from equipoise.decide.model_family import (
@@ -26,6 +26,7 @@ from equipoise.decide.model_family import (
 from equipoise.decide.question.query import BUDGETS, FIELDS, USUAL_MOST, Ask, TrainingQuery
 from equipoise.decide.question.systems import usual_most
 from equipoise.decide.question.training import batch_words, fixed_budget, training
+from equipoise.decide.strategies.surveys import NO_OTHERS, AlsoTried
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import Interval, exact, product
 from equipoise.spec.catalogue import Catalogue
@@ -156,7 +157,10 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         collected = asked.collected(start)
         if (most := max((paid_for(query, each) for each in collected.systems), default=0)) > USUAL_MOST:
             asked = _Asked(
-                query=query, known=known, scores=scores, also_sizes=(1 << (most - 1).bit_length(),)
+                query=query,
+                known=known,
+                scores=scores,
+                also=AlsoTried(sizes=(1 << (most - 1).bit_length(),)),
             )
             collected = asked.collected(start)
         found: list[BudgetReach] = []
@@ -195,14 +199,13 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
 class _Asked(Struct, frozen=True, kw_only=True):
     """The question for amounts of training: candidates follow from the batch, and it may from the amount.
 
-    also_sizes: up to which more is tried than usual. found: what was collected, by the global batch of its
-    training.
+    also: what is tried besides the usual sizes. found: what was collected, by the training's global batch.
     """
 
     query: TrainingQuery
     known: Catalogue
     scores: Scores | None
-    also_sizes: tuple[int, ...] = ()
+    also: AlsoTried = NO_OTHERS
     found: dict[int | None, Collected] = field(default_factory=dict)
 
     def collected(self, samples: float, before: Collected | None = None) -> Collected:
@@ -215,9 +218,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
         query = replace(self.query, ask=None, training_samples=samples)
         batch = training(query, self.known, self.scores).global_batch_samples
         if batch not in self.found:
-            self.found[batch] = collect_candidates(
-                query, self.known, self.scores, also=AlsoTried(sizes=self.also_sizes)
-            )
+            self.found[batch] = collect_candidates(query, self.known, self.scores, also=self.also)
         return self.found[batch]
 
 

@@ -22,13 +22,14 @@ from equipoise.decide.allocation.problem import (
 )
 from equipoise.decide.allocation.schedule import in_turn, replayed, schedule, split
 from equipoise.decide.answer import Candidate
-from equipoise.decide.assess import AlsoTried, nothing_fits
+from equipoise.decide.assess import nothing_fits
 from equipoise.decide.candidates import timed_candidate
 from equipoise.decide.decision import collect_candidates
 from equipoise.decide.evidence import Estimate
 from equipoise.decide.prediction import predict
 from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.strategies.surveys import AlsoTried
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.intervals import LEVEL, Interval, exact, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements

@@ -36,6 +36,19 @@ _SMALL: Final = 16  # up to so many accelerators every number is tried
 _BETWEEN: Final = (3, 5, 7, 9)
 
 
+class AlsoTried(Struct, frozen=True, kw_only=True):
+    """Sizes that are tried besides the usual ones: some by number, and whether those between them.
+
+    Those between are the same whatever the limit: a lower limit may end at a better one.
+    """
+
+    sizes: tuple[int, ...] = ()
+    between: bool = False
+
+
+NO_OTHERS: Final = AlsoTried()
+
+
 class SizeRange(Struct, frozen=True, kw_only=True):
     """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
 
@@ -86,16 +99,14 @@ def size_range(
     *,
     flop: float | None,
     known: Sequence[int],
-    also_sizes: Sequence[int],
-    also_between: bool = False,
+    also: AlsoTried = NO_OTHERS,
     fixed_ranks: int = 1,
 ) -> SizeRange:
     """The sizes of a system that are tried, and those that may be taken.
 
     flop: of the whole training, where its amount is stated. known: with published results, ascending. Sizes
     begin with one, whatever the most is (law 3), and end with what the question or the stock allows, else
-    what is usually asked about or was published. also_sizes: are tried besides. also_between: whether sizes
-    between the usual ones are tried, the same whatever the limit: a lower limit may end at a better one.
+    what is usually asked about or was published. also: what is tried besides.
     fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
     """
     node_size = 1 if system.cluster is None else system.cluster.node_size
@@ -124,7 +135,7 @@ def size_range(
         listed = None if asked.is_range else frozenset(asked.listed)
         tried = set(asked.listed) if listed else _ladder(units, fewest, most)
         tried |= _beyond(units, most)
-        between = _between(units, fewest, most) - tried if also_between and not listed else set()
+        between = _between(units, fewest, most) - tried if also.between and not listed else set()
         return SizeRange(
             tried=tuple(sorted(tried | between)),
             between=frozenset(between),
@@ -135,11 +146,11 @@ def size_range(
             listed=listed,
         )
     usual = units.at_least(usual_most(query, system, flop))
-    most = min(limits) if limits else max((usual, *known, *also_sizes))
+    most = min(limits) if limits else max((usual, *known, *also.sizes))
     # Without a limit the most is a usual size or one with results: whole nodes next below it add nothing.
     tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
-    kept = {*sorted(tried | set(also_sizes))[-(MAX_SIZES - 1) :], *_beyond(units, most)}
-    between = _between(units, 1, most) - kept if also_between else set()
+    kept = {*sorted(tried | set(also.sizes))[-(MAX_SIZES - 1) :], *_beyond(units, most)}
+    between = _between(units, 1, most) - kept if also.between else set()
     return SizeRange(
         tried=tuple(sorted(kept | between)),
         between=frozenset(between),
