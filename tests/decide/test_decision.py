@@ -24,7 +24,7 @@ from asking import (
 from msgspec.structs import replace
 
 from equipoise.decide.decision import rule_of
-from equipoise.decide.evidence import LEAST_LOG_SD
+from equipoise.decide.evidence import CHECK, LEAST_LOG_SD
 from equipoise.decide.select import figures_of, is_able
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs.embedded import load
@@ -1041,3 +1041,17 @@ def test_a_result_that_more_accelerators_results_beat_at_as_much_work_is_called_
     # Of 405B parameters, memory may be why 256 GB200 take more than twice as long as 512.
     large = ask(workload="llama31_405b", accelerator=["gb200"], accelerators="256..512")
     assert not any({"256", "512"} <= numbers_of(each) for each in large.notes)
+
+
+@pytest.mark.parametrize(
+    ("factor", "others", "is_said"), [(1.0, RTX, False), (4.0, RTX, True), (4.0, H100, False)]
+)
+def test_results_much_slower_than_modelled_are_said_beside_a_system_without_any(factor, others, is_said):
+    slowed = Scores(
+        tuple(
+            replace(each, score_s=factor * each.score_s) if each.accelerator == H200 else each
+            for each in published_scores().of("llama2_70b_lora")
+        )
+    )
+    found = ask(LORA, scores=slowed, accelerator=[H200, others])
+    assert any(each.startswith(CHECK) for each in found.notes) == is_said

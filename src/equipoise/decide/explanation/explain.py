@@ -22,7 +22,7 @@ from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
 from equipoise.decide.combine import combined_record, distance_log_sd
 from equipoise.decide.estimators.model import transfer_record
 from equipoise.decide.estimators.published import FARTHEST, largest_known
-from equipoise.decide.evidence import LEAST_LOG_SD, ErrorRecord, Group
+from equipoise.decide.evidence import CHECK, LEAST_LOG_SD, ErrorRecord, Group
 from equipoise.decide.ledger import LEDGER, running
 from equipoise.decide.question.systems import kinds
 from equipoise.decide.select import (
@@ -468,7 +468,7 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
     of memory take at most as many times as long as they are fewer.
     """
     results = {} if assessment.published is None else assessment.published.at_size
-    best_s = {size: known[0].score_s for size, known in results.items() if known}
+    best_s = _results_s(assessment)
     following = min((size for size in best_s if size > best.num_accelerators), default=None)
     for size in (each for each in (best.num_accelerators, following) if each in best_s):
         at_most = min(((more / size * best_s[more], more) for more in best_s if more > size), default=None)
@@ -484,6 +484,38 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
             f"{format_duration(best_s[at_most[1]])}: {size:,} with as much work in all need no more than "
             f"{format_duration(at_most[0])}. Runs of your own would tell (--runs)."
         )
+
+
+# How many times the model's time all results of a system take where they are called slow: times carried from
+# another chip were off by less in 90 of 100 (data/transfer.json).
+_SLOW: Final = 1.5
+
+
+def slow_results(compared: Sequence[Assessment]) -> Iterator[str]:
+    """That all results of a system took far longer than modelled, where another system compared has none.
+
+    Their software may be the reason, which the other's times do not share.
+    """
+    without = [each.system.title for each in compared if each.estimates and not _results_s(each)]
+    for each in compared if without else ():
+        modelled = next((one.by_size for one in each.estimates if one.estimator == "model"), {})
+        ratios = [
+            best_s / modelled[size].time_s.value
+            for size, best_s in _results_s(each).items()
+            if size in modelled
+        ]
+        if ratios and min(ratios) >= _SLOW:
+            yield (
+                f"{CHECK}Results published for {each.system.title} took {min(ratios):.1f} times as long as "
+                f"modelled; none are published for {' or '.join(without)}: software may differ more than the "
+                "accelerators."
+            )
+
+
+def _results_s(assessment: Assessment) -> dict[int, float]:
+    """The best published result of each size, in seconds."""
+    results = {} if assessment.published is None else assessment.published.at_size
+    return {size: known[0].score_s for size, known in results.items() if known}
 
 
 # Log of what two results differ by that replicates do not, in 95 of 100.
