@@ -413,8 +413,15 @@ def test_a_full_disk_is_a_sentence():
     assert re.fullmatch(rf"equipoise: .*{os.strerror(errno.ENOSPC)}\n", ended.stderr)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_interrupting_ingest_exits_with_the_signal_and_leaves_nothing(tmp_path, data_dir, number):
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGINT, "interrupted"),
+        (signal.SIGTERM, "ended by SIGTERM"),
+        (signal.SIGHUP, "ended by SIGHUP"),
+    ],
+)
+def test_interrupting_ingest_exits_with_the_signal_and_leaves_nothing(tmp_path, data_dir, number, said):
     into = tmp_path / "tables"
     rounds = sorted((data_dir / "mlperf").glob("training_results_v*.tar.zst"))
     process = subprocess.Popen(
@@ -437,8 +444,7 @@ def test_interrupting_ingest_exits_with_the_signal_and_leaves_nothing(tmp_path, 
     _wait_until_it_reads(process, rounds)
     os.killpg(process.pid, number)  # as a terminal does: the workers get it too
     printed, message = process.communicate(timeout=60)
-    assert (process.returncode, printed) == (128 + number, "")
-    assert re.fullmatch(r"equipoise: \w[^\n]*\n", message), message
+    assert (process.returncode, printed, message) == (128 + number, "", f"equipoise: {said}\n")
     assert not into.exists() or list(into.iterdir()) == []
 
 

@@ -727,13 +727,8 @@ def test_the_software_of_a_run_is_that_of_its_column(tmp_path, framework, name):
         ("github:NVIDIA/Megatron-LM@31a17bfdb:README.md", "megatron_core"),
     ],
 )
-def test_a_source_names_software_by_its_repository_alone(tmp_path, source, name):
-    path = tmp_path / "mine.csv"
-    path.write_text(
-        "workload,hardware,n_gpus,parallel_config,precision,global_batch,micro_batch,seq,measured,unit,source\n"
-        f"llama31_8b,H100 80GB,8,flash attention,bf16,8,1,8192,2.0,s/iteration,{source}\n"
-    )
-    (found,) = read_rows([path])
+def test_a_source_names_software_by_its_repository_alone(read, source, name):
+    (found,) = read({"hardware": "H100 80GB", "precision": "bf16", "source": source})
     software = software_of(found)
     assert (software and software.name) == name
 
