@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ from hypothesis import settings
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # Threads of small products and solutions wait for each other where workers of xdist share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Where nohup, or a shell that started this in the background, has signals ignored, the processes that tests
+# start would inherit that; those that are caught here they get as in a terminal.
+for each in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(each) is signal.SIG_IGN:
+        signal.signal(each, lambda _number, _frame: None)
 # No test is timed: a busy machine is no failure.
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
