@@ -87,10 +87,12 @@ lower: dist ## use the wheel with the lowest versions that pyproject.toml allows
 
 sbom: $(VENV)/dev.stamp ## list what an installed Equipoise consists of, as CycloneDX: dist/equipoise.cdx.json
 	@mkdir -p dist
-	@rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom
+	@rm -rf build/sbom build/parts
+	@for name in sbom parts; do $(PYTHON) -m venv --without-pip build/$$name || exit; done
 	@$(BIN)/uv pip install --quiet --python build/sbom --no-deps --require-hashes --requirement requirements/core.txt
 	@$(BIN)/uv pip install --quiet --python build/sbom --no-deps .
-	@$(BIN)/cyclonedx-py environment --output-reproducible --output-file dist/equipoise.cdx.json build/sbom
+	@$(BIN)/uv pip install --quiet --python build/parts --no-deps --require-hashes --requirement requirements/parts.txt
+	@build/parts/bin/cyclonedx-py environment --output-reproducible --output-file dist/equipoise.cdx.json build/sbom
 	@echo "The list is in dist/equipoise.cdx.json."
 
 clean: ## remove the environment, caches, report.html and the site

@@ -358,6 +358,7 @@ def test_ray_trains_on_two_ranks(tmp_path):
         text=True,
         check=False,
         timeout=300,
+        start_new_session=True,
     )
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
     assert "step 1" in ran.stdout + ran.stderr
