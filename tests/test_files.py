@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import threading
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,47 @@ def test_nothing_is_changed_where_the_block_fails(tmp_path):
         fail()
     assert path.read_bytes() == b"before"
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def interrupted(at, do):
+    """Do it, but raise KeyboardInterrupt at one of the lines that it runs. Returns whether it ran as many."""
+    lines = count()
+
+    def watch(_frame, event, _value):
+        if event == "line" and next(lines) == at:
+            raise KeyboardInterrupt
+        return watch
+
+    before = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        do()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+# A file that was just opened is closed by the interpreter.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("write", [written, written_synced])
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_an_interrupt_at_any_line_leaves_the_old_file_or_the_new_and_no_other(tmp_path, write, old):
+    path = tmp_path / "out"
+    ended = []
+    for at in count():
+        path.unlink(missing_ok=True)
+        if old is not None:
+            path.write_bytes(old)
+        was_interrupted = interrupted(at, lambda: put(path, b"new", write))
+        ended.append({each.name: each.read_bytes() for each in tmp_path.iterdir()})
+        if not was_interrupted:
+            break
+    assert ended[-1] == {"out": b"new"}
+    assert len(ended) > 20
+    before = {} if old is None else {"out": old}
+    assert [each for each in ended if each not in (before, {"out": b"new"})] == []
 
 
 def test_a_pipe_of_another_process_is_read(tmp_path):

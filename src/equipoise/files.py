@@ -12,7 +12,6 @@ import resource
 import select
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -219,11 +218,10 @@ def sync_folder(folder: Path) -> None:
 @contextmanager
 def _aside(path: Path, final: Path, status: os.stat_result | None) -> Iterator[IO[bytes]]:
     """A file next to `final` that takes its name when the block ends well, else leaves nothing."""
-    name = None
+    # Named before it is made, so that any interrupt takes it away; no other file has 128 random bits.
+    name = str(final.parent / UNFINISHED.replace("*", os.urandom(16).hex()))
     try:
-        prefix, _, suffix = UNFINISHED.partition("*")
-        descriptor, name = tempfile.mkstemp(dir=final.parent, prefix=prefix, suffix=suffix)
-        with os.fdopen(descriptor, "wb") as file:
+        with open(name, "xb", opener=_opened_for_owner) as file:
             yield file
         Path(name).chmod(_new_mode() if status is None else stat.S_IMODE(status.st_mode))
         if status is not None:
@@ -231,11 +229,15 @@ def _aside(path: Path, final: Path, status: os.stat_result | None) -> Iterator[I
                 os.chown(name, status.st_uid, status.st_gid)
         Path(name).replace(final)
     except BaseException as err:
-        if name is not None:
+        with suppress(OSError):  # what made it fail says more
             Path(name).unlink(missing_ok=True)
-        if isinstance(err, OSError) and (name is None or err.filename in {None, name, str(final.parent)}):
+        if isinstance(err, OSError) and err.filename in {None, name}:
             raise OSError(err.errno, err.strerror or str(err), str(path)) from err
         raise
+
+
+def _opened_for_owner(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 def _open_stream(status: os.stat_result) -> int | None:
