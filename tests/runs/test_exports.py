@@ -206,6 +206,18 @@ def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
         read_measurements(path, columns={"tokens_per_s_per_accelerator": "tgs"})
 
 
+def test_nodes_times_accelerators_of_a_node_are_the_number_of_accelerators(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("nodes,gpus_per_node,time_h\n1,8,10\n2,8,6\n4,8,4\n")
+    assert read_measurements(path).num_accelerators.tolist() == [8, 16, 32]
+    assert import_runs([path], columns={}, constants={}).runs["num_nodes"].to_list() == [1, 2, 4]
+    path.write_text("num_gpus,nodes,gpus_per_node,time_h\n6,1,8,10\n12,2,8,6\n24,4,8,4\n")
+    assert read_measurements(path).num_accelerators.tolist() == [6, 12, 24]
+    path.write_text("nodes,gpus_per_node,time_h\n1,8,10\n2,8,6\n4,four,4\n")
+    with pytest.raises(DataError, match=r"row 3.*nodes.*gpus_per_node.*4.*four"):
+        read_measurements(path)
+
+
 def test_rows_that_cannot_be_read_are_counted_and_the_others_kept(tmp_path):
     good, bad, into = tmp_path / "good.csv", tmp_path / "bad.csv", tmp_path / "tables"
     header = "num_gpus,samples_per_s,batch\n"
@@ -225,6 +237,16 @@ def test_rows_that_cannot_be_read_are_counted_and_the_others_kept(tmp_path):
 def test_columns_are_stated_as_ours_and_theirs(text):
     with pytest.raises(DataError, match="expected OURS=THEIRS once"):
         columns_of(text.split(","))
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"), [("colour", "time_to_train_s.*num_accelerators"), ("gpus", "num_accelerators$")]
+)
+def test_a_stated_column_that_nothing_reads_is_refused(tmp_path, ours, expected):
+    path = tmp_path / "mine.csv"
+    path.write_text("num_gpus,samples_per_s,kind\n8,20,64\n")
+    with pytest.raises(DataError, match=rf"'{ours}'=kind.*{expected}"):
+        exported(path, {ours: "kind"})
 
 
 def test_runs_are_imported_as_rows_of_the_tables(tmp_path):

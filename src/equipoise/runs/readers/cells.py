@@ -24,7 +24,9 @@ SEQUENCE = "sequence_tokens"
 ENTRY = ("entry", "label", "entry_id")
 SERIES = ("workload", "accelerator", STRATEGY, PRECISION)
 # What a law of time against size does not need, and the table `runs` holds.
-OF_RUNS = ("energy_j", SEQUENCE, "framework", "num_nodes", "system", "submitter")
+NODES = "num_nodes"
+PER_NODE = "num_accelerators_per_node"
+OF_RUNS = ("energy_j", SEQUENCE, "framework", NODES, PER_NODE, "system", "submitter")
 
 UNIT_S = {"ms": MILLISECOND_S, "s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
 TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(UNIT_S)})|(samples|tokens)_per_(s|min|h)")
@@ -32,10 +34,12 @@ TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(UNIT_S)})|(samples|tokens)
 PER_ACCELERATOR = re.compile(r"((?:samples|tokens)_per_(?:s|min|h))_per_accelerator")
 
 
+NAMED = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS)  # the columns but those of times and rates
+
+
 def wanted_column(name: str) -> bool:
     """Whether a column, by its name in lower case, has a meaning here."""
-    named = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS)
-    return name in named or any(each.fullmatch(name) for each in (TIMED, PER_ACCELERATOR))
+    return name in NAMED or any(each.fullmatch(name) for each in (TIMED, PER_ACCELERATOR))
 
 
 # In a folder that `bench`, `watch` or `ingest` wrote. The store has the name too, and loads Polars.

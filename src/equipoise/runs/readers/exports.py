@@ -21,7 +21,10 @@ from equipoise.runs.readers.cells import (
     MAX_COLUMNS,
     MAX_ROWS,
     MAX_TEXT,
+    NAMED,
+    NODES,
     PER_ACCELERATOR,
+    PER_NODE,
     SIZE,
     STATUS,
     TIMED,
@@ -79,6 +82,12 @@ def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
     Raises DataError naming the file and row, what was found and what was expected.
     """
     stated = {ours: column_name(theirs) for ours, theirs in (columns or {}).items()}
+    if unknown := [ours for ours in stated if not wanted_column(ours)]:
+        right = next((each for each, names in _ALIASES.items() if unknown[0] in names), None)
+        raise DataError(
+            f"--column {echo(unknown[0])}={stated[unknown[0]]}: expected before = "
+            + (right or f"time_to_train_s, step_s, samples_per_s, tokens_per_s or one of {', '.join(NAMED)}")
+        )
     aliases = (each for known in (_ALIASES, _TIMES) for names in known.values() for each in names)
     text = text_of(path, also=(*stated.values(), *aliases))
     if _is_json_list(text):
@@ -174,7 +183,27 @@ def _renamed(
         f"{theirs} as {ours}" for ours, theirs in sources.items() if ours not in stated and ours != theirs
     ]
     notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
-    return _of_all(Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names))
+    found = Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
+    return _of_all(_of_nodes(found))
+
+
+def _of_nodes(found: Exported) -> Exported:
+    """The rows with nodes times accelerators of a node, where no column has the number of accelerators.
+
+    Cells that are no whole numbers stand there as they are, and are refused where the number is read.
+    """
+    if SIZE in found.header or not {NODES, PER_NODE} <= {*found.header}:
+        return found
+    factors = " times ".join(found.theirs.get(each, each) for each in (NODES, PER_NODE))
+    theirs = {**found.theirs, SIZE: factors}
+    rows = []
+    for row in found.rows:
+        cells = (row.cells[NODES].strip(), row.cells[PER_NODE].strip())
+        is_whole = all(each.isascii() and each.isdecimal() and len(each) <= MAX_TEXT for each in cells)
+        size = str(math.prod(map(int, cells))) if is_whole else " times ".join(cells)
+        rows.append(replace(row, theirs=theirs, cells={**row.cells, SIZE: size}))
+    notes = (*found.notes, f"{SIZE} is {factors}.")
+    return replace(found, header=(*found.header, SIZE), rows=tuple(rows), notes=notes, theirs=theirs)
 
 
 def _of_all(found: Exported) -> Exported:
