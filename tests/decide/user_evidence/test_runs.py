@@ -2,6 +2,7 @@
 
 import re
 
+import polars as pl
 import pytest
 from asking import ask
 
@@ -37,6 +38,16 @@ def test_runs_of_one_set_up_are_one_record_with_their_median(tmp_path):
     found = user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
     assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(1, 100.0), (2, 150.0)]
     assert len(found.set_ups[0].run_ids) == 3
+
+
+def test_a_table_of_runs_or_a_parquet_file_of_ones_own_is_read_by_its_name(tmp_path):
+    write(tmp_path, [_row("a", 1, 100.0), _row("b", 2, 150.0)], [])
+    found = user_runs(tmp_path / "runs.parquet", "mlp", ["a100-sxm4-80gb"])
+    assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(1, 100.0), (2, 150.0)]
+    path = tmp_path / "mine.parquet"
+    pl.DataFrame({"gpus": [8], "samples/s": [20.0], "global_batch": [128]}).write_parquet(path)
+    found = user_runs(path, "resnet50", ["a100-sxm4-80gb"])
+    assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(8, 20.0)]
 
 
 @pytest.mark.parametrize(("rate", "is_used"), [(100.0, False), (1.0, True)])

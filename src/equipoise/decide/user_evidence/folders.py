@@ -31,7 +31,7 @@ _OF_FILES = "imported"
 _TABLE, _STEPS = (f"{each.name}.parquet" for each in (RUNS, STEPS))
 _FILES = ("*.csv", "*.tsv")
 # Of a file that is named itself; a folder may hold others of these for other purposes.
-_SUFFIXES = (".csv", ".tsv", ".jsonl")
+_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 _MOST_FOLDERS = 1000
 # Of quiet machines the mean of steps is a few percent above their median.
 _UNEVEN = 1.15
@@ -58,22 +58,22 @@ def user_runs(
     known: Workload | None = None,
     catalogue: Catalogue | None = None,
 ) -> UserRuns:
-    """What a folder, or a CSV file alone, holds of a workload.
+    """What a folder, or a file of measurements or table of runs alone, holds of a workload.
 
     accelerators: slugs asked about, of which files with several are read. sequence_tokens: of a sample of the
     question. is_named_here: whether runs cannot know that name, as that of a config.json. known: the workload
     itself, to see which runs are above the peak. catalogue: what names mean; the shipped one unless given.
     Raises DataError where it holds nothing that can be read, naming what was expected.
     """
-    if folder.is_file() and folder.suffix in _SUFFIXES:
-        tables, files = [], [folder]
+    if folder.is_file() and folder.suffix.lower() in _SUFFIXES:
+        tables, files = ([folder], []) if folder.name == _TABLE else ([], [folder])
     elif folder.is_dir():
         tables = tables_below(folder)
         files = sorted(path for pattern in _FILES for path in folder.glob(pattern))
     else:
         raise DataError(
-            f"--runs {folder}: neither a folder nor a CSV file ({', '.join(_SUFFIXES)}); expected a folder "
-            "that `equipoise bench --out DIR` wrote, or such a file of measurements"
+            f"--runs {folder}: neither a folder nor a file such as CSV ({', '.join(_SUFFIXES)}); expected a "
+            "folder that `equipoise bench --out DIR` wrote, or such a file of measurements"
         )
     if not tables and not files:
         raise DataError(
