@@ -23,18 +23,16 @@ PRECISION = "precision"
 SEQUENCE = "sequence_tokens"
 ENTRY = ("entry", "label", "entry_id")
 SERIES = ("workload", "accelerator", STRATEGY, PRECISION)
-# What a law of time against size does not need, and the table `runs` holds.
-NODES = "num_nodes"
-PER_NODE = "num_accelerators_per_node"
+# Their product is the number of accelerators, where no column has it.
+NODES, PER_NODE = "num_nodes", "num_accelerators_per_node"
+# What a law of time against size does not need itself.
 OF_RUNS = ("energy_j", SEQUENCE, "framework", NODES, PER_NODE, "system", "submitter")
+NAMED = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS)  # all columns but those of times and rates
 
 UNIT_S = {"ms": MILLISECOND_S, "s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
 TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(UNIT_S)})|(samples|tokens)_per_(s|min|h)")
 # The rate of one accelerator, as torchtitan and Megatron-Bridge print it: the rate of all over their number.
 PER_ACCELERATOR = re.compile(r"((?:samples|tokens)_per_(?:s|min|h))_per_accelerator")
-
-
-NAMED = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS)  # the columns but those of times and rates
 
 
 def wanted_column(name: str) -> bool:
