@@ -733,6 +733,14 @@ def test_a_source_names_software_by_its_repository_alone(read, source, name):
     assert (software and software.name) == name
 
 
+@pytest.mark.parametrize(("tp", "name"), [("1", "fsdp"), ("8", None)])
+def test_a_technique_that_a_row_names_is_no_software_that_lacks_its_axes(read, tp, name):
+    # llm-foundry's FSDP of 2023 has no tensor axis (its README); Llama 3's training had FSDP and eight ranks of one.
+    (found,) = read({"hardware": "H100 80GB", "parallel_config": "FSDP", "tp": tp, "pp": "1"})
+    software = software_of(found)
+    assert (software and software.name) == name
+
+
 def test_what_is_neither_published_rows_nor_runs_is_refused_with_both(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("foo,bar\n8,9000\n")

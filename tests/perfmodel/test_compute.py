@@ -358,6 +358,21 @@ def test_experts_elsewhere_never_add_work_of_their_own(first, second):
     assert float(times[1].host_s[0]) <= float(times[0].host_s[0])
 
 
+@pytest.mark.parametrize(("share", "launched"), [(1.0, 32), (0.5, 16.5)])
+def test_experts_beyond_the_first_of_a_rank_launch_as_many_products_as_are_separate(share, launched):
+    """By hand: of 128 experts on 4 ranks each has 32, a gated block three matrices, and each product a ramp."""
+    one = grid([Strategy(dp=4, ep=4, global_batch_samples=4)])
+
+    def forward_s(**changed):
+        return float(layer_time(MIXTURE, NODE, one, PLAIN.changed(changed)).forward_s[0])
+
+    one_kernel = forward_s(separate_experts=0.0)
+    assert MIXTURE.num_expert_products == 3.0
+    assert forward_s(separate_experts=share) - one_kernel == pytest.approx(
+        3 * (launched - 1) * PLAIN.product_ramp_s
+    )
+
+
 def test_only_a_compiler_or_kernel_fuses_the_loss():
     strategies = [single(), single(fused_loss=False), single(implementation="eager")]
     assert loss_is_fused(grid(strategies)).tolist() == [True, False, False]

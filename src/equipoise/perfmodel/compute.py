@@ -303,9 +303,18 @@ def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
     return np.asarray(
         tokens * (load.expert_flop * parameters.expert_imbalance / rate)
         + weights / (machine.memory_byte_per_s * parameters.memory_fraction)
-        + load.num_expert_products * (load.experts / grid.ep) * parameters.product_ramp_s
+        + load.num_expert_products * _launched_experts(load, grid, parameters) * parameters.product_ramp_s
         + load.num_syncs * parameters.expert_sync_s
     )
+
+
+def _launched_experts(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
+    """How many of the experts of a rank have kernels of their own; at least one.
+
+    Source: Transformer Engine's grouped linear layers launch each expert's product; `torch._grouped_mm`, and
+    Megablox and ragged products in JAX, launch one for all.
+    """
+    return np.asarray(1 + parameters.separate_experts * (np.maximum(load.experts / grid.ep, 1.0) - 1))
 
 
 def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
@@ -330,7 +339,10 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
         + (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     )
     waiting = 1 + parameters.launch_jitter * np.sqrt(2 * np.log(grid.tp * grid.cp))
-    kernels = load.num_kernels + np.where(is_narrow(grid), 1.0, 0.5) * (load.num_expert_kernels / grid.ep)
+    kernels = load.num_kernels
+    if np.any(load.experts):
+        of_each = np.where(is_narrow(grid), 1.0, 0.5) * load.num_expert_kernels
+        kernels = kernels + of_each * _launched_experts(load, grid, parameters)
     rows = load.heads / grid.tp * grid.microbatch_samples
     split = (grid.fused_attention <= 0) & (rows % _SOFTMAX_ROWS > 0)
     launches = kernels * passes + split * (_SOFTMAX_KERNELS * (passes - 1))

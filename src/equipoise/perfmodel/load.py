@@ -110,7 +110,7 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     whole_bytes, shared_bytes: traffic of memory-bound work a layer and token, which a tensor axis leaves
     whole (norms, residuals, dropout), and which it shares out. loss_bytes, fused_loss_bytes: that of the
     loss, once a token, with logits in fp32 and with fused kernels.
-    num_kernels, num_expert_kernels: kernels launched a layer, forward: once, and for all experts together.
+    num_kernels, num_expert_kernels: kernels launched a layer, forward: once, and for each expert.
     num_syncs: times the host has to know how many tokens each expert gets. num_sums: partial sums a layer
     leaves to a tensor axis, forward.
     dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
@@ -454,7 +454,7 @@ def _expert_block(model: Transformer) -> BlockLoad:
         quantised_bytes=_QUANTISED_BYTES / 2 * width,
         shared_bytes=2 * (width + copies / 2) * _BYTES_PER_VALUE + 16.0 * model.experts,
         num_kernels=25.0 + (4 if shared else 0),
-        num_expert_kernels=4.0 * model.experts,
+        num_expert_kernels=4.0,
         num_syncs=1.0,
         dense_params=float(model.shared_params),
         expert_params=float(model.experts * model.expert_params),

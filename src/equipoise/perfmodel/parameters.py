@@ -188,6 +188,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     attention_half_tokens: float = _STEP["attention_half_tokens"]
     split_attention: float = _STEP["split_attention"]
     expert_fraction: float = _STEP["expert_fraction"]
+    separate_experts: float = _STEP["separate_experts"]
     expert_sync_s: float = _STEP["expert_sync_s"]
     expert_imbalance: float = _STEP["expert_imbalance"]
     fp8_fraction: float = _STEP["fp8_fraction"]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from equipoise.calibration.published import FILE_COLUMNS, PublishedRow, nodes_of, read_rows
 from equipoise.spec import family_of
-from equipoise.spec.strategy import Software, software_in
+from equipoise.spec.strategy import Software, Strategy, software_in
 
 # What was seen of an execution; whatever was run is in the other columns.
 _SEEN = frozenset({"measured", "unit", "memory_gib", "other_tool_prediction", "other_tool"})
@@ -132,7 +132,9 @@ def _cluster_key(row: PublishedRow) -> Hashable:
 
 
 def software_of(row: PublishedRow) -> Software | None:
-    """The software that a row names; None where it names none, or its hardware is not known."""
+    """The software that a row names; None where it names none, or its hardware is not known, or that software
+    has no tensor, pipeline or context axis as long as the row's: FSDP is a technique, too.
+    """
     nodes = nodes_of(row) if row.num_accelerators else None
     if nodes is None:
         return None
@@ -143,7 +145,14 @@ def software_of(row: PublishedRow) -> Software | None:
     texts = (f"{row.workload} {row.cells.get('parallel_config', '')}", name)
     chip = nodes.accelerator
     named = (software_in(text, vendor=chip.vendor, is_eager=is_eager, chip_year=chip.year) for text in texts)
-    return next((each for each in named if each is not None), None)
+    return next((each for each in named if each is not None and _has_axes(each, row.strategy)), None)
+
+
+def _has_axes(software: Software, strategy: Strategy | None) -> bool:
+    if strategy is None:
+        return True
+    sizes = {"tp": strategy.tp, "pp": strategy.pp, "cp": strategy.cp}
+    return all(size in software.options.get(axis, (size,)) for axis, size in sizes.items())
 
 
 def campaign_of(row: PublishedRow) -> Hashable:
