@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
-from equipoise.calibration.profiles import software_for
 from equipoise.decide.answer import (
     Answer,
     Candidate,
@@ -76,7 +75,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
-from equipoise.spec.strategy import SOFTWARE, Strategy, software, value_text
+from equipoise.spec.strategy import SOFTWARE, Strategy, value_text
 from equipoise.units import format_count
 
 _MOST_ASSESSED: Final = 64
@@ -647,18 +646,17 @@ def _stated_on_host(query: TrainingQuery, best: Candidate | None, survey: Survey
 
 def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
     """The software that was chosen, and what others would make of a strategy."""
-    name = software_for(known.cluster.accelerator, known.training.workload)
-    if name is not None:
+    if known.software is not None:
         ratios = software_ratios(known, chosen)
         others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
-        yield f"software {name} (--software{f': {others}' if others else ''})"
+        yield f"software {known.software.name} (--software{f': {others}' if others else ''})"
 
 
 def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:
     """Where the pipeline's schedule is one that the software whose times are taken does not run: who does."""
-    name = software_for(known.cluster.accelerator, known.training.workload)
-    if name is None or chosen.schedule in software(name).options["schedule"]:
+    if known.software is None or chosen.schedule in known.software.options["schedule"]:
         return
+    name = known.software.name
     others = [each.name for each in SOFTWARE if each.is_current and each.can_run(chosen)]
     yield f"{chosen.schedule} of {', '.join(others)}, not {name} (--software {name})"
 
@@ -688,11 +686,7 @@ def _system(
         unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),
         calibration=None if survey is None else survey.problem.model.calibration,
-        software=None
-        if survey is None
-        else software_for(
-            survey.problem.cluster.accelerator, inputs.training.workload, inputs.query.software
-        ),
+        software=None if survey is None or (ran := survey.problem.software) is None else ran.name,
         time_per_step_time=None
         if survey is None
         else _time_per_step_time(survey.problem, best if is_best else None),

@@ -370,6 +370,7 @@ class Software(Struct, frozen=True, kw_only=True):
     medians: of priors of the performance model's parameters that what is published of this software replaces.
     spread: how much more than those of others the times of its sources differ, for reasons unknown.
     runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone.
+    offloads_with: the recomputations that it can combine with activations in the host's memory.
     last_chip_year: on chips that came out later its words mean its successor.
     """
 
@@ -383,6 +384,7 @@ class Software(Struct, frozen=True, kw_only=True):
     medians: tuple[tuple[str, float], ...] = ()
     spread: float = 1.0
     runs: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    offloads_with: tuple[Recompute, ...] = ()
     last_chip_year: float = math.inf
     successor: str | None = None
 
@@ -393,7 +395,8 @@ class Software(Struct, frozen=True, kw_only=True):
 
     def can_run(self, chosen: Strategy) -> bool:
         """Whether it has every option of a strategy."""
-        return all(getattr(chosen, name) in values for name, values in self.options.items())
+        has_options = all(getattr(chosen, name) in values for name, values in self.options.items())
+        return has_options and (not chosen.activation_offload or chosen.recompute in self.offloads_with)
 
     def is_named_in(self, text: str) -> bool:
         """Whether a text has its words."""

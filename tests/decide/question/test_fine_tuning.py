@@ -194,6 +194,38 @@ def test_what_saves_much_time_is_kept_on_the_host(asked, chip, size, stays, move
 
 
 @pytest.mark.parametrize(
+    ("software", "train", "recomputed"),
+    [
+        # Megatron-Core's fine-grained offloading takes inputs of modules, unless whole layers are recomputed.
+        ("megatron_core", "lora", {"none", "selective"}),
+        # transformers 5.23, gradient_checkpointing_kwargs.offload: what recomputed layers keep.
+        ("hf", "qlora", {"full"}),
+        # torchtitan has no option for it.
+        ("torchtitan", "lora", set()),
+    ],
+)
+def test_activations_go_to_the_host_as_the_software_can_move_them(software, train, recomputed):
+    # Two samples of 8,192 tokens a card: more than its memory holds without.
+    nodes = shipped().cluster("rtx3090", num_accelerators=2)
+
+    def searched(**given):
+        known = trained("mistral_7b", train=train, examples="10k", **given)
+        model = model_for(nodes.accelerator, known.workload, software=software)
+        posed = problem(known, nodes, model, num_best=20, software=software)
+        return SURVEYS.surveyed(posed, (2,)).sizes[0].found.best
+
+    found = searched()
+    assert {each.strategy.recompute for each in found if each.strategy.activation_offload} <= recomputed
+    assert found
+    fixed = {"fix": ["activation_offload=true"]}
+    if recomputed:
+        assert {each.strategy.recompute for each in searched(**fixed)} <= recomputed
+    else:
+        with pytest.raises(SpecError, match="activation_offload=false"):
+            searched(**fixed)
+
+
+@pytest.mark.parametrize(
     ("asked", "fixed", "moved_bytes"),
     [
         # 8.03 G parameters with two moments and a master copy of 4 bytes each, on eight cards.

@@ -44,9 +44,17 @@ from equipoise.perfmodel.space import USUAL, Space
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Precision, Strategy, Value, value_text
+from equipoise.spec.strategy import (
+    DTYPE_OF,
+    PRIORS_ONLY,
+    SOFTWARE,
+    Precision,
+    Software,
+    Strategy,
+    Value,
+    value_text,
+)
 from equipoise.spec.strategy import software as software_named
-from equipoise.spec.workload import Workload
 from equipoise.stats import quantiles
 from equipoise.units import SI_PREFIXES
 
@@ -102,8 +110,9 @@ class TimedStrategies(Struct, frozen=True, kw_only=True):
 class Problem(Struct, frozen=True, kw_only=True):
     """A training on a kind of cluster.
 
-    num_best: per size. has_own_steps: the user's own steps set the model's times. published_batches: the
-    global batch of the best published result of a size, whose time is the evidence there.
+    software: whose options the choices are; None where nothing measured serves. num_best: per size.
+    has_own_steps: the user's own steps set the model's times. published_batches: the global batch of the best
+    published result of a size, whose time is the evidence there.
     """
 
     training: Training
@@ -111,9 +120,17 @@ class Problem(Struct, frozen=True, kw_only=True):
     load: Load
     model: CalibratedModel
     choices: Mapping[str, tuple[Value, ...]]
+    software: Software | None
     num_best: int
     has_own_steps: bool = False
     published_batches: Mapping[int, int] = _NO_BATCHES
+
+    @property
+    def with_activations_on_host(self) -> Mapping[str, tuple[Value, ...]] | None:
+        """The choices, with activations in the host's memory; None where the software cannot move them."""
+        asked = self.choices.get("recompute", USUAL["recompute"])
+        kept = tuple(each for each in asked if self.software is None or each in self.software.offloads_with)
+        return {**self.choices, "activation_offload": (True,), "recompute": kept} if kept else None
 
     @property
     def record(self) -> PlanRecord:
@@ -440,20 +457,23 @@ def problem(
                 f"{cluster.accelerator.title}; give implementation=eager"
             )
         choices["implementation"] = ("eager",)
-    choices = _runnable(choices, cluster.accelerator, training.workload, software)
+    name = software_for(cluster.accelerator, training.workload, software)
+    chosen = None if name is None else software_named(name)
+    choices = _runnable(choices, cluster.accelerator, chosen, is_stated=software is not None)
     return Problem(
         training=training,
         cluster=cluster,
         load=workload_load(training.workload),
         model=model,
         choices=choices,
+        software=chosen,
         num_best=num_best,
         published_batches=published_batches,
     )
 
 
 def _runnable(
-    choices: Mapping[str, tuple[Value, ...]], chip: Accelerator, workload: Workload, stated: str | None
+    choices: Mapping[str, tuple[Value, ...]], chip: Accelerator, chosen: Software | None, *, is_stated: bool
 ) -> dict[str, tuple[Value, ...]]:
     """The choices that a training's software has: the stated one, else the usual one on the chip.
 
@@ -461,10 +481,15 @@ def _runnable(
     Where none is stated, what the question fixes is kept, and every schedule that some software of the chip
     has. Raises SpecError where a stated software has none of the values asked for.
     """
-    name = software_for(chip, workload, stated)
-    chosen = None if name is None else software_named(name)
     options = {} if chosen is None else dict(chosen.options)
-    if stated is None:
+    if chosen is not None and choices.get("activation_offload") == (True,):
+        if is_stated and not chosen.offloads_with:
+            raise SpecError(
+                f"--fix activation_offload=true: {chosen.name} has no option for it; give "
+                "activation_offload=false, or another --software"
+            )
+        options["recompute"] = chosen.offloads_with
+    if not is_stated:
         there = (one for one in SOFTWARE if runs_on(one.name, chip))
         options["schedule"] = tuple(each for one in there for each in one.options["schedule"])
     found = dict(choices)
@@ -473,11 +498,11 @@ def _runnable(
     for option, had in options.items():
         asked = choices.get(option, USUAL.get(option, had))
         found[option] = tuple(each for each in asked if each in had)
-        if not found[option] and stated is not None:
+        if not found[option] and chosen is not None and is_stated:
             values, others_had = (",".join(map(value_text, each)) for each in (asked, had))
             raise SpecError(
-                f"--fix {option}={values}: {name} has {option}={others_had} alone; give that, or another "
-                "--software"
+                f"--fix {option}={values}: {chosen.name} has {option}={others_had} alone; give that, or "
+                "another --software"
             )
         found[option] = found[option] or asked
     return found

@@ -332,14 +332,16 @@ def _with_activations_on_host(problem: Problem, kept: Sequence[SizeSearch]) -> d
     It is tried whatever the memory, where bounds alone do not settle it, as they do at nearly all sizes: a
     chip with more memory, or with faster links, would else be the slower one.
     """
-    if not _may_move(problem, "activation_offload") or "full" in problem.choices.get("trained", ("full",)):
+    choices = problem.with_activations_on_host
+    is_open = choices is not None and _may_move(problem, "activation_offload")
+    if not is_open or "full" in problem.choices.get("trained", ("full",)):
         return {}
     found = {each.num_accelerators: each.found for each in kept if each.best is not None}
     sizes = [each.num_accelerators for each in kept]
     least_s = problem.least_s(sizes, found, name="activation_offload", value=True)
     kept_s = {size: each.best[0].worth[0] for size, each in found.items()}
     promising = [size for size in found if least_s[size] < kept_s[size]]
-    moved = replace(problem, choices={**problem.choices, "activation_offload": (True,)})
+    moved = replace(problem, choices=choices)
     faster = {}
     for size, searched in zip(promising, moved.surveyed(promising), strict=True):
         other = _or_leaner(moved, size, searched)
@@ -477,10 +479,13 @@ def _tried_instead(problem: Problem, size: int) -> Iterator[Problem]:
             yield replace(free, choices={**problem.choices, "offload": ("optimizer",)})
         return
     moved = _weights_on_host(problem, size)
-    tries = [] if moved is None else [moved]
-    if "activation_offload" not in problem.choices:
-        tries += [each | {"activation_offload": (True,)} for each in ({}, *tries)]
-    yield from (replace(free, choices={**problem.choices, **each}) for each in tries)
+    hosted = problem.with_activations_on_host if "activation_offload" not in problem.choices else None
+    if moved is not None:
+        yield replace(free, choices={**problem.choices, **moved})
+    if hosted is not None:
+        yield replace(free, choices=hosted)
+    if moved is not None and hosted is not None:
+        yield replace(free, choices={**hosted, **moved})
 
 
 class Surveys:
@@ -578,6 +583,7 @@ def _key(problem: Problem) -> Hashable | None:
         problem.cluster,
         model.calibration,
         problem.has_own_steps,
+        None if problem.software is None else problem.software.name,
         frozenset(problem.choices.items()),
         frozenset(problem.published_batches.items()),
         problem.num_best,
@@ -648,6 +654,10 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
         if value in problem.choices.get(name, USUAL[name]):
             continue
         choices = dict(problem.choices) | {name: (value,)}
+        if name == "activation_offload":
+            if problem.with_activations_on_host is None:
+                continue
+            choices = dict(problem.with_activations_on_host)
         if name == "offload" and "zero_stage" not in problem.choices:
             choices["zero_stage"] = USUAL["zero_stage"]
         if name == "trained":
