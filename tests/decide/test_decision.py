@@ -590,6 +590,22 @@ def test_that_least_money_has_no_deadline_is_named_first(objective):
     assert not any("--deadline" in words for words in kept.chosen_for_you)
 
 
+def test_the_hosts_of_desktop_cards_are_named_where_more_than_one_is_offered():
+    # an RTX 5090 is taken to be one of two in a host with 10 Gbit/s Ethernet, an RTX 4090 one of eight
+    def hosts(**more):
+        found = ask(SMALL, **{"accelerator": ["rtx5090"], **more}).chosen_for_you
+        return [words for words in found if "--node-size" in words]
+
+    (words,) = hosts()
+    assert "10 Gbit/s" in words
+    assert "5090" not in words
+    assert hosts(node_size=8) == hosts(max_accelerators=2) == hosts(accelerator=["rtx4090"]) == []
+    (counted,) = hosts(accelerator=["8x rtx5090"])
+    assert "Gbit/s" not in counted
+    (compared,) = hosts(accelerator=["rtx4090", "rtx5090"], objective="cost")
+    assert "5090" in compared
+
+
 def test_what_was_chosen_for_the_user_is_named():
     found = ask(PRETRAINING)
     words = " ".join(found.chosen_for_you)

@@ -23,6 +23,14 @@ def test_an_exact_statement_is_no_more_certain_than_replicates_differ():
     assert probability_within(exact, 10.0 * math.exp(-0.033)) == pytest.approx(0.1587, abs=1e-3)
 
 
+@given(st.floats(0.1, 2.0), st.floats(0.1, 2.0))
+def test_the_ends_of_a_lopsided_interval_are_exceeded_as_often_as_it_states(below, above):
+    # an interval of 90 % leaves out 5 % on each side, however far its ends lie from the value
+    amount = Interval(value=2.2, low=2.2 * math.exp(-below), high=2.2 * math.exp(above), level=0.9)
+    assert probability_within(amount, amount.low) == pytest.approx(0.05, abs=1e-9)
+    assert probability_within(amount, amount.high) == pytest.approx(0.95, abs=1e-9)
+
+
 def test_nothing_is_spent_within_nothing():
     assert probability_within(with_log_sd(1.0, 0.1), 0.0) == 0.0
 

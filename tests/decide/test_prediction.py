@@ -117,6 +117,16 @@ def test_all_laws_together_hold_the_truth_of_noisy_times(own):
     assert {each.grade for each in found.candidates} == {"measured"}
 
 
+def test_times_far_from_published_ones_are_compared_in_plain_numbers_and_once(own):
+    # 12,000 s / 16^0.9 x 0.8^2 = 633 s, published; these are 240 times as long
+    asked = {"from": own((4, 8, 16), (600_000, 300_000, 633.3 * 240), column="seconds")}
+    notes = predicted(published(), **asked, workload="bert", accelerator=H100, at=16).notes
+    assert [each for each in notes if re.search(r"\b16\b.*\b240\b", each)]
+    assert not [each for each in notes if "e+" in each]
+    assert [each for each in notes if "seconds" in each]
+    assert len(set(notes)) == len(notes)
+
+
 def test_without_sizes_those_measured_and_one_doubling_more_are_predicted(own):
     found = predicted(**{"from": own(SIZES[:5], amdahl_s(SIZES[:5]))})
     assert list(by_size(found)) == [1, 2, 4, 8, 16, 32]

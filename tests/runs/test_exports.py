@@ -218,6 +218,19 @@ def test_nodes_times_accelerators_of_a_node_are_the_number_of_accelerators(tmp_p
         read_measurements(path)
 
 
+def test_columns_of_parameters_of_a_strategy_are_the_strategy(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "gpus,samples_per_s,global_batch,dp,tp,zero_stage\n8,11,64,8,1,3\n8,9,64,4,2.0,1\n16,20,64,16,1,3\n"
+        "8,10,64,,,\n8,12,64,8,1,0\n8,7,64,2,2,0\n"
+    )
+    found = import_runs([path], columns={}, constants={}).runs["strategy"].to_list()
+    # dp is what the other axes leave of the accelerators; where it is not, it stands, and contradicts them
+    assert found == ["zero_stage=3", "tp=2 zero_stage=1", "zero_stage=3", None, None, "dp=2 tp=2"]
+    path.write_text("gpus,samples_per_s,global_batch,strategy,tp\n8,11,64,fsdp,1\n")
+    assert import_runs([path], columns={}, constants={}).runs["strategy"].to_list() == ["fsdp"]
+
+
 def test_rows_that_cannot_be_read_are_counted_and_the_others_kept(tmp_path):
     good, bad, into = tmp_path / "good.csv", tmp_path / "bad.csv", tmp_path / "tables"
     header = "num_gpus,samples_per_s,batch\n"

@@ -43,7 +43,7 @@ from equipoise.spec.mlperf import (
     is_round,
     round_key,
 )
-from equipoise.units import format_count
+from equipoise.units import format_amount, format_count
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
@@ -81,7 +81,8 @@ def when_published(known: Entries, group: Entries) -> tuple[str, ...]:
     best_s = {each.num_accelerators: each.score_s for each in _best_of_all(group)}
     return tuple(
         f"At {format_count(each.num_accelerators)} accelerators your time is "
-        f"{each.score_s / best_s[each.num_accelerators]:.2g} times the best published one."
+        f"{format_amount(each.score_s / best_s[each.num_accelerators], digits=2)} times "
+        "the best published one."
         for each in known
         if each.num_accelerators in best_s
     )

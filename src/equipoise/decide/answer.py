@@ -28,7 +28,7 @@ from equipoise.economics.interruptions import Interrupted
 from equipoise.economics.ownership import Ownership
 from equipoise.economics.quotes import Charges
 from equipoise.errors import SpecError
-from equipoise.intervals import Interval, Tornado, log_sd
+from equipoise.intervals import Interval, Tornado, num_sd
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.scaling.equilibrium import Equilibrium, Limit
 from equipoise.spec.cluster import Cluster
@@ -48,7 +48,9 @@ _WORD: Final = re.compile(r"\w+")
 def probability_within(amount: Interval, limit: float) -> float:
     """The probability that an amount does not exceed a limit.
 
-    Assumes a log-normal amount with the interval's width, at least LEAST_LOG_SD. Source: definition.
+    Assumes that each side of the interval is half a log-normal, as in `product`, with a standard deviation of
+    at least LEAST_LOG_SD: an end of the interval is then exceeded as often as the interval states.
+    Source: definition.
 
     >>> probability_within(Interval(value=100.0, low=50.0, high=200.0, level=0.9), 100.0)
     0.5
@@ -57,7 +59,8 @@ def probability_within(amount: Interval, limit: float) -> float:
         return 1.0
     if limit <= 0.0:
         return 0.0
-    spread = max(log_sd(amount), LEAST_LOG_SD)
+    end = amount.low if limit < amount.value else amount.high
+    spread = max(abs(math.log(end / amount.value)) / num_sd(amount.level), LEAST_LOG_SD)
     return NormalDist().cdf(math.log(limit / amount.value) / spread)
 
 

@@ -245,7 +245,11 @@ def _of_answer(
                 )
             )
         ),
-        notes=(*(() if curve is None else curve.notes), *found.notes, *(f"{each}." for each in unknown)),
+        notes=tuple(
+            dict.fromkeys(
+                (*(() if curve is None else curve.notes), *found.notes, *(f"{each}." for each in unknown))
+            )
+        ),
         answer=found,
     )
 

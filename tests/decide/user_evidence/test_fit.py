@@ -137,3 +137,19 @@ def test_ways_to_train_that_the_model_does_not_know_are_left_out():
     known, unknown = run(2, 8, 1.0), run(2, 8, 1.0, strategy="powersgd:2")
     assert user_steps([known, unknown], LOAD, NODES, MODEL.parameters).run_ids == ("2 x 8",)
     assert user_steps([unknown], LOAD, NODES, MODEL.parameters) is None
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ("tp=2 zero_stage=1", "dp=4 tp=2 microbatch=16 global_batch=64 zero_stage=1"),
+        ("pp=4", "dp=2 pp=4 microbatch=1 global_batch=64"),
+        ("tp=2 microbatch=4", "dp=4 tp=2 microbatch=4 global_batch=64"),
+        ("dp=2 tp=2", None),  # four of eight accelerators
+        ("tp=two", None),
+    ],
+)
+def test_what_a_text_form_leaves_out_is_what_the_run_states(stated, expected):
+    ran = replace(run(8, 8, 1.0, strategy=stated), is_eager=False)  # as of files, which do not state it
+    steps = user_steps([ran], LOAD, NODES, MODEL.parameters, implementation="compiled")
+    assert (steps and steps.strategies[0].text()) == expected

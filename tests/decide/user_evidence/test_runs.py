@@ -50,6 +50,17 @@ def test_a_table_of_runs_or_a_parquet_file_of_ones_own_is_read_by_its_name(tmp_p
     assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(8, 20.0)]
 
 
+def test_a_json_file_is_read_by_lines_and_one_list_is_refused_with_what_makes_lines_of_it(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"gpus": 8, "samples_per_s": 20.0, "global_batch": 128}\n')
+    found = user_runs(path, "resnet50", ["a100-sxm4-80gb"])
+    assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(8, 20.0)]
+    path.write_text('[{"gpus": 8, "samples_per_s": 20.0, "global_batch": 128}]')
+    found = user_runs(path, "resnet50", ["a100-sxm4-80gb"])
+    assert not found.set_ups
+    assert [bool(re.search(r"mine\.json.*jq", each)) for each in found.notes] == [True]
+
+
 @pytest.mark.parametrize(("rate", "is_used"), [(100.0, False), (1.0, True)])
 def test_a_run_that_states_no_accelerator_is_held_against_that_of_the_question(tmp_path, rate, is_used):
     # 100 samples/s of 8.03e9 parameters over 8,192 tokens: 6 N a token alone are 3.9e16 FLOP/s, of 9.9e14.

@@ -31,7 +31,7 @@ _OF_FILES = "imported"
 _TABLE, _STEPS = (f"{each.name}.parquet" for each in (RUNS, STEPS))
 _FILES = ("*.csv", "*.tsv")
 # Of a file that is named itself; a folder may hold others of these for other purposes.
-_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _MOST_FOLDERS = 1000
 # Of quiet machines the mean of steps is a few percent above their median.
 _UNEVEN = 1.15

@@ -1,7 +1,8 @@
 """The user's own runs by set-up, and their steps as arrays for the model."""
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -21,7 +22,14 @@ from equipoise.perfmodel.machine import machine, stacked
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import PRECISIONS, Implementation, Strategy, strategy
+from equipoise.spec.strategy import (
+    PRECISIONS,
+    Implementation,
+    Precision,
+    Strategy,
+    read_option,
+    strategy,
+)
 
 if TYPE_CHECKING:
     from equipoise.calibration.step_rows import StepRows
@@ -225,13 +233,40 @@ def user_steps(
     )
 
 
+def _stated_strategy(
+    run: UserRun, implementation: Implementation, precision: Precision | None
+) -> Strategy | None:
+    """The strategy of a text form; None where it is of another number of accelerators, or states too little.
+
+    As the model writes it, of a trace, it is whole. What a user's file leaves out is what the run states
+    besides: the rest of its accelerators are data parallel, and go through their share of the batch at once
+    unless stages of a pipeline need several micro-batches.
+    """
+    text = str(run.strategy)
+    stated = dict(read_option(each, where=f"strategy {text!r}") for each in text.replace(",", " ").split())
+    if "global_batch_samples" in stated:
+        return strategy(text)
+    if precision is None and "precision" not in stated:
+        return None
+    dp = run.num_accelerators // math.prod(int(stated.get(axis, 1)) for axis in ("tp", "pp", "cp"))
+    usual: dict[str, Any] = {
+        "dp": dp,
+        "microbatch_samples": 1 if "pp" in stated else max(1, run.global_batch_samples // max(dp, 1)),
+        "global_batch_samples": run.global_batch_samples,
+        "precision": precision,
+        "implementation": "eager" if run.is_eager else implementation,
+    }
+    found = Strategy(**{**usual, **stated})
+    return found if found.num_accelerators == run.num_accelerators else None
+
+
 def _strategy(run: UserRun, implementation: Implementation) -> Strategy | None:
     """The strategy of a set-up as the model knows it; None where it does not, or no precision is stated."""
     size, batch = run.num_accelerators, run.global_batch_samples
     precision = next((each for each in PRECISIONS if each == run.precision), None)
     try:
         if "=" in (run.strategy or ""):
-            return strategy(str(run.strategy))  # as the model writes them: of a trace
+            return _stated_strategy(run, implementation, precision)
         if precision is None:
             return None
         from equipoise.bench.training import method  # noqa: PLC0415 - only where runs were measured

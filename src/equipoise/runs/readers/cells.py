@@ -25,9 +25,12 @@ ENTRY = ("entry", "label", "entry_id")
 SERIES = ("workload", "accelerator", STRATEGY, PRECISION)
 # Their product is the number of accelerators, where no column has it.
 NODES, PER_NODE = "num_nodes", "num_accelerators_per_node"
+# Parameters of a strategy that columns of their own may state, and what each is where it changes nothing.
+OF_STRATEGY = {"dp": "1", "tp": "1", "pp": "1", "cp": "1", "ep": "1", "zero_stage": "0"}
 # What a law of time against size does not need itself.
 OF_RUNS = ("energy_j", SEQUENCE, "framework", NODES, PER_NODE, "system", "submitter")
-NAMED = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS)  # all columns but those of times and rates
+# All columns but those of times and rates.
+NAMED = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS, *OF_STRATEGY)
 
 UNIT_S = {"ms": MILLISECOND_S, "s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
 TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(UNIT_S)})|(samples|tokens)_per_(s|min|h)")

@@ -23,10 +23,12 @@ from equipoise.runs.readers.cells import (
     MAX_TEXT,
     NAMED,
     NODES,
+    OF_STRATEGY,
     PER_ACCELERATOR,
     PER_NODE,
     SIZE,
     STATUS,
+    STRATEGY,
     TIMED,
     TextRow,
     column_name,
@@ -184,7 +186,7 @@ def _renamed(
     ]
     notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
     found = Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
-    return _of_all(_of_nodes(found))
+    return _of_parameters(_of_all(_of_nodes(found)))
 
 
 def _of_nodes(found: Exported) -> Exported:
@@ -204,6 +206,31 @@ def _of_nodes(found: Exported) -> Exported:
         rows.append(replace(row, theirs=theirs, cells={**row.cells, SIZE: size}))
     notes = (*found.notes, f"{SIZE} is {factors}.")
     return replace(found, header=(*found.header, SIZE), rows=tuple(rows), notes=notes, theirs=theirs)
+
+
+def _of_parameters(found: Exported) -> Exported:
+    """The rows with the strategy that columns of its parameters state, where no column has it whole.
+
+    Ways to train that differ in one of them are not pooled. dp is left out where it follows from the others
+    and the number of accelerators, as rows of one way have another at each size.
+    """
+    named = [name for name in OF_STRATEGY if name in found.header]
+    if STRATEGY in found.header or not named:
+        return found
+    rows = [replace(row, cells={**row.cells, STRATEGY: _strategy(row.cells, named)}) for row in found.rows]
+    notes = (*found.notes, f"{STRATEGY} is {', '.join(named)}.")
+    return replace(found, header=(*found.header, STRATEGY), rows=tuple(rows), notes=notes)
+
+
+def _strategy(cells: Mapping[str, str], named: Sequence[str]) -> str:
+    """What cells state of a strategy, in its text form; nothing for what changes nothing."""
+    stated = {name: cells[name].strip().removesuffix(".0") for name in named}
+    usual = dict(OF_STRATEGY)
+    factors = [stated.get(axis) or "1" for axis in ("tp", "pp", "cp")]
+    size = cells.get(SIZE, "").strip()
+    if all(re.fullmatch("[1-9][0-9]{0,8}", each) for each in (size, *factors)):
+        usual["dp"] = str(int(size) // math.prod(map(int, factors)))
+    return " ".join(f"{name}={value}" for name, value in stated.items() if value not in {"", usual[name]})
 
 
 def _of_all(found: Exported) -> Exported:
