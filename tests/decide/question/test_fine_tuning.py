@@ -165,22 +165,23 @@ def test_two_pairs_of_cards_train_pairs_of_answers_faster_than_one():
 
 
 @pytest.mark.parametrize(
-    ("asked", "chip", "size", "stays", "moved"),
+    ("asked", "hosts", "stays", "moved"),
     [
         (
             {"workload": "qwen25_14b", "train": "qlora,dpo", "examples": "10k", "sequence": 16_384},
-            *("rtx5090", 8, "activation_offload=false", "activation_offload=true"),
+            *(("rtx5090", 8, 2), "activation_offload=false", "activation_offload=true"),
         ),
-        ({"workload": "llama31_8b", "tokens": "10B"}, "rtx4090", 8, "offload=none", "offload=optimizer"),
+        ({"workload": "llama31_8b", "tokens": "10B"}, ("rtx4090", 8, 8), "offload=none", "offload=optimizer"),
         # Without, four cards shard weights over a network, and take eight times as long as two.
         (
             {"workload": "sdxl", "train": "lora", "examples": 2000, "epochs": 20},
-            *("rtx4070", 4, "activation_offload=false", "activation_offload=true"),
+            *(("rtx4070", 4, 2), "activation_offload=false", "activation_offload=true"),
         ),
     ],
 )
-def test_what_saves_much_time_is_kept_on_the_host(asked, chip, size, stays, moved):
-    nodes = shipped().cluster(chip, num_accelerators=size)
+def test_what_saves_much_time_is_kept_on_the_host(asked, hosts, stays, moved):
+    chip, size, node_size = hosts
+    nodes = shipped().cluster(chip, num_accelerators=size, node_size=node_size)
 
     def best(**given):
         known = trained(**asked, **given)
