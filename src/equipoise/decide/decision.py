@@ -459,7 +459,7 @@ def answer_of(collected: Collected) -> Answer:
         renting=() if best is None else tuple(_renting(inputs, own.assessment, best)),
         ownership=bought,
         rollout=None if best is None else _rollout_split(own.assessment, best),
-        chosen_for_you=_chosen_for_you(inputs, own.assessment, best, [one.assessment for one in found]),
+        chosen_for_you=_chosen_for_you(inputs, own.assessment, best),
         notes=tuple(
             dict.fromkeys(
                 (
@@ -572,17 +572,15 @@ def _near_sizes(asked: int, found: Collected, scores: Scores | None) -> tuple[in
     return (*sorted(below)[-1:], *sorted(above)[:1])
 
 
-def _chosen_for_you(
-    inputs: Inputs, assessment: Assessment, best: Candidate | None, compared: Sequence[Assessment]
-) -> tuple[str, ...]:
-    """What the question left open and was chosen, in words; of the systems compared, the hosts."""
+def _chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> tuple[str, ...]:
+    """What the question left open and was chosen, in words."""
     chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
     least = {"cost": "money", "energy": "energy"}.get(inputs.query.objective)
     if least is not None and inputs.query.deadline_s is None:
         chosen.append(f"no deadline: few accelerators take the least {least} (--deadline)")
     if best is None:
         return tuple(chosen)
-    chosen += _host_words(assessment, compared)
+    chosen += _host_words(assessment)
     chosen += batch_words(
         inputs.training,
         best.global_batch_samples,
@@ -602,15 +600,13 @@ def _chosen_for_you(
     return tuple(chosen)
 
 
-def _host_words(recommended: Assessment, compared: Sequence[Assessment]) -> Iterator[str]:
+def _host_words(assessment: Assessment) -> Iterator[str]:
     """The hosts that desktop cards are taken to sit in, where more may be taken than one holds."""
-    for each in compared:
-        system, nodes = each.system, each.cluster
-        is_ours = system.is_desktop and system.name == system.accelerator and "node_size" not in system.node
-        if nodes is not None and is_ours and each.sizes.most > nodes.node_size:
-            whose = "" if each is recommended else f"{system.title} in "
-            rate = format_si(8 * nodes.node_size * nodes.inter.byte_per_s, "bit/s")
-            yield f"{whose}hosts of {nodes.node_size}, joined by {rate} (--node-size)"
+    system, nodes = assessment.system, assessment.cluster
+    is_ours = system.is_desktop and system.name == system.accelerator and "node_size" not in system.node
+    if nodes is not None and is_ours and assessment.sizes.most > nodes.node_size:
+        rate = format_si(8 * nodes.node_size * nodes.inter.byte_per_s, "bit/s")
+        yield f"hosts of {nodes.node_size}, joined by {rate} (--node-size)"
 
 
 def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
