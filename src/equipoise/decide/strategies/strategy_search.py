@@ -482,7 +482,8 @@ def _runnable(
     has. Raises SpecError where a stated software has none of the values asked for.
     """
     options = {} if chosen is None else dict(chosen.options)
-    if chosen is not None and choices.get("activation_offload") == (True,):
+    is_offloaded = choices.get("activation_offload") == (True,)
+    if chosen is not None and is_offloaded:
         if is_stated and not chosen.offloads_with:
             raise SpecError(
                 f"--fix activation_offload=true: {chosen.name} has no option for it; give "
@@ -500,9 +501,10 @@ def _runnable(
         found[option] = tuple(each for each in asked if each in had)
         if not found[option] and chosen is not None and is_stated:
             values, others_had = (",".join(map(value_text, each)) for each in (asked, had))
+            beside = " beside activation_offload=true" if option == "recompute" and is_offloaded else ""
             raise SpecError(
-                f"--fix {option}={values}: {chosen.name} has {option}={others_had} alone; give that, or "
-                "another --software"
+                f"--fix {option}={values}: {chosen.name} has {option}={others_had} alone{beside}; give that, "
+                "or another --software"
             )
         found[option] = found[option] or asked
     return found
