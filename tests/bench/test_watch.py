@@ -581,7 +581,6 @@ def test_input_is_seen_where_somebody_else_iterates(num_workers):
         def __getitem__(self, at):
             while num_asked.value <= at // 8:  # a worker must not load ahead: nobody would wait for it
                 time.sleep(SLEPT_S / 100)
-            # Twice what is expected of a batch: a worker may begin before the loop waits for it.
             time.sleep(SLEPT_S / 4)
             return torch.randn(16), at % 4
 
@@ -596,7 +595,9 @@ def test_input_is_seen_where_somebody_else_iterates(num_workers):
             update(subject, optimizer, next(iterator))
             seen.end_step()
     assert seen.result.num_samples == 8
-    assert min(step[INPUT] for step in seen.result.steps) >= SLEPT_S
+    # Half of what was slept in all: a worker may begin before the loop waits for it, and on a busy machine the
+    # loop may be held back just there, so that a single step waits for less.
+    assert sum(step[INPUT] for step in seen.result.steps) >= 8 * SLEPT_S
     assert "_get_iterator" not in vars(loader)
     assert type(iterator).__module__ == "torch.utils.data.dataloader"
 

@@ -190,3 +190,35 @@ def advised(*arguments):
     ended = in_process("advise", *arguments, "--json")
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
+
+
+# A dense model and a mixture whose fastest strategies take nearly all memory, and one with room to spare.
+TIGHT = {
+    "dense": ("gemma3_27b", "--accelerator", "rtx-pro-6000", "--tokens", "50M", "--at", "128"),
+    "mixture": ("mixtral_8x22b", "--accelerator", "h20", "--tokens", "10B", "--at", "256"),
+}
+
+
+@pytest.mark.parametrize("name", TIGHT)
+def test_a_plan_that_may_not_fit_names_one_that_does(name):
+    asked = ("advise", *TIGHT[name], "--json")
+    found = json.loads(in_process(*asked).stdout)
+    best, safer = found["recommended"], found["safer"]
+    assert best["memory"]["fits_probability"] < 0.9 <= safer["memory"]["fits_probability"]
+    assert safer["memory"]["needed_bytes"] < best["memory"]["needed_bytes"]
+    assert safer["time_ratio"] >= 1.0
+    fixed = [f"--fix={each}" for each in safer["strategy"].split() if not each.startswith("global_batch")]
+    taken = json.loads(in_process(*asked, *fixed, "--global-batch", str(best["global_batch_samples"])).stdout)
+    # Documents have six digits.
+    assert taken["recommended"]["strategy"] == safer["strategy"]
+    assert taken["recommended"]["time_s"]["value"] == pytest.approx(
+        safer["time_ratio"] * best["time_s"]["value"], rel=1e-4
+    )
+    assert taken["recommended"]["memory"] == safer["memory"]
+    assert taken["safer"] is None
+
+
+def test_a_plan_that_surely_fits_names_no_other():
+    found = json.loads(in_process("advise", "llama2_70b_lora", "--accelerator", "h200", "--json").stdout)
+    assert found["recommended"]["memory"]["fits_probability"] >= 0.9
+    assert found["safer"] is None

@@ -108,6 +108,22 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
     fits_probability: float | None = None
 
 
+# Below this probability a plan may not fit.
+SURELY_FITS: Final = 0.9
+
+
+class SaferStrategy(Struct, frozen=True, kw_only=True):
+    """What to train with where the recommended strategy does not fit, of the same size and batch.
+
+    memory: that fits with a probability of at least SURELY_FITS. time_ratio: of the time by it over that by
+    the recommended strategy, by the performance model.
+    """
+
+    strategy: Strategy
+    memory: MemoryUse
+    time_ratio: float
+
+
 class ModelStep(Struct, frozen=True, kw_only=True):
     """One modelled step of the strategy: its time by cause, before any combining of estimates."""
 
@@ -411,7 +427,8 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
     what is recommended, the second the next best of all systems. alternatives: the best of the rest.
     time_values: which candidate is best from which value of an hour on, the cheapest first. frontier: ids of
     the candidates that none beats in time, money and energy at once. rollout: how the recommended
-    accelerators share generation and training; None where nothing is generated.
+    accelerators share generation and training; None where nothing is generated. safer: the fastest strategy
+    that surely fits, where the recommended one may not; None without any.
     """
 
     question: TrainingQuery
@@ -437,6 +454,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
     renting: tuple[Renting, ...]
     ownership: Ownership | None
     rollout: RolloutSplit | None = None
+    safer: SaferStrategy | None = None
     chosen_for_you: tuple[str, ...]
     notes: tuple[str, ...]
     num_considered: int

@@ -1,19 +1,23 @@
 """Candidates of a system from its estimates: combined time, interruptions, money, energy, constraints."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration.profiles import memory_log_sd, software_for
+from equipoise.calibration.profiles import memory_log_sd
 from equipoise.decide.answer import (
+    SURELY_FITS,
     Candidate,
     Constraint,
     ConstraintName,
     MemoryUse,
     ModelStep,
+    SaferStrategy,
     probability_within,
 )
 from equipoise.decide.assess import Assessment, Inputs
@@ -31,7 +35,8 @@ from equipoise.decide.evidence import (
 )
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of
-from equipoise.decide.strategies.strategy_search import TimedStrategy
+from equipoise.decide.strategies.strategy_search import Problem, TimedStrategy
+from equipoise.decide.strategies.surveys import SURVEYS
 from equipoise.economics import Bill, Rates, bill
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged
@@ -226,7 +231,7 @@ def _priced(
         mfu=None if precision is None else _mfu(assessment, timed, step_s, precision),
         mfu_precision=precision,
         tokens_per_s_per_accelerator=_token_rate(inputs, batch, step_s, size),
-        memory=_memory(inputs, assessment, timed),
+        memory=_memory(assessment, timed),
         model=None
         if timed is None
         else ModelStep(step_s=timed.step_s, by_cause_s=timed.by_cause_s, num_samples=timed.num_samples),
@@ -390,14 +395,15 @@ def _token_rate(inputs: Inputs, batch: int | None, step_s: Interval | None, size
 # What devices report over the 1e9 bytes of their datasheets, by nvidia-smi in MiB: A100 81,251 of 80 GB, H100
 # 81,559, V100 16,160 of 16, RTX 4090 24,564 of 24: 1.06 to 1.07.
 _REPORTED_MEMORY: Final = 1.06
+_SURE_DEVIATE: Final = NormalDist().inv_cdf(SURELY_FITS)
 
 
-def _memory(inputs: Inputs, assessment: Assessment, timed: TimedStrategy | None) -> MemoryUse | None:
-    if timed is None or assessment.cluster is None:
+def _memory(assessment: Assessment, timed: TimedStrategy | None) -> MemoryUse | None:
+    if timed is None or assessment.survey is None:
         return None
-    chip = assessment.cluster.accelerator
-    ran = software_for(chip, inputs.training.workload, inputs.query.software)
-    needed = with_log_sd(timed.memory_bytes, memory_log_sd(ran))
+    problem = assessment.survey.problem
+    chip = problem.cluster.accelerator
+    needed = with_log_sd(timed.memory_bytes, _memory_log_sd(problem))
     held = None if chip.memory_bytes is None else float(chip.memory_bytes)
     return MemoryUse(
         needed_bytes=timed.memory_bytes,
@@ -406,6 +412,38 @@ def _memory(inputs: Inputs, assessment: Assessment, timed: TimedStrategy | None)
         range_bytes=needed,
         fits_probability=None if held is None else probability_within(needed, _REPORTED_MEMORY * held),
     )
+
+
+def _memory_log_sd(problem: Problem) -> float:
+    return memory_log_sd(None if problem.software is None else problem.software.name)
+
+
+def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | None:
+    """The fastest strategy that surely fits, of the size and batch of a candidate that may not.
+
+    None where the candidate surely fits, its strategy is not the model's, or nothing surely fits.
+    """
+    survey, batch, held = assessment.survey, best.global_batch_samples, best.memory
+    if survey is None or batch is None or held is None:
+        return None
+    if best.model is None or best.strategy is None or best.user_run is not None:
+        return None
+    if held.available_bytes is None or held.fits_probability is None or held.fits_probability >= SURELY_FITS:
+        return None
+    known = survey.problem
+    surely = _REPORTED_MEMORY * math.exp(-_SURE_DEVIATE * _memory_log_sd(known))
+    chip = replace(known.cluster.accelerator, memory_bytes=int(surely * held.available_bytes))
+    within = replace(
+        known,
+        cluster=replace(known.cluster, accelerator=chip),
+        training=replace(known.training, global_batch_samples=batch, batch_words=None),
+    )
+    (found,) = SURVEYS.surveyed(within, (best.num_accelerators,)).sizes
+    memory = _memory(assessment, found.best)
+    if found.best is None or memory is None:
+        return None
+    ratio = found.best.step_s / best.model.step_s
+    return SaferStrategy(strategy=found.best.strategy, memory=memory, time_ratio=ratio)
 
 
 def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> dict[int, FloatArray] | None:

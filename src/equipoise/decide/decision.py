@@ -30,6 +30,7 @@ from equipoise.decide.assess import (
 )
 from equipoise.decide.candidates import (
     SystemCandidates,
+    safer_strategy,
     system_candidates,
     with_strategy,
     with_terms,
@@ -459,6 +460,7 @@ def answer_of(collected: Collected) -> Answer:
         renting=() if best is None else tuple(_renting(inputs, own.assessment, best)),
         ownership=bought,
         rollout=None if best is None else _rollout_split(own.assessment, best),
+        safer=None if best is None else safer_strategy(own.assessment, best),
         chosen_for_you=_chosen_for_you(inputs, own.assessment, best),
         notes=tuple(
             dict.fromkeys(

@@ -238,6 +238,19 @@ class Strategy(Struct, frozen=True, kw_only=True):
                 parts.append(f"{name}={value_text(value)}")
         return " ".join(parts)
 
+    def changes_to(self, other: "Strategy") -> str:
+        """What has to be changed to make it another strategy, in the text form.
+
+        >>> eight = Strategy(global_batch_samples=64, dp=4, tp=2)
+        >>> eight.changes_to(Strategy(global_batch_samples=64, dp=8, zero_stage=3))
+        'dp=8 tp=1 zero_stage=3'
+        """
+        others = (each for each in _DEFAULTS if each not in _ALWAYS_WRITTEN)
+        names = (*_AXES, "microbatch_samples", "global_batch_samples", *others)
+        short = {full: name for name, full in _SHORT.items()}
+        changed = [(name, value) for name in names if (value := getattr(other, name)) != getattr(self, name)]
+        return " ".join(f"{short.get(name, name)}={value_text(value)}" for name, value in changed)
+
 
 def value_text(value: Value) -> str:
     """The value of an option as the text form has it."""

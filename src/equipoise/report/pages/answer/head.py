@@ -6,7 +6,16 @@ from typing import Final
 
 import numpy as np
 
-from equipoise.decide.answer import Answer, Candidate, Constraint, ConstraintName, MemoryUse, TimeValue
+from equipoise.decide.answer import (
+    SURELY_FITS,
+    Answer,
+    Candidate,
+    Constraint,
+    ConstraintName,
+    MemoryUse,
+    SaferStrategy,
+    TimeValue,
+)
 from equipoise.decide.evidence import CHECK, NOT_USED, Grade, Group
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.select import figures_of
@@ -387,10 +396,8 @@ def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
         yield f"MFU {amounts.share(best.mfu)} of the {best.mfu_precision} peak"
     if best.memory is not None:
         yield _memory(best.memory)
-
-
-# Below this chance it is said how likely a plan fits.
-_SURELY_FITS: Final = 0.9
+    if answer.safer is not None:
+        yield _otherwise(best, answer.safer)
 
 
 def _memory(planned: MemoryUse) -> str:
@@ -400,9 +407,16 @@ def _memory(planned: MemoryUse) -> str:
         return f"{amounts.memory(planned.needed_bytes)} memory"
     needed, whole = amounts.apart(planned.needed_bytes, held, "B")
     chance = planned.fits_probability
-    if chance is None or chance >= _SURELY_FITS:
+    if chance is None or chance >= SURELY_FITS:
         return f"{needed} of {whole} memory"
     return f"{needed} of {whole}, {amounts.probability(chance)} likely to fit"
+
+
+def _otherwise(best: Candidate, safer: SaferStrategy) -> str:
+    """What to change of the recommended strategy where it does not fit, and the time by that."""
+    assert best.strategy is not None
+    time_s = safer.time_ratio * best.known_time_s.value
+    return f"else {best.strategy.changes_to(safer.strategy)}: {amounts.duration(time_s)}"
 
 
 def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
