@@ -41,6 +41,7 @@ from equipoise.economics import Bill, Rates, bill
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged
 from equipoise.intervals import WIDEST, Interval, exact, product, scaled, with_log_sd
+from equipoise.perfmodel.space import AXES
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.hardware import PriceTerms
 from equipoise.spec.strategy import PRECISIONS, Precision
@@ -419,9 +420,10 @@ def _memory_log_sd(problem: Problem) -> float:
 
 
 def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | None:
-    """The fastest strategy that surely fits, of the size and batch of a candidate that may not.
+    """The fastest strategy that surely fits, of the size, batch and layout of a candidate that may not.
 
-    None where the candidate surely fits, its strategy is not the model's, or nothing surely fits.
+    None where the candidate surely fits, its strategy is not the model's, or nothing surely fits. Its layout
+    is kept so that little has to be changed, and little to be searched.
     """
     survey, batch, held = assessment.survey, best.global_batch_samples, best.memory
     if survey is None or batch is None or held is None:
@@ -437,6 +439,7 @@ def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | N
         known,
         cluster=replace(known.cluster, accelerator=chip),
         training=replace(known.training, global_batch_samples=batch, batch_words=None),
+        choices={**known.choices, **{axis: (getattr(best.strategy, axis),) for axis in AXES}},
     )
     (found,) = SURVEYS.surveyed(within, (best.num_accelerators,)).sizes
     memory = _memory(assessment, found.best)
