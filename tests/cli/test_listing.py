@@ -146,6 +146,9 @@ def test_a_published_step_is_listed_with_its_figure(monkeypatch) -> None:
     ("arguments", "named"),
     [
         (["list", "rounds", "--model", "llama"], "--model"),
+        (["list", "regions", "--accelerator", "h100"], "--accelerator is of steps, prices"),
+        (["list", "prices", "--accelerator", "gaudi2"], "gaudi2"),
+        (["list", "prices", "--accelerator", "h1000"], "h1000"),
         (["list", "steps", "--data", "."], "--data"),
         (["list", "steps", "--software", "nothing"], "nothing"),
         (["list", "steps", "--model", "no_such_model"], "no_such_model"),
@@ -155,6 +158,23 @@ def test_a_published_step_is_listed_with_its_figure(monkeypatch) -> None:
 def test_filters_that_do_not_apply_are_named(arguments, named, capsys) -> None:
     assert _exit_code(arguments) == 2
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "wanted"),
+    [
+        ("accelerators", "a100", {"a100-sxm4-40gb", "a100-sxm4-80gb", "a100-pcie-40gb", "a100-pcie-80gb"}),
+        ("prices", "RTX 4090", {"rtx-4090-pcie-24gb"}),
+        ("systems", "h100", {"h100-sxm5-80gb", "h100-sxm5-hbm2e-96gb"}),
+    ],
+)
+def test_a_list_is_of_the_forms_of_a_chip(kind, name, wanted) -> None:
+    found = json.loads(in_process("list", kind, "--accelerator", name, "--json").stdout)[kind]
+    mine = [set(each.get("accelerators", [each.get("accelerator")])) for each in found]
+    assert mine
+    assert set().union(*mine) == wanted
+    everything = json.loads(in_process("list", kind, "--json").stdout)[kind]
+    assert found == [each for each in everything if each in found]
 
 
 def test_published_steps_are_written_as_csv_and_json(tmp_path, capsysbinary) -> None:

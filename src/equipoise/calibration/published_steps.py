@@ -148,10 +148,7 @@ def _of_model(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
 
 
 def _of_accelerator(name: str, frame: pl.DataFrame, catalogue: Catalogue) -> pl.Series:
-    chips = frame["accelerator"].str.split("-").list.first()
-    if name.strip().lower() in chips.unique().to_list():
-        return (chips == name.strip().lower()).fill_null(value=False)
-    return (frame["accelerator"] == catalogue.accelerator(name).slug).fill_null(value=False)
+    return frame["accelerator"].is_in(catalogue.forms(name)).fill_null(value=False)
 
 
 def _of_software(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:

@@ -1,6 +1,6 @@
 """What `list` lists: rounds, workloads and accelerators as the data have them, and what can be named."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, get_args
 
 import polars as pl
@@ -230,6 +230,12 @@ def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
         "num_entries": having.height,
         "rounds": sorted(having["campaign"].drop_nulls().unique(), key=round_order),
     }
+
+
+def has_any(record: Mapping[str, Any], accelerators: Collection[str]) -> bool:
+    """Whether a record is of any of some accelerators, named by their slugs."""
+    mine = record.get("accelerators", [record.get("accelerator")])
+    return any(each in accelerators for each in mine)
 
 
 LISTED: Final[Mapping[str, Callable[[Tables, Catalogue], list[dict[str, Any]]]]] = {

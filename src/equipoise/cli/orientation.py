@@ -18,6 +18,7 @@ _KINDS: Final = (
     *("rounds", "workloads", "accelerators", "systems", "strategies", "software"),
     *("methods", "models", "laws", "prices", "regions", "interruptions", "steps"),
 )
+_BY_ACCELERATOR: Final = ("prices", "accelerators", "systems")
 # Files of the package that show how an entry of one's own is written.
 _EXAMPLES: Final = {
     "accelerators": "example_hardware.toml",
@@ -46,7 +47,7 @@ def list_(
             "--accelerator",
             "--chip",
             metavar="NAME",
-            help="Of steps: an accelerator, or a chip in all forms: h100.",
+            help="Of steps, prices, accelerators and systems: an accelerator, or a chip in all forms: h100.",
         ),
     ] = None,
     software: Annotated[
@@ -81,14 +82,25 @@ def list_(
                 raise UsageError("list steps: --data and --also are of results; leave them out")
             _list_steps(output, of_steps, format_, out, inputs.catalogue)
             return
-        given = [f"--{name}" for name, value in {**of_steps, "format": format_, "out": out}.items() if value]
+        options = {**of_steps, "format": format_, "out": out}
+        given = [name for name, value in options.items() if value]
+        if kind in _BY_ACCELERATOR:
+            given = [name for name in given if name != "accelerator"]
         if given:
-            raise UsageError(f"list {kind}: {given[0]} is of steps; leave it out, or `list steps`")
-        from equipoise.cli.listing import LISTED
+            kinds = ("steps", *_BY_ACCELERATOR) if given[0] == "accelerator" else ("steps",)
+            raise UsageError(
+                f"list {kind}: --{given[0]} is of {', '.join(kinds)}; leave it out, or `list steps`"
+            )
+        from equipoise.cli.listing import LISTED, has_any
         from equipoise.report.pages.orientation import LISTING, Listing
         from equipoise.runs import embedded
 
         rows = LISTED[kind](embedded.tables(data=inputs.data, also=inputs.also), inputs.catalogue)
+        if accelerator is not None:
+            forms = inputs.catalogue.forms(accelerator)
+            rows = [each for each in rows if has_any(each, forms)]
+            if not rows:
+                raise UsageError(f"--accelerator {accelerator!r}: no {kind} are known of it")
         first = f"embedded dataset {embedded.version()}" if inputs.data is None else str(inputs.data)
         found = Listing(kind=kind, rows=rows, sources=", ".join([first, *map(str, inputs.also)]))
         output.give_page(LISTING, found, lambda found: {kind: found.rows})

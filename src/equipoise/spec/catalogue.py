@@ -108,6 +108,16 @@ class Catalogue(Struct, frozen=True, kw_only=True):
         table = self.system_table
         return table.cluster(name, num_accelerators=num_accelerators, power_cap_w=power_cap_w, **stated)
 
+    def forms(self, name: str) -> frozenset[str]:
+        """Slugs of the accelerators that a name means: a chip in all its forms (`h100`), or one of them.
+
+        Raises SpecError for a name that is not known.
+        """
+        chip = name.strip().lower()
+        slugs = [each.slug for each in self.accelerators()]
+        alike = frozenset(each for each in slugs if each.split("-")[0] == chip)
+        return alike or frozenset({self.accelerator(name).slug})
+
     def systems(self) -> tuple[System, ...]:
         """Every named system, in the order of the files."""
         return tuple(self.system_table.systems.values())
