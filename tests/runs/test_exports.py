@@ -382,3 +382,22 @@ def test_imported_rows_have_the_slug_of_a_short_name(tmp_path):
     report = import_runs([path], columns={}, constants={})
     assert report.runs["accelerator"].to_list() == ["rtx-4090-pcie-24gb"]
     assert not report.unknown_names
+
+
+def test_runs_of_a_tracker_that_did_not_finish_are_counted_as_rejected(tmp_path):
+    path = tmp_path / "wandb.csv"
+    path.write_text(
+        "Name,State,Created,Runtime,world_size,train_samples_per_second\n"
+        "a,finished,2026-01-01,100,8,100\nb,finished,2026-01-01,100,16,190\n"
+        "c,crashed,2026-01-01,100,32,300\nd,running,2026-01-01,100,32,300\ne,finished,2026-01-01,100,32,\n"
+    )
+    found = import_runs([path], columns={}, constants={})
+    assert (found.num_runs_kept, found.num_runs_rejected) == (2, 3)
+    assert found.rejected.kinds["unfinished_run"].count == 3
+
+
+def test_an_import_keeps_what_a_run_of_slurm_ended_as(tmp_path):
+    path = tmp_path / "sacct.csv"
+    path.write_text("JobID,num_gpus,time_h,State\n1,8,10,COMPLETED\n2,16,5,TIMEOUT\n3,16,6,CANCELLED by 0\n")
+    statuses = import_runs([path], columns={}, constants={}).runs["status"].to_list()
+    assert statuses == ["success", "timeout", "cancelled by 0"]

@@ -386,3 +386,39 @@ def test_a_name_in_a_file_that_may_mean_several_is_refused_with_them(read):
     text = "accelerator,num_accelerators,step_s\na100 pcie,8,1\n"
     with pytest.raises(DataError, match=r"column accelerator.*a100-pcie-40gb.*a100-pcie-80gb"):
         read(text, accelerator="h100")
+
+
+@pytest.mark.parametrize("words", ["completed", "COMPLETED", "Finished", "done", "SUCCEEDED", "success"])
+@pytest.mark.parametrize("column", ["status", "State"])
+def test_rows_that_came_to_their_end_count_by_any_word_for_it(read, words, column):
+    found = read(f"gpus,time_h,{column}\n8,10,{words}\n16,5.5,{words}\n16,1.4,FAILED\n32,1.0,TIMEOUT\n")
+    assert found.num_accelerators.tolist() == [8.0, 16.0]
+    assert found.time_s.tolist() == [36_000.0, 19_800.0]
+
+
+def test_a_state_that_is_no_status_of_runs_is_a_column_of_its_own(read):
+    assert read("gpus,time_h,state\n8,10,CA\n16,5.5,NY\n").num_accelerators.tolist() == [8.0, 16.0]
+
+
+def test_rows_of_several_models_or_lengths_are_not_pooled(read):
+    several = "model,gpus,time_h\nours-a,8,10\nours-a,16,5.5\nours-b,8,14\n"
+    with pytest.raises(DataError, match=r"model.*ours-a.*ours-b"):
+        read(several)
+    assert read(several, workload="ours-a").time_s.tolist() == [36_000.0, 19_800.0]
+    assert read("model,gpus,time_h\nours-a,8,10\nours-a,16,5.5\n").time_s.tolist() == [36_000.0, 19_800.0]
+    with pytest.raises(DataError, match=r"seq_len.*2048.*4096"):
+        read("gpus,samples_per_s,seq_len\n8,100,2048\n16,195,4096\n")
+    assert read("gpus,samples_per_s,seq_len\n8,100,2048\n16,200,2048.0\n").time_s.tolist() == [1e4, 5e3]
+
+
+def test_two_names_of_the_number_of_accelerators_are_one_where_they_agree(read):
+    assert read("num_gpus,n_gpus,time_h\n8,8,10\n16,16,5\n").num_accelerators.tolist() == [8.0, 16.0]
+    with pytest.raises(DataError, match=r"gpus.*world_size.*--column num_accelerators"):
+        read("gpus,world_size,time_h\n8,1,10\n16,2,5\n")
+
+
+@pytest.mark.parametrize("name", ["throughput (ktokens/s)", "Mtok/s", "million_samples_per_s"])
+def test_a_rate_in_thousands_is_not_read_as_one_in_tokens(read, name):
+    ours = "samples_per_s" if "samples" in name else "tokens_per_s"
+    with pytest.raises(DataError, match="thousands"):
+        read(f"gpus,{name}\n8,80\n16,150\n", columns={ours: name})

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.runs import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
@@ -24,7 +25,7 @@ from equipoise.runs.readers.cells import (
     amount,
     count,
 )
-from equipoise.runs.readers.exports import exported
+from equipoise.runs.readers.exports import MODEL, exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
 from equipoise.runs.sources.gate import ReadLimits
 from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
@@ -311,14 +312,18 @@ def import_runs(
     runs: list[Row] = []
     rejected = Tally()
     refused: list[DataError] = []
+    num_unfinished = 0
     for path in paths:
         found = runs_of_file(path, columns=columns, constants=constants, catalogue=known)
         runs += found.rows
         refused += found.refused
+        num_unfinished += len(found.unfinished)
         for err in found.refused:
             rejected.refuse("unreadable_row", path.name, str(err))
-        for note in found.notes:
-            rejected.refuse("import_note", path.name, note)
+        for why in found.unfinished:
+            rejected.refuse("unfinished_run", path.name, why)
+        if found.notes:
+            rejected.refuse("import_note", path.name, " ".join(found.notes))
     if refused and not runs:
         raise refused[0]
     entries = unscored_entries(runs, NO_SCORE)
@@ -328,21 +333,36 @@ def import_runs(
     return IngestReport(
         runs=tables.runs,
         scores=tables.scores,
-        num_runs_rejected=len(refused),
+        num_runs_rejected=len(refused) + num_unfinished,
         rejected=rejected,
         unknown_names=_unknown(runs, known),
     )
 
 
+class Unstated(Struct, frozen=True, kw_only=True):
+    """What rows are of that do not state it; None is not known.
+
+    sequence_tokens: of a sample, where a row has a rate in tokens.
+    """
+
+    sequence_tokens: float | None = None
+    global_batch_samples: int | None = None
+
+
+NOTHING: Final = Unstated()
+
+
 class FileRuns(Struct, frozen=True, kw_only=True):
     """Rows of `runs` that a file holds, why others were refused, and notes of what was assumed.
 
-    sequences: of each row, the tokens of a sample, where the file states them.
+    sequences: of each row, the tokens of a sample, where the file states them. unfinished: runs of a tracker
+    that did not finish or lack a value, each in words.
     """
 
     rows: tuple[Row, ...]
     sequences: tuple[float | None, ...]
     refused: tuple[DataError, ...]
+    unfinished: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -352,18 +372,19 @@ def runs_of_file(
     columns: Mapping[str, str] | None = None,
     constants: Mapping[str, str] | None = None,
     catalogue: Catalogue | None = None,
-    sequence_tokens: int | None = None,
+    unstated: Unstated = NOTHING,
     asked: Sequence[str] = (),
 ) -> FileRuns:
     """The runs of one exported file; columns, constants and catalogue are as in `import_runs`.
 
-    sequence_tokens: of a sample, in rows that state a rate in tokens and not how many a sample has. asked:
-    slugs of the accelerators that a question names.
+    unstated: what rows are taken to be of that do not state it. asked: slugs of the accelerators that a
+    question names.
     Raises DataError for a file that is no table, or has no row.
     """
     exports = exported(path, columns)
     if not exports.rows:
-        raise DataError(f"{path.name}: no run; expected a header and one row per finished run")
+        why = f"; {len(exports.unfinished)} left out: {exports.unfinished[0]}" if exports.unfinished else ""
+        raise DataError(f"{path.name}: no run{why}; expected a header and one row per finished run")
     campaign = path.name.removesuffix(path.suffix) or path.name
     rows, sequences, refused = [], [], []
     for number, cells in enumerate(exports.rows, 1):
@@ -371,11 +392,18 @@ def runs_of_file(
             _expect_whole(cells)
             names = _names(cells, constants or {}, catalogue or shipped(), asked)
             stated = amount(cells, SEQUENCE) if cells.cells.get(SEQUENCE, "").strip() else None
-            rows.append(_run(cells, number, campaign, path.name, stated or sequence_tokens) | names)
+            usual = unstated if stated is None else replace(unstated, sequence_tokens=stated)
+            rows.append(_run(cells, number, campaign, path.name, usual) | names)
             sequences.append(stated)
         except DataError as err:
             refused.append(err)
-    return FileRuns(rows=tuple(rows), sequences=tuple(sequences), refused=tuple(refused), notes=exports.notes)
+    return FileRuns(
+        rows=tuple(rows),
+        sequences=tuple(sequences),
+        refused=tuple(refused),
+        unfinished=exports.unfinished,
+        notes=exports.notes,
+    )
 
 
 def _expect_whole(row: TextRow) -> None:
@@ -384,9 +412,7 @@ def _expect_whole(row: TextRow) -> None:
         raise DataError(row.fault)
 
 
-def _run(
-    row: TextRow, number: int, campaign: str, file: str, sequence_tokens: float | None
-) -> dict[str, Any]:
+def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -> dict[str, Any]:
     """One row of `runs`. Raises DataError for a value that its column does not allow."""
     if SIZE not in row.cells:
         raise DataError(
@@ -403,23 +429,25 @@ def _run(
         "campaign": campaign,
         SIZE: size,
         "num_nodes": count(row, "num_nodes") if row.cells.get("num_nodes", "").strip() else None,
-        BATCH: count(row, BATCH) if row.cells.get(BATCH, "").strip() else None,
+        BATCH: count(row, BATCH) if row.cells.get(BATCH, "").strip() else usual.global_batch_samples,
         "status": row.cells.get("status", "").strip().lower() or "success",
         "energy_j": amount(row, "energy_j") if row.cells.get("energy_j", "").strip() else None,
         "source_uri": file,
         "source_line": number,
     }
-    return facts | _timed(row, facts[BATCH], sequence_tokens)
+    return facts | _timed(row, facts[BATCH], usual.sequence_tokens)
 
 
 def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> dict[str, float]:
     """Seconds to train and samples per second, from the columns that state either, tokens, or steps."""
+    timed = {name: unit for name in row.cells if (unit := TIMED.fullmatch(name)) is not None}
+    filled = {name: unit for name, unit in timed.items() if row.cells[name].strip()}
+    if timed and not filled:
+        name = next(iter(timed))
+        raise DataError(f"{row.place}, column {row.theirs.get(name, name)}: empty; expected a number")
     found: dict[str, float] = {}
     lacking = ""
-    for name in row.cells:
-        unit = TIMED.fullmatch(name)
-        if unit is None or not row.cells[name].strip():
-            continue
+    for name, unit in filled.items():
         value = amount(row, name)
         if unit[3] == "tokens":
             if sequence_tokens is None:
@@ -451,6 +479,9 @@ def _names(
     Raises DataError for an accelerator that may mean several.
     """
     raw = {name: row.cells.get(name, "").strip() or constants.get(name) for name in _EDITS}
+    model = row.cells.get(MODEL, "").strip()
+    if raw["workload"] is None and model:
+        raw["workload"] = catalogue.workload_slug(model)
     try:
         return {
             name: (_slug(catalogue, name, text, asked) or text) if text else None

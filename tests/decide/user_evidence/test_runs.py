@@ -329,3 +329,46 @@ def test_a_question_asked_before_without_runs_changes_no_answer_with_them(tmp_pa
     ask(**about)
     after = ask(**about, runs=tmp_path)
     assert [each.work_s for each in after.candidates] == [each.work_s for each in alone.candidates]
+
+
+def _used(tmp_path, text, model="llama31_8b", **asked):
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    return user_runs(path, model, ["h100-sxm5-80gb"], sequence_tokens=8192, **asked)
+
+
+def test_whole_trainings_count_for_the_published_target_alone(tmp_path):
+    text = "gpus,time_to_train_h,samples_per_s,global_batch\n8,350,,\n16,180,20,128\n"
+    asked = _used(tmp_path, text, is_to_target=False)
+    assert [each.num_accelerators for each in asked.set_ups] == [16]
+    assert asked.trainings is None
+    (note,) = asked.notes
+    assert note.startswith(f"{NOT_USED}1 of 2 rows")
+    assert _used(tmp_path, text).trainings.num_accelerators.tolist() == [8.0, 16.0]
+
+
+def test_rows_of_another_model_are_not_used_for_this_one(tmp_path):
+    text = (
+        "model,gpus,tokens_per_s_per_gpu,global_batch\n"
+        "llama-3.1-8b,8,10000,128\nllama-3.1-8b,16,9500,128\nllama-3.1-70b,32,1200,128\n"
+    )
+    found = _used(tmp_path, text)
+    assert [each.num_accelerators for each in found.set_ups] == [8, 16]
+    assert found.other_workloads == ("llama3_70b",)
+    # A name that nobody knows, the only one there, may be that of a run or of a checkpoint.
+    assert len(_used(tmp_path, "model,gpus,tokens_per_s,global_batch\nmine-v2,8,80000,128\n").set_ups) == 1
+    # The one model that a file has is known to be another.
+    assert not _used(tmp_path, "model,gpus,tokens_per_s,global_batch\nllama-3.1-70b,8,8000,128\n").set_ups
+
+
+def test_a_rate_without_a_batch_is_of_the_batch_that_the_question_states(tmp_path):
+    text = "gpus,tokens_per_s_per_gpu\n8,10240\n"
+    assert not _used(tmp_path, text).set_ups
+    (run,) = _used(tmp_path, text, global_batch_samples=128).set_ups
+    # 8 times 10,240 tokens/s of 8,192 a sample are 10 samples/s.
+    assert (run.samples_per_s, run.global_batch_samples) == (10.0, 128)
+
+
+def test_an_empty_cell_is_not_called_a_missing_column(tmp_path):
+    (note,) = _used(tmp_path, "gpus,tokens_per_s,global_batch\n8,80000,128\n16,,128\n").notes
+    assert "column tokens_per_s: empty" in note

@@ -44,6 +44,7 @@ from equipoise.runs.readers.cells import (
     STRATEGY,
     TIMED,
     TextRow,
+    is_success,
     listed,
     rows_of,
 )
@@ -188,7 +189,6 @@ _USUAL = (
     *("workload", "hardware", "n_gpus", "tp", "pp", "dp", "precision"),
     *("global_batch", "micro_batch", "seq", "measured", "unit"),
 )
-_SUCCEEDED = frozenset({"", "success", "ok"})
 # The columns of files of measurements; others may stand beside them.
 FILE_COLUMNS = (
     *("workload", "params_b", "layers", "hidden", "heads", "hardware", "n_gpus", "parallel_config"),
@@ -320,7 +320,7 @@ def _table_of_file(path: Path) -> tuple[Sequence[str], Iterable[TextRow]]:
     }
     if SIZE not in runs.header or not units:
         return header, rows
-    kept = [row for row in runs.rows if row.cells.get(STATUS, "").strip().lower() in _SUCCEEDED]
+    kept = [row for row in runs.rows if is_success(row.cells.get(STATUS, ""))]
     names = list(dict.fromkeys((*_OF_RUNS, "measured", "unit", *runs.header)))
     return names, (replace(row, cells=_cells_of_run(row, units)) for row in kept)
 

@@ -425,6 +425,8 @@ def user_evidence(
             workload.slug,
             accelerators,
             sequence_tokens=None if is_of_pairs else workload.sequence_tokens,
+            global_batch_samples=query.global_batch_samples,
+            is_to_target=query.is_to_target,
             is_named_here=query.config is not None,
             known=workload,
             catalogue=catalogue,

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from equipoise.decide.evidence import CHECK, LEAST_LOG_SD, NOT_USED, UserRun
 from equipoise.decide.user_evidence.runs import UserRuns, num_accumulated
-from equipoise.decide.user_evidence.usable import Asked, not_used_notes, unreadable, why_not
+from equipoise.decide.user_evidence.usable import Asked, Unused, not_used_notes, unreadable, why_not
 from equipoise.errors import DataError, SpecError
 from equipoise.intervals import LEVEL, log_sd
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
@@ -54,6 +54,8 @@ def user_runs(
     accelerators: Sequence[str],
     *,
     sequence_tokens: int | None = None,
+    global_batch_samples: int | None = None,
+    is_to_target: bool = True,
     is_named_here: bool = False,
     known: Workload | None = None,
     catalogue: Catalogue | None = None,
@@ -61,8 +63,10 @@ def user_runs(
     """What a folder, or a file of measurements or table of runs alone, holds of a workload.
 
     accelerators: slugs asked about, of which files with several are read. sequence_tokens: of a sample of the
-    question. is_named_here: whether runs cannot know that name, as that of a config.json. known: the workload
-    itself, to see which runs are above the peak. catalogue: what names mean; the shipped one unless given.
+    question. global_batch_samples: of rows that state none. is_to_target: whether a whole training in a row
+    is the question's, which states no amount. is_named_here: whether runs cannot know that name, as that of
+    a config.json. known: the workload itself, to see which runs are above the peak. catalogue: what names
+    mean; the shipped one unless given.
     Raises DataError where it holds nothing that can be read, naming what was expected.
     """
     if folder.is_file() and folder.suffix.lower() in _SUFFIXES:
@@ -82,7 +86,9 @@ def user_runs(
         )
     names = catalogue or shipped()
     frames = [read_table(path, RUNS).with_columns(_NO_LENGTH) for path in tables]
-    read, refused, unread = _of_files(files, accelerators, sequence_tokens=sequence_tokens, catalogue=names)
+    read, unread = _of_files(files, accelerators, names, tokens=sequence_tokens, batch=global_batch_samples)
+    refused = [row for each in read for row in each.refused]
+    unfinished = [why for each in read for why in each.unfinished]
     frames += [_frame(each, workload) for each in read]
     runs = pl.concat(frames) if frames else frame_of([], RUNS).with_columns(_NO_LENGTH)
     runs = runs.with_columns(pl.col("accelerator").replace(_slugs(runs, accelerators, names)))
@@ -92,14 +98,21 @@ def user_runs(
         workload=_name_in_runs(runs, workload, named) if is_named_here else workload,
         accelerators=tuple(accelerators),
         sequence_tokens=sequence_tokens,
+        is_to_target=is_to_target,
         known=known,
         catalogue=names,
     )
     reasons = [why_not(row, row[_LENGTH], asked) for row in runs.iter_rows(named=True)]
-    where = files[0].name if len(files) == 1 and not tables else folder.name
-    unused = [*map(unreadable, refused), *(each for each in reasons if each is not None)]
+    where = files[0].name if len(files) == 1 and not tables else folder.resolve().name
+    unused = [
+        *map(unreadable, refused),
+        *(Unused(kind="unfinished", words=each) for each in unfinished),
+        *(each for each in reasons if each is not None),
+    ]
     of_it = runs.filter(pl.col("workload") == asked.workload)
     mine = runs.filter(pl.Series([each is None for each in reasons], dtype=pl.Boolean))
+    if not is_to_target:
+        mine = mine.with_columns(pl.lit(None, pl.Float64).alias("time_to_train_s"))
     mine = mine.with_columns(pl.col("precision").map_elements(precision_named, return_dtype=pl.String))
     stepped = _stepped(tables)
     mine = _with_rates_of_means(mine, stepped)
@@ -111,7 +124,7 @@ def user_runs(
         machines=tuple(sorted(of_it["accelerator"].drop_nulls().unique())),
         other_workloads=tuple(sorted({*runs["workload"].drop_nulls()} - {asked.workload})),
         notes=(
-            *not_used_notes(unused, len(runs) + len(refused), where),
+            *not_used_notes(unused, len(runs) + len(refused) + len(unfinished), where),
             *unread,
             *named,
             *_of_uneven(uneven),
@@ -271,23 +284,26 @@ def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
 def _of_files(
     files: Sequence[Path],
     accelerators: Sequence[str],
-    *,
-    sequence_tokens: int | None,
     catalogue: Catalogue,
-) -> "tuple[list[FileRuns], list[DataError], list[str]]":
-    """What exported files hold, the rows that could not be read, and notes of files that could not be."""
-    from equipoise.runs.ingest import runs_of_file  # noqa: PLC0415 - only where files are given
+    *,
+    tokens: int | None,
+    batch: int | None,
+) -> "tuple[list[FileRuns], list[str]]":
+    """What exported files hold, and notes of those that could not be read.
 
+    tokens, batch: of samples and steps of rows that do not state them.
+    """
+    from equipoise.runs.ingest import Unstated, runs_of_file  # noqa: PLC0415 - only where files are given
+
+    unstated = Unstated(sequence_tokens=tokens, global_batch_samples=batch)
     read: list[FileRuns] = []
     unread: list[str] = []
     for path in files:
         try:
-            read.append(
-                runs_of_file(path, sequence_tokens=sequence_tokens, catalogue=catalogue, asked=accelerators)
-            )
+            read.append(runs_of_file(path, catalogue=catalogue, asked=accelerators, unstated=unstated))
         except DataError as err:
             unread.append(f"{NOT_USED}{err}.")
-    return read, [row for each in read for row in each.refused], unread
+    return read, unread
 
 
 def _frame(found: "FileRuns", workload: str) -> pl.DataFrame:

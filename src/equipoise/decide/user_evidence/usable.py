@@ -8,13 +8,13 @@ from typing import Any, Final
 from msgspec import Struct
 
 from equipoise.decide.evidence import NOT_USED
+from equipoise.runs.readers.cells import is_success
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, precision_named
 from equipoise.spec.workload import Workload
 from equipoise.units import format_count, format_percent
 
-_SUCCESS: Final = ("success", "ok")
 _MOST_TEXT: Final = 40
 _COLUMN: Final = re.compile(r"\bcolumn (\S+?):")
 
@@ -29,12 +29,14 @@ class Unused(Struct, frozen=True, kw_only=True):
 class Asked(Struct, frozen=True, kw_only=True):
     """What rows have to be of. workload: by its name in the rows. accelerators: slugs; none for any.
 
-    known: what FLOP of a sample follow from; None where no row is held against a peak.
+    is_to_target: whether the question is about a training that rows may have timed as a whole. known: what
+    FLOP of a sample follow from; None where no row is held against a peak.
     """
 
     workload: str
     accelerators: tuple[str, ...] = ()
     sequence_tokens: int | None = None
+    is_to_target: bool = True
     known: Workload | None = None
     catalogue: Catalogue
 
@@ -50,7 +52,7 @@ def why_not(row: Mapping[str, Any], sequence_tokens: float | None, asked: Asked)
 
     sequence_tokens: of its samples, where the row states them.
     """
-    found = (*_of_others(row, sequence_tokens, asked), *_unclear(row))
+    found = (*_of_others(row, sequence_tokens, asked), *_unclear(row, asked))
     return next(iter(found), None) or _above_peak(row, asked)
 
 
@@ -70,21 +72,30 @@ def _of_others(row: Mapping[str, Any], sequence_tokens: float | None, asked: Ask
         )
 
 
-def _unclear(row: Mapping[str, Any]) -> Iterator[Unused]:
+def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
     """That it failed, or that no time of samples follows from it."""
     name, precision, rate = row["run_id"], row["precision"], row["samples_per_s"]
-    if row["status"] not in _SUCCESS:
-        yield Unused(kind="failed", words=f"{name}: {str(row['status'])[:_MOST_TEXT]}")
+    if not is_success(row["status"] or ""):
+        yield Unused(kind="failed", words=f"{name}: status {str(row['status'])[:_MOST_TEXT]}")
     if precision is not None and precision_named(precision) is None:
         yield Unused(
             kind="precision",
             words=f"{name}: precision {precision[:_MOST_TEXT]!r}; expected one of {', '.join(PRECISIONS)}",
         )
     is_timed = row["global_batch_samples"] is not None and rate is not None and rate > 0
-    if row["time_to_train_s"] is None and not is_timed:
+    if row["time_to_train_s"] is not None and not is_timed and not asked.is_to_target:
         yield Unused(
-            kind="batch",
-            words="of no known batch or rate; expected step_s or samples_per_s with global_batch_samples",
+            kind="whole training",
+            words="of a whole training, whose amount is not stated; expected step_s or samples_per_s with "
+            "global_batch_samples",
+        )
+    if row["time_to_train_s"] is None and rate is not None and row["global_batch_samples"] is None:
+        yield Unused(
+            kind="batch", words="of no known batch; expected a column global_batch_samples, or --global-batch"
+        )
+    elif row["time_to_train_s"] is None and not is_timed:
+        yield Unused(
+            kind="rate", words="of no known rate; expected step_s or samples_per_s with global_batch_samples"
         )
 
 

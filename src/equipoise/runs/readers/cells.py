@@ -19,6 +19,13 @@ BATCH = "global_batch_samples"
 STATUS = "status"
 STRATEGY = "strategy"
 PRECISION = "precision"
+# How programs write that a run came to its end: ours, trackers', Slurm's, Ray's and Kubernetes'; or nothing.
+_SUCCEEDED = frozenset({"", "success", "succeeded", "ok", "finished", "completed", "complete", "done"})
+# How words begin by which they write anything else.
+_DID_NOT = (
+    *("fail", "crash", "kill", "cancel", "timeout", "out_of_me", "oom", "node_fail", "preempt", "run"),
+    *("pend", "abort", "interrupt", "error", "stop"),
+)
 # Tokens of a sample, by which a rate in tokens is one in samples.
 SEQUENCE = "sequence_tokens"
 ENTRY = ("entry", "label", "entry_id")
@@ -76,6 +83,16 @@ class TextRow(Struct, frozen=True, kw_only=True):
 
 # A header with its unit in brackets, as spreadsheets have it.
 _BRACKETED = re.compile(r"(.+?)_?[(\[]_?([a-z]+)_?[)\]]")
+
+
+def is_success(status: str) -> bool:
+    """Whether a status says that a run came to its end; one that is not stated does."""
+    return status.strip().lower() in _SUCCEEDED
+
+
+def is_status(text: str) -> bool:
+    """Whether a text is how programs write the status of a run."""
+    return is_success(text) or text.strip().lower().startswith(_DID_NOT)
 
 
 def column_name(raw: str) -> str:

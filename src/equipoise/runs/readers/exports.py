@@ -33,6 +33,8 @@ from equipoise.runs.readers.cells import (
     TextRow,
     column_name,
     echo,
+    is_status,
+    is_success,
     listed,
     table,
     text_of,
@@ -55,21 +57,29 @@ _PREFIXES = ("metrics.", "params.", "tags.", "config.", "summary.")
 _WANDB = frozenset({"name", "state", "created", "runtime"})
 _MLFLOW = frozenset({"run_id", "experiment_id", "status"})
 _MLFLOW_PAGE = frozenset({"run_id", "source_type", "duration", "status"})
-_FINISHED = frozenset({"finished", "success", "ok"})
+_STATE = "state"
+# Columns that may say what a row trained, where none is called `workload`.
+MODEL = "model"
+_MODELS = (MODEL, "model_name")
 _DURATION = "duration"
 _LINE_BYTES = 64 * 1024
 _EXTRAP_EXPECTED = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
+_IN_THOUSANDS = re.compile(r"(?:\b|_)(?:k|m|g|b|kilo|mega|giga|thousand|million|billion)_?(?:tok|sample|im)")
 _OF_ONE = re.compile(r"(?:/|_per_|\bper_)(?:gpu|device|accelerator|chip|card|gcd)s?\b")
 _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)", re.ASCII)
 
 
 class Exported(Struct, frozen=True, kw_only=True):
-    """Rows under our names. theirs: the file's names of columns that go by another here."""
+    """Rows under our names. theirs: the file's names of columns that go by another here.
+
+    unfinished: runs of a tracker that are no rows, since they did not finish or lack a value, each in words.
+    """
 
     header: tuple[str, ...]
     rows: tuple[TextRow, ...]
     notes: tuple[str, ...]
     theirs: Mapping[str, str] = {}
+    unfinished: tuple[str, ...] = ()
 
     @property
     def written(self) -> list[str]:
@@ -91,7 +101,7 @@ def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
             + (right or f"time_to_train_s, step_s, samples_per_s, tokens_per_s or one of {', '.join(NAMED)}")
         )
     aliases = (each for known in (_ALIASES, _TIMES) for names in known.values() for each in names)
-    text = text_of(path, also=(*stated.values(), *aliases))
+    text = text_of(path, also=(*stated.values(), *aliases, *_MODELS, _STATE))
     if _is_json_list(text):
         raise DataError(
             f"{path.name}: one JSON list; expected one object a line (`jq -c '.[]' FILE` writes them), or CSV"
@@ -126,20 +136,24 @@ def _of_tracker(
         rows = [_with_duration(row) for row in rows]
         header = [*header, _DURATION]
     found = _renamed(tool, header, rows, {STATUS: status, **stated}, where)
+    needed = [name for name in dict.fromkeys((SIZE, *stated)) if name in found.header]
     timed = [name for name in found.header if TIMED.fullmatch(name)]
-    kept = tuple(
-        row
-        for row in found.rows
-        if row.cells[STATUS].strip().lower() in _FINISHED
-        and all(row.cells[name].strip() for name in (SIZE, *stated) if name in row.cells)
-        and (not timed or any(row.cells[name].strip() for name in timed))
+    why = [_unfinished(row, needed, timed) for row in found.rows]
+    return replace(
+        found,
+        rows=tuple(row for row, reason in zip(found.rows, why, strict=True) if reason is None),
+        unfinished=tuple(reason for reason in why if reason is not None),
     )
-    notes = [*found.notes]
-    left_out = len(rows) - len(kept)
-    if left_out:
-        notes.append(f"Runs of {where} that did not finish or lack a value are excluded: {left_out}.")
-    plain = tuple(replace(row, cells={**row.cells, STATUS: "success"}) for row in kept)
-    return replace(found, rows=plain, notes=tuple(notes))
+
+
+def _unfinished(row: TextRow, needed: Sequence[str], timed: Sequence[str]) -> str | None:
+    """Why a tracker's run is no measurement; None where it is. timed: of which one cell has to be filled."""
+    if not row.cells[STATUS].strip() or not is_success(row.cells[STATUS]):
+        return f"{row.place}: {row.theirs.get(STATUS, STATUS)} is {echo(row.cells[STATUS])}"
+    empty = next((name for name in needed if not row.cells[name].strip()), None)
+    if empty is None and timed and not any(row.cells[name].strip() for name in timed):
+        empty = timed[0]
+    return None if empty is None else f"{row.place}: {row.theirs.get(empty, empty)} is empty"
 
 
 def _with_duration(row: TextRow) -> TextRow:
@@ -166,7 +180,9 @@ def _renamed(
 ) -> Exported:
     """The rows with our names for the columns that the user states or that have a known alias."""
     sources = {ours: _stated(header, ours, theirs, where) for ours, theirs in stated.items()}
-    aliases = _known(header, sources, where) if tool is not None else _aliased(header, sources)
+    aliases = _known(header, sources, where) if tool is not None else _aliased(header, rows, sources, where)
+    if tool is None and _states_status(header, rows):
+        aliases[STATUS] = _STATE
     sources = aliases | sources
     taken = set(sources.values())
     kept = [name for name in header if name not in taken and name not in sources]
@@ -186,7 +202,46 @@ def _renamed(
     ]
     notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
     found = Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
-    return _of_parameters(_of_all(_of_nodes(found)))
+    return _of_models(_with_successes(_of_parameters(_of_all(_of_nodes(found)))))
+
+
+def _states_status(header: Sequence[str], rows: Sequence[TextRow]) -> bool:
+    """Whether a column called `state` has the status of runs, as Slurm's `sacct` writes it."""
+    if STATUS in header or _STATE not in header:
+        return False
+    stated = [row.cells[_STATE] for row in rows if row.cells[_STATE].strip()]
+    return bool(stated) and all(map(is_status, stated))
+
+
+def _with_successes(found: Exported) -> Exported:
+    """The rows with one word for every status that says that a run came to its end."""
+    if STATUS not in found.header:
+        return found
+    rows = tuple(
+        replace(row, cells={**row.cells, STATUS: "success"})
+        if row.cells[STATUS].strip() and is_success(row.cells[STATUS])
+        else row
+        for row in found.rows
+    )
+    return replace(found, rows=rows)
+
+
+def _of_models(found: Exported) -> Exported:
+    """The rows with the model that each states as its workload, where a file has several and no workloads.
+
+    Of one alone the name, which may be a file's or a family's, stands in MODEL.
+    """
+    theirs = next((name for name in found.header if _bare(name) in _MODELS), None)
+    if theirs is None or "workload" in found.header:
+        return found
+    named = {row.cells[theirs].strip() for row in found.rows} - {""}
+    ours = "workload" if len(named) > 1 else MODEL
+    names = {**found.theirs, ours: theirs}
+    rows = [
+        replace(row, theirs=names, cells={**row.cells, ours: row.cells[theirs].strip()}) for row in found.rows
+    ]
+    header = dict.fromkeys((*found.header, ours))
+    return replace(found, header=tuple(header), rows=tuple(rows), theirs=names)
 
 
 def _of_nodes(found: Exported) -> Exported:
@@ -284,6 +339,11 @@ def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
         raise DataError(
             f"{where}: --column {ours}={theirs}: by its name of one accelerator; --column {one}={theirs}"
         )
+    if (TIMED.fullmatch(ours) or PER_ACCELERATOR.fullmatch(ours)) and _IN_THOUSANDS.search(theirs):
+        raise DataError(
+            f"{where}: --column {ours}={theirs}: by its name in thousands or more; expected a column in "
+            "samples or tokens themselves"
+        )
     found = [name for name in header if theirs in {name, _bare(name)}]
     exact = [name for name in found if name == theirs] or found
     if len(exact) != 1:
@@ -309,14 +369,25 @@ def _known(header: Sequence[str], stated: Mapping[str, str], where: str) -> dict
     return found
 
 
-def _aliased(header: Sequence[str], stated: Mapping[str, str]) -> dict[str, str]:
+def _aliased(
+    header: Sequence[str], rows: Sequence[TextRow], stated: Mapping[str, str], where: str
+) -> dict[str, str]:
     """Columns of a plain table that go by a known alias, where none has the name itself.
 
     Columns named by no more than a unit of time are times of trainings, where no other column states times.
+    Raises DataError for columns that may both be the number of accelerators and differ.
     """
     is_timed = any(TIMED.fullmatch(name) for name in (*header, *stated))
     known = _ALIASES if is_timed or any(name in header for name in _TIMED_NAMES) else {**_ALIASES, **_TIMES}
     present = {ours: [each for each in names if each in header] for ours, names in known.items()}
+    sizes = present[SIZE]
+    if len(sizes) > 1 and not {*header, *stated} & {SIZE}:
+        if any(len({row.cells[each].strip() for each in sizes}) > 1 for row in rows):
+            raise DataError(
+                f"{where}: columns {listed(sizes)} all look like {SIZE}, and differ; choose one with "
+                f"--column {SIZE}=NAME"
+            )
+        present[SIZE] = sizes[:1]
     return {ours: names[0] for ours, names in present.items() if len(names) == 1 and ours not in header}
 
 

@@ -17,6 +17,7 @@ from equipoise.runs.readers.cells import (
     ENTRY,
     MAX_TEXT,
     PRECISION,
+    SEQUENCE,
     SIZE,
     STATUS,
     STRATEGY,
@@ -26,6 +27,7 @@ from equipoise.runs.readers.cells import (
     amount,
     count,
     echo,
+    is_success,
     listed,
 )
 from equipoise.runs.readers.exports import exported
@@ -33,9 +35,6 @@ from equipoise.spec.catalogue import Catalogue, shipped
 
 # Beyond these a unit must have slipped: a femtosecond, and thirty million years.
 _SHORTEST_S, _LONGEST_S = 1e-15, 1e15
-
-_SUCCESS = frozenset({"", "success", "ok"})
-
 
 # Samples or tokens whose time stands for a throughput: enough for people to read it in seconds.
 _WORK_SAMPLES = 1_000_000.0
@@ -115,6 +114,9 @@ def read_measurements(
     if fault:
         raise DataError(fault)
     notes = [*found.notes, *notes]
+    if found.unfinished:
+        left_out = len(found.unfinished)
+        notes.append(f"Runs of {path.name} that did not finish or lack a value are excluded: {left_out}.")
     if SIZE not in header:
         raise DataError(
             f"{path.name}: no column {SIZE}; found {listed(found.written)}; `--column {SIZE}=NAME` names it"
@@ -124,12 +126,28 @@ def read_measurements(
         if column in filled:
             kept = _of_series(kept, column, wanted, path.name, catalogue or shipped())
     kept = _of_batch(kept, global_batch_samples, path.name)
-    usable = [row for row in kept if row.cells.get(STATUS, "").strip().lower() in _SUCCESS]
+    if SEQUENCE in filled:
+        _expect_one_length(kept, path.name)
+    usable = [row for row in kept if is_success(row.cells.get(STATUS, ""))]
     if len(usable) < len(kept):
         notes.append(f"{len(kept) - len(usable)} rows whose {STATUS} is not `success` were excluded.")
     if not usable:
-        raise DataError(f"{path.name}: no row with a measurement; expected a header and one row per run")
+        failed = listed(list(dict.fromkeys(row.cells[STATUS] for row in kept)))
+        why = f"; {STATUS} is {failed}, not success, finished or completed" if kept else ""
+        raise DataError(f"{path.name}: no row with a measurement{why}; expected a header and one row per run")
     return _measurements(usable, timed, header, path.name, notes)
+
+
+def _expect_one_length(rows: Sequence[TextRow], where: str) -> None:
+    """Raises DataError where samples differ in their tokens: they are not the same work."""
+    stated = [row for row in rows if row.cells[SEQUENCE].strip()]
+    lengths = sorted({amount(row, SEQUENCE) for row in stated})
+    if len(lengths) > 1:
+        theirs, held = stated[0].theirs.get(SEQUENCE, SEQUENCE), listed([f"{each:g}" for each in lengths])
+        raise DataError(
+            f"{where}: column {theirs} has several values, {held}: samples of other lengths are other work; "
+            "keep the rows of one"
+        )
 
 
 def _measurements(
@@ -239,8 +257,9 @@ def _of_series(
             raise DataError(f"{where}: no row has {column} {echo(wanted)}; it has {listed([*names])}")
         names = dict.fromkeys(chosen, aim) or names
     if len(set(names.values())) > 1:
+        theirs = rows[0].theirs.get(column, column)
         raise DataError(
-            f"{where}: column {column} has several values, {listed([*names])}; choose one with --{column}"
+            f"{where}: column {theirs} has several values, {listed([*names])}; choose one with --{column}"
         )
     return [row for row in rows if row.cells[column].strip() in {*names, *everywhere}]
 
