@@ -394,3 +394,28 @@ def test_states_go_to_the_host_where_nothing_fits_without(workload, accelerator,
     best = ask(asked, max_accelerators=most).recommended
     assert (best.num_accelerators, best.strategy.offload) == (most, "optimizer")
     assert ask(asked, max_accelerators=most, fix={"offload": "none"}).recommended is None
+
+
+# Efficiency falls below one half at a size that is only 1.5 times as fast as half of it; those between them
+# cost the same as one of the two.
+L40S_8B = {"workload": "llama31_8b", "tokens": "3B", "accelerator": ["l40s"]}
+QWEN = {"workload": "qwen3_1_7b", "tokens": "40B", "accelerator": [H100]}
+
+
+@pytest.mark.parametrize(
+    ("question", "limits"),
+    [(QWEN, (256, 296, 300, 320, 350, 384, 450)), (L40S_8B, (64, 72, 96)), (L40S_8B, (128, 160, 192))],
+    ids=str,
+)
+def test_a_looser_limit_that_is_no_usual_size_leaves_nothing_slower(question, limits):
+    times = [ask(question, max_accelerators=each).recommended.time_s.value for each in limits]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("limit", [{"deadline": f"{hours}h"} for hours in (4, 5, 6, 7, 9)], ids=str)
+def test_nothing_within_a_limit_is_faster_for_the_same_money(limit):
+    found = ask(L40S_8B, **limit)
+    best = found.recommended
+    faster = [each for each in found.candidates if each.time_s.value < best.time_s.value and each.feasible]
+    assert faster
+    assert min(each.usd.value for each in faster) > 1.005 * best.usd.value

@@ -108,14 +108,14 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
     fits_probability: float | None = None
 
 
-# Below this probability a plan may not fit.
-SURELY_FITS: Final = 0.9
+# What is kept with less probability, a deadline or an accelerator's memory, may well be missed.
+LIKELY: Final = 0.9
 
 
 class SaferStrategy(Struct, frozen=True, kw_only=True):
     """What to train with where the recommended strategy does not fit, of the same size, batch and axes.
 
-    memory: that fits with a probability of at least SURELY_FITS. time_ratio: of the time by it over that by
+    memory: that fits with a probability of at least LIKELY. time_ratio: of the time by it over that by
     the recommended strategy, by the performance model.
     """
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from equipoise.calibration.profiles import memory_log_sd
 from equipoise.decide.answer import (
-    SURELY_FITS,
+    LIKELY,
     Candidate,
     Constraint,
     ConstraintName,
@@ -396,7 +396,7 @@ def _token_rate(inputs: Inputs, batch: int | None, step_s: Interval | None, size
 # What devices report over the 1e9 bytes of their datasheets, by nvidia-smi in MiB: A100 81,251 of 80 GB, H100
 # 81,559, V100 16,160 of 16, RTX 4090 24,564 of 24: 1.06 to 1.07.
 _REPORTED_MEMORY: Final = 1.06
-_SURE_DEVIATE: Final = NormalDist().inv_cdf(SURELY_FITS)
+_DEVIATE_OF_LIKELY: Final = NormalDist().inv_cdf(LIKELY)
 
 
 def _memory(assessment: Assessment, timed: TimedStrategy | None) -> MemoryUse | None:
@@ -430,10 +430,10 @@ def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | N
         return None
     if best.model is None or best.strategy is None or best.user_run is not None:
         return None
-    if held.available_bytes is None or held.fits_probability is None or held.fits_probability >= SURELY_FITS:
+    if held.available_bytes is None or held.fits_probability is None or held.fits_probability >= LIKELY:
         return None
     known = survey.problem
-    surely = _REPORTED_MEMORY * math.exp(-_SURE_DEVIATE * _memory_log_sd(known))
+    surely = _REPORTED_MEMORY * math.exp(-_DEVIATE_OF_LIKELY * _memory_log_sd(known))
     chip = replace(known.cluster.accelerator, memory_bytes=int(surely * held.available_bytes))
     within = replace(
         known,

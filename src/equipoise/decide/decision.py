@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import (
+    LIKELY,
     Answer,
     Candidate,
     Constraint,
@@ -178,14 +179,16 @@ def collect_candidates(
 
 
 def _is_limited(found: Answer) -> bool:
-    """Whether a limit of time or money keeps a system from its size of balance.
+    """Whether a limit of time or money keeps a system from its size of balance, or may not be kept there.
 
     One size is then the best that keeps the limit, and sizes between the usual ones are tried too; where
     returns diminish is judged by steps between usual sizes.
     """
-    query = found.question
+    query, best = found.question, found.recommended
     if (query.deadline_s or query.budget_usd) is None:
         return False
+    if best is not None and best.probability is not None and best.probability < LIKELY:
+        return True
     balance = {each.name: each.balance_size for each in found.systems}
     return found.refusal is not None or any(
         not each.is_feasible or found.candidate(each.candidate).num_accelerators != balance[each.system]

@@ -197,6 +197,10 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     return next(unbeaten, offers[0]).id
 
 
+# What costs so many times as much costs the same: of estimates nobody can tell.
+_AS_CHEAP: Final = 1.01
+
+
 def _beats(other: Figures, one: Figures) -> bool:
     """Whether a size of another system is nowhere worse in time and money, and somewhere better."""
     if other.group == one.group or other.usd is None or one.usd is None:
@@ -240,7 +244,10 @@ def order(each: Figures, rule: Rule, *, is_priced: bool) -> tuple[float, float, 
 
 
 def up_to_balance(able: Sequence[Figures], balance: Mapping[Group, int | None]) -> dict[Group, list[Figures]]:
-    """The sizes of each system up to the one that it offers under the objective `balance`, ascending."""
+    """The sizes of each system up to the one that it offers under the objective `balance`, ascending.
+
+    The largest up to the size of balance, else the smallest, or one beyond that is faster for the same money.
+    """
     grouped: dict[Group, list[Figures]] = defaultdict(list)
     for each in sorted(able, key=lambda each: each.num_accelerators):
         grouped[each.group].append(each)
@@ -252,9 +259,21 @@ def up_to_balance(able: Sequence[Figures], balance: Mapping[Group, int | None]) 
                 [each.num_accelerators for each in members],
                 [each.time_s for each in members],
             )
-        below = [each for each in members if each.num_accelerators <= limit]
-        found[group] = below or members[:1]
+        num_below = sum(each.num_accelerators <= limit for each in members)
+        found[group] = _with_as_cheap(members, max(num_below, 1))
     return found
+
+
+def _with_as_cheap(members: Sequence[Figures], num_taken: int) -> list[Figures]:
+    """The first sizes of a system, and further ones up to the last that is faster than all before it and
+    costs as much: those that a limit leaves beyond the balance, or between usual sizes.
+    """
+    most_paid = _AS_CHEAP * _paid(members[num_taken - 1])[0]
+    fastest_s = members[num_taken - 1].time_s
+    for number, each in enumerate(members[num_taken:], num_taken + 1):
+        if each.time_s < fastest_s and _paid(each)[0] <= most_paid:
+            fastest_s, num_taken = each.time_s, number
+    return [*members[:num_taken]]
 
 
 def frontier(figures: Sequence[Figures]) -> tuple[str, ...]:

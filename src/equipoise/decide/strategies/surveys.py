@@ -196,11 +196,16 @@ class _Units(Struct, frozen=True, kw_only=True):
 def _ladder(units: _Units, fewest: int, most: int, *, has_end: bool = True) -> set[int]:
     """Doublings of the units, the ends; of cards in no rack every number up to a few in one host.
 
-    has_end: whether the most that is whole nodes is among them.
+    has_end: whether the most that is whole nodes is among them, and the sizes between it and the last
+    doubling: else a larger limit, whose step from there does not pay, could end in fewer accelerators.
     """
     few = 0 if units.is_whole_nodes else min(_SMALL, units.node_size)
-    ends = {fewest, units.whole_below(most)} if has_end else {fewest}
-    sizes = units.doublings(most) | ends | {*range(1, few + 1)}
+    doublings = units.doublings(most)
+    sizes = doublings | {fewest} | {*range(1, few + 1)}
+    if has_end:
+        end = units.whole_below(most)
+        last = max((each for each in doublings if each <= end), default=end)
+        sizes |= {end} | {each for each in _between(units, last, end) if each > last}
     return {each for each in sizes if fewest <= each <= most and units.may_be(each)} or {fewest, most}
 
 
@@ -630,9 +635,11 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
 
 
 def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
-    """The fewest doublings of accelerators on which it fits, if any."""
-    for doubling in range(1, _MOST_DOUBLINGS + 1):
-        size = num_accelerators * 2**doubling
+    """The fewest accelerators on which it fits, if any: doublings; of desktop cards any number up to one."""
+    few = range(num_accelerators + 1, 2 * num_accelerators) if num_accelerators <= _SMALL else ()
+    is_desktop = bool(problem.cluster.accelerator.for_desktops)
+    doublings = (num_accelerators * 2**each for each in range(1, _MOST_DOUBLINGS + 1))
+    for size in (*(few if is_desktop else ()), *doublings):
         if SURVEYS.fits(problem, size):
             yield f"{size:,} accelerators{_moved_words(problem, size)}"
             return

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from equipoise.decide.answer import (
-    SURELY_FITS,
+    LIKELY,
     Answer,
     Candidate,
     Constraint,
@@ -281,23 +281,19 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
             yield from _likelier(answer, best, each.probability)
 
 
-# A deadline that is kept with a smaller chance is reason to say which larger size keeps it.
-_LIKELY: Final = 0.9
-
-
 def _likelier(answer: Answer, best: Candidate, chance: float) -> Iterator[str]:
     """The least of the larger sizes that likely keeps the deadline which the choice may well miss, if any.
 
     Where several systems compete, their rows need the line.
     """
-    if chance >= _LIKELY or len(answer.systems) >= _MOST_NAMED:
+    if chance >= LIKELY or len(answer.systems) >= _MOST_NAMED:
         return
     larger = [
         (each.num_accelerators, limit.probability)
         for each in answer.candidates
         if each.group == best.group and each.num_accelerators > best.num_accelerators
         for limit in each.constraints
-        if limit.name == "deadline_s" and limit.probability is not None and limit.probability >= _LIKELY
+        if limit.name == "deadline_s" and limit.probability is not None and limit.probability >= LIKELY
     ]
     if larger:
         size, likely = min(larger)
@@ -407,7 +403,7 @@ def _memory(planned: MemoryUse) -> str:
         return f"{amounts.memory(planned.needed_bytes)} memory"
     needed, whole = amounts.apart(planned.needed_bytes, held, "B")
     chance = planned.fits_probability
-    if chance is None or chance >= SURELY_FITS:
+    if chance is None or chance >= LIKELY:
         return f"{needed} of {whole} memory"
     return f"{needed} of {whole}, {amounts.probability(chance)} likely to fit"
 
