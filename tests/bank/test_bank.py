@@ -155,12 +155,18 @@ def alike(*without):
 
 
 def freedom(before, after):
-    """Breaches of law 3, but for a limit that is no usual size: itself is a candidate.
+    """Breaches of law 3, but for a limit that is no usual size: itself, and others from the last usual size up
+    to it, are candidates.
 
-    Under a larger limit it is not, for no finite set of sizes holds every smaller limit.
+    Under a larger limit they are not, for no finite set of sizes holds every smaller limit.
     """
     most = before["question"]["max_accelerators"]
-    missing = {f"law 3: {each['id']} is a candidate no more" for each in at_size(before, most)}
+    kept = {each["num_accelerators"] for each in after["candidates"]}
+    last = max((size for size in kept if most is not None and size <= most), default=0)
+    sizes = range(last + 1, (most or last) + 1)
+    missing = {
+        f"law 3: {each['id']} is a candidate no more" for size in sizes for each in at_size(before, size)
+    }
     return [each for each in laws.freedom(before, after) if each not in missing]
 
 

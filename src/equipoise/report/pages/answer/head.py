@@ -126,7 +126,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
         run = best.user_run
         rate = f"{format_si(run.samples_per_s)} samples/s at batch {count(run.global_batch_samples)}"
         yield "Strategy", (sentence(run.strategy or "one device"), f", as measured: {rate}")
-    yield from _step_facts(answer, best)
+    yield from _step_facts(answer, best, is_brief=is_brief)
     chosen = "; ".join(_chosen(answer, best))
     if chosen:
         yield "Chosen", capital(sentence(chosen))
@@ -161,10 +161,10 @@ def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns
         yield "Buying", _buying(answer.ownership)
 
 
-def _step_facts(answer: Answer, best: Candidate) -> Iterator[Labelled]:
+def _step_facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
     """What a step is made of: its batch, and what is generated for it."""
     if best.global_batch_samples is not None:
-        yield "Batch", "; ".join(_batch(answer, best))
+        yield "Batch", "; ".join(_batch(answer, best, is_brief=is_brief))
     if answer.rollout is not None:
         yield "Rollouts", _rollouts(answer.rollout)
 
@@ -377,7 +377,7 @@ def _lone_offer(best: Candidate) -> str:
     return f" (one offer: {sentence(offers[0].provider)})" if len(offers) == 1 else ""
 
 
-def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
+def _batch(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[str]:
     batch = best.global_batch_samples
     assert batch is not None
     step = "" if best.step_s is None else f" per step of {amounts.duration(best.step_s.value)}"
@@ -392,7 +392,9 @@ def _batch(answer: Answer, best: Candidate) -> Iterator[str]:
         yield f"MFU {amounts.share(best.mfu)} of the {best.mfu_precision} peak"
     if best.memory is not None:
         yield _memory(best.memory)
-    if answer.safer is not None:
+    # On one screen other systems, or what is generated, need the lines.
+    has_room = not is_brief or (len(answer.systems) == 1 and answer.rollout is None)
+    if answer.safer is not None and has_room:
         yield _otherwise(best, answer.safer)
 
 
