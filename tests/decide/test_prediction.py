@@ -141,6 +141,15 @@ def test_the_record_is_the_largest_size_held_out(own):
     assert float(percent) == pytest.approx(100 * (1 - 41.25 / 60), abs=5)
 
 
+def test_a_run_that_is_left_out_is_no_evidence_and_nothing_is_held_against_it(own):
+    sizes, times_s = [*SIZES[:7], 64], [*amdahl_s(SIZES[:7]), 0.7 * float(amdahl_s(64))]
+    found = predicted(**{"from": own(sizes, times_s)}, law="amdahl", at=64)
+    held = {each.num_accelerators: each.time_s for each in found.evidence}
+    assert held[64] == pytest.approx(25.625)
+    (words,) = {each.estimates[0].why for each in found.candidates}
+    assert float(re.search(r" ([\d.]+) %", words)[1]) < 1
+
+
 @pytest.mark.parametrize(
     ("sizes", "times_s"),
     [

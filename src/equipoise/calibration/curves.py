@@ -96,19 +96,21 @@ def fitted_curve(
     law: str | None,
     noise: Noise = MEASURED_NOISE,
     work: str,
-    evidence: tuple[EvidenceSource, ...],
+    evidence_of: Callable[[MeasuredTimes], tuple[EvidenceSource, ...]],
     notes: tuple[str, ...] = (),
 ) -> TimeCurve:
     """The curve of laws fitted to measured times.
 
     law: the name of the only one to fit; all candidates unless given. noise: the scatter to expect.
+    evidence_of: the sources that runs are; asked of those that were not left out as too far from any law.
 
     Raises FitError, naming what to measure, where the points are too few or do not depend on size.
     """
     laws = CANDIDATES if law is None else (law_named(law),)
     fitted = fit(data, laws, noise=noise)
     found = predict(fitted, [float(size) for size in sizes], level=LEVEL, of="run")
-    record = _record(data, laws, noise)
+    kept = fitted.points.where(~fitted.outliers)
+    record = _record(kept, laws, noise)
     return TimeCurve(
         law=_law_used(fitted),
         work=work,
@@ -129,7 +131,7 @@ def fitted_curve(
             for i, size in enumerate(sizes)
         ),
         curves_s=fitted.curves_s,
-        evidence=evidence,
+        evidence=evidence_of(kept),
         notes=(*notes, *_outlier_notes(fitted)),
     )
 
@@ -172,7 +174,7 @@ def _outlier_notes(fitted: Fit) -> tuple[str, ...]:
     sizes = ", ".join(
         format_count(size) for size in np.unique(fitted.points.num_accelerators[fitted.outliers])
     )
-    return (f"{far} runs are too far from any law and were excluded (at {sizes} accelerators).",)
+    return (f"Runs too far from any law are excluded: {far} (at {sizes} accelerators).",)
 
 
 def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> HeldOutErrors | None:

@@ -288,7 +288,7 @@ def _by_one_law(
         law=question.law,
         noise=PUBLISHED_NOISE,
         work=WORK,
-        evidence=tuple(_evidence(each, None, is_same_group=True) for each in known),
+        evidence_of=lambda _: tuple(_evidence(each, None, is_same_group=True) for each in known),
         notes=tuple(notes),
     )
     return replace(own, round=newest)

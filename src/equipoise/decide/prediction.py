@@ -172,7 +172,7 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
         sizes,
         law=query.law,
         work=own.work,
-        evidence=evidence_of_times(data, own.where),
+        evidence_of=lambda kept: evidence_of_times(kept, own.where),
         notes=tuple(notes),
     )
 

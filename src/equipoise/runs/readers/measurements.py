@@ -130,7 +130,7 @@ def read_measurements(
         _expect_one_length(kept, path.name)
     usable = [row for row in kept if is_success(row.cells.get(STATUS, ""))]
     if len(usable) < len(kept):
-        notes.append(f"{len(kept) - len(usable)} rows whose {STATUS} is not `success` were excluded.")
+        notes.append(f"Rows whose {STATUS} is not `success` are excluded: {len(kept) - len(usable)}.")
     if not usable:
         failed = listed(list(dict.fromkeys(row.cells[STATUS] for row in kept)))
         why = f"; {STATUS} is {failed}, not success, finished or completed" if kept else ""
