@@ -197,7 +197,7 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     return next(unbeaten, offers[0]).id
 
 
-# What costs so many times as much costs the same: of estimates nobody can tell.
+# Up to so many times the money is the same money: estimates are no more certain than that.
 _AS_CHEAP: Final = 1.01
 
 
