@@ -595,9 +595,12 @@ def test_input_is_seen_where_somebody_else_iterates(num_workers):
             update(subject, optimizer, next(iterator))
             seen.end_step()
     assert seen.result.num_samples == 8
-    # Half of what was slept in all: a worker may begin before the loop waits for it, and on a busy machine the
-    # loop may be held back just there, so that a single step waits for less.
-    assert sum(step[INPUT] for step in seen.result.steps) >= 8 * SLEPT_S
+    # Half of what was slept, in all and in most steps: a worker may begin before the loop waits for it, and on a
+    # busy machine the loop may be held back just there, so that a single step waits for less.
+    waited_s = [step[INPUT] for step in seen.result.steps]
+    assert sum(waited_s) >= 8 * SLEPT_S
+    assert median(waited_s) >= SLEPT_S
+    assert min(waited_s) > 0.0
     assert "_get_iterator" not in vars(loader)
     assert type(iterator).__module__ == "torch.utils.data.dataloader"
 

@@ -18,12 +18,14 @@ from equipoise.runs.readers.cells import (
     PRECISION,
     SEQUENCE,
     SIZE,
+    STATUS,
     STRATEGY,
     TIMED,
     UNIT_S,
     TextRow,
     amount,
     count,
+    is_success,
 )
 from equipoise.runs.readers.exports import MODEL, exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
@@ -421,7 +423,7 @@ def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -
     from equipoise.runs.store import RUNS  # noqa: PLC0415 - see _load
 
     facts: dict[str, Any] = dict.fromkeys(RUNS.names)
-    size = count(row, SIZE)
+    size, status = count(row, SIZE), row.cells.get(STATUS, "").strip().lower()
     facts |= {name: row.cells.get(name, "").strip() or None for name in _TEXTS}
     facts |= {
         "run_id": f"{campaign}/{number}",
@@ -430,7 +432,7 @@ def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -
         SIZE: size,
         "num_nodes": count(row, "num_nodes") if row.cells.get("num_nodes", "").strip() else None,
         BATCH: count(row, BATCH) if row.cells.get(BATCH, "").strip() else usual.global_batch_samples,
-        "status": row.cells.get("status", "").strip().lower() or "success",
+        "status": "success" if is_success(status) else status,
         "energy_j": amount(row, "energy_j") if row.cells.get("energy_j", "").strip() else None,
         "source_uri": file,
         "source_line": number,

@@ -202,7 +202,7 @@ def _renamed(
     ]
     notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
     found = Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
-    return _of_models(_with_successes(_of_parameters(_of_all(_of_nodes(found)))))
+    return _of_models(_of_parameters(_of_all(_of_nodes(found))))
 
 
 def _states_status(header: Sequence[str], rows: Sequence[TextRow]) -> bool:
@@ -211,19 +211,6 @@ def _states_status(header: Sequence[str], rows: Sequence[TextRow]) -> bool:
         return False
     stated = [row.cells[_STATE] for row in rows if row.cells[_STATE].strip()]
     return bool(stated) and all(map(is_status, stated))
-
-
-def _with_successes(found: Exported) -> Exported:
-    """The rows with one word for every status that says that a run came to its end."""
-    if STATUS not in found.header:
-        return found
-    rows = tuple(
-        replace(row, cells={**row.cells, STATUS: "success"})
-        if row.cells[STATUS].strip() and is_success(row.cells[STATUS])
-        else row
-        for row in found.rows
-    )
-    return replace(found, rows=rows)
 
 
 def _of_models(found: Exported) -> Exported:
