@@ -166,6 +166,17 @@ def test_too_little_evidence_is_no_number(own, sizes, times_s):
     assert caught.value.missing
 
 
+def test_too_few_runs_say_how_many_were_left_out_and_why(own):
+    path = own([8, 16, 32], [10.0, 6.0, 4.0])
+    header, *rows = path.read_text().splitlines()
+    states = ("completed", "failed", "failed")
+    path.write_text(
+        "\n".join((f"{header},status", *(f"{row},{state}" for row, state in zip(rows, states, strict=True))))
+    )
+    with pytest.raises(EvidenceError, match=r"mine\.csv.*status.*2"):
+        predicted(**{"from": path})
+
+
 def test_money_by_hand(own):
     # 64 accelerators for 25.625 s at 3.60 US dollars an hour
     found = predicted(**{"from": own(SIZES, amdahl_s(SIZES))}, law="amdahl", at="64", price="3.6")
@@ -208,6 +219,17 @@ def test_one_law_alone_is_fitted_to_the_groups_own_points():
     assert found.law.values["exponent"] == pytest.approx(0.9, rel=1e-6)
     assert [each.num_accelerators for each in found.evidence] == [8, 16, 32, 64]
     assert found.evidence[0].source_uri is None or "somebody/results" in found.evidence[0].source_uri
+
+
+def test_a_result_that_one_law_leaves_out_is_no_evidence_for_it():
+    # Six results on one curve, and one that took eight times as long as the others say.
+    times_s = {size: 12_000.0 / size**0.9 for size in (8, 16, 32, 64, 128, 256)}
+    scores = table(
+        *(entry("v3.0", H100, size, time_s) for size, time_s in times_s.items()),
+        entry("v3.0", H100, 512, 8 * 12_000.0 / 512**0.9),
+    )
+    found = predicted(scores, workload="bert", accelerator=[H100], law="power", at="128", round="v3.0")
+    assert [each.num_accelerators for each in found.evidence] == [8, 16, 32, 64, 128, 256]
 
 
 def test_a_range_has_the_sizes_within_it(own):

@@ -288,10 +288,20 @@ def _by_one_law(
         law=question.law,
         noise=PUBLISHED_NOISE,
         work=WORK,
-        evidence_of=lambda _: tuple(_evidence(each, None, is_same_group=True) for each in known),
+        evidence_of=lambda kept: _evidence_at(known, kept),
         notes=tuple(notes),
     )
     return replace(own, round=newest)
+
+
+def _evidence_at(known: Entries, kept: MeasuredTimes) -> tuple[EvidenceSource, ...]:
+    """The entries whose times a law was fitted to: those that it left out are no evidence for it."""
+    points = set(zip(kept.num_accelerators.tolist(), kept.time_s.tolist(), strict=True))
+    return tuple(
+        _evidence(each, None, is_same_group=True)
+        for each in known
+        if (float(each.num_accelerators), each.score_s) in points
+    )
 
 
 def _by_pooled_law(

@@ -40,7 +40,7 @@ from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.strategies.surveys import SURVEYS, AlsoTried, SizeRange, remedy
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
-from equipoise.errors import EvidenceError, UsageError
+from equipoise.errors import EvidenceError, FitError, UsageError
 from equipoise.intervals import LEVEL, Interval, log_sd
 from equipoise.scaling.equilibrium import Equilibrium, equilibria
 from equipoise.scaling.fit import measured_times
@@ -167,14 +167,19 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
     if query.workload and not own.is_time_to_train:
         notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
     sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.doublings
-    return fitted_curve(
-        data,
-        sizes,
-        law=query.law,
-        work=own.work,
-        evidence_of=lambda kept: evidence_of_times(kept, own.where),
-        notes=tuple(notes),
-    )
+    try:
+        return fitted_curve(
+            data,
+            sizes,
+            law=query.law,
+            work=own.work,
+            evidence_of=lambda kept: evidence_of_times(kept, own.where),
+            notes=tuple(notes),
+        )
+    except FitError as err:
+        # What a file lacks may be among what was left out of it.
+        message = " ".join((f"{own.where}: {str(err).rstrip('.')}.", *notes))
+        raise FitError(message.rstrip("."), missing=err.missing) from err
 
 
 def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) -> TimeCurve:
