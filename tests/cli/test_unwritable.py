@@ -120,3 +120,27 @@ def test_a_sweep_into_what_is_no_folder_is_refused_before_anything_is_measured(t
     # A machine that is busy is noticed by measuring it: nothing but the refusal is said.
     assert len(ended.stderr.splitlines()) == 1
     assert "taken" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "read"),
+    [
+        (("predict", "--from", "mine.csv", "--at", "8", "--json-out", "mine.csv"), "mine.csv"),
+        (("predict", "--from", "mine.csv", "--at", "8", "--html", "./mine.csv"), "mine.csv"),
+        (("advise", *QUESTION, "--runs", "mine.csv", "--html", "link.html"), "mine.csv"),
+        (("validate", "mine.csv", "--json-out", "mine.csv"), "mine.csv"),
+        (("export", "runs", "--data", "tables", "--out", "tables/runs.parquet"), "tables/runs.parquet"),
+    ],
+    ids=lambda asked: " ".join(asked[:1] + asked[-2:]) if isinstance(asked, tuple) else "",
+)
+def test_an_output_never_replaces_what_is_read(tmp_path, asked, read):
+    (tmp_path / "mine.csv").write_text("gpus,samples_per_s\n8,600\n16,1150\n32,2200\n")
+    (tmp_path / "link.html").symlink_to("mine.csv")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "runs.parquet").write_bytes(b"what a user measured")
+    before = (tmp_path / read).read_bytes()
+    ended = as_ordinary_user(*asked, cwd=tmp_path)
+    assert ended.returncode == 2, ended.stderr
+    assert asked[-1].removeprefix("./") in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert (tmp_path / read).read_bytes() == before

@@ -134,6 +134,16 @@ def test_precisions_are_not_pooled(read):
     assert read("num_gpus,samples_per_s,precision\n1,400,bf16\n2,800,\n").time_s.tolist() == [2500.0, 1250.0]
 
 
+def test_plain_data_parallelism_is_not_pooled_with_other_ways(read):
+    content = "gpus,tp,samples_per_s\n1,1,80\n8,1,600\n16,1,1150\n8,8,500\n16,8,960\n"
+    with pytest.raises(DataError, match=r"tp=1.*tp=8.*--strategy"):
+        read(content)
+    # A million samples by the rates of each way; one accelerator's belongs to both.
+    found = {way: read(content, strategy=way).time_s.tolist() for way in ("tp=1", "tp=8")}
+    assert found["tp=1"] == pytest.approx([1e6 / 80, 1e6 / 600, 1e6 / 1150])
+    assert found["tp=8"] == pytest.approx([1e6 / 80, 1e6 / 500, 1e6 / 960])
+
+
 def test_batches_at_one_size_are_not_pooled(read):
     lines = "num_gpus,samples_per_s,global_batch_size\n1,400,32\n1,500,64\n2,700,32\n2,1000,64\n4,2000,64\n"
     with pytest.raises(DataError, match=r"'32', '64'.*--global-batch"):

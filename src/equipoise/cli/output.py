@@ -355,6 +355,7 @@ def verb(
         own = [*inspect.signature(answer, eval_str=True).parameters.values()]
 
         def run(**options: Any) -> None:  # noqa: ANN401 - each option has its own type
+            _expect_inputs_kept(options)
             given: list[object] = []
             if asked:
                 given.append({FIELDS[name].key: options.pop(name) for name in asked})
@@ -379,6 +380,42 @@ def verb(
         return run
 
     return with_options
+
+
+# Options that name a file to write, and what holds measurements in a folder to read.
+_WRITTEN: Final = ("html", "json_out", "out")
+_OF_DATA: Final = (".parquet", ".csv", ".tsv")
+
+
+def _expect_inputs_kept(options: Mapping[str, Any]) -> None:
+    """Raises UsageError where a file to write would replace one that another option has read."""
+    outputs = {name: Path(options[name]) for name in _WRITTEN if options.get(name)}
+    inputs = [
+        Path(each)
+        for name, value in options.items()
+        if name not in outputs
+        for each in (value if isinstance(value, list | tuple) else (value,))
+        if isinstance(each, str | Path)
+    ]
+    for name, path in outputs.items():
+        read = next((each for each in inputs if _is_part(path, each)), None)
+        if read is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise errors.UsageError(
+                f"{option} {path}: would replace what is read from {read}; give {option} a file of its own"
+            )
+
+
+def _is_part(path: Path, read: Path) -> bool:
+    """Whether a file is what is read, or data in the folder that is."""
+    try:
+        if not path.is_file():
+            return False
+        if read.is_dir():
+            return path.suffix.lower() in _OF_DATA and read.resolve() in path.resolve().parents
+        return read.is_file() and path.samefile(read)
+    except (OSError, ValueError):  # text that is no path
+        return False
 
 
 def _inputs(given: Mapping[str, Any]) -> InputFiles:

@@ -443,7 +443,9 @@ def flips(
         *_limits(figures, rule, balance),
     ]
     found = [flip for each in inputs if (flip := each.flip(best.id)) is not None]
-    return tuple(sorted(found, key=lambda each: abs(math.log(each.flips_at / each.value))))
+    # A time that reaches a deadline is as far as the deadline that reaches it, but for the last digits of a
+    # machine's arithmetic, which must not order them.
+    return tuple(sorted(found, key=lambda each: round(abs(math.log(each.flips_at / each.value)), 6)))
 
 
 def _prices(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.runs import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
@@ -357,12 +356,10 @@ NOTHING: Final = Unstated()
 class FileRuns(Struct, frozen=True, kw_only=True):
     """Rows of `runs` that a file holds, why others were refused, and notes of what was assumed.
 
-    sequences: of each row, the tokens of a sample, where the file states them. unfinished: runs of a tracker
-    that did not finish or lack a value, each in words.
+    unfinished: runs of a tracker that did not finish or lack a value, each in words.
     """
 
     rows: tuple[Row, ...]
-    sequences: tuple[float | None, ...]
     refused: tuple[DataError, ...]
     unfinished: tuple[str, ...]
     notes: tuple[str, ...]
@@ -388,20 +385,16 @@ def runs_of_file(
         why = f"; {len(exports.unfinished)} left out: {exports.unfinished[0]}" if exports.unfinished else ""
         raise DataError(f"{path.name}: no run{why}; expected a header and one row per finished run")
     campaign = path.name.removesuffix(path.suffix) or path.name
-    rows, sequences, refused = [], [], []
+    rows, refused = [], []
     for number, cells in enumerate(exports.rows, 1):
         try:
             _expect_whole(cells)
             names = _names(cells, constants or {}, catalogue or shipped(), asked)
-            stated = amount(cells, SEQUENCE) if cells.cells.get(SEQUENCE, "").strip() else None
-            usual = unstated if stated is None else replace(unstated, sequence_tokens=stated)
-            rows.append(_run(cells, number, campaign, path.name, usual) | names)
-            sequences.append(stated)
+            rows.append(_run(cells, number, campaign, path.name, unstated) | names)
         except DataError as err:
             refused.append(err)
     return FileRuns(
         rows=tuple(rows),
-        sequences=tuple(sequences),
         refused=tuple(refused),
         unfinished=exports.unfinished,
         notes=exports.notes,
@@ -424,6 +417,7 @@ def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -
 
     facts: dict[str, Any] = dict.fromkeys(RUNS.names)
     size, status = count(row, SIZE), row.cells.get(STATUS, "").strip().lower()
+    sequence_tokens = amount(row, SEQUENCE) if row.cells.get(SEQUENCE, "").strip() else None
     facts |= {name: row.cells.get(name, "").strip() or None for name in _TEXTS}
     facts |= {
         "run_id": f"{campaign}/{number}",
@@ -433,11 +427,12 @@ def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -
         "num_nodes": count(row, "num_nodes") if row.cells.get("num_nodes", "").strip() else None,
         BATCH: count(row, BATCH) if row.cells.get(BATCH, "").strip() else usual.global_batch_samples,
         "status": "success" if is_success(status) else status,
+        SEQUENCE: sequence_tokens,
         "energy_j": amount(row, "energy_j") if row.cells.get("energy_j", "").strip() else None,
         "source_uri": file,
         "source_line": number,
     }
-    return facts | _timed(row, facts[BATCH], usual.sequence_tokens)
+    return facts | _timed(row, facts[BATCH], sequence_tokens or usual.sequence_tokens)
 
 
 def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> dict[str, float]:

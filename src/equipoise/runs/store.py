@@ -28,11 +28,15 @@ Kind: TypeAlias = Literal["str", "int", "float"]
 
 
 class ColumnSchema(Struct, frozen=True, kw_only=True):
-    """One column: its name (which ends in its unit), kind, and meaning in one sentence."""
+    """One column: its name (which ends in its unit), kind, and meaning in one sentence.
+
+    is_optional: files lack it where it is null in every row, as those of versions that did not know it.
+    """
 
     name: str
     kind: Kind
     meaning: str
+    is_optional: bool = False
 
 
 class TableSchema(Struct, frozen=True, kw_only=True):
@@ -47,6 +51,11 @@ class TableSchema(Struct, frozen=True, kw_only=True):
     def names(self) -> tuple[str, ...]:
         """Column names, in order."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Names of columns that files may lack."""
+        return tuple(column.name for column in self.columns if column.is_optional)
 
 
 _FACTS = shipped_table(Path(__file__).with_name("tables.toml"))
@@ -76,7 +85,7 @@ _DTYPES: dict[Kind, type[pl.DataType]] = {"str": pl.String, "int": pl.Int64, "fl
 # Runs with the same values here are repetitions of one configuration.
 _CONFIGURATION = (
     *("campaign", "system", "workload", "accelerator", "num_accelerators"),
-    *("num_nodes", "precision", "strategy", "global_batch_samples"),
+    *("num_nodes", "precision", "strategy", "global_batch_samples", "sequence_tokens"),
 )
 # Rows of `runs` and `scores` with the same values here belong to the same entry.
 _ENTRY = ("campaign", "submitter", "system", "workload")
@@ -136,7 +145,7 @@ def unscored_entries(runs: Sequence[Mapping[str, Any]], reason: str) -> list[dic
 
 def _check_schema(found: Mapping[str, pl.DataType], table: TableSchema, where: str) -> None:
     expected = polars_schema(table)
-    missing = [name for name in expected if name not in found]
+    missing = [name for name in expected if name not in found and name not in table.optional]
     unknown = [name for name in found if name not in expected]
     if missing or unknown:
         raise DataError(
@@ -144,13 +153,14 @@ def _check_schema(found: Mapping[str, pl.DataType], table: TableSchema, where: s
             "write it again with `equipoise ingest PATH... --into DIR`"
         )
     for name, dtype in expected.items():
-        if found[name] != dtype:
+        if name in found and found[name] != dtype:
             raise DataError(f"{where}: column {name} has type {found[name]}; expected {dtype}")
 
 
 def _checked(frame: pl.DataFrame, table: TableSchema, where: str) -> pl.DataFrame:
     """The frame, columns in order, sorted by its key. Raises DataError where it breaks the schema."""
     _check_schema(frame.schema, table, where)
+    frame = _completed(frame, table)
     for column in table.columns:
         values = frame[column.name]
         if column.kind == "float" and not values.is_finite().all():
@@ -165,6 +175,13 @@ def _checked(frame: pl.DataFrame, table: TableSchema, where: str) -> pl.DataFram
     return frame.select(table.names).sort(table.key)
 
 
+def _completed(frame: pl.DataFrame, table: TableSchema) -> pl.DataFrame:
+    """The frame with the optional columns that it lacks, null in every row."""
+    schema = polars_schema(table)
+    lacking = [name for name in table.optional if name not in frame.columns]
+    return frame.with_columns(pl.lit(None, schema[name]).alias(name) for name in lacking).select(table.names)
+
+
 # Of 22 levels of zstd. All rounds take 0.02 s at this one, and 0.7 s at 19 for 7 % less.
 _ZSTD_LEVEL = 6
 # For tables that ship; the last levels cost seconds and save less than 1 % of the embedded dataset.
@@ -174,7 +191,9 @@ SHIPPED_ZSTD_LEVEL: Final = 19
 def _encoded(frame: pl.DataFrame, path: Path, table: TableSchema, zstd_level: int) -> memoryview:
     """The file of a table, which was checked."""
     content = io.BytesIO()  # not the file itself: Polars reports a full disk as a fault of the Parquet format
-    write_parquet(_checked(frame, table, str(path)), content, zstd_level=zstd_level)
+    checked = _checked(frame, table, str(path))
+    empty = [name for name in table.optional if checked[name].null_count() == len(checked)]
+    write_parquet(checked.drop(empty), content, zstd_level=zstd_level)
     return content.getbuffer()
 
 
@@ -238,7 +257,7 @@ def read_bytes(data: bytes, table: TableSchema, where: str, *, is_ours: bool = F
         raise DataError(f"{where}: not a readable Parquet table: {str(err)[:200]}") from err
     if len(frame) > MAX_TABLE_ROWS:
         raise DataError(f"{where}: more than {MAX_TABLE_ROWS:,} rows; a table has at most that many")
-    return frame if is_ours else _checked(frame, table, where)
+    return _completed(frame, table) if is_ours else _checked(frame, table, where)
 
 
 def _survive(contents: Mapping[Path, tuple[TableSchema, bytes]]) -> None:

@@ -11,6 +11,7 @@ from equipoise.decide.evidence import CHECK, NOT_USED
 from equipoise.decide.strategies.surveys import SURVEYS
 from equipoise.decide.user_evidence.folders import user_runs
 from equipoise.errors import DataError
+from equipoise.runs.ingest import import_runs
 from equipoise.spec.cluster import cluster
 from equipoise.spec.workload import workload
 
@@ -79,6 +80,24 @@ def test_runs_of_samples_of_another_length_are_not_used(tmp_path):
     found = user_runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
     assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(75000 / 4096)]
     assert re.search(r"\b1 of 2\b.*2,048.*4,096", found.notes[0])
+
+
+def test_the_length_of_samples_outlives_an_ingest(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "workload,num_accelerators,tokens_per_s,seq_len,global_batch_size\n"
+        "qwen3_8b,8,75000,2048,256\nqwen3_8b,8,70000,4096,128\nqwen3_8b,16,140000,,128\n"
+    )
+    tables = tmp_path / "tables"
+    import_runs([path], columns={}, constants={}, into=tables)
+    found = user_runs(tables, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
+    # The third row states tokens of samples of no length, and is refused by ingest.
+    assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(70000 / 4096)]
+    assert re.search(r"\b1 of 2\b.*2,048.*4,096", found.notes[0])
+    # Tables of versions that did not know the length lack its column.
+    pl.read_parquet(tables / "runs.parquet").drop("sequence_tokens").write_parquet(tables / "runs.parquet")
+    older = user_runs(tables, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
+    assert sorted(each.samples_per_s for each in older.set_ups) == pytest.approx([70000 / 4096, 75000 / 2048])
 
 
 def test_a_rate_in_tokens_is_of_the_length_that_is_asked_about(tmp_path):

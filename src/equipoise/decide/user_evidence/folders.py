@@ -42,9 +42,6 @@ _FEWEST_OF_SERIES = 6
 # Runs of one set-up whose rates differ by more are unlike.
 _UNLIKE = 1.25
 _FAR_UNLIKE = 3.0
-# Beside the columns of `runs`: tokens of a sample, where a row states them. Tables do not.
-_LENGTH = "sequence_tokens"
-_NO_LENGTH = pl.lit(None, pl.Float64).alias(_LENGTH)
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
 
@@ -85,12 +82,12 @@ def user_runs(
             "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise ingest` takes them"
         )
     names = catalogue or shipped()
-    frames = [read_table(path, RUNS).with_columns(_NO_LENGTH) for path in tables]
+    frames = [read_table(path, RUNS) for path in tables]
     read, unread = _of_files(files, accelerators, names, tokens=sequence_tokens, batch=global_batch_samples)
     refused = [row for each in read for row in each.refused]
     unfinished = [why for each in read for why in each.unfinished]
     frames += [_frame(each, workload) for each in read]
-    runs = pl.concat(frames) if frames else frame_of([], RUNS).with_columns(_NO_LENGTH)
+    runs = pl.concat(frames) if frames else frame_of([], RUNS)
     runs = runs.with_columns(pl.col("accelerator").replace(_slugs(runs, accelerators, names)))
     named: list[str] = []
     is_named_here = is_named_here or ":" in workload
@@ -102,7 +99,7 @@ def user_runs(
         known=known,
         catalogue=names,
     )
-    reasons = [why_not(row, row[_LENGTH], asked) for row in runs.iter_rows(named=True)]
+    reasons = [why_not(row, asked) for row in runs.iter_rows(named=True)]
     where = files[0].name if len(files) == 1 and not tables else folder.resolve().name
     unused = [
         *map(unreadable, refused),
@@ -309,4 +306,4 @@ def _of_files(
 def _frame(found: "FileRuns", workload: str) -> pl.DataFrame:
     """The runs of an exported file, those that name no workload as of the one asked about."""
     rows = [each | {"workload": each["workload"] or workload} for each in found.rows]
-    return frame_of(rows, RUNS).with_columns(pl.Series(_LENGTH, found.sequences, dtype=pl.Float64))
+    return frame_of(rows, RUNS)

@@ -249,9 +249,10 @@ def _stated_strategy(
     if precision is None and "precision" not in stated:
         return None
     dp = run.num_accelerators // math.prod(int(stated.get(axis, 1)) for axis in ("tp", "pp", "cp"))
+    is_pipeline = int(stated.get("pp", 1)) > 1
     usual: dict[str, Any] = {
         "dp": dp,
-        "microbatch_samples": 1 if "pp" in stated else max(1, run.global_batch_samples // max(dp, 1)),
+        "microbatch_samples": 1 if is_pipeline else max(1, run.global_batch_samples // max(dp, 1)),
         "global_batch_samples": run.global_batch_samples,
         "precision": precision,
         "implementation": "eager" if run.is_eager else implementation,

@@ -47,16 +47,13 @@ def unreadable(err: Exception) -> Unused:
     return Unused(kind=column[1] if column else str(err).partition(": no ")[2], words=str(err))
 
 
-def why_not(row: Mapping[str, Any], sequence_tokens: float | None, asked: Asked) -> Unused | None:
-    """Why a row of `runs` is not used for what is asked about; None where it is.
-
-    sequence_tokens: of its samples, where the row states them.
-    """
-    found = (*_of_others(row, sequence_tokens, asked), *_unclear(row, asked))
+def why_not(row: Mapping[str, Any], asked: Asked) -> Unused | None:
+    """Why a row of `runs` is not used for what is asked about; None where it is."""
+    found = (*_of_others(row, asked), *_unclear(row, asked))
     return next(iter(found), None) or _above_peak(row, asked)
 
 
-def _of_others(row: Mapping[str, Any], sequence_tokens: float | None, asked: Asked) -> Iterator[Unused]:
+def _of_others(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
     """That it is of something else than what is asked about: first of all, of another workload."""
     chip, length = row["accelerator"], asked.sequence_tokens
     name = f"of {row['workload'] or 'no workload'} on {chip or 'an accelerator that is not stated'}"
@@ -64,6 +61,7 @@ def _of_others(row: Mapping[str, Any], sequence_tokens: float | None, asked: Ask
         yield Unused(kind="workload", words=f"{name}, not of {asked.workload}")
     if asked.accelerators and chip is not None and chip not in asked.accelerators:
         yield Unused(kind="accelerator", words=f"{name}, not on {' or '.join(asked.accelerators)}")
+    sequence_tokens = row["sequence_tokens"]
     if length is not None and sequence_tokens is not None and sequence_tokens != length:
         stated = format_count(int(sequence_tokens))
         yield Unused(

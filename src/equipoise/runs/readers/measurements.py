@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError, SpecError
@@ -16,6 +17,7 @@ from equipoise.runs.readers.cells import (
     BATCH,
     ENTRY,
     MAX_TEXT,
+    OF_STRATEGY,
     PRECISION,
     SEQUENCE,
     SIZE,
@@ -121,6 +123,8 @@ def read_measurements(
         raise DataError(
             f"{path.name}: no column {SIZE}; found {listed(found.written)}; `--column {SIZE}=NAME` names it"
         )
+    if STRATEGY in filled:
+        kept = _with_plain_ways(kept)
     series = {"workload": workload, "accelerator": accelerator, STRATEGY: strategy, PRECISION: precision}
     for column, wanted in series.items():
         if column in filled:
@@ -136,6 +140,21 @@ def read_measurements(
         why = f"; {STATUS} is {failed}, not success, finished or completed" if kept else ""
         raise DataError(f"{path.name}: no row with a measurement{why}; expected a header and one row per run")
     return _measurements(usable, timed, header, path.name, notes)
+
+
+def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
+    """The rows with a strategy where columns of its parameters state one that changes nothing, as tp=1.
+
+    Next to rows with other values it is a way of its own, but for one accelerator's, which belongs to all.
+    """
+    named = [name for name in OF_STRATEGY if name != "dp" and rows and name in rows[0].cells]
+    varied = [name for name in named if len({row.cells[name].strip() for row in rows} - {""}) > 1]
+    found = []
+    for row in rows:
+        stated = [f"{name}={row.cells[name].strip()}" for name in varied if row.cells[name].strip()]
+        is_plain = not row.cells[STRATEGY].strip() and row.cells[SIZE].strip() != "1"
+        found.append(replace(row, cells={**row.cells, STRATEGY: " ".join(stated)}) if is_plain else row)
+    return found
 
 
 def _expect_one_length(rows: Sequence[TextRow], where: str) -> None:
