@@ -10,12 +10,13 @@ data/combined_advice.json.
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
 from calibrations import advice_document
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 from plans import Planned, kind_of, modelled, planned, published_problem
 from threadpoolctl import threadpool_limits
 from written import write_of_dataset, write_record
@@ -31,7 +32,7 @@ from equipoise.decide.combine import (
     combined_curves,
     combined_record,
 )
-from equipoise.decide.estimators.model import when_published
+from equipoise.decide.estimators.model import at_published_level
 from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates
 from equipoise.errors import EvidenceError, InputError
 from equipoise.intervals import DEVIATE, Interval, log_sd, with_log_sd
@@ -49,7 +50,8 @@ _P90 = 0.9
 class HeldOutTime(Struct, frozen=True, kw_only=True):
     """One held-out result, and what the pooled law and the model say of it.
 
-    jump: its size over the largest known of its group.
+    jump: its size over the largest known of its group. modelled: at the level of the results known of it.
+    alone_s: by the model alone.
     """
 
     kind: ModelKind
@@ -57,6 +59,7 @@ class HeldOutTime(Struct, frozen=True, kw_only=True):
     actual_s: float
     published: Interval
     modelled: Interval
+    alone_s: float
 
 
 def record_of(
@@ -67,9 +70,10 @@ def record_of(
     model: FloatArray = np.array([math.log(each.modelled.value / each.actual_s) for each in found])
     stated = np.array([log_sd(each.published) for each in found])
     by_jump = _by_jump(np.array([each.jump for each in found]), published / stated, model)
+    alone = np.array([math.log(each.alone_s / each.actual_s) for each in found])
     kinds = np.array([each.kind for each in found])
     spread: dict[ModelKind, float] = {
-        name: _rms(model[kinds == name]) for name in ("transformer", "other") if (kinds == name).any()
+        name: _rms(alone[kinds == name]) for name in ("transformer", "other") if (kinds == name).any()
     }
     joint = []
     for each, sd in zip(found, stated, strict=True):
@@ -90,6 +94,7 @@ def record_of(
         published_median=float(np.median(np.abs(np.expm1(published)))),
         published_p90=float(np.quantile(np.abs(np.expm1(published)), _P90)),
         modelled_median=float(np.median(np.abs(np.expm1(model)))),
+        alone_median=float(np.median(np.abs(np.expm1(alone)))),
     )
 
 
@@ -139,28 +144,37 @@ def carried_log_sds(found: Sequence[Planned]) -> tuple[tuple[float, ...], int]:
 
 def _held_out(results: Sequence[HeldOut], scores: Scores) -> Iterator[HeldOutTime]:
     """The held-out results that the model estimates too."""
+    best = best_per_size(scores.entries)
     for each in results:
-        model = _modelled(each, scores)
+        group = (each.round, each.workload, each.accelerator)
+        known = [one for one in best if one.group == group and one.num_accelerators < each.num_accelerators]
+        model = _modelled(each, known, scores)
         if model is not None:
             yield HeldOutTime(
                 kind=kind_of(each.workload),
                 jump=each.jump,
                 actual_s=each.actual_s,
                 published=Interval(value=each.predicted_s, low=each.low_s, high=each.high_s, level=0.9),
-                modelled=model,
+                modelled=model[0],
+                alone_s=model[1],
             )
 
 
-def _modelled(held: HeldOut, scores: Scores) -> Interval | None:
-    """The modelled time at the batch that an answer would choose; None where there is none."""
+def _modelled(held: HeldOut, known: Entries, scores: Scores) -> tuple[Interval, float] | None:
+    """The modelled time at the batch that an answer would choose, at the level of the results known of the
+    group, and alone; None where there is none.
+    """
+    size, results = held.num_accelerators, {each.num_accelerators: each.score_s for each in known}
     try:
         posed = published_problem(held.workload, held.accelerator, scores)
-        found = modelled(posed, [held.num_accelerators])
+        found = modelled(posed, [*results, size])
     except (InputError, EvidenceError):
         return None
-    if found is None or posed.training.budget.samples is None:
+    if found is None or posed.training.budget.samples is None or size not in found.by_size:
         return None
-    return found.by_size[held.num_accelerators].time_s
+    published = _results(results)
+    at_level = at_published_level(found, published, [*results])
+    return at_level.by_size[size].time_s, found.by_size[size].time_s.value
 
 
 class CombinedCurves(Struct, frozen=True, kw_only=True):
@@ -179,9 +193,9 @@ class CombinedCurves(Struct, frozen=True, kw_only=True):
         model = self._modelled(law, known, domain)
         if model is None:
             return pooled_curves(law, known, domain)
-        largest = known[-1].num_accelerators
         published = _published(law, known, domain)
-        estimators = (published, when_published(model, largest))
+        sizes = [each.num_accelerators for each in known]
+        estimators = (published, at_published_level(model, published, sizes))
         found = combined_curves(estimators, domain=domain)
         assert found is not None
         return about_combined(found[0], estimators)
@@ -253,14 +267,24 @@ def _published(law: PooledLaw, known: Entries, domain: Domain) -> Estimates:
         size = each.question.num_accelerators
         spread = combined_record().at(size / largest).published_scale * log_sd(each.time_s)
         by_size[size] = _estimate(each.time_s, spread)
-    for size, score_s in results.items():
-        by_size[size] = _estimate(with_log_sd(score_s, LEAST_LOG_SD), LEAST_LOG_SD)
-    return Estimates(
-        estimator="published",
-        name="published results",
+    submitted = _results(results)
+    by_size |= submitted.by_size
+    return replace(
+        submitted,
         by_size={size: by_size[size] for size in sorted(by_size)},
         grade=dict.fromkeys(by_size, "published"),
         curves=DrawnCurves(time_s=pooled_curves(law, known, domain), domain=domain),
+    )
+
+
+def _results(score_s: Mapping[int, float]) -> Estimates:
+    """Results by size, each as wrong as submissions of one system differ."""
+    found = {size: _estimate(with_log_sd(each, LEAST_LOG_SD), LEAST_LOG_SD) for size, each in score_s.items()}
+    return Estimates(
+        estimator="published",
+        name="published results",
+        by_size=found,
+        grade=dict.fromkeys(found, "published"),
     )
 
 

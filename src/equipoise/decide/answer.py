@@ -61,7 +61,8 @@ def probability_within(amount: Interval, limit: float) -> float:
         return 0.0
     end = amount.low if limit < amount.value else amount.high
     spread = max(abs(math.log(end / amount.value)) / num_sd(amount.level), LEAST_LOG_SD)
-    return NormalDist().cdf(math.log(limit / amount.value) / spread)
+    # Of the smallest limits the ratio itself is zero.
+    return NormalDist().cdf((math.log(limit) - math.log(amount.value)) / spread)
 
 
 def about_fixed(faults: Sequence[str], query: TrainingQuery) -> Sequence[str]:

@@ -17,12 +17,12 @@ from equipoise.decide.answer import Infeasibility, UnfitSize
 from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import (
     NearChip,
+    at_published_level,
     carried_over,
     model_estimates,
     nearest_chips,
     order_bounds,
     transfer_record,
-    when_published,
 )
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
@@ -30,7 +30,7 @@ from equipoise.decide.estimators.published import (
     as_restricted,
     at_users_level,
     carried_by_model,
-    largest_known,
+    known_sizes,
     of_other_nodes,
     published_estimates,
     published_evidence,
@@ -152,10 +152,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
             model,
             num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies),
             software=inputs.query.software,
-            # Submitters chose theirs for the links that they had: slower ones may want another.
-            published_batches={}
-            if _has_slower_links(inputs, system)
-            else _published_batches(inputs, system.accelerator),
+            published_batches=_published_batches(inputs, system),
         )
         if traces:
             traced = checks(traces, start.load, system.cluster, start.model.parameters)
@@ -193,15 +190,19 @@ def _fixed_ranks(choices: Mapping[str, tuple[Value, ...]]) -> int:
     return math.prod(int(each[0]) for each in values if len(each) == 1)
 
 
-def _published_batches(inputs: Inputs, accelerator: str) -> dict[int, int]:
-    """The global batch of the best result of each size, where the training is that of published results."""
+def _published_batches(inputs: Inputs, system: RequestedSystem) -> dict[int, int]:
+    """The global batch of the best result of each size, where the training is that of published results.
+
+    Submitters chose theirs for the links that they had: sizes that slower ones join may want another.
+    """
     query = inputs.query
     is_theirs = inputs.training.budget.is_to_target and query.round is None and inputs.user.runs is None
     if inputs.scores is None or not is_theirs or query.global_batch_samples is not None:
         return {}
-    found = results_at_size(inputs.scores, inputs.training.workload.slug, accelerator)
+    found = results_at_size(inputs.scores, inputs.training.workload.slug, system.accelerator)
     batches = {size: results[0].global_batch_samples for size, results in found.items()}
-    return {size: batch for size, batch in batches.items() if batch is not None}
+    most = _most_on_usual_links(inputs, system)
+    return {size: batch for size, batch in batches.items() if batch is not None and size <= most}
 
 
 def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
@@ -297,13 +298,13 @@ def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...]
     """The estimates of every estimator, the surest kind first; the chip they were carried from."""
     survey, run_fit, near = known.survey, known.run_fit, None
     measured = _measured(inputs, known)
-    modelled = None if survey is None else model_estimates(survey)
+    modelled = None if survey is None else model_estimates(_with_open_batches(survey))
     submitted: Estimates | None = None
     if known.published is not None:
         submitted, modelled, near = _submitted(inputs, known, known.published, modelled)
-        if near is not None and modelled is not None:
+        if near is not None and modelled is not None and run_fit is None:
             # The model carried them over: its own times would count it twice.
-            modelled = replace(modelled, is_reference=run_fit is None)
+            modelled = replace(modelled, references=frozenset(modelled.by_size))
     # Ratios of its times may carry published ones; they are of another amount of work.
     if inputs.training.budget.samples is None:
         modelled = None
@@ -334,22 +335,36 @@ def _submitted(
     found, near, system = published_estimates(published), None, known.system
     restricted = _restricted_by(inputs, system)
     survey = _also_known(inputs, known, system.accelerator)
-    free = None if survey is None else _free_estimates(inputs, system, survey)
+    usual = None if survey is None else _free_survey(inputs, system, survey)
+    free = None if usual is None else model_estimates(_with_open_batches(usual))
     if found is not None and survey is not None and inputs.training.global_batch_samples is not None:
         found = _where_trainable(found, survey)
-    if survey is None or modelled is None or free is None:
+    if survey is None or modelled is None or usual is None or free is None:
         # Whether a fixed strategy runs, let alone how fast, is not known.
         if found is not None and restricted == _DESCRIBED:
             return of_other_nodes(found), modelled, None
         return None if restricted else found, modelled, None
+    own = model_estimates(_with_open_batches(survey)) if restricted else free
+    assert own is not None  # it has the sizes of `modelled`
+    by_law: set[int] = set()
     if found is not None:
-        largest = largest_known(published)
-        modelled = modelled if largest is None else when_published(modelled, largest)
+        by_law = {*found.by_size}
         found = carried_by_model(found, free)
     else:
         found, near = _transferred(inputs, known)
     if found is not None and restricted:
-        found = as_restricted(found, restricted=modelled, free=free, by=restricted)
+        # With the batch of the best result where there is one: those who are restricted may keep it.
+        alone, others = model_estimates(survey), model_estimates(usual)
+        assert alone is not None  # as `own`, `free`
+        assert others is not None
+        found = as_restricted(found, restricted=alone, free=others, by=restricted)
+    if found is not None and near is None:
+        at_level = at_published_level(own, found, known_sizes(published)).by_size
+        modelled = replace(
+            modelled,
+            by_size={size: at_level[size] for size in modelled.by_size},
+            references=frozenset(found.by_size) - by_law,
+        )
     return found, modelled, near
 
 
@@ -362,11 +377,30 @@ def _also_known(inputs: Inputs, known: Assessment, accelerator: str) -> Survey |
     return SURVEYS.surveyed(known.survey.problem, {*tried, *_nearest_known(tried, sizes)})
 
 
+def _free_survey(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Survey:
+    """A survey, without what is restricted."""
+    return _unrestricted(inputs, system, survey) if _restricted_by(inputs, system) else survey
+
+
 def _free_estimates(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Estimates | None:
-    """The model's estimates of the sizes of a survey, without what is restricted."""
-    if _restricted_by(inputs, system):
-        return _unrestricted_estimates(inputs, system, survey)
-    return model_estimates(survey)
+    """The model's estimates of a survey's sizes without what is restricted, at batches that it chooses."""
+    return model_estimates(_with_open_batches(_free_survey(inputs, system, survey)))
+
+
+def _with_open_batches(survey: Survey) -> Survey:
+    """A survey in which sizes with published results are free in their batch, as all others are.
+
+    Of the ratio of the times of two sizes nothing is then left but what the sizes do: a submitter's batch may
+    be far from what the model would choose.
+    """
+    stated = {each.num_accelerators for each in survey.sizes} & {*survey.problem.published_batches}
+    if not stated:
+        return survey
+    opened = SURVEYS.surveyed(replace(survey.problem, published_batches={}), stated)
+    kept = (each for each in survey.sizes if each.num_accelerators not in stated)
+    return replace(
+        survey, sizes=tuple(sorted((*kept, *opened.sizes), key=lambda each: each.num_accelerators))
+    )
 
 
 def _restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
@@ -379,12 +413,14 @@ def _restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
         "stated software": _states_software(query),
         "power limit": query.power_cap_w is not None and usual.accelerator != system.cluster.accelerator,
         "oversubscribed network": query.oversubscription is not None,
-        "stated node": query.node_size is not None or query.topology is not None,
+        "stated node": bool({*system.node} - _OF_NETWORK),
         _DESCRIBED: _is_described_slower(inputs, system),
     }
     return " and ".join(name for name, restricts in restrictions.items() if restricts)
 
 
+# Facts of the network between nodes, not of a node.
+_OF_NETWORK: Final = frozenset({"oversubscription", "leaf_nodes"})
 # What restricts a system that is described with less than submitters of its accelerator usually have.
 _DESCRIBED: Final = "network and node as described"
 
@@ -400,16 +436,18 @@ def _is_described_slower(inputs: Inputs, system: RequestedSystem) -> bool:
     )
 
 
-def _has_slower_links(inputs: Inputs, system: RequestedSystem) -> bool:
-    """Whether nodes are smaller, or links slower, than those in which its accelerator is usually sold."""
+def _most_on_usual_links(inputs: Inputs, system: RequestedSystem) -> float:
+    """How many are joined by links no slower than those with which the accelerator is usually sold."""
     own, usual = system.cluster, inputs.catalogue.cluster(system.accelerator)
     assert own is not None
-    return (
+    if own.intra.byte_per_s < usual.intra.byte_per_s:
+        return 1
+    is_slower = (
         own.node_size < usual.node_size
         or own.inter.byte_per_s < usual.inter.byte_per_s
-        or own.intra.byte_per_s < usual.intra.byte_per_s
         or own.oversubscription > usual.oversubscription
     )
+    return own.node_size if is_slower else math.inf
 
 
 def _states_software(query: TrainingQuery) -> bool:
@@ -425,11 +463,10 @@ def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
     if _is_described_slower(inputs, system):
         # Its hosts feed samples as they are: submitters had no others.
         return replace(inputs.catalogue.cluster(system.accelerator), num_cores=usual.num_cores)
-    has_stated_node = query.node_size is not None or query.topology is not None
-    if query.power_cap_w is None and query.oversubscription is None and not has_stated_node:
-        return system.cluster
-    if has_stated_node:
+    if {*system.node} - _OF_NETWORK:
         return usual
+    if query.power_cap_w is None and query.oversubscription is None:
+        return system.cluster
     return replace(
         system.cluster,
         accelerator=usual.accelerator,
@@ -439,15 +476,15 @@ def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
 
 
 def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:
-    """The sizes with results from which the model carries times to the ends of those tried, and beyond.
+    """The sizes with results from which the model carries times to those tried.
 
     Whatever else is asked about, a time is then carried from the same size.
     """
-    return {min(known, key=lambda each: abs(math.log2(each / end))) for end in (tried[0], tried[-1]) if known}
+    return {min(known, key=lambda each: abs(math.log2(each / size))) for size in tried if known}
 
 
-def _unrestricted_estimates(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Estimates | None:
-    """The model's estimates without what is restricted, for the sizes and with the model of a survey."""
+def _unrestricted(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Survey:
+    """The sizes of a survey, searched with its model without what is restricted."""
     start, cluster = survey.problem, _unrestricted_cluster(inputs, system)
     model = start.model
     if _states_software(inputs.query) and not start.has_own_steps:
@@ -455,9 +492,9 @@ def _unrestricted_estimates(inputs: Inputs, system: RequestedSystem, survey: Sur
     found = replace(
         problem(inputs.unrestricted or inputs.training, cluster, model, num_best=1),
         has_own_steps=start.has_own_steps,
-        published_batches=_published_batches(inputs, system.accelerator),
+        published_batches=start.published_batches,
     )
-    return model_estimates(SURVEYS.surveyed(found, [each.num_accelerators for each in survey.sizes]))
+    return SURVEYS.surveyed(found, [each.num_accelerators for each in survey.sizes])
 
 
 def _where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
@@ -554,7 +591,6 @@ def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates
             _model_for(inputs, near.chip),
             num_best=1,
             software=inputs.query.software,
-            published_batches=_published_batches(inputs, near.chip.slug),
         )
         there_s = {
             each.num_accelerators: each.best.work_s.value
@@ -582,10 +618,9 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     if inputs.scores is None or "published" not in kinds or "measured" in kinds or inputs.query.round:
         return {}
     slug, own = inputs.training.workload.slug, known.cluster.accelerator
-    free = fixed = next((each for each in known.estimates if each.estimator == "model"), None)
-    restricts = bool(_restricted_by(inputs, known.system))
-    if restricts:
-        free = None if survey is None else _unrestricted_estimates(inputs, known.system, survey)
+    survey = survey if "model" in kinds else None
+    usual = None if survey is None else _free_survey(inputs, known.system, survey)
+    free = None if usual is None else model_estimates(_with_open_batches(usual))
     modelled_s = _seconds(free)
     others = []
     for name in accelerators_of(inputs.scores.of(slug)):
@@ -608,9 +643,13 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
         if found is not None:
             others.append((nodes, found))
     bounds = order_bounds(known.cluster, others, has_results=near is None, modelled_s=modelled_s)
-    if not restricts:
+    if not _restricted_by(inputs, known.system):
         return bounds
-    ratios = {} if fixed is None or free is None else time_ratios(restricted=fixed, free=free)
+    alone = None if survey is None else model_estimates(survey)
+    others_free = None if usual is None else model_estimates(usual)
+    ratios = {}
+    if alone is not None and others_free is not None:
+        ratios = time_ratios(restricted=alone, free=others_free)
     return {
         size: tuple(replace(each, time_s=ratios[size] * each.time_s) for each in of_size)
         for size, of_size in bounds.items()

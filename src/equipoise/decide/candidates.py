@@ -129,7 +129,7 @@ def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
     carried over from that chip.
     """
     known = [each for each in assessment.estimates if size in each.by_size]
-    counted = [each for each in known if not each.is_reference] or known
+    counted = [each for each in known if size not in each.references] or known
     there = [each.by_size[size] for each in counted]
     combined = combine(
         [each.time_s for each in there],

@@ -67,9 +67,9 @@ class DrawnCurves(Struct, frozen=True, kw_only=True):
 class Estimates(Struct, frozen=True, kw_only=True):
     """All estimates by one estimator of one system: by size, where it has one.
 
-    name: as a sentence names it. curves: None where it has none. is_reference: shown for comparison, without
-    weight where others estimate the same size, whose estimates it is part of. grade: of the evidence behind
-    it, by size.
+    name: as a sentence names it. curves: None where it has none. references: sizes whose estimate is shown
+    for comparison, without weight where others estimate them, whose estimates it is part of. grade: of the
+    evidence behind it, by size.
     """
 
     estimator: EstimatorName
@@ -78,7 +78,12 @@ class Estimates(Struct, frozen=True, kw_only=True):
     grade: Mapping[int, Grade]
     sources: tuple[EvidenceSource, ...] = ()
     curves: DrawnCurves | None = None
-    is_reference: bool = False
+    references: frozenset[int] = frozenset()
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether all of its estimates are shown for comparison alone."""
+        return self.by_size.keys() <= self.references
 
 
 class SizeCurve(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ Also results of the nearest chip for one that has none, carried over by the mode
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Literal, TypeAlias, get_args
 
@@ -365,18 +365,28 @@ def usual_precision_ratio(known: Problem, chosen: Strategy) -> float:
     return float(usual_s / own_s)
 
 
-def when_published(model: Estimates, largest_published: float) -> Estimates:
-    """The model's estimates where results are published too: as wrong as it was so far beyond them.
+def at_published_level(model: Estimates, published: Estimates, sizes: Collection[int]) -> Estimates:
+    """The model's estimates at the level of published results: times what the nearest took over its own.
 
-    Source: data/combined.json, by jump; between and below the sizes published as up to twice the largest.
+    sizes: with results. As wrong as such times were so many times beyond the largest result; as they are
+    where no size has both.
+    Source: data/combined.json; docs/experiments/0058.
     """
-    return replace(
-        model,
-        by_size={
-            size: replace(each, log_sd=combined_record().at(size / largest_published).modelled_log_sd)
-            for size, each in model.by_size.items()
-        },
-    )
+    shared = sorted({*sizes} & {*published.by_size} & {*model.by_size})
+    if not shared:
+        return model
+    found = {}
+    for size, each in model.by_size.items():
+        nearest = min(shared, key=lambda known: abs(math.log2(known / size)))
+        level = published.by_size[nearest].time_s.value / model.by_size[nearest].time_s.value
+        spread = combined_record().at(max(size / nearest, nearest / size)).modelled_log_sd
+        found[size] = replace(
+            each,
+            name=f"{each.name}, at the level of the results at {format_count(nearest)}",
+            time_s=with_log_sd(level * each.time_s.value, spread),
+            log_sd=spread,
+        )
+    return replace(model, by_size=found)
 
 
 def _log_sd(survey: Survey, found: SizeSearch) -> float:

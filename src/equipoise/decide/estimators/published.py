@@ -7,7 +7,8 @@ the pooled law, beyond those by the model's ratio; a chip without any, from the 
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -154,6 +155,8 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
                 why=_carried_why(each),
             )
             grade[size] = "measured" if is_users else "carried"
+    for size, times_s in _own_times_s(curve).items():
+        found[size] = replace(found[size], **_of_runs(times_s))
     for size, results in evidence.at_size.items():
         found[size] = _submitted(results, size)
         grade[size] = "published"
@@ -363,6 +366,28 @@ def _submitted(results: Sequence[PublishedResult], size: int) -> Estimate:
     )
 
 
+def _own_times_s(curve: TimeCurve | None) -> dict[int, list[float]]:
+    """Times of the user's own trainings by size, of sizes asked about."""
+    asked = () if curve is None else [each.num_accelerators for each in curve.predictions if each.record]
+    found: dict[int, list[float]] = {}
+    for each in () if curve is None else curve.evidence:
+        size = each.num_accelerators
+        if each.kind == "measured" and size is not None and size in asked and each.time_s is not None:
+            found.setdefault(size, []).append(each.time_s)
+    return found
+
+
+def _of_runs(times_s: Sequence[float]) -> dict[str, Any]:
+    """What an estimate of a size states where the user's trainings ran there: they are the evidence."""
+    runs = f"the median of {len(times_s)} trainings" if len(times_s) > 1 else "your training"
+    return {
+        "name": "your trainings",
+        "time_s": with_log_sd(median(times_s), LEAST_LOG_SD),
+        "log_sd": LEAST_LOG_SD,
+        "why": f"{runs} on as many; repetitions differ by {format_percent(LEAST_LOG_SD)}",
+    }
+
+
 def _asked_domain(known: Domain, most: float) -> Domain:
     """The sizes with results and those asked about up to FARTHEST times beyond.
 
@@ -381,6 +406,13 @@ def _largest(evidence: PublishedEvidence, curve: TimeCurve) -> float:
 def largest_known(evidence: PublishedEvidence) -> float | None:
     """The largest size with a result; None without a curve."""
     return None if evidence.curve is None else _largest(evidence, evidence.curve)
+
+
+def known_sizes(evidence: PublishedEvidence) -> tuple[int, ...]:
+    """The sizes with a result, of submitters or of the user's own trainings, ascending."""
+    own = () if evidence.curve is None else evidence.curve.evidence
+    timed = (each.num_accelerators for each in own if each.is_same_group)
+    return tuple(sorted({*evidence.at_size, *(each for each in timed if each is not None)}))
 
 
 def _carried_why(each: PredictedTime) -> str:

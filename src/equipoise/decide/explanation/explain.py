@@ -498,11 +498,12 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[str]:
     """
     without = [each.system.title for each in compared if each.estimates and not _results_s(each)]
     for each in compared if without else ():
-        modelled = next((one.by_size for one in each.estimates if one.estimator == "model"), {})
+        results_s = _results_s(each)
+        searched = () if each.survey is None else each.survey.at(results_s)
         ratios = [
-            best_s / modelled[size].time_s.value
-            for size, best_s in _results_s(each).items()
-            if size in modelled
+            results_s[one.num_accelerators] / one.best.work_s.value
+            for one in searched
+            if one.best is not None
         ]
         if ratios and min(ratios) >= _SLOW:
             yield (
