@@ -26,7 +26,7 @@ from equipoise.runs.readers.cells import (
     count,
     is_success,
 )
-from equipoise.runs.readers.exports import MODEL, exported
+from equipoise.runs.readers.exports import MODEL, campaign_of, exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
 from equipoise.runs.sources.gate import ReadLimits
 from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
@@ -384,7 +384,7 @@ def runs_of_file(
     if not exports.rows:
         why = f"; {len(exports.unfinished)} left out: {exports.unfinished[0]}" if exports.unfinished else ""
         raise DataError(f"{path.name}: no run{why}; expected a header and one row per finished run")
-    campaign = path.name.removesuffix(path.suffix) or path.name
+    campaign = campaign_of(path)
     rows, refused = [], []
     for number, cells in enumerate(exports.rows, 1):
         try:
@@ -420,7 +420,7 @@ def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -
     sequence_tokens = amount(row, SEQUENCE) if row.cells.get(SEQUENCE, "").strip() else None
     facts |= {name: row.cells.get(name, "").strip() or None for name in _TEXTS}
     facts |= {
-        "run_id": f"{campaign}/{number}",
+        "run_id": row.run_id,
         "origin": ORIGIN,
         "campaign": campaign,
         SIZE: size,

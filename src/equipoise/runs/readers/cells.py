@@ -65,13 +65,14 @@ class TextRow(Struct, frozen=True, kw_only=True):
     """One data row: where it stands, in words, and its cells by column.
 
     theirs: the file's names of columns that go by another here, for messages. fault: why its cells cannot be
-    told apart; None where they can.
+    told apart; None where they can. run_id: of the run, as the table of runs has it once it is ingested.
     """
 
     place: str
     cells: Mapping[str, str]
     theirs: Mapping[str, str] = {}
     fault: str | None = None
+    run_id: str = ""
 
     def refusal(self, column: str, expected: str) -> DataError:
         """The error for a cell."""

@@ -61,6 +61,8 @@ _STATE = "state"
 # Columns that may say what a row trained, where none is called `workload`.
 MODEL = "model"
 _MODELS = (MODEL, "model_name")
+# What a table of runs that was written here has, and no other: its rows are named.
+_OF_TABLE = ("run_id", "origin", "campaign")
 _DURATION = "duration"
 _LINE_BYTES = 64 * 1024
 _EXTRAP_EXPECTED = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
@@ -87,8 +89,13 @@ class Exported(Struct, frozen=True, kw_only=True):
         return [self.theirs.get(each, each) for each in self.header]
 
 
+def campaign_of(path: Path) -> str:
+    """What the runs of a file are named after."""
+    return path.name.removesuffix(path.suffix) or path.name
+
+
 def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
-    """The rows of a file, each under our names.
+    """The rows of a file, each under our names and with the name of its run.
 
     columns: our name -> theirs, for columns whose names are not known here.
     Raises DataError naming the file and row, what was found and what was expected.
@@ -101,7 +108,21 @@ def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
             + (right or f"time_to_train_s, step_s, samples_per_s, tokens_per_s or one of {', '.join(NAMED)}")
         )
     aliases = (each for known in (_ALIASES, _TIMES) for names in known.values() for each in names)
-    text = text_of(path, also=(*stated.values(), *aliases, *_MODELS, _STATE))
+    text = text_of(path, also=(*stated.values(), *aliases, *_MODELS, _STATE, *_OF_TABLE))
+    return _named(_read(text, stated, path), campaign_of(path))
+
+
+def _named(found: Exported, campaign: str) -> Exported:
+    """The rows with the names of their runs: `campaign/number`, or those that a table written here states."""
+    names = [f"{campaign}/{number}" for number, _ in enumerate(found.rows, 1)]
+    if {*_OF_TABLE} <= {*found.header}:
+        stated = [row.cells[_OF_TABLE[0]].strip() for row in found.rows]
+        names = stated if len({*stated} - {""}) == len(stated) else names
+    rows = [replace(row, run_id=name) for row, name in zip(found.rows, names, strict=True)]
+    return replace(found, rows=tuple(rows))
+
+
+def _read(text: str, stated: Mapping[str, str], path: Path) -> Exported:
     if _is_json_list(text):
         raise DataError(
             f"{path.name}: one JSON list; expected one object a line (`jq -c '.[]' FILE` writes them), or CSV"

@@ -4,7 +4,7 @@ Units are read from the column's name. Nothing is guessed: what cannot be read i
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +61,8 @@ class Measurements(Struct, frozen=True, kw_only=True):
 
     where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a training.
     num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels; runs of one label share a session; None
-    where the file has none. global_batch_samples: (n_runs,), NaN where unstated.
+    where the file has none. global_batch_samples: (n_runs,), NaN where unstated. run_ids: (n_runs,), as the
+    table of runs has them. strategy: of all that ran on several accelerators; None where unstated or several.
     notes: what was assumed or left out.
     """
 
@@ -72,7 +73,21 @@ class Measurements(Struct, frozen=True, kw_only=True):
     time_s: NDArray[np.float64]
     entry: tuple[str, ...] | None
     global_batch_samples: NDArray[np.float64]
+    run_ids: tuple[str, ...]
+    strategy: str | None
     notes: tuple[str, ...]
+
+    @property
+    def common_batch_samples(self) -> int | None:
+        """The global batch that every run states; None where some state another or none."""
+        batches = {*self.global_batch_samples.tolist()}
+        batch = batches.pop() if len(batches) == 1 else math.nan
+        return int(batch) if batch.is_integer() else None
+
+    def runs_nearest(self, num_accelerators: int) -> tuple[str, ...]:
+        """The names of all runs, those of the nearest size first."""
+        distance = np.abs(np.log2(self.num_accelerators / num_accelerators))
+        return tuple(self.run_ids[each] for each in np.argsort(distance, kind="stable"))
 
 
 class _Timed(Struct, frozen=True, kw_only=True):
@@ -194,8 +209,19 @@ def _measurements(
         time_s=time_s,
         entry=None if label is None else tuple(row.cells[label][:MAX_TEXT] for row in rows),
         global_batch_samples=batch,
+        run_ids=tuple(row.run_id for row in rows),
+        strategy=common_strategy((count(row, SIZE), row.cells.get(STRATEGY)) for row in rows),
         notes=tuple(notes),
     )
+
+
+def common_strategy(runs: Iterable[tuple[int, str | None]]) -> str | None:
+    """The strategy of runs, each with its number of accelerators; None where they state none or several.
+
+    Runs on one accelerator belong to every strategy.
+    """
+    stated = {(strategy or "").strip() for size, strategy in runs if size > 1}
+    return stated.pop() or None if len(stated) == 1 else None
 
 
 def _batch(row: TextRow) -> float:
