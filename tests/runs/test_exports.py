@@ -401,3 +401,22 @@ def test_an_import_keeps_what_a_run_of_slurm_ended_as(tmp_path):
     path.write_text("JobID,num_gpus,time_h,State\n1,8,10,COMPLETED\n2,16,5,TIMEOUT\n3,16,6,CANCELLED by 0\n")
     statuses = import_runs([path], columns={}, constants={}).runs["status"].to_list()
     assert statuses == ["success", "timeout", "cancelled by 0"]
+
+
+def test_rows_of_the_tables_have_the_rates_that_a_prediction_takes(tmp_path):
+    """64 samples in half a second are 128 a second; a row whose columns are far apart is refused by its place."""
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "gpus,step_s,samples_per_s,tokens_per_s,global_batch_size,seq_len\n"
+        "1,0.5,,,64,1000\n2,0.4,160,,64,1000\n4,0.3,,200000,64,1000\n8,0.3,900,,64,1000\n"
+    )
+    found = import_runs([path], columns={}, constants={})
+    assert found.runs["samples_per_s"].to_list() == pytest.approx([128, 160, 200])
+    assert found.runs["run_id"].to_list() == ["mine/1", "mine/2", "mine/3"]
+    refused = found.rejected.kinds["unreadable_row"]
+    assert refused.count == 1
+    assert re.search(r"row 4.*213\.3.*step_s.*900.*samples_per_s|row 4.*900.*213\.3", refused.first.detail)
+    with pytest.raises(DataError, match="row 4"):
+        read_measurements(path)
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]))
+    assert read_measurements(path).time_s.tolist() == pytest.approx([1e6 / 128, 1e6 / 160, 1e6 / 200])

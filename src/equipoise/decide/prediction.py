@@ -163,11 +163,6 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
     """The laws fitted to the user's measurements alone."""
     data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
     notes = list(own.notes)
-    if (
-        query.global_batch_samples is not None
-        and (own.global_batch_samples != query.global_batch_samples).any()
-    ):
-        notes.append("--global-batch was not used: scaling laws of your times do not depend on the batch.")
     if query.workload and not own.is_time_to_train:
         notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
     sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.doublings

@@ -24,7 +24,9 @@ from equipoise.runs.readers.cells import (
     TextRow,
     amount,
     count,
+    expect_one_rate,
     is_success,
+    rate_of,
 )
 from equipoise.runs.readers.exports import MODEL, campaign_of, exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
@@ -443,22 +445,20 @@ def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> di
         name = next(iter(timed))
         raise DataError(f"{row.place}, column {row.theirs.get(name, name)}: empty; expected a number")
     found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     lacking = ""
-    for name, unit in filled.items():
-        value = amount(row, name)
-        if unit[3] == "tokens":
-            if sequence_tokens is None:
-                lacking = f"{name} without {SEQUENCE}"
-            else:
-                found.setdefault("samples_per_s", value / UNIT_S[unit[4]] / sequence_tokens)
-        elif unit[3]:
-            found["samples_per_s"] = value / UNIT_S[unit[4]]
-        elif unit[1] == "time_to_train":
-            found["time_to_train_s"] = value * UNIT_S[unit[2]]
-        elif batch is None:
-            lacking = f"{name} without {BATCH}"
+    # In this order: what is measured in samples, in tokens, or neither.
+    for name, unit in sorted(filled.items(), key=lambda each: each[1][3] or "z"):
+        if unit[1] == "time_to_train":
+            found["time_to_train_s"] = amount(row, name) * UNIT_S[unit[2]]
+            continue
+        rate = rate_of(row, name, batch_samples=batch, sequence_tokens=sequence_tokens)
+        if rate is None:
+            lacking = f"{name} without {SEQUENCE if unit[3] else BATCH}"
         else:
-            found.setdefault("samples_per_s", batch / (value * UNIT_S[unit[2]]))
+            rates[name] = rate
+            found.setdefault("samples_per_s", rate)
+    expect_one_rate(row, rates)
     if not found:
         raise DataError(
             f"{row.place}: {lacking or 'no time'}; expected a column time_to_train_s, samples_per_s, step_s "

@@ -248,11 +248,17 @@ MAX_COUNT = 1_000_000_000
 _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
+def amount_of(text: str) -> float:
+    """A text as a finite number above 0; NaN for anything else."""
+    text = text.strip()
+    value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
+    return value if 0.0 < value < math.inf else math.nan
+
+
 def amount(row: TextRow, column: str) -> float:
     """A cell as a number above 0. Raises DataError for anything else."""
-    text = row.cells[column].strip()
-    value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
-    if not 0.0 < value < math.inf:
+    value = amount_of(row.cells[column])
+    if math.isnan(value):
         raise row.refusal(column, "a finite number above 0, with a decimal point")
     return value
 
@@ -263,3 +269,36 @@ def count(row: TextRow, column: str) -> int:
     if not value.is_integer() or value > MAX_COUNT:
         raise row.refusal(column, f"a whole number from 1 to {MAX_COUNT:,}")
     return int(value)
+
+
+# Of one row; more is no rounding, and no pause between steps either.
+_MOST_APART = 1.1
+
+
+def rate_of(
+    row: TextRow, column: str, *, batch_samples: float | None, sequence_tokens: float | None
+) -> float | None:
+    """Samples per second by a column of steps, samples or tokens.
+
+    None where the row does not state what converts it, a batch or the tokens of a sample. Raises DataError
+    for a cell that is no amount.
+    """
+    unit = TIMED.fullmatch(column)
+    assert unit is not None, column
+    value = amount(row, column)
+    if unit[3] is None:
+        return None if batch_samples is None else batch_samples / (value * UNIT_S[unit[2]])
+    per_s = value / UNIT_S[unit[4]]
+    if unit[3] == "samples":
+        return per_s
+    return None if sequence_tokens is None else per_s / sequence_tokens
+
+
+def expect_one_rate(row: TextRow, rates: Mapping[str, float]) -> None:
+    """Raises DataError where columns of a row contradict each other. rates: samples per second by each."""
+    if rates and max(rates.values()) > _MOST_APART * min(rates.values()):
+        held = " and ".join(f"{value:.4g} by {row.theirs.get(name, name)}" for name, value in rates.items())
+        raise DataError(
+            f"{row.place}: its columns contradict each other, in samples per second: {held}; correct one, or "
+            "leave it out"
+        )

@@ -31,6 +31,7 @@ from equipoise.runs.readers.cells import (
     STRATEGY,
     TIMED,
     TextRow,
+    amount_of,
     column_name,
     echo,
     is_status,
@@ -322,11 +323,9 @@ def _of_all(found: Exported) -> Exported:
 
 
 def _product(rate: str, size: str) -> str:
-    """A rate times a number of accelerators, as cells have them; the rate where either is no number."""
-    try:
-        return repr(float(rate) * float(size)) if rate.strip() else rate
-    except ValueError:
-        return rate
+    """A rate times a number of accelerators, as cells have them; the rate where either is no amount."""
+    product = amount_of(rate) * amount_of(size)
+    return repr(product) if math.isfinite(product) else rate
 
 
 def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
