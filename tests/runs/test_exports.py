@@ -12,7 +12,7 @@ import pytest
 
 from equipoise.errors import DataError, UsageError
 from equipoise.runs import embedded
-from equipoise.runs.ingest import import_runs
+from equipoise.runs.ingest import import_runs, ingest
 from equipoise.runs.readers.exports import columns_of, exported
 from equipoise.runs.readers.measurements import read_measurements
 from equipoise.runs.store import WRITERS
@@ -420,3 +420,46 @@ def test_rows_of_the_tables_have_the_rates_that_a_prediction_takes(tmp_path):
         read_measurements(path)
     path.write_text("\n".join(path.read_text().splitlines()[:-1]))
     assert read_measurements(path).time_s.tolist() == pytest.approx([1e6 / 128, 1e6 / 160, 1e6 / 200])
+
+
+TIMES = "gpus,time_h\n1,10\n2,5.2\n"
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Two folders, each with a file of the same name."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "runs.csv").write_text(TIMES)
+    return tmp_path
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(folders):
+    found = ingest([folders / "one" / "runs.csv", folders / "two" / "runs.csv"], into=folders / "kept")
+    names = [f"{folder}/runs.csv/{number}" for folder in ("one", "two") for number in (1, 2)]
+    assert found.runs["run_id"].to_list() == names
+    assert read_measurements(folders / "kept").run_ids == tuple(names)
+    with pytest.raises(UsageError, match="twice"):
+        ingest([folders / "one" / "runs.csv", folders / "two" / ".." / "one" / "runs.csv"])
+
+
+def test_a_run_that_two_exports_state_is_refused_by_their_names(folders):
+    kept = ingest(folders / "one" / "runs.csv").runs
+    for name in ("one", "two"):
+        kept.write_csv(folders / name / "same.csv")
+    with pytest.raises(DataError, match=r"two/same\.csv.*'runs/1'.*one/same\.csv"):
+        ingest([folders / "one" / "same.csv", folders / "two" / "same.csv"], into=folders / "kept")
+    assert not (folders / "kept").exists()
+
+
+def test_a_folder_of_exports_is_read_as_its_files_are(folders):
+    assert ingest(folders / "one").runs["run_id"].to_list() == ["runs/1", "runs/2"]
+    (folders / "one" / "result_0.txt").touch()
+    assert not len(ingest(folders / "one").runs)  # a folder of logs, with a table besides
+
+
+def test_a_list_of_json_is_refused_with_what_makes_lines_of_it(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(' [\n {"gpus": 8, "time_h": 1}]')
+    with pytest.raises(DataError, match="jq"):
+        ingest(path)

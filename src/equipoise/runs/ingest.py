@@ -107,9 +107,9 @@ def ingest(
     Raises DataError when a path cannot be opened. Bad content never raises: it is counted in the report.
     """
     named = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    if are_exports(named):
+    if exports := exports_of(named):
         folder = None if into is None else Path(into)
-        return import_runs(named, columns={}, constants={}, into=folder, catalogue=catalogue)
+        return import_runs(exports, columns={}, constants={}, into=folder, catalogue=catalogue)
     works = [work for path in named for work in _works(path, limits or ReadLimits())]
     results = _parsed(works, progress, num_workers or _num_cores())
     readings, rejected = _assembled(works, results, catalogue or shipped())
@@ -275,6 +275,9 @@ def _merged(results: Sequence[ShareResult], reader: str) -> dict[str, Any]:
 
 
 SUFFIXES = frozenset({".csv", ".tsv", ".parquet", ".jsonl", ".extra-p"})
+_TABLES = frozenset({".csv", ".tsv"})  # that a folder may hold
+_OF_LOGS = frozenset({".txt", ".log", *ARCHIVE_SUFFIXES})
+_JSON, _HEAD_BYTES = ".json", 1024
 ORIGIN = "imported"
 # A score is the official time to a stated target.
 NO_SCORE = "imported runs; no official score"
@@ -283,15 +286,36 @@ _EDITS = {"workload": workload.EDIT, "accelerator": hardware.EDIT}
 _TEXTS = ("system", "submitter", PRECISION, "framework", STRATEGY)
 
 
-def are_exports(paths: Sequence[Path]) -> bool:
-    """Whether files are exports of trackers, by their names. Raises UsageError where only some are."""
-    exports = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
-    if exports and len(exports) < len(paths):
-        num_others = len(paths) - len(exports)
+def exports_of(paths: Sequence[Path]) -> list[Path]:
+    """The exports of trackers that paths name, by their names; none where none does.
+
+    Raises UsageError where only some are exports.
+    """
+    found = [_exports_at(path) for path in paths]
+    exports = [path for some in found for path in some]
+    if exports and not all(found):
+        num_others = sum(not some for some in found)
         raise UsageError(
             f"{exports[0].name} is an export, {num_others} others are not; ingest them separately"
         )
-    return bool(exports)
+    return exports
+
+
+def _exports_at(path: Path) -> list[Path]:
+    """The export at a path, or those in a folder that has nothing else to read, such as logs and folders."""
+    if path.is_dir():
+        inside = sorted(path.iterdir())
+        is_of_logs = any(each.is_dir() or each.suffix.lower() in _OF_LOGS for each in inside)
+        return [] if is_of_logs else [each for each in inside if each.suffix.lower() in _TABLES]
+    suffix = path.suffix.lower()
+    # Of other JSON a list of rows alone, which is refused in words: a system's description is one object.
+    is_export = suffix in SUFFIXES or (suffix == _JSON and path.is_file() and _begins_as_list(path))
+    return [path] if is_export and path.is_file() else []
+
+
+def _begins_as_list(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES).lstrip().startswith(b"[")
 
 
 def import_runs(
@@ -316,8 +340,10 @@ def import_runs(
     rejected = Tally()
     refused: list[DataError] = []
     num_unfinished = 0
-    for path in paths:
-        found = runs_of_file(path, columns=columns, constants=constants, catalogue=known)
+    files: dict[str, Path] = {}
+    for path, campaign in zip(paths, _campaigns(paths), strict=True):
+        found = runs_of_file(path, columns=columns, constants=constants, catalogue=known, campaign=campaign)
+        _expect_new(found.rows, path, files)
         runs += found.rows
         refused += found.refused
         num_unfinished += len(found.unfinished)
@@ -340,6 +366,37 @@ def import_runs(
         rejected=rejected,
         unknown_names=_unknown(runs, known),
     )
+
+
+def _campaigns(paths: Sequence[Path]) -> list[str]:
+    """What the runs of each file are named after: the file, with the folders it takes to tell files apart.
+
+    Raises UsageError for a file that is given twice.
+    """
+    resolved = [path.resolve() for path in paths]
+    twice = next((path for path, count in Counter(resolved).items() if count > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice}: given twice; name each file once")
+    named = [campaign_of(path) for path in paths]
+    depth = 1
+    while len({*named}) < len(named):
+        named = ["/".join(path.parts[-depth:]) for path in resolved]
+        depth += 1
+    return named
+
+
+def _expect_new(rows: Sequence[Row], path: Path, files: dict[str, Path]) -> None:
+    """Raises DataError where a file states a run of another, as exports of one folder do.
+
+    files: by run id, of the files before; those of this one are added.
+    """
+    for row in rows:
+        file = files.setdefault(row["run_id"], path)
+        if file != path:
+            raise DataError(
+                f"{path} states the run {row['run_id']!r}, which {file} has too; expected each once: leave "
+                "one of the files out"
+            )
 
 
 class Unstated(Struct, frozen=True, kw_only=True):
@@ -375,24 +432,24 @@ def runs_of_file(
     catalogue: Catalogue | None = None,
     unstated: Unstated = NOTHING,
     asked: Sequence[str] = (),
+    campaign: str | None = None,
 ) -> FileRuns:
     """The runs of one exported file; columns, constants and catalogue are as in `import_runs`.
 
     unstated: what rows are taken to be of that do not state it. asked: slugs of the accelerators that a
-    question names.
+    question names. campaign: what the runs are named after; the file unless given.
     Raises DataError for a file that is no table, or has no row.
     """
-    exports = exported(path, columns)
+    exports = exported(path, columns, campaign=campaign)
     if not exports.rows:
         why = f"; {len(exports.unfinished)} left out: {exports.unfinished[0]}" if exports.unfinished else ""
         raise DataError(f"{path.name}: no run{why}; expected a header and one row per finished run")
-    campaign = campaign_of(path)
     rows, refused = [], []
     for number, cells in enumerate(exports.rows, 1):
         try:
             _expect_whole(cells)
             names = _names(cells, constants or {}, catalogue or shipped(), asked)
-            rows.append(_run(cells, number, campaign, path.name, unstated) | names)
+            rows.append(_run(cells, number, campaign or campaign_of(path), path.name, unstated) | names)
         except DataError as err:
             refused.append(err)
     return FileRuns(
@@ -443,7 +500,7 @@ def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> di
     filled = {name: unit for name, unit in timed.items() if row.cells[name].strip()}
     if timed and not filled:
         name = next(iter(timed))
-        raise DataError(f"{row.place}, column {row.theirs.get(name, name)}: empty; expected a number")
+        raise DataError(f"{row.place}, column {row.written(name)}: empty; expected a number")
     found: dict[str, float] = {}
     rates: dict[str, float] = {}
     lacking = ""

@@ -74,10 +74,14 @@ class TextRow(Struct, frozen=True, kw_only=True):
     fault: str | None = None
     run_id: str = ""
 
+    def written(self, column: str) -> str:
+        """The file's own name of a column."""
+        return self.theirs.get(column, column)
+
     def refusal(self, column: str, expected: str) -> DataError:
         """The error for a cell."""
         return DataError(
-            f"{self.place}, column {self.theirs.get(column, column)}: found {echo(self.cells[column])}; "
+            f"{self.place}, column {self.written(column)}: found {echo(self.cells[column])}; "
             f"expected {expected}"
         )
 
@@ -297,7 +301,7 @@ def rate_of(
 def expect_one_rate(row: TextRow, rates: Mapping[str, float]) -> None:
     """Raises DataError where columns of a row contradict each other. rates: samples per second by each."""
     if rates and max(rates.values()) > _MOST_APART * min(rates.values()):
-        held = " and ".join(f"{value:.4g} by {row.theirs.get(name, name)}" for name, value in rates.items())
+        held = " and ".join(f"{value:.4g} by {row.written(name)}" for name, value in rates.items())
         raise DataError(
             f"{row.place}: its columns contradict each other, in samples per second: {held}; correct one, or "
             "leave it out"

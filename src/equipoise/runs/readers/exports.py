@@ -95,10 +95,23 @@ def campaign_of(path: Path) -> str:
     return path.name.removesuffix(path.suffix) or path.name
 
 
-def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
+def as_written(path: Path) -> tuple[Sequence[str], Sequence[TextRow]]:
+    """The columns of a CSV, Parquet or JSON-lines file by its own names, and its rows. Raises likewise."""
+    text = text_of(path)
+    _expect_no_list(text, path.name)
+    if text.lstrip()[:1] == "{":
+        return _of_objects(text, path.name)
+    header, rows = table(text, path.name)
+    return header, [*rows]
+
+
+def exported(
+    path: Path, columns: Mapping[str, str] | None = None, *, campaign: str | None = None
+) -> Exported:
     """The rows of a file, each under our names and with the name of its run.
 
-    columns: our name -> theirs, for columns whose names are not known here.
+    columns: our name -> theirs, for columns whose names are not known here. campaign: what runs are named
+    after; the file unless given.
     Raises DataError naming the file and row, what was found and what was expected.
     """
     stated = {ours: column_name(theirs) for ours, theirs in (columns or {}).items()}
@@ -110,7 +123,7 @@ def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
         )
     aliases = (each for known in (_ALIASES, _TIMES) for names in known.values() for each in names)
     text = text_of(path, also=(*stated.values(), *aliases, *_MODELS, _STATE, *_OF_TABLE))
-    return _named(_read(text, stated, path), campaign_of(path))
+    return _named(_read(text, stated, path), campaign or campaign_of(path))
 
 
 def _named(found: Exported, campaign: str) -> Exported:
@@ -124,10 +137,7 @@ def _named(found: Exported, campaign: str) -> Exported:
 
 
 def _read(text: str, stated: Mapping[str, str], path: Path) -> Exported:
-    if _is_json_list(text):
-        raise DataError(
-            f"{path.name}: one JSON list; expected one object a line (`jq -c '.[]' FILE` writes them), or CSV"
-        )
+    _expect_no_list(text, path.name)
     if text.lstrip()[:1] == "{":
         if _is_of_extrap(text):
             return _of_extrap(text, path.name, stated)
@@ -171,11 +181,11 @@ def _of_tracker(
 def _unfinished(row: TextRow, needed: Sequence[str], timed: Sequence[str]) -> str | None:
     """Why a tracker's run is no measurement; None where it is. timed: of which one cell has to be filled."""
     if not row.cells[STATUS].strip() or not is_success(row.cells[STATUS]):
-        return f"{row.place}: {row.theirs.get(STATUS, STATUS)} is {echo(row.cells[STATUS])}"
+        return f"{row.place}: {row.written(STATUS)} is {echo(row.cells[STATUS])}"
     empty = next((name for name in needed if not row.cells[name].strip()), None)
     if empty is None and timed and not any(row.cells[name].strip() for name in timed):
         empty = timed[0]
-    return None if empty is None else f"{row.place}: {row.theirs.get(empty, empty)} is empty"
+    return None if empty is None else f"{row.place}: {row.written(empty)} is empty"
 
 
 def _with_duration(row: TextRow) -> TextRow:
@@ -418,9 +428,12 @@ def _in_unit(ours: str, cell: str) -> str:
     return cell if seconds is None or unit is None else repr(seconds / unit)
 
 
-def _is_json_list(text: str) -> bool:
-    """Whether a text begins as a list of objects does, as pandas and jq write it."""
-    return re.match(r"\s*\[\s*\{", text) is not None
+def _expect_no_list(text: str, where: str) -> None:
+    """Raises DataError for a text that begins as a list of objects does, as pandas and jq write it."""
+    if re.match(r"\s*\[\s*\{", text):
+        raise DataError(
+            f"{where}: one JSON list; expected one object a line (`jq -c '.[]' FILE` writes them), or CSV"
+        )
 
 
 def _is_of_extrap(text: str) -> bool:

@@ -177,7 +177,7 @@ def _expect_one_length(rows: Sequence[TextRow], where: str) -> None:
     stated = [row for row in rows if row.cells[SEQUENCE].strip()]
     lengths = sorted({amount(row, SEQUENCE) for row in stated})
     if len(lengths) > 1:
-        theirs, held = stated[0].theirs.get(SEQUENCE, SEQUENCE), listed([f"{each:g}" for each in lengths])
+        theirs, held = stated[0].written(SEQUENCE), listed([f"{each:g}" for each in lengths])
         raise DataError(
             f"{where}: column {theirs} has several values, {held}: samples of other lengths are other work; "
             "keep the rows of one"
@@ -239,7 +239,7 @@ def _time_s(row: TextRow, timed: Sequence[_Timed]) -> float:
     elif filled[0] == chosen.name:
         seconds = amount(row, chosen.name) * chosen.unit_s
     else:
-        empty, other = (row.theirs.get(name, name) for name in (chosen.name, filled[0]))
+        empty, other = map(row.written, (chosen.name, filled[0]))
         raise DataError(
             f"{row.place}, column {empty}: empty; {other} is no time of a complete training: fill it, or "
             "leave the row out"
@@ -260,7 +260,7 @@ def _rate(row: TextRow, chosen: _Timed, filled: Sequence[str]) -> float:
         return amount(row, chosen.name) / chosen.unit_s
     per_sample = tokens if chosen.quantity == "tokens" else 1.0
     if not rates or per_sample is None:
-        empty, other = (row.theirs.get(name, name) for name in (chosen.name, filled[0]))
+        empty, other = map(row.written, (chosen.name, filled[0]))
         lacking = BATCH if batch is None else SEQUENCE
         raise DataError(f"{row.place}, column {empty}: empty, and {other} needs {lacking} to stand for it")
     return next(iter(rates.values())) * per_sample
@@ -270,7 +270,7 @@ def _not_used(rows: Sequence[TextRow], timed: Sequence[_Timed]) -> Iterator[str]
     """Of each column of times but the preferred one, in how many rows it was used."""
     chosen, *others = timed
     empty = [row for row in rows if not row.cells[chosen.name].strip()]
-    ours, *theirs = (rows[0].theirs.get(each.name, each.name) for each in timed)
+    ours, *theirs = (rows[0].written(each.name) for each in timed)
     for each, name in zip(others, theirs, strict=True):
         num_used = sum(bool(row.cells[each.name].strip()) for row in empty)
         empty = [row for row in empty if not row.cells[each.name].strip()]
@@ -291,7 +291,7 @@ def _at_fixed_samples(
     if not stated.all():
         row = rows[int(np.argmin(stated))]
         raise DataError(
-            f"{row.place}, column {row.theirs.get(BATCH, BATCH)}: empty, while other rows state it; a step "
+            f"{row.place}, column {row.written(BATCH)}: empty, while other rows state it; a step "
             f"({timed.name}) is only the same work at the same batch. State it in every row or in none"
         )
     if np.all(batch == batch[0]):
@@ -346,7 +346,7 @@ def _of_series(
             raise DataError(f"{where}: no row has {column} {echo(wanted)}; it has {listed([*names])}")
         names = dict.fromkeys(chosen, aim) or names
     if len(set(names.values())) > 1:
-        theirs = rows[0].theirs.get(column, column)
+        theirs = rows[0].written(column)
         raise DataError(
             f"{where}: column {theirs} has several values, {listed([*names])}; choose one with --{column}"
         )
@@ -355,7 +355,7 @@ def _of_series(
         return kept, []
     num_empty = sum(not row.cells[column].strip() for row in rows) if "" not in {*names, *everywhere} else 0
     empty = f", of which {num_empty} state none" if num_empty else ""
-    theirs = rows[0].theirs.get(column, column)
+    theirs = rows[0].written(column)
     return kept, [f"Rows whose {theirs} is not {aim} are excluded: {len(rows) - len(kept)}{empty}."]
 
 
@@ -375,7 +375,7 @@ def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list
         several = next((size for size, of_size in batches.items() if len(of_size) > 1), None)
         if several is not None:
             raise DataError(
-                f"{where}: column {rows[0].theirs.get(BATCH, BATCH)} has several values at {several} "
+                f"{where}: column {rows[0].written(BATCH)} has several values at {several} "
                 f"accelerators; it has {held}; choose one with --global-batch"
             )
         return rows, []
