@@ -183,7 +183,7 @@ def test_rows_of_another_batch_than_the_one_asked_about_are_not_used(read):
     lines = "gpus,samples_per_s,global_batch_size\n1,400,32\n2,700,32\n4,1300,32\n4,1500,64\n8,2900,\n"
     found = read(lines, global_batch_samples=32)
     assert found.num_accelerators.tolist() == [1, 2, 4, 8]
-    assert excluded(found) == {"global_batch_samples": "1"}
+    assert excluded(found) == {"global_batch_size": "1"}
     assert "32: 1" in found.notes[-1]  # the row without one
     with pytest.raises(DataError, match=r"4,096.*'32'"):
         read("gpus,samples_per_s,global_batch_size\n1,400,32\n2,700,32\n", global_batch_samples=4096)

@@ -36,6 +36,7 @@ from equipoise.runs.readers.cells import (
 )
 from equipoise.runs.readers.exports import exported
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.units import plural
 
 # Beyond these a unit must have slipped: a femtosecond, and thirty million years.
 _SHORTEST_S, _LONGEST_S = 1e-15, 1e15
@@ -275,7 +276,7 @@ def _not_used(rows: Sequence[TextRow], timed: Sequence[_Timed]) -> Iterator[str]
         num_used = sum(bool(row.cells[each.name].strip()) for row in empty)
         empty = [row for row in empty if not row.cells[each.name].strip()]
         yield (
-            f"Column {name} was used in {num_used} rows, where {ours} is empty."
+            f"Column {name} was used in {plural(num_used, 'row')}, where {ours} is empty."
             if num_used
             else f"Column {name} was not used: {ours} is used."
         )
@@ -354,7 +355,7 @@ def _of_series(
     if len(kept) == len(rows):
         return kept, []
     num_empty = sum(not row.cells[column].strip() for row in rows) if "" not in {*names, *everywhere} else 0
-    empty = f", of which {num_empty} state none" if num_empty else ""
+    empty = f" ({num_empty} with none)" if num_empty else ""
     theirs = rows[0].written(column)
     return kept, [f"Rows whose {theirs} is not {aim} are excluded: {len(rows) - len(kept)}{empty}."]
 
@@ -368,6 +369,7 @@ def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list
     """
     stated = [row for row in rows if math.isfinite(_batch(row))]
     held = listed([f"{each:,.0f}" for each in sorted({_batch(row) for row in stated})])
+    theirs = rows[0].written(BATCH) if rows else BATCH
     if wanted is None:
         batches: dict[int, set[float]] = {}
         for row in stated:
@@ -375,16 +377,16 @@ def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list
         several = next((size for size, of_size in batches.items() if len(of_size) > 1), None)
         if several is not None:
             raise DataError(
-                f"{where}: column {rows[0].written(BATCH)} has several values at {several} "
+                f"{where}: column {theirs} has several values at {several} "
                 f"accelerators; it has {held}; choose one with --global-batch"
             )
         return rows, []
     kept = [row for row in rows if _batch(row) == wanted or not math.isfinite(_batch(row))]
     if rows and not kept:
-        raise DataError(f"{where}: no row has {BATCH} {wanted:,}; it has {held}")
+        raise DataError(f"{where}: no row has {theirs} {wanted:,}; it has {held}")
     notes = []
     if len(kept) < len(rows):
-        notes.append(f"Rows whose {BATCH} is not {wanted:,} are excluded: {len(rows) - len(kept)}.")
+        notes.append(f"Rows whose {theirs} is not {wanted:,} are excluded: {len(rows) - len(kept)}.")
     if unstated := len(rows) - len(stated):
-        notes.append(f"Rows that state no {BATCH} are taken to be of {wanted:,}: {unstated}.")
+        notes.append(f"Rows that state no {theirs} are taken to be of {wanted:,}: {unstated}.")
     return kept, notes
