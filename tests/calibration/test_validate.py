@@ -221,6 +221,18 @@ def test_every_reason_why_nothing_is_predicted_names_its_first_row_and_the_file_
     ]
 
 
+def test_a_run_whose_columns_contradict_each_other_is_not_predicted(tmp_path):
+    # 256 samples in half a second are 512 a second.
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "workload,accelerator,gpus,step_s,samples_per_s,global_batch_size\n"
+        "bert,h100,8,0.5,520,256\nbert,h100,8,0.5,100,256\n"
+    )
+    agreeing, contradicting = validate([path]).verdicts
+    assert agreeing.predicted > 0
+    assert re.search(r"512 by step_s.*100 by samples_per_s", contradicting.reason)
+
+
 def test_json_lines_are_validated_as_the_same_rows_of_csv(write, tmp_path):
     runs = tmp_path / "runs.jsonl"
     runs.write_text(

@@ -3,7 +3,9 @@
 Also the predictions that a ledger keeps of an answer or of such times.
 """
 
+import json
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
@@ -54,8 +56,8 @@ if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
 
 _ALONE: Final = "your accelerators"
-# Runs that a line of the ledger names: a line has at most 64 KiB, and the name of a run some 40 characters.
-_MOST_RUNS: Final = 500
+# Of the names of runs in a line of the ledger, which has at most 64 KiB.
+_MOST_NAME_BYTES: Final = 48 * 1024
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
@@ -373,7 +375,7 @@ def answer_predictions(found: Answer, *, verb: str) -> tuple[RecordedPrediction,
         set_up["global_batch_samples"] = None
     of_size = (each for each in found.system.user_runs if each.num_accelerators == best.num_accelerators)
     rated = (run_id for each in of_size for run_id in each.run_ids)
-    set_up["from_runs"] = (*rated, *set_up["from_runs"])[:_MOST_RUNS]
+    set_up["from_runs"] = _fitting((*rated, *set_up["from_runs"]))
     time = _recorded(best.time_s, quantity="time_to_train_s", **set_up)
     is_of_whole = any(
         each.weight > 0.0 and (each.estimator == "published" or _is_of_trainings(each, trainings))
@@ -438,10 +440,16 @@ def _set_up(
         "strategy": strategy,
         "global_batch_samples": batch,
         "ref": heaviest.name,
-        "from_runs": ()
-        if trainings is None
-        else trainings.runs_nearest(candidate.num_accelerators)[:_MOST_RUNS],
+        "from_runs": _fitting(
+            () if trainings is None else trainings.runs_nearest(candidate.num_accelerators)
+        ),
     }
+
+
+def _fitting(run_ids: Sequence[str]) -> tuple[str, ...]:
+    """The first names of runs, as many as fit into a line."""
+    ends = accumulate(len(json.dumps(each)) + len(", ") for each in run_ids)
+    return tuple(each for each, end in zip(run_ids, ends, strict=True) if end <= _MOST_NAME_BYTES)
 
 
 def _is_of_trainings(estimate: Estimate, trainings: "Measurements | None") -> bool:

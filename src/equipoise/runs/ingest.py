@@ -24,9 +24,8 @@ from equipoise.runs.readers.cells import (
     TextRow,
     amount,
     count,
-    expect_one_rate,
     is_success,
-    rate_of,
+    rates_of,
 )
 from equipoise.runs.readers.exports import MODEL, campaign_of, exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
@@ -502,25 +501,22 @@ def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> di
         name = next(iter(timed))
         raise DataError(f"{row.place}, column {row.written(name)}: empty; expected a number")
     found: dict[str, float] = {}
-    rates: dict[str, float] = {}
-    lacking = ""
+    rated = []
     # In this order: what is measured in samples, in tokens, or neither.
     for name, unit in sorted(filled.items(), key=lambda each: each[1][3] or "z"):
         if unit[1] == "time_to_train":
             found["time_to_train_s"] = amount(row, name) * UNIT_S[unit[2]]
-            continue
-        rate = rate_of(row, name, batch_samples=batch, sequence_tokens=sequence_tokens)
-        if rate is None:
-            lacking = f"{name} without {SEQUENCE if unit[3] else BATCH}"
         else:
-            rates[name] = rate
-            found.setdefault("samples_per_s", rate)
-    expect_one_rate(row, rates)
+            rated.append(name)
+    rates = rates_of(row, rated, batch_samples=batch, sequence_tokens=sequence_tokens)
+    if rates:
+        found["samples_per_s"] = next(iter(rates.values()))
     if not found:
+        lacking = [f"{name} without {SEQUENCE if filled[name][3] else BATCH}" for name in rated]
         raise DataError(
-            f"{row.place}: {lacking or 'no time'}; expected a column time_to_train_s, samples_per_s, step_s "
-            f"and {BATCH}, or tokens_per_s and {SEQUENCE}: rename it, or `--column samples_per_s=NAME` of "
-            "`ingest` says which it is"
+            f"{row.place}: {', '.join(lacking) or 'no time'}; expected a column time_to_train_s, "
+            f"samples_per_s, step_s and {BATCH}, or tokens_per_s and {SEQUENCE}: rename it, or `--column "
+            "samples_per_s=NAME` of `ingest` says which it is"
         )
     return found
 

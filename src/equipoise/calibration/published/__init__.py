@@ -44,8 +44,10 @@ from equipoise.runs.readers.cells import (
     STRATEGY,
     TIMED,
     TextRow,
+    amount,
     is_success,
     listed,
+    rates_of,
 )
 from equipoise.runs.readers.exports import as_written, exported
 from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
@@ -332,7 +334,22 @@ def _of_run(row: TextRow, units: Mapping[str, str]) -> TextRow:
     renamed["parallel_config"] = f"{row.cells.get('framework', '')} {renamed['parallel_config']}".strip()
     written = {ours: row.written(theirs) for ours, theirs in {**_OF_RUNS, "measured": timed}.items()}
     cells = {**row.cells, **renamed, "measured": row.cells[timed], "unit": units[timed]}
-    return replace(row, cells=cells, theirs={**row.theirs, **written})
+    return replace(row, cells=cells, theirs={**row.theirs, **written}, fault=_contradiction(row, units))
+
+
+def _contradiction(row: TextRow, units: Mapping[str, str]) -> str | None:
+    """Why the times that a run states are not one; None where they are."""
+    filled = [name for name in units if row.cells[name].strip()]
+    if len(filled) < 2:  # noqa: PLR2004 - two contradict each other
+        return None
+    try:
+        batch, tokens = (
+            amount(row, name) if row.cells.get(name, "").strip() else None for name in (BATCH, SEQUENCE)
+        )
+        rates_of(row, filled, batch_samples=batch, sequence_tokens=tokens)
+    except DataError as err:
+        return str(err)
+    return None
 
 
 _COLUMN = re.compile(r"(?<=\bcolumn )(\w+)|(?<=\bcolumns )(\w+) and (\w+)")
@@ -342,7 +359,7 @@ def _reason(err: Exception, row: TextRow) -> str:
     """Why a row means nothing, without its place and with the file's names of columns."""
     return _COLUMN.sub(
         lambda found: " and ".join(row.written(name) for name in found.groups() if name),
-        str(err).removeprefix(f"{row.place}, "),
+        str(err).removeprefix(row.place).lstrip(",: "),
     )
 
 
@@ -367,6 +384,8 @@ def row_of_cells(row: TextRow, file: str, index: int, catalogue: Catalogue) -> P
 
 def _figure_of(row: TextRow, unread: PublishedRow) -> PublishedRow:
     """The row with its figure and accelerators. Raises DataError with what it lacks."""
+    if row.fault:
+        raise DataError(row.fault)
     measured = number(row, "measured", most=_LARGEST)
     num_accelerators = count(row, "n_gpus", most=MAX_ACCELERATORS)
     if measured is None or num_accelerators is None:

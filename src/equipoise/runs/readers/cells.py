@@ -279,30 +279,30 @@ def count(row: TextRow, column: str) -> int:
 _MOST_APART = 1.1
 
 
-def rate_of(
-    row: TextRow, column: str, *, batch_samples: float | None, sequence_tokens: float | None
-) -> float | None:
-    """Samples per second by a column of steps, samples or tokens.
+def rates_of(
+    row: TextRow, columns: Sequence[str], *, batch_samples: float | None, sequence_tokens: float | None
+) -> dict[str, float]:
+    """Samples per second by each of a row's columns of steps, samples or tokens.
 
-    None where the row does not state what converts it, a batch or the tokens of a sample. Raises DataError
-    for a cell that is no amount.
+    Left out are those that need a batch, or the tokens of a sample, which are not known. Raises DataError for
+    a cell that is no amount, and where columns contradict each other.
     """
-    unit = TIMED.fullmatch(column)
-    assert unit is not None, column
-    value = amount(row, column)
-    if unit[3] is None:
-        return None if batch_samples is None else batch_samples / (value * UNIT_S[unit[2]])
-    per_s = value / UNIT_S[unit[4]]
-    if unit[3] == "samples":
-        return per_s
-    return None if sequence_tokens is None else per_s / sequence_tokens
-
-
-def expect_one_rate(row: TextRow, rates: Mapping[str, float]) -> None:
-    """Raises DataError where columns of a row contradict each other. rates: samples per second by each."""
-    if rates and max(rates.values()) > _MOST_APART * min(rates.values()):
-        held = " and ".join(f"{value:.4g} by {row.written(name)}" for name, value in rates.items())
+    found = {}
+    for column in columns:
+        unit = TIMED.fullmatch(column)
+        assert unit is not None, column
+        value = amount(row, column)
+        if unit[3] is None:
+            rate = None if batch_samples is None else batch_samples / (value * UNIT_S[unit[2]])
+        else:
+            per_sample = 1.0 if unit[3] == "samples" else sequence_tokens
+            rate = None if per_sample is None else value / UNIT_S[unit[4]] / per_sample
+        if rate is not None:
+            found[column] = rate
+    if found and max(found.values()) > _MOST_APART * min(found.values()):
+        held = " and ".join(f"{rate:.4g} by {row.written(column)}" for column, rate in found.items())
         raise DataError(
             f"{row.place}: its columns contradict each other, in samples per second: {held}; correct one, or "
             "leave it out"
         )
+    return found

@@ -29,10 +29,9 @@ from equipoise.runs.readers.cells import (
     amount,
     count,
     echo,
-    expect_one_rate,
     is_success,
     listed,
-    rate_of,
+    rates_of,
 )
 from equipoise.runs.readers.exports import exported
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -254,9 +253,7 @@ def _rate(row: TextRow, chosen: _Timed, filled: Sequence[str]) -> float:
     """Samples or tokens per second, by the first column that the row fills. Raises where columns differ."""
     batch = amount(row, BATCH) if row.cells.get(BATCH, "").strip() else None
     tokens = amount(row, SEQUENCE) if row.cells.get(SEQUENCE, "").strip() else None
-    by_column = {name: rate_of(row, name, batch_samples=batch, sequence_tokens=tokens) for name in filled}
-    rates = {name: rate for name, rate in by_column.items() if rate is not None}
-    expect_one_rate(row, rates)
+    rates = rates_of(row, filled, batch_samples=batch, sequence_tokens=tokens)
     if filled[0] == chosen.name:
         return amount(row, chosen.name) / chosen.unit_s
     per_sample = tokens if chosen.quantity == "tokens" else 1.0
