@@ -26,6 +26,7 @@ from equipoise.decide.solve_for import Reaches
 from equipoise.intervals import Bar, Interval
 from equipoise.launch import Setting, Snippet
 from equipoise.report.json import SCHEMA_VERSIONS, WeightedSource, schema_id
+from equipoise.runs.readers.measurements import Measurements
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
@@ -49,7 +50,7 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
     Any: {},
 }
 # Records that others import for their types alone.
-_FOR_TYPES: Final = {each.__name__: each for each in (Setting, Snippet, Topology)}
+_FOR_TYPES: Final = {each.__name__: each for each in (Measurements, Setting, Snippet, Topology)}
 # Amounts of these may be infinite (buying that never pays), which JSON writes as null.
 _MAY_BE_INFINITE: Final = (Interval, Bar)
 

@@ -70,6 +70,7 @@ def printed(command: str, *, folder: Path, programs: Sequence[Path] = ()) -> str
     """What a command prints, both streams together, at 80 columns and without colour, run in `folder`.
 
     programs: folders in which programs are looked for first.
+    Raises ValueError where it prints nothing: a page shows no empty block.
     """
     folders = (*map(str, programs), str(Path(sys.executable).parent), os.environ["PATH"])
     surroundings = {**os.environ, "PATH": os.pathsep.join(folders), "COLUMNS": "80", "NO_COLOR": "1"}
@@ -83,6 +84,8 @@ def printed(command: str, *, folder: Path, programs: Sequence[Path] = ()) -> str
         text=True,
         check=False,
     )
+    if not ended.stdout.strip():
+        raise ValueError(f"{command!r} prints nothing; expected what the page is to show")
     return ended.stdout
 
 

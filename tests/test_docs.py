@@ -39,6 +39,12 @@ def test_commands_on_the_pages_print_what_is_shown(page, tmp_path):
         )
 
 
+def test_a_command_that_prints_nothing_is_no_session(tmp_path):
+    assert sessions.printed("echo 8 | grep 8", folder=tmp_path) == "8\n"
+    with pytest.raises(ValueError, match="grep 9"):
+        sessions.printed("echo 8 | grep 9", folder=tmp_path)
+
+
 def _without_times(text):
     """What a command prints but for how long it searched, which is the machine's."""
     return re.sub(r"(strategies in )[\d.]+( s;)", r"\1...\2", text)

@@ -4,9 +4,11 @@ import io
 import json
 import math
 import os
+import re
 import subprocess
 import tarfile
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +19,10 @@ from hypothesis import strategies as st
 from equipoise.bench.trace import activity, read_traces
 from equipoise.bench.trace.activity import Spans, covered_ns, merged, union
 from equipoise.bench.trace.stream import TraceStream
-from equipoise.diagnose.stragglers import lateness
+from equipoise.diagnose.stragglers import lateness, trace_steps
 from equipoise.errors import DataError
+from equipoise.report.measured_json import trace_fields
+from equipoise.report.pages.trace import TRACE
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MATMUL = "ampere_sgemm_128x64_nn"
@@ -340,6 +344,7 @@ def test_odd_events_are_left_out_and_counted(read):
         {**kernel(MATMUL, 0, 1), "ts": 1e300},
         {**kernel(MATMUL, 0, 1), "ts": True},
         {**kernel(MATMUL, 0, 1), "ts": None},
+        {name: value for name, value in kernel(MATMUL, 0, 1).items() if name != "dur"},
         {**kernel(MATMUL, 0, 1), "args": [1], "pid": {"a": 1}},
         {"ph": "X"},
         {"ph": "X", "cat": 3, "name": None},
@@ -348,7 +353,7 @@ def test_odd_events_are_left_out_and_counted(read):
         None,
     ]
     ranks = read(document([*odd, kernel(MATMUL, 0, 1)]))
-    assert any(note.startswith("5 events ") for note in ranks[0].notes)
+    assert any(note.startswith("6 events ") for note in ranks[0].notes)
 
 
 @pytest.mark.parametrize(
@@ -396,6 +401,48 @@ def test_one_broken_trace_of_several_is_counted(tmp_path):
     found = read_traces([tmp_path, good])  # the good one is named twice, and is one rank
     assert len(found.ranks) == 1
     assert found.rejected.rows()[0]["where"] == str(bad)
+
+
+def test_every_trace_that_is_not_read_is_named_with_its_reason(tmp_path):
+    (tmp_path / "rank0.json").write_text(json.dumps(document([marked(3, 0, 100), kernel(MATMUL, 0, 60)])))
+    (tmp_path / "again.json").write_text((tmp_path / "rank0.json").read_text())
+    (tmp_path / "rank1.json").write_text(json.dumps(document([kernel(MATMUL, 0, 1)]))[:-40])
+    (tmp_path / "rank2.csv").write_text("a,b\n")
+    found = read_traces([tmp_path, tmp_path / "rank2.csv", tmp_path / "rank3.json"])
+    assert len(found.ranks) == 1
+    assert sorted(Path(each.where).name for each in found.unread) == [
+        "rank0.json",
+        "rank1.json",
+        "rank2.csv",
+        "rank3.json",
+    ]
+    assert {each["kind"]: each["count"] for each in found.rejected.rows()} == {
+        "same_rank": 1,
+        "unreadable": 3,
+    }
+    for name in ("rank1.json", "rank2.csv", "rank3.json"):
+        assert sum(name in each for each in found.problems) == 1
+    assert [each["where"] for each in trace_fields(trace_steps(found))["unread"]] == [
+        each.where for each in found.unread
+    ]
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_a_time_that_is_no_number_costs_its_event_alone(read, word):
+    odd = {**kernel(MATMUL, 0, 60), "ts": "ODD"}
+    whole = json.dumps(document([marked(3, 0, 100), odd, kernel(MATMUL, 0, 25)])).replace('"ODD"', word)
+    (trace,) = read(whole.encode())
+    assert trace.steps[0].compute_s == pytest.approx(25e-6)
+    assert any(note.startswith("1 event ") for note in trace.notes)
+
+
+def test_the_headline_is_of_all_ranks(tmp_path):
+    # 50 and 25 of 100 us are 37.5 % in the mean.
+    for rank, took_us in enumerate((50, 25)):
+        events = [marked(3, 0, 100), kernel(MATMUL, 0, took_us)]
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document(events, rank)))
+    headline = TRACE.headline(trace_steps(read_traces([tmp_path])))
+    assert re.findall(r"[\d.]+(?= ms| %)", headline) == ["0.1", "37.5"]
 
 
 def test_members_of_archives_that_could_lead_outside_are_not_read(tmp_path):

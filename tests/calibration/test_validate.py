@@ -1,6 +1,7 @@
 """Validation: folds that never see what they predict, errors by hand, verdicts in the row's own unit."""
 
 import importlib.util
+import json
 import math
 import re
 import sys
@@ -192,6 +193,62 @@ def test_nothing_expressed_is_not_enough_evidence(write):
     assert re.search("1 row: unit 'parsecs'", err.value.missing[0])
     with pytest.raises(EvidenceError, match="none of 0 rows"):
         validate([write()])
+
+
+def test_every_reason_why_nothing_is_predicted_names_its_first_row_and_the_file_s_columns(tmp_path):
+    path = tmp_path / "mine.csv"
+    rows = (
+        "bert,h100,8,",
+        "bert,h100,,50",
+        "bert,h100,-4,50",
+        "bert,h100,8,x",
+        "bert,nochip,8,50",
+        "bert,h100,16,",
+    )
+    path.write_text("workload,accelerator,gpus,Step time (ms)\n" + "\n".join(rows) + "\n")
+    with pytest.raises(EvidenceError, match="none of 6 rows") as err:
+        validate([path])
+    found = [
+        re.match(r"(\d) rows?: (?:column (\w+): )?.*, row (\d)\)$", each).groups()
+        for each in err.value.missing
+    ]
+    assert found == [
+        ("2", "step_time_ms", "1"),
+        ("1", "gpus", "2"),
+        ("1", "gpus", "3"),
+        ("1", "step_time_ms", "4"),
+        ("1", None, "5"),
+    ]
+
+
+def test_a_run_whose_columns_contradict_each_other_is_not_predicted(tmp_path):
+    # 256 samples in half a second are 512 a second.
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "workload,accelerator,gpus,step_s,samples_per_s,global_batch_size\n"
+        "bert,h100,8,0.5,520,256\nbert,h100,8,0.5,100,256\n"
+    )
+    agreeing, contradicting = validate([path]).verdicts
+    assert agreeing.predicted > 0
+    assert re.search(r"512 by step_s.*100 by samples_per_s", contradicting.reason)
+
+
+def test_json_lines_are_validated_as_the_same_rows_of_csv(write, tmp_path):
+    runs = tmp_path / "runs.jsonl"
+    runs.write_text(
+        '{"workload": "bert", "accelerator": "h100", "gpus": 8, "step_s": 0.5, "global_batch_size": 256}\n'
+    )
+    table = tmp_path / "runs.csv"
+    table.write_text("workload,accelerator,gpus,step_s,global_batch_size\nbert,h100,8,0.5,256\n")
+    published = write(_step())
+    lines = tmp_path / "rows.jsonl"
+    names, cells = (line.split(",") for line in published.read_text().splitlines())
+    lines.write_text(json.dumps(dict(zip(names, cells, strict=True))) + "\n")
+    for one, other in ((runs, table), (lines, published)):
+        assert validate([one]).verdicts[0].predicted == validate([other]).verdicts[0].predicted > 0
+    runs.write_text(f"[{runs.read_text()}]")
+    with pytest.raises(DataError, match="jq"):
+        validate([runs])
 
 
 def test_calibration_on_the_tested_file_is_called_in_sample(write):

@@ -176,6 +176,8 @@ def test_the_examples_are_read():
         ("0,1\n", "hour 1, 2"),
         ("24,1\n", "0 to 23"),
         ("0,cheap\n", "cheap"),
+        ("0,1_0\n", "'1_0'"),
+        ("0,nan\n", "nan"),
     ],
 )
 def test_prices_that_are_no_day_are_refused(tmp_path, rows, words):
@@ -183,6 +185,15 @@ def test_prices_that_are_no_day_are_refused(tmp_path, rows, words):
     path.write_text(f"hour,usd_per_kwh\n{rows}")
     with pytest.raises(DataError, match=words):
         read_prices(path)
+
+
+@pytest.mark.parametrize(
+    ("cell", "usd"), [("0", 0.0), ("0.00", 0.0), (".0", 0.0), ("-0.05", -0.05), ("+0.2", 0.2)]
+)
+def test_a_price_may_be_nothing_or_below(tmp_path, cell, usd):
+    path = tmp_path / "prices.csv"
+    path.write_text("hour,usd_per_kwh\n" + "".join(f"{hour},{cell}\n" for hour in range(24)))
+    assert read_prices(path) == (usd,) * 24
 
 
 def test_amounts_of_a_job_may_be_written_as_those_of_a_question(jobs):

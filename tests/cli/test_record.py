@@ -144,3 +144,47 @@ def test_filters_that_leave_no_prediction_are_refused_with_what_there_is(equipoi
     refused = equipoise("record", "--workload", "resnet", "--accelerator", "tpu-v5p")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert re.search(r"'resnet'.*'tpu-v5p'.* bert; .* h100-sxm5-80gb$", refused.stderr.strip())
+
+
+TRAININGS = "workload,accelerator,gpus,Time (h){extra}\n" + "".join(
+    f"bert,h100,{size},{hours}{{value}}\n" for size, hours in ((1, 10), (2, 5.2), (4, 2.8), (8, 1.6))
+)
+BERT = ("--accelerator", "h100", "--record")
+
+
+def trainings(extra="", value=""):
+    return TRAININGS.format(extra=extra, value=value)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("predict", "--workload", "bert", *BERT, "--at", "8", "--from", "kept"),
+        ("predict", "--workload", "bert", *BERT, "--at", "8", "--from", "kept/runs.parquet"),
+        ("predict", "--workload", "bert", *BERT, "--at", "8", "--from", "kept.csv"),
+        ("predict", "--workload", "bert", *BERT, "--at", "8", "--law", "amdahl", "--from", "mine.csv"),
+        ("advise", "bert", *BERT, "--at", "8", "--runs", "kept"),
+    ],
+)
+def test_trainings_do_not_test_what_was_predicted_from_them(equipoise, tmp_path, asked):
+    (tmp_path / "mine.csv").write_text(trainings())
+    assert equipoise("ingest", "mine.csv", "--into", "kept").returncode == 0
+    assert equipoise("export", "runs", "--data", "kept", "--out", "kept.csv").returncode == 0
+    assert equipoise(*asked).returncode == 0
+    (kept,) = json.loads(equipoise("record", "--runs", "kept", "--json").stdout)["predictions"]
+    assert (kept["num_accelerators"], kept["measured"]) == (8, None)
+    (line,) = map(json.loads, (tmp_path / "ledger.jsonl").read_text().splitlines())
+    assert line["from_runs"] == ["mine/4", "mine/3", "mine/2", "mine/1"]
+
+
+def test_a_later_training_with_the_user_s_batch_tests_the_prediction(equipoise, tmp_path):
+    (tmp_path / "mine.csv").write_text(trainings(",global_batch_size", ",256"))
+    (tmp_path / "later.csv").write_text(
+        "workload,accelerator,gpus,Time (h),global_batch_size\nbert,h100,16,0.95,256\nbert,h100,16,0.5,512\n"
+    )
+    asked = ("--from", "mine.csv", "--at", "16")
+    assert equipoise("predict", "--workload", "bert", *BERT, *asked).returncode == 0
+    assert equipoise("ingest", "later.csv", "--into", "kept").returncode == 0
+    (kept,) = json.loads(equipoise("record", "--runs", "kept", "--json").stdout)["predictions"]
+    assert (kept["strategy"], kept["global_batch_samples"]) == (None, 256)
+    assert kept["measured"] == pytest.approx(0.95 * 3600)

@@ -3,6 +3,7 @@
 import pytest
 
 from equipoise.decide.decision import answer
+from equipoise.decide.ledger import add_predictions, read_ledger
 from equipoise.decide.prediction import answer_predictions, predict, time_predictions
 from equipoise.decide.question.query import query
 from equipoise.errors import UsageError
@@ -50,3 +51,35 @@ def test_times_of_steps_are_no_predictions_of_trainings(tmp_path):
     found = predict(query({"workload": "any", "from": path, "at": "16"}), scores=None)
     with pytest.raises(UsageError, match="time_to_train_h"):
         time_predictions(found)
+
+
+def test_the_names_of_many_runs_leave_a_line_that_is_read(tmp_path):
+    path = tmp_path / f"{'n' * 180}.csv"
+    rows = [f"{size},{10 + 1000 / size}" for size in (1, 2, 4, 8) for _ in range(200)]
+    path.write_text("num_accelerators,time_to_train_s\n" + "\n".join(rows) + "\n")
+    kept = time_predictions(
+        predict(query({"workload": "any", "from": path, "at": "8", "law": "amdahl"}), scores=None)
+    )
+    add_predictions(tmp_path / "ledger.jsonl", kept)
+    found = read_ledger(tmp_path / "ledger.jsonl")
+    assert found.num_damaged == 0
+    (entry,) = found.entries
+    assert {f"{'n' * 180}/{number}" for number in range(601, 801)} <= set(entry.prediction.from_runs)
+
+
+def test_a_time_of_ones_own_trainings_is_of_their_batch_or_of_any_and_has_no_rate(tmp_path):
+    path = tmp_path / "mine.csv"
+
+    def kept(batch):
+        rows = "".join(f"{size},{hours},{batch}\n" for size, hours in ((1, 10), (2, 5.2), (4, 2.8), (8, 1.6)))
+        path.write_text(f"gpus,time_h,global_batch_size\n{rows}")
+        asked = query({"workload": "bert", "accelerator": "h100-sxm5-80gb", "runs": path, "at": "8"})
+        found = answer(asked, scores=embedded.scores())
+        (time,) = answer_predictions(found, verb="advise")
+        return found.recommended.global_batch_samples, time
+
+    advised, time = kept(257)
+    assert advised != 257
+    assert (time.kind, time.strategy, time.global_batch_samples) == ("measured", None, None)
+    _, time = kept(advised)
+    assert (time.kind, time.global_batch_samples) == ("measured", advised)

@@ -12,7 +12,7 @@ import pytest
 
 from equipoise.errors import DataError, UsageError
 from equipoise.runs import embedded
-from equipoise.runs.ingest import import_runs
+from equipoise.runs.ingest import import_runs, ingest
 from equipoise.runs.readers.exports import columns_of, exported
 from equipoise.runs.readers.measurements import read_measurements
 from equipoise.runs.store import WRITERS
@@ -401,3 +401,65 @@ def test_an_import_keeps_what_a_run_of_slurm_ended_as(tmp_path):
     path.write_text("JobID,num_gpus,time_h,State\n1,8,10,COMPLETED\n2,16,5,TIMEOUT\n3,16,6,CANCELLED by 0\n")
     statuses = import_runs([path], columns={}, constants={}).runs["status"].to_list()
     assert statuses == ["success", "timeout", "cancelled by 0"]
+
+
+def test_rows_of_the_tables_have_the_rates_that_a_prediction_takes(tmp_path):
+    """64 samples in half a second are 128 a second; a row whose columns are far apart is refused by its place."""
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "gpus,step_s,samples_per_s,tokens_per_s,global_batch_size,seq_len\n"
+        "1,0.5,,,64,1000\n2,0.4,160,,64,1000\n4,0.3,,200000,64,1000\n8,0.3,900,,64,1000\n"
+    )
+    found = import_runs([path], columns={}, constants={})
+    assert found.runs["samples_per_s"].to_list() == pytest.approx([128, 160, 200])
+    assert found.runs["run_id"].to_list() == ["mine/1", "mine/2", "mine/3"]
+    refused = found.rejected.kinds["unreadable_row"]
+    assert refused.count == 1
+    assert re.search(r"row 4.*213\.3.*step_s.*900.*samples_per_s|row 4.*900.*213\.3", refused.first.detail)
+    with pytest.raises(DataError, match="row 4"):
+        read_measurements(path)
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]))
+    assert read_measurements(path).time_s.tolist() == pytest.approx([1e6 / 128, 1e6 / 160, 1e6 / 200])
+
+
+TIMES = "gpus,time_h\n1,10\n2,5.2\n"
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Two folders, each with a file of the same name."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "runs.csv").write_text(TIMES)
+    return tmp_path
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(folders):
+    found = ingest([folders / "one" / "runs.csv", folders / "two" / "runs.csv"], into=folders / "kept")
+    names = [f"{folder}/runs.csv/{number}" for folder in ("one", "two") for number in (1, 2)]
+    assert found.runs["run_id"].to_list() == names
+    assert read_measurements(folders / "kept").run_ids == tuple(names)
+    with pytest.raises(UsageError, match="twice"):
+        ingest([folders / "one" / "runs.csv", folders / "two" / ".." / "one" / "runs.csv"])
+
+
+def test_a_run_that_two_exports_state_is_refused_by_their_names(folders):
+    kept = ingest(folders / "one" / "runs.csv").runs
+    for name in ("one", "two"):
+        kept.write_csv(folders / name / "same.csv")
+    with pytest.raises(DataError, match=r"two/same\.csv.*'runs/1'.*one/same\.csv"):
+        ingest([folders / "one" / "same.csv", folders / "two" / "same.csv"], into=folders / "kept")
+    assert not (folders / "kept").exists()
+
+
+def test_a_folder_of_exports_is_read_as_its_files_are(folders):
+    assert ingest(folders / "one").runs["run_id"].to_list() == ["runs/1", "runs/2"]
+    (folders / "one" / "result_0.txt").touch()
+    assert not len(ingest(folders / "one").runs)  # a folder of logs, with a table besides
+
+
+def test_a_list_of_json_is_refused_with_what_makes_lines_of_it(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(' [\n {"gpus": 8, "time_h": 1}]')
+    with pytest.raises(DataError, match="jq"):
+        ingest(path)

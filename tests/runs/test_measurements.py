@@ -156,7 +156,74 @@ def test_batches_at_one_size_are_not_pooled(read):
 def test_a_batch_that_grows_with_the_size_is_one_curve(read):
     lines = "num_gpus,samples_per_s,global_batch_size\n1,400,32\n1,410,32\n2,700,64\n"
     assert read(lines).global_batch_samples.tolist() == [32, 32, 64]
-    assert read(lines, global_batch_samples=32).num_accelerators.tolist() == [1, 1, 2]
+    assert read(lines, global_batch_samples=32).num_accelerators.tolist() == [1, 1]
+
+
+def excluded(found):
+    """How many rows notes say are excluded, by column."""
+    return {
+        note.split()[2]: note.rstrip(".").split("excluded: ")[1] for note in found.notes if "excluded" in note
+    }
+
+
+def test_rows_of_other_workloads_accelerators_and_ways_are_counted(read):
+    lines = (
+        "workload,accelerator,precision,gpus,time_h\nbert,h100,bf16,1,10\nbert,h100,fp8,2,5\nbert,a100,bf16,4,9\n"
+        "bert,,bf16,4,3\nresnet50,h100,bf16,4,3\nresnet50,a100,bf16,4,3\n"
+    )
+    found = read(lines, workload="bert", accelerator="h100-sxm5-80gb", precision="bf16")
+    assert found.time_s.tolist() == [36_000]
+    held = excluded(found)
+    assert list(held) == ["workload", "accelerator", "precision"]
+    assert [re.findall(r"\d+", each) for each in held.values()] == [["2"], ["2", "1"], ["1"]]
+    assert not excluded(read("workload,gpus,time_h\nbert,1,10\nbert,2,5\n", workload="bert"))
+
+
+def test_rows_of_another_batch_than_the_one_asked_about_are_not_used(read):
+    lines = "gpus,samples_per_s,global_batch_size\n1,400,32\n2,700,32\n4,1300,32\n4,1500,64\n8,2900,\n"
+    found = read(lines, global_batch_samples=32)
+    assert found.num_accelerators.tolist() == [1, 2, 4, 8]
+    assert excluded(found) == {"global_batch_size": "1"}
+    assert "32: 1" in found.notes[-1]  # the row without one
+    with pytest.raises(DataError, match=r"4,096.*'32'"):
+        read("gpus,samples_per_s,global_batch_size\n1,400,32\n2,700,32\n", global_batch_samples=4096)
+
+
+def test_a_size_is_a_number_however_it_is_written(read):
+    with pytest.raises(DataError, match=r"'32', '64'.*--global-batch"):
+        read("gpus,samples_per_s,global_batch_size\n8,400,32\n8.0,500,64\n")
+
+
+def test_columns_that_contradict_each_other_are_refused(read):
+    # 32 samples in 0.999 s are 32 a second: 190 is six times as much.
+    header = "gpus,samples_per_s,step_ms,global_batch_size\n"
+    with pytest.raises(DataError, match=r"row 2.*190.*32\.03.*step_ms"):
+        read(f"{header}1,33,999,32\n2,190,999,32\n")
+    found = read(f"{header}1,33,999,32\n2,60,500,32\n")
+    assert found.time_s.tolist() == pytest.approx([1e6 / 33, 1e6 / 60])
+    (note,) = found.notes[1:]
+    assert {"step_ms", "samples_per_s"} <= set(note.replace(":", "").split())
+
+
+def test_a_row_without_the_preferred_column_counts_by_another_that_converts(read):
+    # 64 samples in half a second are 128 a second, of 2,048 tokens each.
+    found = read("gpus,samples_per_s,step_s,global_batch_size\n1,100,,64\n2,,0.5,64\n")
+    assert found.time_s.tolist() == pytest.approx([1e4, 1e6 / 128])
+    found = read("gpus,tokens_per_s,step_s,global_batch_size,seq_len\n1,1000,,64,2048\n2,,0.5,64,2048\n")
+    assert found.time_s.tolist() == pytest.approx([1e3, 1e6 / (128 * 2048)])
+    with pytest.raises(DataError, match=r"row 2.*samples_per_s.*step_s.*global_batch_samples"):
+        read("gpus,samples_per_s,step_s\n1,100,\n2,,0.5\n")
+    with pytest.raises(DataError, match=r"row 2.*time_h.*step_s"):
+        read(
+            "gpus,time_h,step_s,global_batch_size\n1,10,,64\n2,,0.5,64\n",
+            columns={"time_to_train_h": "time_h"},
+        )
+
+
+@pytest.mark.parametrize("cell", ["-5", "9_0", "1_000", "0", "x"])
+def test_a_rate_of_one_accelerator_is_refused_as_the_file_has_it(read, cell):
+    with pytest.raises(DataError, match=f"tokens/s/gpu: found '{cell}'"):
+        read(f"gpus,tokens/s/gpu\n4,{cell}\n")
 
 
 def test_two_spellings_of_one_accelerator_are_one(read):

@@ -43,6 +43,8 @@ _TO_FIT = ("a calibration file with rows that can be modelled",)
 _NOT_FINITE = "the model has no finite time for it"
 _GIVEN = "given: other rows are predicted from it"
 _NO_ESTIMATE = "no estimate for it"
+# That an error names; a page has one for every row.
+_MOST_REASONS = 12
 
 
 class ValidatedRow(Struct, frozen=True, kw_only=True):
@@ -117,6 +119,19 @@ def _reason(row: PublishedRow, outcomes: _Outcomes) -> str:
     return stated or next(iter(row.notes), _NO_ESTIMATE)
 
 
+def _why_none(rows: Sequence[PublishedRow], outcomes: _Outcomes) -> Iterator[str]:
+    """Why rows are not predicted, the commonest reason first, each with its first row."""
+    by_reason: dict[str, list[PublishedRow]] = {}
+    for row in rows:
+        by_reason.setdefault(_reason(row, outcomes), []).append(row)
+    commonest = sorted(by_reason.items(), key=lambda each: -len(each[1]))
+    for why, some in commonest[:_MOST_REASONS]:
+        yield f"{plural(len(some), 'row')}: {why} (first: {some[0].file}, row {some[0].row})"
+    if left := commonest[_MOST_REASONS:]:
+        num_rows = sum(len(some) for _, some in left)
+        yield f"{plural(num_rows, 'row')} for {plural(len(left), 'other reason')}"
+
+
 def validate(
     paths: Sequence[Path],
     *,
@@ -148,11 +163,9 @@ def validate(
     outcomes = _outcomes(predictors, rows, len(tested), cut=cut, progress=progress)
     found = [each for each in outcomes.values() if not isinstance(each, str)]
     if not found:
-        commonest = Counter(_reason(row, outcomes) for row in tested).most_common(3)
-        missing = tuple(f"{plural(count, 'row')}: {why}" for why, count in commonest)
         raise EvidenceError(
             f"none of {plural(len(tested), 'row')} can be predicted",
-            missing=missing or ("rows of measurements",),
+            missing=tuple(_why_none(tested, outcomes)) or ("rows of measurements",),
         )
     seen = {tuple(row.cells.items()) for row in second_part}
     same = any(tuple(row.cells.items()) in seen for row in first_part if row.reason is None)

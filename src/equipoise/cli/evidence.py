@@ -54,7 +54,7 @@ def ingest(
     catalogue = inputs.own_catalogue
     with output.answering():
         from equipoise.report.pages.orientation import ingest_page
-        from equipoise.runs.ingest import are_exports, import_runs
+        from equipoise.runs.ingest import exports_of, import_runs
         from equipoise.runs.ingest import ingest as read
         from equipoise.runs.readers.exports import columns_of
         from equipoise.runs.sources.gate import ReadLimits
@@ -62,9 +62,9 @@ def ingest(
         if into is not None:
             expect_folder(into)
         constants = stated(workload=workload, accelerator=accelerator)
-        if are_exports(paths):
+        if exports := exports_of(paths):
             report = import_runs(
-                paths,
+                exports,
                 into=into,
                 columns=columns_of(column or ()),
                 constants=constants,

@@ -40,6 +40,7 @@ from equipoise.units import HOUR_S
 if TYPE_CHECKING:
     from equipoise.bench.topology.topology import Topology
     from equipoise.launch import Setting, Snippet
+    from equipoise.runs.readers.measurements import Measurements
 
 
 _WORD: Final = re.compile(r"\w+")
@@ -383,9 +384,10 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     pretrainings and where evaluation counts; None without a model. unfit: sizes that may be taken and have
     no candidate.
     best_strategies: of the recommended size, the fastest first, each as a candidate that has this strategy.
+    trainings: the user's own whole trainings; None where there are none.
     """
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("topology", "estimates")
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("topology", "estimates", "trainings")
 
     name: str
     title: str
@@ -411,6 +413,7 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     num_fitting: int
     search_s: float
     notes: tuple[str, ...]
+    trainings: "Measurements | None" = None
 
 
 class Renting(Struct, frozen=True, kw_only=True):

@@ -3,8 +3,10 @@
 Also the predictions that a ledger keeps of an answer or of such times.
 """
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,6 +33,7 @@ from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
 from equipoise.decide.assess import Assessment
 from equipoise.decide.candidates import amount_limits, timed_candidate
 from equipoise.decide.decision import answer_of, collect_candidates, rule_of
+from equipoise.decide.estimators.measured import OF_RUNS
 from equipoise.decide.evidence import Estimate
 from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.question.query import TrainingQuery
@@ -53,8 +56,8 @@ if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
 
 _ALONE: Final = "your accelerators"
-# Runs that a line of the ledger names: a line has at most 64 KiB, and the name of a run some 40 characters.
-_MOST_RUNS: Final = 500
+# Of the names of runs in a line of the ledger, which has at most 64 KiB.
+_MOST_NAME_BYTES: Final = 48 * 1024
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
@@ -62,8 +65,10 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
     outside: by size, in words, why a time is an extrapolation; sizes not in it lie in the domain. law: behind
     the curve of published or own times; None without one. answer: the whole answer that the candidates
-    are of; None where a law alone was fitted.
+    are of; None where a law alone was fitted. trainings: the user's own times behind them; None without.
     """
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("trainings",)
 
     question: TrainingQuery
     workload: str | None
@@ -79,6 +84,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     evidence: tuple[EvidenceSource, ...]
     notes: tuple[str, ...]
     answer: Answer | None = None
+    trainings: "Measurements | None" = None
 
 
 def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue | None = None) -> Prediction:
@@ -112,7 +118,7 @@ def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue
                     f"--law {POOLED} needs published results in addition to {own.where}: give --workload and "
                     "--accelerator that have some, and give whole times to train"
                 )
-            return _of_curve(query, known, _user_curve(query, own))
+            return replace(_of_curve(query, known, _user_curve(query, own)), trainings=own)
         if not query.workload or not query.systems:
             raise UsageError("predict needs --workload and --accelerator, or --from FILE, or all three")
         if is_of_law:
@@ -159,11 +165,6 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
     """The laws fitted to the user's measurements alone."""
     data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
     notes = list(own.notes)
-    if (
-        query.global_batch_samples is not None
-        and (own.global_batch_samples != query.global_batch_samples).any()
-    ):
-        notes.append("--global-batch was not used: scaling laws of your times do not depend on the batch.")
     if query.workload and not own.is_time_to_train:
         notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
     sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.doublings
@@ -256,6 +257,7 @@ def _of_answer(
             )
         ),
         answer=found,
+        trainings=own,
     )
 
 
@@ -360,18 +362,26 @@ def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: T
 def answer_predictions(found: Answer, *, verb: str) -> tuple[RecordedPrediction, ...]:
     """The time of the recommended candidate, and its rate; nothing where none is recommended.
 
-    The rate is left out where published results have weight in the time: those include evaluation and
-    start-up, which no measured rate does.
+    The rate is left out where published results or the user's whole trainings have weight in the time: those
+    include evaluation and start-up, which no measured rate does.
     """
     best = found.recommended
     if best is None or best.time_s is None:
         return ()
-    set_up = _set_up(best, workload=found.workload.slug, accelerator=best.accelerator, verb=verb)
+    trainings = found.system.trainings
+    set_up = _set_up(best, trainings, workload=found.workload.slug, accelerator=best.accelerator, verb=verb)
+    if set_up["global_batch_samples"] != best.global_batch_samples:
+        # It is the user's trainings that were timed, and another batch that is advised: either may be run.
+        set_up["global_batch_samples"] = None
     of_size = (each for each in found.system.user_runs if each.num_accelerators == best.num_accelerators)
-    set_up["from_runs"] = tuple(run_id for each in of_size for run_id in each.run_ids)[:_MOST_RUNS]
+    rated = (run_id for each in of_size for run_id in each.run_ids)
+    set_up["from_runs"] = _fitting((*rated, *set_up["from_runs"]))
     time = _recorded(best.time_s, quantity="time_to_train_s", **set_up)
-    has_published = any(each.estimator == "published" and each.weight > 0.0 for each in best.estimates)
-    if best.step_s is None or best.global_batch_samples is None or has_published:
+    is_of_whole = any(
+        each.weight > 0.0 and (each.estimator == "published" or _is_of_trainings(each, trainings))
+        for each in best.estimates
+    )
+    if best.step_s is None or best.global_batch_samples is None or is_of_whole:
         return (time,)
     batch, step = best.global_batch_samples, best.step_s
     rate = Interval(value=batch / step.value, low=batch / step.high, high=batch / step.low, level=step.level)
@@ -392,7 +402,13 @@ def time_predictions(found: Prediction) -> tuple[RecordedPrediction, ...]:
         _recorded(
             each.time_s,
             quantity="time_to_train_s",
-            **_set_up(each, workload=found.workload, accelerator=found.accelerator, verb="predict"),
+            **_set_up(
+                each,
+                found.trainings,
+                workload=found.workload,
+                accelerator=found.accelerator,
+                verb="predict",
+            ),
         )
         for each in found.candidates
         if each.time_s is not None
@@ -400,20 +416,45 @@ def time_predictions(found: Prediction) -> tuple[RecordedPrediction, ...]:
 
 
 def _set_up(
-    candidate: Candidate, *, workload: str | None, accelerator: str | None, verb: str
+    candidate: Candidate,
+    trainings: "Measurements | None",
+    *,
+    workload: str | None,
+    accelerator: str | None,
+    verb: str,
 ) -> dict[str, Any]:
-    """Of what a prediction is, and the estimator with most weight in it."""
+    """Of what a prediction is, the estimator with most weight in it, and the trainings that it was made from.
+
+    Where the user's own trainings have most weight it is of their strategy and batch, not of the model's.
+    """
     heaviest = max(candidate.estimates, key=lambda each: each.weight)
+    strategy, batch = candidate.strategy_text, candidate.global_batch_samples
+    if trainings is not None and _is_of_trainings(heaviest, trainings):
+        strategy, batch = trainings.strategy, trainings.common_batch_samples
     return {
         "verb": verb,
         "workload": workload,
         "accelerator": accelerator,
         "num_accelerators": candidate.num_accelerators,
         "kind": heaviest.estimator,
-        "strategy": candidate.strategy_text,
-        "global_batch_samples": candidate.global_batch_samples,
+        "strategy": strategy,
+        "global_batch_samples": batch,
         "ref": heaviest.name,
+        "from_runs": _fitting(
+            () if trainings is None else trainings.runs_nearest(candidate.num_accelerators)
+        ),
     }
+
+
+def _fitting(run_ids: Sequence[str]) -> tuple[str, ...]:
+    """The first names of runs, as many as fit into a line."""
+    ends = accumulate(len(json.dumps(each)) + len(", ") for each in run_ids)
+    return tuple(each for each, end in zip(run_ids, ends, strict=True) if end <= _MOST_NAME_BYTES)
+
+
+def _is_of_trainings(estimate: Estimate, trainings: "Measurements | None") -> bool:
+    """Whether an estimate is of the user's whole trainings, not of the rates of runs."""
+    return trainings is not None and estimate.estimator == "measured" and estimate.name != OF_RUNS
 
 
 def _recorded(amount: Interval, **set_up: Any) -> RecordedPrediction:  # noqa: ANN401 - fields of a prediction

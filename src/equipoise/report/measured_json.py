@@ -121,6 +121,7 @@ def trace_fields(found: TraceSteps) -> dict[str, Any]:
         "ranks": [_traced_rank(each, late.get(id(each))) for each in found.traces.ranks],
         "stragglers": [_straggler(each) for each in stragglers(found.lateness)],
         "rejected": found.traces.rejected.rows(),
+        "unread": [fields_of(each) for each in found.traces.unread],
         "notes": [{"note": note, "files": files} for note, files in trace_notes(found.traces).items()],
     }
 

@@ -25,8 +25,9 @@ from equipoise.runs.readers.cells import (
     amount,
     count,
     is_success,
+    rates_of,
 )
-from equipoise.runs.readers.exports import MODEL, exported
+from equipoise.runs.readers.exports import MODEL, campaign_of, exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
 from equipoise.runs.sources.gate import ReadLimits
 from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
@@ -105,9 +106,9 @@ def ingest(
     Raises DataError when a path cannot be opened. Bad content never raises: it is counted in the report.
     """
     named = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    if are_exports(named):
+    if exports := exports_of(named):
         folder = None if into is None else Path(into)
-        return import_runs(named, columns={}, constants={}, into=folder, catalogue=catalogue)
+        return import_runs(exports, columns={}, constants={}, into=folder, catalogue=catalogue)
     works = [work for path in named for work in _works(path, limits or ReadLimits())]
     results = _parsed(works, progress, num_workers or _num_cores())
     readings, rejected = _assembled(works, results, catalogue or shipped())
@@ -273,6 +274,9 @@ def _merged(results: Sequence[ShareResult], reader: str) -> dict[str, Any]:
 
 
 SUFFIXES = frozenset({".csv", ".tsv", ".parquet", ".jsonl", ".extra-p"})
+_TABLES = frozenset({".csv", ".tsv"})  # that a folder may hold
+_OF_LOGS = frozenset({".txt", ".log", *ARCHIVE_SUFFIXES})
+_JSON, _HEAD_BYTES = ".json", 1024
 ORIGIN = "imported"
 # A score is the official time to a stated target.
 NO_SCORE = "imported runs; no official score"
@@ -281,15 +285,36 @@ _EDITS = {"workload": workload.EDIT, "accelerator": hardware.EDIT}
 _TEXTS = ("system", "submitter", PRECISION, "framework", STRATEGY)
 
 
-def are_exports(paths: Sequence[Path]) -> bool:
-    """Whether files are exports of trackers, by their names. Raises UsageError where only some are."""
-    exports = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
-    if exports and len(exports) < len(paths):
-        num_others = len(paths) - len(exports)
+def exports_of(paths: Sequence[Path]) -> list[Path]:
+    """The exports of trackers that paths name, by their names; none where none does.
+
+    Raises UsageError where only some are exports.
+    """
+    found = [_exports_at(path) for path in paths]
+    exports = [path for some in found for path in some]
+    if exports and not all(found):
+        num_others = sum(not some for some in found)
         raise UsageError(
             f"{exports[0].name} is an export, {num_others} others are not; ingest them separately"
         )
-    return bool(exports)
+    return exports
+
+
+def _exports_at(path: Path) -> list[Path]:
+    """The export at a path, or those in a folder that has nothing else to read, such as logs and folders."""
+    if path.is_dir():
+        inside = sorted(path.iterdir())
+        is_of_logs = any(each.is_dir() or each.suffix.lower() in _OF_LOGS for each in inside)
+        return [] if is_of_logs else [each for each in inside if each.suffix.lower() in _TABLES]
+    suffix = path.suffix.lower()
+    # Of other JSON a list of rows alone, which is refused in words: a system's description is one object.
+    is_export = suffix in SUFFIXES or (suffix == _JSON and path.is_file() and _begins_as_list(path))
+    return [path] if is_export and path.is_file() else []
+
+
+def _begins_as_list(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES).lstrip().startswith(b"[")
 
 
 def import_runs(
@@ -314,8 +339,10 @@ def import_runs(
     rejected = Tally()
     refused: list[DataError] = []
     num_unfinished = 0
-    for path in paths:
-        found = runs_of_file(path, columns=columns, constants=constants, catalogue=known)
+    files: dict[str, Path] = {}
+    for path, campaign in zip(paths, _campaigns(paths), strict=True):
+        found = runs_of_file(path, columns=columns, constants=constants, catalogue=known, campaign=campaign)
+        _expect_new(found.rows, path, files)
         runs += found.rows
         refused += found.refused
         num_unfinished += len(found.unfinished)
@@ -338,6 +365,37 @@ def import_runs(
         rejected=rejected,
         unknown_names=_unknown(runs, known),
     )
+
+
+def _campaigns(paths: Sequence[Path]) -> list[str]:
+    """What the runs of each file are named after: the file, with the folders it takes to tell files apart.
+
+    Raises UsageError for a file that is given twice.
+    """
+    resolved = [path.resolve() for path in paths]
+    twice = next((path for path, count in Counter(resolved).items() if count > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice}: given twice; name each file once")
+    named = [campaign_of(path) for path in paths]
+    depth = 1
+    while len({*named}) < len(named):
+        named = ["/".join(path.parts[-depth:]) for path in resolved]
+        depth += 1
+    return named
+
+
+def _expect_new(rows: Sequence[Row], path: Path, files: dict[str, Path]) -> None:
+    """Raises DataError where a file states a run of another, as exports of one folder do.
+
+    files: by run id, of the files before; those of this one are added.
+    """
+    for row in rows:
+        file = files.setdefault(row["run_id"], path)
+        if file != path:
+            raise DataError(
+                f"{path} states the run {row['run_id']!r}, which {file} has too; expected each once: leave "
+                "one of the files out"
+            )
 
 
 class Unstated(Struct, frozen=True, kw_only=True):
@@ -373,24 +431,24 @@ def runs_of_file(
     catalogue: Catalogue | None = None,
     unstated: Unstated = NOTHING,
     asked: Sequence[str] = (),
+    campaign: str | None = None,
 ) -> FileRuns:
     """The runs of one exported file; columns, constants and catalogue are as in `import_runs`.
 
     unstated: what rows are taken to be of that do not state it. asked: slugs of the accelerators that a
-    question names.
+    question names. campaign: what the runs are named after; the file unless given.
     Raises DataError for a file that is no table, or has no row.
     """
-    exports = exported(path, columns)
+    exports = exported(path, columns, campaign=campaign)
     if not exports.rows:
         why = f"; {len(exports.unfinished)} left out: {exports.unfinished[0]}" if exports.unfinished else ""
         raise DataError(f"{path.name}: no run{why}; expected a header and one row per finished run")
-    campaign = path.name.removesuffix(path.suffix) or path.name
     rows, refused = [], []
     for number, cells in enumerate(exports.rows, 1):
         try:
             _expect_whole(cells)
             names = _names(cells, constants or {}, catalogue or shipped(), asked)
-            rows.append(_run(cells, number, campaign, path.name, unstated) | names)
+            rows.append(_run(cells, number, campaign or campaign_of(path), path.name, unstated) | names)
         except DataError as err:
             refused.append(err)
     return FileRuns(
@@ -420,7 +478,7 @@ def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -
     sequence_tokens = amount(row, SEQUENCE) if row.cells.get(SEQUENCE, "").strip() else None
     facts |= {name: row.cells.get(name, "").strip() or None for name in _TEXTS}
     facts |= {
-        "run_id": f"{campaign}/{number}",
+        "run_id": row.run_id,
         "origin": ORIGIN,
         "campaign": campaign,
         SIZE: size,
@@ -441,29 +499,24 @@ def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> di
     filled = {name: unit for name, unit in timed.items() if row.cells[name].strip()}
     if timed and not filled:
         name = next(iter(timed))
-        raise DataError(f"{row.place}, column {row.theirs.get(name, name)}: empty; expected a number")
+        raise DataError(f"{row.place}, column {row.written(name)}: empty; expected a number")
     found: dict[str, float] = {}
-    lacking = ""
-    for name, unit in filled.items():
-        value = amount(row, name)
-        if unit[3] == "tokens":
-            if sequence_tokens is None:
-                lacking = f"{name} without {SEQUENCE}"
-            else:
-                found.setdefault("samples_per_s", value / UNIT_S[unit[4]] / sequence_tokens)
-        elif unit[3]:
-            found["samples_per_s"] = value / UNIT_S[unit[4]]
-        elif unit[1] == "time_to_train":
-            found["time_to_train_s"] = value * UNIT_S[unit[2]]
-        elif batch is None:
-            lacking = f"{name} without {BATCH}"
+    rated = []
+    # In this order: what is measured in samples, in tokens, or neither.
+    for name, unit in sorted(filled.items(), key=lambda each: each[1][3] or "z"):
+        if unit[1] == "time_to_train":
+            found["time_to_train_s"] = amount(row, name) * UNIT_S[unit[2]]
         else:
-            found.setdefault("samples_per_s", batch / (value * UNIT_S[unit[2]]))
+            rated.append(name)
+    rates = rates_of(row, rated, batch_samples=batch, sequence_tokens=sequence_tokens)
+    if rates:
+        found["samples_per_s"] = next(iter(rates.values()))
     if not found:
+        lacking = [f"{name} without {SEQUENCE if filled[name][3] else BATCH}" for name in rated]
         raise DataError(
-            f"{row.place}: {lacking or 'no time'}; expected a column time_to_train_s, samples_per_s, step_s "
-            f"and {BATCH}, or tokens_per_s and {SEQUENCE}: rename it, or `--column samples_per_s=NAME` of "
-            "`ingest` says which it is"
+            f"{row.place}: {', '.join(lacking) or 'no time'}; expected a column time_to_train_s, "
+            f"samples_per_s, step_s and {BATCH}, or tokens_per_s and {SEQUENCE}: rename it, or `--column "
+            "samples_per_s=NAME` of `ingest` says which it is"
         )
     return found
 

@@ -169,9 +169,8 @@ def _checked(frame: pl.DataFrame, table: TableSchema, where: str) -> pl.DataFram
             raise DataError(f"{where}: column {column.name}, which names a row, is null in some row")
     twice = frame.select(table.key).filter(frame.select(table.key).is_duplicated())
     if len(twice):
-        raise DataError(
-            f"{where}: {len(twice):,} rows share names, e.g. {twice.row(0)!r}; expected one row per name"
-        )
+        name = ", ".join(map(str, twice.row(0)))
+        raise DataError(f"{where}: {len(twice):,} rows share names, e.g. {name!r}; expected one row per name")
     return frame.select(table.names).sort(table.key)
 
 

@@ -1,6 +1,7 @@
 """The times of jobs: those of `advise` for the same question, or the user's own."""
 
 import json
+import re
 
 import pytest
 
@@ -124,6 +125,16 @@ def test_files_of_too_few_sizes_are_taken_as_measured(times, tmp_path):
     assert found[0].sizes == (8,)
     assert found[0].time_s[0].low < 1000 < found[0].time_s[0].high
     assert "too few" in found[0].notes[0]
+
+
+def test_rows_of_a_file_that_are_left_out_are_counted(times, tmp_path):
+    rows = "".join(f"bert,{size},{100 + 8000 / size}\n" for size in (4, 8, 16, 32))
+    (tmp_path / "mine.csv").write_text(
+        f"workload,num_accelerators,time_to_train_s\n{rows}other,8,1\nother,16,1\n"
+    )
+    _, _, found = times('[[job]]\nname = "a"\nworkload = "bert"\nfile = "mine.csv"\nsizes = [8, 64]\n')
+    (note,) = [each for each in found[0].notes if "excluded" in each]
+    assert re.match(r"a: .*\bworkload\b.*\bbert\b.* 2\.$", note)
 
 
 @pytest.mark.parametrize(

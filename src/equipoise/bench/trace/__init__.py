@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
 from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
 from equipoise.errors import DataError
-from equipoise.runs import Tally
+from equipoise.runs import RowRejection, Tally
 from equipoise.runs.sources import BLOCK_BYTES, has_tar_header, open_source
 from equipoise.units import plural
 
@@ -186,8 +186,8 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
     if stream.is_cut:
         # Operators stand before kernels, neither in order of time: what is missing is of every step.
         raise DataError(
-            f"{where}: cut before its end; events are not written in order of time, so that no step is "
-            "whole: copy or export it again"
+            f"{where}: cut before its end, or not JSON to its end; events are not written in order of time, "
+            "so that no step is whole: copy or export it again"
         )
     notes = tuple(_notes(activity))
     rank, world_size = _identity(stream.metadata, where)
@@ -325,10 +325,24 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 class Traces(Struct, frozen=True, kw_only=True):
-    """What was read: one record per rank and device, in order of ranks, and what was refused."""
+    """What was read: one record per rank and device, in order of ranks, and what was refused.
+
+    unread: every trace that was refused, with why; they are counted in rejected too.
+    """
 
     ranks: tuple[RankTrace, ...]
     rejected: Tally
+    unread: tuple[RowRejection, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A sentence for each trace that was not read, and for each kind of anything else."""
+        kinds = {each.kind for each in self.unread}
+        others = [each for kind, each in self.rejected.kinds.items() if kind not in kinds]
+        return (
+            *(f"Not read: {each.detail}." for each in self.unread),
+            *(f"{each.count} not read: {each.first.detail}." for each in others),
+        )
 
 
 def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> Traces:
@@ -336,7 +350,8 @@ def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> T
 
     Raises DataError where none of them can be read: with the first reason.
     """
-    found, rejected, first = list[RankTrace](), Tally(), None
+    found, rejected, unread = list[RankTrace](), Tally(), list[RowRejection]()
+    first: DataError | None = None
     files = [*{each.resolve(): each for path in paths for each in _files(path)}.values()]
     for number, path in enumerate(files):
         if progress is not None:
@@ -346,15 +361,17 @@ def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> T
                 found.extend(rank_traces(content, where))
         except DataError as err:
             first = first or err
-            rejected.refuse("unreadable", str(path), str(err))
+            unread.append(RowRejection(kind="unreadable", where=str(path), detail=str(err)))
     if not found:
         named = ", ".join(str(path) for path in paths[:3])
         raise first or DataError(f"{named}: no trace in it; expected files that end in {', '.join(SUFFIXES)}")
     found.sort(key=lambda each: (each.rank is None, each.rank or 0, each.device or 0))
-    return Traces(ranks=tuple(_joined(found, rejected)), rejected=rejected)
+    ranks = tuple(_joined(found, unread))
+    rejected.extend(unread)
+    return Traces(ranks=ranks, rejected=rejected, unread=tuple(unread))
 
 
-def _joined(traces: Sequence[RankTrace], rejected: Tally) -> Iterator[RankTrace]:
+def _joined(traces: Sequence[RankTrace], unread: list[RowRejection]) -> Iterator[RankTrace]:
     """One record per rank and device: a profiler with a schedule writes a file for each of its cycles.
 
     A file with a step that an earlier one has is of another run, or a copy: it is refused.
@@ -370,8 +387,10 @@ def _joined(traces: Sequence[RankTrace], rejected: Tally) -> Iterator[RankTrace]
         again = [step.number for step in each.steps if step.number in numbers]
         if again:
             step = "steps without a number" if again[0] is None else f"step {again[0]}"
-            detail = f"rank {each.rank} has {step} in {before.where} too; of another run, or a copy"
-            rejected.refuse("same_rank", each.where, detail)
+            detail = (
+                f"{each.where}: rank {each.rank} has {step} in {before.where} too; of another run, or a copy"
+            )
+            unread.append(RowRejection(kind="same_rank", where=each.where, detail=detail))
             continue
         of_rank[key] = _with_steps(before, each)
     yield from of_rank.values()

@@ -270,7 +270,7 @@ class Activity(Struct, kw_only=True):
 
     def _span(self, event: Event) -> tuple[int, int] | None:
         """Start and end in nanoseconds; None, and counted, where they are no times."""
-        start_ns, took_ns = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur", 0))
+        start_ns, took_ns = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur"))
         if start_ns is None or took_ns is None or took_ns < 0:
             self.num_odd += 1
             return None

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import lzma
 import re
 import stat
@@ -113,6 +114,7 @@ _MORE_TRIES = 32
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _BETWEEN_BYTES = 4096
+_NO_NUMBERS = re.compile(rb"NaN|Infinity")
 
 
 class TraceStream:
@@ -230,8 +232,16 @@ class TraceStream:
 
 
 def _parsed(text: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    """The value of a JSON text; None where it is none."""
+    """The value of a JSON text; None where it is none.
+
+    NaN and infinities, which programs write although JSON has none, are null.
+    """
     try:
         return orjson.loads(text)
     except (orjson.JSONDecodeError, RecursionError):
+        if not _NO_NUMBERS.search(text):
+            return None
+    try:
+        return json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
         return None

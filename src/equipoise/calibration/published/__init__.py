@@ -44,11 +44,12 @@ from equipoise.runs.readers.cells import (
     STRATEGY,
     TIMED,
     TextRow,
+    amount,
     is_success,
     listed,
-    rows_of,
+    rates_of,
 )
-from equipoise.runs.readers.exports import exported
+from equipoise.runs.readers.exports import as_written, exported
 from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
@@ -291,7 +292,7 @@ def _rows_of_file(path: Path, catalogue: Catalogue) -> list[PublishedRow]:
             f"{', '.join(_USUAL)}; or runs as `ingest` reads them: workload, accelerator, "
             "num_accelerators, global_batch_samples, step_s"
         )
-    return [row_of_cells(row, path.name, index, catalogue) for index, row in enumerate(rows, start=1)]
+    return [row_of_cells(row, path.name, index, catalogue) for index, row in rows]
 
 
 # Columns of runs, as `ingest` and `advise --runs` read them, by the names of columns here.
@@ -306,11 +307,11 @@ _OF_RUNS: Final = {
 _UNIT_OF: Final = {"step": "{unit}/step", "samples": "samples/{unit}", "tokens": "tokens/{unit}"}
 
 
-def _table_of_file(path: Path) -> tuple[Sequence[str], Iterable[TextRow]]:
-    """The columns and rows of a file: as they stand, or those of runs by their names here."""
-    header, rows = rows_of(path)
+def _table_of_file(path: Path) -> tuple[Sequence[str], Iterable[tuple[int, TextRow]]]:
+    """The columns of a file, and its rows with their numbers: as they stand, or of runs by names here."""
+    header, rows = as_written(path)
     if "measured" in header or "unit" in header:
-        return header, rows
+        return header, enumerate(rows, 1)
     runs = exported(path)
     units = {
         name: _UNIT_OF[quantity].format(unit=found[2] or found[4])
@@ -319,24 +320,52 @@ def _table_of_file(path: Path) -> tuple[Sequence[str], Iterable[TextRow]]:
         if (found := TIMED.fullmatch(name)) and quantity in {found[1], found[3]}
     }
     if SIZE not in runs.header or not units:
-        return header, rows
-    kept = [row for row in runs.rows if is_success(row.cells.get(STATUS, ""))]
+        return header, enumerate(rows, 1)
     names = list(dict.fromkeys((*_OF_RUNS, "measured", "unit", *runs.header)))
-    return names, (replace(row, cells=_cells_of_run(row, units)) for row in kept)
+    kept = ((index, row) for index, row in enumerate(runs.rows, 1) if is_success(row.cells.get(STATUS, "")))
+    return names, ((index, _of_run(row, units)) for index, row in kept)
 
 
-def _cells_of_run(row: TextRow, units: Mapping[str, str]) -> dict[str, str]:
+def _of_run(row: TextRow, units: Mapping[str, str]) -> TextRow:
     """The cells of a run by their names here, with the first of its times that it states."""
     timed = next((name for name in units if row.cells[name].strip()), next(iter(units)))
     renamed = {ours: row.cells.get(theirs, "") for ours, theirs in _OF_RUNS.items()}
     # Tables of papers name the software with the strategy; runs have a column of their own for it.
     renamed["parallel_config"] = f"{row.cells.get('framework', '')} {renamed['parallel_config']}".strip()
-    return {**row.cells, **renamed, "measured": row.cells[timed], "unit": units[timed]}
+    written = {ours: row.written(theirs) for ours, theirs in {**_OF_RUNS, "measured": timed}.items()}
+    cells = {**row.cells, **renamed, "measured": row.cells[timed], "unit": units[timed]}
+    return replace(row, cells=cells, theirs={**row.theirs, **written}, fault=_contradiction(row, units))
+
+
+def _contradiction(row: TextRow, units: Mapping[str, str]) -> str | None:
+    """Why the times that a run states are not one; None where they are."""
+    filled = [name for name in units if row.cells[name].strip()]
+    if len(filled) < 2:  # noqa: PLR2004 - two contradict each other
+        return None
+    try:
+        batch, tokens = (
+            amount(row, name) if row.cells.get(name, "").strip() else None for name in (BATCH, SEQUENCE)
+        )
+        rates_of(row, filled, batch_samples=batch, sequence_tokens=tokens)
+    except DataError as err:
+        return str(err)
+    return None
+
+
+_COLUMN = re.compile(r"(?<=\bcolumn )(\w+)|(?<=\bcolumns )(\w+) and (\w+)")
+
+
+def _reason(err: Exception, row: TextRow) -> str:
+    """Why a row means nothing, without its place and with the file's names of columns."""
+    return _COLUMN.sub(
+        lambda found: " and ".join(row.written(name) for name in found.groups() if name),
+        str(err).removeprefix(row.place).lstrip(",: "),
+    )
 
 
 def row_of_cells(row: TextRow, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
     """One row of cells, whatever it holds. file, index: where it stands."""
-    as_written = PublishedRow(
+    unread = PublishedRow(
         file=file,
         row=index,
         cells={name: text[:MAX_TEXT] for name, text in row.cells.items()},
@@ -345,16 +374,18 @@ def row_of_cells(row: TextRow, file: str, index: int, catalogue: Catalogue) -> P
         unit=stated(row, "unit")[:MAX_TEXT],
         catalogue=catalogue,
     )
-    seen = as_written
+    seen = unread
     try:
-        seen = _figure_of(row, as_written)
+        seen = _figure_of(row, unread)
         return _meant(row, seen)
     except (DataError, SpecError) as err:
-        return replace(seen, reason=str(err).removeprefix(f"{row.place}, "))
+        return replace(seen, reason=_reason(err, row))
 
 
-def _figure_of(row: TextRow, as_written: PublishedRow) -> PublishedRow:
+def _figure_of(row: TextRow, unread: PublishedRow) -> PublishedRow:
     """The row with its figure and accelerators. Raises DataError with what it lacks."""
+    if row.fault:
+        raise DataError(row.fault)
     measured = number(row, "measured", most=_LARGEST)
     num_accelerators = count(row, "n_gpus", most=MAX_ACCELERATORS)
     if measured is None or num_accelerators is None:
@@ -365,7 +396,7 @@ def _figure_of(row: TextRow, as_written: PublishedRow) -> PublishedRow:
         raise row.refusal("memory_gib", f"{_LEAST_GIB:g} to {_MOST_GIB:g} GiB")
     counted = None if memory_gib is None else memory_count(stated(row, "source"))
     return replace(
-        as_written,
+        unread,
         measured=measured,
         resolution=_resolution(stated(row, "measured"), measured),
         num_accelerators=num_accelerators,
@@ -418,7 +449,7 @@ def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
     except (DataError, SpecError) as err:
         if unit.kind != "samples":
             raise
-        return _throughput(seen, unit, str(err).removeprefix(f"{row.place}, "))
+        return _throughput(seen, unit, _reason(err, row))
 
 
 def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:

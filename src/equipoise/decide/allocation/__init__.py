@@ -198,6 +198,7 @@ def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
             f"{own.where} has times of {own.work}; expected times of complete trainings in a "
             "column time_to_train_h"
         )
+    left_out = tuple(f"{job.name}: {each}" for each in own.notes)
     measured = sorted({int(size) for size in own.num_accelerators})
     spanned = [each for each in usual_sizes(pool) if measured[0] <= each <= measured[-1]]
     sizes = job.sizes or tuple(sorted({*measured, *spanned}))
@@ -215,13 +216,17 @@ def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
     try:
         found = predict(query, scores=scores, catalogue=catalogue)
     except FitError:
-        return _as_measured(job, own, sizes, pool)
+        alone = _as_measured(job, own, sizes, pool)
+        return replace(alone, notes=(*left_out, *alone.notes))
     outside: dict[str, list[str]] = {}
     for size, why in found.outside.items():
         outside.setdefault(why, []).append(format_count(size))
     return JobTimes(
         candidates=tuple(each for each in found.candidates if each.time_s is not None),
-        notes=tuple(f"{job.name} on {', '.join(at)}: {why}." for why, at in outside.items()),
+        notes=(
+            *left_out,
+            *(f"{job.name} on {', '.join(at)}: {why}." for why, at in outside.items()),
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES
 from equipoise.decide.question.query import FIELDS, meant, values
 from equipoise.errors import DataError
 from equipoise.files import parsed_toml, read_input
-from equipoise.runs.readers.cells import TextRow, column_name, rows_of, table
+from equipoise.runs.readers.cells import TextRow, amount_of, column_name, rows_of, table
 from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
 
 MAX_JOBS: Final = 50
@@ -177,10 +177,10 @@ def job_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _number(written: str) -> float | str:
-    try:
-        return float(written)
-    except ValueError:
-        return written
+    """A cell as a number, which may be below 0; as it is written where it is none."""
+    sign = -1.0 if written.strip().startswith("-") else 1.0
+    value = sign * amount_of(written.strip().removeprefix("-"))
+    return written if math.isnan(value) else value
 
 
 def read_prices(path: Path) -> tuple[float, ...]:
@@ -217,13 +217,13 @@ def clock_s(text: str, *, where: str) -> float:
     return int(found[1]) * HOUR_S + int(found[2]) * MINUTE_S
 
 
+_ZERO = re.compile(r"[+-]?(?:0+\.?0*|\.0+)")  # which is a price, and no amount
+
+
 def _price(row: TextRow) -> float:
     text = row.cells["usd_per_kwh"].strip()
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not abs(value) <= _MOST_USD_PER_KWH:
+    value = 0.0 if _ZERO.fullmatch(text) else _number(text)
+    if isinstance(value, str) or abs(value) > _MOST_USD_PER_KWH:
         raise row.refusal("usd_per_kwh", "US dollars per kWh")
     return value
 

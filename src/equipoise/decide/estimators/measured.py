@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from equipoise.units import format_count, format_percent
 
 _NUM_DRAWS, _SEED = 64, 1
 _FEWEST_SIZES = 2  # for a curve
+OF_RUNS: Final = "your runs"
 
 
 def measured_estimates(
@@ -62,7 +63,7 @@ def measured_estimates(
         used[run] = value
         found[size] = Estimate(
             estimator="measured",
-            name="your runs",
+            name=OF_RUNS,
             time_s=with_log_sd(value, spread),
             log_sd=spread,
             why=_why(run, size, usual.get(run.run_ids[0]), slopes.get(_way(run), 0.0)),
@@ -73,7 +74,7 @@ def measured_estimates(
     ran = {each.num_accelerators for each in runs} & set(found)
     return Estimates(
         estimator="measured",
-        name="your runs",
+        name=OF_RUNS,
         by_size=found,
         grade=dict.fromkeys(found, "measured"),
         sources=tuple(_source(each, budget) for each in used),

@@ -131,9 +131,9 @@ def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -
     runs: dict[tuple[int, str], list[RankTrace]] = {}
     for each in reading.ranks:
         runs.setdefault((each.world_size or 0, each.device_name or ""), []).append(each)
-    refused = tuple(
-        f"{counted.count} not read: {counted.first.detail}." for counted in reading.rejected.kinds.values()
-    )
+    refused = reading.problems
+    if left := refused[_MOST_NAMED:]:
+        refused = (*refused[:_MOST_NAMED], f"{len(left)} more not read: `equipoise trace` names them.")
     return tuple(
         _one(runs[key], stated, refused if number == 0 else (), catalogue)
         for number, key in enumerate(sorted(runs))

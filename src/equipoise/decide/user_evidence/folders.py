@@ -264,7 +264,10 @@ def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
     if whole.is_empty():
         return None
     batch = whole["global_batch_samples"].cast(pl.Float64).fill_null(math.nan).to_numpy()
-    from equipoise.runs.readers.measurements import Measurements  # noqa: PLC0415 - only where trainings were measured
+    from equipoise.runs.readers.measurements import (  # noqa: PLC0415 - only where trainings were measured
+        Measurements,
+        common_strategy,
+    )
 
     return Measurements(
         where=where,
@@ -274,6 +277,8 @@ def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
         time_s=whole["time_to_train_s"].to_numpy(),
         entry=None,
         global_batch_samples=batch,
+        run_ids=tuple(whole["run_id"].to_list()),
+        strategy=common_strategy(whole.select("num_accelerators", "strategy").iter_rows()),
         notes=(),
     )
 

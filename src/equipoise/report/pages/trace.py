@@ -1,6 +1,7 @@
 """The page of traced ranks: where each rank's steps go, and which rank the others wait for."""
 
 from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
 from typing import Final
 
 from msgspec import to_builtins
@@ -92,10 +93,12 @@ def _headline(found: TraceSteps) -> str:
     if late:
         names = [_rank_words(each.trace) for each in late[:_MOST_NAMED]]
         return sentence(f"Late: {listed(names)}")
-    parts = _mean(found.traces.ranks[0])
-    share = ABSENT if parts.step_s == 0 else _percent(parts.compute_s / parts.step_s)
+    means = [_mean(each) for each in found.traces.ranks]
+    step_s, compute_s = fmean(each.step_s for each in means), fmean(each.compute_s for each in means)
+    share = ABSENT if step_s == 0 else _percent(compute_s / step_s)
     a_step = "No rank is late; a step" if found.lateness else "A step"
-    return f"{a_step} takes {_ms(parts.step_s)} ms, {share} of it computing"
+    mean = " in the mean of the ranks" if len(means) > 1 else ""
+    return f"{a_step} takes {_ms(step_s)} ms{mean}, {share} of it computing"
 
 
 def _rank_words(trace: RankTrace) -> str:
@@ -172,8 +175,7 @@ def _ranks_blocks(found: TraceSteps) -> tuple[Block, ...]:
 
 def _problems(found: TraceSteps) -> Iterator[str]:
     """Files that were not read, and notes on those that were."""
-    for each in found.traces.rejected.kinds.values():
-        yield sentence(f"{each.count} not read: {each.first.detail}.")
+    yield from map(sentence, found.traces.problems)
     for text, files in trace_notes(found.traces).items():
         names = [each.rpartition("/")[2] for each in files[:_MOST_NAMED]]
         more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
@@ -182,15 +184,22 @@ def _problems(found: TraceSteps) -> Iterator[str]:
 
 
 def _problems_blocks(found: TraceSteps) -> tuple[Block, ...]:
-    problems = tuple(_problems(found))
+    problems = _some(found, _MOST_ROWS, "--json")
     return (bullets(problems),) if problems else (note("Every file was read."),)
+
+
+def _some(found: TraceSteps, most: int, rest: str) -> list[str]:
+    """The first problems, and how many more there are. rest: the option that gives all."""
+    problems = [*_problems(found)]
+    left = len(problems) - most
+    return problems[:most] + ([f"{left} more: {rest} has all."] if left > 0 else [])
 
 
 def _brief(found: TraceSteps, _: int) -> tuple[Block, ...]:
     return (
         *_tables(found, _MOST_LINES),
         note("Means over steps; step = compute + exposed + idle. Late: what the others wait for a rank."),
-        bullets(list(_problems(found))[:_MOST_SENTENCES]),
+        bullets(_some(found, _MOST_SENTENCES, "--full")),
     )
 
 

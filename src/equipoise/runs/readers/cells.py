@@ -65,18 +65,23 @@ class TextRow(Struct, frozen=True, kw_only=True):
     """One data row: where it stands, in words, and its cells by column.
 
     theirs: the file's names of columns that go by another here, for messages. fault: why its cells cannot be
-    told apart; None where they can.
+    told apart; None where they can. run_id: of the run, as the table of runs has it once it is ingested.
     """
 
     place: str
     cells: Mapping[str, str]
     theirs: Mapping[str, str] = {}
     fault: str | None = None
+    run_id: str = ""
+
+    def written(self, column: str) -> str:
+        """The file's own name of a column."""
+        return self.theirs.get(column, column)
 
     def refusal(self, column: str, expected: str) -> DataError:
         """The error for a cell."""
         return DataError(
-            f"{self.place}, column {self.theirs.get(column, column)}: found {echo(self.cells[column])}; "
+            f"{self.place}, column {self.written(column)}: found {echo(self.cells[column])}; "
             f"expected {expected}"
         )
 
@@ -247,11 +252,17 @@ MAX_COUNT = 1_000_000_000
 _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
+def amount_of(text: str) -> float:
+    """A text as a finite number above 0; NaN for anything else."""
+    text = text.strip()
+    value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
+    return value if 0.0 < value < math.inf else math.nan
+
+
 def amount(row: TextRow, column: str) -> float:
     """A cell as a number above 0. Raises DataError for anything else."""
-    text = row.cells[column].strip()
-    value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
-    if not 0.0 < value < math.inf:
+    value = amount_of(row.cells[column])
+    if math.isnan(value):
         raise row.refusal(column, "a finite number above 0, with a decimal point")
     return value
 
@@ -262,3 +273,36 @@ def count(row: TextRow, column: str) -> int:
     if not value.is_integer() or value > MAX_COUNT:
         raise row.refusal(column, f"a whole number from 1 to {MAX_COUNT:,}")
     return int(value)
+
+
+# Of one row; more is no rounding, and no pause between steps either.
+_MOST_APART = 1.1
+
+
+def rates_of(
+    row: TextRow, columns: Sequence[str], *, batch_samples: float | None, sequence_tokens: float | None
+) -> dict[str, float]:
+    """Samples per second by each of a row's columns of steps, samples or tokens.
+
+    Left out are those that need a batch, or the tokens of a sample, which are not known. Raises DataError for
+    a cell that is no amount, and where columns contradict each other.
+    """
+    found = {}
+    for column in columns:
+        unit = TIMED.fullmatch(column)
+        assert unit is not None, column
+        value = amount(row, column)
+        if unit[3] is None:
+            rate = None if batch_samples is None else batch_samples / (value * UNIT_S[unit[2]])
+        else:
+            per_sample = 1.0 if unit[3] == "samples" else sequence_tokens
+            rate = None if per_sample is None else value / UNIT_S[unit[4]] / per_sample
+        if rate is not None:
+            found[column] = rate
+    if found and max(found.values()) > _MOST_APART * min(found.values()):
+        held = " and ".join(f"{rate:.4g} by {row.written(column)}" for column, rate in found.items())
+        raise DataError(
+            f"{row.place}: its columns contradict each other, in samples per second: {held}; correct one, or "
+            "leave it out"
+        )
+    return found

@@ -31,6 +31,7 @@ from equipoise.runs.readers.cells import (
     STRATEGY,
     TIMED,
     TextRow,
+    amount_of,
     column_name,
     echo,
     is_status,
@@ -61,6 +62,8 @@ _STATE = "state"
 # Columns that may say what a row trained, where none is called `workload`.
 MODEL = "model"
 _MODELS = (MODEL, "model_name")
+# What a table of runs that was written here has, and no other: its rows are named.
+_OF_TABLE = ("run_id", "origin", "campaign")
 _DURATION = "duration"
 _LINE_BYTES = 64 * 1024
 _EXTRAP_EXPECTED = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
@@ -87,10 +90,28 @@ class Exported(Struct, frozen=True, kw_only=True):
         return [self.theirs.get(each, each) for each in self.header]
 
 
-def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
-    """The rows of a file, each under our names.
+def campaign_of(path: Path) -> str:
+    """What the runs of a file are named after."""
+    return path.name.removesuffix(path.suffix) or path.name
 
-    columns: our name -> theirs, for columns whose names are not known here.
+
+def as_written(path: Path) -> tuple[Sequence[str], Sequence[TextRow]]:
+    """The columns of a CSV, Parquet or JSON-lines file by its own names, and its rows. Raises likewise."""
+    text = text_of(path)
+    _expect_no_list(text, path.name)
+    if text.lstrip()[:1] == "{":
+        return _of_objects(text, path.name)
+    header, rows = table(text, path.name)
+    return header, [*rows]
+
+
+def exported(
+    path: Path, columns: Mapping[str, str] | None = None, *, campaign: str | None = None
+) -> Exported:
+    """The rows of a file, each under our names and with the name of its run.
+
+    columns: our name -> theirs, for columns whose names are not known here. campaign: what runs are named
+    after; the file unless given.
     Raises DataError naming the file and row, what was found and what was expected.
     """
     stated = {ours: column_name(theirs) for ours, theirs in (columns or {}).items()}
@@ -101,11 +122,22 @@ def exported(path: Path, columns: Mapping[str, str] | None = None) -> Exported:
             + (right or f"time_to_train_s, step_s, samples_per_s, tokens_per_s or one of {', '.join(NAMED)}")
         )
     aliases = (each for known in (_ALIASES, _TIMES) for names in known.values() for each in names)
-    text = text_of(path, also=(*stated.values(), *aliases, *_MODELS, _STATE))
-    if _is_json_list(text):
-        raise DataError(
-            f"{path.name}: one JSON list; expected one object a line (`jq -c '.[]' FILE` writes them), or CSV"
-        )
+    text = text_of(path, also=(*stated.values(), *aliases, *_MODELS, _STATE, *_OF_TABLE))
+    return _named(_read(text, stated, path), campaign or campaign_of(path))
+
+
+def _named(found: Exported, campaign: str) -> Exported:
+    """The rows with the names of their runs: `campaign/number`, or those that a table written here states."""
+    names = [f"{campaign}/{number}" for number, _ in enumerate(found.rows, 1)]
+    if {*_OF_TABLE} <= {*found.header}:
+        stated = [row.cells[_OF_TABLE[0]].strip() for row in found.rows]
+        names = stated if len({*stated} - {""}) == len(stated) else names
+    rows = [replace(row, run_id=name) for row, name in zip(found.rows, names, strict=True)]
+    return replace(found, rows=tuple(rows))
+
+
+def _read(text: str, stated: Mapping[str, str], path: Path) -> Exported:
+    _expect_no_list(text, path.name)
     if text.lstrip()[:1] == "{":
         if _is_of_extrap(text):
             return _of_extrap(text, path.name, stated)
@@ -149,11 +181,11 @@ def _of_tracker(
 def _unfinished(row: TextRow, needed: Sequence[str], timed: Sequence[str]) -> str | None:
     """Why a tracker's run is no measurement; None where it is. timed: of which one cell has to be filled."""
     if not row.cells[STATUS].strip() or not is_success(row.cells[STATUS]):
-        return f"{row.place}: {row.theirs.get(STATUS, STATUS)} is {echo(row.cells[STATUS])}"
+        return f"{row.place}: {row.written(STATUS)} is {echo(row.cells[STATUS])}"
     empty = next((name for name in needed if not row.cells[name].strip()), None)
     if empty is None and timed and not any(row.cells[name].strip() for name in timed):
         empty = timed[0]
-    return None if empty is None else f"{row.place}: {row.theirs.get(empty, empty)} is empty"
+    return None if empty is None else f"{row.place}: {row.written(empty)} is empty"
 
 
 def _with_duration(row: TextRow) -> TextRow:
@@ -301,11 +333,9 @@ def _of_all(found: Exported) -> Exported:
 
 
 def _product(rate: str, size: str) -> str:
-    """A rate times a number of accelerators, as cells have them; the rate where either is no number."""
-    try:
-        return repr(float(rate) * float(size)) if rate.strip() else rate
-    except ValueError:
-        return rate
+    """A rate times a number of accelerators, as cells have them; the rate where either is no amount."""
+    product = amount_of(rate) * amount_of(size)
+    return repr(product) if math.isfinite(product) else rate
 
 
 def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
@@ -398,9 +428,12 @@ def _in_unit(ours: str, cell: str) -> str:
     return cell if seconds is None or unit is None else repr(seconds / unit)
 
 
-def _is_json_list(text: str) -> bool:
-    """Whether a text begins as a list of objects does, as pandas and jq write it."""
-    return re.match(r"\s*\[\s*\{", text) is not None
+def _expect_no_list(text: str, where: str) -> None:
+    """Raises DataError for a text that begins as a list of objects does, as pandas and jq write it."""
+    if re.match(r"\s*\[\s*\{", text):
+        raise DataError(
+            f"{where}: one JSON list; expected one object a line (`jq -c '.[]' FILE` writes them), or CSV"
+        )
 
 
 def _is_of_extrap(text: str) -> bool:

@@ -4,7 +4,7 @@ Units are read from the column's name. Nothing is guessed: what cannot be read i
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +31,11 @@ from equipoise.runs.readers.cells import (
     echo,
     is_success,
     listed,
+    rates_of,
 )
 from equipoise.runs.readers.exports import exported
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.units import plural
 
 # Beyond these a unit must have slipped: a femtosecond, and thirty million years.
 _SHORTEST_S, _LONGEST_S = 1e-15, 1e15
@@ -61,7 +63,8 @@ class Measurements(Struct, frozen=True, kw_only=True):
 
     where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a training.
     num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels; runs of one label share a session; None
-    where the file has none. global_batch_samples: (n_runs,), NaN where unstated.
+    where the file has none. global_batch_samples: (n_runs,), NaN where unstated. run_ids: (n_runs,), as the
+    table of runs has them. strategy: of all that ran on several accelerators; None where unstated or several.
     notes: what was assumed or left out.
     """
 
@@ -72,7 +75,21 @@ class Measurements(Struct, frozen=True, kw_only=True):
     time_s: NDArray[np.float64]
     entry: tuple[str, ...] | None
     global_batch_samples: NDArray[np.float64]
+    run_ids: tuple[str, ...]
+    strategy: str | None
     notes: tuple[str, ...]
+
+    @property
+    def common_batch_samples(self) -> int | None:
+        """The global batch that every run states; None where some state another or none."""
+        batches = {*self.global_batch_samples.tolist()}
+        batch = batches.pop() if len(batches) == 1 else math.nan
+        return int(batch) if batch.is_integer() else None
+
+    def runs_nearest(self, num_accelerators: int) -> tuple[str, ...]:
+        """The names of all runs, those of the nearest size first."""
+        distance = np.abs(np.log2(self.num_accelerators / num_accelerators))
+        return tuple(self.run_ids[each] for each in np.argsort(distance, kind="stable"))
 
 
 class _Timed(Struct, frozen=True, kw_only=True):
@@ -81,10 +98,6 @@ class _Timed(Struct, frozen=True, kw_only=True):
     name: str
     quantity: str
     unit_s: float
-
-    def seconds(self, value: float) -> float:
-        """Time of the fixed work, before the batch is taken into account."""
-        return _WORK_SAMPLES * self.unit_s / value if self.quantity in _RATES else value * self.unit_s
 
 
 def read_measurements(
@@ -111,11 +124,11 @@ def read_measurements(
     header, kept = found.header, list(found.rows)
     filled = [name for name in header if not kept or any(row.cells[name].strip() for row in kept)]
     # First what is no table of measurements, as a log of a trainer: only then cells matter.
-    timed, notes = _timed_column(filled or header, path.name, found.theirs)
+    timed = _timed_columns(filled or header, path.name, found.theirs)
     fault = next((row.fault for row in kept if row.fault), None)
     if fault:
         raise DataError(fault)
-    notes = [*found.notes, *notes]
+    notes = [*found.notes]
     if found.unfinished:
         left_out = len(found.unfinished)
         notes.append(f"Runs of {path.name} that did not finish or lack a value are excluded: {left_out}.")
@@ -128,13 +141,15 @@ def read_measurements(
     series = {"workload": workload, "accelerator": accelerator, STRATEGY: strategy, PRECISION: precision}
     for column, wanted in series.items():
         if column in filled:
-            kept = _of_series(kept, column, wanted, path.name, catalogue or shipped())
-    kept = _of_batch(kept, global_batch_samples, path.name)
-    if SEQUENCE in filled:
-        _expect_one_length(kept, path.name)
+            kept, others = _of_series(kept, column, wanted, path.name, catalogue or shipped())
+            notes += others
     usable = [row for row in kept if is_success(row.cells.get(STATUS, ""))]
     if len(usable) < len(kept):
         notes.append(f"Rows whose {STATUS} is not `success` are excluded: {len(kept) - len(usable)}.")
+    usable, of_batch = _of_batch(usable, global_batch_samples, path.name)
+    notes += of_batch
+    if SEQUENCE in filled:
+        _expect_one_length(usable, path.name)
     if not usable:
         failed = listed(list(dict.fromkeys(row.cells[STATUS] for row in kept)))
         why = f"; {STATUS} is {failed}, not success, finished or completed" if kept else ""
@@ -162,7 +177,7 @@ def _expect_one_length(rows: Sequence[TextRow], where: str) -> None:
     stated = [row for row in rows if row.cells[SEQUENCE].strip()]
     lengths = sorted({amount(row, SEQUENCE) for row in stated})
     if len(lengths) > 1:
-        theirs, held = stated[0].theirs.get(SEQUENCE, SEQUENCE), listed([f"{each:g}" for each in lengths])
+        theirs, held = stated[0].written(SEQUENCE), listed([f"{each:g}" for each in lengths])
         raise DataError(
             f"{where}: column {theirs} has several values, {held}: samples of other lengths are other work; "
             "keep the rows of one"
@@ -170,16 +185,17 @@ def _expect_one_length(rows: Sequence[TextRow], where: str) -> None:
 
 
 def _measurements(
-    rows: Sequence[TextRow], timed: _Timed, header: Sequence[str], where: str, notes: list[str]
+    rows: Sequence[TextRow], timed: Sequence[_Timed], header: Sequence[str], where: str, notes: list[str]
 ) -> Measurements:
-    """The columns of rows that were all kept."""
-    batch = np.array([_batch(row) for row in rows])
+    """The columns of rows that were all kept. timed: the preferred column first."""
+    chosen, batch = timed[0], np.array([_batch(row) for row in rows])
     time_s = np.array([_time_s(row, timed) for row in rows])
+    notes += _not_used(rows, timed)
     work = "the complete training"
-    if timed.quantity in _RATES:
-        work = f"{_WORK_SAMPLES:,.0f} {timed.quantity}"
-    elif timed.quantity == "step":
-        time_s, work = _at_fixed_samples(rows, time_s, batch, timed)
+    if chosen.quantity in _RATES:
+        work = f"{_WORK_SAMPLES:,.0f} {chosen.quantity}"
+    elif chosen.quantity == "step":
+        time_s, work = _at_fixed_samples(rows, time_s, batch, chosen)
         if not np.isfinite(batch).any():
             notes.append(
                 f"{where} states no {BATCH}: the batch is assumed to be the same at every size, so "
@@ -189,24 +205,78 @@ def _measurements(
     return Measurements(
         where=where,
         work=work,
-        is_time_to_train=timed.quantity == "time_to_train",
+        is_time_to_train=chosen.quantity == "time_to_train",
         num_accelerators=np.array([float(count(row, SIZE)) for row in rows]),
         time_s=time_s,
         entry=None if label is None else tuple(row.cells[label][:MAX_TEXT] for row in rows),
         global_batch_samples=batch,
+        run_ids=tuple(row.run_id for row in rows),
+        strategy=common_strategy((count(row, SIZE), row.cells.get(STRATEGY)) for row in rows),
         notes=tuple(notes),
     )
+
+
+def common_strategy(runs: Iterable[tuple[int, str | None]]) -> str | None:
+    """The strategy of runs, each with its number of accelerators; None where they state none or several.
+
+    Runs on one accelerator belong to every strategy.
+    """
+    stated = {(strategy or "").strip() for size, strategy in runs if size > 1}
+    return stated.pop() or None if len(stated) == 1 else None
 
 
 def _batch(row: TextRow) -> float:
     return amount(row, BATCH) if row.cells.get(BATCH, "").strip() else math.nan
 
 
-def _time_s(row: TextRow, timed: _Timed) -> float:
-    seconds = timed.seconds(amount(row, timed.name))
+def _time_s(row: TextRow, timed: Sequence[_Timed]) -> float:
+    """Of the fixed work, by the preferred column, or by another where the row has no more and it converts."""
+    chosen = timed[0]
+    filled = [each.name for each in timed if row.cells[each.name].strip()] or [chosen.name]
+    if chosen.quantity in _RATES:
+        rate = _rate(row, chosen, filled)
+        seconds = _WORK_SAMPLES / rate if rate else math.inf
+    elif filled[0] == chosen.name:
+        seconds = amount(row, chosen.name) * chosen.unit_s
+    else:
+        empty, other = map(row.written, (chosen.name, filled[0]))
+        raise DataError(
+            f"{row.place}, column {empty}: empty; {other} is no time of a complete training: fill it, or "
+            "leave the row out"
+        )
     if not _SHORTEST_S <= seconds <= _LONGEST_S:
-        raise row.refusal(timed.name, f"a time between {_SHORTEST_S:g} s and {_LONGEST_S:g} s")
+        raise row.refusal(filled[0], f"a time between {_SHORTEST_S:g} s and {_LONGEST_S:g} s")
     return seconds
+
+
+def _rate(row: TextRow, chosen: _Timed, filled: Sequence[str]) -> float:
+    """Samples or tokens per second, by the first column that the row fills. Raises where columns differ."""
+    batch = amount(row, BATCH) if row.cells.get(BATCH, "").strip() else None
+    tokens = amount(row, SEQUENCE) if row.cells.get(SEQUENCE, "").strip() else None
+    rates = rates_of(row, filled, batch_samples=batch, sequence_tokens=tokens)
+    if filled[0] == chosen.name:
+        return amount(row, chosen.name) / chosen.unit_s
+    per_sample = tokens if chosen.quantity == "tokens" else 1.0
+    if not rates or per_sample is None:
+        empty, other = map(row.written, (chosen.name, filled[0]))
+        lacking = BATCH if batch is None else SEQUENCE
+        raise DataError(f"{row.place}, column {empty}: empty, and {other} needs {lacking} to stand for it")
+    return next(iter(rates.values())) * per_sample
+
+
+def _not_used(rows: Sequence[TextRow], timed: Sequence[_Timed]) -> Iterator[str]:
+    """Of each column of times but the preferred one, in how many rows it was used."""
+    chosen, *others = timed
+    empty = [row for row in rows if not row.cells[chosen.name].strip()]
+    ours, *theirs = (rows[0].written(each.name) for each in timed)
+    for each, name in zip(others, theirs, strict=True):
+        num_used = sum(bool(row.cells[each.name].strip()) for row in empty)
+        empty = [row for row in empty if not row.cells[each.name].strip()]
+        yield (
+            f"Column {name} was used in {plural(num_used, 'row')}, where {ours} is empty."
+            if num_used
+            else f"Column {name} was not used: {ours} is used."
+        )
 
 
 def _at_fixed_samples(
@@ -219,7 +289,7 @@ def _at_fixed_samples(
     if not stated.all():
         row = rows[int(np.argmin(stated))]
         raise DataError(
-            f"{row.place}, column {row.theirs.get(BATCH, BATCH)}: empty, while other rows state it; a step "
+            f"{row.place}, column {row.written(BATCH)}: empty, while other rows state it; a step "
             f"({timed.name}) is only the same work at the same batch. State it in every row or in none"
         )
     if np.all(batch == batch[0]):
@@ -227,8 +297,8 @@ def _at_fixed_samples(
     return step_s / batch * _WORK_SAMPLES, f"{_WORK_SAMPLES:,.0f} samples"
 
 
-def _timed_column(header: Sequence[str], where: str, theirs: Mapping[str, str]) -> tuple[_Timed, list[str]]:
-    """The column to take the times from, and a note where there was a choice. theirs: as in `Exported`."""
+def _timed_columns(header: Sequence[str], where: str, theirs: Mapping[str, str]) -> list[_Timed]:
+    """The columns of times, the one to take them from first. theirs: as in `Exported`."""
     written = {name: theirs.get(name, name) for name in header}
     found: dict[str, _Timed] = {}
     for name in header:
@@ -248,18 +318,16 @@ def _timed_column(header: Sequence[str], where: str, theirs: Mapping[str, str]) 
             "step_s or samples_per_s, or one of them in other units: _ms, _min, _h; "
             "`--column time_to_train_s=NAME` says which of these it is"
         )
-    chosen, *unused = (found[quantity] for quantity in _QUANTITIES if quantity in found)
-    notes = [
-        f"Column {written[each.name]} was not used: {written[chosen.name]} has the same values and more."
-        for each in unused
-    ]
-    return chosen, notes
+    return [found[quantity] for quantity in _QUANTITIES if quantity in found]
 
 
 def _of_series(
     rows: Sequence[TextRow], column: str, wanted: str | None, where: str, catalogue: Catalogue
-) -> list[TextRow]:
-    """The rows of one workload or accelerator. Raises DataError where one of several must be chosen."""
+) -> tuple[list[TextRow], list[str]]:
+    """The rows of one workload or accelerator, and a note where others were left out.
+
+    Raises DataError where one of several must be chosen.
+    """
     spelt = _SERIES[column]
     aim = None if wanted is None else spelt(catalogue, wanted, ()) or wanted
     asked = () if aim is None else (aim,)
@@ -276,34 +344,46 @@ def _of_series(
             raise DataError(f"{where}: no row has {column} {echo(wanted)}; it has {listed([*names])}")
         names = dict.fromkeys(chosen, aim) or names
     if len(set(names.values())) > 1:
-        theirs = rows[0].theirs.get(column, column)
+        theirs = rows[0].written(column)
         raise DataError(
             f"{where}: column {theirs} has several values, {listed([*names])}; choose one with --{column}"
         )
-    return [row for row in rows if row.cells[column].strip() in {*names, *everywhere}]
+    kept = [row for row in rows if row.cells[column].strip() in {*names, *everywhere}]
+    if len(kept) == len(rows):
+        return kept, []
+    num_empty = sum(not row.cells[column].strip() for row in rows) if "" not in {*names, *everywhere} else 0
+    empty = f" ({num_empty} with none)" if num_empty else ""
+    theirs = rows[0].written(column)
+    return kept, [f"Rows whose {theirs} is not {aim} are excluded: {len(rows) - len(kept)}{empty}."]
 
 
-def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> list[TextRow]:
-    """The rows of one global batch where a size ran with several; all rows where each size ran with one.
+def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list[TextRow], list[str]]:
+    """The rows of one global batch, or of none that is stated, and notes of what that leaves out or assumes.
 
-    A batch that grows with the size is one curve, as of weak scaling; several at one size are several.
+    Where none is wanted all rows, as long as each size ran with one: a batch that grows with the size is one
+    curve, as of weak scaling; several at one size are several.
     Raises DataError where one of several must be chosen, or the one that is wanted is not there.
     """
-    batches: dict[str, set[float]] = {}
-    for row in rows:
-        batch = _batch(row)
-        if math.isfinite(batch):
-            batches.setdefault(row.cells[SIZE].strip(), set()).add(batch)
-    several = next((size for size, of_size in batches.items() if len(of_size) > 1), None)
-    if several is None:
-        return rows
-    held = listed([f"{each:,.0f}" for each in sorted(set.union(*batches.values()))])
+    stated = [row for row in rows if math.isfinite(_batch(row))]
+    held = listed([f"{each:,.0f}" for each in sorted({_batch(row) for row in stated})])
+    theirs = rows[0].written(BATCH) if rows else BATCH
     if wanted is None:
-        raise DataError(
-            f"{where}: column {BATCH} has several values at {several} accelerators; it has {held}; choose "
-            "one with --global-batch"
-        )
-    kept = [row for row in rows if not math.isfinite(_batch(row)) or _batch(row) == wanted]
-    if not kept:
-        raise DataError(f"{where}: no row has {BATCH} {wanted:,}; it has {held}")
-    return kept
+        batches: dict[int, set[float]] = {}
+        for row in stated:
+            batches.setdefault(count(row, SIZE), set()).add(_batch(row))
+        several = next((size for size, of_size in batches.items() if len(of_size) > 1), None)
+        if several is not None:
+            raise DataError(
+                f"{where}: column {theirs} has several values at {several} "
+                f"accelerators; it has {held}; choose one with --global-batch"
+            )
+        return rows, []
+    kept = [row for row in rows if _batch(row) == wanted or not math.isfinite(_batch(row))]
+    if rows and not kept:
+        raise DataError(f"{where}: no row has {theirs} {wanted:,}; it has {held}")
+    notes = []
+    if len(kept) < len(rows):
+        notes.append(f"Rows whose {theirs} is not {wanted:,} are excluded: {len(rows) - len(kept)}.")
+    if unstated := len(rows) - len(stated):
+        notes.append(f"Rows that state no {theirs} are taken to be of {wanted:,}: {unstated}.")
+    return kept, notes
