@@ -188,12 +188,13 @@ def export(
     """Hand a whole table to a notebook or program."""
     with output.answering():
         from equipoise.runs.embedded import tables
+        from equipoise.runs.store import RUNS, as_stored
 
         if table == "steps":
             frame = _steps([folder for folder in (inputs.data, *inputs.also) if folder])
         else:
             both = tables(data=inputs.data, also=inputs.also)
-            frame = both.runs if table == "runs" else both.scores
+            frame = as_stored(both.runs, RUNS) if table == "runs" else both.scores
         frame = _chosen(frame, stated(campaign=round_, workload=workload, accelerator=accelerator))
         output.give_table(frame, format_, out, lambda kept: {"table": table, "rows": kept.to_dicts()})
 

@@ -187,12 +187,15 @@ _ZSTD_LEVEL = 6
 SHIPPED_ZSTD_LEVEL: Final = 19
 
 
+def as_stored(frame: pl.DataFrame, table: TableSchema) -> pl.DataFrame:
+    """The frame as files hold it: without the optional columns that no row states."""
+    return frame.drop(name for name in table.optional if frame[name].null_count() == len(frame))
+
+
 def _encoded(frame: pl.DataFrame, path: Path, table: TableSchema, zstd_level: int) -> memoryview:
     """The file of a table, which was checked."""
     content = io.BytesIO()  # not the file itself: Polars reports a full disk as a fault of the Parquet format
-    checked = _checked(frame, table, str(path))
-    empty = [name for name in table.optional if checked[name].null_count() == len(checked)]
-    write_parquet(checked.drop(empty), content, zstd_level=zstd_level)
+    write_parquet(as_stored(_checked(frame, table, str(path)), table), content, zstd_level=zstd_level)
     return content.getbuffer()
 
 
