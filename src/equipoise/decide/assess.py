@@ -290,7 +290,7 @@ def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> Pub
     known = published_sizes(scores, inputs.training.workload.slug, system.accelerator)
     wanted = sorted({*sizes.tried, *_nearest_known(sizes.tried, known)})
     question = replace(_curve_question(inputs, system.accelerator, wanted), law=query.law, round=query.round)
-    trainings = None if inputs.user.runs is None else inputs.user.runs.trainings
+    trainings = None if inputs.user.runs is None else inputs.user.runs.trainings_on(system.accelerator)
     return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
 
 

@@ -142,3 +142,14 @@ def test_what_is_scaled_to_runs_is_no_surer_than_they_are(tmp_path):
     levelled = [each for each in found[64].estimates if "level" in each.name]
     assert levelled
     assert all(each.log_sd >= ran.log_sd for each in levelled)
+
+
+def test_whole_trainings_are_the_times_of_their_sizes_each_on_its_own_accelerator(tmp_path):
+    path = tmp_path / "mine.csv"
+    times_h = {("h100-sxm5-80gb", size): hours for size, hours in ((1, 10.0), (2, 5.2), (4, 2.8), (8, 1.6))}
+    times_h |= {(A100, size): 3.0 * hours for (_, size), hours in times_h.items() if size != 4}
+    lines = [f"bert,{chip},{size},{hours}" for (chip, size), hours in times_h.items()]
+    path.write_text("\n".join(("workload,accelerator,gpus,time_to_train_h", *lines)))
+    found = ask(workload="bert", accelerator=["h100-sxm5-80gb", A100], runs=path, max_accelerators=8)
+    estimated = {(each.system, each.num_accelerators): each.time_s.value / 3600 for each in found.candidates}
+    assert {key: estimated[key] for key in times_h} == pytest.approx(times_h, rel=0.02)

@@ -280,6 +280,7 @@ def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
         run_ids=tuple(whole["run_id"].to_list()),
         strategy=common_strategy(whole.select("num_accelerators", "strategy").iter_rows()),
         notes=(),
+        accelerators=tuple(whole["accelerator"].to_list()),
     )
 
 

@@ -53,6 +53,10 @@ class UserRuns(Struct, frozen=True, kw_only=True):
         """The set-ups measured on an accelerator, or on what is not stated."""
         return tuple(each for each in self.set_ups if each.accelerator in {None, accelerator})
 
+    def trainings_on(self, accelerator: str) -> "Measurements | None":
+        """The whole trainings timed on an accelerator, or on what is not stated."""
+        return None if self.trainings is None else self.trainings.on(accelerator)
+
     def asked_about(self, accelerator: str, query: TrainingQuery) -> tuple[UserRun, ...]:
         """Those of `on` with the global batch and a precision that the question states, where it does.
 

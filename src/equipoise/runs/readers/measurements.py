@@ -65,6 +65,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels; runs of one label share a session; None
     where the file has none. global_batch_samples: (n_runs,), NaN where unstated. run_ids: (n_runs,), as the
     table of runs has them. strategy: of all that ran on several accelerators; None where unstated or several.
+    accelerators: (n_runs,) slugs, None where unstated; None where all ran on the one that was asked about.
     notes: what was assumed or left out.
     """
 
@@ -78,6 +79,24 @@ class Measurements(Struct, frozen=True, kw_only=True):
     run_ids: tuple[str, ...]
     strategy: str | None
     notes: tuple[str, ...]
+    accelerators: tuple[str | None, ...] | None = None
+
+    def on(self, accelerator: str) -> "Measurements | None":
+        """The runs on an accelerator, or on what is not stated; None where there are none."""
+        if self.accelerators is None:
+            return self
+        kept = [place for place, each in enumerate(self.accelerators) if each in {None, accelerator}]
+        if not kept:
+            return None
+        return replace(
+            self,
+            num_accelerators=self.num_accelerators[kept],
+            time_s=self.time_s[kept],
+            entry=None if self.entry is None else tuple(self.entry[each] for each in kept),
+            global_batch_samples=self.global_batch_samples[kept],
+            run_ids=tuple(self.run_ids[each] for each in kept),
+            accelerators=None,
+        )
 
     @property
     def common_batch_samples(self) -> int | None:
