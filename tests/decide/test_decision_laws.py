@@ -419,3 +419,36 @@ def test_nothing_within_a_limit_is_faster_for_the_same_money(limit):
     faster = [each for each in found.candidates if each.time_s.value < best.time_s.value and each.feasible]
     assert faster
     assert min(each.usd.value for each in faster) > 1.005 * best.usd.value
+
+
+# Trainings with published results of one size on a chip, whose batch is not what the model would choose.
+ONE_SIZE = {"unet3d": ("a30-pcie-24gb", 8), "llama2_70b_lora": (A100, 64), "bert": (RTX, 6)}
+
+
+@pytest.mark.parametrize(("workload", "published"), ONE_SIZE.items(), ids=ONE_SIZE)
+def test_sizes_about_a_result_take_as_much_longer_or_shorter_as_sizes_do(workload, published):
+    # A result of M says of other sizes N what sizes change: fewer are slower, and more are faster by no more
+    # than a little beyond N / M, as memory for longer micro-batches may bring.
+    chip, size = published
+    found = by_size(ask(workload=workload, accelerator=[chip]))
+    result_s = min(each.score_s for each in published_scores().of(workload) if each.accelerator == chip)
+    assert found[size].time_s.value == pytest.approx(result_s, rel=0.01)
+    ratios = {each: found[each].time_s.value / result_s for each in found if size / 4 <= each <= 4 * size}
+    fewer = [ratio for each, ratio in ratios.items() if each < size]
+    more = [ratio for each, ratio in ratios.items() if each > size]
+    assert min(fewer) > 1.0 > max(more)
+    assert min(ratio * each / size for each, ratio in ratios.items()) > 0.8
+
+
+def test_one_host_of_cards_takes_one_time_however_it_is_asked_about():
+    asked = {
+        "number": {"accelerator": [RTX], "accelerators": "5"},
+        "limit": {"accelerator": [RTX], "max_accelerators": 5},
+        "host": {"accelerator": ["5x rtx-4090-pcie-24gb"]},
+        "larger host": {"accelerator": ["7x rtx-4090-pcie-24gb"]},
+    }
+    times_s = {words: by_size(ask(workload="bert", **each))[5].time_s.value for words, each in asked.items()}
+    assert times_s == pytest.approx(dict.fromkeys(asked, times_s["number"]), rel=EQUAL)
+    # The submitted host of six keeps the batch of its result.
+    six = by_size(ask(workload="bert", accelerator=["6x rtx-4090-pcie-24gb"]))[6]
+    assert six.strategy.global_batch_samples == 96
