@@ -1076,3 +1076,53 @@ def test_results_much_slower_than_modelled_are_said_beside_a_system_without_any(
     )
     found = ask(LORA, scores=slowed, accelerator=[H200, others])
     assert any(each.startswith(CHECK) for each in found.notes) == is_said
+
+
+# 8 G parameters are 128 GB with gradients and optimizer states, 16 bytes each.
+TUNED = {"workload": "llama31_8b", "train": "full", "examples": 10_000, "sequence": 2048}
+
+
+@pytest.mark.parametrize(
+    ("asked", "change"),
+    [
+        ({"accelerator": ["2xrtx4090"]}, lambda size: {"accelerator": [f"{size}xrtx4090"]}),
+        ({"accelerator": [A100], "at": "1", "fix": ["offload=none"]}, lambda size: {"at": str(size)}),
+    ],
+    ids=str,
+)
+def test_what_fits_nowhere_names_the_fewest_on_which_it_does_with_the_numbers_of_that_question(asked, change):
+    found = ask(TUNED, **asked)
+    assert found.recommended is None
+    (step,) = found.refusal.relaxations
+    size, limit = int(step.needed), int(step.limit)
+    offered = found.candidate(step.candidate)
+    taken = by_size(ask(TUNED, **{**asked, **change(size)}))[size]
+    assert (offered.time_s, offered.usd) == (taken.time_s, taken.usd)
+    fewer = [ask(TUNED, **{**asked, **change(each)}).recommended for each in range(limit + 1, size)]
+    assert fewer == [None] * (size - limit - 1)
+    assert any(f"try {size} accelerators" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"max_accelerators": 300}, {"at": "300"}, {"accelerator": ["300xh100"]}], ids=str
+)
+def test_the_least_limit_of_size_that_keeps_a_deadline_is_named_however_it_is_asked(asked):
+    question = {"workload": "llama31_8b", "tokens": "1e12", "accelerator": [H100], "deadline": "100h"}
+    (needed,) = (
+        int(each.needed)
+        for each in ask(question, **asked).refusal.relaxations
+        if each.constraint == "max_accelerators"
+    )
+    assert ask(question, at=str(needed)).recommended is not None
+    assert ask(question, at=str(needed - 8)).recommended is None  # a node less
+
+
+def test_few_cards_of_which_more_are_needed_are_offered_in_one_host():
+    # 8 x 24 GB hold what 4 do not, and one host takes eight of them.
+    asked = {"workload": "llama31_8b", "tokens": "1e9", "fix": ["offload=none"], "sequence": 2048}
+    found = ask(asked, accelerator=["4xrtx4090"])
+    assert found.recommended is None
+    (step,) = found.refusal.relaxations
+    offered = found.candidate(step.candidate)
+    taken = ask(asked, accelerator=[f"{int(step.needed)}xrtx4090"]).recommended
+    assert (offered.num_nodes, offered.time_s, offered.usd) == (1, taken.time_s, taken.usd)

@@ -130,9 +130,13 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
             bullets(_without_times(answer)),
             *(note(sentence(each)) for each in answer.notes),
         )
-    shown = [("Cheapest of all", refusal.cheapest), ("Fastest of all", refusal.fastest)]
-    if refusal.cheapest is not None and refusal.cheapest == refusal.fastest:
-        shown = [("Cheapest and fastest of all", refusal.cheapest)]
+    fastest = refusal.fastest
+    # Beyond a limit few sizes are tried: larger ones may well be faster.
+    is_beyond = fastest is not None and any(each.name == "max_accelerators" for each in fastest.broken)
+    among = "tried" if is_beyond else "of all"
+    shown = [(f"Cheapest {among}", refusal.cheapest), (f"Fastest {among}", fastest)]
+    if refusal.cheapest is not None and refusal.cheapest == fastest:
+        shown = [(f"Cheapest and fastest {among}", fastest)]
     chosen = capital(sentence("; ".join(answer.chosen_for_you)))
     return (
         tiles(_refused(answer, label, each) for label, each in shown if each is not None),
