@@ -548,7 +548,9 @@ def _hardly_smaller(query: TrainingQuery, family: ModelFamily, largest: TriedMod
     def pace(each: TriedModel) -> float:
         return each.fastest_within(query).known_time_s.value / float(each.shape.params) ** 2
 
-    is_near = near.used["value"] <= 1.0 and near.shape.params < largest.shape.params
+    # Models have whole layers: the next smaller one may be much smaller than asked for.
+    is_hardly_smaller = (1.0 - _AS_GOOD) * largest.shape.params <= near.shape.params < largest.shape.params
+    is_near = near.used["value"] <= 1.0 and is_hardly_smaller
     return near if is_near and pace(near) < pace(largest) * (1.0 - _MUCH_FASTER) else largest
 
 
