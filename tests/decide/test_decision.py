@@ -1126,3 +1126,17 @@ def test_few_cards_of_which_more_are_needed_are_offered_in_one_host():
     offered = found.candidate(step.candidate)
     taken = ask(asked, accelerator=[f"{int(step.needed)}xrtx4090"]).recommended
     assert (offered.num_nodes, offered.time_s, offered.usd) == (1, taken.time_s, taken.usd)
+
+
+@pytest.mark.parametrize(("num_cards", "suggests"), [(4, False), (8, True)])
+def test_what_is_moved_to_hosts_is_suggested_only_where_they_hold_it(num_cards, suggests):
+    # 405 G weights of 2 bytes are 810 GB: hosts of 4 x 80 GB have twice that, 640 GB, of 8 they have 1.28 TB.
+    asked = {"workload": "llama31_405b", "train": "lora", "tokens": "1e7", "sequence": 2048}
+    asked |= {"accelerator": [f"{num_cards}xh100"]}
+    found = ask(asked)
+    assert found.recommended is None
+    moved = "--fix offload=optimizer_and_params"
+    assert any(moved in note for note in found.notes) == suggests
+    fixed = ask(asked, fix=["offload=optimizer_and_params"])
+    warned = [note for note in fixed.notes if "640 GB" in note and note.startswith("Check: ")]
+    assert bool(warned) != suggests

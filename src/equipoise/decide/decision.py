@@ -36,7 +36,7 @@ from equipoise.decide.candidates import (
     with_terms,
 )
 from equipoise.decide.estimators.model import software_ratios, usual_precision_ratio
-from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS, UserRun
+from equipoise.decide.evidence import CHECK, NOT_COMPARED, NOTHING_FITS, UserRun
 from equipoise.decide.explanation.explain import (
     alternatives,
     notes,
@@ -75,6 +75,7 @@ from equipoise.decide.strategies.surveys import (
     AlsoTried,
     SizesBeyond,
     Survey,
+    beyond_hosts,
     least_fitting,
     on_host,
     sizes_beyond,
@@ -761,9 +762,12 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
 
 
 def _stated_on_host(query: TrainingQuery, best: Candidate | None, survey: Survey | None) -> Iterator[str]:
-    """How much lies on the host of what the question moves there."""
+    """How much lies on the host of what the question moves there, and that hosts have less where they do."""
     if best is None or best.strategy is None or survey is None:
         return
+    too_much = beyond_hosts(survey.problem, best.strategy)
+    if too_much is not None:
+        yield f"{CHECK}{too_much}."
     for option, words in on_host(survey.problem, best.strategy).items():
         if option in query.fixed_names:
             yield f"{words[:1].upper()}{words[1:]}."

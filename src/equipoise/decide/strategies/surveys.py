@@ -416,7 +416,8 @@ def _with_activations_on_host(problem: Problem, kept: Sequence[SizeSearch]) -> d
     faster = {}
     for size, searched in zip(promising, moved.surveyed(promising), strict=True):
         other = _or_leaner(moved, size, searched)
-        if other.best and other.best[0].worth[0] < kept_s[size]:
+        is_faster = bool(other.best) and other.best[0].worth[0] < kept_s[size]
+        if is_faster and beyond_hosts(moved, other.best[0].strategy) is None:
             faster[size] = _merged(problem, found[size], other)
     return faster
 
@@ -482,22 +483,47 @@ _STATES_BYTES: Final = 12.0
 _TABLE_BYTES: Final = 2.0  # of a weight in tables, which QLoRA does not quantise
 
 
-def on_host(problem: Problem, chosen: Strategy) -> dict[str, str]:
-    """What of a strategy lies in the host's memory, by option, with bytes per accelerator: what it would hold
+def on_host_bytes(problem: Problem, chosen: Strategy) -> dict[str, float]:
+    """What of a strategy lies in the host's memory, by option, in bytes per accelerator: what it would hold
     besides, were nothing moved.
     """
-    activations = "activations" if chosen.activation_offload else ""
-    names = {"offload": ON_HOST.get(chosen.offload, ""), "activation_offload": activations}
     kinds = {"offload": ("weights", "gradients", "optimizer"), "activation_offload": ("activations",)}
     both = (chosen, replace(chosen, **STAYS))
     memory = problem.estimated(both, problem.model.parameters).memory
     found = {}
-    for option, name in names.items():
-        if name:
-            held = sum(getattr(memory, kind) for kind in kinds[option])
-            as_chosen, unmoved = np.broadcast_to(held, len(both))
-            found[option] = f"{name} on the host: {format_si(float(unmoved - as_chosen), 'B')} each"
+    for option in ("offload",) * (chosen.offload in ON_HOST) + (
+        "activation_offload",
+    ) * chosen.activation_offload:
+        held = sum(getattr(memory, kind) for kind in kinds[option])
+        as_chosen, unmoved = np.broadcast_to(held, len(both))
+        found[option] = float(unmoved - as_chosen)
     return found
+
+
+def on_host(problem: Problem, chosen: Strategy) -> dict[str, str]:
+    """What of a strategy lies in the host's memory, by option, in words."""
+    names = {"offload": ON_HOST.get(chosen.offload, ""), "activation_offload": "activations"}
+    return {
+        option: f"{names[option]} on the host: {format_si(moved_bytes, 'B')} each"
+        for option, moved_bytes in on_host_bytes(problem, chosen).items()
+    }
+
+
+def beyond_hosts(problem: Problem, chosen: Strategy) -> str | None:
+    """How much lies on hosts that are taken to have less memory, in words; None where they hold it.
+
+    Activations alone are moved as far as hosts hold them.
+    """
+    size, held = chosen.num_accelerators, problem.cluster.accelerator.memory_bytes
+    moved = on_host_bytes(problem, chosen)
+    moved_bytes = size * sum(moved.values())
+    if "offload" not in moved or held is None or _hosts_hold(problem, size, moved_bytes):
+        return None
+    whole, room = format_si_apart(moved_bytes, size * HOST_MEMORY_RATIO * held, "B")
+    return (
+        f"hosts have to hold {whole} ({format_si(moved_bytes / size, 'B')} for each accelerator); they are "
+        f"taken to have {room}, {HOST_MEMORY_RATIO:g} times what their accelerators have"
+    )
 
 
 def _hosts_hold(problem: Problem, size: int, moved_bytes: float) -> bool:
@@ -749,6 +775,16 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
             choices["zero_stage"] = USUAL["zero_stage"]
         if name == "trained":
             choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
-        if SURVEYS.fits(replace(problem, choices=choices), num_accelerators):
+        if _fits_hosts_too(replace(problem, choices=choices), num_accelerators):
             text = value_text(value)
             yield f"--train {text}" if name == "trained" else f"--fix {name}={text}"
+
+
+def _fits_hosts_too(problem: Problem, num_accelerators: int) -> bool:
+    """Whether anything fits, and hosts have room for what the best that fits moves to them."""
+    if not SURVEYS.fits(problem, num_accelerators):
+        return False
+    if not {"offload", "activation_offload"} & {*problem.choices}:
+        return True
+    (found,) = SURVEYS.surveyed(problem, (num_accelerators,)).sizes
+    return found.best is not None and beyond_hosts(problem, found.best.strategy) is None
