@@ -168,6 +168,19 @@ def test_a_speed_that_rounds_to_what_would_pay_has_more_digits():
     assert "over 16 1.499x" in first
 
 
+def test_the_speed_from_which_a_step_pays_is_written_apart_from_one_that_falls_short():
+    # From 32 to 40 it pays from 1 + 0.25 / 2 = 1.125 times on: 7,800 / 6,964 = 1.12005 falls short.
+    answer = made_answer()
+    candidates = keeping(taking(answer, {3: 6_964.0}))
+    fourth = replace(candidates[3], num_accelerators=40)
+    _, second = larger(answer, 2, (*candidates[:3], fourth))
+    assert second.startswith("No, 40 over 32: 1.12x")
+    assert "1.125x" in second
+    # 7,800 / 5,204 = 1.4988 of 64, which pays from 1.5 on.
+    _, second = larger(answer, 2, keeping(taking(answer, {3: 5_204.0})))
+    assert second.startswith("No, 64 over 32: 1.499x")
+
+
 def test_a_start_that_is_a_good_part_of_the_time_is_in_money_and_named():
     # 32 for 600 s and 300 s of starting: half as much again.
     answer = made_answer()

@@ -431,6 +431,18 @@ def factor(value: float) -> str:
     return f"{digits(value)}x"
 
 
+def factor_from(least: float) -> str:
+    """A ratio from which on something holds, never written as less: exactly where four digits do.
+
+    >>> factor_from(1.5), factor_from(1.125), factor_from(1 + 1 / 6)
+    ('1.5x', '1.125x', '1.17x')
+    """
+    exact = round_up(least, _USUAL_DIGITS + 1)
+    is_exact = math.isclose(exact, least, rel_tol=_ROUNDING)
+    written = exact if is_exact else round_up(least, _USUAL_DIGITS)
+    return f"{format_amount(written, digits=_USUAL_DIGITS + 1)}x"
+
+
 def factor_below(value: float, limit: float) -> str:
     """A ratio below another, in as many digits as it takes to read so.
 

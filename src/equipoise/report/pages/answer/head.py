@@ -480,7 +480,7 @@ def _growth(before: Candidate, after: Candidate) -> float:
 
 def _least(before: Candidate, after: Candidate) -> str:
     """How many times as fast a step must be to pay."""
-    return amounts.factor(float(least_speedup(_growth(before, after))))
+    return amounts.factor_from(float(least_speedup(_growth(before, after))))
 
 
 def _taken(answer: Answer, sizes: Sequence[Candidate], at: int, *, is_short: bool) -> Iterator[Span]:
@@ -611,17 +611,22 @@ _ENDS: Final[dict[Limit, str]] = {
 }
 
 
+def _speed(before: Candidate, after: Candidate, value: float) -> str:
+    """How many times as fast a step is, in digits that show on which side it is of one that pays."""
+    least = float(least_speedup(_growth(before, after)))
+    return amounts.factor_below(value, least) if value < least else amounts.factor(value)
+
+
 def _step(before: Candidate, after: Candidate, *, speed: str | None = None, is_second: bool = False) -> str:
     """A size against a smaller one: how many times as fast, for how much of the money.
 
     speed: in words, unless as the times shown. is_second: what the two numbers are was said before.
     """
     is_base = before.speedup is not None and before.speedup.value == 1.0
-    fast = speed or f"{amounts.factor(_speedup(before, after))} as fast"
+    fast = speed or f"{_speed(before, after, _speedup(before, after))} as fast"
     if speed is None and is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
-        fast = (
-            f"{amounts.factor(after.speedup.value)} as fast ({amounts.ends(after.speedup, amounts.factor)})"
-        )
+        ends = amounts.ends(after.speedup, amounts.factor)
+        fast = f"{_speed(before, after, after.speedup.value)} as fast ({ends})"
     paid, of = None, "accelerator-hours"
     if before.usd is not None and after.usd is not None and before.usd.value > 0.0:
         paid, of = after.usd.value / before.usd.value, "money"
