@@ -173,7 +173,8 @@ def test_the_speed_from_which_a_step_pays_is_written_apart_from_one_that_falls_s
     answer = made_answer()
     candidates = keeping(taking(answer, {3: 6_964.0}))
     fourth = replace(candidates[3], num_accelerators=40)
-    _, second = larger(answer, 2, (*candidates[:3], fourth), time_values=())
+    unnamed = {"time_values": (), "offers": (), "alternatives": (), "flips": (), "frontier": ()}
+    _, second = larger(answer, 2, (*candidates[:3], fourth), **unnamed)
     assert second.startswith("No, 40 over 32: 1.12x")
     assert "1.125x" in second
     # 7,800 / 5,204 = 1.4988 of 64, which pays from 1.5 on.
