@@ -1140,3 +1140,19 @@ def test_what_is_moved_to_hosts_is_suggested_only_where_they_hold_it(num_cards, 
     fixed = ask(asked, fix=["offload=optimizer_and_params"])
     warned = [note for note in fixed.notes if "640 GB" in note and note.startswith("Check: ")]
     assert bool(warned) != suggests
+
+
+def test_a_price_of_electricity_that_no_money_has_is_said_to_change_nothing():
+    rented, owned, bought = (
+        ask(SMALL, electricity=0.5, **each) for each in ({}, {"price": [f"{RTX}=0"]}, {"buy": True})
+    )
+    assert any("0.5 USD per kWh" in note and "changes nothing" in note for note in rented.notes)
+    assert not any("changes nothing" in note for note in (*owned.notes, *bought.notes))
+
+
+def test_strategies_are_listed_by_their_time():
+    found = ask(workload="llama31_8b", tokens="1e10", accelerator=[H100], at="32", top=9)
+    times = [each.work_s.value for each in found.system.best_strategies]
+    assert len(times) >= 9
+    assert times == sorted(times)
+    assert found.system.best_strategies[0].strategy == found.recommended.strategy

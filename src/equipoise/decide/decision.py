@@ -589,6 +589,7 @@ def answer_of(collected: Collected) -> Answer:
                     *_stated_on_host(query, best, survey),
                     *slow_results([one.assessment for one in found]),
                     *_does_not_fit(found),
+                    *_electricity_unused(query, candidates),
                     *_outside_of_budgets(query, found),
                     *(f"{NOT_COMPARED}{each}." for each in refused),
                     *unbought,
@@ -835,7 +836,8 @@ def _best_strategies(inputs: Inputs, one: SystemCandidates, best: Candidate) -> 
         return ()
     rivals = SURVEYS.compared(survey, best.strategy, num_found=max(inputs.query.num_strategies, 1))
     rates = rates_of(inputs.query, one.system, best.terms)
-    return tuple(with_strategy(inputs, one.assessment, best, each, rates) for each in rivals)
+    found = (with_strategy(inputs, one.assessment, best, each, rates) for each in rivals)
+    return tuple(sorted(found, key=lambda each: each.work_s.value))
 
 
 def _num_considered(assessment: Assessment) -> tuple[int, int]:
@@ -906,6 +908,16 @@ def _outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates])
         for one in found
         if _is_unpriced(one)
     ]
+
+
+def _electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) -> Iterator[str]:
+    """That a price of electricity which the question states is in no money shown, where it is in none."""
+    is_owned = any(each.price is not None and each.price.is_owned for each in candidates)
+    if query.electricity_usd_per_kwh is not None and not (is_owned or query.is_buying):
+        yield (
+            f"A price of electricity of {query.electricity_usd_per_kwh:g} USD per kWh: it changes nothing of "
+            "what is rented, whose price includes it (of your own machine: --price SYSTEM=0, or --buy)."
+        )
 
 
 def _does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
