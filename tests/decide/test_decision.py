@@ -1031,7 +1031,9 @@ def test_a_narrow_precision_that_is_slower_than_the_usual_one_is_said_to_be(work
     [
         ({"fix": "tp=3", "accelerators": 64}, {"--fix", "--accelerators"}),
         ({"precision": "fp4"}, {"--precision"}),
-        ({"precision": "fp4", "global_batch": 64}, {"--precision", "--global-batch"}),
+        # No batch and no number of a chip gives it a precision that it lacks.
+        ({"precision": "fp4", "global_batch": 64, "max_accelerators": 8}, {"--precision"}),
+        ({"fix": "precision=fp4", "max_accelerators": 8}, {"--fix"}),
     ],
 )
 def test_a_refusal_of_every_strategy_names_the_options_of_the_question_to_change(asked, options):

@@ -948,9 +948,12 @@ def _first_of(names: Iterable[str]) -> str:
 _RESTRICTING: Final = ("fixed", "precision", "sizes", "num_nodes", "max_accelerators", "global_batch_samples")
 
 
-def _restrictions(query: TrainingQuery) -> str:
-    """The options of a question that restrict strategies or sizes."""
-    stated = [f"--{FIELDS[name].option}" for name in _RESTRICTING if getattr(query, name)]
+def _restrictions(query: TrainingQuery, faults: Sequence[str]) -> str:
+    """The options of a question that restrict strategies or sizes, of which other values may do."""
+    names: Sequence[str] = _RESTRICTING
+    if all("precision=" in each for each in faults):  # of the chip, however many there are
+        names = ("precision",) if query.precision else ("fixed",)
+    stated = [f"--{FIELDS[name].option}" for name in names if getattr(query, name)]
     return " or ".join(stated or ["--precision"])
 
 
@@ -962,7 +965,7 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
         return EvidenceError(
             f"no strategy of {title} is possible on {system.title} as asked: "
             f"{'; '.join(faults[:_MOST_NAMED])}",
-            missing=(f"other values of {_restrictions(inputs.query)}, or another system",),
+            missing=(f"other values of {_restrictions(inputs.query, faults)}, or another system",),
         )
     found = ""
     runs = inputs.user.runs

@@ -34,7 +34,7 @@ from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-from equipoise.units import HOUR_S, SI_PREFIXES, format_duration, format_si
+from equipoise.units import HOUR_S, SI_PREFIXES, format_si, format_stated
 
 ReachLimit: TypeAlias = Literal["budget", "deadline", "memory"]
 Unit: TypeAlias = Literal["tokens", "samples"]
@@ -460,8 +460,8 @@ def _stated(query: TrainingQuery) -> str:
     if query.budget_usd is not None:
         stated.append(f"--budget {query.budget_usd:,.10g}")
     if query.deadline_s is not None:
-        queue = f" after --queue of {format_duration(query.queue_s)}" if query.queue_s else ""
-        stated.append(f"--deadline of {format_duration(query.deadline_s)}{queue}")
+        queue = f" after --queue of {format_stated(query.queue_s)}" if query.queue_s else ""
+        stated.append(f"--deadline of {format_stated(query.deadline_s)}{queue}")
     return " and ".join(stated)
 
 

@@ -27,7 +27,7 @@ from equipoise.spec.strategy import (
     TRAINED,
     parameter_guessed,
 )
-from equipoise.units import format_duration
+from equipoise.units import format_stated
 
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
 OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
@@ -144,8 +144,8 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         self._refuse_twice_stated()
         if self.queue_s is not None and self.deadline_s is not None and self.queue_s >= self.deadline_s:
             raise UsageError(
-                f"--queue of {format_duration(self.queue_s)} leaves no time before the --deadline of "
-                f"{format_duration(self.deadline_s)}"
+                f"--queue of {format_stated(self.queue_s)} leaves no time before the --deadline of "
+                f"{format_stated(self.deadline_s)}"
             )
         self._settle_value_of_time()
         if self.ask is not None and self.is_buying:

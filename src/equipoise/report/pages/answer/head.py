@@ -27,7 +27,7 @@ from equipoise.report.blocks import Badge, Block, Code, Facts, Labelled, Span, S
 from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import MINUTE_S, format_count, format_percent, format_si, plural
+from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
 _GRADES: Final[dict[Grade, str]] = {
     "measured": "your measured runs",
@@ -277,7 +277,7 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
     for each in best.constraints:
         if each.name == "deadline_s" and each.probability is not None:
             chance = amounts.probability(each.probability)
-            yield f"; deadline {amounts.duration(each.limit)}{queue_within(answer.question)}: {chance} chance"
+            yield f"; deadline {format_stated(each.limit)}{queue_within(answer.question)}: {chance} chance"
             yield from _likelier(answer, best, each.probability)
 
 
@@ -661,13 +661,13 @@ def after_queue(answer: Answer) -> str:
 
 def queue_within(question: TrainingQuery) -> str:
     """What follows a deadline of which a queue takes a part."""
-    return f" with {amounts.duration(question.queue_s)} in the queue" if question.queue_s else ""
+    return f" with {format_stated(question.queue_s)} in the queue" if question.queue_s else ""
 
 
 def limit_words(answer: Answer, broken: Constraint) -> str:
     """A limit that is not kept, as a predicate."""
     if broken.name == "deadline_s":
-        return f"misses the deadline of {amounts.duration(broken.limit)}{queue_within(answer.question)}"
+        return f"misses the deadline of {format_stated(broken.limit)}{queue_within(answer.question)}"
     if broken.lacks_price:
         return "has no known price"
     if broken.name == "budget_usd":

@@ -38,7 +38,7 @@ from equipoise.report.blocks import (
 from equipoise.report.format import DASH, STAR, capital, count, listed, sentence
 from equipoise.report.pages.answer import compare, head
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import format_percent, plural
+from equipoise.units import format_percent, format_stated, plural
 
 EVIDENCE: Final[dict[Grade, str]] = {
     "measured": "measured by you",
@@ -99,7 +99,7 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     for each in best.constraints:
         if each.name in {"deadline_s", "budget_usd"} and each.probability is not None:
             noun, unit = head.LIMITS[each.name]
-            stated = amounts.limit(each.limit) if unit == "USD" else amounts.quantity(each.limit, unit)
+            stated = amounts.limit(each.limit) if unit == "USD" else format_stated(each.limit)
             limit = f"{noun.removeprefix('a ')} of {stated}"
             kept.append(f"{limit}: {amounts.probability(each.probability)}")
     if best.probability is not None and kept:
