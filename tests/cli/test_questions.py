@@ -199,14 +199,18 @@ def test_systems_are_repeated_or_separated_by_commas(given):
 def test_a_complaint_about_options_of_the_verb_asked_names_no_other(arguments):
     done = in_process(*arguments)
     assert done.returncode != 0
-    assert "not of" not in done.stderr
-    assert "`equipoise advise" not in done.stderr
+    assert not re.findall(r"\badvise\b", done.stderr)
 
 
 def test_a_complaint_says_which_verb_takes_an_option_that_this_one_does_not():
-    assert with_takers("other --terms, or --price", ["plan", "bert"]).endswith(
-        "(--terms: of advise, not of plan)"
-    )
+    words = with_takers("other --terms, or --price", ["plan", "bert"])
+    assert re.findall(r"--terms|--price|advise|plan", words) == [
+        "--terms",
+        "--price",
+        "--terms",
+        "advise",
+        "plan",
+    ]
 
 
 def test_what_is_missing_and_another_verb_takes_is_a_command_of_it_that_runs():
