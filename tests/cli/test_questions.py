@@ -192,7 +192,6 @@ def test_systems_are_repeated_or_separated_by_commas(given):
     [
         ["predict", "bert", "--accelerator", "h100", "--at", "8", "--fix", "tp=3"],
         ["plan", "gpt2", "--accelerator", "h100"],
-        ["predict", "gpt2", "--accelerator", "h100", "--tokens", "1T"],
     ],
     ids=" ".join,
 )
