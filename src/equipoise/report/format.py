@@ -436,15 +436,13 @@ def factor(value: float) -> str:
 
 
 def factor_from(least: float) -> str:
-    """A ratio from which on something holds, never written as less: exactly where four digits do.
+    """A ratio from which on something holds, to four digits, never written as less than it is.
 
     >>> factor_from(1.5), factor_from(1.125), factor_from(1 + 1 / 6)
-    ('1.5x', '1.125x', '1.17x')
+    ('1.5x', '1.125x', '1.167x')
     """
-    exact = round_up(least, _USUAL_DIGITS + 1)
-    is_exact = math.isclose(exact, least, rel_tol=_ROUNDING)
-    written = exact if is_exact else round_up(least, _USUAL_DIGITS)
-    return f"{format_amount(written, digits=_USUAL_DIGITS + 1)}x"
+    num_digits = _USUAL_DIGITS + 1
+    return f"{format_amount(round_up(least, num_digits), digits=num_digits)}x"
 
 
 def factor_below(value: float, limit: float) -> str:
