@@ -95,6 +95,26 @@ def format_duration(seconds: float) -> str:
     return f"{format_time(seconds, unit_s)} {unit}"
 
 
+_STATED_DIGITS, _MOST_STATED = 4, 100_000.0
+
+
+def format_stated(seconds: float) -> str:
+    """A duration that somebody stated, exactly: in the unit that people use, else in a smaller one.
+
+    >>> format_stated(360_000.0), format_stated(7 * DAY_S), format_stated(5400.0), format_stated(131_400.0)
+    ('100 h', '7 days', '90 min', '36.5 h')
+    >>> format_stated(10_000 * HOUR_S), format_stated(100.0 * HOUR_S + 1.25)
+    ('10,000 h', '4.166681 days')
+    """
+    unit_s, unit = time_unit(seconds)
+    smaller = (each for each in reversed(_TIME_UNITS) if 1.0 <= each[0] <= unit_s)
+    for each_s, name, _ in smaller:
+        value = seconds / each_s
+        if value < _MOST_STATED and math.isclose(value, float(f"{value:.{_STATED_DIGITS}g}"), rel_tol=1e-12):
+            return f"{format_amount(value, digits=_STATED_DIGITS)} {name}"
+    return f"{seconds / unit_s:.7g} {unit}"
+
+
 def time_unit(seconds: float) -> tuple[float, str]:
     """The unit that people use for a duration, in seconds and by name."""
     # 0.9996 s is 1 s, as it will be written.

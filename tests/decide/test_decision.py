@@ -1031,7 +1031,9 @@ def test_a_narrow_precision_that_is_slower_than_the_usual_one_is_said_to_be(work
     [
         ({"fix": "tp=3", "accelerators": 64}, {"--fix", "--accelerators"}),
         ({"precision": "fp4"}, {"--precision"}),
-        ({"precision": "fp4", "global_batch": 64}, {"--precision", "--global-batch"}),
+        # No batch and no number of a chip gives it a precision that it lacks.
+        ({"precision": "fp4", "global_batch": 64, "max_accelerators": 8}, {"--precision"}),
+        ({"fix": "precision=fp4", "max_accelerators": 8}, {"--fix"}),
     ],
 )
 def test_a_refusal_of_every_strategy_names_the_options_of_the_question_to_change(asked, options):
@@ -1076,3 +1078,83 @@ def test_results_much_slower_than_modelled_are_said_beside_a_system_without_any(
     )
     found = ask(LORA, scores=slowed, accelerator=[H200, others])
     assert any(each.startswith(CHECK) for each in found.notes) == is_said
+
+
+# 8 G parameters are 128 GB with gradients and optimizer states, 16 bytes each.
+TUNED = {"workload": "llama31_8b", "train": "full", "examples": 10_000, "sequence": 2048}
+
+
+@pytest.mark.parametrize(
+    ("asked", "change"),
+    [
+        ({"accelerator": ["2xrtx4090"]}, lambda size: {"accelerator": [f"{size}xrtx4090"]}),
+        ({"accelerator": [A100], "at": "1", "fix": ["offload=none"]}, lambda size: {"at": str(size)}),
+    ],
+    ids=str,
+)
+def test_what_fits_nowhere_names_the_fewest_on_which_it_does_with_the_numbers_of_that_question(asked, change):
+    found = ask(TUNED, **asked)
+    assert found.recommended is None
+    (step,) = found.refusal.relaxations
+    size, limit = int(step.needed), int(step.limit)
+    offered = found.candidate(step.candidate)
+    taken = by_size(ask(TUNED, **{**asked, **change(size)}))[size]
+    assert (offered.time_s, offered.usd) == (taken.time_s, taken.usd)
+    fewer = [ask(TUNED, **{**asked, **change(each)}).recommended for each in range(limit + 1, size)]
+    assert fewer == [None] * (size - limit - 1)
+    assert any(f"try {size} accelerators" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"max_accelerators": 300}, {"at": "300"}, {"accelerator": ["300xh100"]}], ids=str
+)
+def test_the_least_limit_of_size_that_keeps_a_deadline_is_named_however_it_is_asked(asked):
+    question = {"workload": "llama31_8b", "tokens": "1e12", "accelerator": [H100], "deadline": "100h"}
+    (needed,) = (
+        int(each.needed)
+        for each in ask(question, **asked).refusal.relaxations
+        if each.constraint == "max_accelerators"
+    )
+    assert ask(question, at=str(needed)).recommended is not None
+    assert ask(question, at=str(needed - 8)).recommended is None  # a node less
+
+
+def test_few_cards_of_which_more_are_needed_are_offered_in_one_host():
+    # 8 x 24 GB hold what 4 do not, and one host takes eight of them.
+    asked = {"workload": "llama31_8b", "tokens": "1e9", "fix": ["offload=none"], "sequence": 2048}
+    found = ask(asked, accelerator=["4xrtx4090"])
+    assert found.recommended is None
+    (step,) = found.refusal.relaxations
+    offered = found.candidate(step.candidate)
+    taken = ask(asked, accelerator=[f"{int(step.needed)}xrtx4090"]).recommended
+    assert (offered.num_nodes, offered.time_s, offered.usd) == (1, taken.time_s, taken.usd)
+
+
+@pytest.mark.parametrize(("num_cards", "suggests"), [(4, False), (8, True)])
+def test_what_is_moved_to_hosts_is_suggested_only_where_they_hold_it(num_cards, suggests):
+    # 405 G weights of 2 bytes are 810 GB: hosts of 4 x 80 GB have twice that, 640 GB, of 8 they have 1.28 TB.
+    asked = {"workload": "llama31_405b", "train": "lora", "tokens": "1e7", "sequence": 2048}
+    asked |= {"accelerator": [f"{num_cards}xh100"]}
+    found = ask(asked)
+    assert found.recommended is None
+    moved = "--fix offload=optimizer_and_params"
+    assert any(moved in note for note in found.notes) == suggests
+    fixed = ask(asked, fix=["offload=optimizer_and_params"])
+    warned = [note for note in fixed.notes if "640 GB" in note and note.startswith("Check: ")]
+    assert bool(warned) != suggests
+
+
+def test_a_price_of_electricity_that_no_money_has_is_said_to_change_nothing():
+    rented, owned, bought = (
+        ask(SMALL, electricity=0.5, **each) for each in ({}, {"price": [f"{RTX}=0"]}, {"buy": True})
+    )
+    assert any("0.5 USD per kWh" in note and "changes nothing" in note for note in rented.notes)
+    assert not any("changes nothing" in note for note in (*owned.notes, *bought.notes))
+
+
+def test_strategies_are_listed_by_their_time():
+    found = ask(workload="llama31_8b", tokens="1e10", accelerator=[H100], at="32", top=9)
+    times = [each.work_s.value for each in found.system.best_strategies]
+    assert len(times) >= 9
+    assert times == sorted(times)
+    assert found.system.best_strategies[0].strategy == found.recommended.strategy

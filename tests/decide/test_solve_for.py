@@ -253,6 +253,21 @@ def test_as_many_are_tried_as_the_budget_pays_for_through_the_whole_deadline(ask
     assert alone.recommended.num_accelerators <= 512
 
 
+def test_a_lower_limit_of_size_allows_no_larger_model():
+    # Layers of these widths are 3.5 % of such a model: the next smaller one is not as good.
+    asked = {
+        "ask": "model",
+        "workload": "llama31_8b",
+        "accelerator": "h100",
+        "budget": "10k",
+        "deadline": "7d",
+    }
+    free, limited = (
+        solve_for(query(asked | most), scores=None).best for most in ({}, {"max_accelerators": 64})
+    )
+    assert free.size.value >= 0.98 * limited.size.value
+
+
 def test_images_are_what_a_budget_allows_of_vision():
     # 224 x 224 pixels in patches of 16, and a class token: 197 tokens that nobody counts
     found = _solved(workload="vit_large", budget=100)

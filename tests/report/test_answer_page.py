@@ -22,7 +22,7 @@ from equipoise.report.blocks import Facts, PairMatrix, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.answer.compare import around_choice, flip_words, money_chart
-from equipoise.report.pages.answer.head import power_price, title_of
+from equipoise.report.pages.answer.head import limit_words, power_price, title_of
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import TERM_WORDS
@@ -166,6 +166,29 @@ def test_a_speed_that_rounds_to_what_would_pay_has_more_digits():
     answer = made_answer()
     first, _ = larger(answer, 2, keeping(taking(answer, {0: 20_000.0, 1: 11_690.0})))
     assert "over 16 1.499x" in first
+
+
+def test_the_speed_from_which_a_step_pays_is_written_apart_from_one_that_falls_short():
+    # From 32 to 40 it pays from 1 + 0.25 / 2 = 1.125 times on: 7,800 / 6,964 = 1.12005 falls short.
+    answer = made_answer()
+    candidates = keeping(taking(answer, {3: 6_964.0}))
+    fourth = replace(candidates[3], num_accelerators=40)
+    unnamed = {"time_values": (), "offers": (), "alternatives": (), "flips": (), "frontier": ()}
+    _, second = larger(answer, 2, (*candidates[:3], fourth), **unnamed)
+    assert second.startswith("No, 40 over 32: 1.12x")
+    assert "1.125x" in second
+    # 7,800 / 5,204 = 1.4988 of 64, which pays from 1.5 on.
+    _, second = larger(answer, 2, keeping(taking(answer, {3: 5_204.0})))
+    assert second.startswith("No, 64 over 32: 1.499x")
+
+
+def test_a_stated_deadline_is_shown_as_it_was_stated():
+    # 100 h are 4 days and 4 hours, and no number of days in few digits.
+    answer = made_answer()
+    question = replace(answer.question, deadline_s=360_000.0, queue_s=180_000.0)
+    stated = replace(answer.candidates[1].constraints[0], name="deadline_s", limit=360_000.0)
+    words = limit_words(replace(answer, question=question), stated)
+    assert re.findall(r"[0-9.,]+ [a-z]+", words) == ["100 h", "50 h"]
 
 
 def test_a_start_that_is_a_good_part_of_the_time_is_in_money_and_named():

@@ -5,6 +5,7 @@ them apart.
 """
 
 import re
+import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, Final, get_args
@@ -28,6 +29,7 @@ _WRITING: Final = (
 )
 _MOST_LISTED: Final = 16
 _OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+_EXAMPLE: Final = re.compile(r"such as (--[a-z-]+ [\w.]+)")
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
 
 
@@ -113,6 +115,13 @@ def with_takers(sentence: str, arguments: Sequence[str]) -> str:
     if not takers:
         return sentence
     (taker, *_), words = next(iter(takers.values())), " and ".join(takers)
+    stated, _, remedy = sentence.rpartition(": give ")
+    example = _EXAMPLE.search(remedy)
+    are_taken = all(taker in (verbs_of(each[2:]) or {taker}) for each in typed if each.startswith("--"))
+    if (
+        stated and example is not None and are_taken
+    ):  # what is missing cannot be given here: the command that takes it
+        return f"{stated}: ask `equipoise {shlex.join([taker, *arguments[1:], *example[1].split()])}`"
     return f"{sentence} ({words}: of {taker}, not of {verb})"
 
 

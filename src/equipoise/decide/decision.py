@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,7 +13,6 @@ from equipoise.decide.answer import (
     LIKELY,
     Answer,
     Candidate,
-    Constraint,
     Refusal,
     Relaxation,
     Renting,
@@ -37,7 +36,7 @@ from equipoise.decide.candidates import (
     with_terms,
 )
 from equipoise.decide.estimators.model import software_ratios, usual_precision_ratio
-from equipoise.decide.evidence import NOT_COMPARED, NOTHING_FITS, UserRun
+from equipoise.decide.evidence import CHECK, NOT_COMPARED, NOTHING_FITS, UserRun
 from equipoise.decide.explanation.explain import (
     alternatives,
     notes,
@@ -50,7 +49,14 @@ from equipoise.decide.explanation.explain import (
 from equipoise.decide.explanation.reasons import reasons
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.query import FIELDS, USUAL_HORIZON_MONTHS, TrainingQuery, without_choice
-from equipoise.decide.question.systems import LARGE_SYSTEM, RequestedSystem, rates_of, requested_systems
+from equipoise.decide.question.systems import (
+    LARGE_SYSTEM,
+    RequestedSystem,
+    is_assumed_host,
+    rates_of,
+    requested_systems,
+    with_number,
+)
 from equipoise.decide.question.training import batch_words, training, unrestricted
 from equipoise.decide.select import (
     Rule,
@@ -63,7 +69,17 @@ from equipoise.decide.select import (
     tornado_of,
 )
 from equipoise.decide.strategies.strategy_search import STAYS, Problem
-from equipoise.decide.strategies.surveys import NO_OTHERS, SURVEYS, AlsoTried, Survey, on_host
+from equipoise.decide.strategies.surveys import (
+    NO_OTHERS,
+    SURVEYS,
+    AlsoTried,
+    SizesBeyond,
+    Survey,
+    beyond_hosts,
+    least_fitting,
+    on_host,
+    sizes_beyond,
+)
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import price
@@ -79,6 +95,9 @@ from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
 from equipoise.spec.strategy import SOFTWARE, Strategy, value_text
 from equipoise.units import format_count, format_si
+
+if TYPE_CHECKING:
+    from equipoise.spec.cluster import Cluster
 
 _MOST_ASSESSED: Final = 64
 _MOST_NAMED: Final = 5
@@ -115,7 +134,7 @@ def answer(
             return _with_near_sizes(first, found, scores)
         if first.refusal is None:
             return first
-        least = _least_in_time(first.refusal, found, scores)
+        least = _least_beyond_limits(found, scores)
         needed = _size_beyond_usual(found, least)
         if needed is not None:
             also = replace(also, sizes=(needed,))
@@ -123,7 +142,7 @@ def answer(
             first = answer_of(found)
             if first.refusal is None:
                 return first
-        farther = _with_sizes_beyond_limits(found, least)
+        farther = _with_sizes_beyond_limits(found, least, scores)
         last = first if farther is found else answer_of(farther)
         if last.refusal is None:
             return last
@@ -261,43 +280,143 @@ def _assessed(
     return inputs, tuple(assessments)
 
 
-def _least_in_time(refusal: Refusal, found: Collected, scores: Scores | None) -> dict[str, Candidate]:
-    """The smallest size of each system, by name, beyond those tried that keeps all limits but that of size.
+# By the name of a system, sizes beyond its limit.
+_Beyond: TypeAlias = Mapping[str, frozenset[int]]
 
-    Of one where none does, the smallest that keeps the deadline, whatever it costs; else the fastest. Nothing
-    where the question lists sizes; where the refusal names a limit of size already, that size.
+
+def _least_beyond_limits(found: Collected, scores: Scores | None) -> dict[str, Candidate]:
+    """The smallest size of each system, by name, beyond those that may be taken, that keeps all other limits.
+
+    Of one where none does, the smallest that keeps the deadline, whatever it costs; else the fastest. Of one
+    of which no size that may be taken fits, at least the smallest that does. Where a size is known to keep
+    the other limits, no time is searched for.
     """
+    fitting = {one.system.name: size for one in found.systems if (size := _first_to_fit(one))}
+    beyond: _Beyond = fitting
+    tried = _tried_beyond(found, fitting, scores)
+    least = {one.system.name: each for one in tried.systems if (each := _least_kept(one)) is not None}
+    if not least:
+        beyond, tried = _tried_in_time(found, beyond, scores)
+        looked = {name for name in beyond if beyond[name] != fitting.get(name)}
+        least = {
+            one.system.name: each
+            for one in tried.systems
+            if one.system.name in {*looked, *fitting} and (each := _least_beyond(one)) is not None
+        }
+    opened = _open_systems(found)  # of which all sizes up to the next usual one are tried afterwards
+    while True:
+        mosts = {one.system.name: one.assessment.sizes.most for one in tried.systems}
+        nearest = min((each.num_accelerators / mosts[name] for name, each in least.items()), default=0.0)
+        finer = {
+            name: sizes
+            for one in tried.systems
+            if (name := one.system.name) in {*least} - opened
+            and (sizes := _finer(one, least[name], fitting))
+            and min(sizes) < nearest * mosts[name]  # of the others nothing smaller would be named
+        }
+        if not finer:
+            return least
+        beyond = _joined(beyond, finer)
+        tried = _tried_beyond(found, beyond, scores)
+        known = {one.system.name: _least_kept(one) for one in tried.systems if one.system.name in finer}
+        least |= {name: each for name, each in known.items() if each is not None}
+
+
+def _joined(beyond: _Beyond, more: _Beyond) -> dict[str, frozenset[int]]:
+    """The sizes of both, by system."""
+    return {name: beyond.get(name, frozenset()) | more.get(name, frozenset()) for name in {**beyond, **more}}
+
+
+def _tried_in_time(found: Collected, beyond: _Beyond, scores: Scores | None) -> tuple[_Beyond, Collected]:
+    """Sizes beyond, and those among which one may keep the deadline, as far as one that keeps all limits."""
     query = found.inputs.query
-    if query.sizes is not None or query.num_nodes is not None or not 0.0 < query.within_s < math.inf:
-        return {}
-    named = {each.candidate for each in refusal.relaxations if each.constraint == "max_accelerators"}
-    if named:
-        return {each.system: each for one in found.systems for each in one.candidates if each.id in named}
-    least: dict[str, Candidate] = {}
+    tried = _tried_beyond(found, beyond, scores)
+    if not 0.0 < query.within_s < math.inf:
+        return beyond, tried
     for doublings in _DOUBLINGS_BEYOND:
         larger = {
-            one.system.name: most
-            for one in found.systems
-            if _breaks_more_than_size(least.get(one.system.name))
-            and (most := _most_in_time(query, one, doublings)) is not None
+            one.system.name: sizes
+            for one in tried.systems
+            if _breaks_more_than_size(_least_beyond(one)) and (sizes := _in_time(query, one, doublings))
         }
         if not larger:
             break
-        asked = replace(query, max_accelerators=max(larger.values()))
-        farther = collect_candidates(
-            asked,
-            found.inputs.catalogue,
-            scores,
-            runs=found.inputs.user.runs,
-            # Where no limit is stated, all up to the next usual size are tried afterwards.
-            also=AlsoTried(between=query.max_accelerators is not None),
+        beyond = _joined(beyond, larger)
+        tried = _tried_beyond(found, beyond, scores)
+    return beyond, tried
+
+
+def _tried_beyond(found: Collected, beyond: _Beyond, scores: Scores | None) -> Collected:
+    """What was collected, with sizes beyond limits, each as the question that has it as its limit would."""
+    query, inputs = found.inputs.query, found.inputs
+    if beyond:
+        also = replace(
+            inputs.also, beyond=tuple((name, tuple(sorted(beyond[name]))) for name in sorted(beyond))
         )
-        tried = {each.system.name: each.allowed for each in farther.systems}
-        for one in found.systems:
-            name = one.system.name
-            if name in larger and (size := _least_beyond(one, tried.get(name, ()))) is not None:
-                least[name] = size
-    return least
+        found = collect_candidates(query, inputs.catalogue, scores, runs=inputs.user.runs, also=also)
+    if not any(is_assumed_host(one.system, query) for one in found.systems):
+        return found
+    return replace(found, systems=tuple(_in_one_host(found.inputs, one) for one in found.systems))
+
+
+def _in_one_host(inputs: Inputs, one: SystemCandidates) -> SystemCandidates:
+    """A system, with cards beyond a stock that is taken to be one host in one too, where one takes them."""
+    if not is_assumed_host(one.system, inputs.query):
+        return one
+    sizes = one.assessment.sizes
+    shown = [each for each in one.candidates if each.num_accelerators <= sizes.most]
+    hosts: dict[Cluster | None, list[int]] = {}
+    for size in {each.num_accelerators for each in one.candidates} | sizes.beyond:
+        if size > sizes.most:
+            nodes = with_number(one.system, size, inputs.query, inputs.catalogue).cluster
+            hosts.setdefault(nodes, []).append(size)
+    for nodes, members in hosts.items():
+        there = system_candidates(inputs, assess(inputs, replace(one.system, cluster=nodes)))
+        shown += [each for each in there.candidates if each.num_accelerators in members]
+    return replace(one, candidates=tuple(shown))
+
+
+def _first_to_fit(one: SystemCandidates) -> frozenset[int]:
+    """The fewest accelerators of a system on which something fits, where more than may be taken are needed.
+
+    Empty where fewer have a time, and where nothing says that a few more are enough.
+    """
+    survey, sizes = one.assessment.survey, one.assessment.sizes
+    is_open = sizes.fewest <= sizes.most and one.candidates
+    if survey is None or not is_open or any(each.time_s is not None for each in one.allowed):
+        return frozenset()
+    size = least_fitting(survey.problem, sizes.most)
+    return frozenset() if size is None else frozenset({size})
+
+
+def _beyond_own(one: SystemCandidates) -> list[Candidate]:
+    """The candidates of a system beyond those that may be taken that have a time."""
+    most = one.assessment.sizes.most
+    return [each for each in one.candidates if each.time_s is not None and each.num_accelerators > most]
+
+
+def _least_kept(one: SystemCandidates) -> Candidate | None:
+    """The smallest size beyond those of a system that keeps all limits but that of size; None without one."""
+    kept = [each for each in _beyond_own(one) if not _breaks_more_than_size(each)]
+    return min(kept, key=lambda each: (each.num_accelerators, each.id), default=None)
+
+
+def _finer(one: SystemCandidates, least: Candidate, fitting: _Beyond) -> frozenset[int]:
+    """Smaller sizes that may be enough too: down to the next that was tried; empty where all were."""
+    size, nodes = least.num_accelerators, one.assessment.cluster
+    sizes = one.assessment.sizes
+    is_least = size in fitting.get(one.system.name, ()) or sizes.fewest > sizes.most
+    if nodes is None or is_least or _breaks_more_than_size(least):
+        return frozenset()
+    low = max(each for each in {*sizes.tried, sizes.most} if each < size)
+    return frozenset(_grid(one).between(low, size))
+
+
+def _grid(one: SystemCandidates) -> SizesBeyond:
+    """What is tried beyond the limit of a system that the catalogue has."""
+    nodes, survey = one.assessment.cluster, one.assessment.survey
+    assert nodes is not None
+    return sizes_beyond(nodes, {} if survey is None else survey.problem.choices)
 
 
 def _breaks_more_than_size(each: Candidate | None) -> bool:
@@ -305,35 +424,39 @@ def _breaks_more_than_size(each: Candidate | None) -> bool:
     return each is None or any(one.name != "max_accelerators" for one in each.broken)
 
 
-def _most_in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None) -> int | None:
-    """Up to how many accelerators of a system to look for a size that keeps the deadline; None for none.
+def _in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None) -> frozenset[int]:
+    """Sizes of a system among which to look for one that keeps the deadline; empty where fewer would.
 
     doublings: beyond the size that perfect scaling would need; None for as many as LARGE_SYSTEM.
     """
-    most = one.assessment.sizes.most
-    times = [each.time_s.value for each in one.allowed if each.time_s is not None]
-    if not times or one.system.stock is not None:
-        return None
+    sizes = one.assessment.sizes
+    timed = [each for each in one.allowed if each.time_s is not None]
+    most = sizes.most if timed else max((each.num_accelerators for each in _beyond_own(one)), default=0)
+    times = [each.known_time_s.value for each in timed or _beyond_own(one)]
+    is_host = is_assumed_host(one.system, query)  # few cards: nobody has hundreds of them
+    if not times or is_host or one.assessment.cluster is None or sizes.fewest > sizes.most:
+        return frozenset()
     ideal = most * min(times) / query.within_s  # at perfect scaling
     if ideal <= most or most >= LARGE_SYSTEM:
-        return None
+        return frozenset()
     if doublings is None or ideal > LARGE_SYSTEM:
-        return LARGE_SYSTEM
-    return min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + doublings))
+        end = LARGE_SYSTEM
+    else:
+        end = min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + doublings))
+    return frozenset(_grid(one).usual(sizes.most, end))
 
 
-def _least_beyond(one: SystemCandidates, tried: Sequence[Candidate]) -> Candidate | None:
+def _least_beyond(one: SystemCandidates) -> Candidate | None:
     """The smallest size beyond those of a system that keeps most of the limits; None without one.
 
     The fastest where none keeps the deadline, unless a size of the system is as fast.
     """
-    most = one.assessment.sizes.most
-    timed = [each for each in tried if each.time_s is not None]
-    larger = [each for each in timed if each.num_accelerators > most]
-    kept = [each for each in larger if not each.broken]
+    larger = _beyond_own(one)
     in_time = [each for each in larger if all(limit.name != "deadline_s" for limit in each.broken)]
-    if kept or in_time:
-        return min(kept or in_time, key=lambda each: (each.num_accelerators, each.id))
+    least = _least_kept(one) or min(in_time, key=lambda each: (each.num_accelerators, each.id), default=None)
+    if least is not None:
+        return least
+    timed = [*(each for each in one.allowed if each.time_s is not None), *larger]
     fastest = min(
         timed, key=lambda each: (each.known_time_s.value, each.num_accelerators, each.id), default=None
     )
@@ -343,8 +466,8 @@ def _least_beyond(one: SystemCandidates, tried: Sequence[Candidate]) -> Candidat
 def _size_beyond_usual(found: Collected, least: Mapping[str, Candidate]) -> int | None:
     """Up to how many accelerators to estimate where the question leaves that open; None where it does not.
 
-    least: as `_least_in_time`. The least that keeps all limits; else as many as a refusal has to know of all
-    systems. Of desktop cards few are tried, whatever the deadline.
+    least: as `_least_beyond_limits`. The least that keeps all limits; else as many as a refusal has to know
+    of all systems. Of desktop cards few are tried, whatever the deadline.
     """
     sizes = {name: each for name, each in least.items() if name in _open_systems(found)}
     kept = [each.num_accelerators for each in sizes.values() if not _breaks_more_than_size(each)]
@@ -354,40 +477,28 @@ def _size_beyond_usual(found: Collected, least: Mapping[str, Candidate]) -> int 
 def _open_systems(found: Collected) -> set[str]:
     """The systems, by name, of which neither the question nor what they are limits the number."""
     query = found.inputs.query
-    if query.max_accelerators is not None or query.compares_rentable:
+    is_stated = any(each is not None for each in (query.max_accelerators, query.sizes, query.num_nodes))
+    if is_stated or query.compares_rentable:
         return set()
     systems = (one.system for one in found.systems)
     return {each.name for each in systems if each.stock is None and not each.is_desktop}
 
 
-def _with_sizes_beyond_limits(found: Collected, least: Mapping[str, Candidate]) -> Collected:
-    """What was collected, with the sizes that break the limit of size alone, shown so.
+def _with_sizes_beyond_limits(
+    found: Collected, least: Mapping[str, Candidate], scores: Scores | None
+) -> Collected:
+    """What was collected, with the sizes that break the limit of size alone, or are the first to fit.
 
-    least: as `_least_in_time`. The same object where there are none but those that it has.
+    least: as `_least_beyond_limits`. Where no limit is stated they were tried before.
     """
     opened = _open_systems(found)
-    added = {
-        name: each
+    no_time = {one.system.name for one in found.systems if all(each.time_s is None for each in one.allowed)}
+    shown = {
+        name: frozenset({each.num_accelerators})
         for name, each in least.items()
-        if name not in opened and not each.broken  # one that breaks its limit of size is a candidate already
+        if name not in opened and (name in no_time or not _breaks_more_than_size(each))
     }
-    if not added:
-        return found
-    systems = (
-        _with_beyond(one, added[name]) if (name := one.system.name) in added else one for one in found.systems
-    )
-    return replace(found, systems=tuple(systems))
-
-
-def _with_beyond(one: SystemCandidates, least: Candidate) -> SystemCandidates:
-    """A system with a size beyond its limit."""
-    most = one.assessment.sizes.most
-    limits = [each for each in least.constraints if each.name != "max_accelerators"]
-    beyond = Constraint(
-        name="max_accelerators", limit=float(most), value=float(least.num_accelerators), probability=None
-    )
-    shown = tuple(each for each in one.candidates if each.id != least.id)
-    return replace(one, candidates=(*shown, replace(least, constraints=(beyond, *limits))))
+    return _tried_beyond(found, shown, scores)
 
 
 def _on_spot(found: Collected) -> Candidate | None:
@@ -478,6 +589,7 @@ def answer_of(collected: Collected) -> Answer:
                     *_stated_on_host(query, best, survey),
                     *slow_results([one.assessment for one in found]),
                     *_does_not_fit(found),
+                    *_electricity_unused(query, candidates),
                     *_outside_of_budgets(query, found),
                     *(f"{NOT_COMPARED}{each}." for each in refused),
                     *unbought,
@@ -651,9 +763,12 @@ def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | Non
 
 
 def _stated_on_host(query: TrainingQuery, best: Candidate | None, survey: Survey | None) -> Iterator[str]:
-    """How much lies on the host of what the question moves there."""
+    """How much lies on the host of what the question moves there, and that hosts have less where they do."""
     if best is None or best.strategy is None or survey is None:
         return
+    too_much = beyond_hosts(survey.problem, best.strategy)
+    if too_much is not None:
+        yield f"{CHECK}{too_much}."
     for option, words in on_host(survey.problem, best.strategy).items():
         if option in query.fixed_names:
             yield f"{words[:1].upper()}{words[1:]}."
@@ -722,7 +837,8 @@ def _best_strategies(inputs: Inputs, one: SystemCandidates, best: Candidate) -> 
         return ()
     rivals = SURVEYS.compared(survey, best.strategy, num_found=max(inputs.query.num_strategies, 1))
     rates = rates_of(inputs.query, one.system, best.terms)
-    return tuple(with_strategy(inputs, one.assessment, best, each, rates) for each in rivals)
+    found = (with_strategy(inputs, one.assessment, best, each, rates) for each in rivals)
+    return tuple(sorted(found, key=lambda each: each.work_s.value))
 
 
 def _num_considered(assessment: Assessment) -> tuple[int, int]:
@@ -795,6 +911,16 @@ def _outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates])
     ]
 
 
+def _electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) -> Iterator[str]:
+    """That a price of electricity which the question states is in no money shown, where it is in none."""
+    is_owned = any(each.price is not None and each.price.is_owned for each in candidates)
+    if query.electricity_usd_per_kwh is not None and not (is_owned or query.is_buying):
+        yield (
+            f"A price of electricity of {query.electricity_usd_per_kwh:g} USD per kWh: it changes nothing of "
+            "what is rented, whose price includes it (of your own machine: --price SYSTEM=0, or --buy)."
+        )
+
+
 def _does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
     return [
         f"{NOTHING_FITS}{one.system.title}: it {why}."
@@ -823,9 +949,12 @@ def _first_of(names: Iterable[str]) -> str:
 _RESTRICTING: Final = ("fixed", "precision", "sizes", "num_nodes", "max_accelerators", "global_batch_samples")
 
 
-def _restrictions(query: TrainingQuery) -> str:
-    """The options of a question that restrict strategies or sizes."""
-    stated = [f"--{FIELDS[name].option}" for name in _RESTRICTING if getattr(query, name)]
+def _restrictions(query: TrainingQuery, faults: Sequence[str]) -> str:
+    """The options of a question that restrict strategies or sizes, of which other values may do."""
+    names: Sequence[str] = _RESTRICTING
+    if all("precision=" in each for each in faults):  # of the chip, however many there are
+        names = ("precision",) if query.precision else ("fixed",)
+    stated = [f"--{FIELDS[name].option}" for name in names if getattr(query, name)]
     return " or ".join(stated or ["--precision"])
 
 
@@ -837,7 +966,7 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
         return EvidenceError(
             f"no strategy of {title} is possible on {system.title} as asked: "
             f"{'; '.join(faults[:_MOST_NAMED])}",
-            missing=(f"other values of {_restrictions(inputs.query)}, or another system",),
+            missing=(f"other values of {_restrictions(inputs.query, faults)}, or another system",),
         )
     found = ""
     runs = inputs.user.runs

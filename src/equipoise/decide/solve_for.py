@@ -34,7 +34,7 @@ from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
-from equipoise.units import HOUR_S, SI_PREFIXES, format_duration, format_si
+from equipoise.units import HOUR_S, SI_PREFIXES, format_si, format_stated
 
 ReachLimit: TypeAlias = Literal["budget", "deadline", "memory"]
 Unit: TypeAlias = Literal["tokens", "samples"]
@@ -460,8 +460,8 @@ def _stated(query: TrainingQuery) -> str:
     if query.budget_usd is not None:
         stated.append(f"--budget {query.budget_usd:,.10g}")
     if query.deadline_s is not None:
-        queue = f" after --queue of {format_duration(query.queue_s)}" if query.queue_s else ""
-        stated.append(f"--deadline of {format_duration(query.deadline_s)}{queue}")
+        queue = f" after --queue of {format_stated(query.queue_s)}" if query.queue_s else ""
+        stated.append(f"--deadline of {format_stated(query.deadline_s)}{queue}")
     return " and ".join(stated)
 
 
@@ -548,7 +548,9 @@ def _hardly_smaller(query: TrainingQuery, family: ModelFamily, largest: TriedMod
     def pace(each: TriedModel) -> float:
         return each.fastest_within(query).known_time_s.value / float(each.shape.params) ** 2
 
-    is_near = near.used["value"] <= 1.0 and near.shape.params < largest.shape.params
+    # Models have whole layers: the next smaller one may be much smaller than asked for.
+    is_hardly_smaller = (1.0 - _AS_GOOD) * largest.shape.params <= near.shape.params < largest.shape.params
+    is_near = near.used["value"] <= 1.0 and is_hardly_smaller
     return near if is_near and pace(near) < pace(largest) * (1.0 - _MUCH_FASTER) else largest
 
 

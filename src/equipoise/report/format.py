@@ -24,6 +24,7 @@ from equipoise.units import (
     format_percent,
     format_si,
     format_si_apart,
+    format_stated,
     format_time,
     plural,
     round_up,
@@ -231,6 +232,8 @@ _LIMIT_S: Final[ContextVar[float]] = ContextVar("limit_s", default=math.inf)
 def duration(seconds: float) -> str:
     """A duration in the unit that people use for it; beside a limit, in digits that show its side of it.
 
+    A limit itself is written as `format_stated` has it.
+
     >>> with written_in(None, limit_s=172_800.0):
     ...     duration(175_000.0), duration(172_800.0), duration(172_850.0), duration(7300.0)
     ('2.03 days', '2 days', '2.001 days', '2.0 h')
@@ -241,12 +244,13 @@ def duration(seconds: float) -> str:
     usual, limit_s = format_duration(seconds), _LIMIT_S.get()
     if not (math.isfinite(seconds) and math.isfinite(limit_s)):
         return usual
+    if seconds == limit_s:
+        return format_stated(seconds)
     unit_s, unit = time_unit(seconds)
     written = (f"{seconds / unit_s:.{each}g}" for each in range(_USUAL_DIGITS, _LIMIT_DIGITS))
     for text in (format_time(seconds, unit_s).replace(",", ""), *written):
         shown_s = float(text) * unit_s
-        is_apart = seconds != limit_s or math.isclose(shown_s, limit_s, rel_tol=_ROUNDING)
-        if (shown_s > limit_s) == (seconds > limit_s) and is_apart:
+        if (shown_s > limit_s) == (seconds > limit_s):
             return usual if usual.replace(",", "").startswith(f"{text} ") else f"{text} {unit}"
     return f"{seconds / unit_s:.{_LIMIT_DIGITS}g} {unit}"
 
@@ -431,6 +435,16 @@ def factor(value: float) -> str:
     return f"{digits(value)}x"
 
 
+def factor_from(least: float) -> str:
+    """A ratio from which on something holds, to four digits, never written as less than it is.
+
+    >>> factor_from(1.5), factor_from(1.125), factor_from(1 + 1 / 6)
+    ('1.5x', '1.125x', '1.167x')
+    """
+    num_digits = _USUAL_DIGITS + 1
+    return f"{format_amount(round_up(least, num_digits), digits=num_digits)}x"
+
+
 def factor_below(value: float, limit: float) -> str:
     """A ratio below another, in as many digits as it takes to read so.
 
@@ -513,7 +527,8 @@ def enough(needed: float, stated: float, unit: str) -> tuple[str, str]:
         own = converted(needed)
         rounded = round_up(own, _digits_beside(converted(stated), [own]))
         return f"{format_amount(rounded, digits=_LIMIT_DIGITS)} {currency()}", limit(stated)
-    return apart(needed, stated, unit)
+    needed_text, stated_text = apart(needed, stated, unit)
+    return needed_text, format_stated(stated) if unit == "s" else stated_text
 
 
 def ranged(amount: Interval | None, form: Callable[[float], str]) -> str:

@@ -48,6 +48,9 @@ def test_what_is_not_given_is_none_or_empty_and_changes_nothing():
         ({**BERT, "on_reclaim": "shrink", "terms": "on_demand"}, UsageError, "--terms spot"),
         ({**BERT, "tokens_per_param": 30}, UsageError, "--tokens-per-param.*--ask model"),
         ({**BERT, "tokens_per_param": 30, "ask": "tokens", "budget": 1}, UsageError, "--ask model"),
+        ({**BERT, "queue": 3}, UsageError, "--queue.*--deadline"),
+        ({**BERT, "submitter": "new", "tokens": 1e9}, UsageError, "--submitter new.*--tokens"),
+        ({**BERT, "submitter": "new", "ask": "tokens", "budget": 1}, UsageError, "--submitter new.*--ask"),
     ],
 )
 def test_what_asks_two_things_or_none_is_refused(given, error, words):

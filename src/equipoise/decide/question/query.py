@@ -27,7 +27,7 @@ from equipoise.spec.strategy import (
     TRAINED,
     parameter_guessed,
 )
-from equipoise.units import format_duration
+from equipoise.units import format_stated
 
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
 OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
@@ -47,6 +47,7 @@ START_S: Final = 300.0
 # Tokens per parameter at which a training budget gives the lowest loss: Hoffmann et al. 2022, 1.4e12 tokens
 # for the 70e9 parameters of their own model. Models that are used much are trained on many times more.
 TOKENS_PER_PARAM: Final = 20.0
+NUM_STRATEGIES: Final = 3  # of the recommended size that are shown
 # Attributes of which one at most is given, and what both state.
 RIVALS: Final = (
     ("training_samples", "training_tokens", "the training budget"),
@@ -130,7 +131,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     submitter: Submitter = "best"
     fixed: tuple[str, ...] = ()
     software: str | None = None
-    num_strategies: int = 3
+    num_strategies: int = NUM_STRATEGIES
     ask: Ask | None = None
     tokens_per_param: float = TOKENS_PER_PARAM
     data: Path | None = None
@@ -143,8 +144,8 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         self._refuse_twice_stated()
         if self.queue_s is not None and self.deadline_s is not None and self.queue_s >= self.deadline_s:
             raise UsageError(
-                f"--queue of {format_duration(self.queue_s)} leaves no time before the --deadline of "
-                f"{format_duration(self.deadline_s)}"
+                f"--queue of {format_stated(self.queue_s)} leaves no time before the --deadline of "
+                f"{format_stated(self.deadline_s)}"
             )
         self._settle_value_of_time()
         if self.ask is not None and self.is_buying:
@@ -222,6 +223,11 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         """The date of the rate of the user's currency; None where it is not given."""
         found = _CURRENCY.fullmatch(self.currency or "")
         return found[3] if found else None
+
+    @property
+    def states_strategies(self) -> bool:
+        """Whether another number of strategies than the usual one is to be shown."""
+        return self.num_strategies != NUM_STRATEGIES
 
     @property
     def is_buying(self) -> bool:
@@ -426,6 +432,14 @@ def _refuse_without_effect(asked: TrainingQuery) -> None:
         raise UsageError("--on-reclaim shrink is of spot capacity: add --terms spot, or leave it out")
     if asked.tokens_per_param != TOKENS_PER_PARAM and asked.ask != "model":
         raise UsageError("--tokens-per-param is of --ask model; add it, or leave it out")
+    if asked.queue_s is not None and asked.deadline_s is None:
+        raise UsageError("--queue counts against the --deadline; add it, or leave it out")
+    if asked.submitter == "new" and (asked.ask is not None or not asked.is_to_target):
+        stated = ["ask", *BUDGETS]
+        option = next(FIELDS[name].option for name in stated if getattr(asked, name) is not None)
+        raise UsageError(
+            f"--submitter new is of published results, and none is of --{option}: leave one of them out"
+        )
 
 
 def query(given: Mapping[str, object]) -> TrainingQuery:

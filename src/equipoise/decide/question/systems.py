@@ -336,6 +336,20 @@ def _network(query: TrainingQuery) -> NodeFacts:
     return node
 
 
+def with_number(
+    system: RequestedSystem, number: int, query: TrainingQuery, catalogue: Catalogue
+) -> RequestedSystem:
+    """A system whose stock is taken to be one host, as it would be were another number of it named."""
+    other = _named(f"{number}x {system.name}", query, catalogue)
+    return replace(system, cluster=other.cluster, node=other.node)
+
+
+def is_assumed_host(system: RequestedSystem, query: TrainingQuery) -> bool:
+    """Whether the cards of a stock are taken to be in one host because of their number."""
+    is_stated = query.node_size is not None or query.topology is not None
+    return not is_stated and system.stock is not None and system.node.get("node_size") == system.stock
+
+
 def _is_one_host(count: int | None, usual: Cluster) -> TypeGuard[int]:
     """Whether so many are another number than a usual node has, of cards that one host takes: no switch joins
     them. Fewer than a node are only where cards are for desktop computers: who owns four has a host of four.

@@ -25,6 +25,7 @@ from equipoise.perfmodel.search import Searched
 from equipoise.perfmodel.space import USUAL
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import FloatArray
+from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy, Value, value_text
 from equipoise.units import format_si, format_si_apart
 
@@ -39,11 +40,13 @@ _BETWEEN: Final = (3, 5, 7, 9)
 class AlsoTried(Struct, frozen=True, kw_only=True):
     """Sizes that are tried besides the usual ones: some by number, and whether those between them.
 
-    Those between are the same whatever the limit: a lower limit may end at a better one.
+    Those between are the same whatever the limit: a lower limit may end at a better one. beyond: by the name
+    of a system, sizes beyond its limit that a refusal names.
     """
 
     sizes: tuple[int, ...] = ()
     between: bool = False
+    beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 NO_OTHERS: Final = AlsoTried()
@@ -55,6 +58,7 @@ class SizeRange(Struct, frozen=True, kw_only=True):
     between: of those tried, sizes between the usual ones, on which no curve rests. limited_by: whose limit
     `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
     just below it (law 3); None around a single size, where those up to `shown_most` are shown.
+    beyond: those beyond `most` that a refusal names.
     """
 
     tried: tuple[int, ...]
@@ -64,6 +68,7 @@ class SizeRange(Struct, frozen=True, kw_only=True):
     limited_by: Limit
     next_usual: int | None = None
     listed: frozenset[int] | None = None
+    beyond: frozenset[int] = frozenset()
 
     @property
     def is_one(self) -> bool:
@@ -88,6 +93,8 @@ class SizeRange(Struct, frozen=True, kw_only=True):
         """
         if num_accelerators <= self.most:
             return self.holds(num_accelerators)
+        if num_accelerators in self.beyond:
+            return True
         if self.next_usual is None:
             return num_accelerators <= self.shown_most
         return num_accelerators == self.next_usual
@@ -109,6 +116,21 @@ def size_range(
     what is usually asked about or was published. also: what is tried besides.
     fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
     """
+    found = _up_to_limits(query, system, flop=flop, known=known, also=also, fixed_ranks=fixed_ranks)
+    beyond = {each for each in dict(also.beyond).get(system.name, ()) if each > found.most}
+    return replace(found, tried=tuple(sorted({*found.tried, *beyond})), beyond=frozenset(beyond))
+
+
+def _up_to_limits(
+    query: TrainingQuery,
+    system: RequestedSystem,
+    *,
+    flop: float | None,
+    known: Sequence[int],
+    also: AlsoTried,
+    fixed_ranks: int,
+) -> SizeRange:
+    """The sizes up to the limits, and those beyond that show what more would do."""
     node_size = 1 if system.cluster is None else system.cluster.node_size
     num_kinds = 1 if system.cluster is None else len(kinds(system.cluster.accelerator))
     units = _Units(
@@ -226,6 +248,50 @@ def _beyond(units: _Units, most: int) -> set[int]:
     A usual one, for the double of a limit is often a number that shares out no batch.
     """
     return {min(units.at_least(2 * most), MAX_ACCELERATORS), _next_usual(units, most)}
+
+
+# Sizes that are tried at once between two for the smallest that would do.
+_MOST_FINER: Final = 16
+
+
+class SizesBeyond(Struct, frozen=True, kw_only=True):
+    """What is tried beyond a limit for the smallest size that would do: the one grid of all that names it."""
+
+    units: _Units
+
+    def usual(self, low: int, high: int) -> list[int]:
+        """The usual sizes above one and up to another, ascending."""
+        return sorted(each for each in self.units.doublings(high) if low < each <= high)
+
+    def between(self, low: int, high: int) -> list[int]:
+        """Sizes between two, ascending: all that may be had where they are few, else evenly spaced ones."""
+        unit = self.units.num_kinds
+        if self.units.is_whole_nodes and low >= self.units.node_size:
+            unit = math.lcm(unit, self.units.node_size)
+        step = unit * math.ceil((high - low) / unit / _MOST_FINER)
+        finer = {*range(low // step * step + step, high, step), *_between(self.units, low, high)}
+        return sorted(each for each in finer if low < each < high and self.units.may_be(each))
+
+
+def sizes_beyond(cluster: Cluster, choices: Mapping[str, tuple[Value, ...]]) -> SizesBeyond:
+    """What is tried beyond a limit of a system: whole nodes but of cards for desktop computers.
+
+    choices: of strategies, whose fixed axes a size has to be a multiple of.
+    """
+    return SizesBeyond(
+        units=_Units(
+            node_size=cluster.node_size,
+            fixed_ranks=fixed_ranks(choices),
+            num_kinds=len(kinds(cluster.accelerator)),
+            is_whole_nodes=not cluster.accelerator.for_desktops,
+        )
+    )
+
+
+def fixed_ranks(choices: Mapping[str, tuple[Value, ...]]) -> int:
+    """How many ranks the fixed axes have together: a size has to be a multiple of them."""
+    values = (choices.get(axis, ()) for axis in ("dp", "tp", "pp", "cp"))
+    return math.prod(int(each[0]) for each in values if len(each) == 1)
 
 
 def _around(size: int, unit: int) -> SizeRange:
@@ -350,7 +416,8 @@ def _with_activations_on_host(problem: Problem, kept: Sequence[SizeSearch]) -> d
     faster = {}
     for size, searched in zip(promising, moved.surveyed(promising), strict=True):
         other = _or_leaner(moved, size, searched)
-        if other.best and other.best[0].worth[0] < kept_s[size]:
+        is_faster = bool(other.best) and other.best[0].worth[0] < kept_s[size]
+        if is_faster and beyond_hosts(moved, other.best[0].strategy) is None:
             faster[size] = _merged(problem, found[size], other)
     return faster
 
@@ -416,22 +483,47 @@ _STATES_BYTES: Final = 12.0
 _TABLE_BYTES: Final = 2.0  # of a weight in tables, which QLoRA does not quantise
 
 
-def on_host(problem: Problem, chosen: Strategy) -> dict[str, str]:
-    """What of a strategy lies in the host's memory, by option, with bytes per accelerator: what it would hold
+def on_host_bytes(problem: Problem, chosen: Strategy) -> dict[str, float]:
+    """What of a strategy lies in the host's memory, by option, in bytes per accelerator: what it would hold
     besides, were nothing moved.
     """
-    activations = "activations" if chosen.activation_offload else ""
-    names = {"offload": ON_HOST.get(chosen.offload, ""), "activation_offload": activations}
     kinds = {"offload": ("weights", "gradients", "optimizer"), "activation_offload": ("activations",)}
     both = (chosen, replace(chosen, **STAYS))
     memory = problem.estimated(both, problem.model.parameters).memory
     found = {}
-    for option, name in names.items():
-        if name:
-            held = sum(getattr(memory, kind) for kind in kinds[option])
-            as_chosen, unmoved = np.broadcast_to(held, len(both))
-            found[option] = f"{name} on the host: {format_si(float(unmoved - as_chosen), 'B')} each"
+    for option in ("offload",) * (chosen.offload in ON_HOST) + (
+        "activation_offload",
+    ) * chosen.activation_offload:
+        held = sum(getattr(memory, kind) for kind in kinds[option])
+        as_chosen, unmoved = np.broadcast_to(held, len(both))
+        found[option] = float(unmoved - as_chosen)
     return found
+
+
+def on_host(problem: Problem, chosen: Strategy) -> dict[str, str]:
+    """What of a strategy lies in the host's memory, by option, in words."""
+    names = {"offload": ON_HOST.get(chosen.offload, ""), "activation_offload": "activations"}
+    return {
+        option: f"{names[option]} on the host: {format_si(moved_bytes, 'B')} each"
+        for option, moved_bytes in on_host_bytes(problem, chosen).items()
+    }
+
+
+def beyond_hosts(problem: Problem, chosen: Strategy) -> str | None:
+    """How much lies on hosts that are taken to have less memory, in words; None where they hold it.
+
+    Activations alone are moved as far as hosts hold them.
+    """
+    size, held = chosen.num_accelerators, problem.cluster.accelerator.memory_bytes
+    moved = on_host_bytes(problem, chosen)
+    moved_bytes = size * sum(moved.values())
+    if "offload" not in moved or held is None or _hosts_hold(problem, size, moved_bytes):
+        return None
+    whole, room = format_si_apart(moved_bytes, size * HOST_MEMORY_RATIO * held, "B")
+    return (
+        f"hosts have to hold {whole} ({format_si(moved_bytes / size, 'B')} for each accelerator); they are "
+        f"taken to have {room}, {HOST_MEMORY_RATIO:g} times what their accelerators have"
+    )
 
 
 def _hosts_hold(problem: Problem, size: int, moved_bytes: float) -> bool:
@@ -635,14 +727,28 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
 
 
 def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
-    """The fewest accelerators on which it fits, if any: doublings; of desktop cards any number up to one."""
-    few = range(num_accelerators + 1, 2 * num_accelerators) if num_accelerators <= _SMALL else ()
-    is_desktop = bool(problem.cluster.accelerator.for_desktops)
-    doublings = (num_accelerators * 2**each for each in range(1, _MOST_DOUBLINGS + 1))
-    for size in (*(few if is_desktop else ()), *doublings):
-        if SURVEYS.fits(problem, size):
-            yield f"{size:,} accelerators{_moved_words(problem, size)}"
-            return
+    """The fewest more accelerators on which it fits, if any."""
+    size = least_fitting(problem, num_accelerators)
+    if size is not None:
+        yield f"{size:,} accelerators{_moved_words(problem, size)}"
+
+
+def least_fitting(problem: Problem, most: int) -> int | None:
+    """The fewest accelerators beyond a limit on which something fits; None where nothing does.
+
+    The first doubling that does, and then what is smaller. Assumes that more accelerators hold more.
+    """
+    grid = sizes_beyond(problem.cluster, problem.choices)
+    usual = grid.usual(most, most << _MOST_DOUBLINGS)
+    large = next((each for each in usual if SURVEYS.fits(problem, each)), None)
+    if large is None:
+        return None
+    low = max((each for each in usual if each < large), default=most)
+    while sizes := grid.between(low, large):
+        fitting = (place for place, each in enumerate(sizes) if SURVEYS.fits(problem, each))
+        place = next(fitting, len(sizes))
+        low, large = ((low, *sizes)[place], (*sizes, large)[place])
+    return large
 
 
 def _moved_words(problem: Problem, size: int) -> str:
@@ -669,6 +775,16 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
             choices["zero_stage"] = USUAL["zero_stage"]
         if name == "trained":
             choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
-        if SURVEYS.fits(replace(problem, choices=choices), num_accelerators):
+        if _fits_hosts_too(replace(problem, choices=choices), num_accelerators):
             text = value_text(value)
             yield f"--train {text}" if name == "trained" else f"--fix {name}={text}"
+
+
+def _fits_hosts_too(problem: Problem, num_accelerators: int) -> bool:
+    """Whether anything fits, and hosts have room for what the best that fits moves to them."""
+    if not SURVEYS.fits(problem, num_accelerators):
+        return False
+    if not {"offload", "activation_offload"} & {*problem.choices}:
+        return True
+    (found,) = SURVEYS.surveyed(problem, (num_accelerators,)).sizes
+    return found.best is not None and beyond_hosts(problem, found.best.strategy) is None

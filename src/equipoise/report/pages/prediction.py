@@ -60,7 +60,7 @@ from equipoise.report.pages.answer.head import (
 from equipoise.report.pages.published_steps import near_blocks
 from equipoise.scaling.equilibrium import default_answer
 from equipoise.spec.transformer import Transformer
-from equipoise.units import SI_PREFIXES, format_percent, format_si, plural, whole_percent
+from equipoise.units import SI_PREFIXES, format_percent, format_si, format_stated, plural, whole_percent
 
 _MOST_LAWS: Final = 3
 _MOST_EVIDENCE: Final = 12
@@ -149,7 +149,7 @@ def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
         return next((one.probability for one in each.constraints if one.name == "deadline_s"), None)
 
     deadline_s = found.question.deadline_s
-    within = "" if deadline_s is None else amounts.duration(deadline_s)
+    within = "" if deadline_s is None else format_stated(deadline_s)
     kept = numbers(f"In {within}", chance, amounts.probability, meaning="chance to keep the deadline")
     columns = (
         numbers("N", "num_accelerators", is_header=True, meaning="number of accelerators"),
@@ -310,7 +310,7 @@ def _limits(question: TrainingQuery) -> str:
     """Budget and deadline as stated."""
     stated = [] if question.budget_usd is None else [amounts.money(question.budget_usd)]
     if question.deadline_s is not None:
-        stated.append(amounts.duration(question.deadline_s) + queue_within(question))
+        stated.append(format_stated(question.deadline_s) + queue_within(question))
     return " and ".join(stated)
 
 

@@ -22,6 +22,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.format import TIMES, count, listed, printable, sentence, written_in
 from equipoise.report.pages.answer import basis, compare, head, overview, resources
+from equipoise.units import plural
 
 _MOST_NAMED: Final = 2  # systems on which nothing fits
 _MOST_ALTERNATIVES: Final = 2
@@ -78,6 +79,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     where = listed(unfit) if len(unfit) <= _MOST_NAMED else f"{len(unfit)} systems"
     figures = head.answer_blocks(answer, is_brief=True, is_tight=num_rows < LEAST_ROWS)
     left_out = head.left_out(answer, figures)
+    strategies = answer.system.best_strategies
     counted = ((len(answer.candidates), "candidate"), "how to run it" if answer.is_launched else "")
     return (
         *(overview.refusal_blocks(answer) if answer.recommended is None else ()),
@@ -91,6 +93,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
         change,
         more_note(
             left_out,
+            plural(len(strategies), "strategy", "strategies") if answer.question.states_strategies else "",
             (len(others), "other system"),
             (sum(each not in why for each in answer.notes), "note"),
             (0 if left_out else len(answer.reasons), "reason"),  # one line has no room for both

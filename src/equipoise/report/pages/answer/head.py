@@ -27,7 +27,7 @@ from equipoise.report.blocks import Badge, Block, Code, Facts, Labelled, Span, S
 from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
 from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import MINUTE_S, format_count, format_percent, format_si, plural
+from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
 _GRADES: Final[dict[Grade, str]] = {
     "measured": "your measured runs",
@@ -277,7 +277,7 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
     for each in best.constraints:
         if each.name == "deadline_s" and each.probability is not None:
             chance = amounts.probability(each.probability)
-            yield f"; deadline {amounts.duration(each.limit)}{queue_within(answer.question)}: {chance} chance"
+            yield f"; deadline {format_stated(each.limit)}{queue_within(answer.question)}: {chance} chance"
             yield from _likelier(answer, best, each.probability)
 
 
@@ -480,7 +480,7 @@ def _growth(before: Candidate, after: Candidate) -> float:
 
 def _least(before: Candidate, after: Candidate) -> str:
     """How many times as fast a step must be to pay."""
-    return amounts.factor(float(least_speedup(_growth(before, after))))
+    return amounts.factor_from(float(least_speedup(_growth(before, after))))
 
 
 def _taken(answer: Answer, sizes: Sequence[Candidate], at: int, *, is_short: bool) -> Iterator[Span]:
@@ -611,17 +611,22 @@ _ENDS: Final[dict[Limit, str]] = {
 }
 
 
+def _speed(before: Candidate, after: Candidate, value: float) -> str:
+    """How many times as fast a step is, in digits that show on which side it is of one that pays."""
+    least = float(least_speedup(_growth(before, after)))
+    return amounts.factor_below(value, least) if value < least else amounts.factor(value)
+
+
 def _step(before: Candidate, after: Candidate, *, speed: str | None = None, is_second: bool = False) -> str:
     """A size against a smaller one: how many times as fast, for how much of the money.
 
     speed: in words, unless as the times shown. is_second: what the two numbers are was said before.
     """
     is_base = before.speedup is not None and before.speedup.value == 1.0
-    fast = speed or f"{amounts.factor(_speedup(before, after))} as fast"
+    fast = speed or f"{_speed(before, after, _speedup(before, after))} as fast"
     if speed is None and is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
-        fast = (
-            f"{amounts.factor(after.speedup.value)} as fast ({amounts.ends(after.speedup, amounts.factor)})"
-        )
+        ends = amounts.ends(after.speedup, amounts.factor)
+        fast = f"{_speed(before, after, after.speedup.value)} as fast ({ends})"
     paid, of = None, "accelerator-hours"
     if before.usd is not None and after.usd is not None and before.usd.value > 0.0:
         paid, of = after.usd.value / before.usd.value, "money"
@@ -656,13 +661,13 @@ def after_queue(answer: Answer) -> str:
 
 def queue_within(question: TrainingQuery) -> str:
     """What follows a deadline of which a queue takes a part."""
-    return f" with {amounts.duration(question.queue_s)} in the queue" if question.queue_s else ""
+    return f" with {format_stated(question.queue_s)} in the queue" if question.queue_s else ""
 
 
 def limit_words(answer: Answer, broken: Constraint) -> str:
     """A limit that is not kept, as a predicate."""
     if broken.name == "deadline_s":
-        return f"misses the deadline of {amounts.duration(broken.limit)}{queue_within(answer.question)}"
+        return f"misses the deadline of {format_stated(broken.limit)}{queue_within(answer.question)}"
     if broken.lacks_price:
         return "has no known price"
     if broken.name == "budget_usd":

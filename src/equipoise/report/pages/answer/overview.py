@@ -38,7 +38,7 @@ from equipoise.report.blocks import (
 from equipoise.report.format import DASH, STAR, capital, count, listed, sentence
 from equipoise.report.pages.answer import compare, head
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import format_percent, plural
+from equipoise.units import format_percent, format_stated, plural
 
 EVIDENCE: Final[dict[Grade, str]] = {
     "measured": "measured by you",
@@ -99,7 +99,7 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     for each in best.constraints:
         if each.name in {"deadline_s", "budget_usd"} and each.probability is not None:
             noun, unit = head.LIMITS[each.name]
-            stated = amounts.limit(each.limit) if unit == "USD" else amounts.quantity(each.limit, unit)
+            stated = amounts.limit(each.limit) if unit == "USD" else format_stated(each.limit)
             limit = f"{noun.removeprefix('a ')} of {stated}"
             kept.append(f"{limit}: {amounts.probability(each.probability)}")
     if best.probability is not None and kept:
@@ -130,9 +130,13 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
             bullets(_without_times(answer)),
             *(note(sentence(each)) for each in answer.notes),
         )
-    shown = [("Cheapest of all", refusal.cheapest), ("Fastest of all", refusal.fastest)]
-    if refusal.cheapest is not None and refusal.cheapest == refusal.fastest:
-        shown = [("Cheapest and fastest of all", refusal.cheapest)]
+    fastest = refusal.fastest
+    # Beyond a limit few sizes are tried: larger ones may well be faster.
+    is_beyond = fastest is not None and any(each.name == "max_accelerators" for each in fastest.broken)
+    among = "tried" if is_beyond else "of all"
+    shown = [(f"Cheapest {among}", refusal.cheapest), (f"Fastest {among}", fastest)]
+    if refusal.cheapest is not None and refusal.cheapest == fastest:
+        shown = [(f"Cheapest and fastest {among}", fastest)]
     chosen = capital(sentence("; ".join(answer.chosen_for_you)))
     return (
         tiles(_refused(answer, label, each) for label, each in shown if each is not None),
