@@ -49,6 +49,7 @@ from equipoise.decide.strategies.surveys import (
     AlsoTried,
     SizeRange,
     Survey,
+    fixed_ranks,
     remedy,
     size_range,
 )
@@ -75,7 +76,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
 from equipoise.spec.mlperf import Scores, accelerators_of
-from equipoise.spec.strategy import PRIORS_ONLY, Value
+from equipoise.spec.strategy import PRIORS_ONLY
 
 _NUM_STRATEGIES: Final = 3
 
@@ -135,7 +136,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         flop=inputs.training.stated_flop,
         known=_known_sizes(inputs, system),
         also=inputs.also,
-        fixed_ranks=_fixed_ranks(inputs.training.choices),
+        fixed_ranks=fixed_ranks(inputs.training.choices),
     )
     chip = system.cluster.accelerator
     traces = inputs.user.traces
@@ -182,12 +183,6 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     estimates, near = _collected(inputs, known)
     known = replace(known, estimates=estimates, transferred=near)
     return replace(known, bounds=_bounds(inputs, known))
-
-
-def _fixed_ranks(choices: Mapping[str, tuple[Value, ...]]) -> int:
-    """How many ranks the fixed axes have together: a size has to be a multiple of them."""
-    values = (choices.get(axis, ()) for axis in ("dp", "tp", "pp", "cp"))
-    return math.prod(int(each[0]) for each in values if len(each) == 1)
 
 
 def _published_batches(inputs: Inputs, system: RequestedSystem) -> dict[int, int]:
