@@ -490,10 +490,9 @@ def on_host_bytes(problem: Problem, chosen: Strategy) -> dict[str, float]:
     kinds = {"offload": ("weights", "gradients", "optimizer"), "activation_offload": ("activations",)}
     both = (chosen, replace(chosen, **STAYS))
     memory = problem.estimated(both, problem.model.parameters).memory
+    is_moved = {"offload": chosen.offload in ON_HOST, "activation_offload": chosen.activation_offload}
     found = {}
-    for option in ("offload",) * (chosen.offload in ON_HOST) + (
-        "activation_offload",
-    ) * chosen.activation_offload:
+    for option in (each for each in kinds if is_moved[each]):
         held = sum(getattr(memory, kind) for kind in kinds[option])
         as_chosen, unmoved = np.broadcast_to(held, len(both))
         found[option] = float(unmoved - as_chosen)
