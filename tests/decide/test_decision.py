@@ -1090,7 +1090,7 @@ TUNED = {"workload": "llama31_8b", "train": "full", "examples": 10_000, "sequenc
         ({"accelerator": ["2xrtx4090"]}, lambda size: {"accelerator": [f"{size}xrtx4090"]}),
         ({"accelerator": [A100], "at": "1", "fix": ["offload=none"]}, lambda size: {"at": str(size)}),
     ],
-    ids=str,
+    ids=["stock", "number"],
 )
 def test_what_fits_nowhere_names_the_fewest_on_which_it_does_with_the_numbers_of_that_question(asked, change):
     found = ask(TUNED, **asked)
