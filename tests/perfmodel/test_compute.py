@@ -315,6 +315,15 @@ def test_kernels_of_attention_for_the_chip_are_faster_where_it_has_their_instruc
     assert least - 1e-9 <= gain <= most + 1e-9
 
 
+def test_kernels_for_the_chip_slow_no_software_that_has_them():
+    faster = replace(PLAIN, tensor_memory_attention=1.1)
+    plain, native = (
+        float(layer_time(DENSE, NODE, one(single(native_attention=each)), faster).forward_s[0])
+        for each in (False, True)
+    )
+    assert native == plain
+
+
 def test_a_tpu_pads_heads_to_its_128_lanes():
     """As wide an attention takes twice as long in heads of 64 as in heads of 128; no GPU minds that much."""
 

@@ -271,7 +271,7 @@ def _attention_s(
     held = load.sequence / pieces
     kernels = _kernels_share(machine, parameters)
     if np.any(grid.native_attention > 0):
-        kernels = np.where(grid.native_attention > 0, 1.0, kernels)
+        kernels = np.where(grid.native_attention > 0, np.maximum(kernels, 1.0), kernels)
     reached = np.minimum(parameters.attention_fraction * kernels, 1.0) * (held / (held + lost))
     rate = wide * (reached / parameters.product_fraction)
     if np.any(pieces > 1):
