@@ -232,6 +232,7 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("HF Trainer", {"implementation": "eager"}),
         ("Levanter, JAX; FSDP", {"zero_stage": 3, "implementation": "compiled"}),
         ("MaxText; FSDP", {"zero_stage": 3, "implementation": "compiled"}),
+        ("torch_xla; FSDP", {"zero_stage": 3, "implementation": "compiled"}),
         ("torchtitan; DualPipeV", {"schedule": "dualpipe_v"}),
         ("DualPipe; 16 micro-batches", {"schedule": "dualpipe"}),
         ("1F1B", {"schedule": "1f1b"}),
