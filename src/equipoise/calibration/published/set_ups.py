@@ -431,7 +431,10 @@ def _recompute(recompute: str, config: str) -> Recompute:
     for meaning, words in WORDS.recomputes.items():
         if _has(plain, words):
             return meaning
-    raise DataError(f"column recompute: {echo(recompute)} is not known; expected none, selective or full")
+    raise DataError(
+        f"column recompute: {echo(recompute)} is not known; expected none, selective or full "
+        "(of every layer: that some are recomputed is not modelled)"
+    )
 
 
 def _sharding(text: str) -> tuple[int, int | None]:
@@ -550,7 +553,7 @@ def _adds_up_whole(words: StrategyWords, *, ranks: int, pp: int, num_microbatche
 
 
 _EXPERT_TENSOR = re.compile(
-    r"\b(?P<name>etp|expert[-_ ]tensor[-_ ]parallel(?:[-_ ]size)?) ?[=:]? ?(?P<size>\d{1,6})\b", re.IGNORECASE
+    r"\b(?:etp|expert[-_ ]tensor[-_ ]parallel(?:[-_ ]size)?) ?[=:]? ?(?P<size>\d{1,6})\b", re.IGNORECASE
 )
 
 
