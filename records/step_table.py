@@ -226,6 +226,11 @@ def url_of(source: str) -> str | None:
     return f"{page}/blob/{found['commit'] or 'HEAD'}/{path}{anchor}"
 
 
+def is_limited(hardware: str) -> bool:
+    """Whether accelerators ran under a limit of power that the row does not name."""
+    return _LIMITED.search(hardware) is not None
+
+
 def trust_of(source: str, hardware: str = "") -> str:
     """How far a figure may be trusted to be what its source measured, by what the row says of it.
 
@@ -234,7 +239,7 @@ def trust_of(source: str, hardware: str = "") -> str:
     """
     if _RECALLED.search(source):
         return "recalled"
-    if _NOISY.search(source) or _LIMITED.search(hardware):
+    if _NOISY.search(source) or is_limited(hardware):
         return "noisy"
     return "second_hand" if _SECOND_HAND.search(source) else "stated"
 

@@ -230,6 +230,12 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("flash attention 2; 4 nodes", {"is_attention_native": False}),
         ("HF Trainer; Liger kernels", {"implementation": "compiled"}),
         ("HF Trainer", {"implementation": "eager"}),
+        ("Levanter, JAX; FSDP", {"zero_stage": 3, "implementation": "compiled"}),
+        ("MaxText; FSDP", {"zero_stage": 3, "implementation": "compiled"}),
+        ("torch_xla; FSDP", {"zero_stage": 3, "implementation": "compiled"}),
+        ("torchtitan; DualPipeV", {"schedule": "dualpipe_v"}),
+        ("DualPipe; 16 micro-batches", {"schedule": "dualpipe"}),
+        ("1F1B", {"schedule": "1f1b"}),
         ("ms-swift; Liger", {"chunks_loss": True, "is_narrow": False}),
         ("torchtune; chunked cross entropy", {"chunks_loss": True, "is_narrow": True}),
         ("chunked prefill", {"chunks_loss": False}),
@@ -249,6 +255,29 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
 def test_words_of_a_configuration(config, expected):
     found = strategy_words(config, "bf16", "")
     assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_a_schedule_is_of_a_pipeline(read):
+    """64 samples in micro-batches of 4 over two data ranks and two stages are twice as many as stages, twice."""
+    split = {"parallel_config": "DualPipeV", "precision": "bf16"}
+    piped, alone = read(split, split | {"pp": "1"})
+    assert (piped.strategy.schedule, alone.strategy.schedule) == ("dualpipe_v", "1f1b")
+
+
+@pytest.mark.parametrize(
+    "words", ["etp=1", "Megatron-Core; expert tensor parallel size 1", "--expert-tensor-parallel-size 1"]
+)
+def test_experts_whole_on_a_rank_are_what_is_modelled(read, words):
+    (found,) = read({"parallel_config": words})
+    assert found.reason is None
+    assert found.strategy.tp == 2
+
+
+@pytest.mark.parametrize("words", ["etp=2", "ETP4", "--expert-tensor-parallel-size 2"])
+def test_experts_split_among_tensor_ranks_are_refused(read, words):
+    (found,) = read({"parallel_config": words})
+    assert found.strategy is None
+    assert "etp=1" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -365,6 +365,30 @@ def test_a_row_is_predicted_as_its_own_software_runs(write, changes, name):
     assert (found and found.name) == name
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"parallel_config": "PyTorch; DDP"}, "hf"),
+        ({"parallel_config": "PaddlePaddle; data parallel"}, "hf"),
+        ({"parallel_config": "PyTorch; DDP; torch.compile"}, None),
+        ({"parallel_config": "OneFlow; data parallel"}, None),
+        ({"parallel_config": "PyTorch; GPipe", "pp": "8"}, None),  # the Trainer has no pipeline
+        ({"parallel_config": "PyTorch; DDP", "hardware": "MI250X"}, None),
+        ({"parallel_config": "PyTorch; DDP", "workload": "ResNet-50", "seq": ""}, None),
+    ],
+)
+def test_pytorch_as_written_is_predicted_as_other_code_that_is(tmp_path, changes, name):
+    cells = {"workload": "Llama 3.1 8B", "hardware": "H100", "n_gpus": "8", "precision": "bf16", "pp": ""}
+    cells |= {"global_batch": "64", "micro_batch": "1", "seq": "4096", "measured": "9", "unit": "s/iteration"}
+    cells |= changes
+    path = tmp_path / "rows.csv"
+    path.write_text(",".join(cells) + "\n" + ",".join(cells.values()) + "\n")
+    (row,) = read_rows([path])
+    assert row.reason is None
+    found = basis_of("auto")(row)
+    assert (found and found.name) == name
+
+
 def test_software_that_is_named_serves_all_rows(write):
     row = read_rows([write(_step())])[0]
     assert basis_of("torchtitan")(row).name == "torchtitan"

@@ -17,6 +17,11 @@ def test_a_limit_at_the_central_value_is_kept_in_half_of_the_cases():
     assert probability_within(with_log_sd(10.0, 0.2), 10.0 * math.exp(0.2)) == pytest.approx(0.8413, abs=1e-4)
 
 
+def test_a_limit_too_small_for_a_ratio_is_never_kept():
+    # The smallest number above 0 is 4.94e-324: a ten thousandth of 1e-320 is 0.
+    assert probability_within(with_log_sd(1e4, 0.2), 1e-320) == 0.0
+
+
 def test_an_exact_statement_is_no_more_certain_than_replicates_differ():
     exact = Interval(value=10.0, low=10.0, high=10.0, level=0.9)
     # 3.3 % below: one standard deviation of replicate submissions

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from equipoise.calibration.profiles import profiles
 from equipoise.perfmodel.compute import (
     expert_rate_fraction,
     head_time_s,
@@ -22,7 +23,7 @@ from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.cluster import cluster
-from equipoise.spec.strategy import PRECISIONS, Strategy, software
+from equipoise.spec.strategy import PRECISIONS, SOFTWARE, Strategy, software
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import workload
 
@@ -157,6 +158,7 @@ FLOP_ONLY = Parameters(
     product_traffic=1e-12,
     attention_fraction=1.0,
     asynchronous_attention=1.0,
+    tensor_memory_attention=1.0,
     attention_half_tokens=1e-12,
     layer_traffic=1e-12,
     quantise_traffic=1e-12,
@@ -240,8 +242,8 @@ def test_more_power_never_hurts(power_w, times):
 @pytest.mark.parametrize(
     ("system", "flop_per_s"),
     # FlashAttention-2 over long causal sequences, heads of 128: Dao 2023, figure 4; "35 % utilization of H100",
-    # Shah et al. 2024, abstract.
-    [("dgx-a100", 190e12), ("dgx-h100", 0.35 * 989e12)],
+    # Shah et al. 2024, abstract; NVIDIA/cudnn-frontend, sdpa_bf16_benchmark_results_NVIDIA_B200.csv.
+    [("dgx-a100", 190e12), ("dgx-h100", 0.35 * 989e12), ("dgx-b200", 411e12)],
 )
 def test_attention_is_as_fast_as_kernels_that_every_chip_runs(system, flop_per_s):
     load = workload_load(replace(workload("llama31_8b"), sequence_tokens=2**17))
@@ -252,6 +254,43 @@ def test_attention_is_as_fast_as_kernels_that_every_chip_runs(system, flop_per_s
     )
     # Two products of 2 x S x S x 4096 FLOP, half of them masked.
     assert 2 * 2**34 * 4096 / (with_it - without) == pytest.approx(flop_per_s, rel=0.2)
+
+
+def attention_flop_per_s(system, parameters):
+    """Of a whole pass over 131,072 tokens, heads of 128: forward 2 x 2 x S x S x 4096 FLOP, half of them masked;
+    2.5 times as many back."""
+    load = workload_load(replace(workload("llama31_8b"), sequence_tokens=2**17))
+    rates = machine(cluster(system, num_accelerators=8))
+    with_it, without = (
+        layer_time(each, rates, grid([single()]), parameters)
+        for each in (load, replace(load, attention_flop=0.0))
+    )
+    passes = (
+        float((getattr(with_it, each) - getattr(without, each))[0]) for each in ("forward_s", "backward_s")
+    )
+    return 3.5 * 2 * 2**34 * 4096 / sum(passes)
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "fsdp2_eager", "megatron_core"])
+def test_software_that_asks_for_cudnn_has_its_attention_on_blackwell(name):
+    """NVIDIA/cudnn-frontend, sdpa_bf16_benchmark_results_NVIDIA_B200.csv: cuDNN 9.10 reaches 1,355.4 TFLOP/s forward
+    and 1,047.8 back, 3.5 / (1 / 1355.4 + 2.5 / 1047.8) together."""
+    of_software = PLAIN.changed(dict(software(name).medians))
+    assert attention_flop_per_s("dgx-b200", of_software) == pytest.approx(1120e12, rel=0.2)
+
+
+@pytest.mark.parametrize("name", [each.name for each in SOFTWARE if each.vendor == "NVIDIA"])
+@pytest.mark.parametrize(
+    ("system", "most"),
+    [
+        # cuDNN 9.19 (NVIDIA/cudnn-frontend, sdpa_benchmark_training/results, *_919_only_cudnn, causal, 32,768 tokens):
+        # 1,720 and 1,473, 1,536 together; 688 and 581, 608 together.
+        ("gb200-nvl72", 1536e12),
+        ("dgx-h200", 608e12),
+    ],
+)
+def test_no_software_attends_faster_than_any_kernel_that_was_published(name, system, most):
+    assert attention_flop_per_s(system, profiles()[name].parameters) <= most
 
 
 @pytest.mark.parametrize(
@@ -274,6 +313,15 @@ def test_kernels_of_attention_for_the_chip_are_faster_where_it_has_their_instruc
 
     gain = attention_s(native=False) / attention_s(native=True)
     assert least - 1e-9 <= gain <= most + 1e-9
+
+
+def test_kernels_for_the_chip_slow_no_software_that_has_them():
+    faster = replace(PLAIN, tensor_memory_attention=1.1)
+    plain, native = (
+        float(layer_time(DENSE, NODE, one(single(native_attention=each)), faster).forward_s[0])
+        for each in (False, True)
+    )
+    assert native == plain
 
 
 def test_a_tpu_pads_heads_to_its_128_lanes():

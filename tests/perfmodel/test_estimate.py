@@ -209,6 +209,7 @@ def test_further_work_counted_by_hand(further, expected_ms):
         expert_sync_s=0.0,
         attention_fraction=1.0,
         asynchronous_attention=1.0,
+        tensor_memory_attention=1.0,
         attention_half_tokens=1e-12,
     )
     one = grid([Strategy(global_batch_samples=4, microbatch_samples=1, fused_attention=True)])

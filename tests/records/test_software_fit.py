@@ -4,11 +4,13 @@ import csv
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from software_fit import (
     LOCAL_LOG_SD,
     RowGroups,
     fit_software,
     fitting_rows,
+    held_out_steps,
     posterior,
     software_of,
     software_rows,
@@ -99,6 +101,19 @@ def test_the_interval_grows_with_the_distance_from_what_was_measured(data_dir):
     assert local < min(width["torchtitan"], width["fsdp"]) < width["jax"]
     open_ = {name: np.trace(covariance) for name, covariance in found.covariance.items()}
     assert open_["torchtitan"] < open_["fsdp"] < open_["jax"]
+
+
+def test_nothing_is_fitted_to_cards_of_less_power_than_stated(data_dir):
+    """Whatever power limited B200 take, the others are predicted as before; they are predicted, too."""
+    rows = fitting_rows(read_executions([data_dir / "measured" / "torchao_float8.csv"]))
+    limited = np.array(["power limited" in row.hardware for row in rows])
+    assert 0 < limited.sum() < len(rows)
+    slower = [
+        replace(row, measured=row.measured / 3) if less else row
+        for row, less in zip(rows, limited, strict=True)
+    ]
+    first, second = (held_out_steps(each, lambda row: row.row).log_ratio for each in (rows, slower))
+    assert second == pytest.approx(first + np.log(3) * limited, abs=1e-9)
 
 
 def test_rows_say_what_ran_and_who_measured_it_whatever_their_file_is_called(data_dir, tmp_path):

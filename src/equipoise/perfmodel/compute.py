@@ -269,9 +269,9 @@ def _attention_s(
     # With heads exchanged for tokens a rank attends to whole sequences.
     pieces = np.where(grid.ulysses > 0, 1.0, grid.cp) if np.any(grid.ulysses > 0) else grid.cp
     held = load.sequence / pieces
-    kernels = parameters.asynchronous_attention**machine.asynchronous_products
+    kernels = _kernels_share(machine, parameters)
     if np.any(grid.native_attention > 0):
-        kernels = np.where(grid.native_attention > 0, 1.0, kernels)
+        kernels = np.where(grid.native_attention > 0, np.maximum(kernels, 1.0), kernels)
     reached = np.minimum(parameters.attention_fraction * kernels, 1.0) * (held / (held + lost))
     rate = wide * (reached / parameters.product_fraction)
     if np.any(pieces > 1):
@@ -289,6 +289,15 @@ def _attention_s(
     products = sharded * (flop / rate)
     scores = sharded * (plain * (moved / (machine.memory_byte_per_s * parameters.memory_fraction)))
     return np.asarray(products), np.asarray(scores)
+
+
+def _kernels_share(machine: Machine, parameters: Parameters) -> Numbers:
+    """Of the share of products that attention reaches on chips that any kernel feeds, what software's kernels
+    reach on this one.
+    """
+    of_hopper, of_blackwell = parameters.asynchronous_attention, parameters.tensor_memory_attention
+    generation = machine.asynchronous_products
+    return np.asarray(np.where(generation > 1, of_blackwell, np.where(generation > 0, of_hopper, 1.0)))
 
 
 def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:

@@ -185,6 +185,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     head_kernels: float = _STEP["head_kernels"]
     attention_fraction: float = _STEP["attention_fraction"]
     asynchronous_attention: float = _STEP["asynchronous_attention"]
+    tensor_memory_attention: float = _STEP["tensor_memory_attention"]
     attention_half_tokens: float = _STEP["attention_half_tokens"]
     split_attention: float = _STEP["split_attention"]
     expert_fraction: float = _STEP["expert_fraction"]

@@ -295,6 +295,10 @@ _GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
     "optimizer": ("optimiser", "optim"),
     "precision": ("dtype", "mixed_precision", "amp"),
 }
+_EXPERT_TENSOR = ("etp", "expert_tensor_parallel", "expert_tensor_parallel_size")
+WHOLE_EXPERTS: Final = (
+    "experts split over tensor ranks are not modelled; each expert lies whole on one rank of ep (etp=1)"
+)
 # What the options that are words may be.
 CHOICES: dict[str, tuple[str, ...]] = {
     each.name: get_args(each.type) for each in fields(Strategy) if get_args(each.type)
@@ -345,6 +349,8 @@ def read_option(text: str, *, where: str) -> tuple[str, Value]:
     name, equals, value = text.partition("=")
     name = _SHORT.get(name, name)
     known = set(Strategy.__struct_fields__)
+    if name in _EXPERT_TENSOR:
+        raise SpecError(f"{where}: {text!r}: {WHOLE_EXPERTS}: leave it out")
     if not equals or name not in known:
         meant = parameter_guessed(name)
         near = [meant] if meant else get_close_matches(name, (*known, *_SHORT), n=1)

@@ -253,3 +253,9 @@ def test_a_usual_batch_to_a_target_is_rounded_to_be_shared_out_and_named():
     assert shared_out % 64 == 0
     assert abs(shared_out / usual - 1) < 1 / 32
     assert f"{usual:,}" in next(batch_words(asked, shared_out))
+
+
+@pytest.mark.parametrize("stated", ["etp=2", "expert_tensor_parallel_size=2"])
+def test_experts_are_not_split_among_tensor_ranks(stated):
+    with pytest.raises(SpecError, match=r"\betp=1\b"):
+        trained("mixtral_8x7b", tokens=1e9, fix=[stated])

@@ -145,10 +145,11 @@ def software_of(row: PublishedRow) -> Software | None:
     texts = (f"{row.workload} {row.cells.get('parallel_config', '')}", name)
     chip = nodes.accelerator
     named = (software_in(text, vendor=chip.vendor, is_eager=is_eager, chip_year=chip.year) for text in texts)
-    return next((each for each in named if each is not None and _has_axes(each, row.strategy)), None)
+    return next((each for each in named if each is not None and has_axes(each, row.strategy)), None)
 
 
-def _has_axes(software: Software, strategy: Strategy | None) -> bool:
+def has_axes(software: Software, strategy: Strategy | None) -> bool:
+    """Whether a software has tensor, pipeline and context axes as long as a strategy's."""
     if strategy is None:
         return True
     sizes = {"tp": strategy.tp, "pp": strategy.pp, "cp": strategy.cp}

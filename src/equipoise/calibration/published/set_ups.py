@@ -17,12 +17,14 @@ from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import (
     GRADIENTS_SHARDED,
+    WHOLE_EXPERTS,
     Implementation,
     LoraTargets,
     Offload,
     Optimizer,
     Precision,
     Recompute,
+    Schedule,
     Strategy,
     Trained,
     software,
@@ -270,6 +272,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     shard_group: int | None
     is_interleaved: bool
     interleave: int | None
+    schedule: Schedule
     exchanges_heads: bool
     splits_sequences: bool | None
     tp_overlap: bool
@@ -296,6 +299,7 @@ _ACTIVATION_OFFLOAD = (
 )
 # Kernels for the asynchronous instructions of Hopper and Blackwell.
 _NATIVE_ATTENTION = r"flash[-_ ]?attention[-_ ]?[34]|fa[34]|cudnn(?:[-_ ](?:attention|sdpa))?"
+_SCHEDULES: dict[Schedule, str] = {"dualpipe_v": r"dual[- ]?pipe[-_ ]?v", "dualpipe": r"dual[- ]?pipe"}
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ](?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _NARROW_STATES = r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
@@ -341,6 +345,7 @@ def strategy_words(
         shard_group=group,
         is_interleaved=interleaved,
         interleave=chunks,
+        schedule=next((name for name, words in _SCHEDULES.items() if _has(text, words)), "1f1b"),
         exchanges_heads=_has(text, "ulysses"),
         # torchtitan's plan for tensor parallelism always splits sequences between its blocks.
         splits_sequences=True if splits is None and (nemo or tensor_titan) else splits,
@@ -370,15 +375,16 @@ def _lora_targets(text: str) -> LoraTargets:
 
 
 def _implementation(text: str, *, is_modern: bool) -> Implementation:
-    """Whether a compiler, graphs of whole layers, or kernels written for what is between products (Unsloth:
-    norms, rotations, adapters, loss; Liger: norms, rotations, activations, loss) launched the kernels; what
-    states none of these ran as written.
+    """Whether a compiler (JAX has no other way to train than through XLA), graphs of whole layers, or kernels
+    written for what is between products (Unsloth: norms, rotations, adapters, loss; Liger: norms, rotations,
+    activations, loss) launched the kernels; what states none of these ran as written.
 
     Source: Hsu et al. 2024 (Liger Kernel), section 3.
     """
     if _has(text, r"eager|(?:no|not|without)[- ]compiled?|compile=(?:no|false|0)"):
         return "eager"
-    compiled = is_modern or _has(text, _COMPILED) or _has(text, _FUSED_BETWEEN)
+    of_xla = software("jax").is_named_in(text)
+    compiled = is_modern or of_xla or _has(text, _COMPILED) or _has(text, _FUSED_BETWEEN)
     return "compiled" if compiled else "eager"
 
 
@@ -425,7 +431,10 @@ def _recompute(recompute: str, config: str) -> Recompute:
     for meaning, words in WORDS.recomputes.items():
         if _has(plain, words):
             return meaning
-    raise DataError(f"column recompute: {echo(recompute)} is not known; expected none, selective or full")
+    raise DataError(
+        f"column recompute: {echo(recompute)} is not known; expected none, selective or full "
+        "(of every layer: that some are recomputed is not modelled)"
+    )
 
 
 def _sharding(text: str) -> tuple[int, int | None]:
@@ -479,6 +488,7 @@ def strategy_of(
     """
     config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
     words = strategy_words(config, precision, recompute, chip_year)
+    _check_experts(config)
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = _data_axis(row, num_accelerators, tp * pp * cp)
     notes: list[str] = []
@@ -504,6 +514,7 @@ def strategy_of(
         dp_replicate=groups,
         ulysses=words.exchanges_heads and cp > 1,
         interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
+        schedule=words.schedule if pp > 1 else "1f1b",
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
         tp_overlap=words.tp_overlap and tp > 1,
         fused_attention=_fuses_attention(row, words, chip_year),
@@ -539,6 +550,18 @@ def _adds_up_whole(words: StrategyWords, *, ranks: int, pp: int, num_microbatche
     """Whether several micro-batches add to gradients that are sharded, among several ranks, only then."""
     sharded = words.zero_stage >= GRADIENTS_SHARDED and pp == 1 and ranks > 1
     return words.adds_up_whole and sharded and num_microbatches > 1
+
+
+_EXPERT_TENSOR = re.compile(
+    r"\b(?:etp|expert[-_ ]tensor[-_ ]parallel(?:[-_ ]size)?) ?[=:]? ?(?P<size>\d{1,6})\b", re.IGNORECASE
+)
+
+
+def _check_experts(config: str) -> None:
+    """Refuse experts that are split among tensor ranks. Raises DataError."""
+    stated_size = _EXPERT_TENSOR.search(config)
+    if stated_size is not None and int(stated_size["size"]) > 1:
+        raise DataError(f"column parallel_config: {echo(stated_size[0])}: {WHOLE_EXPERTS}")
 
 
 def _axis(row: TextRow, name: str) -> int:
