@@ -58,8 +58,7 @@ def probability_within(amount: Interval, limit: float) -> float:
     """
     if math.isinf(limit) or amount.value <= 0.0:
         return 1.0
-    # Of the smallest limits even the ratio is 0.
-    if (ratio := limit / amount.value) <= 0.0:
+    if limit <= 0.0:
         return 0.0
     end = amount.low if limit < amount.value else amount.high
     spread = max(abs(math.log(end / amount.value)) / num_sd(amount.level), LEAST_LOG_SD)
