@@ -85,6 +85,14 @@ class LargerModel(Struct, frozen=True, kw_only=True):
     usd: float | None
 
 
+class FasterModel(Struct, frozen=True, kw_only=True):
+    """The next smaller model, where its training is much faster, by its parameters."""
+
+    params: float
+    num_accelerators: int
+    time_s: float
+
+
 class BudgetReach(Struct, frozen=True, kw_only=True):
     """What budget and deadline allow on one system.
 
@@ -92,7 +100,8 @@ class BudgetReach(Struct, frozen=True, kw_only=True):
     or samples (`unit`) the training takes. params: of the model; its interval is that of the answer where a
     model is asked for. shape: of that model. recommended: the training to do. by_size: what each number of
     accelerators does, where tokens are asked for. limit: what ends it. larger: the smallest model tried that
-    the limit does not allow, where much of it is left.
+    the limit does not allow, where much of it is left. faster: the next smaller one, where its training is
+    much faster for its size.
     """
 
     ask: Ask
@@ -109,6 +118,7 @@ class BudgetReach(Struct, frozen=True, kw_only=True):
     by_size: tuple[Within, ...]
     assumes: tuple[str, ...]
     larger: LargerModel | None = None
+    faster: FasterModel | None = None
 
     @property
     def size(self) -> Interval:
@@ -494,7 +504,7 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
             f"{least} parameters, with {query.tokens_per_param:g} tokens per{_active(base.transformer)} "
             "parameter"
         )
-    found = _hardly_smaller(query, family, found)
+    found, smaller = _with_smaller(query, family, found)
     best = found.fastest_within(query)
     limit, larger = _limit(query, best, found, family)
     count = float(found.shape.params)
@@ -521,6 +531,7 @@ def _model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> Budge
         recommended=best,
         limit=limit,
         larger=larger,
+        faster=smaller,
         by_size=(),
         assumes=(
             f"{query.tokens_per_param:g} tokens per{_active(found.shape)} parameter; "
@@ -538,20 +549,31 @@ def _active(shape: Transformer) -> str:
     return " active" if shape.idle_params else ""
 
 
-def _hardly_smaller(query: TrainingQuery, family: ModelFamily, largest: TriedModel) -> TriedModel:
-    """The largest model, or one hardly smaller whose training is much faster: as `_fastest_of_the_best`.
+def _with_smaller(
+    query: TrainingQuery, family: ModelFamily, largest: TriedModel
+) -> tuple[TriedModel, FasterModel | None]:
+    """The largest model, and the next smaller one where its training is much faster for its size.
 
-    Compared are times over the square of the parameters, as which the work grows.
+    One that is hardly smaller is taken in its place, as `_fastest_of_the_best` does; models have whole
+    layers, so the next may be much smaller. Compared are times over the square of the parameters, as which
+    the work grows.
     """
     near = family.at(largest.shape.params * (1.0 - _AS_GOOD))
 
     def pace(each: TriedModel) -> float:
         return each.fastest_within(query).known_time_s.value / float(each.shape.params) ** 2
 
-    # Models have whole layers: the next smaller one may be much smaller than asked for.
-    is_hardly_smaller = (1.0 - _AS_GOOD) * largest.shape.params <= near.shape.params < largest.shape.params
-    is_near = near.used["value"] <= 1.0 and is_hardly_smaller
-    return near if is_near and pace(near) < pace(largest) * (1.0 - _MUCH_FASTER) else largest
+    is_smaller = near.used["value"] <= 1.0 and near.shape.params < largest.shape.params
+    if not is_smaller or pace(near) >= pace(largest) * (1.0 - _MUCH_FASTER):
+        return largest, None
+    if near.shape.params >= (1.0 - _AS_GOOD) * largest.shape.params:
+        return near, None
+    best = near.fastest_within(query)
+    return largest, FasterModel(
+        params=float(near.shape.params),
+        num_accelerators=best.num_accelerators,
+        time_s=best.known_time_s.value,
+    )
 
 
 def _limit(

@@ -394,7 +394,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
         per_param = f"{amounts.digits(best.training_budget.value / params)} tokens per {which}"
         yield "That is", f"{per_param} ({format_si(params)} {which}s)"
     most = max(best.by_size, key=lambda each: each.amount.value, default=None)
-    slower = "" if most is None or _is_taken(best, most) else _slower(best, most)
+    slower = _faster(best) if most is None or _is_taken(best, most) else _slower(best, most)
     yield ("Take", (Strong(title_of(taken)), slower))
     yield "Time", amounts.time_with_range(taken.known_time_s)
     money: tuple[Span, ...] = ("no price is known (--price)",)
@@ -436,6 +436,15 @@ def _slower(best: BudgetReach, most: Within) -> str:
     size, more = most.candidate.num_accelerators, format_si(most.amount.value)
     verb = "allows" if size == 1 else "allow"
     return f"; {count(size)} {verb} {more} in {amounts.factor(slower)} the time"
+
+
+def _faster(best: BudgetReach) -> str:
+    """The next smaller model, where its training is much faster."""
+    smaller = best.faster
+    if smaller is None:
+        return ""
+    takes = amounts.duration(smaller.time_s)
+    return f"; {count(smaller.num_accelerators)} train {format_si(smaller.params)} parameters in {takes}"
 
 
 def _reach_sizes(found: Reaches) -> tuple[Block, ...]:
