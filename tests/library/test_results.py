@@ -215,7 +215,7 @@ def test_exports_are_ingested_as_by_the_command(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("num_gpus,samples_per_s\n8,100\n16,190\n")
     assert equipoise.ingest(path).runs["samples_per_s"].to_list() == [100.0, 190.0]
-    with pytest.raises(UsageError, match="separately"):
+    with pytest.raises(UsageError, match=r"mine\.csv"):
         equipoise.ingest([path, tmp_path])
 
 

@@ -163,7 +163,9 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         if isinstance(run_fit, UserFit):
             start = replace(start, model=run_fit.model)
         start = replace(start, has_own_steps=run_fit is not None)
-        survey = SURVEYS.surveyed(start, sizes.tried)
+        # Those with results too, which are asked for next: all are searched at once.
+        survey = SURVEYS.surveyed(start, _with_results(inputs, system.accelerator, sizes.tried))
+        survey = replace(survey, sizes=survey.at(sizes.tried))
     except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
         missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
         notes.append(f"No strategy was searched: {err}.")
@@ -367,9 +369,7 @@ def _also_known(inputs: Inputs, known: Assessment, accelerator: str) -> Survey |
     """A survey of the sizes tried and of those with results of an accelerator that times are carried from."""
     if known.survey is None:
         return None
-    sizes = published_sizes(inputs.scores, inputs.training.workload.slug, accelerator)
-    tried = known.sizes.tried
-    return SURVEYS.surveyed(known.survey.problem, {*tried, *_nearest_known(tried, sizes)})
+    return SURVEYS.surveyed(known.survey.problem, _with_results(inputs, accelerator, known.sizes.tried))
 
 
 def _free_survey(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Survey:
@@ -468,6 +468,14 @@ def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
         oversubscription=usual.oversubscription,
         leaf_nodes=usual.leaf_nodes,
     )
+
+
+def _with_results(inputs: Inputs, accelerator: str, tried: Sequence[int]) -> set[int]:
+    """The sizes tried, and those with results of an accelerator from which times are carried to them."""
+    is_published = inputs.training.budget.is_to_target
+    scores = inputs.scores if is_published else None
+    known = published_sizes(scores, inputs.training.workload.slug, accelerator)
+    return {*tried, *_nearest_known(tried, known)}
 
 
 def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:

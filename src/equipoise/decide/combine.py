@@ -330,7 +330,7 @@ def _log_ratio_sd(curves: DrawnCurves, first: int, size: int) -> float:
 def _with_curves(estimators: Sequence[Estimates]) -> list[tuple[Estimates, DrawnCurves]]:
     """Those that have curves, and these; references only where there is no other."""
     known = [(each, each.curves) for each in estimators if each.curves is not None]
-    return [each for each in known if not each[0].is_reference] or known
+    return [each for each in known if not each[0].by_size.keys() <= each[0].references] or known
 
 
 def _mean_log_sd(estimates: Estimates) -> float:

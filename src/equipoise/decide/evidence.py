@@ -80,11 +80,6 @@ class Estimates(Struct, frozen=True, kw_only=True):
     curves: DrawnCurves | None = None
     references: frozenset[int] = frozenset()
 
-    @property
-    def is_reference(self) -> bool:
-        """Whether all of its estimates are shown for comparison alone."""
-        return self.by_size.keys() <= self.references
-
 
 class SizeCurve(Struct, frozen=True, kw_only=True):
     """What the equilibria of one system rest on: times of its sizes, and what ended the sizes.
