@@ -475,6 +475,11 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         self.should_exit = self.should_exit or self._was_interrupted()
 
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end: an interrupt that a callback of the loop lost counts too."""
+        self.should_exit = self.should_exit or self._was_interrupted()
+        return await super().on_tick(counter)
+
     def says(self, _record: logging.LogRecord) -> bool:
         """Whether an error is one: requests that are given up at the end are not."""
         return not (self.should_exit or self._was_interrupted())
