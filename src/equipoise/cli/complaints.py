@@ -118,9 +118,8 @@ def with_takers(sentence: str, arguments: Sequence[str]) -> str:
     stated, _, remedy = sentence.rpartition(": give ")
     example = _EXAMPLE.search(remedy)
     are_taken = all(taker in (verbs_of(each[2:]) or {taker}) for each in typed if each.startswith("--"))
-    if (
-        stated and example is not None and are_taken
-    ):  # what is missing cannot be given here: the command that takes it
+    if stated and example is not None and are_taken:
+        # What is missing cannot be given here: the command that takes it.
         return f"{stated}: ask `equipoise {shlex.join([taker, *arguments[1:], *example[1].split()])}`"
     return f"{sentence} ({words}: of {taker}, not of {verb})"
 

@@ -284,8 +284,7 @@ def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> Pub
         return None
     if is_batch_of_nobody(inputs):
         return None
-    known = published_sizes(scores, inputs.training.workload.slug, system.accelerator)
-    wanted = sorted({*sizes.tried, *_nearest_known(sizes.tried, known)})
+    wanted = sorted(_with_results(inputs, system.accelerator, sizes.tried))
     question = replace(_curve_question(inputs, system.accelerator, wanted), law=query.law, round=query.round)
     trainings = None if inputs.user.runs is None else inputs.user.runs.trainings_on(system.accelerator)
     return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
@@ -622,8 +621,7 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
         return {}
     slug, own = inputs.training.workload.slug, known.cluster.accelerator
     survey = survey if "model" in kinds else None
-    usual = None if survey is None else _free_survey(inputs, known.system, survey)
-    free = None if usual is None else model_estimates(_with_open_batches(usual))
+    free = None if survey is None else _free_estimates(inputs, known.system, survey)
     modelled_s = _seconds(free)
     others = []
     for name in accelerators_of(inputs.scores.of(slug)):
@@ -648,16 +646,18 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     bounds = order_bounds(known.cluster, others, has_results=near is None, modelled_s=modelled_s)
     if not _restricted_by(inputs, known.system):
         return bounds
-    alone = None if survey is None else model_estimates(survey)
-    others_free = None if usual is None else model_estimates(usual)
-    ratios = {}
-    if alone is not None and others_free is not None:
-        ratios = time_ratios(restricted=alone, free=others_free)
+    ratios = {} if survey is None else _restricted_ratios(inputs, known.system, survey)
     return {
         size: tuple(replace(each, time_s=ratios[size] * each.time_s) for each in of_size)
         for size, of_size in bounds.items()
         if size in ratios
     }
+
+
+def _restricted_ratios(inputs: Inputs, system: RequestedSystem, survey: Survey) -> dict[int, float]:
+    """By size, how many times as long the model says that a system takes for what restricts it."""
+    alone, free = map(model_estimates, (survey, _free_survey(inputs, system, survey)))
+    return {} if alone is None or free is None else time_ratios(restricted=alone, free=free)
 
 
 def _seconds(estimates: Estimates | None) -> dict[int, float]:

@@ -26,6 +26,7 @@ from equipoise.runs.readers.cells import (
     count,
     is_success,
     rates_of,
+    stated_amount,
 )
 from equipoise.runs.readers.exports import MODEL, campaign_of, exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
@@ -475,7 +476,7 @@ def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -
 
     facts: dict[str, Any] = dict.fromkeys(RUNS.names)
     size, status = count(row, SIZE), row.cells.get(STATUS, "").strip().lower()
-    sequence_tokens = amount(row, SEQUENCE) if row.cells.get(SEQUENCE, "").strip() else None
+    sequence_tokens = stated_amount(row, SEQUENCE)
     facts |= {name: row.cells.get(name, "").strip() or None for name in _TEXTS}
     facts |= {
         "run_id": row.run_id,
@@ -486,7 +487,7 @@ def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -
         BATCH: count(row, BATCH) if row.cells.get(BATCH, "").strip() else usual.global_batch_samples,
         "status": "success" if is_success(status) else status,
         SEQUENCE: sequence_tokens,
-        "energy_j": amount(row, "energy_j") if row.cells.get("energy_j", "").strip() else None,
+        "energy_j": stated_amount(row, "energy_j"),
         "source_uri": file,
         "source_line": number,
     }

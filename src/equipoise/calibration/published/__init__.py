@@ -44,10 +44,10 @@ from equipoise.runs.readers.cells import (
     STRATEGY,
     TIMED,
     TextRow,
-    amount,
     is_success,
     listed,
     rates_of,
+    stated_amount,
 )
 from equipoise.runs.readers.exports import as_written, exported
 from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
@@ -343,9 +343,7 @@ def _contradiction(row: TextRow, units: Mapping[str, str]) -> str | None:
     if len(filled) < 2:  # noqa: PLR2004 - two contradict each other
         return None
     try:
-        batch, tokens = (
-            amount(row, name) if row.cells.get(name, "").strip() else None for name in (BATCH, SEQUENCE)
-        )
+        batch, tokens = (stated_amount(row, name) for name in (BATCH, SEQUENCE))
         rates_of(row, filled, batch_samples=batch, sequence_tokens=tokens)
     except DataError as err:
         return str(err)

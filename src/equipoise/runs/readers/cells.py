@@ -267,6 +267,11 @@ def amount(row: TextRow, column: str) -> float:
     return value
 
 
+def stated_amount(row: TextRow, column: str) -> float | None:
+    """The amount of a column; None where the row does not state it. Raises DataError as `amount` does."""
+    return amount(row, column) if row.cells.get(column, "").strip() else None
+
+
 def count(row: TextRow, column: str) -> int:
     """A cell as a whole number from 1 up. Raises DataError for anything else."""
     value = amount(row, column)

@@ -32,6 +32,7 @@ from equipoise.runs.readers.cells import (
     is_success,
     listed,
     rates_of,
+    stated_amount,
 )
 from equipoise.runs.readers.exports import exported
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -270,8 +271,7 @@ def _time_s(row: TextRow, timed: Sequence[_Timed]) -> float:
 
 def _rate(row: TextRow, chosen: _Timed, filled: Sequence[str]) -> float:
     """Samples or tokens per second, by the first column that the row fills. Raises where columns differ."""
-    batch = amount(row, BATCH) if row.cells.get(BATCH, "").strip() else None
-    tokens = amount(row, SEQUENCE) if row.cells.get(SEQUENCE, "").strip() else None
+    batch, tokens = (stated_amount(row, name) for name in (BATCH, SEQUENCE))
     rates = rates_of(row, filled, batch_samples=batch, sequence_tokens=tokens)
     if filled[0] == chosen.name:
         return amount(row, chosen.name) / chosen.unit_s
