@@ -48,7 +48,8 @@ ORDER = {
     ),
     "decide": (
         *("question", "evidence", "answer", "select", "combine", "ledger"),
-        *("strategies", "user_evidence", "estimators", "assess", "candidates", "explanation"),
+        *("strategies", "user_evidence", "estimators", "assess", "candidates"),
+        *("collect", "beyond_limits", "explanation"),
         *("decision", "prediction", "model_family", "solve_for", "allocation"),
     ),
     "report": (

@@ -23,9 +23,8 @@ from asking import (
 )
 from msgspec.structs import replace
 
-from equipoise.decide.decision import rule_of
 from equipoise.decide.evidence import CHECK, LEAST_LOG_SD
-from equipoise.decide.select import figures_of, is_able
+from equipoise.decide.select import figures_of, is_able, rule_of
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs.embedded import load
 from equipoise.runs.store import scores_of

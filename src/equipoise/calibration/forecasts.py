@@ -28,8 +28,8 @@ from equipoise.intervals import LEVEL, scaled
 from equipoise.scaling import pooled
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.fit import MeasuredTimes, measured_times
+from equipoise.scaling.gaussian_process import chip_facts
 from equipoise.scaling.laws import Domain, FloatArray, Law, law_named
-from equipoise.scaling.points import chip_facts
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.scaling.posterior import PUBLISHED_NOISE, CubicSpline, cubic_spline
 from equipoise.spec.catalogue import Catalogue

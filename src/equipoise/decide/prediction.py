@@ -32,13 +32,14 @@ from equipoise.calibration.forecasts import (
 from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
 from equipoise.decide.assess import Assessment
 from equipoise.decide.candidates import amount_limits, timed_candidate
-from equipoise.decide.decision import answer_of, collect_candidates, rule_of
+from equipoise.decide.collect import collect_candidates
+from equipoise.decide.decision import answer_of
 from equipoise.decide.estimators.measured import OF_RUNS
 from equipoise.decide.evidence import Estimate
 from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
-from equipoise.decide.select import time_values, timed_figures
+from equipoise.decide.select import rule_of, time_values, timed_figures
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.strategies.surveys import SURVEYS, AlsoTried, SizeRange, remedy
 from equipoise.decide.user_evidence.runs import UserRuns

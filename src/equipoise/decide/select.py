@@ -23,7 +23,7 @@ from equipoise.decide.answer import (
     TimeValue,
 )
 from equipoise.decide.evidence import Group, SizeCurve
-from equipoise.decide.question.query import Objective
+from equipoise.decide.question.query import Objective, TrainingQuery
 from equipoise.economics.quotes import Charges
 from equipoise.intervals import LEVEL, Input, Tornado
 from equipoise.scaling.equilibrium import (
@@ -54,6 +54,19 @@ class Rule(Struct, frozen=True, kw_only=True):
     start_s: float = 0.0
     spend_usd: float = math.inf
     currency: tuple[str, float] = ("USD", 1.0)
+
+
+def rule_of(query: TrainingQuery) -> Rule:
+    """What is best for a question, and within which limits."""
+    return Rule(
+        objective=query.objective,
+        value_of_time_usd_per_hour=query.value_of_time_usd_per_hour or 0.0,
+        deadline_s=math.inf if query.deadline_s is None else query.deadline_s,
+        queue_s=query.queue_s or 0.0,
+        start_s=query.start_s,
+        spend_usd=query.spend_usd,
+        currency=query.own_currency or ("USD", 1.0),
+    )
 
 
 class Selection(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
-from equipoise.decide.decision import Collected, collect_candidates
+from equipoise.decide.collect import Collected, collect_candidates
 from equipoise.decide.model_family import (
     ModelFamily,
     TriedModel,

@@ -36,7 +36,7 @@ from equipoise.spec.mlperf import Scores
 from equipoise.units import MIB
 
 if TYPE_CHECKING:
-    from equipoise.decide.decision import Progress
+    from equipoise.decide.collect import Progress
     from equipoise.decide.prediction import Prediction
     from equipoise.decide.solve_for import Reaches
 

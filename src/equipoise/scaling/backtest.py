@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling import pooled
-from equipoise.scaling.points import Floats
+from equipoise.scaling.gaussian_process import Floats
 from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
 
 Protocol: TypeAlias = Literal["largest", "new_round"]

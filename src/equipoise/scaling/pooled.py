@@ -14,9 +14,17 @@ from msgspec.structs import replace
 
 from equipoise.errors import DataError, EvidenceError, UsageError
 from equipoise.intervals import Interval
-from equipoise.scaling.hierarchy import CurveBlock, Hierarchy, Predicted, Trend, prior_log_deviations
-from equipoise.scaling.hierarchy import fit as fit_hierarchy
-from equipoise.scaling.points import Floats, Points, points
+from equipoise.scaling.gaussian_process import (
+    CurveBlock,
+    Floats,
+    Hierarchy,
+    Points,
+    Predicted,
+    Trend,
+    fit_hierarchy,
+    points,
+    prior_log_deviations,
+)
 from equipoise.scaling.posterior import even_deviates
 from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
 from equipoise.units import format_count

@@ -24,7 +24,7 @@ from equipoise.decide.allocation.schedule import in_turn, replayed, schedule, sp
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import nothing_fits
 from equipoise.decide.candidates import timed_candidate
-from equipoise.decide.decision import collect_candidates
+from equipoise.decide.collect import collect_candidates
 from equipoise.decide.evidence import Estimate
 from equipoise.decide.prediction import predict
 from equipoise.decide.question.field import Sizes

@@ -1,14 +1,12 @@
-"""What belongs to a choice: alternatives, what to measure, accuracy records, notes, how to run it."""
+"""What belongs to a choice: alternatives, what to measure, notes."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from equipoise.calibration import HeldOutErrors
-from equipoise.calibration.curves import COMBINED, PUBLISHED, shipped_advice
 from equipoise.decide.answer import (
     Alternative,
     Candidate,
@@ -18,12 +16,12 @@ from equipoise.decide.answer import (
     SystemOffer,
     price_that_wins,
 )
-from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody
-from equipoise.decide.combine import combined_record, distance_log_sd
-from equipoise.decide.estimators.model import transfer_record
-from equipoise.decide.estimators.published import FARTHEST, largest_known
-from equipoise.decide.evidence import CHECK, LEAST_LOG_SD, ErrorRecord, Group
-from equipoise.decide.ledger import LEDGER, running
+from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody, nothing_fits
+from equipoise.decide.candidates import SystemCandidates
+from equipoise.decide.collect import is_unpriced
+from equipoise.decide.combine import distance_log_sd
+from equipoise.decide.evidence import CHECK, LEAST_LOG_SD, NOTHING_FITS, Group
+from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import kinds
 from equipoise.decide.select import (
     Figures,
@@ -38,30 +36,29 @@ from equipoise.decide.select import (
     worth,
 )
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SURVEYS, Survey
-from equipoise.files import user_file
+from equipoise.decide.strategies.surveys import SURVEYS, Survey, beyond_hosts, on_host
 from equipoise.intervals import DEVIATE, Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import Strategy
-from equipoise.units import (
-    HOUR_S,
-    format_amount,
-    format_count,
-    format_duration,
-    format_percent,
-    plural,
-    whole_percent,
-)
+from equipoise.units import HOUR_S, format_amount, format_duration, format_percent, plural, whole_percent
 
 NUM_ALTERNATIVES: Final = 4
+
+
 NUM_STEPS: Final = 50
+
+
 # Steps that narrow the range by less than this are not worth the trouble.
 _LEAST_NARROWING: Final = 0.9
+
+
 # Estimates of memory miss the rows that state it by up to some percent (benchmarks/accuracy.py).
 _NEARLY_FULL: Final = 0.95
+
+
 # The share of the paid time that interruptions take, below which nobody decides otherwise.
 _NOTICED_LOSS: Final = 0.02
 
@@ -288,115 +285,6 @@ def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
     return "equipoise.watch(model) in your training loop, then: equipoise advise ... --runs runs"
 
 
-def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
-    """How wrong every kind of estimate in the answer was on what was held out."""
-    if best is not None and _is_combined(best):
-        joint = combined_record()
-        errors = HeldOutErrors(
-            of="the largest size of a group, by published results and the model together",
-            num_held_out=joint.num_held_out,
-            median_abs_error=joint.median,
-            p90_abs_error=joint.p90,
-            coverage=joint.coverage,
-        )
-        yield _record("combined", "Combined times", errors)
-    if assessment.transferred is not None:
-        found = transfer_record(assessment.transferred.nearness)
-        errors = HeldOutErrors(
-            of=found.of,
-            num_held_out=found.num_held_out,
-            median_abs_error=found.median,
-            p90_abs_error=found.p90,
-            coverage=found.coverage,
-        )
-        yield _record(
-            "transfer", f"Published results of {assessment.transferred.chip.title} carried over", errors
-        )
-    yield from _published(assessment, best)
-    if assessment.survey is not None:
-        plans, model = assessment.survey.problem.record, assessment.survey.problem.model
-        errors = HeldOutErrors(
-            of=f"published trainings of {len(plans.workloads)} workloads, to which nothing but the samples "
-            "was fitted",
-            num_held_out=plans.num_trainings,
-            median_abs_error=plans.median,
-            p90_abs_error=plans.p90,
-        )
-        yield _record("plans", "Times by the performance model", errors)
-        subject = f"Steps by the performance model (calibration {model.calibration})"
-        if model.record is None:
-            yield ErrorRecord(
-                kind="steps", of=model.words, words=f"{subject}: not validated ({model.words})."
-            )
-        else:
-            yield _record("steps", subject, replace(model.record, of=model.words))
-    yield from _numbers(inputs, assessment, best)
-    path = user_file(*LEDGER)
-    own = None
-    if path.exists():
-        own = running(path, accelerator=assessment.system.accelerator) or running(path)
-    if own is not None:
-        yield _record("ledger", "Your own ledger", own.record)
-
-
-def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
-    """Errors as a record of the answer, with their sentence."""
-    p90, coverage = errors.p90_abs_error, errors.coverage
-    most = "" if p90 is None else f", 90 % by at most {_share(p90)}"
-    covered = "" if coverage is None else f"; the 90 % interval covered {_share(coverage)}"
-    off = f"off by {_share(errors.median_abs_error)} (median){most}{covered}"
-    words = f"{subject}: {format_count(errors.num_held_out)} held out ({errors.of}): {off}."
-    return ErrorRecord(kind=kind, words=words, **asdict(errors))
-
-
-def _share(value: float) -> str:
-    return format_percent(round(value, 3))
-
-
-def _is_combined(best: Candidate) -> bool:
-    with_weight = {each.estimator for each in best.estimates if each.weight > 0.0}
-    return {"published", "model"} <= with_weight
-
-
-def _published(assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
-    """Of the pooled law at such a size."""
-    curve = None if assessment.published is None else assessment.published.curve
-    known = [] if curve is None else [each for each in curve.predictions if each.record is not None]
-    if not known:
-        return
-    wanted = known[0].num_accelerators if best is None else best.num_accelerators
-    nearest = min(known, key=lambda each: abs(each.num_accelerators - wanted))
-    assert nearest.record is not None
-    yield _record("published", "Times carried from published results", nearest.record)
-
-
-def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
-    """Of numbers of accelerators advised, on groups whose larger sizes were held out."""
-    objective = inputs.query.objective
-    largest = None if assessment.published is None else largest_known(assessment.published)
-    if largest is None or best is None or objective not in {"balance", "cost"}:
-        return
-    jump = min(FARTHEST, max(1.0, assessment.sizes.most / largest))
-    shipped = shipped_advice(COMBINED if objective == "balance" and _is_combined(best) else PUBLISHED)
-    found = shipped.record("answer" if objective == "balance" else "cost", jump=jump)
-    if found is None:
-        return
-    yield ErrorRecord(
-        kind="number",
-        of=found.of,
-        num_held_out=found.num_compared,
-        median_abs_error=found.median_regret,
-        p90_abs_error=found.p90_regret,
-        coverage=found.coverage,
-        words=(
-            f"The advised number of accelerators: {_share(found.within_doubling)} of {found.num_compared} "
-            f"lay within one doubling of the one found with all data ({found.of}); taking it cost "
-            f"{_share(found.median_regret)} of the objective (median), 90 % at most "
-            f"{_share(found.p90_regret)}."
-        ),
-    )
-
-
 def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[str]:
     """What the figures do not show: where the answer guesses, extrapolates or has little room."""
     yield from assessment.notes
@@ -603,3 +491,46 @@ def _speed_shares_gain(problem: Problem, chosen: Strategy, catalogue: Catalogue)
         found = estimate(problem.load, machine(uniform), grid([chosen]), problem.model.parameters)
         steps.append(float(found.step_s.max()))
     return 1.0 - len(steps) / sum(1.0 / each for each in steps) / max(steps)
+
+
+def outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates]) -> Sequence[str]:
+    """Systems that keep no budget because nobody knows their price."""
+    if query.budget_usd is None:
+        return []
+    return [
+        f"No price of {one.system.accelerator} is known, so the budget cannot be checked: give "
+        f"--price {one.system.name}=USD."
+        for one in found
+        if is_unpriced(one)
+    ]
+
+
+def electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) -> Iterator[str]:
+    """That a price of electricity which the question states is in no money shown, where it is in none."""
+    is_owned = any(each.price is not None and each.price.is_owned for each in candidates)
+    if query.electricity_usd_per_kwh is not None and not (is_owned or query.is_buying):
+        yield (
+            f"A price of electricity of {query.electricity_usd_per_kwh:g} USD per kWh: it changes nothing of "
+            "what is rented, whose price includes it (of your own machine: --price SYSTEM=0, or --buy)."
+        )
+
+
+def does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
+    """Of each system on which nothing fits, what the training needs there."""
+    return [
+        f"{NOTHING_FITS}{one.system.title}: it {why}."
+        for one in found
+        if (why := nothing_fits(one.assessment)) is not None
+    ]
+
+
+def stated_on_host(query: TrainingQuery, best: Candidate | None, survey: Survey | None) -> Iterator[str]:
+    """How much lies on the host of what the question moves there, and that hosts have less where they do."""
+    if best is None or best.strategy is None or survey is None:
+        return
+    too_much = beyond_hosts(survey.problem, best.strategy)
+    if too_much is not None:
+        yield f"{CHECK}{too_much}."
+    for option, words in on_host(survey.problem, best.strategy).items():
+        if option in query.fixed_names:
+            yield f"{words[:1].upper()}{words[1:]}."

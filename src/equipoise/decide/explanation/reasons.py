@@ -1,30 +1,38 @@
-"""Why this answer.
-
-One sentence per part of it, each with what it rests on; the closest published workload.
-"""
+"""Why this answer: reasons with their sources, how wrong its kinds of estimates were, what was left open."""
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from equipoise.calibration import EvidenceSource
+from equipoise.calibration import EvidenceSource, HeldOutErrors
+from equipoise.calibration.curves import COMBINED, PUBLISHED, shipped_advice
 from equipoise.decide.answer import Candidate, Reason
 from equipoise.decide.assess import Assessment, Inputs
-from equipoise.decide.combine import WorkloadPlans, workload_plans
+from equipoise.decide.combine import WorkloadPlans, combined_record, workload_plans
+from equipoise.decide.estimators.model import software_ratios, transfer_record, usual_precision_ratio
+from equipoise.decide.estimators.published import FARTHEST, largest_known
+from equipoise.decide.evidence import ErrorRecord
+from equipoise.decide.explanation.explain import uneven_batch
+from equipoise.decide.ledger import LEDGER, running
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
-from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.strategies.strategy_search import STAYS, Problem
+from equipoise.decide.strategies.surveys import Survey, on_host
 from equipoise.decide.user_evidence import TraceCheck, named
 from equipoise.economics import Rates
 from equipoise.errors import SpecError
+from equipoise.files import user_file
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.parameters import CollectiveParameters, stacked
 from equipoise.scaling.equilibrium import Equilibrium, default_answer
-from equipoise.spec.strategy import Strategy
+from equipoise.spec.strategy import SOFTWARE, Strategy, value_text
 from equipoise.spec.workload import Workload, workload
 from equipoise.units import format_count, format_duration, format_percent, format_si, plural
 
@@ -42,6 +50,8 @@ def _links_log_sd(problem: Problem, strategy: Strategy, draws: Sequence[Collecti
 # As far as the closest neighbour of any workload held out lay: what is farther is similar to nothing
 # published.
 _FARTHEST_OCTAVES = 6.0
+
+
 _EXPERIMENT = "docs/experiments/0022-similar-workloads.md"
 
 
@@ -108,18 +118,28 @@ def closest_reason(inputs: Inputs, assessment: Assessment) -> tuple[Reason, ...]
 
 
 _MOST_SOURCES = 3
+
+
 _NOTICED = 1.05
+
+
 _WEIGHTS = "w = s^-2 / sum s^-2, s: standard deviation of log time (Bates and Granger 1969)"
+
+
 _BALANCE = (
     "balance: E x S at its highest (Eager, Zahorjan and Lazowska 1989); marginal: each step N to M with "
     "T(N) / T(M) >= 1 + (M / N - 1) / 2; floor: E >= 0.5"
 )
+
+
 _OBJECTIVES = {
     "time": "the least time of the candidates that keep every limit",
     "cost": "the least money of the candidates that keep every limit",
     "energy": "the least energy of the candidates that keep every limit",
     "value_of_time": "the least money and value of time together",
 }
+
+
 _LIMITERS = {
     "data": "the data support no more",
     "catalogue": "larger sizes are only tried with --accelerators",
@@ -353,3 +373,202 @@ def _money(best: Candidate, rates: Rates) -> Iterator[Reason]:
         )
     if parts:
         yield Reason(words=f"Money, energy and carbon: {'; '.join(parts)}.", formula="N x time x rate")
+
+
+def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
+    """How wrong every kind of estimate in the answer was on what was held out."""
+    if best is not None and _is_combined(best):
+        joint = combined_record()
+        errors = HeldOutErrors(
+            of="the largest size of a group, by published results and the model together",
+            num_held_out=joint.num_held_out,
+            median_abs_error=joint.median,
+            p90_abs_error=joint.p90,
+            coverage=joint.coverage,
+        )
+        yield _record("combined", "Combined times", errors)
+    if assessment.transferred is not None:
+        found = transfer_record(assessment.transferred.nearness)
+        errors = HeldOutErrors(
+            of=found.of,
+            num_held_out=found.num_held_out,
+            median_abs_error=found.median,
+            p90_abs_error=found.p90,
+            coverage=found.coverage,
+        )
+        yield _record(
+            "transfer", f"Published results of {assessment.transferred.chip.title} carried over", errors
+        )
+    yield from _published(assessment, best)
+    if assessment.survey is not None:
+        plans, model = assessment.survey.problem.record, assessment.survey.problem.model
+        errors = HeldOutErrors(
+            of=f"published trainings of {len(plans.workloads)} workloads, to which nothing but the samples "
+            "was fitted",
+            num_held_out=plans.num_trainings,
+            median_abs_error=plans.median,
+            p90_abs_error=plans.p90,
+        )
+        yield _record("plans", "Times by the performance model", errors)
+        subject = f"Steps by the performance model (calibration {model.calibration})"
+        if model.record is None:
+            yield ErrorRecord(
+                kind="steps", of=model.words, words=f"{subject}: not validated ({model.words})."
+            )
+        else:
+            yield _record("steps", subject, replace(model.record, of=model.words))
+    yield from _numbers(inputs, assessment, best)
+    path = user_file(*LEDGER)
+    own = None
+    if path.exists():
+        own = running(path, accelerator=assessment.system.accelerator) or running(path)
+    if own is not None:
+        yield _record("ledger", "Your own ledger", own.record)
+
+
+def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
+    """Errors as a record of the answer, with their sentence."""
+    p90, coverage = errors.p90_abs_error, errors.coverage
+    most = "" if p90 is None else f", 90 % by at most {_whole_share(p90)}"
+    covered = "" if coverage is None else f"; the 90 % interval covered {_whole_share(coverage)}"
+    off = f"off by {_whole_share(errors.median_abs_error)} (median){most}{covered}"
+    words = f"{subject}: {format_count(errors.num_held_out)} held out ({errors.of}): {off}."
+    return ErrorRecord(kind=kind, words=words, **asdict(errors))
+
+
+def _whole_share(value: float) -> str:
+    return format_percent(round(value, 3))
+
+
+def _is_combined(best: Candidate) -> bool:
+    with_weight = {each.estimator for each in best.estimates if each.weight > 0.0}
+    return {"published", "model"} <= with_weight
+
+
+def _published(assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
+    """Of the pooled law at such a size."""
+    curve = None if assessment.published is None else assessment.published.curve
+    known = [] if curve is None else [each for each in curve.predictions if each.record is not None]
+    if not known:
+        return
+    wanted = known[0].num_accelerators if best is None else best.num_accelerators
+    nearest = min(known, key=lambda each: abs(each.num_accelerators - wanted))
+    assert nearest.record is not None
+    yield _record("published", "Times carried from published results", nearest.record)
+
+
+def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
+    """Of numbers of accelerators advised, on groups whose larger sizes were held out."""
+    objective = inputs.query.objective
+    largest = None if assessment.published is None else largest_known(assessment.published)
+    if largest is None or best is None or objective not in {"balance", "cost"}:
+        return
+    jump = min(FARTHEST, max(1.0, assessment.sizes.most / largest))
+    shipped = shipped_advice(COMBINED if objective == "balance" and _is_combined(best) else PUBLISHED)
+    found = shipped.record("answer" if objective == "balance" else "cost", jump=jump)
+    if found is None:
+        return
+    yield ErrorRecord(
+        kind="number",
+        of=found.of,
+        num_held_out=found.num_compared,
+        median_abs_error=found.median_regret,
+        p90_abs_error=found.p90_regret,
+        coverage=found.coverage,
+        words=(
+            f"The advised number of accelerators: {_whole_share(found.within_doubling)} of "
+            f"{found.num_compared} lay within one doubling of the one found with all data "
+            f"({found.of}); taking it cost {_whole_share(found.median_regret)} of the objective (median), "
+            f"90 % at most {_whole_share(found.p90_regret)}."
+        ),
+    )
+
+
+def chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> tuple[str, ...]:
+    """What the question left open and was chosen, in words."""
+    chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
+    least = {"cost": "money", "energy": "energy"}.get(inputs.query.objective)
+    if least is not None and inputs.query.deadline_s is None:
+        chosen.append(f"no deadline: few accelerators take the least {least} (--deadline)")
+    if best is None:
+        return tuple(chosen)
+    chosen += _host_words(assessment)
+    chosen += batch_words(
+        inputs.training,
+        best.global_batch_samples,
+        is_published=best.has_published_batch,
+        is_of_runs=best.strategy is None and best.grade == "measured",
+    )
+    chosen += _other_batch_words(inputs, assessment, best)
+    if best.strategy is not None:
+        chosen += _strategy_words(best.strategy, inputs.query, assessment.survey)
+    uneven = uneven_batch(inputs, assessment.survey, best.num_accelerators)
+    if uneven is not None:
+        chosen.append(f"{uneven[:1].lower()}{uneven[1:]}")  # a note of other sizes begins with it
+    # Other terms than the usual ones stand beside the name of what is recommended.
+    is_usual = best.terms == "on_demand" and best.price is not None and not best.price.is_owned
+    if not inputs.query.terms and is_usual:
+        chosen.append("rented on demand (--terms)")
+    return tuple(chosen)
+
+
+def _host_words(assessment: Assessment) -> Iterator[str]:
+    """The hosts that desktop cards are taken to sit in, where more may be taken than one holds."""
+    system, nodes = assessment.system, assessment.cluster
+    is_ours = system.is_desktop and system.name == system.accelerator and "node_size" not in system.node
+    if nodes is not None and is_ours and assessment.sizes.most > nodes.node_size:
+        rate = format_si(8 * nodes.node_size * nodes.inter.byte_per_s, "bit/s")
+        yield f"hosts of {nodes.node_size}, joined by {rate} (--node-size)"
+
+
+def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
+    """That the user's runs are of other batches than what is recommended, and what carries them to it."""
+    batches = sorted({each.global_batch_samples for each in inputs.runs_on(best.accelerator)})
+    if batches and best.global_batch_samples not in {None, *batches}:
+        how = (
+            "the model carries them to it"
+            if assessment.run_fit is not None
+            else "only the range has what it changes"
+        )
+        ran = ", ".join(format_count(each) for each in batches)
+        yield f"your runs are of batch {ran}: {how}"
+
+
+# Of the time, what another precision takes at most for it to be named.
+_NOTICED_RATIO: Final = 0.98
+
+
+def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | None) -> Iterator[str]:
+    """What of a strategy was chosen though the question does not ask for it: what computes, and where."""
+    stated = query.fixed_names
+    if "precision" not in stated:
+        yield f"precision {chosen.precision} (--precision for others)"
+    elif survey is not None and (ratio := usual_precision_ratio(survey.problem, chosen)) < _NOTICED_RATIO:
+        yield f"{chosen.precision} as stated, though bf16 takes {ratio:.2f}x the time by the model"
+    if "implementation" not in stated:
+        yield f"{chosen.implementation} code (--fix implementation=eager,compiled)"
+    if query.software is None and survey is not None:
+        yield from _software_words(survey.problem, chosen)
+        if "schedule" not in stated:
+            yield from _schedule_words(survey.problem, chosen)
+    if survey is not None:
+        for option, words in on_host(survey.problem, chosen).items():
+            if option not in stated:
+                yield f"{words} (--fix {option}={value_text(STAYS[option])})"
+
+
+def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
+    """The software that was chosen, and what others would make of a strategy."""
+    if known.software is not None:
+        ratios = software_ratios(known, chosen)
+        others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
+        yield f"software {known.software.name} (--software{f': {others}' if others else ''})"
+
+
+def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:
+    """Where the pipeline's schedule is one that the software whose times are taken does not run: who does."""
+    if known.software is None or chosen.schedule in known.software.options["schedule"]:
+        return
+    name = known.software.name
+    others = [each.name for each in SOFTWARE if each.is_current and each.can_run(chosen)]
+    yield f"{chosen.schedule} of {', '.join(others)}, not {name} (--software {name})"

@@ -1,0 +1,290 @@
+"""Sizes beyond those that a question lets one take, for what a refusal offers."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec.structs import replace
+
+from equipoise.decide.answer import Candidate
+from equipoise.decide.assess import Inputs, assess
+from equipoise.decide.candidates import SystemCandidates, system_candidates, with_terms
+from equipoise.decide.collect import Collected, collect_candidates
+from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import LARGE_SYSTEM, is_assumed_host, with_number
+from equipoise.decide.select import choose, rule_of, timed_figures
+from equipoise.decide.strategies.surveys import SizesBeyond, least_fitting, sizes_beyond
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.spec.mlperf import Scores
+
+if TYPE_CHECKING:
+    from equipoise.spec.cluster import Cluster
+
+# Beyond the size that perfect scaling would need, where a refusal looks for one that keeps the limits: one
+# at first, since each larger size takes longer to search, then up to LARGE_SYSTEM.
+_DOUBLINGS_BEYOND: Final = (1, None)
+
+
+# By the name of a system, sizes beyond its limit.
+_Beyond: TypeAlias = Mapping[str, frozenset[int]]
+
+
+def least_beyond_limits(found: Collected, scores: Scores | None) -> dict[str, Candidate]:
+    """The smallest size of each system, by name, beyond those that may be taken, that keeps all other limits.
+
+    Of one where none does, the smallest that keeps the deadline, whatever it costs; else the fastest. Of one
+    of which no size that may be taken fits, at least the smallest that does. Where a size is known to keep
+    the other limits, no time is searched for.
+    """
+    fitting = {one.system.name: size for one in found.systems if (size := _first_to_fit(one))}
+    beyond: _Beyond = fitting
+    tried = _tried_beyond(found, fitting, scores)
+    least = {one.system.name: each for one in tried.systems if (each := _least_kept(one)) is not None}
+    if not least:
+        beyond, tried = _tried_in_time(found, beyond, scores)
+        looked = {name for name in beyond if beyond[name] != fitting.get(name)}
+        least = {
+            one.system.name: each
+            for one in tried.systems
+            if one.system.name in {*looked, *fitting} and (each := _least_beyond(one)) is not None
+        }
+    opened = _open_systems(found)  # of which all sizes up to the next usual one are tried afterwards
+    while True:
+        mosts = {one.system.name: one.assessment.sizes.most for one in tried.systems}
+        nearest = min((each.num_accelerators / mosts[name] for name, each in least.items()), default=0.0)
+        finer = {
+            name: sizes
+            for one in tried.systems
+            if (name := one.system.name) in {*least} - opened
+            and (sizes := _finer(one, least[name], fitting))
+            and min(sizes) < nearest * mosts[name]  # of the others nothing smaller would be named
+        }
+        if not finer:
+            return least
+        beyond = _joined(beyond, finer)
+        tried = _tried_beyond(found, beyond, scores)
+        known = {one.system.name: _least_kept(one) for one in tried.systems if one.system.name in finer}
+        least |= {name: each for name, each in known.items() if each is not None}
+
+
+def _joined(beyond: _Beyond, more: _Beyond) -> dict[str, frozenset[int]]:
+    """The sizes of both, by system."""
+    return {name: beyond.get(name, frozenset()) | more.get(name, frozenset()) for name in {**beyond, **more}}
+
+
+def _tried_in_time(found: Collected, beyond: _Beyond, scores: Scores | None) -> tuple[_Beyond, Collected]:
+    """Sizes beyond, and those among which one may keep the deadline, as far as one that keeps all limits."""
+    query = found.inputs.query
+    tried = _tried_beyond(found, beyond, scores)
+    if not 0.0 < query.within_s < math.inf:
+        return beyond, tried
+    for doublings in _DOUBLINGS_BEYOND:
+        larger = {
+            one.system.name: sizes
+            for one in tried.systems
+            if _breaks_more_than_size(_least_beyond(one)) and (sizes := _in_time(query, one, doublings))
+        }
+        if not larger:
+            break
+        beyond = _joined(beyond, larger)
+        tried = _tried_beyond(found, beyond, scores)
+    return beyond, tried
+
+
+def _tried_beyond(found: Collected, beyond: _Beyond, scores: Scores | None) -> Collected:
+    """What was collected, with sizes beyond limits, each as the question that has it as its limit would."""
+    query, inputs = found.inputs.query, found.inputs
+    if beyond:
+        also = replace(
+            inputs.also, beyond=tuple((name, tuple(sorted(beyond[name]))) for name in sorted(beyond))
+        )
+        found = collect_candidates(query, inputs.catalogue, scores, runs=inputs.user.runs, also=also)
+    if not any(is_assumed_host(one.system, query) for one in found.systems):
+        return found
+    return replace(found, systems=tuple(_in_one_host(found.inputs, one) for one in found.systems))
+
+
+def _in_one_host(inputs: Inputs, one: SystemCandidates) -> SystemCandidates:
+    """A system, with cards beyond a stock that is taken to be one host in one too, where one takes them."""
+    if not is_assumed_host(one.system, inputs.query):
+        return one
+    sizes = one.assessment.sizes
+    shown = [each for each in one.candidates if each.num_accelerators <= sizes.most]
+    hosts: dict[Cluster | None, list[int]] = {}
+    for size in {each.num_accelerators for each in one.candidates} | sizes.beyond:
+        if size > sizes.most:
+            nodes = with_number(one.system, size, inputs.query, inputs.catalogue).cluster
+            hosts.setdefault(nodes, []).append(size)
+    for nodes, members in hosts.items():
+        there = system_candidates(inputs, assess(inputs, replace(one.system, cluster=nodes)))
+        shown += [each for each in there.candidates if each.num_accelerators in members]
+    return replace(one, candidates=tuple(shown))
+
+
+def _first_to_fit(one: SystemCandidates) -> frozenset[int]:
+    """The fewest accelerators of a system on which something fits, where more than may be taken are needed.
+
+    Empty where fewer have a time, and where nothing says that a few more are enough.
+    """
+    survey, sizes = one.assessment.survey, one.assessment.sizes
+    is_open = sizes.fewest <= sizes.most and one.candidates
+    if survey is None or not is_open or any(each.time_s is not None for each in one.allowed):
+        return frozenset()
+    size = least_fitting(survey.problem, sizes.most)
+    return frozenset() if size is None else frozenset({size})
+
+
+def _beyond_own(one: SystemCandidates) -> list[Candidate]:
+    """The candidates of a system beyond those that may be taken that have a time."""
+    most = one.assessment.sizes.most
+    return [each for each in one.candidates if each.time_s is not None and each.num_accelerators > most]
+
+
+def _least_kept(one: SystemCandidates) -> Candidate | None:
+    """The smallest size beyond those of a system that keeps all limits but that of size; None without one."""
+    kept = [each for each in _beyond_own(one) if not _breaks_more_than_size(each)]
+    return min(kept, key=lambda each: (each.num_accelerators, each.id), default=None)
+
+
+def _finer(one: SystemCandidates, least: Candidate, fitting: _Beyond) -> frozenset[int]:
+    """Smaller sizes that may be enough too: down to the next that was tried; empty where all were."""
+    size, nodes = least.num_accelerators, one.assessment.cluster
+    sizes = one.assessment.sizes
+    is_least = size in fitting.get(one.system.name, ()) or sizes.fewest > sizes.most
+    if nodes is None or is_least or _breaks_more_than_size(least):
+        return frozenset()
+    low = max(each for each in {*sizes.tried, sizes.most} if each < size)
+    return frozenset(_grid(one).between(low, size))
+
+
+def _grid(one: SystemCandidates) -> SizesBeyond:
+    """What is tried beyond the limit of a system that the catalogue has."""
+    nodes, survey = one.assessment.cluster, one.assessment.survey
+    assert nodes is not None
+    return sizes_beyond(nodes, {} if survey is None else survey.problem.choices)
+
+
+def _breaks_more_than_size(each: Candidate | None) -> bool:
+    """Whether a candidate, or there being none, leaves another limit broken than that of size."""
+    return each is None or any(one.name != "max_accelerators" for one in each.broken)
+
+
+def _in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None) -> frozenset[int]:
+    """Sizes of a system among which to look for one that keeps the deadline; empty where fewer would.
+
+    doublings: beyond the size that perfect scaling would need; None for as many as LARGE_SYSTEM.
+    """
+    sizes = one.assessment.sizes
+    timed = [each for each in one.allowed if each.time_s is not None]
+    most = sizes.most if timed else max((each.num_accelerators for each in _beyond_own(one)), default=0)
+    times = [each.known_time_s.value for each in timed or _beyond_own(one)]
+    is_host = is_assumed_host(one.system, query)  # few cards: nobody has hundreds of them
+    if not times or is_host or one.assessment.cluster is None or sizes.fewest > sizes.most:
+        return frozenset()
+    ideal = most * min(times) / query.within_s  # at perfect scaling
+    if ideal <= most or most >= LARGE_SYSTEM:
+        return frozenset()
+    if doublings is None or ideal > LARGE_SYSTEM:
+        end = LARGE_SYSTEM
+    else:
+        end = min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + doublings))
+    return frozenset(_grid(one).usual(sizes.most, end))
+
+
+def _least_beyond(one: SystemCandidates) -> Candidate | None:
+    """The smallest size beyond those of a system that keeps most of the limits; None without one.
+
+    The fastest where none keeps the deadline, unless a size of the system is as fast.
+    """
+    larger = _beyond_own(one)
+    in_time = [each for each in larger if all(limit.name != "deadline_s" for limit in each.broken)]
+    least = _least_kept(one) or min(in_time, key=lambda each: (each.num_accelerators, each.id), default=None)
+    if least is not None:
+        return least
+    timed = [*(each for each in one.allowed if each.time_s is not None), *larger]
+    fastest = min(
+        timed, key=lambda each: (each.known_time_s.value, each.num_accelerators, each.id), default=None
+    )
+    return fastest if fastest in larger else None
+
+
+def size_beyond_usual(found: Collected, least: Mapping[str, Candidate]) -> int | None:
+    """Up to how many accelerators to estimate where the question leaves that open; None where it does not.
+
+    least: as `least_beyond_limits`. The least that keeps all limits; else as many as a refusal has to know
+    of all systems. Of desktop cards few are tried, whatever the deadline.
+    """
+    sizes = {name: each for name, each in least.items() if name in _open_systems(found)}
+    kept = [each.num_accelerators for each in sizes.values() if not _breaks_more_than_size(each)]
+    return min(kept) if kept else max((each.num_accelerators for each in sizes.values()), default=None)
+
+
+def _open_systems(found: Collected) -> set[str]:
+    """The systems, by name, of which neither the question nor what they are limits the number."""
+    query = found.inputs.query
+    is_stated = any(each is not None for each in (query.max_accelerators, query.sizes, query.num_nodes))
+    if is_stated or query.compares_rentable:
+        return set()
+    systems = (one.system for one in found.systems)
+    return {each.name for each in systems if each.stock is None and not each.is_desktop}
+
+
+def with_sizes_beyond_limits(
+    found: Collected, least: Mapping[str, Candidate], scores: Scores | None
+) -> Collected:
+    """What was collected, with the sizes that break the limit of size alone, or are the first to fit.
+
+    least: as `least_beyond_limits`. Where no limit is stated they were tried before.
+    """
+    opened = _open_systems(found)
+    no_time = {one.system.name for one in found.systems if all(each.time_s is None for each in one.allowed)}
+    shown = {
+        name: frozenset({each.num_accelerators})
+        for name, each in least.items()
+        if name not in opened and (name in no_time or not _breaks_more_than_size(each))
+    }
+    return _tried_beyond(found, shown, scores)
+
+
+def on_spot(found: Collected) -> Candidate | None:
+    """What would be taken on spot capacity, which costs less, where that keeps all limits.
+
+    None too where no budget is broken, or the question states terms or prices of its own.
+    """
+    query = found.inputs.query
+    if query.budget_usd is None or query.terms or query.quotes is not None:
+        return None
+    moved = [
+        with_terms(found.inputs, one.assessment, each, "spot")
+        for one in found.systems
+        if one.assessment.cluster is not None and one.system.usd_per_accelerator_hour is None
+        for each in one.candidates
+        if any(limit.name == "budget_usd" for limit in each.broken)
+    ]
+    kept = {each.id: each for each in moved if each.time_s is not None and not each.broken}
+    best = choose(timed_figures(kept.values()), rule_of(query), {})
+    return None if best is None else kept[best]
+
+
+def near_sizes(asked: int, found: Collected, scores: Scores | None) -> tuple[int, ...]:
+    """The size below a number of accelerators and the one above that have a time, as far as there are any.
+
+    Tried are multiples of powers of two next to it, which are shared out more easily the larger the power,
+    and the powers of two up to the next; and the number itself, whose uncertainty may be that of more.
+    """
+    powers = [1 << each for each in range(asked.bit_length() + 1)]
+    sizes = {asked // each * each for each in powers} | {-(-asked // each) * each for each in powers}
+    tried = sorted(each for each in {*sizes, *powers} if 1 <= each <= MAX_ACCELERATORS)[-MAX_SIZES:]
+    query = replace(
+        found.inputs.query, sizes=Sizes(listed=tuple(tried)), num_nodes=None, max_accelerators=None
+    )
+    try:
+        others = collect_candidates(query, found.inputs.catalogue, scores, runs=found.inputs.user.runs)
+    except (EvidenceError, UsageError):
+        return ()
+    timed = {
+        each.num_accelerators for one in others.systems for each in one.allowed if each.time_s is not None
+    }
+    below, above = [each for each in timed if each < asked], [each for each in timed if each > asked]
+    return (*sorted(below)[-1:], *sorted(above)[:1])
