@@ -107,6 +107,27 @@ def test_more_freedom_never_makes_the_objective_worse(question, less, more, obje
         assert theirs.value <= ours.value * (1 + EQUAL)
 
 
+# Deadlines that no usual number of one of the systems keeps, though more of it would for less money.
+BEYOND_USUAL = [
+    ({"workload": "llama31_405b", "deadline": "22min"}, ["b200-sxm-180gb", H100]),
+    ({"workload": "llama31_405b", "deadline": "30min"}, ["mi300x", "mi355x"]),
+    ({"workload": "gpt3", "deadline": "5min"}, ["tpu-v5p", A100]),
+]
+
+
+@pytest.mark.parametrize(("question", "systems"), BEYOND_USUAL, ids=str)
+def test_a_system_beside_others_is_tried_up_to_as_many_as_alone(question, systems):
+    together = ask(question, accelerator=systems, objective="cost").recommended
+    alone = [ask(question, accelerator=[each], objective="cost").recommended for each in systems]
+    least_usd = min(each.usd.value for each in alone if each is not None)
+    assert together.usd.value <= least_usd * (1 + 1e-9)
+
+
+def test_without_a_limit_in_the_question_none_is_offered():
+    found = ask({"workload": "gpt3", "deadline": "5min"}, accelerator=["tpu-v5p"], objective="cost")
+    assert found.recommended is not None
+
+
 @pytest.mark.parametrize(("most", "expected"), [(1, {2}), (2, {2, 4}), (3, {2, 3, 4}), (96, {96, 128})])
 def test_beyond_a_limit_the_next_usual_size_is_shown(most, expected):
     asked = SMALL | {"global_batch": 96, "max_accelerators": most}

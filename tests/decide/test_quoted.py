@@ -136,3 +136,10 @@ def test_a_commitment_that_costs_more_than_on_demand_is_said_to(objective):
     assert ask(asked, terms="on_demand").without_commitment is None
     # Where both may be taken, nobody pays for hours that are not used.
     assert ask(asked, terms="reserved,on_demand").recommended.usd.value <= min(best.usd.value, 1.20 * hours)
+
+
+def test_where_the_cost_of_hosting_is_not_known_the_rest_is_still_answered():
+    # Nobody states the power of TPU v5e.
+    found = ask({"workload": "llama31_8b", "tokens": "10G"}, accelerator="tpu-v5e", buy=True, purchase=5000)
+    assert found.recommended is not None
+    assert found.ownership is None

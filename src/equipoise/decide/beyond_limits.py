@@ -1,4 +1,4 @@
-"""Sizes beyond those that a question lets one take, for what a refusal offers."""
+"""Sizes beyond the usual ones, or beyond those that may be taken, that keep limits which the others break."""
 
 import math
 from collections.abc import Mapping
@@ -30,42 +30,67 @@ _DOUBLINGS_BEYOND: Final = (1, None)
 _Beyond: TypeAlias = Mapping[str, frozenset[int]]
 
 
+def least_beyond_usual(found: Collected, scores: Scores | None, *, is_refused: bool) -> dict[str, Candidate]:
+    """The smallest size beyond the usual ones, by system, that keeps all limits; where no number is stated.
+
+    Each system by itself, so that another beside it changes nothing (law 3), and only those of which no usual
+    size keeps the limits. is_refused: whether no system keeps them; then of one without such a size, too,
+    what a refusal has to know: the smallest that keeps the deadline, whatever it costs, else the fastest.
+    """
+    least: dict[str, Candidate] = {}
+    for one in found.systems:
+        if one.system.name in open_systems(found) and not one.keeps_limits:
+            alone = replace(found, systems=(one,))
+            if is_refused or _may_be_in_time(found.inputs.query, one):
+                least |= _tried_for_least(alone, scores)[0]
+    return {name: each for name, each in least.items() if is_refused or not _breaks_more_than_size(each)}
+
+
 def least_beyond_limits(found: Collected, scores: Scores | None) -> dict[str, Candidate]:
-    """The smallest size of each system, by name, beyond those that may be taken, that keeps all other limits.
+    """The smallest size, by system, beyond the limit of a system's number that keeps all other limits.
 
     Of one where none does, the smallest that keeps the deadline, whatever it costs; else the fastest. Of one
     of which no size that may be taken fits, at least the smallest that does. Where a size is known to keep
     the other limits, no time is searched for.
     """
-    fitting = {one.system.name: size for one in found.systems if (size := _first_to_fit(one))}
-    beyond: _Beyond = fitting
-    tried = _tried_beyond(found, fitting, scores)
-    least = {one.system.name: each for one in tried.systems if (each := _least_kept(one)) is not None}
-    if not least:
-        beyond, tried = _tried_in_time(found, beyond, scores)
-        looked = {name for name in beyond if beyond[name] != fitting.get(name)}
-        least = {
-            one.system.name: each
-            for one in tried.systems
-            if one.system.name in {*looked, *fitting} and (each := _least_beyond(one)) is not None
-        }
-    opened = _open_systems(found)  # of which all sizes up to the next usual one are tried afterwards
+    opened = open_systems(found)
+    limited = replace(found, systems=tuple(one for one in found.systems if one.system.name not in opened))
+    least, beyond, tried = _tried_for_least(limited, scores)
+    fitting = {one.system.name: _first_to_fit(one) for one in limited.systems}
     while True:
         mosts = {one.system.name: one.assessment.sizes.most for one in tried.systems}
         nearest = min((each.num_accelerators / mosts[name] for name, each in least.items()), default=0.0)
         finer = {
             name: sizes
             for one in tried.systems
-            if (name := one.system.name) in {*least} - opened
+            if (name := one.system.name) in least
             and (sizes := _finer(one, least[name], fitting))
             and min(sizes) < nearest * mosts[name]  # of the others nothing smaller would be named
         }
         if not finer:
             return least
         beyond = _joined(beyond, finer)
-        tried = _tried_beyond(found, beyond, scores)
+        tried = _tried_beyond(limited, beyond, scores)
         known = {one.system.name: _least_kept(one) for one in tried.systems if one.system.name in finer}
         least |= {name: each for name, each in known.items() if each is not None}
+
+
+def _tried_for_least(
+    found: Collected, scores: Scores | None
+) -> tuple[dict[str, Candidate], _Beyond, Collected]:
+    """The smallest usual sizes beyond those that may be taken, by system, and what was tried for them."""
+    beyond: _Beyond = {one.system.name: size for one in found.systems if (size := _first_to_fit(one))}
+    tried = _tried_beyond(found, beyond, scores)
+    least = {one.system.name: each for one in tried.systems if (each := _least_kept(one)) is not None}
+    if least:
+        return least, beyond, tried
+    in_time, tried = _tried_in_time(found, beyond, tried, scores)
+    least = {
+        one.system.name: each
+        for one in tried.systems
+        if one.system.name in in_time and (each := _least_beyond(one)) is not None
+    }
+    return least, in_time, tried
 
 
 def _joined(beyond: _Beyond, more: _Beyond) -> dict[str, frozenset[int]]:
@@ -73,10 +98,14 @@ def _joined(beyond: _Beyond, more: _Beyond) -> dict[str, frozenset[int]]:
     return {name: beyond.get(name, frozenset()) | more.get(name, frozenset()) for name in {**beyond, **more}}
 
 
-def _tried_in_time(found: Collected, beyond: _Beyond, scores: Scores | None) -> tuple[_Beyond, Collected]:
-    """Sizes beyond, and those among which one may keep the deadline, as far as one that keeps all limits."""
+def _tried_in_time(
+    found: Collected, beyond: _Beyond, tried: Collected, scores: Scores | None
+) -> tuple[_Beyond, Collected]:
+    """Sizes beyond, and those among which one may keep the deadline, as far as one that keeps all limits.
+
+    tried: what was collected with the sizes beyond.
+    """
     query = found.inputs.query
-    tried = _tried_beyond(found, beyond, scores)
     if not 0.0 < query.within_s < math.inf:
         return beyond, tried
     for doublings in _DOUBLINGS_BEYOND:
@@ -96,10 +125,12 @@ def _tried_beyond(found: Collected, beyond: _Beyond, scores: Scores | None) -> C
     """What was collected, with sizes beyond limits, each as the question that has it as its limit would."""
     query, inputs = found.inputs.query, found.inputs
     if beyond:
+        names = {one.system.name for one in found.systems}
         also = replace(
             inputs.also, beyond=tuple((name, tuple(sorted(beyond[name]))) for name in sorted(beyond))
         )
-        found = collect_candidates(query, inputs.catalogue, scores, runs=inputs.user.runs, also=also)
+        every = collect_candidates(query, inputs.catalogue, scores, runs=inputs.user.runs, also=also)
+        found = replace(every, systems=tuple(one for one in every.systems if one.system.name in names))
     if not any(is_assumed_host(one.system, query) for one in found.systems):
         return found
     return replace(found, systems=tuple(_in_one_host(found.inputs, one) for one in found.systems))
@@ -176,13 +207,10 @@ def _in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None)
     doublings: beyond the size that perfect scaling would need; None for as many as LARGE_SYSTEM.
     """
     sizes = one.assessment.sizes
-    timed = [each for each in one.allowed if each.time_s is not None]
-    most = sizes.most if timed else max((each.num_accelerators for each in _beyond_own(one)), default=0)
-    times = [each.known_time_s.value for each in timed or _beyond_own(one)]
     is_host = is_assumed_host(one.system, query)  # few cards: nobody has hundreds of them
-    if not times or is_host or one.assessment.cluster is None or sizes.fewest > sizes.most:
+    if is_host or one.assessment.cluster is None or sizes.fewest > sizes.most:
         return frozenset()
-    ideal = most * min(times) / query.within_s  # at perfect scaling
+    most, ideal = _at_perfect_scaling(query, one)
     if ideal <= most or most >= LARGE_SYSTEM:
         return frozenset()
     if doublings is None or ideal > LARGE_SYSTEM:
@@ -190,6 +218,24 @@ def _in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None)
     else:
         end = min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + doublings))
     return frozenset(_grid(one).usual(sizes.most, end))
+
+
+def _at_perfect_scaling(query: TrainingQuery, one: SystemCandidates) -> tuple[int, float]:
+    """The largest size of a system known, and that which would keep the deadline at perfect scaling from it.
+
+    Zero where no size has a time.
+    """
+    timed = [each for each in one.allowed if each.time_s is not None]
+    larger = _beyond_own(one)
+    most = one.assessment.sizes.most if timed else max((each.num_accelerators for each in larger), default=0)
+    fastest_s = min((each.known_time_s.value for each in timed or larger), default=0.0)
+    return most, most * fastest_s / query.within_s
+
+
+def _may_be_in_time(query: TrainingQuery, one: SystemCandidates) -> bool:
+    """Whether any number of a system up to LARGE_SYSTEM could keep the deadline, or be the first to fit."""
+    is_timed = 0.0 < query.within_s < math.inf
+    return bool(_first_to_fit(one)) or (is_timed and _at_perfect_scaling(query, one)[1] <= LARGE_SYSTEM)
 
 
 def _least_beyond(one: SystemCandidates) -> Candidate | None:
@@ -209,18 +255,7 @@ def _least_beyond(one: SystemCandidates) -> Candidate | None:
     return fastest if fastest in larger else None
 
 
-def size_beyond_usual(found: Collected, least: Mapping[str, Candidate]) -> int | None:
-    """Up to how many accelerators to estimate where the question leaves that open; None where it does not.
-
-    least: as `least_beyond_limits`. The least that keeps all limits; else as many as a refusal has to know
-    of all systems. Of desktop cards few are tried, whatever the deadline.
-    """
-    sizes = {name: each for name, each in least.items() if name in _open_systems(found)}
-    kept = [each.num_accelerators for each in sizes.values() if not _breaks_more_than_size(each)]
-    return min(kept) if kept else max((each.num_accelerators for each in sizes.values()), default=None)
-
-
-def _open_systems(found: Collected) -> set[str]:
+def open_systems(found: Collected) -> set[str]:
     """The systems, by name, of which neither the question nor what they are limits the number."""
     query = found.inputs.query
     is_stated = any(each is not None for each in (query.max_accelerators, query.sizes, query.num_nodes))
@@ -237,7 +272,7 @@ def with_sizes_beyond_limits(
 
     least: as `least_beyond_limits`. Where no limit is stated they were tried before.
     """
-    opened = _open_systems(found)
+    opened = open_systems(found)
     no_time = {one.system.name for one in found.systems if all(each.time_s is None for each in one.allowed)}
     shown = {
         name: frozenset({each.num_accelerators})
@@ -260,7 +295,8 @@ def on_spot(found: Collected) -> Candidate | None:
         for one in found.systems
         if one.assessment.cluster is not None and one.system.usd_per_accelerator_hour is None
         for each in one.candidates
-        if any(limit.name == "budget_usd" for limit in each.broken)
+        # A time that is too uncertain on usual terms is no surer on others.
+        if each.time_s is not None and any(limit.name == "budget_usd" for limit in each.broken)
     ]
     kept = {each.id: each for each in moved if each.time_s is not None and not each.broken}
     best = choose(timed_figures(kept.values()), rule_of(query), {})

@@ -67,6 +67,11 @@ class SystemCandidates(Struct, frozen=True, kw_only=True):
         return self.assessment.system
 
     @property
+    def first_group(self) -> Group:
+        """The system on the first of its terms."""
+        return self.system.name, self.system.terms[0]
+
+    @property
     def allowed(self) -> tuple[Candidate, ...]:
         """Those of sizes that may be taken and that fit, whatever deadline and budget allow."""
         return tuple(
@@ -75,6 +80,11 @@ class SystemCandidates(Struct, frozen=True, kw_only=True):
             if self.assessment.sizes.holds(each.num_accelerators)
             and all(one.is_kept for one in each.constraints if one.name == "memory_bytes")
         )
+
+    @property
+    def keeps_limits(self) -> bool:
+        """Whether any size that may be taken keeps all limits."""
+        return any(each.time_s is not None and not each.broken for each in self.allowed)
 
 
 class _Sized(Struct, frozen=True, kw_only=True):

@@ -7,14 +7,14 @@ from typing import Final, NoReturn, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.decide.answer import about_fixed
+from equipoise.decide.answer import Candidate, about_fixed
 from equipoise.decide.assess import Assessment, Inputs, assess, measuring, rejections
 from equipoise.decide.candidates import SystemCandidates, system_candidates
 from equipoise.decide.evidence import UserRun
 from equipoise.decide.question.query import FIELDS, TrainingQuery, without_choice
 from equipoise.decide.question.systems import RequestedSystem, requested_systems
 from equipoise.decide.question.training import training, unrestricted
-from equipoise.decide.strategies.surveys import NO_OTHERS, AlsoTried
+from equipoise.decide.strategies.surveys import NO_OTHERS, SURVEYS, AlsoTried
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import EvidenceError, SpecError, UsageError
@@ -35,6 +35,11 @@ class Collected(Struct, frozen=True, kw_only=True):
     inputs: Inputs
     systems: tuple[SystemCandidates, ...]
     refused: tuple[EvidenceError, ...]
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The candidates of all systems."""
+        return tuple(each for one in self.systems for each in one.candidates)
 
 
 def collect_candidates(
@@ -149,7 +154,7 @@ def _runs_on_another_size(assessment: Assessment) -> bool:
     asked = assessment.sizes.most
     below = 1 << (asked.bit_length() - 1)
     sizes = tuple(size for size in (below, 2 * below) if size != asked)
-    return any(each.best for each in assessment.survey.problem.surveyed(sizes))
+    return any(SURVEYS.fits(assessment.survey.problem, size) for size in sizes)
 
 
 def is_unpriced(one: SystemCandidates) -> bool:

@@ -9,9 +9,9 @@ from equipoise.decide.answer import LIKELY, Answer, Candidate, Refusal, Relaxati
 from equipoise.decide.assess import Assessment, Inputs, rejections, unfit_sizes
 from equipoise.decide.beyond_limits import (
     least_beyond_limits,
+    least_beyond_usual,
     near_sizes,
     on_spot,
-    size_beyond_usual,
     with_sizes_beyond_limits,
 )
 from equipoise.decide.candidates import SystemCandidates, safer_strategy, with_strategy, with_terms
@@ -70,63 +70,71 @@ def answer(
     for what names nothing or cannot be answered.
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
+
+    def selected(also: AlsoTried) -> tuple[Collected, Selection]:
+        found = collect_candidates(query, known, scores, also=also, progress=progress)
+        return found, select_from(found)
+
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
         also = AlsoTried(between=query.objective != "balance")
-        found = collect_candidates(query, known, scores, also=also, progress=progress)
-        first = answer_of(found)
-        if not also.between and _is_limited(first):
+        found, selection = selected(also)
+        if not also.between and _is_limited(found, selection):
             also = AlsoTried(between=True)
-            found = collect_candidates(query, known, scores, also=also, progress=progress)
-            first = answer_of(found)
-        if all(each.time_s is None for each in first.candidates) and not _needs_memory(first.refusal):
-            return _with_near_sizes(first, found, scores)
-        if first.refusal is None:
-            return first
-        least = least_beyond_limits(found, scores)
-        needed = size_beyond_usual(found, least)
-        if needed is not None:
-            also = replace(also, sizes=(needed,))
-            found = collect_candidates(query, known, scores, also=also, progress=progress)
-            first = answer_of(found)
-            if first.refusal is None:
-                return first
-        farther = with_sizes_beyond_limits(found, least, scores)
-        last = first if farther is found else answer_of(farther)
-        if last.refusal is None:
-            return last
-        return replace(last, refusal=replace(last.refusal, on_spot=on_spot(farther)))
+            found, selection = selected(also)
+        has_time = any(each.time_s is not None for each in found.candidates)
+        if not has_time and not _needs_memory(selection.refusal):
+            return _with_near_sizes(answer_of(found, selection), found, scores)
+        if all(one.keeps_limits for one in found.systems):
+            return answer_of(found, selection)
+        farther = least_beyond_usual(found, scores, is_refused=selection.refusal is not None)
+        if farther:
+            also = replace(also, up_to=tuple((name, each.num_accelerators) for name, each in farther.items()))
+            found, selection = selected(also)
+        if selection.refusal is not None:
+            found = with_sizes_beyond_limits(found, least_beyond_limits(found, scores), scores)
+            selection = select_from(found)
+        given = answer_of(found, selection)
+        if given.refusal is None:
+            return given
+        return replace(given, refusal=replace(given.refusal, on_spot=on_spot(found)))
 
 
-def _is_limited(found: Answer) -> bool:
+def select_from(found: Collected) -> Selection:
+    """The choice among all candidates of all systems."""
+    curves = {group: curve for one in found.systems for group, curve in one.curves.items()}
+    selection = select(found.candidates, rule_of(found.inputs.query), curves)
+    return selection if found.candidates else replace(selection, refusal=_nothing_runs(found.systems))
+
+
+def _is_limited(found: Collected, selection: Selection) -> bool:
     """Whether a limit of time or money keeps a system from its size of balance, or may not be kept there.
 
     One size is then the best that keeps the limit, and sizes between the usual ones are tried too; where
     returns diminish is judged by steps between usual sizes.
     """
-    query, best = found.question, found.recommended
+    query, best = found.inputs.query, selection.recommended
     if (query.deadline_s or query.budget_usd) is None:
         return False
     if best is not None and best.probability is not None and best.probability < LIKELY:
         return True
-    balance = {each.name: each.balance_size for each in found.systems}
-    return found.refusal is not None or any(
-        not each.is_feasible or found.candidate(each.candidate).num_accelerators != balance[each.system]
-        for each in found.offers
+    balance = {one.system.name: selection.balance.get(one.first_group) for one in found.systems}
+    sizes = {each.id: each.num_accelerators for each in found.candidates}
+    return selection.refusal is not None or any(
+        not each.is_feasible or sizes[each.candidate] != balance[each.system]
+        for each in system_offers(found.candidates, best, rule_of(query), selection.balance)
     )
 
 
-def answer_of(collected: Collected) -> Answer:
-    """The answer of all systems' candidates."""
+def answer_of(collected: Collected, selection: Selection) -> Answer:
+    """The answer of all systems' candidates, once chosen among: `select_from`."""
     inputs, found, refused = collected.inputs, collected.systems, collected.refused
-    query, rule = inputs.query, rule_of(inputs.query)
-    candidates = tuple(each for one in found for each in one.candidates)
-    curves = {group: curve for one in found for group, curve in one.curves.items()}
-    selection = select(candidates, rule, curves)
+    query, rule, candidates = inputs.query, rule_of(inputs.query), collected.candidates
     best = selection.recommended
     own = next((one for one in found if best is not None and one.system.name == best.system), found[0])
     equilibria = () if best is None else selection.equilibria.get(best.group, ())
     bought, unbought = _bought(query, own, best)
     survey = own.assessment.survey
+    systems = {one.system.name: _system(inputs, one, selection, best) for one in found}
     offered = system_offers(candidates, best, rule, selection.balance)
     changes = () if best is None else flips(candidates, rule, selection.balance, best)
     return Answer(
@@ -134,10 +142,10 @@ def answer_of(collected: Collected) -> Answer:
         dataset=embedded.version(),
         workload=inputs.training.workload,
         work=inputs.training.budget.work,
-        systems=tuple(_system(inputs, one, selection, best) for one in found),
+        systems=tuple(systems.values()),
         candidates=candidates,
         recommended=best,
-        refusal=selection.refusal or (None if candidates else _nothing_runs(found)),
+        refusal=selection.refusal,
         equilibria=equilibria,
         limited_by=default_answer(equilibria).limited_by if equilibria else None,
         frontier=selection.frontier,
@@ -145,12 +153,12 @@ def answer_of(collected: Collected) -> Answer:
         time_values=time_values(timed_figures(candidates), rule),
         offers=offered,
         alternatives=() if best is None else alternatives(candidates, best, rule, offered, changes),
-        rejected=tuple(each for one in found for each in rejections(one.assessment)),
+        rejected=tuple(each for one in systems.values() for each in one.rejected),
         reasons=()
         if best is None
         else reasons(inputs, own.assessment, selection, best, own.rates[best.terms]),
         to_measure=() if best is None else tuple(to_measure(inputs, own.assessment, best)),
-        records=tuple(records(inputs, own.assessment, best)),
+        records=systems[own.system.name].records,
         sensitivity=None if best is None else tornado_of(best),
         renting=() if best is None else tuple(_renting(inputs, own.assessment, best)),
         ownership=bought,
@@ -177,7 +185,7 @@ def answer_of(collected: Collected) -> Answer:
                 )
             )
         ),
-        num_considered=sum(_num_considered(one.assessment)[0] for one in found),
+        num_considered=sum(each.num_considered for each in systems.values()),
         search_s=0.0 if survey is None else survey.search_s,
     )
 
@@ -242,7 +250,6 @@ def _system(
 ) -> SystemAnswer:
     assessment = one.assessment
     system, survey = assessment.system, assessment.survey
-    first = (system.name, system.terms[0])
     considered, fitting = _num_considered(assessment)
     is_best = best is not None and best.system == system.name
     return SystemAnswer(
@@ -254,8 +261,8 @@ def _system(
         stock=system.stock,
         rates=one.rates,
         estimates=assessment.estimates,
-        equilibria=selection.equilibria.get(first, ()),
-        balance_size=selection.balance.get(first),
+        equilibria=selection.equilibria.get(one.first_group, ()),
+        balance_size=selection.balance.get(one.first_group),
         best_strategies=_best_strategies(inputs, one, best) if is_best and best is not None else (),
         user_runs=inputs.runs_on(system.accelerator),
         trainings=None if inputs.user.runs is None else inputs.user.runs.trainings_on(system.accelerator),
@@ -313,17 +320,18 @@ def _bought(
         return None, (
             f"Buying was not compared: {best.accelerator} is not in the catalogue (--hardware FILE.toml).",
         )
-    bought = purchase(
-        cluster.accelerator, user_usd=query.purchase_usd, hosting_usd_per_month=query.hosting_usd_per_month
-    )
-    if bought is None:
-        return None, (
-            f"Buying was not compared: no purchase price of {best.accelerator} is known (--purchase USD).",
-        )
     is_owned = best.price is not None and best.price.is_owned
     rent = price(cluster.accelerator.slug, terms=best.terms) if is_owned else best.price
     rates = replace(own.rates[best.terms], price=rent)
     try:
+        bought = purchase(
+            cluster.accelerator,
+            user_usd=query.purchase_usd,
+            hosting_usd_per_month=query.hosting_usd_per_month,
+        )
+        if bought is None:
+            unknown = f"no purchase price of {best.accelerator} is known (--purchase USD)"
+            return None, (f"Buying was not compared: {unknown}.",)
         return (
             ownership(
                 bought,

@@ -33,7 +33,7 @@ from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
 from equipoise.decide.assess import Assessment
 from equipoise.decide.candidates import amount_limits, timed_candidate
 from equipoise.decide.collect import collect_candidates
-from equipoise.decide.decision import answer_of
+from equipoise.decide.decision import answer_of, select_from
 from equipoise.decide.estimators.measured import OF_RUNS
 from equipoise.decide.evidence import Estimate
 from equipoise.decide.ledger import RecordedPrediction
@@ -213,7 +213,7 @@ def _of_answer(
     collected = collect_candidates(
         replace(query, sizes=None), catalogue, scores, runs=runs, also=AlsoTried(sizes=sizes)
     )
-    found, assessment = answer_of(collected), collected.systems[0].assessment
+    found, assessment = answer_of(collected, select_from(collected)), collected.systems[0].assessment
     published = assessment.published
     curve = None if published is None else published.curve
     wanted = _wanted(query, assessment.sizes)

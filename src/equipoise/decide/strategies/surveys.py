@@ -40,12 +40,14 @@ _BETWEEN: Final = (3, 5, 7, 9)
 class AlsoTried(Struct, frozen=True, kw_only=True):
     """Sizes that are tried besides the usual ones: some by number, and whether those between them.
 
-    Those between are the same whatever the limit: a lower limit may end at a better one. beyond: by the name
-    of a system, sizes beyond its limit that a refusal names.
+    Those between are the same whatever the limit: a lower limit may end at a better one. up_to, beyond: by
+    the name of a system, the most to try where nothing limits it, and sizes beyond its limit that a refusal
+    names.
     """
 
     sizes: tuple[int, ...] = ()
     between: bool = False
+    up_to: tuple[tuple[str, int], ...] = ()
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
@@ -168,10 +170,11 @@ def _up_to_limits(
             listed=listed,
         )
     usual = units.at_least(usual_most(query, system, flop))
-    most = min(limits) if limits else max((usual, *known, *also.sizes))
+    wanted = {*also.sizes, *(size for name, size in also.up_to if name == system.name)}
+    most = min(limits) if limits else max((usual, *known, *wanted))
     # Without a limit the most is a usual size or one with results: whole nodes next below it add nothing.
     tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
-    kept = {*sorted(tried | set(also.sizes))[-(MAX_SIZES - 1) :], *_beyond(units, most)}
+    kept = {*sorted(tried | wanted)[-(MAX_SIZES - 1) :], *_beyond(units, most)}
     between = _between(units, 1, most) - kept if also.between else set()
     return SizeRange(
         tried=tuple(sorted(kept | between)),
@@ -260,8 +263,9 @@ class SizesBeyond(Struct, frozen=True, kw_only=True):
     units: _Units
 
     def usual(self, low: int, high: int) -> list[int]:
-        """The usual sizes above one and up to another, ascending."""
-        return sorted(each for each in self.units.doublings(high) if low < each <= high)
+        """The usual sizes above one and up to another, or to the next usual one beyond it, ascending."""
+        end = self.units.at_least(high)
+        return sorted(each for each in self.units.doublings(high) if low < each <= end)
 
     def between(self, low: int, high: int) -> list[int]:
         """Sizes between two, ascending: all that may be had where they are few, else evenly spaced ones."""
@@ -311,8 +315,6 @@ def _around(size: int, unit: int) -> SizeRange:
 
 # Beyond so many sizes a survey forgets those that the last question did not need.
 _MOST_SIZES: Final = 2 * MAX_SIZES
-# Two batches identify a law of samples against batch.
-_SOME_BATCH: Final = 4096
 
 
 class SizeSearch(Struct, frozen=True, kw_only=True):
@@ -667,15 +669,11 @@ def _key(problem: Problem) -> Hashable | None:
     training, model = problem.training, problem.model
     if model.links is not None or model.calibration == USER_CALIBRATION:
         return None
-    budget = training.budget
     return (
         training.workload,
         training.global_batch_samples,
         training.batch_words,
-        budget.work,
-        budget.batches,
-        None if budget.samples is None else budget.samples_at(1),
-        None if budget.samples is None else budget.samples_at(_SOME_BATCH),
+        replace(training.budget, evidence=(), notes=()),
         problem.cluster,
         model.calibration,
         problem.has_own_steps,
