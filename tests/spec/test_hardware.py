@@ -202,6 +202,23 @@ def test_names_of_one_series_are_not_one_chip() -> None:
     assert not same("tpu-v4", "tpu-v5e")
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        # A800 and H800 are A100 and H100 with slower NVLinks, H200 an H100 with more memory; H20 computes slower.
+        ("a800-sxm4-80gb", "a100-sxm4-80gb", True),
+        ("h800-sxm5-80gb", "h100-sxm5-80gb", True),
+        ("h200-sxm5-141gb", "h100-sxm5-80gb", True),
+        ("h20", "h100-sxm5-80gb", False),
+        ("rtx-4090-pcie-24gb", "rtx-4080-pcie-16gb", False),
+    ],
+)
+def test_chips_with_the_same_peaks(one: str, other: str, *, expected: bool) -> None:
+    first, second = hardware.accelerator(one), hardware.accelerator(other)
+    assert hardware.has_same_peaks(first, second) is expected
+    assert hardware.has_same_peaks(second, first) is expected
+
+
 def test_every_accelerator_states_the_node_it_sits_in() -> None:
     assert hardware.accelerators()
     for chip in hardware.accelerators():

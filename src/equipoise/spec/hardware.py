@@ -609,6 +609,14 @@ def is_same_chip(one: Accelerator, other: Accelerator) -> bool:
     return family_of(one.slug) == family_of(other.slug)
 
 
+def has_same_peaks(one: Accelerator, other: Accelerator) -> bool:
+    """Whether two accelerators of a maker and kind have the same peak in every data type.
+
+    As those do that are sold under another name with slower links, or with more memory.
+    """
+    return is_same_family(one, other) and _peaks(one) == _peaks(other)
+
+
 def peak_log2(chip: Accelerator) -> float:
     """The peak in the usual precision of training, in doublings of 1 FLOP/s; NaN where none is known."""
     peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s

@@ -29,6 +29,7 @@ from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import (
     Accelerator,
     at_least_as_good,
+    has_same_peaks,
     is_same_chip,
     is_same_family,
     peak_log2,
@@ -37,7 +38,7 @@ from equipoise.spec.mlperf import Entries, round_key
 from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Strategy
 from equipoise.units import format_count, format_percent
 
-# The same chip in another form or with other memory, and another chip of the same maker and kind. Those of
+# A chip with the same peaks (another form, memory or links), and another chip of its maker and kind. Those of
 # other makers are less sure than the model alone (docs/experiments/0021).
 Nearness: TypeAlias = Literal["chip", "maker"]
 _KINDS: tuple[BoundKind, ...] = get_args(BoundKind)
@@ -78,7 +79,7 @@ class TransferRecord(Struct, frozen=True, kw_only=True):
     @property
     def of(self) -> str:
         """What was held out, in words."""
-        what = "the same chip in another form" if self.nearness == "chip" else "another chip of its maker"
+        what = "one with the same peaks" if self.nearness == "chip" else "another chip of its maker"
         return f"results of {self.num_chips} held-out chips, carried over from {what}"
 
 
@@ -105,8 +106,8 @@ def nearest_chips(
     """The chips with results of a workload that are near to one without, the nearest first.
 
     best: as `best_per_size` returned it, of MLPerf rounds alone. sizes: that the target is taken in.
-    The same chip in another form comes first, then other chips of its maker and kind; of those the one of the
-    nearest peak, whose results are new and lie where the sizes are.
+    The same chip in another form and chips with the same peaks come first, then others of its maker and kind;
+    of each the one of the nearest peak, whose results are new and lie where the sizes are.
     """
     others = [each for each in best if each.workload == workload and each.accelerator != target.slug]
     rounds = sorted({each.campaign for each in others}, key=round_key)
@@ -129,7 +130,7 @@ def nearest_chips(
 
 
 def _nearness(target: Accelerator, chip: Accelerator) -> Nearness | None:
-    if is_same_chip(target, chip):
+    if is_same_chip(target, chip) or has_same_peaks(target, chip):
         return "chip"
     return "maker" if is_same_family(target, chip) else None
 
