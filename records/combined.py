@@ -32,7 +32,7 @@ from equipoise.decide.combine import (
     combined_curves,
     combined_record,
 )
-from equipoise.decide.estimators.model import at_published_level
+from equipoise.decide.estimators.model import at_published_level, published_levels
 from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates
 from equipoise.errors import EvidenceError, InputError
 from equipoise.intervals import DEVIATE, Interval, log_sd, with_log_sd
@@ -173,7 +173,7 @@ def _modelled(held: HeldOut, known: Entries, scores: Scores) -> tuple[Interval, 
     if found is None or posed.training.budget.samples is None or size not in found.by_size:
         return None
     published = _results(results)
-    at_level = at_published_level(found, published, [*results])
+    at_level = at_published_level(found, published, published_levels(published, found, [*results]))
     return at_level.by_size[size].time_s, found.by_size[size].time_s.value
 
 
@@ -195,7 +195,8 @@ class CombinedCurves(Struct, frozen=True, kw_only=True):
             return pooled_curves(law, known, domain)
         published = _published(law, known, domain)
         sizes = [each.num_accelerators for each in known]
-        estimators = (published, at_published_level(model, published, sizes))
+        levels = published_levels(published, model, sizes)
+        estimators = (published, at_published_level(model, published, levels))
         found = combined_curves(estimators, domain=domain)
         assert found is not None
         return about_combined(found[0], estimators)

@@ -22,6 +22,7 @@ from asking import (
 )
 
 from equipoise.decide.answer import Candidate
+from equipoise.decide.evidence import CHECK
 from equipoise.intervals import Interval
 from equipoise.report.json import answer_fields
 from equipoise.spec.mlperf import Scores
@@ -111,7 +112,7 @@ def test_more_freedom_never_makes_the_objective_worse(question, less, more, obje
 BEYOND_USUAL = [
     ({"workload": "llama31_405b", "deadline": "22min"}, ["b200-sxm-180gb", H100]),
     ({"workload": "llama31_405b", "deadline": "30min"}, ["mi300x", "mi355x"]),
-    ({"workload": "gpt3", "deadline": "5min"}, ["tpu-v5p", A100]),
+    ({"workload": "llama31_8b", "tokens": "1T", "deadline": "2d"}, ["b200-sxm-180gb", "mi300x"]),
 ]
 
 
@@ -124,8 +125,29 @@ def test_a_system_beside_others_is_tried_up_to_as_many_as_alone(question, system
 
 
 def test_without_a_limit_in_the_question_none_is_offered():
+    # Two pods share out no batch of the training, and four are more than anyone is taken to have.
     found = ask({"workload": "gpt3", "deadline": "5min"}, accelerator=["tpu-v5p"], objective="cost")
-    assert found.recommended is not None
+    assert found.recommended is None
+    assert {each.constraint for each in found.refusal.relaxations} == {"deadline_s"}
+
+
+def test_far_beyond_all_results_a_size_on_which_nothing_runs_has_no_time():
+    # BERT's 24 layers, 16 heads and hidden size of 1,024 share themselves out among no 100,000 = 2**5 * 5**5.
+    found = ask({"workload": "bert", "accelerator": [H100]}, accelerators="100000")
+    assert found.recommended is None
+
+
+@pytest.mark.parametrize("restriction", [{"fix": "zero_stage=1"}, {"precision": "bf16"}], ids=str)
+def test_what_would_be_chosen_anyway_takes_no_less_time_where_it_is_stated(restriction):
+    question = {"workload": "flux1", "accelerator": ["b200-sxm-180gb"], "accelerators": "512"}
+    free, stated = ask(question).recommended, ask(question, **restriction).recommended
+    assert stated.time_s.value >= free.time_s.value * (1 - EQUAL)
+
+
+def test_slow_results_are_named_where_no_other_system_is_compared():
+    # One result, with software of its own: 112 minutes on 8; other systems took 2 to 5.
+    found = ask({"workload": "bert", "accelerator": ["mi300x"]})
+    assert len([each for each in found.notes if each.startswith(CHECK)]) == 1
 
 
 @pytest.mark.parametrize(("most", "expected"), [(1, {2}), (2, {2, 4}), (3, {2, 3, 4}), (96, {96, 128})])

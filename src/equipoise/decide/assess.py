@@ -22,6 +22,7 @@ from equipoise.decide.estimators.model import (
     model_estimates,
     nearest_chips,
     order_bounds,
+    published_levels,
     transfer_record,
 )
 from equipoise.decide.estimators.published import (
@@ -31,6 +32,7 @@ from equipoise.decide.estimators.published import (
     at_users_level,
     carried_by_model,
     known_sizes,
+    largest_known,
     of_other_nodes,
     published_estimates,
     published_evidence,
@@ -333,8 +335,10 @@ def _submitted(
     survey = _also_known(inputs, known, system.accelerator)
     usual = None if survey is None else _free_survey(inputs, system, survey)
     free = None if usual is None else model_estimates(_with_open_batches(usual))
-    if found is not None and survey is not None and inputs.training.global_batch_samples is not None:
-        found = _where_trainable(found, survey)
+    if found is not None and survey is not None:
+        is_stated = inputs.training.global_batch_samples is not None
+        beyond = 0.0 if is_stated else largest_known(published) or max(published.at_size, default=0)
+        found = _where_trainable(found, survey, beyond=beyond)
     if survey is None or modelled is None or usual is None or free is None:
         # Whether a fixed strategy runs, let alone how fast, is not known.
         if found is not None and restricted == _DESCRIBED:
@@ -348,6 +352,7 @@ def _submitted(
         found = carried_by_model(found, free)
     else:
         found, near = _transferred(inputs, known)
+    levels = {} if found is None else published_levels(found, free, known_sizes(published))
     if found is not None and restricted:
         # With the batch of the best result where there is one: those who are restricted may keep it.
         alone, others = model_estimates(survey), model_estimates(usual)
@@ -355,7 +360,7 @@ def _submitted(
         assert others is not None
         found = as_restricted(found, restricted=alone, free=others, by=restricted)
     if found is not None and near is None:
-        at_level = at_published_level(own, found, known_sizes(published)).by_size
+        at_level = at_published_level(own, found, levels).by_size
         modelled = replace(
             modelled,
             by_size={size: at_level[size] for size in modelled.by_size},
@@ -499,14 +504,14 @@ def _unrestricted(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Su
     return SURVEYS.surveyed(found, [each.num_accelerators for each in survey.sizes])
 
 
-def _where_trainable(estimates: Estimates, survey: Survey) -> Estimates | None:
-    """The estimates of sizes among which the stated batch can be shared out, by any strategy that fits.
+def _where_trainable(estimates: Estimates, survey: Survey, *, beyond: float) -> Estimates | None:
+    """The estimates without sizes beyond one, the largest with results, on which no strategy runs and fits.
 
-    None where there is none. A curve of published times goes through sizes that nobody can train on with
-    that batch.
+    None where there is none. A curve of published times goes on to sizes among which nobody can share out
+    a batch.
     """
     trained = {each.num_accelerators for each in survey.sizes if each.best is not None}
-    kept = {size: each for size, each in estimates.by_size.items() if size in trained}
+    kept = {size: each for size, each in estimates.by_size.items() if size in trained or size <= beyond}
     return replace(estimates, by_size=kept) if kept else None
 
 

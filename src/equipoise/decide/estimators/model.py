@@ -366,25 +366,35 @@ def usual_precision_ratio(known: Problem, chosen: Strategy) -> float:
     return float(usual_s / own_s)
 
 
-def at_published_level(model: Estimates, published: Estimates, sizes: Collection[int]) -> Estimates:
-    """The model's estimates at the level of published results: times what the nearest took over its own.
+def published_levels(published: Estimates, model: Estimates, sizes: Collection[int]) -> dict[int, float]:
+    """What results took over the model's time, by size, of trainings that nothing restricts.
 
-    sizes: with results. As wrong as such times were so many times beyond the largest result; as they are
-    where no size has both.
-    Source: data/combined.json; docs/experiments/0058.
+    sizes: with results.
     """
     shared = sorted({*sizes} & {*published.by_size} & {*model.by_size})
-    if not shared:
+    return {size: published.by_size[size].time_s.value / model.by_size[size].time_s.value for size in shared}
+
+
+def at_published_level(model: Estimates, published: Estimates, levels: Mapping[int, float]) -> Estimates:
+    """The model's estimates at the level of published results: times what the nearest took over its own.
+
+    published: under the same restrictions as the model's. levels: of `published_levels`, without
+    restrictions, which could else lower a level. As wrong as such times were so many times beyond the largest
+    result; as they are where no size has both.
+    Source: data/combined.json; docs/experiments/0058.
+    """
+    if not levels:
         return model
     found = {}
     for size, each in model.by_size.items():
-        nearest = min(shared, key=lambda known: abs(math.log2(known / size)))
-        level = published.by_size[nearest].time_s.value / model.by_size[nearest].time_s.value
+        nearest = min(levels, key=lambda known: abs(math.log2(known / size)))
+        is_own = size in levels and size in published.by_size
+        time_s = published.by_size[size].time_s.value if is_own else levels[nearest] * each.time_s.value
         spread = combined_record().at(max(size / nearest, nearest / size)).modelled_log_sd
         found[size] = replace(
             each,
             name=f"{each.name}, at the level of the results at {format_count(nearest)}",
-            time_s=with_log_sd(level * each.time_s.value, spread),
+            time_s=with_log_sd(time_s, spread),
             log_sd=spread,
         )
     return replace(model, by_size=found)

@@ -20,6 +20,7 @@ from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody, noth
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.collect import is_unpriced
 from equipoise.decide.combine import distance_log_sd
+from equipoise.decide.estimators.model import is_of_other_software
 from equipoise.decide.evidence import CHECK, LEAST_LOG_SD, NOTHING_FITS, Group
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import kinds
@@ -380,25 +381,28 @@ _SLOW: Final = 1.5
 
 
 def slow_results(compared: Sequence[Assessment]) -> Iterator[str]:
-    """That all results of a system took far longer than modelled, where another system compared has none.
+    """That all results of a system took far longer than modelled, so that their software may be the reason.
 
-    Their software may be the reason, which the other's times do not share.
+    Sooner where another system compared has no results: it does not share them.
     """
     without = [each.system.title for each in compared if each.estimates and not _results_s(each)]
-    for each in compared if without else ():
+    for each in compared:
         results_s = _results_s(each)
         searched = () if each.survey is None else each.survey.at(results_s)
-        ratios = [
-            results_s[one.num_accelerators] / one.best.work_s.value
+        pairs = [
+            (results_s[one.num_accelerators], one.best.work_s.value)
             for one in searched
             if one.best is not None
         ]
-        if ratios and min(ratios) >= _SLOW:
+        least = min((taken_s / modelled_s for taken_s, modelled_s in pairs), default=0.0)
+        took = f"{CHECK}Results published for {each.system.title} took {least:.1f} times as long as modelled"
+        if without and least >= _SLOW:
             yield (
-                f"{CHECK}Results published for {each.system.title} took {min(ratios):.1f} times as long as "
-                f"modelled; none are published for {' or '.join(without)}: software may differ more than the "
+                f"{took}; none are published for {' or '.join(without)}: software may differ more than the "
                 "accelerators."
             )
+        elif pairs and all(is_of_other_software(*pair) for pair in pairs):
+            yield f"{took}: other software may be far faster."
 
 
 def _results_s(assessment: Assessment) -> dict[int, float]:
