@@ -22,6 +22,7 @@ from equipoise.scaling.equilibrium import (
     default_answer,
     discrete_equilibria,
     equilibria,
+    paying_step,
     place_words,
     words,
 )
@@ -236,6 +237,14 @@ def test_steps_from_a_size_that_is_slower_and_dearer_than_the_next_do_not_count(
     found = discrete((4, 8, 16, 32), (28.6, 7.7, 5.4, 4.2))
     assert found["marginal"].num_accelerators == 8
     assert default_answer(tuple(found.values())).num_accelerators == 8
+
+
+def test_a_step_that_pays_begins_at_the_nearest_size_that_is_not_dearer():
+    # To 32: from 16 11,690 / 7,800 = 1.4987 < 1.5, from 8 20,000 / 7,800 = 2.56 >= 2.5.
+    assert paying_step((8, 16, 32), (20_000.0, 11_690.0, 7_800.0)) == 0
+    assert paying_step((8, 16, 32), (20_000.0, 11_700.0, 7_800.0)) == 1
+    # From 8 it would pay, 100,000 / 11,000 = 9.1, but 16 take fewer accelerator-hours; from 16 1.36 < 1.5.
+    assert paying_step((8, 16, 32), (100_000.0, 15_000.0, 11_000.0)) is None
 
 
 def test_a_curve_that_has_turned_at_the_largest_size_was_not_cut():

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.scaling.posterior import IntArray
 from equipoise.stats import located_quantiles, medians
 from equipoise.units import format_count, format_duration, format_percent
 
@@ -119,7 +120,7 @@ def _peak(curves: Curves) -> FloatArray:
     return _at_extreme(curves, -curves.time_s)
 
 
-def pays(speedup: FloatArray, growth: FloatArray | float) -> FloatArray:
+def pays(speedup: FloatArray | float, growth: FloatArray | float) -> FloatArray:
     """Whether a step to `growth` times the accelerators that is `speedup` times as fast pays.
 
     It does where it brings at least half of what ideal scaling would add; a doubling: 1.5 times the speed.
@@ -158,9 +159,7 @@ def _reached(curves: Curves) -> FloatArray:
     Steps begin at the size of fewest accelerator-hours: smaller ones are slower and dearer (memory is short),
     so that a step from them would pay to sizes that are no better than the next smaller one.
     """
-    num_sizes = len(curves.sizes)
-    hours = curves.time_s * curves.sizes
-    first = np.argmax(hours <= hours.min(axis=1, keepdims=True) * (1.0 + _ROUNDING), axis=1)
+    num_sizes, first = len(curves.sizes), _fewest_hours(curves)
     is_reached = np.arange(num_sizes) == first[:, None]
     is_paying = np.ones(len(first), dtype=bool)
     for at in range(1, num_sizes):
@@ -173,6 +172,24 @@ def _reached(curves: Curves) -> FloatArray:
     goes_on = np.ones(len(last), dtype=bool) if num_sizes == 1 else is_paying[:, -1]
     beyond = (last == num_sizes - 1) & goes_on
     return np.where(beyond, math.inf, np.where(last == 0, 0.0, curves.sizes[last]))
+
+
+def _fewest_hours(curves: Curves) -> IntArray:
+    """The place of the smallest of the sizes with the fewest accelerator-hours of each curve."""
+    hours = curves.time_s * curves.sizes
+    return np.asarray(np.argmax(hours <= hours.min(axis=1, keepdims=True) * (1.0 + _ROUNDING), axis=1))
+
+
+def paying_step(num_accelerators: Sequence[int], time_s: Sequence[float]) -> int | None:
+    """The place of the nearest size from which a step to the largest pays; None where from none does.
+
+    num_accelerators: (n_sizes,), ascending. time_s: (n_sizes,). Steps begin where those of `marginal` do.
+    """
+    curve = Curves(sizes=np.array(num_accelerators, dtype=float), time_s=np.array([time_s], dtype=float))
+    sizes, (times_s,) = curve.sizes, curve.time_s
+    found = np.flatnonzero(pays(times_s[:-1] / times_s[-1], sizes[-1] / sizes[:-1]))
+    found = found[found >= _fewest_hours(curve)[0]]
+    return int(found[-1]) if len(found) else None
 
 
 def reached_by_paying_steps(num_accelerators: Sequence[int], time_s: Sequence[float]) -> int:

@@ -514,4 +514,4 @@ def _quantity(each: Flip, value: float) -> Cell:
 
 def members_of_choice(answer: Answer) -> list[Candidate]:
     """Sizes of the recommended system on its terms; of the fastest of all where nothing is recommended."""
-    return [] if answer.shown is None else head.same_group(answer, answer.shown)
+    return [] if answer.shown is None else answer.sizes_of(answer.shown)

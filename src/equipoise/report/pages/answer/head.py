@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
-
 from equipoise.decide.answer import (
     LIKELY,
     Answer,
@@ -14,6 +12,7 @@ from equipoise.decide.answer import (
     ConstraintName,
     MemoryUse,
     SaferStrategy,
+    SizeStep,
     TimeValue,
 )
 from equipoise.decide.evidence import CHECK, NOT_USED, Grade, Group
@@ -25,7 +24,7 @@ from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Badge, Block, Code, Facts, Labelled, Span, Strong, facts
 from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
-from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
+from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
@@ -130,7 +129,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
     chosen = "; ".join(_chosen(answer, best))
     if chosen:
         yield "Chosen", capital(sentence(chosen))
-    step = larger(answer, best)
+    step = larger(answer)
     if step is not None:
         yield "Larger?", step
     for begin in (NOT_USED, CHECK):
@@ -425,12 +424,6 @@ def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
     return found
 
 
-def same_group(answer: Answer, of: Candidate) -> list[Candidate]:
-    """The listed candidates of the same system and terms whose time is known, the smallest size first."""
-    known = [each for each in answer.listed if each.time_s is not None]
-    return groups(known).get(of.group, [])
-
-
 RECOMMENDED: Final = Badge(text="recommended", tone="good")
 
 
@@ -444,91 +437,46 @@ def place_of(one: Candidate, among: Sequence[Candidate]) -> int | None:
     return next((place for place, each in enumerate(among) if each.id == one.id), None)
 
 
-def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
-    """Whether the step to the recommended size pays, and the step beyond it; None of a single size.
-
-    Both steps are those between neighbours of the sizes that have a time.
-    """
-    sizes = same_group(answer, best)
-    at = place_of(best, sizes)
-    if at is None or len(sizes) == 1:
+def larger(answer: Answer) -> tuple[Span, ...] | None:
+    """Whether the step to the recommended size pays, and the step beyond it; None of a single size."""
+    steps = answer.steps
+    if steps is None:
         return None
-    is_short = _is_short(answer, sizes, at)
-    spans = list(_taken(answer, sizes, at, is_short=is_short)) if at > 0 else []
-    if at + 1 < len(sizes):
-        spans += [". " if spans else "", *_beyond(answer, best, sizes, at + 1, is_short=is_short)]
+    spans = [] if steps.taken is None else [*_taken(answer, steps.taken, steps.longer)]
+    if steps.beyond is not None:
+        spans += [". " if spans else "", *_beyond(answer, steps.beyond, steps.taken)]
     return (*spans, ".")
 
 
-def _is_short(answer: Answer, sizes: Sequence[Candidate], at: int) -> bool:
-    """Whether the step to a size does not pay."""
-    return at > 0 and not _pays(sizes[at - 1], sizes[at], answer.question.start_s)
-
-
-def _pays(before: Candidate, after: Candidate, start_s: float) -> bool:
-    """Whether a step pays, by the rule that the choice was made with."""
-    return bool(pays(np.asarray(_speedup(before, after, start_s)), _growth(before, after)))
-
-
-def _speedup(before: Candidate, after: Candidate, start_s: float = 0.0) -> float:
-    return (before.known_time_s.value + start_s) / (after.known_time_s.value + start_s)
-
-
-def _growth(before: Candidate, after: Candidate) -> float:
-    return after.num_accelerators / before.num_accelerators
-
-
-def _least(before: Candidate, after: Candidate) -> str:
+def _least(step: SizeStep) -> str:
     """How many times as fast a step must be to pay."""
-    return amounts.factor_from(float(least_speedup(_growth(before, after))))
+    return amounts.factor_from(step.least_speedup)
 
 
-def _taken(answer: Answer, sizes: Sequence[Candidate], at: int, *, is_short: bool) -> Iterator[Span]:
-    """The step to the recommended size. is_short: it does not pay, so that something else decided."""
-    before, best = sizes[at - 1], sizes[at]
-    if not is_short:
+def _taken(answer: Answer, step: SizeStep, longer: SizeStep | None) -> Iterator[Span]:
+    """The step to the recommended size. longer: one over more sizes that pays, where this one does not."""
+    if step.pays:
         yield Strong("Yes")
-        yield f", {_step(before, best)}"
+        yield f", {_step(step)}"
         return
-    speed = _short_speed(answer, before, best)
-    longer = _longer_that_pays(answer, sizes, at)
+    speed = _short_speed(answer, step)
     if longer is None:
         yield Strong("No")
-        yield f", {_step(before, best, speed=speed)} (pays from {_least(before, best)})"
-        yield _despite(answer, before)
+        yield f", {_step(step, speed=speed)} (pays from {_least(step)})"
+        yield _despite(answer, step.before)
         return
     yield Strong("Yes")
-    over = f"over {count(before.num_accelerators)} {speed}, short of {_least(before, best)}"
-    fast = f"{amounts.factor(_speedup(longer, best))} as fast"  # its range has no room
-    yield f", {_step(longer, best, speed=fast)} ({over})"
+    over = f"over {count(step.before.num_accelerators)} {speed}, short of {_least(step)}"
+    fast = f"{amounts.factor(longer.speedup)} as fast"  # its range has no room
+    yield f", {_step(longer, speed=fast)} ({over})"
 
 
-def _short_speed(answer: Answer, before: Candidate, after: Candidate) -> str:
+def _short_speed(answer: Answer, step: SizeStep) -> str:
     """How many times as fast a step is that does not pay; with the time to start where that is why."""
-    start_s = _deciding_start_s(answer, before, after)
-    counted = f" with {amounts.duration(start_s)} to start" if start_s else ""
-    least = float(least_speedup(_growth(before, after)))
-    return f"{amounts.factor_below(_speedup(before, after, start_s), least)}{counted}"
-
-
-def _deciding_start_s(answer: Answer, before: Candidate, after: Candidate) -> float:
-    """The time to start where a step would pay but for that; else zero."""
-    return answer.question.start_s if _pays(before, after, 0.0) else 0.0
-
-
-def _longer_that_pays(answer: Answer, sizes: Sequence[Candidate], at: int) -> Candidate | None:
-    """The size over which the recommended one pays though it does not over the next smaller one.
-
-    None where something else decided. None pays from below the size of fewest accelerator-hours, as in
-    scaling/equilibrium.py.
-    """
-    if sizes[at - 1].broken or answer.question.objective != "balance":
-        return None
-    start_s = answer.question.start_s
-    hours = [each.num_accelerators * (each.known_time_s.value + start_s) for each in sizes]
-    begin = hours.index(min(hours[: at + 1]))
-    longer = (each for each in reversed(sizes[begin : at - 1]) if _pays(each, sizes[at], start_s))
-    return next(longer, None)
+    if not step.pays_by_times:
+        return amounts.factor_below(step.speedup, step.least_speedup)
+    speed = amounts.factor_below(step.started_speedup, step.least_speedup)
+    return f"{speed} with {amounts.duration(answer.question.start_s)} to start"
 
 
 def _despite(answer: Answer, before: Candidate) -> str:
@@ -539,33 +487,28 @@ def _despite(answer: Answer, before: Candidate) -> str:
     return "" if objective == "balance" else f"; {_DECIDED[objective]} decides"
 
 
-def _beyond(
-    answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int, *, is_short: bool
-) -> Iterator[Span]:
-    """The step to the next size: what it would bring, and what speaks against it.
-
-    is_short: the step before it does not pay and has told from when on it would.
-    """
-    beyond, start_s = sizes[at], answer.question.start_s
+def _beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[Span]:
+    """The step to the next size: what it would bring, and what speaks against it. taken: the one before."""
+    beyond = step.after
+    # The step before it has named from when on it would pay.
+    is_short = taken is not None and not taken.pays
     yield Strong("No")
     if beyond.broken and is_short:  # nobody asks whether it pays
         broken = beyond.broken[0]
         verb = "is " if broken.name == "max_accelerators" else ""
         yield f", {count(beyond.num_accelerators)} {verb}{limit_words(answer, broken)}"
         return
-    yield f", {_step(best, beyond, is_second=at > 1)}"
-    is_said = is_short and _least(best, beyond) == _least(sizes[at - 2], best)
-    least = "" if is_said else f"a step pays from {_least(best, beyond)} on"
+    yield f", {_step(step, is_second=taken is not None)}"
+    is_said = taken is not None and not taken.pays and _least(step) == _least(taken)
+    least = "" if is_said else f"a step pays from {_least(step)} on"
     if beyond.broken:
         yield f"; {limit_words(answer, beyond.broken[0])}"
-    elif _pays(best, beyond, start_s):
-        yield f", which pays, but {_stops(answer, best)}"
-    elif _pays(best, beyond, 0.0):
-        speed = amounts.factor_below(
-            _speedup(best, beyond, start_s), float(least_speedup(_growth(best, beyond)))
-        )
-        is_named = is_short and _deciding_start_s(answer, sizes[at - 2], best)
-        counted = "that" if is_named else f"{amounts.duration(start_s)} to start"
+    elif step.pays:
+        yield f", which pays, but {_stops(answer, step.before)}"
+    elif step.pays_by_times:
+        speed = amounts.factor_below(step.started_speedup, step.least_speedup)
+        is_named = taken is not None and not taken.pays and taken.pays_by_times
+        counted = "that" if is_named else f"{amounts.duration(answer.question.start_s)} to start"
         yield f"; with {counted} {speed}{least and f', and {least}'}"
     elif least:
         yield f"; {least}"
@@ -611,31 +554,28 @@ _ENDS: Final[dict[Limit, str]] = {
 }
 
 
-def _speed(before: Candidate, after: Candidate, value: float) -> str:
+def _speed(value: float, least: float) -> str:
     """How many times as fast a step is, in digits that show on which side it is of one that pays."""
-    least = float(least_speedup(_growth(before, after)))
     return amounts.factor_below(value, least) if value < least else amounts.factor(value)
 
 
-def _step(before: Candidate, after: Candidate, *, speed: str | None = None, is_second: bool = False) -> str:
+def _step(step: SizeStep, *, speed: str | None = None, is_second: bool = False) -> str:
     """A size against a smaller one: how many times as fast, for how much of the money.
 
     speed: in words, unless as the times shown. is_second: what the two numbers are was said before.
     """
+    before, after = step.before, step.after
+    as_fast = "" if is_second else " as fast"
+    fast = speed or f"{_speed(step.speedup, step.least_speedup)}{as_fast}"
     is_base = before.speedup is not None and before.speedup.value == 1.0
-    fast = speed or f"{_speed(before, after, _speedup(before, after))} as fast"
     if speed is None and is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
         ends = amounts.ends(after.speedup, amounts.factor)
-        fast = f"{_speed(before, after, after.speedup.value)} as fast ({ends})"
-    paid, of = None, "accelerator-hours"
-    if before.usd is not None and after.usd is not None and before.usd.value > 0.0:
-        paid, of = after.usd.value / before.usd.value, "money"
-    elif before.accelerator_hours and after.accelerator_hours:
-        paid = after.accelerator_hours / before.accelerator_hours
-    cost = "" if paid is None else f" for {amounts.factor(paid)} the {of}"
-    if is_second:
-        fast, cost = fast.replace(" as fast", ""), cost.replace(f" the {of}", "")
-    return f"{count(after.num_accelerators)} over {count(before.num_accelerators)}: {fast}{cost}"
+        fast = f"{_speed(after.speedup.value, step.least_speedup)}{as_fast} ({ends})"
+    paid, of = step.usd_factor, " the money"
+    if paid is None:
+        paid, of = step.accelerator_hours_factor, " the accelerator-hours"
+    cost = f"{amounts.factor(paid)}{'' if is_second else of}"
+    return f"{count(after.num_accelerators)} over {count(before.num_accelerators)}: {fast} for {cost}"
 
 
 _SHORT: Final[dict[ConstraintName, str]] = {
@@ -782,15 +722,9 @@ def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]
 
 def named_beside(answer: Answer, best: Candidate) -> list[str]:
     """The ids of the candidates that the first lines name next to the recommended one, the nearest first."""
-    sizes = same_group(answer, best)
-    at = place_of(best, sizes)
-    steps = []
-    if at is not None:
-        steps = [*sizes[max(0, at - 1) : at], *sizes[at + 1 : at + 2]]
-        longer = _longer_that_pays(answer, sizes, at) if _is_short(answer, sizes, at) else None
-        steps += [] if longer is None else [longer]
+    ends = () if answer.steps is None else answer.steps.ends
     values = [each for _, each in _around_value(answer, best)]
-    return [each.id for each in (*steps, *values) if each.id != best.id]
+    return [each.id for each in (*ends, *values) if each.id != best.id]
 
 
 def left_out(answer: Answer, shown: Sequence[Block]) -> str:
