@@ -233,7 +233,7 @@ def test_why_a_step_that_pays_is_not_taken_is_said(kind, words):
 ENDS = {
     "data": "32 is the most that the data support",
     "catalogue": "32 is the largest tried",
-    "question": "your limit is 32",
+    "question": "32 is the most within your limit",
 }
 
 

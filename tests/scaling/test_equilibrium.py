@@ -23,7 +23,6 @@ from equipoise.scaling.equilibrium import (
     discrete_equilibria,
     equilibria,
     paying_step,
-    place_words,
     words,
 )
 from equipoise.scaling.fit import fit, measured_times
@@ -98,7 +97,7 @@ def test_a_curve_that_never_pays_is_bounded_by_the_start_of_the_data():
             None,
             None,
         )
-        assert place_words(found).startswith("at 8 or below")
+        assert re.search(r"\bsmallest\b.* 8\b", words(found))
 
 
 def test_nothing_lies_below_one_accelerator():
@@ -156,20 +155,22 @@ def test_the_sentence_of_the_design():
             num_accelerators=128, gain_s=126.0, gain_fraction=0.31, accelerator_hours_factor=1.38
         ),
     )
-    assert re.match(rf"at 64 .*{BALANCE.title} \(48-96\); .*\b128 .*2\.1 min \(31 %\) .*1\.4x", words(point))
+    assert re.search(
+        rf"\b64 \(48 to 96, 90 %.*{BALANCE.title}; .*\b128 .*2\.1 min \(31 %\) .*1\.4x", words(point)
+    )
 
 
 @pytest.mark.parametrize(
     ("limit", "place"),
     [
         ("data", "data"),
-        ("catalogue", "catalogue"),
+        ("catalogue", "tried"),
         ("question", "limit"),
     ],
 )
 def test_the_words_say_whose_limit_ended_the_search(limit, place):
     sentence = words(located(PERFECT, (1e4,), BALANCE, largest=256.0, limited_by=limit)[0])
-    assert re.match(rf"{BALANCE.title} .*\b{place}\b[^;]* 256; .*\b512 .*extrapolation$", sentence)
+    assert re.search(rf" 256, .*\b{place}\b[^;]*; .*\b512 .*extrapolation$", sentence)
 
 
 def test_the_words_say_when_more_takes_longer():
@@ -206,7 +207,7 @@ def test_of_two_accelerators_1_95_times_as_fast_as_one_two_are_taken():
             None,
         )
     assert found["marginal"].efficiency == pytest.approx(0.975)
-    assert words(found["marginal"]).endswith(" limit of 2")
+    assert re.search(r" 2, .*\blimit$", words(found["marginal"]))
     assert default_answer(tuple(found.values())).num_accelerators == 2
 
 

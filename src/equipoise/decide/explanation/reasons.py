@@ -31,7 +31,7 @@ from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.parameters import CollectiveParameters, stacked
-from equipoise.scaling.equilibrium import Equilibrium, default_answer
+from equipoise.scaling.equilibrium import Equilibrium, default_answer, returns_words
 from equipoise.spec.strategy import SOFTWARE, Strategy, value_text
 from equipoise.spec.workload import Workload, workload
 from equipoise.units import format_count, format_duration, format_percent, format_si, plural
@@ -140,13 +140,6 @@ _OBJECTIVES = {
 }
 
 
-_LIMITERS = {
-    "data": "the data support no more",
-    "catalogue": "larger sizes are only tried with --accelerators",
-    "question": "that is your limit",
-}
-
-
 def reasons(
     inputs: Inputs, assessment: Assessment, selection: Selection, best: Candidate, rates: Rates
 ) -> tuple[Reason, ...]:
@@ -173,35 +166,11 @@ def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
     found = selection.equilibria.get(best.group, ())
     if not found:
         return Reason(
-            words=f"{size} x {best.title}: the fewest that keep every limit; too few sizes have a known "
-            "time to find where returns diminish.",
+            words=f"{size} x {best.title}: the fewest that keep every limit; {returns_words(found)}.",
             sources=sources,
         )
-    answer = default_answer(found)
-    return Reason(
-        words=f"{equilibrium_sentence(answer)}{_nearest(best, answer)}.", sources=sources, formula=_BALANCE
-    )
-
-
-def equilibrium_sentence(found: Equilibrium) -> str:
-    """Where returns diminish, or whose limit was met first; without the full stop."""
-    size = format_count(found.num_accelerators)
-    if found.limited_by is not None:
-        return f"Up to {size} accelerators each step pays, and {_LIMITERS[found.limited_by]}"
-    names = {
-        "balance": "efficiency times speedup is highest",
-        "marginal": "the last step that pays ends",
-        "floor": "efficiency is still at least one half",
-        "peak": "training is fastest",
-    }
-    span = ""
-    if (
-        found.low is not None
-        and found.high is not None
-        and (found.low, found.high) != (found.num_accelerators,) * 2
-    ):
-        span = f" ({format_count(found.low)} to {format_count(found.high)})"
-    return f"At {size} accelerators{span} {names.get(found.kind, found.kind)}"
+    words = f"{returns_words(found)}{_nearest(best, default_answer(found))}."
+    return Reason(words=f"{words[:1].upper()}{words[1:]}", sources=sources, formula=_BALANCE)
 
 
 def _nearest(best: Candidate, answer: Equilibrium) -> str:

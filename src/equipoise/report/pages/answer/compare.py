@@ -32,6 +32,7 @@ from equipoise.report.blocks import (
 from equipoise.report.charts import Axis, Chart, Mark, Note, Series, line_with_band, series_mark, series_of
 from equipoise.report.format import STAR, capital, count, listed, printable, sentence
 from equipoise.report.pages.answer import head
+from equipoise.scaling.equilibrium import point_words
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent, plural, whole_percent
 
@@ -386,7 +387,7 @@ def _equilibria(answer: Answer) -> Iterator[Block]:
     """Every meaning of diminishing returns, for the recommended system."""
     kinds: dict[str, list[str]] = {}
     for each in answer.equilibria:
-        kinds.setdefault(head.point_words(each), []).append(each.kind)
+        kinds.setdefault(point_words(each), []).append(each.kind)
     if kinds:
         yield Heading(name="answer-returns", text="Where returns diminish")
         yield bullets(

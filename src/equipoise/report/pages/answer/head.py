@@ -24,7 +24,7 @@ from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Badge, Block, Code, Facts, Labelled, Span, Strong, facts
 from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
-from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer
+from equipoise.scaling.equilibrium import default_answer, returns_words, stop_words
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
@@ -149,7 +149,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
 def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool) -> Iterator[Labelled]:
     """Where returns diminish, what an hour is worth, and what buying brings."""
     if with_returns:
-        yield "Returns", capital(returns(answer))
+        yield "Returns", capital(returns_words(answer.equilibria, subject="they"))
     hours = _values_around(answer, best)
     # On one screen what is paid for takes its lines, but where the question states what an hour is worth.
     is_asked = answer.question.objective == "value_of_time"
@@ -528,30 +528,11 @@ def _stops(answer: Answer, best: Candidate) -> str:
     if objective != "balance":
         return f"the objective is the {_DECIDED[objective]}"
     if not answer.equilibria:
-        return "too few sizes have a known time"
+        return returns_words(())
     point = default_answer(answer.equilibria)
     if point.num_accelerators < best.num_accelerators:
         return f"{count(best.num_accelerators)} is the fewest that keeps your limits"
-    return _point_reason(point)
-
-
-def _point_reason(point: Equilibrium) -> str:
-    """What speaks against more accelerators than at a point of diminishing returns."""
-    size = count(point.num_accelerators)
-    if point.limited_by is not None:
-        return _ENDS[point.limited_by].format(size=size)
-    if point.kind == "floor":
-        return "efficiency is below one half"
-    if point.kind == "balance":
-        return f"efficiency {TIMES} speedup is highest at {size}"
-    return f"returns diminish beyond {size}"
-
-
-_ENDS: Final[dict[Limit, str]] = {
-    "data": "{size} is the most that the data support",
-    "catalogue": "{size} is the largest tried",
-    "question": "your limit is {size}",
-}
+    return stop_words(point)
 
 
 def _speed(value: float, least: float) -> str:
@@ -620,46 +601,6 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
     limits = (question.max_accelerators, question.sizes, question.num_nodes, *stocks)
     is_users = any(each is not None for each in limits)
     return f"beyond {'your limit of' if is_users else 'the largest tried,'} {count(broken.limit)}"
-
-
-_BOUNDS: Final[dict[Limit, str]] = {
-    "data": "{size}, the most that the data support",
-    "catalogue": "{size}, the largest tried (--accelerators)",
-    "question": "{size}, the most within your limit",
-}
-# What is not reached up to there, by kind.
-_GOES_ON: Final = {
-    "marginal": "each step pays up to {end}",
-    "floor": "the efficiency is at least one half up to {end}",
-    "balance": f"efficiency {TIMES} speedup grows up to {{end}}",
-    "peak": "time falls up to {end}",
-}
-
-
-def returns(answer: Answer) -> str:
-    """Where returns diminish, or whose limit ended the search."""
-    if not answer.equilibria:
-        return "too few sizes have a known time to find where returns diminish"
-    return first_words(answer.equilibria)
-
-
-def first_words(points: tuple[Equilibrium, ...]) -> str:
-    """The first reason to stop; where that is not reached none is, so that each step pays."""
-    point = default_answer(points)
-    return point_words(point, kind="marginal" if point.limited_by is not None else point.kind)
-
-
-def point_words(point: Equilibrium, kind: str | None = None) -> str:
-    """One equilibrium, or whose limit ended the search for it. kind: as which, unless its own."""
-    size = count(point.num_accelerators)
-    if point.limited_by is not None:
-        return _GOES_ON[kind or point.kind].format(end=_BOUNDS[point.limited_by].format(size=size))
-    if point.is_smallest:
-        return f"they diminish from the smallest size, {size}, on: {point.title}"
-    span = ""
-    if point.low is not None and point.high is not None and point.low < point.high:
-        span = f" ({count(point.low)} to {count(point.high)}, {format_percent(point.level)} range)"
-    return f"they diminish beyond {size}{span}: {point.title}"
 
 
 def worth_words(values: Sequence[TimeValue], place: int) -> str:
