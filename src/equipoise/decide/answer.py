@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from statistics import NormalDist
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -72,6 +72,31 @@ def about_fixed(faults: Sequence[str], query: TrainingQuery) -> Sequence[str]:
 
 
 ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", "max_accelerators"]
+
+
+class ConstraintWords(NamedTuple):
+    """What a limit is called in a sentence, its unit, and what a candidate that breaks it does in a table.
+
+    article: of the noun. broken: with {limit} for the number.
+    """
+
+    article: str
+    noun: str
+    unit: str
+    broken: str
+
+    @property
+    def name(self) -> str:
+        """The noun with its article."""
+        return f"{self.article}{self.noun}"
+
+
+CONSTRAINTS: Final[Mapping[ConstraintName, ConstraintWords]] = {
+    "deadline_s": ConstraintWords("a ", "deadline", "s", "misses deadline"),
+    "budget_usd": ConstraintWords("a ", "budget", "USD", "over budget"),
+    "memory_bytes": ConstraintWords("", "memory per accelerator", "B", "does not fit"),
+    "max_accelerators": ConstraintWords("a ", "size limit", "accelerators", "above {limit}"),
+}
 
 
 class Constraint(Struct, frozen=True, kw_only=True):
@@ -405,6 +430,11 @@ class Infeasibility(Struct, frozen=True, kw_only=True):
     needed: float | None
     available: float | None
     count: int
+
+    @property
+    def limit(self) -> ConstraintWords | None:
+        """What the limit is called that is not kept; None of a strategy that is not legal."""
+        return next((words for name, words in CONSTRAINTS.items() if name == self.reason), None)
 
 
 class UnfitSize(Struct, frozen=True, kw_only=True):

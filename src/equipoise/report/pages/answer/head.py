@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from equipoise.decide.answer import (
+    CONSTRAINTS,
     LIKELY,
     Answer,
     Candidate,
     Constraint,
-    ConstraintName,
     MemoryUse,
     SaferStrategy,
     SizeStep,
@@ -559,18 +559,10 @@ def _step(step: SizeStep, *, speed: str | None = None, is_second: bool = False) 
     return f"{count(after.num_accelerators)} over {count(before.num_accelerators)}: {fast} for {cost}"
 
 
-_SHORT: Final[dict[ConstraintName, str]] = {
-    "deadline_s": "misses deadline",
-    "budget_usd": "over budget",
-    "memory_bytes": "does not fit",
-    "max_accelerators": "above {most}",
-}
-
-
 def limits_broken(each: Candidate) -> str:
     """The limits that a candidate does not keep, in two words each."""
     return ", ".join(
-        "no price" if one.lacks_price else _SHORT[one.name].format(most=count(one.limit))
+        "no price" if one.lacks_price else CONSTRAINTS[one.name].broken.format(limit=count(one.limit))
         for one in each.broken
     )
 
@@ -689,15 +681,6 @@ def hour_usd(value: TimeValue) -> str:
 def hour_digits(usd_per_hour: float) -> str:
     """A value of an hour to two digits, in the currency shown, wherever it stands."""
     return amounts.digits(float(f"{amounts.converted(usd_per_hour):.2g}"))
-
-
-# What each limit is called, and its unit.
-LIMITS: Final[dict[ConstraintName, tuple[str, str]]] = {
-    "deadline_s": ("a deadline", "s"),
-    "budget_usd": ("a budget", "USD"),
-    "memory_bytes": ("memory per accelerator", "B"),
-    "max_accelerators": ("a limit", "accelerators"),
-}
 
 
 def answer_blocks(answer: Answer, *, is_brief: bool = False, is_tight: bool = False) -> tuple[Block, ...]:

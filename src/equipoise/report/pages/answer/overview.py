@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 from equipoise.decide.answer import (
+    CONSTRAINTS,
     Answer,
     Candidate,
     Refusal,
@@ -53,6 +54,7 @@ _MOST_WIDE_COLUMNS: Final = 4
 _MOST_VALUES: Final = 5
 _MOST_FLIPS: Final = 5
 _MOST_FAULTS: Final = 4
+_UNFIT: Final = CONSTRAINTS["memory_bytes"].broken
 
 
 def overview_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -98,10 +100,9 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     kept = []
     for each in best.constraints:
         if each.name in {"deadline_s", "budget_usd"} and each.probability is not None:
-            noun, unit = head.LIMITS[each.name]
-            stated = amounts.limit(each.limit) if unit == "USD" else format_stated(each.limit)
-            limit = f"{noun.removeprefix('a ')} of {stated}"
-            kept.append(f"{limit}: {amounts.probability(each.probability)}")
+            known = CONSTRAINTS[each.name]
+            stated = amounts.limit(each.limit) if known.unit == "USD" else format_stated(each.limit)
+            kept.append(f"{known.noun} of {stated}: {amounts.probability(each.probability)}")
     if best.probability is not None and kept:
         yield Tile(
             label="Chance to keep " + ("both limits" if len(kept) > 1 else "the limit"),
@@ -182,19 +183,19 @@ def relaxed(answer: Answer) -> Iterator[str]:
     refusal = answer.refusal
     assert refusal is not None
     for each in refusal.relaxations:
-        name, unit = head.LIMITS[each.constraint]
+        known = CONSTRAINTS[each.constraint]
         if each.constraint == "max_accelerators" and each.candidate is None:
             yield f"{count(int(each.needed))} accelerators instead of {count(int(each.limit))}."
             continue
         taken = "" if each.candidate is None else f": {head.title_of(answer.candidate(each.candidate))}"
-        needed, limit = amounts.enough(each.needed, each.limit, unit)
-        yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
+        needed, limit = amounts.enough(each.needed, each.limit, known.unit)
+        yield f"{capital(known.name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
     if refusal.joint:
         parts = []
         for each in refusal.joint:
-            name, unit = head.LIMITS[each.constraint]
-            needed, _ = amounts.enough(each.needed, each.limit, unit)
-            parts.append(f"{name} of {needed}")
+            known = CONSTRAINTS[each.constraint]
+            needed, _ = amounts.enough(each.needed, each.limit, known.unit)
+            parts.append(f"{known.name} of {needed}")
         first = refusal.joint[0].candidate
         taken = "" if first is None else f", for {head.title_of(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
@@ -261,7 +262,7 @@ def _matrix(answer: Answer) -> PairMatrix:
             for group in (each for each in groups if each[0] == system.name):
                 needs = "" if unfit.needed_bytes is None else f"needs {amounts.memory(unfit.needed_bytes)}"
                 cells.setdefault(unfit.num_accelerators, {})[group] = Badge(
-                    text="does not fit", tone="quiet", detail=needs
+                    text=_UNFIT, tone="quiet", detail=needs
                 )
     rows = [(count(size), [cells[size].get(group) for group in groups]) for size in sorted(cells)]
     most = _MOST_ROWS if len(groups) <= _MOST_WIDE_COLUMNS else _MOST_NARROW_ROWS
@@ -322,7 +323,7 @@ def _reason(each: Badge | None) -> str | None:
     """Why a size of a system is not possible."""
     if each is None or each.tone != "quiet":
         return None
-    return each.text if each.text in {"does not fit", "no estimate"} else each.detail
+    return each.text if each.text in {_UNFIT, "no estimate"} else each.detail
 
 
 def _within(rows: list[_Row], most: int) -> tuple[list[_Row], int]:
