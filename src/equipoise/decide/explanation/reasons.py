@@ -18,7 +18,7 @@ from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.evidence import ErrorRecord
 from equipoise.decide.explanation.explain import uneven_batch
 from equipoise.decide.ledger import LEDGER, running
-from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.query import SOUGHT, TrainingQuery
 from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
 from equipoise.decide.strategies.strategy_search import STAYS, Problem
@@ -132,14 +132,6 @@ _BALANCE = (
 )
 
 
-_OBJECTIVES = {
-    "time": "the least time of the candidates that keep every limit",
-    "cost": "the least money of the candidates that keep every limit",
-    "energy": "the least energy of the candidates that keep every limit",
-    "value_of_time": "the least money and value of time together",
-}
-
-
 def reasons(
     inputs: Inputs, assessment: Assessment, selection: Selection, best: Candidate, rates: Rates
 ) -> tuple[Reason, ...]:
@@ -162,7 +154,8 @@ def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
     objective = inputs.query.objective
     sources = tuple(source for each in best.estimates for source in each.sources[:_MOST_SOURCES])
     if objective != "balance":
-        return Reason(words=f"{size} x {best.title}: {_OBJECTIVES[objective]}.", sources=sources)
+        words = f"{size} x {best.title}: {SOUGHT[objective]} among the candidates that keep every limit."
+        return Reason(words=words, sources=sources)
     found = selection.equilibria.get(best.group, ())
     if not found:
         return Reason(

@@ -16,7 +16,7 @@ from equipoise.decide.answer import (
     TimeValue,
 )
 from equipoise.decide.evidence import CHECK, NOT_USED, Grade, Group
-from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.query import SOUGHT, TrainingQuery
 from equipoise.decide.select import figures_of
 from equipoise.economics.ownership import Ownership, Way
 from equipoise.economics.quotes import Charges
@@ -28,12 +28,16 @@ from equipoise.scaling.equilibrium import default_answer, returns_words, stop_wo
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
-_GRADES: Final[dict[Grade, str]] = {
-    "measured": "your measured runs",
-    "published": "published results of this system and size",
-    "carried": "published results carried over from other sizes, rounds or chips",
-    "calibrated": "the calibrated performance model; no run of this training",
-    "priors": "the performance model without calibration: treat it as a rough guess",
+# What an answer rests on, in short and in full.
+GRADES: Final[dict[Grade, tuple[str, str]]] = {
+    "measured": ("measured by you", "your measured runs"),
+    "published": ("published results", "published results of this system and size"),
+    "carried": (
+        "published, carried over",
+        "published results carried over from other sizes, rounds or chips",
+    ),
+    "calibrated": ("calibrated model", "the calibrated performance model; no run of this training"),
+    "priors": ("priors only", "the performance model without calibration: treat it as a rough guess"),
 }
 _VENDORS: Final = ("NVIDIA ", "AMD ", "Intel ", "Google ")
 _JOINT: Final = " + "  # between the titles of a mixture
@@ -96,7 +100,7 @@ def headline(answer: Answer) -> str:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
         return f"No configuration {reason}"
     nodes = f" ({plural(best.num_nodes, _node(answer))})" if best.num_nodes is not None else ""
-    guess = " (priors only)" if best.grade == "priors" else ""
+    guess = f" ({GRADES[best.grade][0]})" if best.grade == "priors" else ""
     return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
 
 
@@ -198,10 +202,11 @@ def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
 def evidence_words(answer: Answer, best: Candidate) -> str:
     """What the answer rests on, and on measurements of which software where that is known."""
     software, factor = answer.system.software, answer.system.time_per_step_time
+    _, full = GRADES[best.grade]
     if best.grade == "measured" and factor is not None and factor != 1.0:
-        return f"{_GRADES[best.grade]}, their step time \u00d7 {factor:.2f}"
+        return f"{full}, their step time \u00d7 {factor:.2f}"
     if software is None or best.grade != "calibrated":
-        return _GRADES[best.grade]
+        return full
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
     is_unlike = answer.workload.is_unlike_published(trained)
     published = None if answer.question.is_to_target else _published_words(answer, best)
@@ -484,7 +489,7 @@ def _despite(answer: Answer, before: Candidate) -> str:
     if before.broken:
         return f"; {count(before.num_accelerators)} {limit_words(answer, before.broken[0])}"
     objective = answer.question.objective
-    return "" if objective == "balance" else f"; {_DECIDED[objective]} decides"
+    return "" if objective == "balance" else f"; {SOUGHT[objective]} decides"
 
 
 def _beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[Span]:
@@ -514,19 +519,11 @@ def _beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[
         yield f"; {least}"
 
 
-_DECIDED: Final = {
-    "time": "least time",
-    "cost": "least money",
-    "energy": "least energy",
-    "value_of_time": "least money with the value of time",
-}
-
-
 def _stops(answer: Answer, best: Candidate) -> str:
     """Why a step beyond the recommended size is not taken though it pays by itself."""
     objective = answer.question.objective
     if objective != "balance":
-        return f"the objective is the {_DECIDED[objective]}"
+        return f"the objective is the {SOUGHT[objective]}"
     if not answer.equilibria:
         return returns_words(())
     point = default_answer(answer.equilibria)

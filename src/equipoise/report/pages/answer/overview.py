@@ -13,7 +13,7 @@ from equipoise.decide.answer import (
     about_fixed,
     price_that_wins,
 )
-from equipoise.decide.evidence import NOTHING_FITS, Grade, Group
+from equipoise.decide.evidence import NOTHING_FITS, Group
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -41,13 +41,6 @@ from equipoise.report.pages.answer import compare, head
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import format_percent, format_stated, plural
 
-EVIDENCE: Final[dict[Grade, str]] = {
-    "measured": "measured by you",
-    "published": "published results",
-    "carried": "published, carried over",
-    "calibrated": "calibrated model",
-    "priors": "priors only",
-}
 # Rows that a printed page has room for beside all else: narrow columns break the words of a cell over lines.
 _MOST_ROWS, _MOST_NARROW_ROWS = 10, 6
 _MOST_WIDE_COLUMNS: Final = 4
@@ -117,7 +110,7 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
         )
     yield Tile(
         label="Evidence",
-        value=capital(EVIDENCE[best.grade]),
+        value=capital(head.GRADES[best.grade][0]),
         words=f"{_better_known(answer, best) or capital(head.evidence_words(answer, best))}.",
     )
 
@@ -236,7 +229,7 @@ def _better_known(answer: Answer, best: Candidate) -> str | None:
     if found is None:
         return None
     other = answer.candidate(found.candidate)
-    return f"With evidence ({EVIDENCE[found.grade]}): {head.offer_title(other)}, {head.takes(other)}"
+    return f"With evidence ({head.GRADES[found.grade][0]}): {head.offer_title(other)}, {head.takes(other)}"
 
 
 def _time_and_money(each: Candidate) -> Cell:
@@ -418,7 +411,7 @@ def _offered(answer: Answer, place: int, offer: SystemOffer) -> Cell:
     if offer.is_feasible and place < 2:  # noqa: PLR2004 - the choice, and the next best
         badge = Badge(text="next best", tone="plain") if place else head.RECOMMENDED
     title = compare.group_title(answer, offer.group)
-    return named(title, badge=badge, detail=f"evidence: {EVIDENCE[offer.grade]}")
+    return named(title, badge=badge, detail=f"evidence: {head.GRADES[offer.grade][0]}")
 
 
 def _against(answer: Answer, offer: SystemOffer) -> str | None:
