@@ -47,14 +47,9 @@ from equipoise.report.format import (
     workload_name,
 )
 from equipoise.report.pages.answer.basis import notes_blocks
-from equipoise.report.pages.answer.compare import ENDS, TIME, star, time_chart
-from equipoise.report.pages.answer.head import (
-    chip_of,
-    hour_usd,
-    queue_within,
-    takes,
-    title_of,
-)
+from equipoise.report.pages.answer.candidates import ENDS, TIME, chip_of, queue_within, takes, title_of
+from equipoise.report.pages.answer.compare import star, time_chart
+from equipoise.report.pages.answer.costs import hour_usd
 from equipoise.report.pages.published_steps import near_blocks
 from equipoise.scaling.equilibrium import default_answer, point_words, returns_words
 from equipoise.spec.transformer import Transformer

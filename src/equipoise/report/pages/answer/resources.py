@@ -28,17 +28,12 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart
 from equipoise.report.format import DASH, TIMES, accelerator_name, capital, count, listed, ratio, sentence
+from equipoise.report.pages.answer.candidates import RECOMMENDED, chip_of, is_recommended
 from equipoise.report.pages.answer.compare import members_of_choice, size_title, strategy_cell
-from equipoise.report.pages.answer.head import RECOMMENDED, WAYS, charged_for, chip_of, is_recommended
+from equipoise.report.pages.answer.costs import WAYS, charged_for
 from equipoise.report.pages.breakdowns import Stack, moving, tornado_figure, tornado_table
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import (
-    MICROSECOND_S,
-    MILLISECOND_S,
-    SI_PREFIXES,
-    format_count,
-    format_percent,
-)
+from equipoise.units import MICROSECOND_S, MILLISECOND_S, SI_PREFIXES, format_count, format_percent
 
 CAUSES: Final = {
     "compute": "compute",
