@@ -419,16 +419,17 @@ TWO_SIZES_NEEDED: Final = (
 )
 
 
-def returns_words(points: tuple[Equilibrium, ...], *, subject: str = "returns") -> str:
-    """The first reason to stop; where that is not reached none is, so that each step pays.
+def deciding_kind(points: tuple[Equilibrium, ...]) -> Kind:
+    """The first reason to stop; where that is not reached none is, so that each step pays."""
+    point = default_answer(points)
+    return next(each for each in KINDS if each.name == point.kind) if point.limited_by is None else MARGINAL
 
-    subject: what diminishes.
-    """
+
+def returns_words(points: tuple[Equilibrium, ...], *, subject: str = "returns") -> str:
+    """Where returns diminish by the first reason to stop. subject: what diminishes."""
     if not points:
         return "too few sizes have a known time to find where returns diminish"
-    point = default_answer(points)
-    kind = MARGINAL.name if point.limited_by is not None else point.kind
-    return point_words(point, kind=kind, subject=subject)
+    return point_words(default_answer(points), kind=deciding_kind(points).name, subject=subject)
 
 
 def point_words(point: Equilibrium, *, kind: str | None = None, subject: str = "returns") -> str:

@@ -31,7 +31,7 @@ from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.parameters import CollectiveParameters, stacked
-from equipoise.scaling.equilibrium import Equilibrium, default_answer, returns_words
+from equipoise.scaling.equilibrium import Equilibrium, deciding_kind, default_answer, returns_words
 from equipoise.spec.strategy import SOFTWARE, Strategy, value_text
 from equipoise.spec.workload import Workload, workload
 from equipoise.units import format_count, format_duration, format_percent, format_si, plural
@@ -126,12 +126,6 @@ _NOTICED = 1.05
 _WEIGHTS = "w = s^-2 / sum s^-2, s: standard deviation of log time (Bates and Granger 1969)"
 
 
-_BALANCE = (
-    "balance: E x S at its highest (Eager, Zahorjan and Lazowska 1989); marginal: each step N to M with "
-    "T(N) / T(M) >= 1 + (M / N - 1) / 2; floor: E >= 0.5"
-)
-
-
 def reasons(
     inputs: Inputs, assessment: Assessment, selection: Selection, best: Candidate, rates: Rates
 ) -> tuple[Reason, ...]:
@@ -163,7 +157,10 @@ def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
             sources=sources,
         )
     words = f"{returns_words(found)}{_nearest(best, default_answer(found))}."
-    return Reason(words=f"{words[:1].upper()}{words[1:]}", sources=sources, formula=_BALANCE)
+    kind = deciding_kind(found)
+    return Reason(
+        words=f"{words[:1].upper()}{words[1:]}", sources=sources, formula=f"{kind.name}: {kind.definition}"
+    )
 
 
 def _nearest(best: Candidate, answer: Equilibrium) -> str:
