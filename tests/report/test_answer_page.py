@@ -21,8 +21,10 @@ from equipoise.report import html, terminal
 from equipoise.report.blocks import Facts, PairMatrix, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
-from equipoise.report.pages.answer.compare import around_choice, flip_words, money_chart
-from equipoise.report.pages.answer.head import limit_words, power_price, title_of
+from equipoise.report.pages.answer.candidates import flip_words, limit_words, title_of
+from equipoise.report.pages.answer.compare import money_chart
+from equipoise.report.pages.answer.costs import power_price
+from equipoise.report.pages.answer.head import around_choice
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import TERM_WORDS
@@ -233,7 +235,7 @@ def test_why_a_step_that_pays_is_not_taken_is_said(kind, words):
 ENDS = {
     "data": "32 is the most that the data support",
     "catalogue": "32 is the largest tried",
-    "question": "your limit is 32",
+    "question": "32 is the most within your limit",
 }
 
 

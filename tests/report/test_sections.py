@@ -255,7 +255,7 @@ def test_equilibria_stand_with_interval_censoring_and_bill(findings):
     assert [cell.text for cell in first] == [
         "H100 SXM5 80 GB", "balance", "32", "0.625", "2 min", "1.07", "3.20", "881 Wh", "0.441",
     ]  # fmt: skip
-    assert (first[1].detail, first[2].detail) == ("the answer", "16\N{EN DASH}48")
+    assert (first[1].detail, first[2].detail) == ("the answer", "16 to 48")
     assert first[7].detail == "modelled"
     assert (second[2].text, second[2].detail) == ("at least 64", "64 or more")
     assert (second[7].text, second[7].detail) == ("2 kWh", "measured")

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from statistics import NormalDist
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from equipoise.economics.quotes import Charges
 from equipoise.errors import SpecError
 from equipoise.intervals import Interval, Tornado, num_sd
 from equipoise.perfmodel.generation import RolloutSplit
-from equipoise.scaling.equilibrium import Equilibrium, Limit
+from equipoise.scaling.equilibrium import Equilibrium, Limit, least_speedup, paying_step, pays
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import STARTED_KINDS, PriceTerms
 from equipoise.spec.strategy import Precision, Strategy
@@ -72,6 +72,31 @@ def about_fixed(faults: Sequence[str], query: TrainingQuery) -> Sequence[str]:
 
 
 ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", "max_accelerators"]
+
+
+class ConstraintWords(NamedTuple):
+    """What a limit is called in a sentence, its unit, and what a candidate that breaks it does in a table.
+
+    article: of the noun. broken: with {limit} for the number.
+    """
+
+    article: str
+    noun: str
+    unit: str
+    broken: str
+
+    @property
+    def name(self) -> str:
+        """The noun with its article."""
+        return f"{self.article}{self.noun}"
+
+
+CONSTRAINTS: Final[Mapping[ConstraintName, ConstraintWords]] = {
+    "deadline_s": ConstraintWords("a ", "deadline", "s", "misses deadline"),
+    "budget_usd": ConstraintWords("a ", "budget", "USD", "over budget"),
+    "memory_bytes": ConstraintWords("", "memory per accelerator", "B", "does not fit"),
+    "max_accelerators": ConstraintWords("a ", "size limit", "accelerators", "above {limit}"),
+}
 
 
 class Constraint(Struct, frozen=True, kw_only=True):
@@ -255,6 +280,64 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return None if self.user_run is None else self.user_run.strategy
 
 
+class SizeStep(Struct, frozen=True, kw_only=True):
+    """Going from a candidate to a larger one of the same system and terms.
+
+    speedup: by the times of both; started_speedup: with what comes before the first step of either.
+    least_speedup: from which on the step pays. pays: whether it does, as started; pays_by_times: whether it
+    does by the times alone. usd_factor, accelerator_hours_factor: of the larger one over the smaller; None
+    without a price.
+    """
+
+    before: Candidate
+    after: Candidate
+    speedup: float
+    started_speedup: float
+    least_speedup: float
+    pays: bool
+    pays_by_times: bool
+    usd_factor: float | None
+    accelerator_hours_factor: float
+
+
+def size_step(before: Candidate, after: Candidate, start_s: float) -> SizeStep:
+    """The step between two candidates whose times are known. start_s: what comes before the first step."""
+    growth = after.num_accelerators / before.num_accelerators
+    before_s, after_s = before.known_time_s.value, after.known_time_s.value
+    speedup, started = before_s / after_s, (before_s + start_s) / (after_s + start_s)
+    before_usd, after_usd = (None if each.usd is None else each.usd.value for each in (before, after))
+    return SizeStep(
+        before=before,
+        after=after,
+        speedup=speedup,
+        started_speedup=started,
+        least_speedup=float(least_speedup(growth)),
+        pays=bool(pays(started, growth)),
+        pays_by_times=bool(pays(speedup, growth)),
+        usd_factor=after_usd / before_usd if before_usd and after_usd is not None else None,
+        accelerator_hours_factor=growth / speedup,
+    )
+
+
+class SizeSteps(Struct, frozen=True, kw_only=True):
+    """The steps to the recommended size and from it, between the sizes listed; None where there is none.
+
+    taken: from the next smaller size. longer: from the nearest smaller one from which a step pays, where
+    `taken` does not and the size was chosen by such steps alone. beyond: to the next larger one.
+    """
+
+    taken: SizeStep | None
+    longer: SizeStep | None
+    beyond: SizeStep | None
+
+    @property
+    def ends(self) -> tuple[Candidate, ...]:
+        """The sizes at their other ends, those next to the recommended one first."""
+        smaller, beyond = (self.taken, self.longer), self.beyond
+        before = [each.before for each in smaller if each is not None]
+        return (*before[:1], *(() if beyond is None else (beyond.after,)), *before[1:])
+
+
 class Relaxation(Struct, frozen=True, kw_only=True):
     """The least change of one limit that would do. candidate: id of the one it makes feasible, if known."""
 
@@ -347,6 +430,11 @@ class Infeasibility(Struct, frozen=True, kw_only=True):
     needed: float | None
     available: float | None
     count: int
+
+    @property
+    def limit(self) -> ConstraintWords | None:
+        """What the limit is called that is not kept; None of a strategy that is not legal."""
+        return next((words for name, words in CONSTRAINTS.items() if name == self.reason), None)
 
 
 class UnfitSize(Struct, frozen=True, kw_only=True):
@@ -486,6 +574,30 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         named = (self.recommended, *((refusal.cheapest, refusal.fastest) if refusal is not None else ()))
         kept = {each.id for each in named if each is not None} | {each.candidate for each in self.offers}
         return tuple(each for each in self.candidates if not each.is_between or each.id in kept)
+
+    def sizes_of(self, one: Candidate) -> list[Candidate]:
+        """The listed candidates of its system and terms whose time is known, the smallest first."""
+        known = (each for each in self.listed if each.time_s is not None and each.group == one.group)
+        return sorted(known, key=lambda each: each.num_accelerators)
+
+    @cached_property
+    def steps(self) -> SizeSteps | None:
+        """The steps to and from the recommended size; None where it is the only one, or none."""
+        sizes = [] if self.recommended is None else self.sizes_of(self.recommended)
+        names = [each.id for each in sizes]
+        at = names.index(self.recommended.id) if self.recommended and self.recommended.id in names else None
+        if at is None or len(sizes) == 1:
+            return None
+        start_s = self.question.start_s
+        taken = size_step(sizes[at - 1], sizes[at], start_s) if at > 0 else None
+        beyond = size_step(sizes[at], sizes[at + 1], start_s) if at + 1 < len(sizes) else None
+        longer = None
+        is_by_steps = self.question.objective == "balance"
+        if taken is not None and not taken.pays and not taken.before.broken and is_by_steps:
+            times_s = [each.known_time_s.value + start_s for each in sizes[: at + 1]]
+            place = paying_step([each.num_accelerators for each in sizes[: at + 1]], times_s)
+            longer = None if place is None else size_step(sizes[place], sizes[at], start_s)
+        return SizeSteps(taken=taken, longer=longer, beyond=beyond)
 
     @property
     def without_commitment(self) -> Candidate | None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 from msgspec import Struct
@@ -48,7 +48,7 @@ from equipoise.spec.strategy import PRECISIONS, Precision
 from equipoise.stats import medians
 
 # Better evidence first: what a candidate rests on is graded by the best that has weight in it.
-_GRADES: Final[tuple[Grade, ...]] = ("measured", "published", "carried", "calibrated", "priors")
+_GRADES: Final[tuple[Grade, ...]] = get_args(Grade)
 _LEAST_WEIGHT: Final = 0.05
 _ENOUGH_SIZES: Final = 2  # for a curve
 

@@ -14,6 +14,7 @@ from equipoise.spec.hardware import PriceTerms
 
 Group: TypeAlias = tuple[str, PriceTerms]  # a system and the terms it is had on
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
+# What a time rests on, the strongest first.
 Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "priors"]
 BoundKind: TypeAlias = Literal["at_most", "at_least"]
 

@@ -46,7 +46,7 @@ from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, FitError, UsageError
 from equipoise.intervals import LEVEL, Interval, log_sd
-from equipoise.scaling.equilibrium import Equilibrium, equilibria
+from equipoise.scaling.equilibrium import TWO_SIZES_NEEDED, Equilibrium, equilibria
 from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
@@ -241,7 +241,7 @@ def _of_answer(
         candidates=shown,
         outside=outside,
         equilibria=group,
-        no_equilibria=None if group else _NO_EQUILIBRIA,
+        no_equilibria=None if group else TWO_SIZES_NEEDED,
         time_values=found.time_values,
         law=None if curve is None else curve.law,
         evidence=tuple(
@@ -260,11 +260,6 @@ def _of_answer(
         answer=found,
         trainings=own,
     )
-
-
-_NO_EQUILIBRIA: Final = (
-    "times of this accelerator at two sizes or more are needed to find where returns diminish"
-)
 
 
 def _unknown(
@@ -330,7 +325,7 @@ def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> P
         candidates=candidates,
         outside={each.num_accelerators: each.outside for each in curve.predictions if each.outside},
         equilibria=found,
-        no_equilibria=None if found else _NO_EQUILIBRIA,
+        no_equilibria=None if found else TWO_SIZES_NEEDED,
         time_values=time_values(timed_figures(within), rule_of(query)),
         law=curve.law,
         evidence=curve.evidence,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from equipoise.intervals import WIDEST, Interval
 from equipoise.spec.hardware import shipped_hardware
@@ -31,9 +31,6 @@ from equipoise.units import (
     time_unit,
 )
 
-if TYPE_CHECKING:
-    from equipoise.scaling.equilibrium import Equilibrium
-
 LONGEST_NAME: Final = 160
 # By name, for they are easily taken for other characters.
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
@@ -42,12 +39,6 @@ STAR: Final = "\N{BLACK STAR}"  # before what is recommended
 ABSENT: Final = DASH
 digits: Final = format_amount
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
-
-
-def at_words(point: "Equilibrium") -> str:
-    """The size of an equilibrium, with `at least` or `at most` where it was not found."""
-    bound = "at least " if point.limited_by else "at most " if point.is_smallest else ""
-    return f"{bound}{count(point.num_accelerators)}"
 
 
 def printable(text: str, most: int = LONGEST_NAME) -> str:

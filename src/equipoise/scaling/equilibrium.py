@@ -1,14 +1,14 @@
 """Where one more accelerator stops paying: each kind of equilibrium, with its interval, on fitted curves or
-on the sizes that may be taken.
+on the sizes that may be taken; and the words for it.
 
 Sees times only: any function from sizes to equally likely times, or such times at given sizes. Fitting lives
 in fit.py, prices in economics.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import UsageError
 from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.scaling.posterior import IntArray
 from equipoise.stats import located_quantiles, medians
 from equipoise.units import format_count, format_duration, format_percent
 
@@ -119,7 +120,7 @@ def _peak(curves: Curves) -> FloatArray:
     return _at_extreme(curves, -curves.time_s)
 
 
-def pays(speedup: FloatArray, growth: FloatArray | float) -> FloatArray:
+def pays(speedup: FloatArray | float, growth: FloatArray | float) -> FloatArray:
     """Whether a step to `growth` times the accelerators that is `speedup` times as fast pays.
 
     It does where it brings at least half of what ideal scaling would add; a doubling: 1.5 times the speed.
@@ -158,9 +159,7 @@ def _reached(curves: Curves) -> FloatArray:
     Steps begin at the size of fewest accelerator-hours: smaller ones are slower and dearer (memory is short),
     so that a step from them would pay to sizes that are no better than the next smaller one.
     """
-    num_sizes = len(curves.sizes)
-    hours = curves.time_s * curves.sizes
-    first = np.argmax(hours <= hours.min(axis=1, keepdims=True) * (1.0 + _ROUNDING), axis=1)
+    num_sizes, first = len(curves.sizes), _fewest_hours(curves)
     is_reached = np.arange(num_sizes) == first[:, None]
     is_paying = np.ones(len(first), dtype=bool)
     for at in range(1, num_sizes):
@@ -173,6 +172,24 @@ def _reached(curves: Curves) -> FloatArray:
     goes_on = np.ones(len(last), dtype=bool) if num_sizes == 1 else is_paying[:, -1]
     beyond = (last == num_sizes - 1) & goes_on
     return np.where(beyond, math.inf, np.where(last == 0, 0.0, curves.sizes[last]))
+
+
+def _fewest_hours(curves: Curves) -> IntArray:
+    """The place of the smallest of the sizes with the fewest accelerator-hours of each curve."""
+    hours = curves.time_s * curves.sizes
+    return np.asarray(np.argmax(hours <= hours.min(axis=1, keepdims=True) * (1.0 + _ROUNDING), axis=1))
+
+
+def paying_step(num_accelerators: Sequence[int], time_s: Sequence[float]) -> int | None:
+    """The place of the nearest size from which a step to the largest pays; None where from none does.
+
+    num_accelerators: (n_sizes,), ascending. time_s: (n_sizes,). Steps begin where those of `marginal` do.
+    """
+    curve = Curves(sizes=np.array(num_accelerators, dtype=float), time_s=np.array([time_s], dtype=float))
+    sizes, (times_s,) = curve.sizes, curve.time_s
+    found = np.flatnonzero(pays(times_s[:-1] / times_s[-1], sizes[-1] / sizes[:-1]))
+    found = found[found >= _fewest_hours(curve)[0]]
+    return int(found[-1]) if len(found) else None
 
 
 def reached_by_paying_steps(num_accelerators: Sequence[int], time_s: Sequence[float]) -> int:
@@ -381,33 +398,92 @@ def default_answer(found: tuple[Equilibrium, ...]) -> Equilibrium:
     return min(answers, key=lambda each: (each.num_accelerators, each.limited_by is not None))
 
 
-def words(point: Equilibrium) -> str:
-    """The equilibrium, and what going on would bring, in one sentence."""
-    size = format_count(point.num_accelerators)
-    here = f"at {size} you are at {point.title}{_range_words(point)}"
-    place = here if point.is_found else f"{point.title} lies {place_words(point)}"
-    step = step_words(point)
-    return f"{place}; {step}" if step else place
-
-
-def place_words(point: Equilibrium) -> str:
-    """Where it is, with its interval; where it was not found, whose limit ended the search."""
-    size = format_count(point.num_accelerators)
-    if point.is_smallest:
-        return f"at {size} or below, the smallest size known"
-    if point.limited_by is None:
-        return f"at {size}{_range_words(point)}"
-    return _BEYOND[point.limited_by].format(size=size)
-
-
-_BEYOND = {
-    "data": "beyond the data, which end at {size}",
-    "catalogue": "beyond the catalogue, which ends at {size}",
-    "question": "beyond your limit of {size}",
+# What the largest size is the most of, by whose limit it is.
+_ENDS: Final[Mapping[Limit, str]] = {
+    "data": "the most that the data support",
+    "catalogue": "the largest tried",
+    "question": "the most within your limit",
+}
+# What is so up to a point, by kind.
+_UP_TO: Final[Mapping[str, str]] = {
+    BALANCE.name: "efficiency \N{MULTIPLICATION SIGN} speedup grows up to {end}",
+    MARGINAL.name: "each step pays up to {end}",
+    FLOOR.name: "the efficiency is at least one half up to {end}",
+    PEAK.name: "time falls up to {end}",
 }
 
 
-def step_words(point: Equilibrium) -> str:
+# Of a curve of one size.
+TWO_SIZES_NEEDED: Final = (
+    "times of this accelerator at two sizes or more are needed to find where returns diminish"
+)
+
+
+def deciding_kind(points: tuple[Equilibrium, ...]) -> Kind:
+    """The first reason to stop; where that is not reached none is, so that each step pays."""
+    point = default_answer(points)
+    return next(each for each in KINDS if each.name == point.kind) if point.limited_by is None else MARGINAL
+
+
+def returns_words(points: tuple[Equilibrium, ...], *, subject: str = "returns") -> str:
+    """Where returns diminish by the first reason to stop. subject: what diminishes."""
+    if not points:
+        return "too few sizes have a known time to find where returns diminish"
+    return point_words(default_answer(points), kind=deciding_kind(points).name, subject=subject)
+
+
+def point_words(point: Equilibrium, *, kind: str | None = None, subject: str = "returns") -> str:
+    """One equilibrium, or whose limit ended the search for it.
+
+    kind: as which, unless its own. subject: what diminishes.
+    """
+    size, name = format_count(point.num_accelerators), kind or point.kind
+    spread, end = range_words(point), ""
+    span = f" ({spread}, {format_percent(point.level)} range)" if spread and point.is_found else ""
+    if point.limited_by is not None:
+        hint = " (--accelerators)" if point.limited_by == "catalogue" else ""
+        end = f", {_ENDS[point.limited_by]}{hint}"
+    if name not in _UP_TO:  # least money or energy
+        return f"{point.title} is {size_words(point)}{span}{end}"
+    if end:
+        return _UP_TO[name].format(end=f"{size}{end}")
+    if point.is_smallest:
+        return f"{subject} diminish from the smallest size, {size}, on: {point.title}"
+    return f"{subject} diminish beyond {size}{span}: {point.title}"
+
+
+def stop_words(point: Equilibrium) -> str:
+    """What speaks against more accelerators than at an equilibrium."""
+    size = format_count(point.num_accelerators)
+    if point.limited_by is not None:
+        return f"{size} is {_ENDS[point.limited_by]}"
+    if point.kind == FLOOR.name:
+        return "efficiency is below one half"
+    if point.kind == BALANCE.name:
+        return f"efficiency \N{MULTIPLICATION SIGN} speedup is highest at {size}"
+    return f"returns diminish beyond {size}"
+
+
+def size_words(point: Equilibrium) -> str:
+    """The size of an equilibrium, with `at least` or `at most` where it was not found."""
+    bound = "at least " if point.limited_by else "at most " if point.is_smallest else ""
+    return f"{bound}{format_count(point.num_accelerators)}"
+
+
+def range_words(point: Equilibrium) -> str:
+    """The interval of the size, an end outside the sizes left open; nothing where it has no width."""
+    low, high = (None if size is None else format_count(size) for size in (point.low, point.high))
+    if low == high:
+        return ""
+    return f"{low} to {high}" if low and high else f"{low} or more" if low else f"up to {high}"
+
+
+def words(point: Equilibrium) -> str:
+    """The equilibrium, and what going on would bring, in one sentence."""
+    return "; ".join(filter(None, (point_words(point), _step_words(point))))
+
+
+def _step_words(point: Equilibrium) -> str:
     """What going on to the next size would bring and cost; empty where there is none."""
     after = point.next_step
     if after is None:
@@ -419,11 +495,3 @@ def step_words(point: Equilibrium) -> str:
         f"going to {format_count(after.num_accelerators)} {gain} and costs "
         f"{after.accelerator_hours_factor:.2g}x the accelerator-hours{caveat}"
     )
-
-
-def _range_words(point: Equilibrium) -> str:
-    """The interval as words in brackets; nothing where both its ends are open."""
-    low, high = (None if size is None else format_count(size) for size in (point.low, point.high))
-    if low and high:
-        return f" ({low}-{high})"
-    return f" ({low} or more)" if low else f" (up to {high})" if high else ""

@@ -23,6 +23,7 @@ from equipoise.errors import EvidenceError, InputError
 from equipoise.intervals import LEVEL
 from equipoise.scaling.equilibrium import (
     KINDS,
+    TWO_SIZES_NEEDED,
     Equilibrium,
     Kind,
     cheapest,
@@ -40,7 +41,6 @@ DEADLINE_FACTOR = 2.0
 FEWEST_SIZES = 2
 _STEPS_PER_OCTAVE = 3
 _MOST_STEPS = 40
-_ONE_SIZE = "times of this accelerator at two sizes or more are needed to find where returns diminish"
 
 RULE = (
     f"cost and energy: the size of least total that takes at most {DEADLINE_FACTOR:g} times the fastest time "
@@ -133,7 +133,7 @@ def _of_workload(
             if times.domain.smallest < times.domain.largest:
                 found.append(_balance(curve, times, rates))
             else:  # its sizes are beyond the law's curves
-                unanswered.append(Unanswered(subject=subject, reason=_ONE_SIZE, missing=()))
+                unanswered.append(Unanswered(subject=subject, reason=TWO_SIZES_NEEDED, missing=()))
     return Balances(found=tuple(found), unanswered=tuple(unanswered))
 
 

@@ -8,9 +8,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.decide.answer import (
+    CONSTRAINTS,
     Alternative,
     Candidate,
-    ConstraintName,
     Flip,
     Measurement,
     SystemOffer,
@@ -165,12 +165,7 @@ def _distance(each: Figures, best: Candidate, rule: Rule) -> float:
     return theirs / ours if math.isfinite(theirs) and ours > 0.0 else math.inf
 
 
-_LIMITS: Final[Mapping[ConstraintName, str]] = {
-    "deadline_s": "the deadline",
-    "budget_usd": "the budget",
-    "memory_bytes": "memory",
-    "max_accelerators": "the limit of size",
-}
+_LIMITS: Final = {name: f"the {each.noun}" for name, each in CONSTRAINTS.items()}
 
 
 def _wins_when(

@@ -18,7 +18,7 @@ from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.evidence import ErrorRecord
 from equipoise.decide.explanation.explain import uneven_batch
 from equipoise.decide.ledger import LEDGER, running
-from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.query import SOUGHT, TrainingQuery
 from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
 from equipoise.decide.strategies.strategy_search import STAYS, Problem
@@ -31,7 +31,7 @@ from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.parameters import CollectiveParameters, stacked
-from equipoise.scaling.equilibrium import Equilibrium, default_answer
+from equipoise.scaling.equilibrium import Equilibrium, deciding_kind, default_answer, returns_words
 from equipoise.spec.strategy import SOFTWARE, Strategy, value_text
 from equipoise.spec.workload import Workload, workload
 from equipoise.units import format_count, format_duration, format_percent, format_si, plural
@@ -126,27 +126,6 @@ _NOTICED = 1.05
 _WEIGHTS = "w = s^-2 / sum s^-2, s: standard deviation of log time (Bates and Granger 1969)"
 
 
-_BALANCE = (
-    "balance: E x S at its highest (Eager, Zahorjan and Lazowska 1989); marginal: each step N to M with "
-    "T(N) / T(M) >= 1 + (M / N - 1) / 2; floor: E >= 0.5"
-)
-
-
-_OBJECTIVES = {
-    "time": "the least time of the candidates that keep every limit",
-    "cost": "the least money of the candidates that keep every limit",
-    "energy": "the least energy of the candidates that keep every limit",
-    "value_of_time": "the least money and value of time together",
-}
-
-
-_LIMITERS = {
-    "data": "the data support no more",
-    "catalogue": "larger sizes are only tried with --accelerators",
-    "question": "that is your limit",
-}
-
-
 def reasons(
     inputs: Inputs, assessment: Assessment, selection: Selection, best: Candidate, rates: Rates
 ) -> tuple[Reason, ...]:
@@ -169,39 +148,19 @@ def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
     objective = inputs.query.objective
     sources = tuple(source for each in best.estimates for source in each.sources[:_MOST_SOURCES])
     if objective != "balance":
-        return Reason(words=f"{size} x {best.title}: {_OBJECTIVES[objective]}.", sources=sources)
+        words = f"{size} x {best.title}: {SOUGHT[objective]} among the candidates that keep every limit."
+        return Reason(words=words, sources=sources)
     found = selection.equilibria.get(best.group, ())
     if not found:
         return Reason(
-            words=f"{size} x {best.title}: the fewest that keep every limit; too few sizes have a known "
-            "time to find where returns diminish.",
+            words=f"{size} x {best.title}: the fewest that keep every limit; {returns_words(found)}.",
             sources=sources,
         )
-    answer = default_answer(found)
+    words = f"{returns_words(found)}{_nearest(best, default_answer(found))}."
+    kind = deciding_kind(found)
     return Reason(
-        words=f"{equilibrium_sentence(answer)}{_nearest(best, answer)}.", sources=sources, formula=_BALANCE
+        words=f"{words[:1].upper()}{words[1:]}", sources=sources, formula=f"{kind.name}: {kind.definition}"
     )
-
-
-def equilibrium_sentence(found: Equilibrium) -> str:
-    """Where returns diminish, or whose limit was met first; without the full stop."""
-    size = format_count(found.num_accelerators)
-    if found.limited_by is not None:
-        return f"Up to {size} accelerators each step pays, and {_LIMITERS[found.limited_by]}"
-    names = {
-        "balance": "efficiency times speedup is highest",
-        "marginal": "the last step that pays ends",
-        "floor": "efficiency is still at least one half",
-        "peak": "training is fastest",
-    }
-    span = ""
-    if (
-        found.low is not None
-        and found.high is not None
-        and (found.low, found.high) != (found.num_accelerators,) * 2
-    ):
-        span = f" ({format_count(found.low)} to {format_count(found.high)})"
-    return f"At {size} accelerators{span} {names.get(found.kind, found.kind)}"
 
 
 def _nearest(best: Candidate, answer: Equilibrium) -> str:

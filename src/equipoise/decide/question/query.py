@@ -31,6 +31,13 @@ from equipoise.units import format_stated
 
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
 OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
+# What each but `balance` looks for.
+SOUGHT: Final[Mapping[Objective, str]] = {
+    "time": "least time",
+    "cost": "least money",
+    "energy": "least energy",
+    "value_of_time": "least money with the value of time",
+}
 Ask: TypeAlias = Literal["tokens", "model"]
 Submitter: TypeAlias = Literal["best", "new"]
 

@@ -29,7 +29,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
-from equipoise.report.pages.answer.head import chip_of
+from equipoise.report.pages.answer.candidates import chip_of
 from equipoise.units import HOUR_S, format_percent, plural
 
 _OBJECTIVES: Final[dict[ObjectiveName, str]] = {

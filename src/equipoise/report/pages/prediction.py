@@ -47,18 +47,11 @@ from equipoise.report.format import (
     workload_name,
 )
 from equipoise.report.pages.answer.basis import notes_blocks
-from equipoise.report.pages.answer.compare import ENDS, TIME, star, time_chart
-from equipoise.report.pages.answer.head import (
-    chip_of,
-    first_words,
-    hour_usd,
-    point_words,
-    queue_within,
-    takes,
-    title_of,
-)
+from equipoise.report.pages.answer.candidates import ENDS, TIME, chip_of, queue_within, takes, title_of
+from equipoise.report.pages.answer.compare import star, time_chart
+from equipoise.report.pages.answer.costs import hour_usd
 from equipoise.report.pages.published_steps import near_blocks
-from equipoise.scaling.equilibrium import default_answer
+from equipoise.scaling.equilibrium import default_answer, point_words, returns_words
 from equipoise.spec.transformer import Transformer
 from equipoise.units import SI_PREFIXES, format_percent, format_si, format_stated, plural, whole_percent
 
@@ -271,7 +264,7 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
 
 def _brief_facts(found: Prediction) -> Iterator[Labelled]:
     if found.equilibria:
-        yield "Returns", capital(first_words(found.equilibria))
+        yield "Returns", capital(returns_words(found.equilibria, subject="they"))
     else:
         yield "Returns", sentence(f"Not known: {found.no_equilibria}")
     yield from _hour_asked(found)

@@ -24,8 +24,8 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.format import ABSENT, capital, count, printable, sentence
 from equipoise.report.json import WeightedSource, evidence_of
+from equipoise.report.pages.answer.candidates import chip_of
 from equipoise.report.pages.answer.compare import ESTIMATORS
-from equipoise.report.pages.answer.head import chip_of
 from equipoise.report.pages.published_steps import near_blocks
 from equipoise.spec.cluster import Link
 from equipoise.spec.strategy import DTYPE_OF

@@ -1,6 +1,5 @@
-"""All systems and sizes: charts, tables, the closest alternatives, and what would change the answer."""
+"""All systems and sizes: charts, the estimates of each, and what would change the answer."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from textwrap import wrap
 from typing import Final
@@ -8,17 +7,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.calibration import EstimatorName
-from equipoise.decide.answer import Alternative, Answer, Candidate, Flip
+from equipoise.decide.answer import Answer, Candidate, Flip
 from equipoise.decide.evidence import Group
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
     Cell,
-    ColumnOf,
     Fold,
     Heading,
     Panels,
-    Span,
     Strong,
     Table,
     bullets,
@@ -31,7 +28,21 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import Axis, Chart, Mark, Note, Series, line_with_band, series_mark, series_of
 from equipoise.report.format import STAR, capital, count, listed, printable, sentence
-from equipoise.report.pages.answer import head
+from equipoise.report.pages.answer.candidates import (
+    after_queue,
+    alternative_spans,
+    chip_of,
+    flip_input,
+    group_title,
+    groups,
+    lead_columns,
+    offer_title,
+    sizes_table,
+    takes,
+    title_of,
+)
+from equipoise.report.pages.answer.costs import hour_digits
+from equipoise.scaling.equilibrium import point_words
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent, plural, whole_percent
 
@@ -49,7 +60,7 @@ _RESULT_MARK: Final = Mark(colour=None, symbol="x")
 
 def size_title(members: Sequence[Candidate]) -> str:
     """What an axis of sizes counts: the accelerators of one system by name, else those of each."""
-    names = {head.chip_of(each.title) for each in members}
+    names = {chip_of(each.title) for each in members}
     return f"number of {names.pop()}" if len(names) == 1 else "number of accelerators of each system"
 
 
@@ -57,14 +68,6 @@ def time_unit(times_s: Sequence[float]) -> tuple[str, float]:
     """The unit for times of an axis, of which the middle one is at least two, and its seconds."""
     middle = sorted(times_s)[len(times_s) // 2]
     return next((each for each in _UNITS if middle >= 2.0 * each[1]), _UNITS[-1])
-
-
-def group_title(answer: Answer, group: Group) -> str:
-    """A system, with its terms where several are compared."""
-    system, terms = group
-    title = head.chip_of(next(each.title for each in answer.systems if each.name == system))
-    several = len({each.terms for each in answer.candidates}) > 1
-    return f"{title}, {TERM_WORDS[terms]}" if several else title
 
 
 def shown_groups(answer: Answer) -> list[Group]:
@@ -85,7 +88,7 @@ def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = N
     with_terms = len({each.terms for each in known}) > 1
     lines = [
         line_with_band(
-            head.chip_of(members[0].title) + (f", {TERM_WORDS[members[0].terms]}" if with_terms else ""),
+            chip_of(members[0].title) + (f", {TERM_WORDS[members[0].terms]}" if with_terms else ""),
             series_mark(place),
             [
                 (float(each.num_accelerators), each.time_s, _hover(each))
@@ -94,7 +97,7 @@ def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = N
             ],
             scale=scale,
         )
-        for place, members in enumerate(head.groups(known).values())
+        for place, members in enumerate(groups(known).values())
     ]
     results = tuple(_results(known, scale))
     crosses = "; crosses: published results" if results else ""
@@ -103,7 +106,7 @@ def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = N
         at = (float(best.num_accelerators), best.time_s.value / scale)
         stars = [star(best, *at)]
         notes = [Note(x=at[0], y=at[1], text=count(best.num_accelerators), is_above=True)]
-    words = [f"{head.title_of(each)} {amounts.duration(each.time_s.value)}" for each in known if each.time_s]
+    words = [f"{title_of(each)} {amounts.duration(each.time_s.value)}" for each in known if each.time_s]
     return Chart(
         name=name,
         title="Time against size",
@@ -128,7 +131,7 @@ def _results(known: Sequence[Candidate], scale: float) -> Iterator[Series]:
         result.entry_id: (
             float(each.num_accelerators),
             result.score_s / scale,
-            (printable(result.entry_id), head.title_of(each), amounts.duration(result.score_s)),
+            (printable(result.entry_id), title_of(each), amounts.duration(result.score_s)),
         )
         for each in known
         for result in each.published
@@ -140,7 +143,7 @@ def _results(known: Sequence[Candidate], scale: float) -> Iterator[Series]:
 def _hover(each: Candidate) -> tuple[str, ...]:
     strategy, usd = each.strategy_text, amounts.usable(each.usd)
     return (
-        head.title_of(each),
+        title_of(each),
         amounts.time_with_range(each.known_time_s),
         *(() if usd is None else (amounts.money(usd.value),)),
         *(f"{sentence(one.name)}: {amounts.duration(one.time_s.value)}" for one in each.estimates),
@@ -168,13 +171,13 @@ def money_chart(answer: Answer) -> Chart | None:
     near = [each for each in priced if each.time_s is not None and each.time_s.value <= limit_s]
     unit, scale = time_unit([each.time_s.value for each in near if each.time_s is not None])
     places = {each.id: place for each in near if (place := _place(each, scale))}
-    by_group = head.groups(near)
+    by_group = groups(near)
     series = [
         replace(
             series_of(
                 group_title(answer, group),
                 series_mark(order.index(group)),
-                [(*places[each.id], (head.title_of(each), head.takes(each))) for each in by_group[group]],
+                [(*places[each.id], (title_of(each), takes(each))) for each in by_group[group]],
                 is_line=True,
             ),
             labels=tuple("" if each == best else count(each.num_accelerators) for each in by_group[group]),
@@ -193,7 +196,7 @@ def money_chart(answer: Answer) -> Chart | None:
         notes.insert(0, Note(x=x, y=y, text=f"{STAR} {count(best.num_accelerators)}"))
     left_out = len(priced) - len(near)
     more = f"; {plural(left_out, 'slower size')} not shown" if left_out else ""
-    known = "; ".join(f"{head.title_of(each)} {head.takes(each)}" for each in near)
+    known = "; ".join(f"{title_of(each)} {takes(each)}" for each in near)
     return Chart(
         name="answer-money",
         title=title,
@@ -223,7 +226,7 @@ def _break_evens(answer: Answer, best: Candidate, scale: float) -> Iterator[tupl
         costs = [first_usd + (last_usd - first_usd) * (first_s - each) / (first_s - last_s) for each in times]
         x, y = tuple(each / scale for each in times), tuple(map(amounts.converted, costs))
         middle = len(x) // 2
-        words = f"{head.hour_digits(value)} {amounts.currency()}/h"
+        words = f"{hour_digits(value)} {amounts.currency()}/h"
         note = Note(x=x[middle], y=y[middle], text=words, is_minor=True)
         yield replace(_curve("break-even", x, y), is_extrapolated=True), note
 
@@ -238,7 +241,7 @@ def _limit_lines(
         at = (deadline_s - (answer.question.queue_s or 0.0)) / scale
         if at * _FARTHEST_LIMIT > min(times):
             line = _curve("deadline", (at, at), (min(money), max(money)))
-            yield line, Note(x=at, y=max(money), text=f"deadline{head.after_queue(answer)}")
+            yield line, Note(x=at, y=max(money), text=f"deadline{after_queue(answer)}")
     if budget_usd is not None and min(money) < amounts.converted(budget_usd) * _FARTHEST_LIMIT:
         budget = amounts.converted(budget_usd)
         line = _curve("budget", (min(times), max(times)), (budget, budget))
@@ -256,8 +259,6 @@ ESTIMATORS: Final[dict[EstimatorName, str]] = {
     "measured": "Your runs",
     "model": "Model",
 }
-_MOST_SIZES: Final = 5  # of the short form
-_MOST_SYSTEMS: Final = 8  # of the short form, where systems for rent are compared
 
 
 def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -278,71 +279,10 @@ def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
     )
 
 
-TIME: Final = numbers("Time", "time_s.value", amounts.duration)
-ENDS: Final = numbers(
-    "90 % range",
-    lambda each: each.time_s and Cell(text=amounts.duration_ends(each.time_s), key=each.time_s.high),
-    meaning="in the unit of the time",
-)
-ENERGY: Final = numbers("Energy", "energy_j", amounts.watt_hours, is_wide=True)
-
-
-def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False) -> Table:
-    """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
-    with_speedup = not is_brief or len({each.group for each in answer.candidates}) == 1
-    known = [each for each in candidates if each.time_s is not None]
-    longest_s = {group: members[0].known_time_s.value for group, members in head.groups(known).items()}
-    speedup = numbers(
-        "Speedup",
-        lambda each: each.time_s and longest_s[each.group] / each.time_s.value,
-        amounts.factor,
-        meaning="over the smallest size listed",
-    )
-    columns = (
-        *_lead_columns(answer, is_brief=is_brief),
-        TIME,
-        ENDS,
-        *((speedup,) if with_speedup else ()),
-        numbers(amounts.currency(), "usd", amounts.sums),
-        words("Status", lambda each: _status(answer, each)),
-        *(() if is_brief else (ENERGY, numbers("MFU", "mfu", amounts.share, is_wide=True))),
-    )
-    return table_of(
-        "answer-sizes",
-        columns,
-        candidates,
-        caption="Around the choice" if is_brief else f"Every system and size{_left_out(answer)}",
-        marked=None if answer.recommended is None else head.place_of(answer.recommended, candidates),
-    )
-
-
-def _left_out(answer: Answer) -> str:
-    """How many candidates lie between the usual sizes and are not listed."""
-    num_between = len(answer.candidates) - len(answer.listed)
-    return f"; {plural(num_between, 'size')} between these in --json" if num_between else ""
-
-
-def _lead_columns(answer: Answer, *, is_brief: bool = False) -> Iterator[ColumnOf]:
-    """The columns that name a candidate: system and terms only where they differ, in one if brief."""
-    several = len({each.system for each in answer.candidates}) > 1
-    with_terms = len({each.terms for each in answer.candidates}) > 1
-    in_one = is_brief and several and with_terms
-
-    def system(each: Candidate) -> str:
-        terms = f", {TERM_WORDS[each.terms]}" if in_one and each.terms != "on_demand" else ""
-        return f"{head.chip_of(each.title)}{terms}"
-
-    if several:
-        yield names("System", system)
-    yield numbers("N", "num_accelerators", is_header=not several, meaning="number of accelerators")
-    if with_terms and not in_one:
-        yield words("Terms", lambda each: TERM_WORDS[each.terms])
-
-
 def _estimates_table(answer: Answer) -> Table:
     """The time by each estimator, results submitted, and the strategy, of every candidate."""
     columns = (
-        *_lead_columns(answer),
+        *lead_columns(answer),
         *(numbers(title, _estimate(name)) for name, title in ESTIMATORS.items()),
         numbers(
             "Best result",
@@ -374,65 +314,16 @@ def strategy_cell(text: str | None) -> Cell | None:
     return None if text is None else Cell(text=sentence(text), key=text, is_code=True)
 
 
-def _status(answer: Answer, each: Candidate) -> Cell:
-    if head.is_recommended(answer, each):
-        return Cell(text="", badge=head.RECOMMENDED, key="0")
-    if each.time_s is None:
-        return Cell(text="no estimate", key="3", detail=sentence(each.why_not or ""))
-    return Cell(text=head.limits_broken(each), key="2" if each.broken else "1")
-
-
 def _equilibria(answer: Answer) -> Iterator[Block]:
     """Every meaning of diminishing returns, for the recommended system."""
     kinds: dict[str, list[str]] = {}
     for each in answer.equilibria:
-        kinds.setdefault(head.point_words(each), []).append(each.kind)
+        kinds.setdefault(point_words(each), []).append(each.kind)
     if kinds:
         yield Heading(name="answer-returns", text="Where returns diminish")
         yield bullets(
             (Strong(f"{capital(listed(names))}: "), sentence(f"{words}.")) for words, names in kinds.items()
         )
-
-
-def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
-    """At most so many candidates: the recommended one, the best of other systems, sizes next to it.
-
-    Where the question leaves the system open: the fewest accelerators of each other that keep the limits, of
-    the `_MOST_SYSTEMS` where that costs least; else at most `_MOST_SIZES` rows.
-    """
-    best = answer.recommended
-    if best is not None and answer.question.compares_rentable:
-        kept = [each for each in answer.candidates if each.time_s is not None and not each.broken]
-        fewest = [members[0] for members in head.groups(kept).values()]
-        fewest.sort(key=lambda each: math.inf if each.usd is None else each.usd.value)
-        others = [each.id for each in fewest if each.group != best.group]
-        chosen = {best.id, *others[: min(num_rows - 1, _MOST_SYSTEMS)]}
-        return tuple(each for each in answer.candidates if each.id in chosen)
-    num_rows = min(num_rows, max(_MOST_SIZES, len(answer.offers)))
-    if best is None:
-        refusal = answer.refusal
-        shown = () if refusal is None else (refusal.cheapest, refusal.fastest)
-        chosen = {each.id for each in shown if each is not None}
-        chosen |= {
-            each.candidate for each in (() if refusal is None else refusal.relaxations) if each.candidate
-        }
-    else:
-        others = [each.candidate for each in answer.offers if each.group != best.group]
-        near = sorted(
-            (each for each in answer.listed if each.group == best.group),
-            key=lambda each: _distance(each, best),
-        )
-        # What the lines above name comes first, the next smaller size of it.
-        named = head.named_beside(answer, best)
-        ordered = dict.fromkeys((best.id, *others, *named, *(each.id for each in near)))
-        chosen = set([*ordered][:num_rows])
-    return tuple(each for each in answer.candidates if each.id in chosen)[:num_rows]
-
-
-def _distance(each: Candidate, best: Candidate) -> float:
-    """How many times as many, or as few."""
-    ratio = each.num_accelerators / best.num_accelerators
-    return max(ratio, 1.0 / ratio)
 
 
 def changes_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -448,52 +339,6 @@ def changes_blocks(answer: Answer) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
-    """One alternative and when it wins; its size alone where all else is as recommended."""
-    title = head.size_beside(each.candidate, answer.recommended)
-    return (Strong(title), f" ({head.takes(each.candidate)}): wins {sentence(each.wins_when)}.")
-
-
-def unpriced_blocks(answer: Answer) -> tuple[Block, ...]:
-    """Why a faster system is not taken: nobody knows its price; the price below which it costs less.
-
-    Source: accelerator-hours x price, equal for both.
-    """
-    best, offered = answer.recommended, {each.candidate for each in answer.offers if each.is_feasible}
-    if best is None or best.usd is None or best.time_s is None:
-        return ()
-    bare = (each for each in answer.candidates if each.id in offered and each.usd is None)
-    faster = [each for each in bare if each.time_s and each.time_s.value < best.time_s.value]
-    if not faster:
-        return ()
-    first = min(faster, key=lambda each: each.known_time_s.value)
-    costs = ""
-    if first.accelerator_hours:
-        most = amounts.rate(best.usd.value / first.accelerator_hours)
-        costs = f" and would cost less below {most} per accelerator-hour"
-    return (prose(Strong("No price known: "), f"{head.title_of(first)} is faster{costs} (--price)."),)
-
-
-def flip_words(answer: Answer, each: Flip) -> str:
-    """One input, its value now, and the value at which another candidate is taken."""
-    side = "below" if each.flips_at < each.value else "above"
-    to = head.offer_title(answer.candidate(each.to))
-    now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
-    unit = f" {each.unit.replace('USD', amounts.currency())}"
-    moved = flip_input(answer, each)
-    if then == now:
-        return sentence(f"{moved} slightly {side} {now}: {to}")
-    if then.endswith(unit):
-        now = now.removesuffix(unit)
-    return sentence(f"{moved} {side} {then} (now {now}): {to}")
-
-
-def flip_input(answer: Answer, each: Flip) -> str:
-    """The input that moves, its system by its title."""
-    titles = {system.name: head.chip_of(system.title) for system in answer.systems}
-    return each.quantity if each.system is None else each.quantity.replace(each.system, titles[each.system])
-
-
 def _flips_table(answer: Answer) -> Table:
     return table_of(
         "answer-flips",
@@ -501,7 +346,7 @@ def _flips_table(answer: Answer) -> Table:
             names("Input", lambda each: capital(flip_input(answer, each))),
             numbers("Now", lambda each: _quantity(each, each.value)),
             numbers("Changes at", lambda each: _quantity(each, each.flips_at)),
-            words("To", lambda each: head.offer_title(answer.candidate(each.to))),
+            words("To", lambda each: offer_title(answer.candidate(each.to))),
         ),
         answer.flips,
         caption="What would change the answer: the nearest value of each input at which it does",
@@ -514,4 +359,4 @@ def _quantity(each: Flip, value: float) -> Cell:
 
 def members_of_choice(answer: Answer) -> list[Candidate]:
     """Sizes of the recommended system on its terms; of the fastest of all where nothing is recommended."""
-    return [] if answer.shown is None else head.same_group(answer, answer.shown)
+    return [] if answer.shown is None else answer.sizes_of(answer.shown)

@@ -1,74 +1,71 @@
-"""What a user must see first: what to take, what it takes, what was chosen, whether a larger size pays."""
+"""What a user must see first: what to take, what it takes, what was chosen; all of it on one screen."""
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
-import numpy as np
-
-from equipoise.decide.answer import (
-    LIKELY,
-    Answer,
-    Candidate,
-    Constraint,
-    ConstraintName,
-    MemoryUse,
-    SaferStrategy,
-    TimeValue,
-)
-from equipoise.decide.evidence import CHECK, NOT_USED, Grade, Group
-from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.select import figures_of
-from equipoise.economics.ownership import Ownership, Way
-from equipoise.economics.quotes import Charges
+from equipoise.decide.answer import LIKELY, Alternative, Answer, Candidate, MemoryUse, SaferStrategy
+from equipoise.decide.evidence import CHECK, NOT_COMPARED, NOT_USED, NOTHING_FITS
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
-from equipoise.report.blocks import Badge, Block, Code, Facts, Labelled, Span, Strong, facts
-from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
-from equipoise.scaling.equilibrium import Equilibrium, Limit, default_answer, least_speedup, pays
-from equipoise.spec.hardware import TERM_WORDS
+from equipoise.report.blocks import (
+    LEAST_ROWS,
+    Block,
+    Code,
+    Facts,
+    Labelled,
+    Span,
+    Strong,
+    bullets,
+    facts,
+    more_note,
+    note,
+    prose,
+)
+from equipoise.report.format import TIMES, capital, count, listed, printable, sentence, written_in
+from equipoise.report.pages.answer.candidates import (
+    GRADES,
+    alternative_spans,
+    chip_of,
+    flip_words,
+    groups,
+    offer_title,
+    queue_within,
+    sizes_table,
+    takes,
+    unpriced_blocks,
+)
+from equipoise.report.pages.answer.costs import (
+    buying_words,
+    larger,
+    money_spans,
+    named_beside,
+    noticed_start_s,
+    paid_for,
+    values_around,
+)
+from equipoise.report.pages.answer.refusal import memory_blocks, refusal_blocks
+from equipoise.scaling.equilibrium import returns_words
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
-_GRADES: Final[dict[Grade, str]] = {
-    "measured": "your measured runs",
-    "published": "published results of this system and size",
-    "carried": "published results carried over from other sizes, rounds or chips",
-    "calibrated": "the calibrated performance model; no run of this training",
-    "priors": "the performance model without calibration: treat it as a rough guess",
-}
-_VENDORS: Final = ("NVIDIA ", "AMD ", "Intel ", "Google ")
-_JOINT: Final = " + "  # between the titles of a mixture
 _LEAST_GOODPUT_SHOWN: Final = 0.99
 # What the list of what is assumed keeps: the hint behind a choice, "(--precision for others)", its source.
 _HINT: Final = re.compile(r" \(--[^)]*\)|(?<=as published) \([^)]*\)")
-
-
-def title_of(candidate: Candidate) -> str:
-    """Number and kind of accelerators, as 64 x H100 SXM5 80 GB with a multiplication sign.
-
-    Of a system, whose name is not that of its accelerator, and of a mixture: 64 accelerators of DGX H100.
-    """
-    name = chip_of(candidate.title)
-    if candidate.system == candidate.accelerator and _JOINT not in name:
-        return f"{count(candidate.num_accelerators)} {TIMES} {name}"
-    return f"{plural(candidate.num_accelerators, 'accelerator')} of {name}"
-
-
-def offer_title(candidate: Candidate) -> str:
-    """Number and kind of accelerators, with the terms unless they are the usual ones."""
-    terms = "" if candidate.terms == "on_demand" else f", {TERM_WORDS[candidate.terms]}"
-    return f"{title_of(candidate)}{terms}"
-
-
-def chip_of(title: str) -> str:
-    """The title of a system or chip without its vendor."""
-    return _JOINT.join(
-        next((name.removeprefix(each) for each in _VENDORS if name.startswith(each)), name)
-        for name in printable(title).split(_JOINT)
-    )
-
-
+# Of the hosts that are sold: 16 accelerators, and 64 where a rack is one.
+_MOST_OF_ONE_HOST: Final = 64
+# Of sizes and amounts that count as others.
+_OTHER_AMOUNT: Final = 2.0
+_SAME_TOKENS: Final = 0.01
+# Of one screen: systems in a line, systems on which nothing fits, and rows, of systems where those for rent
+# are compared.
 _MOST_NAMED: Final = 3
+_MOST_UNFIT: Final = 2
+_MOST_SIZES: Final = 5
+_MOST_SYSTEMS: Final = 8
+_MOST_ALTERNATIVES: Final = 2
+_MOST_NOTES: Final = 2
 
 
 def about(answer: Answer) -> str:
@@ -79,15 +76,26 @@ def about(answer: Answer) -> str:
     return sentence(f"{answer.workload.title}{on}, to {answer.work}")
 
 
-def takes(each: Candidate) -> str:
-    """Time and money, as far as they are known."""
-    usd = amounts.usable(each.usd)
-    known = [] if each.time_s is None else [amounts.duration(each.time_s.value)]
-    return ", ".join(known + ([] if usd is None else [amounts.money(usd.value)]))
+def title(answer: Answer) -> str:
+    """The headline with the workload before it."""
+    return f"{printable(answer.workload.title)}: {headline(answer)}"
 
 
-# Of the hosts that are sold: 16 accelerators, and 64 where a rack is one.
-_MOST_OF_ONE_HOST: Final = 64
+def closing(answer: Answer) -> tuple[str, ...]:
+    """What holds for every answer, and the data behind it."""
+    return (
+        "Times that nobody has measured are predictions: try the first steps before you book machines.",
+        f"Dataset {printable(answer.dataset)}.",
+    )
+
+
+def written(answer: Answer) -> AbstractContextManager[None]:
+    """Money, in the currency of the question, and times in digits that show which keep its limits."""
+    usd = (each.usd.value for each in answer.candidates if each.usd is not None)
+    question = answer.question
+    return written_in(
+        question.own_currency, limit_usd=question.budget_usd, usd=usd, limit_s=question.within_s
+    )
 
 
 def headline(answer: Answer) -> str:
@@ -97,7 +105,7 @@ def headline(answer: Answer) -> str:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
         return f"No configuration {reason}"
     nodes = f" ({plural(best.num_nodes, _node(answer))})" if best.num_nodes is not None else ""
-    guess = " (priors only)" if best.grade == "priors" else ""
+    guess = f" ({GRADES[best.grade][0]})" if best.grade == "priors" else ""
     return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
 
 
@@ -110,8 +118,8 @@ def _node(answer: Answer) -> str:
 
 def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = False) -> Iterator[Labelled]:
     yield "Time", tuple(_time(answer, best))
-    yield "Money", tuple(_money(answer, best))
-    yield from _paid_for(answer, best, is_brief=is_brief)
+    yield "Money", tuple(money_spans(answer, best))
+    yield from paid_for(answer, best, is_brief=is_brief)
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
     # Where several systems compete their rows need the lines, but what the question is about.
     needs_rows = is_brief and (is_tight or len(answer.systems) >= _MOST_NAMED)
@@ -130,7 +138,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
     chosen = "; ".join(_chosen(answer, best))
     if chosen:
         yield "Chosen", capital(sentence(chosen))
-    step = larger(answer, best)
+    step = larger(answer)
     if step is not None:
         yield "Larger?", step
     for begin in (NOT_USED, CHECK):
@@ -150,15 +158,15 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
 def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool) -> Iterator[Labelled]:
     """Where returns diminish, what an hour is worth, and what buying brings."""
     if with_returns:
-        yield "Returns", capital(returns(answer))
-    hours = _values_around(answer, best)
+        yield "Returns", capital(returns_words(answer.equilibria, subject="they"))
+    hours = values_around(answer, best)
     # On one screen what is paid for takes its lines, but where the question states what an hour is worth.
     is_asked = answer.question.objective == "value_of_time"
     is_about_money = answer.question.objective != "energy" and (is_asked or not best.charges)
     if hours is not None and (is_about_money or not is_brief):
         yield "An hour", hours
     if answer.ownership is not None:
-        yield "Buying", _buying(answer.ownership)
+        yield "Buying", buying_words(answer.ownership)
 
 
 def _step_facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
@@ -199,10 +207,11 @@ def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
 def evidence_words(answer: Answer, best: Candidate) -> str:
     """What the answer rests on, and on measurements of which software where that is known."""
     software, factor = answer.system.software, answer.system.time_per_step_time
+    _, full = GRADES[best.grade]
     if best.grade == "measured" and factor is not None and factor != 1.0:
-        return f"{_GRADES[best.grade]}, their step time \u00d7 {factor:.2f}"
+        return f"{full}, their step time \u00d7 {factor:.2f}"
     if software is None or best.grade != "calibrated":
-        return _GRADES[best.grade]
+        return full
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
     is_unlike = answer.workload.is_unlike_published(trained)
     published = None if answer.question.is_to_target else _published_words(answer, best)
@@ -214,11 +223,6 @@ def evidence_words(answer: Answer, best: Candidate) -> str:
             return f"model of {software}; a step takes {factor:.2f} times as long, as published"
         return f"model of {software}, its step time \u00d7 {factor:.2f}; {lacks}"
     return f"model of {software}, its steps alone; {lacks}"
-
-
-# Of sizes and amounts that count as others.
-_OTHER_AMOUNT: Final = 2.0
-_SAME_TOKENS: Final = 0.01
 
 
 def _published_words(answer: Answer, best: Candidate) -> str | None:
@@ -248,27 +252,11 @@ def _published_words(answer: Answer, best: Candidate) -> str | None:
     return f"{words}, {side} its range ({listed(differs or ['other software'])})"
 
 
-WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "already yours"}
-
-
-def _buying(found: Ownership) -> str:
-    """What buying one accelerator brings against renting it, and an hour of use of each way to have one."""
-    value, after = found.return_usd, amounts.months(found.horizon_months)
-    ahead = "cheaper" if value.value >= 0.0 else "more expensive"
-    hours = ", ".join(f"{amounts.sums(each.usd.value)} {WAYS[each.way]}" for each in found.hourly)
-    return (
-        f"After {after} {amounts.money(abs(value.value))} {ahead} per accelerator than renting "
-        f"({amounts.sums(value.low)} to {amounts.money(value.high)}); "
-        f"{amounts.probability(found.break_even_probability)} chance to break even. "
-        f"{amounts.currency()} per hour: {hours}"
-    )
-
-
 def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
     time = best.known_time_s
     yield Strong(amounts.duration(time.value))
     yield f" ({amounts.duration_range(time)}, {format_percent(time.level)} range)"
-    if _noticed_start_s(answer, best):
+    if noticed_start_s(answer, best):
         yield f", after {amounts.duration(answer.question.start_s)} of starting"
     elif time.value < MINUTE_S:
         yield "; starting takes longer"  # machines, data, weights and compiling come before the first step
@@ -288,93 +276,16 @@ def _likelier(answer: Answer, best: Candidate, chance: float) -> Iterator[str]:
     """
     if chance >= LIKELY or len(answer.systems) >= _MOST_NAMED:
         return
-    larger = [
+    likely = [
         (each.num_accelerators, limit.probability)
         for each in answer.candidates
         if each.group == best.group and each.num_accelerators > best.num_accelerators
         for limit in each.constraints
         if limit.name == "deadline_s" and limit.probability is not None and limit.probability >= LIKELY
     ]
-    if larger:
-        size, likely = min(larger)
-        yield f", {amounts.probability(likely)} on {count(size)}"
-
-
-# Of the time of a training: what starting is then of it decides nothing.
-_NOTICED_START: Final = 0.1
-
-
-def _noticed_start_s(answer: Answer, best: Candidate) -> float:
-    """What comes before the first step, where it is a good part of the time; else zero."""
-    start_s = answer.question.start_s
-    return start_s if start_s >= _NOTICED_START * best.known_time_s.value else 0.0
-
-
-def _paid_for(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
-    """What the money of a quote is for, and what no commitment would cost where that is less."""
-    if best.charges is None or best.price is None:
-        return
-    parts = (f"{amounts.money(usd)} for {what}" for what, usd in charged_for(best.charges) if usd)
-    basis = "" if is_brief else f" ({sentence(best.price.basis)})"
-    yield "Paid for", f"{listed([*parts])}{basis}"
-    if (free := answer.without_commitment) is not None and free.usd is not None:
-        yield "On demand", f"{amounts.money(free.usd.value)}, without a commitment (--terms on_demand)"
-
-
-def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
-    """What the money of a quote is for, each with its amount."""
-    return (
-        ("hours used", paid.used_usd),
-        ("unused commitment", paid.unused_usd),
-        ("storage", paid.storage_usd),
-        ("egress", paid.egress_usd),
-    )
-
-
-def power_price(answer: Answer, best: Candidate) -> str:
-    """What a kilowatt-hour costs that the money of an owned machine is made of."""
-    power = answer.system.rates[best.terms].electricity
-    if power is None:
-        return ""
-    whose = "" if answer.question.electricity_usd_per_kwh is not None else " (--electricity)"
-    return f", {amounts.rate(power.usd_per_kwh.value)} per kWh{whose}"
-
-
-def _money(answer: Answer, best: Candidate) -> Iterator[Span]:
-    taken_h = best.accelerator_hours
-    hours = "" if taken_h is None else f"{amounts.digits(taken_h)} accelerator-hours"
-    usd = amounts.usable(best.usd)
-    if usd is None:
-        why = "no price is known (--price)" if best.usd is None else "the range is too wide to be used"
-        yield f"{why}; {hours}"
-        return
-    yield Strong(amounts.money(usd.value))
-    if amounts.digits(usd.low) != amounts.digits(usd.high):
-        yield f" ({amounts.sum_ends(usd)})"
-    own = answer.question.own_currency
-    if own is not None:
-        dated = "" if answer.question.currency_date is None else f" of {answer.question.currency_date}"
-        yield f" = {amounts.digits(usd.value)} USD at {own[1]:g} {own[0]}{dated}"
-    yield f"; {hours}"
-    if best.price is not None and best.price.is_owned:
-        yield f" of your own machine: electricity only{power_price(answer, best)}"
-    elif best.price is not None:
-        where = f" ({sentence(best.price.basis)})" if answer.question.compares_rentable else _lone_offer(best)
-        yield f" at {amounts.rate(best.price.usd_per_accelerator_hour)}{where}"
-    started_s = _noticed_start_s(answer, best)
-    whole_usd = figures_of(best).with_start(started_s).usd if started_s else None
-    if whole_usd:
-        yield f"; with starting {amounts.money(whole_usd)}"
-    for each in best.constraints:
-        if each.name == "budget_usd" and each.probability is not None:
-            chance = amounts.probability(each.probability)
-            yield f"; budget {amounts.limit(each.limit)}: {chance} chance"
-
-
-def _lone_offer(best: Candidate) -> str:
-    """Whose price it is where one provider alone states any: others may ask for half or double."""
-    offers = () if best.price is None else best.price.offers
-    return f" (one offer: {sentence(offers[0].provider)})" if len(offers) == 1 else ""
+    if likely:
+        size, found = min(likely)
+        yield f", {amounts.probability(found)} on {count(size)}"
 
 
 def _batch(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[str]:
@@ -417,414 +328,6 @@ def _otherwise(best: Candidate, safer: SaferStrategy) -> str:
     return f"else {best.strategy.changes_to(safer.strategy)}: {amounts.duration(time_s)}"
 
 
-def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
-    """Candidates by system and terms, the smallest size first."""
-    found: dict[Group, list[Candidate]] = {}
-    for each in sorted(candidates, key=lambda one: one.num_accelerators):
-        found.setdefault(each.group, []).append(each)
-    return found
-
-
-def same_group(answer: Answer, of: Candidate) -> list[Candidate]:
-    """The listed candidates of the same system and terms whose time is known, the smallest size first."""
-    known = [each for each in answer.listed if each.time_s is not None]
-    return groups(known).get(of.group, [])
-
-
-RECOMMENDED: Final = Badge(text="recommended", tone="good")
-
-
-def is_recommended(answer: Answer, each: Candidate) -> bool:
-    """Whether a candidate is the one to take."""
-    return answer.recommended is not None and each.id == answer.recommended.id
-
-
-def place_of(one: Candidate, among: Sequence[Candidate]) -> int | None:
-    """The place of a candidate among others; None where it is none of them."""
-    return next((place for place, each in enumerate(among) if each.id == one.id), None)
-
-
-def larger(answer: Answer, best: Candidate) -> tuple[Span, ...] | None:
-    """Whether the step to the recommended size pays, and the step beyond it; None of a single size.
-
-    Both steps are those between neighbours of the sizes that have a time.
-    """
-    sizes = same_group(answer, best)
-    at = place_of(best, sizes)
-    if at is None or len(sizes) == 1:
-        return None
-    is_short = _is_short(answer, sizes, at)
-    spans = list(_taken(answer, sizes, at, is_short=is_short)) if at > 0 else []
-    if at + 1 < len(sizes):
-        spans += [". " if spans else "", *_beyond(answer, best, sizes, at + 1, is_short=is_short)]
-    return (*spans, ".")
-
-
-def _is_short(answer: Answer, sizes: Sequence[Candidate], at: int) -> bool:
-    """Whether the step to a size does not pay."""
-    return at > 0 and not _pays(sizes[at - 1], sizes[at], answer.question.start_s)
-
-
-def _pays(before: Candidate, after: Candidate, start_s: float) -> bool:
-    """Whether a step pays, by the rule that the choice was made with."""
-    return bool(pays(np.asarray(_speedup(before, after, start_s)), _growth(before, after)))
-
-
-def _speedup(before: Candidate, after: Candidate, start_s: float = 0.0) -> float:
-    return (before.known_time_s.value + start_s) / (after.known_time_s.value + start_s)
-
-
-def _growth(before: Candidate, after: Candidate) -> float:
-    return after.num_accelerators / before.num_accelerators
-
-
-def _least(before: Candidate, after: Candidate) -> str:
-    """How many times as fast a step must be to pay."""
-    return amounts.factor_from(float(least_speedup(_growth(before, after))))
-
-
-def _taken(answer: Answer, sizes: Sequence[Candidate], at: int, *, is_short: bool) -> Iterator[Span]:
-    """The step to the recommended size. is_short: it does not pay, so that something else decided."""
-    before, best = sizes[at - 1], sizes[at]
-    if not is_short:
-        yield Strong("Yes")
-        yield f", {_step(before, best)}"
-        return
-    speed = _short_speed(answer, before, best)
-    longer = _longer_that_pays(answer, sizes, at)
-    if longer is None:
-        yield Strong("No")
-        yield f", {_step(before, best, speed=speed)} (pays from {_least(before, best)})"
-        yield _despite(answer, before)
-        return
-    yield Strong("Yes")
-    over = f"over {count(before.num_accelerators)} {speed}, short of {_least(before, best)}"
-    fast = f"{amounts.factor(_speedup(longer, best))} as fast"  # its range has no room
-    yield f", {_step(longer, best, speed=fast)} ({over})"
-
-
-def _short_speed(answer: Answer, before: Candidate, after: Candidate) -> str:
-    """How many times as fast a step is that does not pay; with the time to start where that is why."""
-    start_s = _deciding_start_s(answer, before, after)
-    counted = f" with {amounts.duration(start_s)} to start" if start_s else ""
-    least = float(least_speedup(_growth(before, after)))
-    return f"{amounts.factor_below(_speedup(before, after, start_s), least)}{counted}"
-
-
-def _deciding_start_s(answer: Answer, before: Candidate, after: Candidate) -> float:
-    """The time to start where a step would pay but for that; else zero."""
-    return answer.question.start_s if _pays(before, after, 0.0) else 0.0
-
-
-def _longer_that_pays(answer: Answer, sizes: Sequence[Candidate], at: int) -> Candidate | None:
-    """The size over which the recommended one pays though it does not over the next smaller one.
-
-    None where something else decided. None pays from below the size of fewest accelerator-hours, as in
-    scaling/equilibrium.py.
-    """
-    if sizes[at - 1].broken or answer.question.objective != "balance":
-        return None
-    start_s = answer.question.start_s
-    hours = [each.num_accelerators * (each.known_time_s.value + start_s) for each in sizes]
-    begin = hours.index(min(hours[: at + 1]))
-    longer = (each for each in reversed(sizes[begin : at - 1]) if _pays(each, sizes[at], start_s))
-    return next(longer, None)
-
-
-def _despite(answer: Answer, before: Candidate) -> str:
-    """Why a size is recommended to which no step pays."""
-    if before.broken:
-        return f"; {count(before.num_accelerators)} {limit_words(answer, before.broken[0])}"
-    objective = answer.question.objective
-    return "" if objective == "balance" else f"; {_DECIDED[objective]} decides"
-
-
-def _beyond(
-    answer: Answer, best: Candidate, sizes: Sequence[Candidate], at: int, *, is_short: bool
-) -> Iterator[Span]:
-    """The step to the next size: what it would bring, and what speaks against it.
-
-    is_short: the step before it does not pay and has told from when on it would.
-    """
-    beyond, start_s = sizes[at], answer.question.start_s
-    yield Strong("No")
-    if beyond.broken and is_short:  # nobody asks whether it pays
-        broken = beyond.broken[0]
-        verb = "is " if broken.name == "max_accelerators" else ""
-        yield f", {count(beyond.num_accelerators)} {verb}{limit_words(answer, broken)}"
-        return
-    yield f", {_step(best, beyond, is_second=at > 1)}"
-    is_said = is_short and _least(best, beyond) == _least(sizes[at - 2], best)
-    least = "" if is_said else f"a step pays from {_least(best, beyond)} on"
-    if beyond.broken:
-        yield f"; {limit_words(answer, beyond.broken[0])}"
-    elif _pays(best, beyond, start_s):
-        yield f", which pays, but {_stops(answer, best)}"
-    elif _pays(best, beyond, 0.0):
-        speed = amounts.factor_below(
-            _speedup(best, beyond, start_s), float(least_speedup(_growth(best, beyond)))
-        )
-        is_named = is_short and _deciding_start_s(answer, sizes[at - 2], best)
-        counted = "that" if is_named else f"{amounts.duration(start_s)} to start"
-        yield f"; with {counted} {speed}{least and f', and {least}'}"
-    elif least:
-        yield f"; {least}"
-
-
-_DECIDED: Final = {
-    "time": "least time",
-    "cost": "least money",
-    "energy": "least energy",
-    "value_of_time": "least money with the value of time",
-}
-
-
-def _stops(answer: Answer, best: Candidate) -> str:
-    """Why a step beyond the recommended size is not taken though it pays by itself."""
-    objective = answer.question.objective
-    if objective != "balance":
-        return f"the objective is the {_DECIDED[objective]}"
-    if not answer.equilibria:
-        return "too few sizes have a known time"
-    point = default_answer(answer.equilibria)
-    if point.num_accelerators < best.num_accelerators:
-        return f"{count(best.num_accelerators)} is the fewest that keeps your limits"
-    return _point_reason(point)
-
-
-def _point_reason(point: Equilibrium) -> str:
-    """What speaks against more accelerators than at a point of diminishing returns."""
-    size = count(point.num_accelerators)
-    if point.limited_by is not None:
-        return _ENDS[point.limited_by].format(size=size)
-    if point.kind == "floor":
-        return "efficiency is below one half"
-    if point.kind == "balance":
-        return f"efficiency {TIMES} speedup is highest at {size}"
-    return f"returns diminish beyond {size}"
-
-
-_ENDS: Final[dict[Limit, str]] = {
-    "data": "{size} is the most that the data support",
-    "catalogue": "{size} is the largest tried",
-    "question": "your limit is {size}",
-}
-
-
-def _speed(before: Candidate, after: Candidate, value: float) -> str:
-    """How many times as fast a step is, in digits that show on which side it is of one that pays."""
-    least = float(least_speedup(_growth(before, after)))
-    return amounts.factor_below(value, least) if value < least else amounts.factor(value)
-
-
-def _step(before: Candidate, after: Candidate, *, speed: str | None = None, is_second: bool = False) -> str:
-    """A size against a smaller one: how many times as fast, for how much of the money.
-
-    speed: in words, unless as the times shown. is_second: what the two numbers are was said before.
-    """
-    is_base = before.speedup is not None and before.speedup.value == 1.0
-    fast = speed or f"{_speed(before, after, _speedup(before, after))} as fast"
-    if speed is None and is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
-        ends = amounts.ends(after.speedup, amounts.factor)
-        fast = f"{_speed(before, after, after.speedup.value)} as fast ({ends})"
-    paid, of = None, "accelerator-hours"
-    if before.usd is not None and after.usd is not None and before.usd.value > 0.0:
-        paid, of = after.usd.value / before.usd.value, "money"
-    elif before.accelerator_hours and after.accelerator_hours:
-        paid = after.accelerator_hours / before.accelerator_hours
-    cost = "" if paid is None else f" for {amounts.factor(paid)} the {of}"
-    if is_second:
-        fast, cost = fast.replace(" as fast", ""), cost.replace(f" the {of}", "")
-    return f"{count(after.num_accelerators)} over {count(before.num_accelerators)}: {fast}{cost}"
-
-
-_SHORT: Final[dict[ConstraintName, str]] = {
-    "deadline_s": "misses deadline",
-    "budget_usd": "over budget",
-    "memory_bytes": "does not fit",
-    "max_accelerators": "above {most}",
-}
-
-
-def limits_broken(each: Candidate) -> str:
-    """The limits that a candidate does not keep, in two words each."""
-    return ", ".join(
-        "no price" if one.lacks_price else _SHORT[one.name].format(most=count(one.limit))
-        for one in each.broken
-    )
-
-
-def after_queue(answer: Answer) -> str:
-    """What follows the time of a training that waits in a queue first."""
-    return " after the queue" if answer.question.queue_s else ""
-
-
-def queue_within(question: TrainingQuery) -> str:
-    """What follows a deadline of which a queue takes a part."""
-    return f" with {format_stated(question.queue_s)} in the queue" if question.queue_s else ""
-
-
-def limit_words(answer: Answer, broken: Constraint) -> str:
-    """A limit that is not kept, as a predicate."""
-    if broken.name == "deadline_s":
-        return f"misses the deadline of {format_stated(broken.limit)}{queue_within(answer.question)}"
-    if broken.lacks_price:
-        return "has no known price"
-    if broken.name == "budget_usd":
-        return f"exceeds the budget of {amounts.limit(broken.limit)}"
-    if broken.name == "memory_bytes":
-        needed = "" if broken.value is None else f"needs {amounts.memory(broken.value)} "
-        return f"{needed}of {amounts.memory(broken.limit)} memory"
-    question = answer.question
-    stocks = (each.stock for each in answer.systems)
-    limits = (question.max_accelerators, question.sizes, question.num_nodes, *stocks)
-    is_users = any(each is not None for each in limits)
-    return f"beyond {'your limit of' if is_users else 'the largest tried,'} {count(broken.limit)}"
-
-
-_BOUNDS: Final[dict[Limit, str]] = {
-    "data": "{size}, the most that the data support",
-    "catalogue": "{size}, the largest tried (--accelerators)",
-    "question": "{size}, the most within your limit",
-}
-# What is not reached up to there, by kind.
-_GOES_ON: Final = {
-    "marginal": "each step pays up to {end}",
-    "floor": "the efficiency is at least one half up to {end}",
-    "balance": f"efficiency {TIMES} speedup grows up to {{end}}",
-    "peak": "time falls up to {end}",
-}
-
-
-def returns(answer: Answer) -> str:
-    """Where returns diminish, or whose limit ended the search."""
-    if not answer.equilibria:
-        return "too few sizes have a known time to find where returns diminish"
-    return first_words(answer.equilibria)
-
-
-def first_words(points: tuple[Equilibrium, ...]) -> str:
-    """The first reason to stop; where that is not reached none is, so that each step pays."""
-    point = default_answer(points)
-    return point_words(point, kind="marginal" if point.limited_by is not None else point.kind)
-
-
-def point_words(point: Equilibrium, kind: str | None = None) -> str:
-    """One equilibrium, or whose limit ended the search for it. kind: as which, unless its own."""
-    size = count(point.num_accelerators)
-    if point.limited_by is not None:
-        return _GOES_ON[kind or point.kind].format(end=_BOUNDS[point.limited_by].format(size=size))
-    if point.is_smallest:
-        return f"they diminish from the smallest size, {size}, on: {point.title}"
-    span = ""
-    if point.low is not None and point.high is not None and point.low < point.high:
-        span = f" ({count(point.low)} to {count(point.high)}, {format_percent(point.level)} range)"
-    return f"they diminish beyond {size}{span}: {point.title}"
-
-
-def worth_words(values: Sequence[TimeValue], place: int) -> str:
-    """At which value of an hour a candidate costs least."""
-    if len(values) == 1:
-        return "anything"
-    if place == 0:
-        return f"less than {hour_usd(values[1])} {amounts.currency()}"
-    if place + 1 == len(values):
-        return f"more than {hour_usd(values[place])} {amounts.currency()}"
-    return f"{hour_usd(values[place])} to {hour_usd(values[place + 1])} {amounts.currency()}"
-
-
-def shown_values(answer: Answer, best: Candidate) -> tuple[TimeValue, ...]:
-    """What costs least at which value of an hour, but for ranges whose ends are written alike."""
-    values = answer.time_values
-    ends = (*(hour_usd(each) for each in values[1:]), None)
-    return tuple(
-        each
-        for each, end in zip(values, ends, strict=False)
-        if each.candidate == best.id or hour_usd(each) != end
-    )
-
-
-def _values_around(answer: Answer, best: Candidate) -> str | None:
-    """From which value of an hour on another candidate costs less than the choice; None without prices."""
-    parts = _around_value(answer, best)
-    if not parts:
-        return None
-    # Of one system on several terms a number alone would not say which.
-    has_terms = any(each.system == best.system and each.terms != best.terms for _, each in parts)
-    pairs = (
-        f"{worth}: {offer_title(each) if has_terms else size_beside(each, best)}" for worth, each in parts
-    )
-    counted = ", with starting" if _noticed_start_s(answer, best) else ""
-    return f"worth {'; '.join(pairs)}{counted}"
-
-
-def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]]:
-    """The value of an hour at which the choice costs least, and its neighbours, each with its candidate.
-
-    Where the choice costs least at no value: the nearest slower and faster ones that do.
-    """
-    values = shown_values(answer, best)
-    if len(values) < 2 or best.time_s is None:  # noqa: PLR2004 - one candidate at every value
-        return []
-    found = [answer.candidate(each.candidate) for each in values]
-    at = place_of(best, found)
-    if at is not None:
-        parts = [(worth_words(values, at), at)] + ([("less", at - 1)] if at else [])
-    else:
-        faster = (
-            place for place, each in enumerate(found) if each.time_s and each.time_s.value < best.time_s.value
-        )
-        at = min(max(0, next(faster, len(values)) - 1), len(values) - 2)
-        parts = [(f"less than {hour_usd(values[at + 1])} {amounts.currency()}", at)]
-    parts += [("more", at + 1)] if at + 1 < len(values) else []
-    return [(words, found[place]) for words, place in parts]
-
-
-def named_beside(answer: Answer, best: Candidate) -> list[str]:
-    """The ids of the candidates that the first lines name next to the recommended one, the nearest first."""
-    sizes = same_group(answer, best)
-    at = place_of(best, sizes)
-    steps = []
-    if at is not None:
-        steps = [*sizes[max(0, at - 1) : at], *sizes[at + 1 : at + 2]]
-        longer = _longer_that_pays(answer, sizes, at) if _is_short(answer, sizes, at) else None
-        steps += [] if longer is None else [longer]
-    values = [each for _, each in _around_value(answer, best)]
-    return [each.id for each in (*steps, *values) if each.id != best.id]
-
-
-def left_out(answer: Answer, shown: Sequence[Block]) -> str:
-    """The labels of the figures that the short form has no room for. shown: its blocks."""
-    labels = {label for block in shown if isinstance(block, Facts) for label, _ in block.items}
-    every = () if answer.recommended is None else _facts(answer, answer.recommended, is_brief=False)
-    return ", ".join(label for label, _ in every if label not in labels)
-
-
-def size_beside(each: Candidate, best: Candidate | None) -> str:
-    """The size alone where all else is as recommended; else which system and terms too."""
-    is_same = best is not None and each.group == best.group
-    return count(each.num_accelerators) if is_same else offer_title(each)
-
-
-def hour_usd(value: TimeValue) -> str:
-    """From which value of an hour on, to two digits."""
-    return hour_digits(value.from_usd_per_hour)
-
-
-def hour_digits(usd_per_hour: float) -> str:
-    """A value of an hour to two digits, in the currency shown, wherever it stands."""
-    return amounts.digits(float(f"{amounts.converted(usd_per_hour):.2g}"))
-
-
-# What each limit is called, and its unit.
-LIMITS: Final[dict[ConstraintName, tuple[str, str]]] = {
-    "deadline_s": ("a deadline", "s"),
-    "budget_usd": ("a budget", "USD"),
-    "memory_bytes": ("memory per accelerator", "B"),
-    "max_accelerators": ("a limit", "accelerators"),
-}
-
-
 def answer_blocks(answer: Answer, *, is_brief: bool = False, is_tight: bool = False) -> tuple[Block, ...]:
     """The figures of the recommended candidate, and the lines that explain this size.
 
@@ -832,3 +335,120 @@ def answer_blocks(answer: Answer, *, is_brief: bool = False, is_tight: bool = Fa
     """
     best = answer.recommended
     return () if best is None else (facts(_facts(answer, best, is_brief=is_brief, is_tight=is_tight)),)
+
+
+def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
+    """At most so many candidates: the recommended one, the best of other systems, sizes next to it.
+
+    Where the question leaves the system open: the fewest accelerators of each other that keep the limits, of
+    the `_MOST_SYSTEMS` where that costs least; else at most `_MOST_SIZES` rows.
+    """
+    best = answer.recommended
+    if best is not None and answer.question.compares_rentable:
+        kept = [each for each in answer.candidates if each.time_s is not None and not each.broken]
+        fewest = [members[0] for members in groups(kept).values()]
+        fewest.sort(key=lambda each: math.inf if each.usd is None else each.usd.value)
+        others = [each.id for each in fewest if each.group != best.group]
+        chosen = {best.id, *others[: min(num_rows - 1, _MOST_SYSTEMS)]}
+        return tuple(each for each in answer.candidates if each.id in chosen)
+    num_rows = min(num_rows, max(_MOST_SIZES, len(answer.offers)))
+    if best is None:
+        refusal = answer.refusal
+        shown = () if refusal is None else (refusal.cheapest, refusal.fastest)
+        chosen = {each.id for each in shown if each is not None}
+        chosen |= {
+            each.candidate for each in (() if refusal is None else refusal.relaxations) if each.candidate
+        }
+    else:
+        others = [each.candidate for each in answer.offers if each.group != best.group]
+        near = sorted(
+            (each for each in answer.listed if each.group == best.group),
+            key=lambda each: _distance(each, best),
+        )
+        # What the lines above name comes first, the next smaller size of it.
+        named = named_beside(answer, best)
+        ordered = dict.fromkeys((best.id, *others, *named, *(each.id for each in near)))
+        chosen = set([*ordered][:num_rows])
+    return tuple(each for each in answer.candidates if each.id in chosen)[:num_rows]
+
+
+def _distance(each: Candidate, best: Candidate) -> float:
+    """How many times as many, or as few."""
+    ratio = each.num_accelerators / best.num_accelerators
+    return max(ratio, 1.0 / ratio)
+
+
+def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
+    """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
+    shown = around_choice(answer, max(num_rows, LEAST_ROWS))
+    alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
+    change: Block = bullets(alternative_spans(answer, each) for each in alternatives)
+    if answer.flips:
+        change = prose(Strong("Would change it: "), f"{flip_words(answer, answer.flips[0])}.")
+    # Where another system is recommended, one on which nothing fits has a line of its own below.
+    begin = (NOTHING_FITS, NOT_COMPARED) if answer.refusal is not None else NOT_COMPARED
+    why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
+    known = {each.system for each in answer.candidates}
+    others = known - {each.system for each in shown} if len(shown) > 1 else ()
+    unfit = [chip_of(each.title) for each in answer.systems if each.name not in known and not answer.refusal]
+    where = listed(unfit) if len(unfit) <= _MOST_UNFIT else f"{len(unfit)} systems"
+    figures = answer_blocks(answer, is_brief=True, is_tight=num_rows < LEAST_ROWS)
+    unshown = _left_out(answer, figures)
+    strategies = answer.system.best_strategies
+    counted = ((len(answer.candidates), "candidate"), "how to run it" if answer.is_launched else "")
+    return (
+        *(refusal_blocks(answer) if answer.recommended is None else ()),
+        *(note(sentence(each)) for each in why),
+        *(memory_blocks(answer) if answer.recommended is None else ()),
+        *figures,
+        *((sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
+        *((prose(f"Nothing fits on {where}: see the notes."),) if unfit else ()),
+        *(() if answer.refusal else _sizes_that_do_not_fit(answer, known)),
+        *unpriced_blocks(answer),
+        change,
+        more_note(
+            unshown,
+            plural(len(strategies), "strategy", "strategies") if answer.question.states_strategies else "",
+            (len(others), "other system"),
+            (sum(each not in why for each in answer.notes), "note"),
+            (0 if unshown else len(answer.reasons), "reason"),  # one line has no room for both
+            *(() if unshown and others else counted),  # nor for these
+        ),
+    )
+
+
+def _left_out(answer: Answer, shown: Sequence[Block]) -> str:
+    """The labels of the figures that the short form has no room for. shown: its blocks."""
+    labels = {label for block in shown if isinstance(block, Facts) for label, _ in block.items}
+    every = () if answer.recommended is None else _facts(answer, answer.recommended, is_brief=False)
+    return ", ".join(label for label, _ in every if label not in labels)
+
+
+def _sizes_that_do_not_fit(answer: Answer, known: Collection[str]) -> Iterator[Block]:
+    """The sizes that the question names and on which nothing runs. known: systems on which others do."""
+    asked = answer.question.sizes
+    if asked is None or asked.is_range:
+        return
+    unfit = [
+        (each, sizes)
+        for each in answer.systems
+        if each.name in known
+        and (sizes := [one.num_accelerators for one in each.unfit if one.num_accelerators in asked.listed])
+    ]
+    if len(unfit) > _MOST_UNFIT:
+        all_sizes = sorted({size for _, sizes in unfit for size in sizes})
+        yield prose(
+            f"Does not fit: {listed([*map(count, all_sizes)])} on some of {len(answer.systems)} systems."
+        )
+    elif unfit:
+        named = (f"{listed([*map(count, sizes)])} {TIMES} {chip_of(each.title)}" for each, sizes in unfit)
+        yield prose(f"Does not fit: {'; '.join(named)}.")
+
+
+def _is_shown(answer: Answer, each: Alternative) -> bool:
+    """Whether the facts or the table show already when an alternative is better, or that it never is."""
+    valued = {value.candidate for value in answer.time_values}
+    one, best = each.candidate, answer.recommended
+    is_same = best is not None and one.group == best.group
+    is_cheaper = best is not None and best.usd and one.usd and one.usd.value <= best.usd.value
+    return one.id in valued or bool(one.broken) or bool(valued and (is_same or is_cheaper))

@@ -3,16 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from equipoise.decide.answer import (
-    Answer,
-    Candidate,
-    Refusal,
-    SystemAnswer,
-    SystemOffer,
-    about_fixed,
-    price_that_wins,
-)
-from equipoise.decide.evidence import NOTHING_FITS, Grade, Group
+from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, SystemAnswer, SystemOffer, price_that_wins
+from equipoise.decide.evidence import NOTHING_FITS, Group
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -22,7 +14,6 @@ from equipoise.report.blocks import (
     PairMatrix,
     Panels,
     SideBySide,
-    Strong,
     Tile,
     bullets,
     named,
@@ -36,23 +27,33 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import DASH, STAR, capital, count, listed, sentence
-from equipoise.report.pages.answer import compare, head
+from equipoise.report.pages.answer.candidates import (
+    GRADES,
+    RECOMMENDED,
+    after_queue,
+    chip_of,
+    flip_words,
+    group_title,
+    is_recommended,
+    limit_words,
+    limits_broken,
+    offer_title,
+    place_of,
+    takes,
+)
+from equipoise.report.pages.answer.compare import money_chart, shown_groups
+from equipoise.report.pages.answer.costs import hour_digits, power_price, shown_values, worth_words
+from equipoise.report.pages.answer.head import evidence_words
+from equipoise.report.pages.answer.refusal import memory_blocks, refusal_blocks
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import format_percent, format_stated, plural
 
-EVIDENCE: Final[dict[Grade, str]] = {
-    "measured": "measured by you",
-    "published": "published results",
-    "carried": "published, carried over",
-    "calibrated": "calibrated model",
-    "priors": "priors only",
-}
 # Rows that a printed page has room for beside all else: narrow columns break the words of a cell over lines.
 _MOST_ROWS, _MOST_NARROW_ROWS = 10, 6
 _MOST_WIDE_COLUMNS: Final = 4
 _MOST_VALUES: Final = 5
 _MOST_FLIPS: Final = 5
-_MOST_FAULTS: Final = 4
+_UNFIT: Final = CONSTRAINTS["memory_bytes"].broken
 
 
 def overview_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -64,7 +65,7 @@ def overview_blocks(answer: Answer) -> tuple[Block, ...]:
         top += memory_blocks(answer)
     if not answer.offers:
         return top
-    chart = compare.money_chart(answer)
+    chart = money_chart(answer)
     drawn = () if chart is None else (Panels(charts=(chart,), legend="System", is_drawn=True),)
     return (
         *top,
@@ -81,11 +82,11 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     yield Tile(
         label="Time",
         value=amounts.duration(time.value),
-        detail=f"{amounts.duration_range(time)}, {level} range{head.after_queue(answer)}",
+        detail=f"{amounts.duration_range(time)}, {level} range{after_queue(answer)}",
     )
     price = "No price is known (--price)."
     if best.price is not None and best.price.is_owned:
-        price = f"Your own machine: electricity only{head.power_price(answer, best)}"
+        price = f"Your own machine: electricity only{power_price(answer, best)}"
     elif best.price is not None:
         usd_per_hour = best.price.usd_per_accelerator_hour
         price = f"{amounts.rate(usd_per_hour)} per accelerator-hour, {TERM_WORDS[best.terms]}"
@@ -98,10 +99,9 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     kept = []
     for each in best.constraints:
         if each.name in {"deadline_s", "budget_usd"} and each.probability is not None:
-            noun, unit = head.LIMITS[each.name]
-            stated = amounts.limit(each.limit) if unit == "USD" else format_stated(each.limit)
-            limit = f"{noun.removeprefix('a ')} of {stated}"
-            kept.append(f"{limit}: {amounts.probability(each.probability)}")
+            known = CONSTRAINTS[each.name]
+            stated = amounts.limit(each.limit) if known.unit == "USD" else format_stated(each.limit)
+            kept.append(f"{known.noun} of {stated}: {amounts.probability(each.probability)}")
     if best.probability is not None and kept:
         yield Tile(
             label="Chance to keep " + ("both limits" if len(kept) > 1 else "the limit"),
@@ -116,115 +116,9 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
         )
     yield Tile(
         label="Evidence",
-        value=capital(EVIDENCE[best.grade]),
-        words=f"{_better_known(answer, best) or capital(head.evidence_words(answer, best))}.",
+        value=capital(GRADES[best.grade][0]),
+        words=f"{_better_known(answer, best) or capital(evidence_words(answer, best))}.",
     )
-
-
-def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
-    """Why nothing does, the cheapest and the fastest of all, and what would do."""
-    refusal = answer.refusal
-    if refusal is None:
-        return (
-            prose("Not enough evidence for a time of any configuration:"),
-            bullets(_without_times(answer)),
-            *(note(sentence(each)) for each in answer.notes),
-        )
-    fastest = refusal.fastest
-    # Beyond a limit few sizes are tried: larger ones may well be faster.
-    is_beyond = fastest is not None and any(each.name == "max_accelerators" for each in fastest.broken)
-    among = "tried" if is_beyond else "of all"
-    shown = [(f"Cheapest {among}", refusal.cheapest), (f"Fastest {among}", fastest)]
-    if refusal.cheapest is not None and refusal.cheapest == fastest:
-        shown = [(f"Cheapest and fastest {among}", fastest)]
-    chosen = capital(sentence("; ".join(answer.chosen_for_you)))
-    return (
-        tiles(_refused(answer, label, each) for label, each in shown if each is not None),
-        *(() if _is_of_memory(answer) else (*_heading(answer, refusal), bullets(relaxed(answer)))),
-        *((prose(Strong("Chosen: "), f"{chosen}."),) if chosen else ()),
-    )
-
-
-def memory_blocks(answer: Answer) -> tuple[Block, ...]:
-    """The memory that would do where nothing runs: behind what to do with the accelerators that there are."""
-    if not _is_of_memory(answer):
-        return ()
-    return prose("It would also fit with:"), bullets(relaxed(answer))
-
-
-def _is_of_memory(answer: Answer) -> bool:
-    """Whether nothing runs, and memory is all that is known to help."""
-    steps = () if answer.refusal is None or answer.candidates else answer.refusal.relaxations
-    return bool(steps) and all(each.constraint == "memory_bytes" for each in steps)
-
-
-def _heading(answer: Answer, refusal: Refusal) -> tuple[Block, ...]:
-    """What the list of changes is; nothing where no change helps, which the list says."""
-    if not answer.candidates:  # nothing runs, so that nobody knows whether other limits would be kept
-        if not refusal.relaxations:
-            return ()
-        return (prose(f"No strategy is legal: {_faults(answer)}. A time is known with:"),)
-    return (prose("Changes that would be enough:"),)
-
-
-def _without_times(answer: Answer) -> Iterator[str]:
-    """Why no size of a system has a time, and what would help."""
-    sizes: dict[tuple[str, str], list[int]] = {}
-    for each in answer.listed:
-        sizes.setdefault((each.title, each.why_not or "no estimate"), []).append(each.num_accelerators)
-    for (title, why), some in sizes.items():
-        yield f"{listed([count(size) for size in some])} x {title}: {why}."
-    yield "Runs of your own would tell: --runs DIR (`equipoise bench`, or a CSV file of measured steps)."
-
-
-def relaxed(answer: Answer) -> Iterator[str]:
-    """The least change of each limit that would do."""
-    refusal = answer.refusal
-    assert refusal is not None
-    for each in refusal.relaxations:
-        name, unit = head.LIMITS[each.constraint]
-        if each.constraint == "max_accelerators" and each.candidate is None:
-            yield f"{count(int(each.needed))} accelerators instead of {count(int(each.limit))}."
-            continue
-        taken = "" if each.candidate is None else f": {head.title_of(answer.candidate(each.candidate))}"
-        needed, limit = amounts.enough(each.needed, each.limit, unit)
-        yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
-    if refusal.joint:
-        parts = []
-        for each in refusal.joint:
-            name, unit = head.LIMITS[each.constraint]
-            needed, _ = amounts.enough(each.needed, each.limit, unit)
-            parts.append(f"{name} of {needed}")
-        first = refusal.joint[0].candidate
-        taken = "" if first is None else f", for {head.title_of(answer.candidate(first))}"
-        yield f"Several limits at once: {listed(parts)}{taken}."
-    if refusal.on_spot is not None:
-        taken = f"{head.title_of(refusal.on_spot)}, {head.takes(refusal.on_spot)}"
-        yield f"Spot capacity, which may be reclaimed (--terms spot): {taken}."
-    # Those that keep all limits but the budget, which nobody can judge without a price.
-    unpriced = {
-        each.system: each.title
-        for each in answer.candidates
-        if each.broken and all(one.lacks_price for one in each.broken)
-    }
-    for name, title in unpriced.items():
-        yield f"A price of {title}, which may keep the budget: --price {name}=USD."
-    if not (refusal.relaxations or refusal.joint or refusal.on_spot or unpriced):
-        faults = _faults(answer)
-        why = f"no strategy is legal: {faults}" if faults else "no configuration fits"
-        yield f"No change of a limit helps: {why}."
-
-
-def _faults(answer: Answer) -> str:
-    """What makes strategies illegal; empty where nothing does."""
-    found = [each.reason for each in answer.rejected if each.needed is None]
-    return "; ".join(about_fixed(found, answer.question)[:_MOST_FAULTS])
-
-
-def _refused(answer: Answer, label: str, each: Candidate) -> Tile:
-    why = [head.limit_words(answer, broken) for broken in each.broken]
-    words = f"{capital(listed(why))}." if why else ""
-    return Tile(label=label, value=head.title_of(each), detail=head.takes(each), words=words)
 
 
 def _better_known(answer: Answer, best: Candidate) -> str | None:
@@ -235,7 +129,7 @@ def _better_known(answer: Answer, best: Candidate) -> str | None:
     if found is None:
         return None
     other = answer.candidate(found.candidate)
-    return f"With evidence ({EVIDENCE[found.grade]}): {head.offer_title(other)}, {head.takes(other)}"
+    return f"With evidence ({GRADES[found.grade][0]}): {offer_title(other)}, {takes(other)}"
 
 
 def _time_and_money(each: Candidate) -> Cell:
@@ -250,7 +144,7 @@ def _time_and_money(each: Candidate) -> Cell:
 
 def _matrix(answer: Answer) -> PairMatrix:
     """Time and money of each size of each system, or the limit that it breaks."""
-    groups = compare.shown_groups(answer)
+    groups = shown_groups(answer)
     cells: dict[int, dict[Group, Badge]] = {}
     listed_sizes = {each.num_accelerators for each in answer.listed}
     for each in answer.candidates:
@@ -261,7 +155,7 @@ def _matrix(answer: Answer) -> PairMatrix:
             for group in (each for each in groups if each[0] == system.name):
                 needs = "" if unfit.needed_bytes is None else f"needs {amounts.memory(unfit.needed_bytes)}"
                 cells.setdefault(unfit.num_accelerators, {})[group] = Badge(
-                    text="does not fit", tone="quiet", detail=needs
+                    text=_UNFIT, tone="quiet", detail=needs
                 )
     rows = [(count(size), [cells[size].get(group) for group in groups]) for size in sorted(cells)]
     most = _MOST_ROWS if len(groups) <= _MOST_WIDE_COLUMNS else _MOST_NARROW_ROWS
@@ -271,7 +165,7 @@ def _matrix(answer: Answer) -> PairMatrix:
     return PairMatrix(
         name="answer-matrix",
         caption=f"Time and money by number of accelerators{more}",
-        heads=tuple(compare.group_title(answer, each) for each in groups),
+        heads=tuple(group_title(answer, each) for each in groups),
         rows=tuple((name, None, tuple(badges)) for name, badges in rows),
         legend=(
             *(() if answer.recommended is None else ((Badge(text=STAR, tone="good"), "recommended"),)),
@@ -285,12 +179,12 @@ _Row: TypeAlias = tuple[str, list[Badge | None]]
 
 
 def _badge(answer: Answer, each: Candidate) -> Badge:
-    is_chosen = head.is_recommended(answer, each)
+    is_chosen = is_recommended(answer, each)
     if each.time_s is None:
         return Badge(text="no estimate", tone="quiet")
     time = amounts.duration(each.time_s.value)
     if each.broken:
-        return Badge(text=time, tone="quiet", detail=head.limits_broken(each))
+        return Badge(text=time, tone="quiet", detail=limits_broken(each))
     usd = amounts.usable(each.usd)
     return Badge(
         text=f"{STAR} {time}" if is_chosen else time,
@@ -322,7 +216,7 @@ def _reason(each: Badge | None) -> str | None:
     """Why a size of a system is not possible."""
     if each is None or each.tone != "quiet":
         return None
-    return each.text if each.text in {"does not fit", "no estimate"} else each.detail
+    return each.text if each.text in {_UNFIT, "no estimate"} else each.detail
 
 
 def _within(rows: list[_Row], most: int) -> tuple[list[_Row], int]:
@@ -343,28 +237,28 @@ def _within(rows: list[_Row], most: int) -> tuple[list[_Row], int]:
 
 def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
     """Which candidate costs least at which value of an hour, around the chosen one."""
-    values = head.shown_values(answer, best)
+    values = shown_values(answer, best)
     if not values:
         return (note("No price is known, so money cannot be weighed against time (--price)."),)
     found = [answer.candidate(each.candidate) for each in values]
-    at = head.place_of(best, found) or 0
+    at = place_of(best, found) or 0
     begin = max(0, min(at - _MOST_VALUES // 2, len(found) - _MOST_VALUES))
     shown = range(begin, min(begin + _MOST_VALUES, len(found)))
 
     def taken(place: int) -> Cell:
         each = found[place]
-        badge = head.RECOMMENDED if each.id == best.id else None
-        return Cell(text=head.offer_title(each), key=each.num_accelerators, badge=badge)
+        badge = RECOMMENDED if each.id == best.id else None
+        return Cell(text=offer_title(each), key=each.num_accelerators, badge=badge)
 
     def worth(place: int) -> Cell:
-        return Cell(text=head.worth_words(values, place), key=values[place].from_usd_per_hour)
+        return Cell(text=worth_words(values, place), key=values[place].from_usd_per_hour)
 
     columns = (
         names("An hour is worth", worth),
         words("Take", taken),
         numbers("Time, money", lambda place: _time_and_money(found[place])),
     )
-    marked = head.place_of(best, found[begin : shown.stop])
+    marked = place_of(best, found[begin : shown.stop])
     caption = "Which size for which value of an hour"
     left_out = [
         f"{plural(many, 'candidate')} for a {what} value of an hour"
@@ -382,7 +276,7 @@ def _changes(answer: Answer) -> tuple[Block, ...]:
         return (title, prose("No price, speed or limit within a factor of ten does."))
     return (
         title,
-        bullets(f"{capital(compare.flip_words(answer, each))}." for each in answer.flips[:_MOST_FLIPS]),
+        bullets(f"{capital(flip_words(answer, each))}." for each in answer.flips[:_MOST_FLIPS]),
     )
 
 
@@ -401,7 +295,7 @@ def _systems(answer: Answer) -> tuple[Block, ...]:
         }
         for place, offer in enumerate(answer.offers)
     ]
-    rows += [{"system": head.chip_of(each.title), "of": None, "words": _unfit(each)} for each in missing]
+    rows += [{"system": chip_of(each.title), "of": None, "words": _unfit(each)} for each in missing]
     columns = (
         names("System", "system"),
         numbers("N", "of.num_accelerators", meaning="number of accelerators"),
@@ -415,23 +309,23 @@ def _systems(answer: Answer) -> tuple[Block, ...]:
 def _offered(answer: Answer, place: int, offer: SystemOffer) -> Cell:
     badge = None
     if offer.is_feasible and place < 2:  # noqa: PLR2004 - the choice, and the next best
-        badge = Badge(text="next best", tone="plain") if place else head.RECOMMENDED
-    title = compare.group_title(answer, offer.group)
-    return named(title, badge=badge, detail=f"evidence: {EVIDENCE[offer.grade]}")
+        badge = Badge(text="next best", tone="plain") if place else RECOMMENDED
+    title = group_title(answer, offer.group)
+    return named(title, badge=badge, detail=f"evidence: {GRADES[offer.grade][0]}")
 
 
 def _against(answer: Answer, offer: SystemOffer) -> str | None:
     """When another system would be the better one."""
     each, best = answer.candidate(offer.candidate), answer.recommended
     if each.broken:
-        return capital(head.limit_words(answer, each.broken[0]))
+        return capital(limit_words(answer, each.broken[0]))
     if best is None or each.time_s is None or best.time_s is None:
         return None
     parts = []
     value = offer.break_even_usd_per_hour
     if value is not None:
         more = "more" if each.time_s.value < best.time_s.value else "less"
-        parts.append(f"an hour is worth {more} than {head.hour_digits(value)} {amounts.currency()}")
+        parts.append(f"an hour is worth {more} than {hour_digits(value)} {amounts.currency()}")
     price = price_that_wins(each.id, answer.flips)
     if price is not None:
         parts.append(f"its price is below {amounts.money(price)} per accelerator-hour")

@@ -28,17 +28,12 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart
 from equipoise.report.format import DASH, TIMES, accelerator_name, capital, count, listed, ratio, sentence
+from equipoise.report.pages.answer.candidates import RECOMMENDED, chip_of, is_recommended
 from equipoise.report.pages.answer.compare import members_of_choice, size_title, strategy_cell
-from equipoise.report.pages.answer.head import RECOMMENDED, WAYS, charged_for, chip_of, is_recommended
+from equipoise.report.pages.answer.costs import WAYS, charged_for
 from equipoise.report.pages.breakdowns import Stack, moving, tornado_figure, tornado_table
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import (
-    MICROSECOND_S,
-    MILLISECOND_S,
-    SI_PREFIXES,
-    format_count,
-    format_percent,
-)
+from equipoise.units import MICROSECOND_S, MILLISECOND_S, SI_PREFIXES, format_count, format_percent
 
 CAUSES: Final = {
     "compute": "compute",
@@ -179,13 +174,10 @@ def _strategies_table(found: Sequence[Candidate]) -> Table:
     return table_of("answer-strategies", columns, found, caption=caption)
 
 
-REASONS: Final = {"memory_bytes": ("needs more memory than an accelerator has", "B")}
-
-
 def _rejected_table(answer: Answer) -> Table:
     """Of the recommended system where it has any; the document has all."""
     columns = (
-        names("Reason", lambda each: REASONS.get(each.reason, (each.reason, ""))[0]),
+        names("Reason", lambda each: each.reason if each.limit is None else f"exceeds the {each.limit.noun}"),
         numbers("Needed", lambda each: _apart(each)[0], meaning="the least that any of them needs"),
         numbers("Available", lambda each: _apart(each)[1]),
         numbers("Strategies", "count", format_count),
@@ -202,7 +194,7 @@ def _apart(each: Infeasibility) -> tuple[Cell | None, Cell | None]:
     """What is needed and what there is, as texts that differ, where both are known."""
     if each.needed is None or each.available is None:
         return None, None
-    unit = REASONS.get(each.reason, ("", ""))[1]
+    unit = "" if each.limit is None else each.limit.unit
     needed, available = amounts.apart(each.needed, each.available, unit)
     return Cell(text=needed, key=each.needed), Cell(text=available, key=each.available)
 

@@ -28,7 +28,6 @@ from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Point, Series
 from equipoise.report.format import (
     DASH,
     accelerator_name,
-    at_words,
     capital,
     count,
     entry_name,
@@ -39,7 +38,7 @@ from equipoise.report.format import (
     sentence,
     watt_hours,
 )
-from equipoise.scaling.equilibrium import KINDS, Equilibrium
+from equipoise.scaling.equilibrium import KINDS, Equilibrium, range_words, size_words
 from equipoise.study.diminishing_returns import RULE, Balance, Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import MINUTE_S, format_duration, format_percent
@@ -90,7 +89,7 @@ def _answer(each: Balance) -> tuple[Span, ...]:
     answer = each.answer
     words = next(text for point, text in zip(each.equilibria, each.words, strict=True) if point is answer)
     return (
-        Strong(f"{accelerator_name(each.accelerator)}: {at_words(answer)} ({answer.kind})"),
+        Strong(f"{accelerator_name(each.accelerator)}: {size_words(answer)} ({answer.kind})"),
         f". {capital(sentence(words))}.",
     )
 
@@ -135,7 +134,9 @@ def _stops(located: Sequence[Equilibrium]) -> Series:
             float(point.num_accelerators),
             point.time_s / MINUTE_S,
             (
-                f"{point.kind}: {count(point.num_accelerators)} accelerators, {_range(point)}",
+                ", ".join(
+                    filter(None, (f"{point.kind}: {size_words(point)} accelerators", range_words(point)))
+                ),
                 f"{format_duration(point.time_s)}, E {ratio(point.efficiency)}",
             ),
         )
@@ -198,16 +199,15 @@ def _kinds(row: dict[str, Any]) -> Cell:
     return named(listed(row["kinds"]), detail="the answer" if is_answer else None)
 
 
+def _at(point: Equilibrium) -> Cell:
+    """The size of a point, its interval below."""
+    return Cell(text=size_words(point), key=point.num_accelerators, detail=range_words(point) or None)
+
+
 _COLUMNS: Final = (
     words("Accelerator", lambda row: accelerator_name(row["of"].accelerator)),
     words("Kind", _kinds),
-    numbers(
-        "At",
-        lambda row: Cell(
-            text=at_words(row["point"]), key=row["point"].num_accelerators, detail=_range(row["point"])
-        ),
-        meaning="accelerators; below it the interval",
-    ),
+    numbers("At", lambda row: _at(row["point"]), meaning="accelerators; below it the interval"),
     numbers("E", "point.efficiency", ratio, meaning="efficiency against the smallest size"),
     numbers("Time", "point.time_s", format_duration),
     numbers("Hours", "bill.accelerator_hours", ratio, meaning="accelerator-hours per training"),
@@ -235,17 +235,6 @@ def _rows(each: Balance) -> Iterable[dict[str, Any]]:
         row = shown.setdefault(place, {"of": each, "point": point, "bill": bill, "kinds": []})
         row["kinds"].append(point.kind)
     return shown.values()
-
-
-def _range(point: Equilibrium) -> str | None:
-    """The interval; an end outside the data is left open."""
-    if point.low is None and point.high is None:
-        return None
-    if point.high is None:
-        return f"{count(point.low)} or more"
-    if point.low is None:
-        return f"up to {count(point.high)}"
-    return f"{count(point.low)}{DASH}{count(point.high)}"
 
 
 def _in_words(workload: WorkloadFindings, found: Sequence[Balance]) -> Fold:

@@ -1,0 +1,256 @@
+"""Candidates in words and in a table: their names, the limits they break, when another one would win."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from equipoise.decide.answer import CONSTRAINTS, Alternative, Answer, Candidate, Constraint, Flip
+from equipoise.decide.evidence import Grade, Group
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.report import format as amounts
+from equipoise.report.blocks import (
+    Badge,
+    Block,
+    Cell,
+    ColumnOf,
+    Span,
+    Strong,
+    Table,
+    names,
+    numbers,
+    prose,
+    table_of,
+    words,
+)
+from equipoise.report.format import TIMES, count, printable, sentence
+from equipoise.spec.hardware import TERM_WORDS
+from equipoise.units import format_stated, plural
+
+# What an answer rests on, in short and in full.
+GRADES: Final[dict[Grade, tuple[str, str]]] = {
+    "measured": ("measured by you", "your measured runs"),
+    "published": ("published results", "published results of this system and size"),
+    "carried": (
+        "published, carried over",
+        "published results carried over from other sizes, rounds or chips",
+    ),
+    "calibrated": ("calibrated model", "the calibrated performance model; no run of this training"),
+    "priors": ("priors only", "the performance model without calibration: treat it as a rough guess"),
+}
+RECOMMENDED: Final = Badge(text="recommended", tone="good")
+_VENDORS: Final = ("NVIDIA ", "AMD ", "Intel ", "Google ")
+_JOINT: Final = " + "  # between the titles of a mixture
+
+
+def title_of(candidate: Candidate) -> str:
+    """Number and kind of accelerators, as 64 x H100 SXM5 80 GB with a multiplication sign.
+
+    Of a system, whose name is not that of its accelerator, and of a mixture: 64 accelerators of DGX H100.
+    """
+    name = chip_of(candidate.title)
+    if candidate.system == candidate.accelerator and _JOINT not in name:
+        return f"{count(candidate.num_accelerators)} {TIMES} {name}"
+    return f"{plural(candidate.num_accelerators, 'accelerator')} of {name}"
+
+
+def offer_title(candidate: Candidate) -> str:
+    """Number and kind of accelerators, with the terms unless they are the usual ones."""
+    terms = "" if candidate.terms == "on_demand" else f", {TERM_WORDS[candidate.terms]}"
+    return f"{title_of(candidate)}{terms}"
+
+
+def chip_of(title: str) -> str:
+    """The title of a system or chip without its vendor."""
+    return _JOINT.join(
+        next((name.removeprefix(each) for each in _VENDORS if name.startswith(each)), name)
+        for name in printable(title).split(_JOINT)
+    )
+
+
+def takes(each: Candidate) -> str:
+    """Time and money, as far as they are known."""
+    usd = amounts.usable(each.usd)
+    known = [] if each.time_s is None else [amounts.duration(each.time_s.value)]
+    return ", ".join(known + ([] if usd is None else [amounts.money(usd.value)]))
+
+
+def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
+    """Candidates by system and terms, the smallest size first."""
+    found: dict[Group, list[Candidate]] = {}
+    for each in sorted(candidates, key=lambda one: one.num_accelerators):
+        found.setdefault(each.group, []).append(each)
+    return found
+
+
+def is_recommended(answer: Answer, each: Candidate) -> bool:
+    """Whether a candidate is the one to take."""
+    return answer.recommended is not None and each.id == answer.recommended.id
+
+
+def place_of(one: Candidate, among: Sequence[Candidate]) -> int | None:
+    """The place of a candidate among others; None where it is none of them."""
+    return next((place for place, each in enumerate(among) if each.id == one.id), None)
+
+
+def limits_broken(each: Candidate) -> str:
+    """The limits that a candidate does not keep, in two words each."""
+    return ", ".join(
+        "no price" if one.lacks_price else CONSTRAINTS[one.name].broken.format(limit=count(one.limit))
+        for one in each.broken
+    )
+
+
+def after_queue(answer: Answer) -> str:
+    """What follows the time of a training that waits in a queue first."""
+    return " after the queue" if answer.question.queue_s else ""
+
+
+def queue_within(question: TrainingQuery) -> str:
+    """What follows a deadline of which a queue takes a part."""
+    return f" with {format_stated(question.queue_s)} in the queue" if question.queue_s else ""
+
+
+def limit_words(answer: Answer, broken: Constraint) -> str:
+    """A limit that is not kept, as a predicate."""
+    if broken.name == "deadline_s":
+        return f"misses the deadline of {format_stated(broken.limit)}{queue_within(answer.question)}"
+    if broken.lacks_price:
+        return "has no known price"
+    if broken.name == "budget_usd":
+        return f"exceeds the budget of {amounts.limit(broken.limit)}"
+    if broken.name == "memory_bytes":
+        needed = "" if broken.value is None else f"needs {amounts.memory(broken.value)} "
+        return f"{needed}of {amounts.memory(broken.limit)} memory"
+    question = answer.question
+    stocks = (each.stock for each in answer.systems)
+    limits = (question.max_accelerators, question.sizes, question.num_nodes, *stocks)
+    is_users = any(each is not None for each in limits)
+    return f"beyond {'your limit of' if is_users else 'the largest tried,'} {count(broken.limit)}"
+
+
+def size_beside(each: Candidate, best: Candidate | None) -> str:
+    """The size alone where all else is as recommended; else which system and terms too."""
+    is_same = best is not None and each.group == best.group
+    return count(each.num_accelerators) if is_same else offer_title(each)
+
+
+def group_title(answer: Answer, group: Group) -> str:
+    """A system, with its terms where several are compared."""
+    system, terms = group
+    title = chip_of(next(each.title for each in answer.systems if each.name == system))
+    several = len({each.terms for each in answer.candidates}) > 1
+    return f"{title}, {TERM_WORDS[terms]}" if several else title
+
+
+TIME: Final = numbers("Time", "time_s.value", amounts.duration)
+ENDS: Final = numbers(
+    "90 % range",
+    lambda each: each.time_s and Cell(text=amounts.duration_ends(each.time_s), key=each.time_s.high),
+    meaning="in the unit of the time",
+)
+ENERGY: Final = numbers("Energy", "energy_j", amounts.watt_hours, is_wide=True)
+
+
+def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False) -> Table:
+    """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
+    with_speedup = not is_brief or len({each.group for each in answer.candidates}) == 1
+    known = [each for each in candidates if each.time_s is not None]
+    longest_s = {group: members[0].known_time_s.value for group, members in groups(known).items()}
+    speedup = numbers(
+        "Speedup",
+        lambda each: each.time_s and longest_s[each.group] / each.time_s.value,
+        amounts.factor,
+        meaning="over the smallest size listed",
+    )
+    columns = (
+        *lead_columns(answer, is_brief=is_brief),
+        TIME,
+        ENDS,
+        *((speedup,) if with_speedup else ()),
+        numbers(amounts.currency(), "usd", amounts.sums),
+        words("Status", lambda each: _status(answer, each)),
+        *(() if is_brief else (ENERGY, numbers("MFU", "mfu", amounts.share, is_wide=True))),
+    )
+    return table_of(
+        "answer-sizes",
+        columns,
+        candidates,
+        caption="Around the choice" if is_brief else f"Every system and size{_left_out(answer)}",
+        marked=None if answer.recommended is None else place_of(answer.recommended, candidates),
+    )
+
+
+def _left_out(answer: Answer) -> str:
+    """How many candidates lie between the usual sizes and are not listed."""
+    num_between = len(answer.candidates) - len(answer.listed)
+    return f"; {plural(num_between, 'size')} between these in --json" if num_between else ""
+
+
+def lead_columns(answer: Answer, *, is_brief: bool = False) -> Iterator[ColumnOf]:
+    """The columns that name a candidate: system and terms only where they differ, in one if brief."""
+    several = len({each.system for each in answer.candidates}) > 1
+    with_terms = len({each.terms for each in answer.candidates}) > 1
+    in_one = is_brief and several and with_terms
+
+    def system(each: Candidate) -> str:
+        terms = f", {TERM_WORDS[each.terms]}" if in_one and each.terms != "on_demand" else ""
+        return f"{chip_of(each.title)}{terms}"
+
+    if several:
+        yield names("System", system)
+    yield numbers("N", "num_accelerators", is_header=not several, meaning="number of accelerators")
+    if with_terms and not in_one:
+        yield words("Terms", lambda each: TERM_WORDS[each.terms])
+
+
+def _status(answer: Answer, each: Candidate) -> Cell:
+    if is_recommended(answer, each):
+        return Cell(text="", badge=RECOMMENDED, key="0")
+    if each.time_s is None:
+        return Cell(text="no estimate", key="3", detail=sentence(each.why_not or ""))
+    return Cell(text=limits_broken(each), key="2" if each.broken else "1")
+
+
+def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
+    """One alternative and when it wins; its size alone where all else is as recommended."""
+    title = size_beside(each.candidate, answer.recommended)
+    return (Strong(title), f" ({takes(each.candidate)}): wins {sentence(each.wins_when)}.")
+
+
+def unpriced_blocks(answer: Answer) -> tuple[Block, ...]:
+    """Why a faster system is not taken: nobody knows its price; the price below which it costs less.
+
+    Source: accelerator-hours x price, equal for both.
+    """
+    best, offered = answer.recommended, {each.candidate for each in answer.offers if each.is_feasible}
+    if best is None or best.usd is None or best.time_s is None:
+        return ()
+    bare = (each for each in answer.candidates if each.id in offered and each.usd is None)
+    faster = [each for each in bare if each.time_s and each.time_s.value < best.time_s.value]
+    if not faster:
+        return ()
+    first = min(faster, key=lambda each: each.known_time_s.value)
+    costs = ""
+    if first.accelerator_hours:
+        most = amounts.rate(best.usd.value / first.accelerator_hours)
+        costs = f" and would cost less below {most} per accelerator-hour"
+    return (prose(Strong("No price known: "), f"{title_of(first)} is faster{costs} (--price)."),)
+
+
+def flip_words(answer: Answer, each: Flip) -> str:
+    """One input, its value now, and the value at which another candidate is taken."""
+    side = "below" if each.flips_at < each.value else "above"
+    to = offer_title(answer.candidate(each.to))
+    now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
+    unit = f" {each.unit.replace('USD', amounts.currency())}"
+    moved = flip_input(answer, each)
+    if then == now:
+        return sentence(f"{moved} slightly {side} {now}: {to}")
+    if then.endswith(unit):
+        now = now.removesuffix(unit)
+    return sentence(f"{moved} {side} {then} (now {now}): {to}")
+
+
+def flip_input(answer: Answer, each: Flip) -> str:
+    """The input that moves, its system by its title."""
+    titles = {system.name: chip_of(system.title) for system in answer.systems}
+    return each.quantity if each.system is None else each.quantity.replace(each.system, titles[each.system])

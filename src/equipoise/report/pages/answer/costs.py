@@ -1,0 +1,295 @@
+"""What the choice costs, whether a larger size pays, and at which value of an hour another costs less."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from equipoise.decide.answer import Answer, Candidate, SizeStep, TimeValue
+from equipoise.decide.question.query import SOUGHT
+from equipoise.decide.select import figures_of
+from equipoise.economics.ownership import Ownership, Way
+from equipoise.economics.quotes import Charges
+from equipoise.report import format as amounts
+from equipoise.report.blocks import Labelled, Span, Strong
+from equipoise.report.format import count, listed, sentence
+from equipoise.report.pages.answer.candidates import limit_words, offer_title, place_of, size_beside
+from equipoise.scaling.equilibrium import default_answer, returns_words, stop_words
+
+# Of the time of a training: what starting is then of it decides nothing.
+_NOTICED_START: Final = 0.1
+WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "already yours"}
+
+
+def noticed_start_s(answer: Answer, best: Candidate) -> float:
+    """What comes before the first step, where it is a good part of the time; else zero."""
+    start_s = answer.question.start_s
+    return start_s if start_s >= _NOTICED_START * best.known_time_s.value else 0.0
+
+
+def paid_for(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
+    """What the money of a quote is for, and what no commitment would cost where that is less."""
+    if best.charges is None or best.price is None:
+        return
+    parts = (f"{amounts.money(usd)} for {what}" for what, usd in charged_for(best.charges) if usd)
+    basis = "" if is_brief else f" ({sentence(best.price.basis)})"
+    yield "Paid for", f"{listed([*parts])}{basis}"
+    if (free := answer.without_commitment) is not None and free.usd is not None:
+        yield "On demand", f"{amounts.money(free.usd.value)}, without a commitment (--terms on_demand)"
+
+
+def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
+    """What the money of a quote is for, each with its amount."""
+    return (
+        ("hours used", paid.used_usd),
+        ("unused commitment", paid.unused_usd),
+        ("storage", paid.storage_usd),
+        ("egress", paid.egress_usd),
+    )
+
+
+def power_price(answer: Answer, best: Candidate) -> str:
+    """What a kilowatt-hour costs that the money of an owned machine is made of."""
+    power = answer.system.rates[best.terms].electricity
+    if power is None:
+        return ""
+    whose = "" if answer.question.electricity_usd_per_kwh is not None else " (--electricity)"
+    return f", {amounts.rate(power.usd_per_kwh.value)} per kWh{whose}"
+
+
+def money_spans(answer: Answer, best: Candidate) -> Iterator[Span]:
+    """The money of the choice, what it is made of, and the chance to keep a budget."""
+    taken_h = best.accelerator_hours
+    hours = "" if taken_h is None else f"{amounts.digits(taken_h)} accelerator-hours"
+    usd = amounts.usable(best.usd)
+    if usd is None:
+        why = "no price is known (--price)" if best.usd is None else "the range is too wide to be used"
+        yield f"{why}; {hours}"
+        return
+    yield Strong(amounts.money(usd.value))
+    if amounts.digits(usd.low) != amounts.digits(usd.high):
+        yield f" ({amounts.sum_ends(usd)})"
+    own = answer.question.own_currency
+    if own is not None:
+        dated = "" if answer.question.currency_date is None else f" of {answer.question.currency_date}"
+        yield f" = {amounts.digits(usd.value)} USD at {own[1]:g} {own[0]}{dated}"
+    yield f"; {hours}"
+    if best.price is not None and best.price.is_owned:
+        yield f" of your own machine: electricity only{power_price(answer, best)}"
+    elif best.price is not None:
+        where = f" ({sentence(best.price.basis)})" if answer.question.compares_rentable else _lone_offer(best)
+        yield f" at {amounts.rate(best.price.usd_per_accelerator_hour)}{where}"
+    started_s = noticed_start_s(answer, best)
+    whole_usd = figures_of(best).with_start(started_s).usd if started_s else None
+    if whole_usd:
+        yield f"; with starting {amounts.money(whole_usd)}"
+    for each in best.constraints:
+        if each.name == "budget_usd" and each.probability is not None:
+            chance = amounts.probability(each.probability)
+            yield f"; budget {amounts.limit(each.limit)}: {chance} chance"
+
+
+def _lone_offer(best: Candidate) -> str:
+    """Whose price it is where one provider alone states any: others may ask for half or double."""
+    offers = () if best.price is None else best.price.offers
+    return f" (one offer: {sentence(offers[0].provider)})" if len(offers) == 1 else ""
+
+
+def buying_words(found: Ownership) -> str:
+    """What buying one accelerator brings against renting it, and an hour of use of each way to have one."""
+    value, after = found.return_usd, amounts.months(found.horizon_months)
+    ahead = "cheaper" if value.value >= 0.0 else "more expensive"
+    hours = ", ".join(f"{amounts.sums(each.usd.value)} {WAYS[each.way]}" for each in found.hourly)
+    return (
+        f"After {after} {amounts.money(abs(value.value))} {ahead} per accelerator than renting "
+        f"({amounts.sums(value.low)} to {amounts.money(value.high)}); "
+        f"{amounts.probability(found.break_even_probability)} chance to break even. "
+        f"{amounts.currency()} per hour: {hours}"
+    )
+
+
+def larger(answer: Answer) -> tuple[Span, ...] | None:
+    """Whether the step to the recommended size pays, and the step beyond it; None of a single size."""
+    steps = answer.steps
+    if steps is None:
+        return None
+    spans = [] if steps.taken is None else [*_taken(answer, steps.taken, steps.longer)]
+    if steps.beyond is not None:
+        spans += [". " if spans else "", *_beyond(answer, steps.beyond, steps.taken)]
+    return (*spans, ".")
+
+
+def _least(step: SizeStep) -> str:
+    """How many times as fast a step must be to pay."""
+    return amounts.factor_from(step.least_speedup)
+
+
+def _taken(answer: Answer, step: SizeStep, longer: SizeStep | None) -> Iterator[Span]:
+    """The step to the recommended size. longer: one over more sizes that pays, where this one does not."""
+    if step.pays:
+        yield Strong("Yes")
+        yield f", {_step(step)}"
+        return
+    speed = _short_speed(answer, step)
+    if longer is None:
+        yield Strong("No")
+        yield f", {_step(step, speed=speed)} (pays from {_least(step)})"
+        yield _despite(answer, step.before)
+        return
+    yield Strong("Yes")
+    over = f"over {count(step.before.num_accelerators)} {speed}, short of {_least(step)}"
+    fast = f"{amounts.factor(longer.speedup)} as fast"  # its range has no room
+    yield f", {_step(longer, speed=fast)} ({over})"
+
+
+def _short_speed(answer: Answer, step: SizeStep) -> str:
+    """How many times as fast a step is that does not pay; with the time to start where that is why."""
+    if not step.pays_by_times:
+        return amounts.factor_below(step.speedup, step.least_speedup)
+    speed = amounts.factor_below(step.started_speedup, step.least_speedup)
+    return f"{speed} with {amounts.duration(answer.question.start_s)} to start"
+
+
+def _despite(answer: Answer, before: Candidate) -> str:
+    """Why a size is recommended to which no step pays."""
+    if before.broken:
+        return f"; {count(before.num_accelerators)} {limit_words(answer, before.broken[0])}"
+    objective = answer.question.objective
+    return "" if objective == "balance" else f"; {SOUGHT[objective]} decides"
+
+
+def _beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[Span]:
+    """The step to the next size: what it would bring, and what speaks against it. taken: the one before."""
+    beyond = step.after
+    # A step before it that does not pay has named from when on it would.
+    short = taken if taken is not None and not taken.pays else None
+    yield Strong("No")
+    if beyond.broken and short is not None:  # nobody asks whether it pays
+        broken = beyond.broken[0]
+        verb = "is " if broken.name == "max_accelerators" else ""
+        yield f", {count(beyond.num_accelerators)} {verb}{limit_words(answer, broken)}"
+        return
+    yield f", {_step(step, is_second=taken is not None)}"
+    is_said = short is not None and _least(step) == _least(short)
+    least = "" if is_said else f"a step pays from {_least(step)} on"
+    if beyond.broken:
+        yield f"; {limit_words(answer, beyond.broken[0])}"
+    elif step.pays:
+        yield f", which pays, but {_stops(answer, step.before)}"
+    elif step.pays_by_times:
+        speed = amounts.factor_below(step.started_speedup, step.least_speedup)
+        is_named = short is not None and short.pays_by_times
+        counted = "that" if is_named else f"{amounts.duration(answer.question.start_s)} to start"
+        yield f"; with {counted} {speed}{least and f', and {least}'}"
+    elif least:
+        yield f"; {least}"
+
+
+def _stops(answer: Answer, best: Candidate) -> str:
+    """Why a step beyond the recommended size is not taken though it pays by itself."""
+    objective = answer.question.objective
+    if objective != "balance":
+        return f"the objective is the {SOUGHT[objective]}"
+    if not answer.equilibria:
+        return returns_words(())
+    point = default_answer(answer.equilibria)
+    if point.num_accelerators < best.num_accelerators:
+        return f"{count(best.num_accelerators)} is the fewest that keeps your limits"
+    return stop_words(point)
+
+
+def _speed(value: float, least: float) -> str:
+    """How many times as fast a step is, in digits that show on which side it is of one that pays."""
+    return amounts.factor_below(value, least) if value < least else amounts.factor(value)
+
+
+def _step(step: SizeStep, *, speed: str | None = None, is_second: bool = False) -> str:
+    """A size against a smaller one: how many times as fast, for how much of the money.
+
+    speed: in words, unless as the times shown. is_second: what the two numbers are was said before.
+    """
+    before, after = step.before, step.after
+    as_fast = "" if is_second else " as fast"
+    fast = speed or f"{_speed(step.speedup, step.least_speedup)}{as_fast}"
+    is_base = before.speedup is not None and before.speedup.value == 1.0
+    if speed is None and is_base and after.speedup is not None and after.speedup.low < after.speedup.high:
+        ends = amounts.ends(after.speedup, amounts.factor)
+        fast = f"{_speed(after.speedup.value, step.least_speedup)}{as_fast} ({ends})"
+    paid, of = step.usd_factor, " the money"
+    if paid is None:
+        paid, of = step.accelerator_hours_factor, " the accelerator-hours"
+    cost = f"{amounts.factor(paid)}{'' if is_second else of}"
+    return f"{count(after.num_accelerators)} over {count(before.num_accelerators)}: {fast} for {cost}"
+
+
+def worth_words(values: Sequence[TimeValue], place: int) -> str:
+    """At which value of an hour a candidate costs least."""
+    if len(values) == 1:
+        return "anything"
+    if place == 0:
+        return f"less than {hour_usd(values[1])} {amounts.currency()}"
+    if place + 1 == len(values):
+        return f"more than {hour_usd(values[place])} {amounts.currency()}"
+    return f"{hour_usd(values[place])} to {hour_usd(values[place + 1])} {amounts.currency()}"
+
+
+def shown_values(answer: Answer, best: Candidate) -> tuple[TimeValue, ...]:
+    """What costs least at which value of an hour, but for ranges whose ends are written alike."""
+    values = answer.time_values
+    ends = (*(hour_usd(each) for each in values[1:]), None)
+    return tuple(
+        each
+        for each, end in zip(values, ends, strict=False)
+        if each.candidate == best.id or hour_usd(each) != end
+    )
+
+
+def values_around(answer: Answer, best: Candidate) -> str | None:
+    """From which value of an hour on another candidate costs less than the choice; None without prices."""
+    parts = _around_value(answer, best)
+    if not parts:
+        return None
+    # Of one system on several terms a number alone would not say which.
+    has_terms = any(each.system == best.system and each.terms != best.terms for _, each in parts)
+    pairs = (
+        f"{worth}: {offer_title(each) if has_terms else size_beside(each, best)}" for worth, each in parts
+    )
+    counted = ", with starting" if noticed_start_s(answer, best) else ""
+    return f"worth {'; '.join(pairs)}{counted}"
+
+
+def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]]:
+    """The value of an hour at which the choice costs least, and its neighbours, each with its candidate.
+
+    Where the choice costs least at no value: the nearest slower and faster ones that do.
+    """
+    values = shown_values(answer, best)
+    if len(values) < 2 or best.time_s is None:  # noqa: PLR2004 - one candidate at every value
+        return []
+    found = [answer.candidate(each.candidate) for each in values]
+    at = place_of(best, found)
+    if at is not None:
+        parts = [(worth_words(values, at), at)] + ([("less", at - 1)] if at else [])
+    else:
+        faster = (
+            place for place, each in enumerate(found) if each.time_s and each.time_s.value < best.time_s.value
+        )
+        at = min(max(0, next(faster, len(values)) - 1), len(values) - 2)
+        parts = [(f"less than {hour_usd(values[at + 1])} {amounts.currency()}", at)]
+    parts += [("more", at + 1)] if at + 1 < len(values) else []
+    return [(words, found[place]) for words, place in parts]
+
+
+def named_beside(answer: Answer, best: Candidate) -> list[str]:
+    """The ids of the candidates that the first lines name next to the recommended one, the nearest first."""
+    ends = () if answer.steps is None else answer.steps.ends
+    values = [each for _, each in _around_value(answer, best)]
+    return [each.id for each in (*ends, *values) if each.id != best.id]
+
+
+def hour_usd(value: TimeValue) -> str:
+    """From which value of an hour on, to two digits."""
+    return hour_digits(value.from_usd_per_hour)
+
+
+def hour_digits(usd_per_hour: float) -> str:
+    """A value of an hour to two digits, in the currency shown, wherever it stands."""
+    return amounts.digits(float(f"{amounts.converted(usd_per_hour):.2g}"))

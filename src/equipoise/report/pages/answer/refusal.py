@@ -1,0 +1,118 @@
+"""Why nothing keeps the limits, the cheapest and the fastest of all, and what would do."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, Refusal, about_fixed
+from equipoise.report import format as amounts
+from equipoise.report.blocks import Block, Strong, Tile, bullets, note, prose, tiles
+from equipoise.report.format import capital, count, listed, sentence
+from equipoise.report.pages.answer.candidates import limit_words, takes, title_of
+
+_MOST_FAULTS: Final = 4
+
+
+def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
+    """Why nothing does, the cheapest and the fastest of all, and what would do."""
+    refusal = answer.refusal
+    if refusal is None:
+        return (
+            prose("Not enough evidence for a time of any configuration:"),
+            bullets(_without_times(answer)),
+            *(note(sentence(each)) for each in answer.notes),
+        )
+    fastest = refusal.fastest
+    # Beyond a limit few sizes are tried: larger ones may well be faster.
+    is_beyond = fastest is not None and any(each.name == "max_accelerators" for each in fastest.broken)
+    among = "tried" if is_beyond else "of all"
+    shown = [(f"Cheapest {among}", refusal.cheapest), (f"Fastest {among}", fastest)]
+    if refusal.cheapest is not None and refusal.cheapest == fastest:
+        shown = [(f"Cheapest and fastest {among}", fastest)]
+    chosen = capital(sentence("; ".join(answer.chosen_for_you)))
+    return (
+        tiles(_refused(answer, label, each) for label, each in shown if each is not None),
+        *(() if _is_of_memory(answer) else (*_heading(answer, refusal), bullets(relaxed(answer)))),
+        *((prose(Strong("Chosen: "), f"{chosen}."),) if chosen else ()),
+    )
+
+
+def memory_blocks(answer: Answer) -> tuple[Block, ...]:
+    """The memory that would do where nothing runs: behind what to do with the accelerators that there are."""
+    if not _is_of_memory(answer):
+        return ()
+    return prose("It would also fit with:"), bullets(relaxed(answer))
+
+
+def _is_of_memory(answer: Answer) -> bool:
+    """Whether nothing runs, and memory is all that is known to help."""
+    steps = () if answer.refusal is None or answer.candidates else answer.refusal.relaxations
+    return bool(steps) and all(each.constraint == "memory_bytes" for each in steps)
+
+
+def _heading(answer: Answer, refusal: Refusal) -> tuple[Block, ...]:
+    """What the list of changes is; nothing where no change helps, which the list says."""
+    if not answer.candidates:  # nothing runs, so that nobody knows whether other limits would be kept
+        if not refusal.relaxations:
+            return ()
+        return (prose(f"No strategy is legal: {_faults(answer)}. A time is known with:"),)
+    return (prose("Changes that would be enough:"),)
+
+
+def _without_times(answer: Answer) -> Iterator[str]:
+    """Why no size of a system has a time, and what would help."""
+    sizes: dict[tuple[str, str], list[int]] = {}
+    for each in answer.listed:
+        sizes.setdefault((each.title, each.why_not or "no estimate"), []).append(each.num_accelerators)
+    for (title, why), some in sizes.items():
+        yield f"{listed([count(size) for size in some])} x {title}: {why}."
+    yield "Runs of your own would tell: --runs DIR (`equipoise bench`, or a CSV file of measured steps)."
+
+
+def relaxed(answer: Answer) -> Iterator[str]:
+    """The least change of each limit that would do."""
+    refusal = answer.refusal
+    assert refusal is not None
+    for each in refusal.relaxations:
+        known = CONSTRAINTS[each.constraint]
+        if each.constraint == "max_accelerators" and each.candidate is None:
+            yield f"{count(int(each.needed))} accelerators instead of {count(int(each.limit))}."
+            continue
+        taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
+        needed, limit = amounts.enough(each.needed, each.limit, known.unit)
+        yield f"{capital(known.name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
+    if refusal.joint:
+        parts = []
+        for each in refusal.joint:
+            known = CONSTRAINTS[each.constraint]
+            needed, _ = amounts.enough(each.needed, each.limit, known.unit)
+            parts.append(f"{known.name} of {needed}")
+        first = refusal.joint[0].candidate
+        taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
+        yield f"Several limits at once: {listed(parts)}{taken}."
+    if refusal.on_spot is not None:
+        taken = f"{title_of(refusal.on_spot)}, {takes(refusal.on_spot)}"
+        yield f"Spot capacity, which may be reclaimed (--terms spot): {taken}."
+    # Those that keep all limits but the budget, which nobody can judge without a price.
+    unpriced = {
+        each.system: each.title
+        for each in answer.candidates
+        if each.broken and all(one.lacks_price for one in each.broken)
+    }
+    for name, title in unpriced.items():
+        yield f"A price of {title}, which may keep the budget: --price {name}=USD."
+    if not (refusal.relaxations or refusal.joint or refusal.on_spot or unpriced):
+        faults = _faults(answer)
+        why = f"no strategy is legal: {faults}" if faults else "no configuration fits"
+        yield f"No change of a limit helps: {why}."
+
+
+def _faults(answer: Answer) -> str:
+    """What makes strategies illegal; empty where nothing does."""
+    found = [each.reason for each in answer.rejected if each.needed is None]
+    return "; ".join(about_fixed(found, answer.question)[:_MOST_FAULTS])
+
+
+def _refused(answer: Answer, label: str, each: Candidate) -> Tile:
+    why = [limit_words(answer, broken) for broken in each.broken]
+    words = f"{capital(listed(why))}." if why else ""
+    return Tile(label=label, value=title_of(each), detail=takes(each), words=words)
