@@ -121,8 +121,9 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
         needed = "" if broken.value is None else f"needs {amounts.memory(broken.value)} "
         return f"{needed}of {amounts.memory(broken.limit)} memory"
     question = answer.question
-    stocks = (each.stock for each in answer.systems)
-    limits = (question.max_accelerators, question.sizes, question.num_nodes, *stocks)
+    if any(each.stock == broken.limit for each in answer.systems):
+        return f"beyond your stock of {count(broken.limit)}"
+    limits = (question.max_accelerators, question.sizes, question.num_nodes)
     is_users = any(each is not None for each in limits)
     return f"beyond {'your limit of' if is_users else 'the largest tried,'} {count(broken.limit)}"
 

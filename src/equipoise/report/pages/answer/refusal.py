@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, Refusal, about_fixed
+from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, Refusal, Relaxation, about_fixed
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Strong, Tile, bullets, note, prose, tiles
 from equipoise.report.format import capital, count, listed, sentence
@@ -79,7 +79,8 @@ def relaxed(answer: Answer) -> Iterator[str]:
             continue
         taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
         needed, limit = amounts.enough(each.needed, each.limit, known.unit)
-        yield f"{capital(known.name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
+        name = "a stock" if _is_of_stock(answer, each) else known.name
+        yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
     if refusal.joint:
         parts = []
         for each in refusal.joint:
@@ -104,6 +105,14 @@ def relaxed(answer: Answer) -> Iterator[str]:
         faults = _faults(answer)
         why = f"no strategy is legal: {faults}" if faults else "no configuration fits"
         yield f"No change of a limit helps: {why}."
+
+
+def _is_of_stock(answer: Answer, each: Relaxation) -> bool:
+    """Whether a limit of size is how many of a system there are, by the question."""
+    if each.constraint != "max_accelerators" or each.candidate is None:
+        return False
+    name = answer.candidate(each.candidate).system
+    return any(one.name == name and one.stock == each.limit for one in answer.systems)
 
 
 def _faults(answer: Answer) -> str:
