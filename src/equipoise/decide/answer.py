@@ -334,10 +334,18 @@ class TimeValue(Struct, frozen=True, kw_only=True):
 
 
 class Alternative(Struct, frozen=True, kw_only=True):
-    """Another candidate, and when it would win, in one sentence. strategy: where only that differs."""
+    """Another candidate, and when it would be chosen.
+
+    case: `faster` where it is available, for it costs no more; `hour` where an hour is worth what lies
+    between the ends; `price` where its price falls below `high`; `without` the recommended system.
+    low, high: in US dollars, where is_priced, else in accelerator-hours; None is no end.
+    """
 
     candidate: Candidate
-    wins_when: str
+    case: Literal["faster", "hour", "price", "without"]
+    low: float | None = None
+    high: float | None = None
+    is_priced: bool = True
 
 
 class Infeasibility(Struct, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     deadline_s: for the training and the wait before it, queue_s, together. start_s: between the start of a
     job and its first step, which every size takes and pays for: sizes are compared with it, limits and what
-    is shown are without. currency: in which words name money, and what one US dollar is in it.
+    is shown are without.
     """
 
     objective: Objective
@@ -53,7 +53,6 @@ class Rule(Struct, frozen=True, kw_only=True):
     queue_s: float = 0.0
     start_s: float = 0.0
     spend_usd: float = math.inf
-    currency: tuple[str, float] = ("USD", 1.0)
 
 
 def rule_of(query: TrainingQuery) -> Rule:
@@ -65,7 +64,6 @@ def rule_of(query: TrainingQuery) -> Rule:
         queue_s=query.queue_s or 0.0,
         start_s=query.start_s,
         spend_usd=query.spend_usd,
-        currency=query.own_currency or ("USD", 1.0),
     )
 
 

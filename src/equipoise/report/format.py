@@ -32,6 +32,7 @@ from equipoise.units import (
 )
 
 if TYPE_CHECKING:
+    from equipoise.decide.answer import Alternative, ConstraintName
     from equipoise.scaling.equilibrium import Equilibrium
 
 LONGEST_NAME: Final = 160
@@ -42,6 +43,33 @@ STAR: Final = "\N{BLACK STAR}"  # before what is recommended
 ABSENT: Final = DASH
 digits: Final = format_amount
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
+
+
+_LIMIT_WERE: Final[Mapping["ConstraintName", str]] = {
+    "deadline_s": "your deadline were later",
+    "budget_usd": "your budget were higher",
+    "memory_bytes": "its memory were larger",
+    "max_accelerators": "your size limit were higher",
+}
+
+
+def wins_when(other: "Alternative") -> str:
+    """When another candidate than the recommended one would be chosen: what follows `would be chosen`."""
+    if other.case == "without":
+        return "if the recommended system were not available"
+    if other.case == "price":
+        assert other.high is not None
+        return f"if its price fell below {rate(other.high)} per accelerator-hour"
+    allowed = [_LIMIT_WERE[each.name] for each in other.candidate.broken]
+    if other.case == "faster":
+        less = "costs no more" if other.is_priced else "takes fewer accelerator-hours"
+        return f"if {listed([*allowed, 'it were available'])}: it is faster and {less}"
+    unit, saved = (currency(), "") if other.is_priced else ("accelerator-hours", " saved")
+    per_unit = converted(1.0) if other.is_priced else 1.0
+    low, high = (None if end is None else digits(end * per_unit) for end in (other.low, other.high))
+    worth = f"{low} to {high}" if low and high else f"more than {low}" if low else f"less than {high}"
+    # "saved": of accelerators' hours one would read an hour as one of them.
+    return f"if {listed([*allowed, f'an hour{saved} were worth {worth} {unit}'])}"
 
 
 def at_words(point: "Equilibrium") -> str:
@@ -369,10 +397,12 @@ def prices(usd: float) -> str:
 
 
 def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
-    """The ends of an interval; the upper one as `form` writes it, with its unit.
+    """The ends of an interval; the upper one as `form` writes it, with its unit. Of money: `sum_ends`.
 
-    >>> ends(Interval(value=2.0, low=1.5, high=3.0, level=0.9), money).split(DASH)
-    ['1.5', '3 USD']
+    form: writes the number it is given, with a unit behind it.
+
+    >>> ends(Interval(value=2.0, low=1.5, high=3.0, level=0.9), factor).split(DASH)
+    ['1.5', '3x']
     """
     return f"{digits(amount.low)}{DASH}{form(amount.high)}"
 

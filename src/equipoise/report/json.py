@@ -17,7 +17,7 @@ from equipoise.decide.answer import Alternative, Answer, Candidate, Relaxation
 from equipoise.decide.explanation.published_nearby import near_published_pretrainings, near_published_steps
 from equipoise.errors import EvidenceError
 from equipoise.intervals import Interval
-from equipoise.report.format import usable
+from equipoise.report.format import usable, wins_when
 from equipoise.runs import embedded
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
@@ -184,7 +184,7 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (Candidate, candidate_fields),
     (Relaxation, lambda change: fields_of(change) | {"needed": round_up(change.needed, _NUM_DIGITS)}),
     (Interval, lambda amount: None if usable(amount) is None else fields_of(amount)),
-    (Alternative, lambda other: candidate_fields(other.candidate) | {"wins_when": other.wins_when}),
+    (Alternative, lambda other: candidate_fields(other.candidate) | {"wins_when": wins_when(other)}),
     (Path, str),
     (dt.date, str),
 )
@@ -255,8 +255,9 @@ def reach_fields(found: "Reaches") -> dict[str, Any]:
     del fields["titles"]
     for each in (fields["best"], *fields["others"]):
         del each["question"]
-    question = fields_of(found.best.question)
-    return {"schema": schema_id("advise-ask"), "question": question, **_rounded(fields)}
+    asked = found.best.question
+    head = {"schema": schema_id("advise-ask"), "question": fields_of(asked), "currency": _currency(asked)}
+    return {**head, **_rounded(fields)}
 
 
 def allocation_fields(found: "Allocation") -> dict[str, Any]:

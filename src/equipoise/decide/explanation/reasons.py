@@ -359,9 +359,7 @@ def _money(best: Candidate, rates: Rates) -> Iterator[Reason]:
     """What money, energy and carbon are made with."""
     parts = []
     if rates.price is not None:
-        parts.append(
-            f"{rates.price.usd_per_accelerator_hour:.3g} USD per accelerator-hour ({rates.price.basis})"
-        )
+        parts.append(f"the price of an accelerator-hour ({rates.price.basis})")
     if best.power_w is not None and rates.accelerator_power_w is not None:
         system = rates.system_power
         parts.append(

@@ -399,7 +399,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
     yield "Time", amounts.time_with_range(taken.known_time_s)
     money: tuple[Span, ...] = ("no price is known (--price)",)
     if taken.usd is not None:
-        money = (f"{amounts.money(taken.usd.value)} ({amounts.ends(taken.usd, amounts.money)})",)
+        money = (f"{amounts.money(taken.usd.value)} ({amounts.sum_ends(taken.usd)} {amounts.currency()})",)
     yield "Money", money
     if taken.strategy_text is not None:
         yield "Strategy", Code(sentence(taken.strategy_text))

@@ -221,7 +221,8 @@ def _money(answer: Answer) -> Iterator[_Assumption]:
     if price is None:
         yield "Price", "not known", ""
     else:
-        spread = "" if price.low == price.high else f" (offers from {price.low:.2f} to {price.high:.2f})"
+        low, high = amounts.prices(price.low), amounts.prices(price.high)
+        spread = "" if price.low == price.high else f" (offers from {low} to {high})"
         yield (
             "Price",
             f"{amounts.rate(price.usd_per_accelerator_hour)} per accelerator-hour{spread}",

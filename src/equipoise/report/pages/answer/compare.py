@@ -451,7 +451,10 @@ def changes_blocks(answer: Answer) -> tuple[Block, ...]:
 def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
     """One alternative and when it wins; its size alone where all else is as recommended."""
     title = head.size_beside(each.candidate, answer.recommended)
-    return (Strong(title), f" ({head.takes(each.candidate)}): wins {sentence(each.wins_when)}.")
+    return (
+        Strong(title),
+        f" ({head.takes(each.candidate)}): would be chosen {sentence(amounts.wins_when(each))}.",
+    )
 
 
 def unpriced_blocks(answer: Answer) -> tuple[Block, ...]:
