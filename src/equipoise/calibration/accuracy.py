@@ -15,7 +15,7 @@ from equipoise.calibration.published.set_ups import known_workload
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, num_sd
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.runs.readers.cells import listed
+from equipoise.runs.readers.cells import quoted
 from equipoise.stats import conformal_half_width
 
 
@@ -360,7 +360,7 @@ def _values(rows: Sequence[PublishedRow], column: str) -> list[object]:
         return [value(row) for row in rows]
     if not any(column in row.cells for row in rows):
         known = dict.fromkeys((*_VALUES, *(name for row in rows[:1] for name in row.cells)))
-        raise UsageError(f"--split leave-{column}-out: column not found; found {listed([*known])}")
+        raise UsageError(f"--split leave-{column}-out: column not found; found {quoted([*known])}")
     return [row.cells.get(column, "").strip() for row in rows]
 
 

@@ -299,9 +299,11 @@ def backtest(
 
 def _rounds(listed: str | None, held: list[str]) -> list[str] | None:
     """Rounds from the command line as the data name them."""
+    from equipoise.spec.mlperf import round_name
+
     if listed is None:
         return None
-    wanted = [f"v{item.strip().lower().removeprefix('v')}" for item in listed.split(",")]
+    wanted = [round_name(item) for item in listed.split(",")]
     unknown = next((name for name in wanted if name not in held), None)
     if unknown is not None:
         raise SpecError(f"round {unknown!r} is not in the data; it has {', '.join(held)}")

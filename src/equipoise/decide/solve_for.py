@@ -15,6 +15,7 @@ from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.collect import Collected, collect_candidates
+from equipoise.decide.evidence import NOT_COMPARED
 from equipoise.decide.model_family import (
     ModelFamily,
     TriedModel,
@@ -200,7 +201,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         titles=tuple(each.title for each in found),
         chosen_for_you=chosen,
         notes=(
-            *(f"Not compared: {each}." for each in refused),
+            *(f"{NOT_COMPARED}{each}." for each in refused),
             *(("Your runs are not used: they are of another model.",) if own else ()),
         ),
     )

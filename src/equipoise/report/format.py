@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from equipoise import units
 from equipoise.intervals import WIDEST, Interval
 from equipoise.spec.hardware import shipped_hardware
 from equipoise.spec.workload import workload_title
@@ -42,6 +43,7 @@ DASH: Final = "\N{EN DASH}"
 STAR: Final = "\N{BLACK STAR}"  # before what is recommended
 ABSENT: Final = DASH
 digits: Final = format_amount
+listed: Final = units.listed
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
 
 
@@ -192,17 +194,6 @@ def capital(text: str) -> str:
     'On demand'
     """
     return text[:1].upper() + text[1:]
-
-
-def listed(items: Sequence[str]) -> str:
-    """Items as a sentence lists them.
-
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    if len(items) < 2:  # noqa: PLR2004 - "a and b" needs two
-        return "".join(items)
-    return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 _TONNE_KG: Final = 1000.0

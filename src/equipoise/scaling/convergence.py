@@ -17,7 +17,7 @@ from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, log_sum, zoomed
 from equipoise.spec.mlperf import ScoredEntry
 from equipoise.stats import medians, percentile_interval, quantiles
-from equipoise.units import format_amount, format_count
+from equipoise.units import MOST_LISTED, format_amount, format_count, listed
 
 # Noise before any data, as log standard deviations, all levels equally likely: of one entry; of all entries
 # of a group at one batch, which share a recipe; of a group (a round), whose target or rules differ from the
@@ -35,7 +35,6 @@ _FEWEST_BATCHES = 3
 _WIDEST_INTERVAL = 300.0
 _NUM_DRAWS = 1000
 _LEVEL = 0.9
-_MOST_LISTED = 8
 
 
 class Convergence(Struct, frozen=True, kw_only=True):
@@ -261,7 +260,7 @@ def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
             )
     distinct = np.array(sorted({*batch.tolist()}))
     if len(distinct) < _FEWEST_BATCHES or distinct[-1] < _LEAST_SPREAD * distinct[0]:
-        seen = ", ".join(format_count(each) for each in distinct[:_MOST_LISTED]) or "none"
+        seen = listed(map(format_count, distinct), MOST_LISTED) or "none"
         raise EvidenceError(
             f"samples against batch need {_FEWEST_BATCHES} distinct global batches that span a factor of "
             f"{_LEAST_SPREAD:g}; got {seen}.",

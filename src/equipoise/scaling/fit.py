@@ -29,7 +29,7 @@ from equipoise.scaling.posterior import (
     posterior,
 )
 from equipoise.stats import quantiles
-from equipoise.units import format_count
+from equipoise.units import MOST_LISTED, format_count, listed
 
 # Odds against "the size does not matter" below which there is no answer: very strong evidence in the grades
 # of Jeffreys 1961 (Theory of Probability, appendix B). Of 5,000 series of noise alone, four passed, and of
@@ -42,7 +42,6 @@ _FEWEST_SIZES = 3
 _NUM_DRAWS = 2000
 _EXACT = 1e-12
 _ENOUGH_REPETITIONS = 3
-_MOST_LISTED = 8
 _SILVER = 0.41421356237309503  # sqrt(2) - 1: as even as the golden ratio, and unlike it
 
 
@@ -286,7 +285,7 @@ def _require_sizes(sizes: FloatArray, laws: tuple[Law, ...]) -> None:
         else "a law of time against size"
     )
     raise FitError(
-        f"{what} needs {needed} distinct sizes; got {_listed(sizes)}.",
+        f"{what} needs {needed} distinct sizes; got times at {_listed(sizes)} accelerators.",
         missing=tuple(f"the time at one more size, e.g. {format_count(size)} accelerators" for size in more),
     )
 
@@ -314,6 +313,4 @@ def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> F
 
 
 def _listed(sizes: FloatArray) -> str:
-    """Sizes as a person writes them; of many, the ends."""
-    names = [f"{size:g}" for size in sizes]
-    return "[" + ", ".join(names if len(names) <= _MOST_LISTED else [*names[:3], "...", names[-1]]) + "]"
+    return listed([f"{size:g}" for size in sizes], MOST_LISTED)

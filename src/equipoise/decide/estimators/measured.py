@@ -19,7 +19,7 @@ from equipoise.perfmodel.scale_up import RAGGED_SAMPLES, MeasuredSteps, ScaleUpP
 from equipoise.scaling.laws import Domain
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.workload import Workload
-from equipoise.units import format_count, format_percent
+from equipoise.units import format_count, format_percent, listed
 
 _NUM_DRAWS, _SEED = 64, 1
 _FEWEST_SIZES = 2  # for a curve
@@ -85,7 +85,7 @@ def measured_estimates(
 def _source(run: UserRun, budget: TrainingBudget) -> EvidenceSource:
     return EvidenceSource(
         kind="measured",
-        ref=run.run_ids[0] + (f" and {len(run.run_ids) - 1} more" if run.run_ids[1:] else ""),
+        ref=listed(run.run_ids, 1),
         num_accelerators=run.num_accelerators,
         time_s=_time_s(budget, run.global_batch_samples, run.samples_per_s),
     )

@@ -17,16 +17,16 @@ from equipoise.decide.estimators.model import software_ratios, transfer_record, 
 from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.evidence import ErrorRecord
 from equipoise.decide.explanation.explain import uneven_batch
-from equipoise.decide.ledger import LEDGER, running
+from equipoise.decide.ledger import running
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
 from equipoise.decide.strategies.strategy_search import STAYS, Problem
 from equipoise.decide.strategies.surveys import Survey, on_host
-from equipoise.decide.user_evidence import TraceCheck, named
+from equipoise.decide.user_evidence import TraceCheck
 from equipoise.economics import Rates
 from equipoise.errors import SpecError
-from equipoise.files import user_file
+from equipoise.files import file_names
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
@@ -279,7 +279,7 @@ def trace_words(check: TraceCheck) -> str:
     if trace.exposed_share is not None:
         own.append(f"{_share(trace.exposed_share)} exposed, {_share(trace.idle_share or 0.0)} idle")
     at = "" if trace.num_ranks is None else f" at {format_count(trace.num_ranks)} ranks"
-    parts = [f"Your trace ({named(trace.files)}){at}: {', '.join(own) or 'no step is marked'}"]
+    parts = [f"Your trace ({file_names(trace.files, 1)}){at}: {', '.join(own) or 'no step is marked'}"]
     if check.modelled_step_s is not None and check.modelled_exposed_share is not None:
         parts.append(
             f"; the model: {format_duration(check.modelled_step_s)}, {_share(check.modelled_exposed_share)} "
@@ -416,10 +416,7 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
         else:
             yield _record("steps", subject, replace(model.record, of=model.words))
     yield from _numbers(inputs, assessment, best)
-    path = user_file(*LEDGER)
-    own = None
-    if path.exists():
-        own = running(path, accelerator=assessment.system.accelerator) or running(path)
+    own = running(accelerator=assessment.system.accelerator) or running()
     if own is not None:
         yield _record("ledger", "Your own ledger", own.record)
 
