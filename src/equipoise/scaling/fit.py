@@ -13,6 +13,7 @@ from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from equipoise.errors import DataError, FitError
+from equipoise.intervals import tails
 from equipoise.scaling.laws import CANDIDATES, CONSTANT, Domain, FloatArray, Law
 from equipoise.scaling.posterior import (
     MEASURED_NOISE,
@@ -211,8 +212,8 @@ def predict(
     if of == "run":
         noise = np.concatenate([each.noise for each in fitted.laws])
         log_times += (np.hypot(noise[:, 0], noise[:, 1]) * even_deviates(len(noise), _SILVER))[:, None]
-    tail = (1.0 - level) / 2.0
-    low_s, time_s, high_s = np.exp(quantiles(log_times, (tail, 0.5, 1.0 - tail)))
+    below, above = tails(level)
+    low_s, time_s, high_s = np.exp(quantiles(log_times, (below, 0.5, above)))
     domain = fitted.domain
     return LawPrediction(
         num_accelerators=sizes,

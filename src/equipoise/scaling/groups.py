@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.intervals import Interval
+from equipoise.intervals import LEVEL, Interval
 from equipoise.scaling.metrics import MEASURED
 from equipoise.stats import percentile_interval
 from equipoise.units import format_count, format_duration
@@ -31,7 +31,6 @@ NUM_STARTS = 50
 NUM_RESAMPLES = 100
 _RESAMPLE_STARTS = 5
 _MOST_ROUNDS = 300  # of Lloyd's, which ends by itself after a few
-LEVEL = 0.9
 
 # Above this the groups come back in a resample; Steinley 2004 calls 0.65 moderate and 0.8 good recovery.
 STABLE_RAND_INDEX = 0.8

@@ -36,7 +36,7 @@ from equipoise.decide.select import (
 )
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.strategies.surveys import SURVEYS, Survey, beyond_hosts, on_host
-from equipoise.intervals import DEVIATE, Interval, log_sd, with_log_sd
+from equipoise.intervals import DEVIATE, LEVEL, Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
@@ -227,8 +227,8 @@ def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Itera
         yield Measurement(
             words=(
                 f"{NUM_STEPS} steps on {plural(size, 'accelerator')}{took}: "
-                f"the 90 % range of the time would narrow from {_around(best.time_s)} to about "
-                f"{_around(expected_time_s)}."
+                f"the {format_percent(LEVEL)} range of the time would narrow from {_around(best.time_s)} to "
+                f"about {_around(expected_time_s)}."
             ),
             command=_bench_command(inputs, best, size),
             expected_time_s=expected_time_s,

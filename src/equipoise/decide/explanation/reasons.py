@@ -27,6 +27,7 @@ from equipoise.decide.user_evidence import TraceCheck
 from equipoise.economics import Rates
 from equipoise.errors import SpecError
 from equipoise.files import file_names
+from equipoise.intervals import LEVEL
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
@@ -425,7 +426,9 @@ def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
     """Errors as a record of the answer, with their sentence."""
     p90, coverage = errors.p90_abs_error, errors.coverage
     most = "" if p90 is None else f", 90 % by at most {_whole_share(p90)}"
-    covered = "" if coverage is None else f"; the 90 % interval covered {_whole_share(coverage)}"
+    covered = (
+        "" if coverage is None else f"; the {format_percent(LEVEL)} interval covered {_whole_share(coverage)}"
+    )
     off = f"off by {_whole_share(errors.median_abs_error)} (median){most}{covered}"
     words = f"{subject}: {format_count(errors.num_held_out)} held out ({errors.of}): {off}."
     return ErrorRecord(kind=kind, words=words, **asdict(errors))

@@ -10,7 +10,7 @@ from equipoise.decide.answer import Candidate
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.solve_for import BudgetReach, Reaches, ReachLimit, Within
-from equipoise.intervals import Interval
+from equipoise.intervals import LEVEL, Interval
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -136,8 +136,6 @@ def _untimed(found: Prediction) -> dict[str, list[str]]:
 
 
 def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
-    level = next((each.time_s.level for each in found.candidates if each.time_s is not None), 0.9)
-
     def remark(each: Candidate) -> Cell:
         if each.time_s is None:
             return Cell(text="", badge=Badge(text="no time", tone="quiet"), key="2")
@@ -154,7 +152,7 @@ def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
     columns = (
         numbers("N", "num_accelerators", is_header=True, meaning="number of accelerators"),
         TIME,
-        (replace(ENDS[0], title=f"{format_percent(level)} range", meaning=None), ENDS[1]),
+        (replace(ENDS[0], meaning=None), ENDS[1]),
         *((kept,) if within else ()),
         numbers("Hours", "accelerator_hours", amounts.digits, meaning="accelerator-hours"),
         numbers("USD", "usd", amounts.digits),
@@ -498,7 +496,7 @@ def _reach_table(best: BudgetReach, shown: Sequence[Within]) -> Table:
     columns = (
         numbers("N", "candidate.num_accelerators", is_header=True, meaning="number of accelerators"),
         numbers(capital(_unit(best)), "amount.value", format_si),
-        numbers("90 % range", ends),
+        numbers(f"{format_percent(LEVEL)} range", ends),
         numbers("Time", "candidate.time_s", amounts.duration),
         numbers(amounts.currency(), "candidate.usd", amounts.sums),
         words("Limited by", "limit"),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from equipoise.calibration import EstimatorName
 from equipoise.decide.answer import Alternative, Answer, Candidate, Flip
 from equipoise.decide.evidence import Group
+from equipoise.intervals import LEVEL
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
@@ -280,7 +281,7 @@ def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
 
 TIME: Final = numbers("Time", "time_s.value", amounts.duration)
 ENDS: Final = numbers(
-    "90 % range",
+    f"{format_percent(LEVEL)} range",
     lambda each: each.time_s and Cell(text=amounts.duration_ends(each.time_s), key=each.time_s.high),
     meaning="in the unit of the time",
 )
