@@ -4,7 +4,8 @@ No frames, no files, no random numbers.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from statistics import NormalDist
 from types import ModuleType
@@ -17,6 +18,18 @@ from equipoise.errors import EvidenceError
 from equipoise.intervals import LEVEL, Bar, Input, Interval, Tornado, num_sd, tails
 
 _ROUNDING = 1e-10
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it the library of linear algebra takes one thread: small matrices only wait for several.
+
+    The limit is the process's: of two threads of a program that ask at once, the first to end lifts it.
+    """
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - many importers never compute
+
+    with threadpool_limits(limits=1):
+        yield
 
 
 def percentile_interval(draws: ArrayLike, *, value: float, level: float) -> Interval:

@@ -263,20 +263,18 @@ def backtest(
             "batch and chooses the held-out sizes itself; give one of the two"
         )
     with output.answering():
-        from threadpoolctl import threadpool_limits
-
         from equipoise.calibration.advice_backtest import held_out_advice
         from equipoise.report.measured_json import advice_backtest_fields, backtest_fields
         from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
         from equipoise.runs.embedded import scores
         from equipoise.scaling.backtest import backtest as hold_out
         from equipoise.spec.mlperf import best_per_size
+        from equipoise.stats import one_thread
 
         entries = scores(data=inputs.data, also=inputs.also).entries
         held = sorted({each.campaign for each in entries})
         chosen = _rounds(rounds, held)
-        # The matrices are small: threads would only wait for each other.
-        with progress_line() as line, threadpool_limits(limits=1):
+        with progress_line() as line, one_thread():
             done: list[str] = []
 
             def show(round_: str) -> None:
@@ -345,15 +343,13 @@ def validate(
     """Compare the performance model with measured rows."""
     output = replace(output, full=True)
     with output.answering():
-        from threadpoolctl import threadpool_limits
-
         from equipoise.calibration.validate import basis_of
         from equipoise.calibration.validate import validate as hold_against
         from equipoise.report.measured_json import validation_fields
         from equipoise.report.pages.backtest import validation_page
+        from equipoise.stats import one_thread
 
-        # The matrices are small: threads would only wait for each other.
-        with progress_line() as line, threadpool_limits(limits=1):
+        with progress_line() as line, one_thread():
             found = hold_against(
                 files or (),
                 calibrate_on=calibrate or (),

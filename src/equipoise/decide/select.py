@@ -225,7 +225,7 @@ def is_able(each: Figures, rule: Rule) -> bool:
     return each.is_within_size and rule.queue_s + each.time_s <= rule.deadline_s and in_budget
 
 
-def worth(each: Figures, objective: Objective, value_of_time_usd_per_hour: float = 0.0) -> float:
+def worth(each: Figures, objective: Objective, value_of_time_usd_per_hour: float) -> float:
     """What an objective counts of figures: less is better; infinite where what it counts is not known.
 
     With `balance` money times time, by which systems at their sizes of balance are compared. Of the sizes of

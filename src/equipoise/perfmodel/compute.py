@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 from equipoise.perfmodel.layouts import (
     ALL_LINEAR,
     CODES,
+    FULL_TRAINING,
+    LORA,
+    QLORA,
     QUERY_VALUE,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
@@ -22,8 +25,6 @@ EAGER = CODES["implementation"].index("eager")
 BF16 = CODES["precision"].index("bf16")
 # From here on products run in fewer than 16 bits, and their inputs have to be quantised.
 _FIRST_NARROW = CODES["precision"].index("fp8")
-FULL_TRAINING = CODES["trained"].index("full")
-_LORA, _QLORA = (CODES["trained"].index(name) for name in ("lora", "qlora"))
 # 4 bits and 0.127 bits of scales a frozen weight (Dettmers et al. 2023, double quantisation).
 NF4_BYTES = (4 + 0.127) / 8
 # The way back makes two products for each of the way forward: one for the inputs, one for the weights, which
@@ -216,7 +217,7 @@ def has_further_adapters(grid: StrategyGrid) -> NDArray[np.bool_]:
     Assumes that what adapters take where each kind usually has them (LoRA on attention, QLoRA on all linear
     layers) is in the parameters, which were fitted to such steps.
     """
-    return np.asarray((grid.trained == _LORA) & (grid.adapted_layers == ALL_LINEAR))
+    return np.asarray((grid.trained == LORA) & (grid.adapted_layers == ALL_LINEAR))
 
 
 def _further_adapters_s(load: Load, grid: StrategyGrid, rate: Numbers, s_per_byte: Floats) -> Numbers:
@@ -248,10 +249,10 @@ def _unpacking_s(load: Load, grid: StrategyGrid, memory_s_per_byte: Floats) -> N
 
     Source: Dettmers et al. 2023, equation 5: weights are dequantised before each product, forward and back.
     """
-    if not np.any(grid.trained == _QLORA):
+    if not np.any(grid.trained == QLORA):
         return np.zeros(())
     weights = load.dense_params / grid.tp + load.expert_params / grid.ep
-    moved = (grid.trained == _QLORA) * (NF4_BYTES + value_bytes(grid)) * weights
+    moved = (grid.trained == QLORA) * (NF4_BYTES + value_bytes(grid)) * weights
     return np.asarray(moved * memory_s_per_byte)
 
 
@@ -374,7 +375,7 @@ def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> 
     adapted = frozen * (of_attention * load.num_adapted + (layers == ALL_LINEAR) * load.num_linear_adapted)
     again = (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     more = adapted * (_ADAPTER_KERNELS * (1 + again) + _ADAPTER_BACKWARD_KERNELS)
-    unpacked = (grid.trained == _QLORA) * _UNPACKING_KERNELS * (2 + again)
+    unpacked = (grid.trained == QLORA) * _UNPACKING_KERNELS * (2 + again)
     return np.asarray(more + (unpacked - frozen) * (load.num_adapted + load.num_linear_adapted))
 
 

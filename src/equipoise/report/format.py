@@ -243,8 +243,6 @@ _USUAL_DIGITS, _LIMIT_DIGITS = 3, 6
 _MONEY_DIGITS: Final[ContextVar[int]] = ContextVar("money_digits", default=_USUAL_DIGITS)
 
 
-# Times that differ by less are equal.
-_ROUNDING: Final = 2.0**-30
 _LIMIT_S: Final[ContextVar[float]] = ContextVar("limit_s", default=math.inf)
 
 

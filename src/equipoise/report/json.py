@@ -15,6 +15,7 @@ from equipoise import __version__
 from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.decide.answer import Alternative, Answer, Candidate, Relaxation
 from equipoise.decide.explanation.published_nearby import near_published_pretrainings, near_published_steps
+from equipoise.economics import Bill
 from equipoise.errors import EvidenceError
 from equipoise.intervals import Interval
 from equipoise.report.format import usable, wins_when
@@ -61,6 +62,17 @@ def document(verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         "dataset": embedded.version(),
     }
     return {**head, **fields}
+
+
+def bill_fields(bill: Bill) -> dict[str, float | str | None]:
+    """The bill as documents state it: each amount, and the ends of its interval at LEVEL."""
+    found: dict[str, float | str | None] = {"accelerator_hours": bill.accelerator_hours.value}
+    for name in ("usd", "energy_j", "carbon_kg", "electricity_usd"):
+        amount: Interval | None = getattr(bill, name)
+        found[name] = None if amount is None else amount.value
+        found[f"low_{name}"] = None if amount is None else amount.low
+        found[f"high_{name}"] = None if amount is None else amount.high
+    return found | {"energy_basis": bill.energy_basis}
 
 
 def missing_fields(err: EvidenceError) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def measured_estimates(
     usual = recasts or {}
     slopes = _slopes(runs, cluster, workload)
     found: dict[int, Estimate] = {}
-    used: dict[UserRun, float] = {}
+    used: dict[UserRun, None] = {}  # in the order of sizes
     for size in sorted({*sizes, *(each.num_accelerators for each in runs)}):
         scaled_runs = [
             _at_size(each, size, budget, cluster, workload, slope=slopes.get(_way(each), 0.0))
@@ -60,7 +60,7 @@ def measured_estimates(
         nearest = min(abs(math.log2(size / run.num_accelerators)) for run, _, _ in known)
         near = [each for each in known if abs(math.log2(size / each[0].num_accelerators)) <= nearest]
         run, value, spread = min(near, key=lambda each: each[1])
-        used[run] = value
+        used[run] = None
         found[size] = Estimate(
             estimator="measured",
             name=OF_RUNS,

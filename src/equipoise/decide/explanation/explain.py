@@ -456,10 +456,8 @@ def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[
 
 def _full(best: Candidate) -> Iterator[str]:
     """Where the memory is all but full: what to take if the estimate of it is a little too low."""
-    if best.memory is None or best.memory.available_bytes is None:
-        return
-    share = best.memory.needed_bytes / best.memory.available_bytes
-    if share > _NEARLY_FULL:
+    share = None if best.memory is None else best.memory.share
+    if share is not None and share > _NEARLY_FULL:
         filled = format_percent(round(share, 3))
         yield f"It fills {filled} of the memory, and estimates of it are off by some percent: try it first."
 

@@ -17,7 +17,7 @@ from equipoise.decide.estimators.model import software_ratios, transfer_record, 
 from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.evidence import ErrorRecord
 from equipoise.decide.explanation.explain import uneven_batch
-from equipoise.decide.ledger import running
+from equipoise.decide.ledger import LEDGER, running
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
@@ -26,7 +26,7 @@ from equipoise.decide.strategies.surveys import Survey, on_host
 from equipoise.decide.user_evidence import TraceCheck
 from equipoise.economics import Rates
 from equipoise.errors import SpecError
-from equipoise.files import file_names
+from equipoise.files import file_names, user_file
 from equipoise.intervals import LEVEL
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
@@ -417,7 +417,10 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
         else:
             yield _record("steps", subject, replace(model.record, of=model.words))
     yield from _numbers(inputs, assessment, best)
-    own = running(accelerator=assessment.system.accelerator) or running()
+    path = user_file(*LEDGER)
+    own = None
+    if path.exists():  # most users have none, and read no more modules
+        own = running(path, accelerator=assessment.system.accelerator) or running(path)
     if own is not None:
         yield _record("ledger", "Your own ledger", own.record)
 
