@@ -210,6 +210,11 @@ def test_no_two_files_import_each_other():
     assert not _cycles(_graph())
 
 
+def test_options_that_the_app_loads_by_name_do_not_import_it():
+    assert 'import_module("equipoise.cli.options")' in (SOURCE / "cli" / "app.py").read_text()
+    assert "cli.app" not in _graph()["cli.options"]
+
+
 def test_the_cycle_rule_sees_a_cycle_of_three():
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}
     assert _cycles(graph) == {frozenset("abc")}

@@ -9,11 +9,11 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, NoReturn, Protocol, get_args
+from typing import Annotated, Any, Final, NoReturn, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -66,16 +66,6 @@ _NO_VERB = frozenset({"-h", "--help", "--version"})
 # A word that no name is as long as: a path of a file is shown whole.
 _LONG_WORD: Final = re.compile(r"(\S{1000})\S+")
 _COMPLETING = "_EQUIPOISE_COMPLETE"  # set by a shell that completes a word
-
-
-class HelpFormatter(Protocol):
-    """The part of a help formatter that lists verbs and options."""
-
-    def section(self, name: str, /) -> AbstractContextManager[None]:
-        """A titled block."""
-
-    def write_dl(self, rows: list[tuple[str, str]], /) -> None:
-        """Names and their meanings, in two columns."""
 
 
 class _PlainWords:
@@ -141,7 +131,7 @@ class _GroupedHelp(_PlainWords, TyperGroup):
             raise complaints.unknown("there is no verb", args[0], verbs(), f"verbs: {', '.join(verbs())}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: object, formatter: HelpFormatter) -> None:  # noqa: ARG002 - typer passes it
+    def format_commands(self, ctx: object, formatter: complaints.HelpFormatter) -> None:  # noqa: ARG002 - typer passes it
         """Write one block per group."""
         for title, group in _VERBS.items():
             with formatter.section(title):
