@@ -227,7 +227,7 @@ def published_curve(
     Raises SpecError for names the data do not have, EvidenceError for a group without a result.
     """
     accelerator = str(question.accelerator)
-    workload = _workload(results, str(question.workload), question.catalogue)
+    workload = _workload(results, question)
     of_workload = [each for each in results.best if each.workload == workload]
     group = [each for each in of_workload if each.accelerator == accelerator]
     if own is not None:
@@ -474,7 +474,8 @@ def results_of(scores: Scores) -> Results:
     return Results(best=best_per_size(each for each in scores.entries if is_round(each.campaign)))
 
 
-def _workload(results: Results, name: str, catalogue: Catalogue) -> str:
+def _workload(results: Results, question: CurveQuestion) -> str:
+    name, catalogue = str(question.workload), question.catalogue
     held = results.workloads
     found = workload_in(held, name, catalogue)
     if found in held:
@@ -483,7 +484,7 @@ def _workload(results: Results, name: str, catalogue: Catalogue) -> str:
         raise SpecError(f"workload {name!r} is not in the data, which have {', '.join(sorted(held))}")
     raise EvidenceError(
         f"the data have no scored closed entry of {found}",
-        missing=(f"times to train of {found} on three numbers of accelerators: --from FILE.csv",),
+        missing=(f"times to train of {found} on three numbers of accelerators: {question.times_option}",),
     )
 
 
@@ -502,7 +503,9 @@ def _round(
         raise EvidenceError(
             f"no scored closed entry of {workload} on {accelerator}; it has results on "
             f"{listed(others, MOST_LISTED)}",
-            missing=(f"a time to train {workload} on {accelerator} at one size or more: --from FILE.csv",),
+            missing=(
+                f"a time to train {workload} on {accelerator} at one size or more: {question.times_option}",
+            ),
         )
     if question.round is None:
         return rounds[-1]

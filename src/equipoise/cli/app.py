@@ -28,11 +28,11 @@ _VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "ingest": ("evidence", "Read MLPerf Training results, or runs exported by trackers."),
         "scores": ("evidence", "List entries with score, speedup and efficiency."),
         "report": ("evidence", "Study how training scales in a round."),
-        "export": ("evidence", "Hand a whole table to a notebook or program."),
+        "export": ("evidence", "Export a table as CSV, Parquet, JSON lines, Extra-P or Prometheus."),
     },
     "Understanding": {
         "predict": ("decide", "Predict times and costs at sizes nobody ran."),
-        "backtest": ("evidence", "Predict past results from earlier ones; report how wrong."),
+        "backtest": ("evidence", "Predict past results from earlier ones; report the errors."),
     },
     "Theory": {
         "plan": ("decide", "Find the best parallel strategy, and where returns diminish."),
@@ -40,7 +40,10 @@ _VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Measurement": {
         "topology": ("measurement", "Show how accelerators are joined, and what it means for training."),
-        "collectives": ("measurement", "Fit latency and bandwidth of collectives; say if they are normal."),
+        "collectives": (
+            "measurement",
+            "Fit latency and bandwidth of collectives; report whether they are as expected.",
+        ),
         "trace": (
             "measurement",
             "Split steps of traced ranks into computing, communicating and idling; find stragglers.",
@@ -56,10 +59,10 @@ _VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Orientation": {
         "list": (
             "orientation",
-            "List rounds, workloads, accelerators, prices and other things that there are.",
+            "List rounds, workloads, accelerators, prices and other known names.",
         ),
         "explain": ("orientation", "Explain a word in two sentences with its formula."),
-        "doctor": ("orientation", "Say what works here and what to install for the rest."),
+        "doctor": ("orientation", "Report what works here and what to install for the rest."),
     },
 }
 _NO_VERB = frozenset({"-h", "--help", "--version"})

@@ -185,7 +185,7 @@ def export(
     workload: Workload = None,
     accelerator: Accelerator = None,
 ) -> None:
-    """Hand a whole table to a notebook or program."""
+    """Export a table as CSV, Parquet, JSON lines, Extra-P or Prometheus."""
     with output.answering():
         from equipoise.runs.embedded import tables
         from equipoise.runs.store import RUNS, as_stored
@@ -256,7 +256,7 @@ def backtest(
         bool, typer.Option("--advice", help="Test the advised number of accelerators, not the times.")
     ] = False,
 ) -> None:
-    """Predict past results from earlier ones; report how wrong."""
+    """Predict past results from earlier ones; report the errors."""
     if advice and (given or new_round):
         raise UsageError(
             f"--advice with {'--given' if given else '--new-round'}: a backtest of advice uses no "

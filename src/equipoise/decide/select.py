@@ -174,12 +174,13 @@ def timed_figures(candidates: Iterable[Candidate]) -> list[Figures]:
 def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]) -> str | None:
     """The id of the best by the rule among those that keep every constraint; None where none does.
 
-    Fewer accelerators where two are equally good. With the objective `balance` each system offers its size of
-    balance (the largest feasible one up to it, else the smallest beyond), and of these the one of least money
-    times time is taken that no other system beats in both at any size up to its own; the fastest where no
-    price is known. With `cost` and no price, the fewest accelerator-hours are the least money. Limits are
-    those of the figures, and what is compared has rule.start_s in it. What starting alone would put before a
-    faster one that costs less is not taken: tables show times and money without it.
+    Of two that are equally good, the one of fewer accelerators. With the objective `balance` each system
+    offers its size of balance (the largest feasible one up to it, else the smallest beyond). Of these offers
+    the one of least money times time is taken that no other system beats in both at any size up to its own;
+    the fastest where no price is known. With `cost` and no price, accelerator-hours stand for money.
+    Sizes are compared with rule.start_s added; limits, and tables, are without it. So that no table
+    contradicts the choice, a candidate that another beats in time and money without rule.start_s is not
+    taken.
     """
     within = [each for each in figures if is_able(each, rule)]
     is_priced = any(each.usd is not None for each in within)

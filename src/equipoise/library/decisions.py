@@ -3,7 +3,6 @@
 A question may come from a TOML file; what is given besides comes first.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
@@ -334,8 +333,7 @@ def given_fields(
     for name in fields:
         attribute = ATTRIBUTES.get(name.removesuffix("_"))
         if attribute is None or verb not in FIELDS[attribute].verbs or attribute == "workload":
-            # A word of Python cannot name an argument.
-            raise TypeError(f"{verb}(): {re.sub(r' from(?=[,?])', ' from_', unknown(name, verb))}")
+            raise TypeError(f"{verb}(): {unknown(name, verb, is_python=True)}")
     named = str(workload) if isinstance(workload, Path) else workload
     return {"workload": named, **{name: _plain(value) for name, value in fields.items()}}
 

@@ -527,12 +527,12 @@ def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) 
     batches = sorted({each.global_batch_samples for each in inputs.runs_on(best.accelerator)})
     if batches and best.global_batch_samples not in {None, *batches}:
         how = (
-            "the model carries them to it"
+            "the model converts their times to this batch"
             if assessment.run_fit is not None
-            else "only the range has what it changes"
+            else "the effect of the other batch is included in the range only"
         )
         ran = ", ".join(format_count(each) for each in batches)
-        yield f"your runs are of batch {ran}: {how}"
+        yield f"your runs used batch {ran}; {how}"
 
 
 # Of the time, what another precision takes at most for it to be named.
@@ -567,7 +567,7 @@ def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
 
 
 def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:
-    """Where the pipeline's schedule is one that the software whose times are taken does not run: who does."""
+    """Which software runs the pipeline's schedule, where the one whose times are taken does not."""
     if known.software is None or chosen.schedule in known.software.options["schedule"]:
         return
     name = known.software.name

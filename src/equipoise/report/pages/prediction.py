@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
-from equipoise.decide.answer import Candidate
+from equipoise.decide.answer import Candidate, TimeValue
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.solve_for import BudgetReach, Reaches, ReachLimit, Within
@@ -186,11 +186,14 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
 def _values(found: Prediction) -> Iterator[Block]:
     """Which size costs least at which value of an hour."""
     if len(found.time_values) > 1:
-        sizes = [
-            f"{count(int(each.candidate.split('/')[1]))} from {hour_usd(each)} USD per hour"
-            for each in found.time_values
-        ]
+        sizes = [f"{_size(found, each)} from {hour_usd(each)} USD per hour" for each in found.time_values]
         yield note(f"Size with the least money and time together, by the value of an hour: {listed(sizes)}.")
+
+
+def _size(found: Prediction, least: TimeValue) -> str:
+    """Its number of accelerators; the answer behind a prediction knows more sizes than are shown."""
+    known = found.candidates if found.answer is None else found.answer.candidates
+    return next(count(each.num_accelerators) for each in known if each.id == least.candidate)
 
 
 def _hour_asked(found: Prediction) -> Iterator[Labelled]:
@@ -199,7 +202,7 @@ def _hour_asked(found: Prediction) -> Iterator[Labelled]:
     best = [each for each in found.time_values if asked is not None and each.from_usd_per_hour <= asked]
     if asked is None or not best:
         return
-    size = count(int(best[-1].candidate.split("/")[1]))
+    size = _size(found, best[-1])
     yield "An hour", f"worth {amounts.money(asked)}: {size} cost least, money and time together."
 
 
