@@ -408,7 +408,7 @@ def bill(
     modelled as accelerators times rated power times the system's factor times time. Either is multiplied by
     the PUE where the user gave one. At a price of 0 money is the electricity, where its price is given.
     Assumes the accelerators are paid for the whole time, and draw the same power at every size; that time,
-    price, power and overhead are off independently (`uncertainty.product`); that a grid's yearly
+    price, power and overhead are off independently (`intervals.product`); that a grid's yearly
     average is exact, and counts the machines alone unless the overhead of a building is given.
     Source: definition; the factor is measured (docs/experiments/0003-system-power.md).
     """

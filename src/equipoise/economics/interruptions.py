@@ -240,7 +240,7 @@ def interrupted(
     three interruptions on. The interval has in it how many interruptions there happen to be. Inputs
     are moved alone: the upper end is too low where they make each other worse (for 512 spot accelerators
     2.2 times the work, where Monte Carlo over all inputs gives 2.6: tests/economics).
-    Source: Daly 2006, equations 20 and 37; waves: `failures.wave_hits_per_hour`; Poisson counts.
+    Source: Daly 2006, equations 20 and 37; waves: `wave_hits_per_hour`; Poisson counts.
     """
     known = rates or hazards()
     job = _Job(

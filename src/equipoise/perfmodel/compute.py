@@ -72,7 +72,10 @@ class LayerTime(Struct, frozen=True, kw_only=True):
 
 
 def tokens_per_rank(load: Load, grid: StrategyGrid) -> Numbers:
-    """Tokens of a micro-batch that one rank of the context axis holds."""
+    """Tokens of a micro-batch that one rank of the context axis holds.
+
+    Assumes that the context axis shares out every sequence evenly. Source: the definition of the axis.
+    """
     return np.asarray(grid.microbatch_samples * (load.sequence / grid.cp))
 
 
@@ -98,6 +101,10 @@ def product_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Pa
 def wide_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """FLOP/s of large products outside the low-precision layers: attention, logits; bf16 where layers run
     below it.
+
+    Assumes that they reach the share of the peak that products of layers reach in that precision.
+    Source: Transformer Engine runs linear layers in FP8; attention, unless asked for, and logits stay in 16
+    bits.
     """
     rates = _reached_flop_per_s(machine, parameters)
     wide = tuple(
@@ -406,7 +413,11 @@ def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Pa
 
 
 def soft_maximum(busy_s: Numbers, host_s: Numbers) -> Numbers:
-    """(busy^2 + host^2)^(1/2): device and host run side by side; neither quite hides when they are equal."""
+    """(busy^2 + host^2)^(1/2), in seconds: device and host run side by side.
+
+    Assumes that neither quite hides when they are equal, by the norm of power two; no less than either, and
+    no more than their sum. Source: a smooth maximum, an assumption of this model.
+    """
     return np.asarray(np.sqrt(busy_s * busy_s + host_s * host_s))
 
 

@@ -507,6 +507,8 @@ def least_step_s(load: Load, grid: StrategyGrid, layer_s: Numbers, parameters: P
     bubble.
 
     layer_s: at most `LayerSeconds.total`. A stage that is fullest holds the mean of layers, rounded up.
+    Assumes nothing of what else a step takes but that it is no less than zero.
+    Source: the sum of positive parts is at least each of them.
     """
     stage_s = np.ceil(load.layers / grid.pp) * layer_s
     certain_s = _UNROUNDED * (grid.num_microbatches * stage_s + pp_bubble_s(grid, stage_s))

@@ -419,7 +419,11 @@ def _gathered_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers
 
 
 def sent_bytes(load: Load, grid: StrategyGrid) -> Numbers:
-    """Bytes of what a pipeline stage receives and sends, and lost again within a step."""
+    """Bytes of what a pipeline stage receives and sends, which are freed within the step.
+
+    Assumes one micro-batch of each at a time. Source: the activations at the boundary of two stages
+    (Narayanan et al. 2021).
+    """
     return np.asarray(np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0))
 
 

@@ -172,6 +172,9 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
 
         question: its size does not matter. sizes: (n_sizes,), within 1 to 2**20 accelerators.
         Smooth: without what differs from size to size without pattern, or from entry to entry.
+        Assumes that logarithms of times are jointly normal, and that the first components of their
+        covariance hold all that matters.
+        Source: the Karhunen-Loeve expansion of a Gaussian process (Rasmussen and Williams 2006).
         """
         wanted = replace(_sizes([question], given_batch=self.given_batch), sizes=2.0**_GRID_LOG2)
         self._past(own, wanted.workload)
