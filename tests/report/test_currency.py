@@ -42,9 +42,9 @@ def test_every_amount_is_in_the_users_currency(answers, full):
     assert len(plain) >= 3
     assert {unit for _, unit in plain} == {"USD"}
     in_dollars = [value for value, unit in own if unit == "USD"]
-    # The line of money names both; sources of prices are quoted as they are.
-    assert 1 <= len(in_dollars) <= (3 if full else 1)
-    assert sum(unit == "XYZ" for _, unit in own) >= len(plain) - 2
+    # The line of money names both.
+    assert len(in_dollars) == 1
+    assert sum(unit == "XYZ" for _, unit in own) >= len(plain)
 
 
 def test_offers_lie_around_the_price_that_is_taken(answers):
