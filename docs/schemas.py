@@ -166,11 +166,18 @@ def _answer(definitions: _Definitions) -> Schema:
     return {**found, **_shared(definitions)}
 
 
+_CURRENCY: Final[Schema] = {
+    "anyOf": [
+        _object({"name": _TEXT, "per_usd": _NUMBER, "date": {"type": ["string", "null"]}}),
+        _PLAIN[types.NoneType],
+    ]
+}
+
+
 def _shared(definitions: _Definitions) -> Schema:
     """What the documents of an answer and of a prediction have in common."""
-    own = _object({"name": _TEXT, "per_usd": _NUMBER, "date": {"type": ["string", "null"]}})
     return {
-        "currency": {"anyOf": [own, _PLAIN[types.NoneType]]},
+        "currency": _CURRENCY,
         "published_steps": {"type": "array", "items": definitions.of(NearStep)},
         "published_pretrainings": {"type": "array", "items": definitions.of(NearPretraining)},
     }
@@ -189,7 +196,7 @@ def _reach(definitions: _Definitions) -> Schema:
     reach = definitions.found["BudgetReach"]
     del reach["properties"]["question"]
     reach["required"].remove("question")
-    return {**reaches, "question": _question(definitions)}
+    return {**reaches, "question": _question(definitions), "currency": _CURRENCY}
 
 
 def _allocation(definitions: _Definitions) -> Schema:

@@ -159,6 +159,40 @@ def test_the_page_on_architecture_has_every_part_in_its_tier():
     assert [set(tier) for tier in tiers] == [set(tier) for tier in TIERS]
 
 
+# What docstrings name that is not of the package: other libraries, and files of data.
+ELSEWHERE = {"aten", "lzma", "plotly", "string", "tomllib", "torch"}
+DATA = {"json", "log"}
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def _stale_names(tree: ast.Module) -> list[str]:
+    """Names of modules in docstrings, as `metrics.curves`, that are not there."""
+    own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    stale = []
+    for dotted in re.findall(r"`([a-z_]+(?:\.[A-Za-z_]\w*)+)(?:\(\))?`", "\n".join(_docstrings(tree))):
+        *_, first, second = parts = dotted.split(".")
+        named = [each for each in MODULES if first in {each.stem, each.parent.name}]
+        is_there = any(re.search(rf"\b{second}\b", f"{each.stem} {each.read_text()}") for each in named)
+        if not (is_there or {*parts} & (ELSEWHERE | own) or second in {"py", *DATA}):
+            stale.append(dotted)
+    return stale
+
+
+def test_what_docstrings_name_is_there():
+    stale = {str(module.relative_to(SOURCE)): _stale_names(_tree(module)) for module in MODULES}
+    assert {where: names for where, names in stale.items() if names} == {}
+
+
+def test_the_rule_of_docstrings_sees_what_is_gone():
+    tree = ast.parse('"""As `metrics.curves` of metrics.py, `gone.curves` and `metrics.gone_name`."""')
+    assert _stale_names(tree) == ["gone.curves", "metrics.gone_name"]
+
+
 def test_the_import_rule_sees_an_upward_import(tmp_path, monkeypatch):
     fake = tmp_path / "scaling" / "law.py"
     fake.parent.mkdir()
@@ -208,6 +242,11 @@ def _cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
 
 def test_no_two_files_import_each_other():
     assert not _cycles(_graph())
+
+
+def test_options_that_the_app_loads_by_name_do_not_import_it():
+    assert 'import_module("equipoise.cli.options")' in (SOURCE / "cli" / "app.py").read_text()
+    assert "cli.app" not in _graph()["cli.options"]
 
 
 def test_the_cycle_rule_sees_a_cycle_of_three():

@@ -7,6 +7,8 @@ import polars as pl
 import pytest
 from command_line import in_process
 
+from equipoise.cli.evidence import _rounds
+
 H200 = ("--workload", "llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
 # T = 10 s + 1000 s / N, in minutes.
 AMDAHL = "num_accelerators,time_to_train_min\n" + "".join(
@@ -266,6 +268,10 @@ def test_backtest_of_an_unknown_round_names_those_there_are():
     ended = in_process("backtest", "--rounds", "v9.9")
     assert ended.returncode == 2
     assert "v4.1" in ended.stderr
+
+
+def test_rounds_are_named_as_the_data_have_them():
+    assert _rounds("Internal, 4.1,V3.0", ["Internal", "v3.0", "v4.1"]) == ["Internal", "v4.1", "v3.0"]
 
 
 def test_backtest_without_a_group_to_hold_out_is_too_little_evidence(tmp_path):

@@ -13,7 +13,7 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import BytesIO
@@ -22,7 +22,7 @@ from typing import IO, Any, Final, TypeVar
 from zlib import crc32
 
 from equipoise.errors import DataError, UsageError
-from equipoise.units import GIB
+from equipoise.units import GIB, listed
 
 # What is written aside, until it is whole and gets its name; a killed process leaves it.
 UNFINISHED: Final = ".equipoise-*.part"
@@ -267,6 +267,11 @@ def _new_mode() -> int:
     umask = os.umask(0)
     os.umask(umask)
     return 0o666 & ~umask
+
+
+def file_names(files: Iterable[str], most: int) -> str:
+    """The names of files without their folders, as a sentence lists them; of many, the first."""
+    return listed((each.rpartition("/")[2] for each in files), most)
 
 
 def user_file(name: str, variable: str) -> Path:

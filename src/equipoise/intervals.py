@@ -67,6 +67,16 @@ def num_sd(level: float = LEVEL) -> float:
     return NormalDist().inv_cdf((1.0 + level) / 2.0)
 
 
+def tails(level: float = LEVEL) -> tuple[float, float]:
+    """The shares of a distribution below the low and below the high end of an interval.
+
+    >>> tuple(round(each, 9) for each in tails(0.9))
+    (0.05, 0.95)
+    """
+    below = (1.0 - level) / 2.0
+    return below, 1.0 - below
+
+
 def exact(value: float, *, level: float = LEVEL) -> Interval:
     """The interval of an amount that is known."""
     return Interval(value=value, low=value, high=value, level=level)

@@ -4,7 +4,8 @@ No frames, no files, no random numbers.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from statistics import NormalDist
 from types import ModuleType
@@ -14,13 +15,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.errors import EvidenceError
-from equipoise.intervals import LEVEL, Bar, Input, Interval, Tornado, num_sd
+from equipoise.intervals import LEVEL, Bar, Input, Interval, Tornado, num_sd, tails
 
 _ROUNDING = 1e-10
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it the library of linear algebra takes one thread: small matrices only wait for several.
+
+    The limit is the process's: of two threads of a program that ask at once, the first to end lifts it.
+    """
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - many importers never compute
+
+    with threadpool_limits(limits=1):
+        yield
+
+
 def percentile_interval(draws: ArrayLike, *, value: float, level: float) -> Interval:
-    """The interval between the two quantiles of `draws` that leave (1 - level) / 2 on each side.
+    """The interval between the two quantiles of `draws` that leave half of 1 - level on each side.
 
     draws: (n_draws,) values of a statistic over resamples. value: the statistic itself, carried along.
     Assumes the draws are exchangeable with the statistic; few resampled items make it too narrow.
@@ -30,8 +43,7 @@ def percentile_interval(draws: ArrayLike, *, value: float, level: float) -> Inte
     >>> round(interval.low, 3), round(interval.high, 3)
     (5.0, 95.0)
     """
-    tail = (1.0 - level) / 2.0
-    low, high = quantiles(draws, (tail, 1.0 - tail))
+    low, high = quantiles(draws, tails(level))
     return Interval(value=value, low=float(low), high=float(high), level=level)
 
 
@@ -125,7 +137,7 @@ def median_interval(values: ArrayLike, *, level: float) -> Interval:
     (3.5, 1.0, 6.0)
     """
     ordered = np.sort(np.asarray(values, dtype=float))
-    tail = (1.0 - level) / 2.0
+    tail, _ = tails(level)
     # How many values may be left out on each side: P(at most so many draws fall below the median) <= tail.
     places = np.arange(len(ordered))
     allowed = int(np.sum(_special().bdtr(places, len(ordered), 0.5) <= tail + _ROUNDING))
@@ -239,12 +251,12 @@ def proportion_interval(num_hits: int, num_trials: int, *, level: float) -> Inte
     >>> interval.low, round(interval.high, 4)
     (0.0, 0.3085)
     """
-    tail = (1.0 - level) / 2.0
+    below, above = tails(level)
     missed = num_trials - num_hits
     return Interval(
         value=num_hits / num_trials,
-        low=float(_special().betaincinv(num_hits, missed + 1, tail)) if num_hits else 0.0,
-        high=float(_special().betaincinv(num_hits + 1, missed, 1.0 - tail)) if missed else 1.0,
+        low=float(_special().betaincinv(num_hits, missed + 1, below)) if num_hits else 0.0,
+        high=float(_special().betaincinv(num_hits + 1, missed, above)) if missed else 1.0,
         level=level,
     )
 
@@ -275,8 +287,7 @@ def propagated(evaluate: Evaluate, inputs: Sequence[Input]) -> Interval:
     level = inputs[0].interval.level if inputs else LEVEL
     value = float(evaluate({each.name: np.array([each.interval.value]) for each in inputs})[0])
     results = np.sort(drawn(evaluate, inputs))
-    tail = (1.0 - level) / 2.0
-    low, high = (float(results[round(share * (len(results) - 1))]) for share in (tail, 1.0 - tail))
+    low, high = (float(results[round(share * (len(results) - 1))]) for share in tails(level))
     return Interval(value=value, low=min(low, value), high=max(high, value), level=level)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import ROUND_CEILING, Context
 from typing import Any
 
@@ -244,6 +245,22 @@ def plural(number: int, singular: str, many: str | None = None) -> str:
     ('1 entry', '3 systems')
     """
     return f"{number:,} {singular if number == 1 else many or singular + 's'}"
+
+
+MOST_LISTED = 8  # names in a message: of more, it says how many
+
+
+def listed(names: Iterable[str], most: int | None = None) -> str:
+    """Names as a sentence lists them; of more than `most`, the first, and how many more there are.
+
+    >>> listed(["a", "b", "c"]), listed(["a", "b", "c", "d"], 2), listed("abc", 1), listed([])
+    ('a, b and c', 'a, b and 2 more', 'a and 2 more', '')
+    """
+    every = [*names]
+    shown = every[:most]
+    if len(shown) < len(every):
+        shown.append(f"{len(every) - len(shown):,} more")
+    return " and ".join(filter(None, (", ".join(shown[:-1]), "".join(shown[-1:]))))
 
 
 def format_percent(fraction: float) -> str:

@@ -617,7 +617,7 @@ def test_columns_may_be_missing_or_too_many(tmp_path):
     assert row.seconds == 2.0
     assert row.cells["colour"] == "blue"
     path.write_text("hardware,n_gpus,time\nDGX A100,8,2\n")
-    with pytest.raises(DataError, match=r"measured, unit; .*'hardware', 'n_gpus', 'time'"):
+    with pytest.raises(DataError, match=r"measured, unit; .*'hardware', 'n_gpus' and 'time'"):
         read_rows([path])
 
 

@@ -5,6 +5,9 @@ import json
 import pytest
 from command_line import in_process
 
+import equipoise
+from equipoise.errors import EquipoiseError
+
 MARKING = """
 from pathlib import Path
 
@@ -16,6 +19,7 @@ def model():
 """
 FILES = {
     "advise": 'workload = "mine:model"\naccelerator = "h100"\ntokens = 1e9\n',
+    "predict": 'workload = "mine:model"\naccelerator = "h100"\n',
     "plan": 'workload = "mine:model"\naccelerator = "h100"\ntokens = 1e9\n',
     "allocate": '[[job]]\nworkload = "mine:model"\nsamples = 1e6\n',
 }
@@ -25,6 +29,19 @@ FILES = {
 def folder(tmp_path):
     (tmp_path / "mine.py").write_text(MARKING)
     return tmp_path
+
+
+@pytest.mark.parametrize("verb", [equipoise.advise, equipoise.plan, equipoise.predict])
+def test_a_file_runs_code_in_python_only_where_it_is_allowed(verb, folder, monkeypatch):
+    monkeypatch.delitem(__import__("sys").modules, "mine", raising=False)
+    monkeypatch.chdir(folder)
+    (folder / "job.toml").write_text(FILES[verb.__name__])
+    with pytest.raises(EquipoiseError, match=r"allow_code=True"):
+        verb(folder / "job.toml")
+    assert not (folder / "ran").exists()
+    with pytest.raises(EquipoiseError, match="called"):
+        verb(folder / "job.toml", allow_code=True)
+    assert (folder / "ran").exists()
 
 
 @pytest.mark.parametrize("verb", FILES)

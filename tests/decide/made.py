@@ -105,10 +105,10 @@ def selection(rows, limits=None, objective="time", *, value_of_time=None, start_
 
 
 def alternatives_to_first(rows):
-    """The alternatives to the first of some rows of one system without limits: how many, and when each wins."""
+    """The alternatives to the first of some rows of one system without limits, by number."""
     made = [_candidate(each, {}) for each in rows]
     found = alternatives(made, made[0], Rule(objective="balance"), (), ())
-    return {each.candidate.num_accelerators: each.wins_when for each in found}
+    return {each.candidate.num_accelerators: each for each in found}
 
 
 def exact(value):

@@ -1,7 +1,6 @@
 """Laws of the real core: more freedom changes no other candidate, and a flip is where the answer changes."""
 
 import math
-import re
 
 import pytest
 from asking import (
@@ -24,6 +23,7 @@ from asking import (
 from equipoise.decide.answer import Candidate
 from equipoise.decide.evidence import CHECK
 from equipoise.intervals import Interval
+from equipoise.report.format import wins_when
 from equipoise.report.json import answer_fields
 from equipoise.spec.mlperf import Scores
 from equipoise.units import HOUR_S
@@ -288,8 +288,7 @@ def test_a_flip_is_where_the_choice_changes_and_not_before(question):
 def test_every_price_that_is_said_to_win_does_where_it_is_asked_again():
     question = {**PRETRAINING, "accelerator": [H100, B200], "deadline": "7d"}
     found = ask(question)
-    name = re.compile(r"price falls below ([0-9.]+)")
-    (said,) = [float(price[1]) for each in found.alternatives if (price := name.search(each.wins_when))]
+    (said,) = [each.high for each in found.alternatives if each.case == "price"]
     (flip,) = [each for each in found.flips if each.quantity == f"price of {H100}"]
     assert said == pytest.approx(flip.flips_at, rel=0.005)
     best = found.recommended.id
@@ -337,7 +336,7 @@ def test_alternatives_win_where_they_are_said_to(question):
     assert len(found.alternatives) <= 4
     for each in found.alternatives:
         assert each.candidate.id != found.recommended.id
-        assert each.wins_when
+        assert wins_when(each)
 
 
 @pytest.mark.parametrize(

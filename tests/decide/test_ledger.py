@@ -93,6 +93,17 @@ def test_the_running_error_by_hand(path):
     assert found.bias == pytest.approx(1.0)
 
 
+def test_errors_name_the_workloads_and_accelerators_that_they_are_of(path):
+    chips = ("h100-sxm5-80gb", "a100-sxm4-80gb")
+    ids = add_predictions(path, [prediction(accelerator=each) for each in chips])
+    for id_ in ids:
+        add_measured(path, [(id_, MeasuredResult(quantity="time_to_train_s", value=100.0))])
+    of_all, of_one = running(path).record.of, running(path, accelerator=chips[0]).record.of
+    assert all(each in of_all for each in ("bert", *chips))
+    assert "bert" in of_one
+    assert chips[1] not in of_one
+
+
 def test_rates_are_compared_as_times(path):
     # 1000 samples per second predicted, 800 measured: the predicted time was 20 % too short.
     (id_,) = add_predictions(

@@ -71,6 +71,11 @@ def others(workload, asked):
     ]
 
 
+def _bounds(nodes, rivals, *, has_results=False):
+    """The bounds of a chip of which nothing is modelled."""
+    return order_bounds(nodes, rivals, has_results=has_results, modelled_s={})
+
+
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_pair_of_comparable_chips_keeps_the_order_at_every_published_size(workload):
     number = 0
@@ -79,7 +84,7 @@ def test_every_pair_of_comparable_chips_keeps_the_order_at_every_published_size(
             nodes = node(chip.slug)
         except SpecError:  # nobody states its node
             continue
-        bounds = order_bounds(nodes, others(workload, chip.slug))
+        bounds = _bounds(nodes, others(workload, chip.slug))
         for slug, sizes in best_s(workload).items():
             for size, time_s in sizes.items():
                 if slug == chip.slug or not is_no_worse(chip.slug, slug, size):
@@ -99,7 +104,7 @@ def test_no_chip_is_estimated_faster_than_a_better_one_was_published_with(worklo
     lesser = ("a100-pcie-40gb", "h100-pcie-80gb", "v100-sxm2-16gb")
     number = 0
     for chip, (slug, sizes) in product(lesser, best_s(workload).items()):
-        bounds = order_bounds(node(chip), others(workload, chip))
+        bounds = _bounds(node(chip), others(workload, chip))
         for size, time_s in sizes.items():
             if slug == chip or not is_no_worse(slug, chip, size):
                 continue
@@ -155,11 +160,11 @@ def made(time_s, grade):
 
 def test_what_is_carried_bounds_from_above_alone():
     lesser, better = node("a100-sxm4-80gb"), node("h100-sxm5-80gb")
-    (upper,) = order_bounds(better, [(lesser, made(100.0, "carried"))])[8]
+    (upper,) = _bounds(better, [(lesser, made(100.0, "carried"))])[8]
     assert (upper.kind, upper.time_s) == ("at_most", pytest.approx(100.0))
-    assert order_bounds(lesser, [(better, made(100.0, "carried"))]) == {}
-    assert order_bounds(lesser, [(better, made(100.0, "published"))], has_results=True) == {}
-    (lower,) = order_bounds(lesser, [(better, made(100.0, "published"))])[8]
+    assert _bounds(lesser, [(better, made(100.0, "carried"))]) == {}
+    assert _bounds(lesser, [(better, made(100.0, "published"))], has_results=True) == {}
+    (lower,) = _bounds(lesser, [(better, made(100.0, "published"))])[8]
     assert (lower.kind, lower.time_s) == ("at_least", pytest.approx(100.0))
 
 

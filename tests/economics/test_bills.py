@@ -9,6 +9,7 @@ import pytest
 from equipoise import economics
 from equipoise.errors import SpecError
 from equipoise.intervals import Interval
+from equipoise.report.json import bill_fields
 from equipoise.spec.hardware import accelerator
 
 SOURCE = Path(economics.__file__).parent
@@ -90,7 +91,7 @@ def test_what_is_not_known_is_none_and_not_zero():
     assert rates.price is None
     assert bill.usd is None
     assert bill.accelerator_hours.value == pytest.approx(4.0)
-    assert economics.bill_fields(bill)["low_usd"] is None
+    assert bill_fields(bill)["low_usd"] is None
 
 
 def test_no_time_costs_nothing():
@@ -110,7 +111,7 @@ def test_a_higher_price_never_costs_less():
 
 def test_the_document_has_both_ends_of_every_amount():
     rates = economics.rates(accelerator("h100-sxm5-80gb"))
-    fields = economics.bill_fields(economics.bill(8, 1800, rates))
+    fields = bill_fields(economics.bill(8, 1800, rates))
     for name in ("usd", "energy_j", "carbon_kg"):
         assert fields[f"low_{name}"] < fields[name] < fields[f"high_{name}"]
     assert fields["electricity_usd"] is None

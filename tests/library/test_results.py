@@ -15,13 +15,14 @@ from command_line import equipoise as command
 
 import equipoise
 from equipoise.decide.answer import Answer
-from equipoise.decide.question.query import FIELDS, fields_of
+from equipoise.decide.question.query import FIELDS, fields_of, query
 from equipoise.decide.solve_for import Reaches
-from equipoise.errors import EvidenceError, UsageError
+from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.library import arguments
 from equipoise.library.decisions import CANDIDATE_COLUMNS, result_of
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.format import duration
+from equipoise.spec.catalogue import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -193,6 +194,17 @@ def test_what_a_budget_is_enough_for_is_another_record():
         found.record.best.training_budget.value, rel=1e-5
     )
     assert found.frame().height == 1
+
+
+@pytest.mark.parametrize("verb", ["advise", "predict"])
+def test_a_result_is_of_the_catalogue_that_is_given(verb, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[accelerator.h100-sxm5-80gb]\naliases = ['ours']\n")
+    asked = query({"workload": "llama2_70b_lora", "accelerator": "ours", "accelerators": "8"})
+    with pytest.raises(SpecError, match="ours"):
+        result_of(verb, asked)
+    found = result_of(verb, asked, known=catalogue([path])).record
+    assert {each.accelerator for each in found.candidates} == {"h100-sxm5-80gb"}
 
 
 def test_jobs_are_a_file_or_mappings(tmp_path):

@@ -253,8 +253,8 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
             ),
         ),
         alternatives=(
-            Alternative(candidate=other[1], wins_when="if its price falls below 4 USD"),
-            Alternative(candidate=own[3], wins_when="where an hour is worth more than 330 USD"),
+            Alternative(candidate=other[1], case="price", high=4.0),
+            Alternative(candidate=own[3], case="hour", low=330.0),
         ),
         rejected=(Infeasibility(reason="memory_bytes", needed=90e9, available=80e9, count=40),),
         reasons=(Reason(words=f"Because {HOSTILE}.", sources=(), formula="w = 1"),),

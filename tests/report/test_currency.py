@@ -42,9 +42,18 @@ def test_every_amount_is_in_the_users_currency(answers, full):
     assert len(plain) >= 3
     assert {unit for _, unit in plain} == {"USD"}
     in_dollars = [value for value, unit in own if unit == "USD"]
-    # The line of money names both; sources of prices are quoted as they are.
-    assert 1 <= len(in_dollars) <= (3 if full else 1)
-    assert sum(unit == "XYZ" for _, unit in own) >= len(plain) - 2
+    # The line of money names both.
+    assert len(in_dollars) == 1
+    assert sum(unit == "XYZ" for _, unit in own) >= len(plain)
+
+
+def test_offers_lie_around_the_price_that_is_taken(answers):
+    text = " ".join(page_text(ANSWER, answers["XYZ=4@2026-11-20"], full=True).split())
+    found = re.search(r"([\d.]+) XYZ per accelerator-hour \(offers from ([\d.]+) to ([\d.]+)\)", text)
+    price = answers[None].recommended.price
+    assert price.low < price.usd_per_accelerator_hour < price.high
+    shown = [4 * price.usd_per_accelerator_hour, 4 * price.low, 4 * price.high]
+    assert [float(each) for each in found.groups()] == pytest.approx(shown, abs=0.005)
 
 
 def test_the_headline_is_the_dollars_times_the_rate(answers):

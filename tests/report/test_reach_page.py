@@ -1,12 +1,14 @@
 """The page of `--ask tokens` and `--ask model`: its figures are those of the record, and it fits a terminal."""
 
+import re
+
 import pytest
 from rich.console import Console
 
 from equipoise.decide.question.query import query
 from equipoise.decide.solve_for import solve_for
 from equipoise.report.html import render as html
-from equipoise.report.json import fields_of
+from equipoise.report.json import fields_of, reach_fields
 from equipoise.report.pages.prediction import REACH
 from equipoise.report.terminal import render
 from equipoise.units import format_si
@@ -58,6 +60,19 @@ def test_money_is_in_the_currency_of_the_question():
         assert "4,600" in text
         assert "EUR" in text
         assert "USD" not in text
+
+
+def test_the_range_of_money_is_in_the_currency_of_its_value():
+    asked = {"workload": "llama2_7b", "ask": "tokens", "budget": "1000 EUR", "currency": "EUR=0.5"}
+    found = solve_for(query(asked | {"accelerator": "h100", "max_accelerators": 8}), scores=None)
+    console = Console(width=80, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(REACH, found, console)
+    assert reach_fields(found)["currency"] == {"name": "EUR", "per_usd": 0.5, "date": None}
+    (line,) = [each for each in capture.get().splitlines() if each.startswith("Money ")]
+    value, low, high = (float(each.replace(",", "")) for each in re.findall(r"\d[\d,.]*", line))
+    usd = found.best.recommended.usd
+    assert (value, low, high) == pytest.approx((0.5 * usd.value, 0.5 * usd.low, 0.5 * usd.high), rel=0.005)
 
 
 def test_a_mixture_states_the_width_of_its_experts_and_tokens_of_active_parameters():

@@ -111,7 +111,7 @@ SERIES = "workload,accelerator,num_accelerators,time_to_train_s\nbert,h100-sxm5-
 
 
 def test_of_several_workloads_one_must_be_chosen(read):
-    with pytest.raises(DataError, match=r"column workload .*'bert', 'resnet50'; .*--workload"):
+    with pytest.raises(DataError, match=r"column workload .*'bert' and 'resnet50'; .*--workload"):
         read(SERIES)
     assert read(SERIES, workload="resnet50").time_s.tolist() == [20.0]
     assert read(SERIES, workload="ResNet").time_s.tolist() == [20.0]  # an alias of the catalogue
@@ -146,7 +146,7 @@ def test_plain_data_parallelism_is_not_pooled_with_other_ways(read):
 
 def test_batches_at_one_size_are_not_pooled(read):
     lines = "num_gpus,samples_per_s,global_batch_size\n1,400,32\n1,500,64\n2,700,32\n2,1000,64\n4,2000,64\n"
-    with pytest.raises(DataError, match=r"'32', '64'.*--global-batch"):
+    with pytest.raises(DataError, match=r"'32' and '64'.*--global-batch"):
         read(lines)
     assert read(lines, global_batch_samples=64).num_accelerators.tolist() == [1, 2, 4]
     with pytest.raises(DataError, match="128"):
@@ -190,7 +190,7 @@ def test_rows_of_another_batch_than_the_one_asked_about_are_not_used(read):
 
 
 def test_a_size_is_a_number_however_it_is_written(read):
-    with pytest.raises(DataError, match=r"'32', '64'.*--global-batch"):
+    with pytest.raises(DataError, match=r"'32' and '64'.*--global-batch"):
         read("gpus,samples_per_s,global_batch_size\n8,400,32\n8.0,500,64\n")
 
 
@@ -238,7 +238,7 @@ def test_two_spellings_of_one_accelerator_are_one(read):
         ("", "empty"),
         ("\n\n", "empty"),
         ("num_accelerators,time_to_train_s\n", "no row"),
-        ("chips,time_to_train_s\n8,1\n", "no column num_accelerators; found 'chips', 'time_to_train_s'"),
+        ("chips,time_to_train_s\n8,1\n", "no column num_accelerators; found 'chips' and 'time_to_train_s'"),
         ("num_accelerators,speed\n8,1\n", "expected time_to_train_s, step_s or samples_per_s"),
         (
             "num_accelerators,time_to_train_s,time_to_train_min\n8,1,1\n",

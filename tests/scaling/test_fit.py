@@ -154,13 +154,13 @@ def test_order_and_unit_of_time_do_not_matter():
 
 
 def test_one_size_asks_for_two_more():
-    with pytest.raises(FitError, match=r"\b3 distinct .*\[8\]") as refused:
+    with pytest.raises(FitError, match=r"\b3 distinct .*\b8 accelerators") as refused:
         fit(measured_times([8, 8, 8], [10.0, 11.0, 10.5]))
     assert len(refused.value.missing) == 2
 
 
 def test_two_sizes_ask_for_one_more():
-    with pytest.raises(FitError, match=r"amdahl .*2 parameters .*3 distinct .*\[8, 64\]") as refused:
+    with pytest.raises(FitError, match=r"amdahl .*2 parameters .*3 distinct .*\b8 and 64\b") as refused:
         fit(measured_times([8, 64], [100.0, 15.0]), (AMDAHL,))
     (missing,) = refused.value.missing
     assert missing.endswith(" 128 accelerators")
@@ -174,7 +174,7 @@ def test_no_time_at_all_is_not_enough():
 def test_flat_times_ask_for_repetitions_and_range():
     with pytest.raises(FitError, match="constant") as refused:
         fit(measured_times(SIZES, np.full(len(SIZES), 42.0)))
-    assert any(re.search(r"\b3 .*\[1, 2, 4, 8, 16, 32, 64\]", each) for each in refused.value.missing)
+    assert any(re.search(r"\b3 .*1, 2, 4, 8, 16, 32 and 64\b", each) for each in refused.value.missing)
     assert any("128 accelerators" in each for each in refused.value.missing)
 
 

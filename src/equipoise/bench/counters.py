@@ -104,9 +104,9 @@ def _nvml_source(nvml: Any, address: str, handle: Any) -> PowerMeter:  # noqa: A
     )
 
 
-def nvml_conditions(address: str, library: Any = None) -> dict[str, Any]:  # noqa: ANN401 - pynvml has no types
+def nvml_conditions(address: str) -> dict[str, Any]:
     """Driver, clocks and power limit of one accelerator; None where not known."""
-    nvml, _ = _opened(library)
+    nvml, _ = _opened(None)
     found: dict[str, Any] = dict.fromkeys(
         ("driver", "accelerator_clock_hz", "accelerator_most_clock_hz", "accelerator_power_limit_w")
     )
@@ -171,13 +171,14 @@ def _scaled(path: Path, factor: float) -> Reading:
     return reading
 
 
-def amdgpu_conditions(
-    address: str, bus: Path = BUS, driver: Path = Path("/sys/module/amdgpu/version")
-) -> dict[str, Any]:
+_AMDGPU_VERSION = Path("/sys/module/amdgpu/version")
+
+
+def amdgpu_conditions(address: str, bus: Path = BUS) -> dict[str, Any]:
     """Driver and clock of one accelerator; None where not known."""
     clock = _CLOCK.search(file_text(bus / address / "pp_dpm_sclk"))
     return {
-        "driver": file_text(driver).strip() or None,
+        "driver": file_text(_AMDGPU_VERSION).strip() or None,
         "accelerator_clock_hz": float(clock[1]) * SI_PREFIXES["M"] if clock else None,
     }
 
@@ -260,26 +261,24 @@ class CoreUse(Struct, frozen=True, kw_only=True):
         )
 
 
-def core_use(processes: Path = PROCESSES) -> CoreUse | None:
+def core_use() -> CoreUse | None:
     """What the cores that this process may use did until now; None where the system does not count it."""
     cores = usable_cores()
-    lines = (line.split() for line in file_text(processes / "stat").splitlines())
+    lines = (line.split() for line in file_text(PROCESSES / "stat").splitlines())
     taken = {line[0]: line[1:] for line in lines if line and line[0].startswith("cpu")}
     try:
         taken_s = sum(int(taken[f"cpu{core}"][at]) for core in cores for at in _TAKEN) * _TICK_S
     except (KeyError, IndexError, ValueError):
         return None
-    return CoreUse(cores=cores, wall_s=monotonic(), taken_s=taken_s, own_s=_family_s(os.getpid(), processes))
+    return CoreUse(cores=cores, wall_s=monotonic(), taken_s=taken_s, own_s=_family_s(os.getpid()))
 
 
-def _family_s(process: int, processes: Path) -> float:
+def _family_s(process: int) -> float:
     """Processor seconds of a process and of all that it started, ended or not."""
-    fields = file_text(processes / str(process) / "stat").rpartition(")")[2].split()
+    fields = file_text(PROCESSES / str(process) / "stat").rpartition(")")[2].split()
     used_s = sum(int(fields[at]) for at in _USED) * _TICK_S if fields else 0.0
-    children = (processes / str(process) / "task").glob("*/children")
-    return used_s + sum(
-        _family_s(int(each), processes) for path in children for each in file_text(path).split()
-    )
+    children = (PROCESSES / str(process) / "task").glob("*/children")
+    return used_s + sum(_family_s(int(each)) for path in children for each in file_text(path).split())
 
 
 # Ticks of the clock, threads of the kernel and a few shells take less than this share of the cores.

@@ -15,7 +15,8 @@ from equipoise.calibration.published.set_ups import known_workload
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, num_sd
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.runs.readers.cells import listed
+from equipoise.runs.readers.cells import quoted
+from equipoise.spec.strategy import AXES
 from equipoise.stats import conformal_half_width
 
 
@@ -251,7 +252,6 @@ class Predictor(Struct, frozen=True, kw_only=True):
 
 NONE = "none"
 _LEAVE = re.compile(r"leave-(half-of-)?([a-z0-9_]+(?:\+[a-z0-9_]+){0,7})-out")
-_AXES = ("dp", "tp", "pp", "cp", "ep")
 
 
 def _size(name: str) -> Callable[[PublishedRow], object]:
@@ -274,7 +274,7 @@ def _strategy(row: PublishedRow) -> object:
     found = row.strategy
     if found is None:
         return row.cells.get("parallel_config", "").strip()
-    words = [axis for axis in _AXES if getattr(found, axis) > 1]
+    words = [axis for axis in AXES if getattr(found, axis) > 1]
     words += [f"zero{found.zero_stage}"] if found.zero_stage else []
     words += ["interleaved"] if found.interleave > 1 else []
     words += [name for name in ("sequence_parallel", "tp_overlap") if getattr(found, name)]
@@ -299,7 +299,7 @@ _VALUES: dict[str, Callable[[PublishedRow], object]] = {
     "file": lambda row: row.file,
     "cluster": lambda row: row.cluster,
     **{name: _size(name) for name in ("layers", "hidden", "heads")},
-    **{name: _parameter(name) for name in (*_AXES, "precision", "recompute", "implementation")},
+    **{name: _parameter(name) for name in (*AXES, "precision", "recompute", "implementation")},
     "bytes": lambda row: row.payload_bytes,
 }
 
@@ -360,7 +360,7 @@ def _values(rows: Sequence[PublishedRow], column: str) -> list[object]:
         return [value(row) for row in rows]
     if not any(column in row.cells for row in rows):
         known = dict.fromkeys((*_VALUES, *(name for row in rows[:1] for name in row.cells)))
-        raise UsageError(f"--split leave-{column}-out: column not found; found {listed([*known])}")
+        raise UsageError(f"--split leave-{column}-out: column not found; found {quoted([*known])}")
     return [row.cells.get(column, "").strip() for row in rows]
 
 

@@ -6,7 +6,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 from msgspec import Struct
-from threadpoolctl import threadpool_limits
 
 from equipoise.calibration.curves import (
     ADVICE_JUMPS,
@@ -34,6 +33,7 @@ from equipoise.scaling.equilibrium import (
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.spec.mlperf import Entries, ScoredEntry, best_per_size
+from equipoise.stats import one_thread
 
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 # From the law of the past, the rows of a group that are known, and the sizes in question.
@@ -144,7 +144,7 @@ def held_out_advice(
             missing=(f"a round with a group of {_FEWEST_SIZES['largest']} sizes of one accelerator",),
         )
     found: list[HeldOutAdvice] = []
-    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+    with one_thread():
         for campaign, law in past_laws(best, tuple(groups), progress=progress):
             for rows in groups[campaign]:
                 found += _of_group(law, rows, curves_of, sizes_of)

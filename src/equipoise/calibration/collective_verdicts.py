@@ -22,6 +22,7 @@ from equipoise.calibration.collective_runs import (
     run_links,
 )
 from equipoise.errors import EvidenceError
+from equipoise.intervals import DEVIATE
 from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
@@ -42,7 +43,6 @@ BUSY_FRACTION = 0.75
 # Around a ring or along trees: of these the model knows the steps of short messages too. Sends to all peers
 # of an all-to-all do not go out at once: 87 us over 8 A100, where a ring or a tree takes 35.
 RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
-_Z = 1.6448536269514722  # a normal distribution has LEVEL of its mass within so many deviations
 
 
 class CollectiveFit(Struct, frozen=True, kw_only=True):
@@ -229,7 +229,7 @@ def _belief(about: Verdict, machine: RunLinks, *, switch_reduces: bool = True) -
         return float(timer(float(about.payload_bytes), machine.group, wires, CollectiveParameters(**values)))
 
     usual_s = seconds({})
-    width = math.exp(_Z * float(prior_log_sd(seconds, COLLECTIVE_PRIORS)))
+    width = math.exp(DEVIATE * float(prior_log_sd(seconds, COLLECTIVE_PRIORS)))
     return _Belief(seconds=usual_s, low_s=usual_s / width, high_s=usual_s * width)
 
 

@@ -42,8 +42,9 @@ from equipoise.spec.mlperf import (
     best_per_size,
     is_round,
     round_key,
+    round_name,
 )
-from equipoise.units import format_amount, format_count
+from equipoise.units import MOST_LISTED, format_amount, format_count, listed
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
@@ -101,7 +102,6 @@ def user_level(law: PooledLaw, known: Entries, question: Question) -> float:
 
 POOLED = "pooled"
 WORK = "the complete training"
-_MOST_LISTED = 8
 _NUM_EVIDENCE = 8
 _KNOT_LOG2 = 0.25
 _MOST_LAWS = 8
@@ -227,7 +227,7 @@ def published_curve(
     Raises SpecError for names the data do not have, EvidenceError for a group without a result.
     """
     accelerator = str(question.accelerator)
-    workload = _workload(results, str(question.workload), question.catalogue)
+    workload = _workload(results, question)
     of_workload = [each for each in results.best if each.workload == workload]
     group = [each for each in of_workload if each.accelerator == accelerator]
     if own is not None:
@@ -474,7 +474,8 @@ def results_of(scores: Scores) -> Results:
     return Results(best=best_per_size(each for each in scores.entries if is_round(each.campaign)))
 
 
-def _workload(results: Results, name: str, catalogue: Catalogue) -> str:
+def _workload(results: Results, question: CurveQuestion) -> str:
+    name, catalogue = str(question.workload), question.catalogue
     held = results.workloads
     found = workload_in(held, name, catalogue)
     if found in held:
@@ -483,7 +484,7 @@ def _workload(results: Results, name: str, catalogue: Catalogue) -> str:
         raise SpecError(f"workload {name!r} is not in the data, which have {', '.join(sorted(held))}")
     raise EvidenceError(
         f"the data have no scored closed entry of {found}",
-        missing=(f"times to train of {found} on three numbers of accelerators: --from FILE.csv",),
+        missing=(f"times to train of {found} on three numbers of accelerators: {question.times_option}",),
     )
 
 
@@ -500,23 +501,21 @@ def _round(
     if not rounds:
         others = [name for name, _ in Counter(each.accelerator for each in of_workload).most_common()]
         raise EvidenceError(
-            f"no scored closed entry of {workload} on {accelerator}; it has results on {_listed(others)}",
-            missing=(f"a time to train {workload} on {accelerator} at one size or more: --from FILE.csv",),
+            f"no scored closed entry of {workload} on {accelerator}; it has results on "
+            f"{listed(others, MOST_LISTED)}",
+            missing=(
+                f"a time to train {workload} on {accelerator} at one size or more: {question.times_option}",
+            ),
         )
     if question.round is None:
         return rounds[-1]
-    wanted = f"v{question.round.strip().lower().removeprefix('v')}"
+    wanted = round_name(question.round)
     if wanted not in rounds:
         raise SpecError(
             f"round {question.round!r} has no scored closed entry of {workload} on {accelerator}; "
             f"{', '.join(rounds)} have"
         )
     return wanted
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_LISTED
-    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def evidence_of_times(data: MeasuredTimes, where: str) -> tuple[EvidenceSource, ...]:

@@ -21,7 +21,7 @@ from equipoise.calibration.step_rows import step_predictor
 from equipoise.calibration.validate import AUTO, basis_of
 from equipoise.errors import UsageError
 from equipoise.intervals import LEVEL
-from equipoise.runs.readers.cells import listed
+from equipoise.runs.readers.cells import quoted
 from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES
@@ -118,7 +118,7 @@ def listed_steps(wanted: StepFilter, catalogue: Catalogue | None = None) -> pl.D
         if frame.is_empty():
             among = f" with {', '.join(applied)}" if applied else ""
             raise UsageError(
-                f"--{name} {value!r}: no published step{among} has it; there are {listed(there)}"
+                f"--{name} {value!r}: no published step{among} has it; there are {quoted(there)}"
             )
         applied.append(f"{name} {value}")
     made = [

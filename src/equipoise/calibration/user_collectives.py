@@ -13,6 +13,7 @@ from equipoise.bench.collectives import CollectiveRun
 from equipoise.calibration.collective_runs import LARGEST_HOST, cluster_of_device, is_like, thinned
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS
 from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.files import file_names
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
 from equipoise.perfmodel.machine import Group
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -127,13 +128,6 @@ def _group(run: CollectiveRun, nodes: Cluster) -> tuple[float, float]:
     else:
         num_nodes = -(-run.num_ranks // nodes.node_size)
     return run.num_ranks / num_nodes, float(num_nodes)
-
-
-def file_names(files: Sequence[str], most: int) -> str:
-    """The names of files without their folders; of many, the first."""
-    names = [each.rpartition("/")[2] for each in files]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 Numbers: TypeAlias = NDArray[np.float64]

@@ -14,9 +14,9 @@ from equipoise.calibration.user_collectives import (
     Numbers,
     TimedCollectives,
     TimedOperation,
-    file_names,
     timed_operations,
 )
+from equipoise.files import file_names
 from equipoise.perfmodel.collectives import OPERATIONS, Fitted, fitted
 from equipoise.perfmodel.machine import Wires, machine
 from equipoise.perfmodel.parameters import (

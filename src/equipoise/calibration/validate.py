@@ -151,8 +151,8 @@ def validate(
     """What the models say of every row of the files, and how wrong that is.
 
     paths: none for the published steps that ship; then `file` is a row's repository or paper.
-    calibrate_on: files the models are fitted to. split: `none`, or one of held_out.py: then every value of a
-    column is predicted by models fitted to the rows of all others, and to those of `calibrate_on`.
+    calibrate_on: files the models are fitted to. split: `none`, or what `accuracy.split_of` reads: then every
+    value of a column is predicted by models fitted to the rows of all others, and to those of `calibrate_on`.
     basis_of: the parameters a row is predicted by where nothing is fitted; None for the priors.
     catalogue: what names mean; the shipped one unless given.
     Raises DataError for a file, UsageError for a split that is none, EvidenceError where nothing can be

@@ -9,11 +9,11 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, NoReturn, Protocol, get_args
+from typing import Annotated, Any, Final, NoReturn, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -28,11 +28,11 @@ _VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "ingest": ("evidence", "Read MLPerf Training results, or runs exported by trackers."),
         "scores": ("evidence", "List entries with score, speedup and efficiency."),
         "report": ("evidence", "Study how training scales in a round."),
-        "export": ("evidence", "Hand a whole table to a notebook or program."),
+        "export": ("evidence", "Export a table as CSV, Parquet, JSON lines, Extra-P or Prometheus."),
     },
     "Understanding": {
         "predict": ("decide", "Predict times and costs at sizes nobody ran."),
-        "backtest": ("evidence", "Predict past results from earlier ones; report how wrong."),
+        "backtest": ("evidence", "Predict past results from earlier ones; report the errors."),
     },
     "Theory": {
         "plan": ("decide", "Find the best parallel strategy, and where returns diminish."),
@@ -40,7 +40,10 @@ _VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Measurement": {
         "topology": ("measurement", "Show how accelerators are joined, and what it means for training."),
-        "collectives": ("measurement", "Fit latency and bandwidth of collectives; say if they are normal."),
+        "collectives": (
+            "measurement",
+            "Fit latency and bandwidth of collectives; report whether they are as expected.",
+        ),
         "trace": (
             "measurement",
             "Split steps of traced ranks into computing, communicating and idling; find stragglers.",
@@ -56,26 +59,16 @@ _VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Orientation": {
         "list": (
             "orientation",
-            "List rounds, workloads, accelerators, prices and other things that there are.",
+            "List rounds, workloads, accelerators, prices and other known names.",
         ),
         "explain": ("orientation", "Explain a word in two sentences with its formula."),
-        "doctor": ("orientation", "Say what works here and what to install for the rest."),
+        "doctor": ("orientation", "Report what works here and what to install for the rest."),
     },
 }
 _NO_VERB = frozenset({"-h", "--help", "--version"})
 # A word that no name is as long as: a path of a file is shown whole.
 _LONG_WORD: Final = re.compile(r"(\S{1000})\S+")
 _COMPLETING = "_EQUIPOISE_COMPLETE"  # set by a shell that completes a word
-
-
-class HelpFormatter(Protocol):
-    """The part of a help formatter that lists verbs and options."""
-
-    def section(self, name: str, /) -> AbstractContextManager[None]:
-        """A titled block."""
-
-    def write_dl(self, rows: list[tuple[str, str]], /) -> None:
-        """Names and their meanings, in two columns."""
 
 
 class _PlainWords:
@@ -141,7 +134,7 @@ class _GroupedHelp(_PlainWords, TyperGroup):
             raise complaints.unknown("there is no verb", args[0], verbs(), f"verbs: {', '.join(verbs())}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: object, formatter: HelpFormatter) -> None:  # noqa: ARG002 - typer passes it
+    def format_commands(self, ctx: object, formatter: complaints.HelpFormatter) -> None:  # noqa: ARG002 - typer passes it
         """Write one block per group."""
         for title, group in _VERBS.items():
             with formatter.section(title):

@@ -1,14 +1,15 @@
 """What is wrong with a command line, in one sentence: the words found, and what was expected in their place.
 
 typer's own sentences leave out one or the other. Its exceptions have no public classes: their attributes tell
-them apart.
+them apart. Nor has what it passes to those that write its help: the part of it that is used is stated here.
 """
 
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from difflib import get_close_matches
-from typing import Any, Final, get_args
+from typing import Any, Final, Protocol, get_args
 
 import typer
 
@@ -31,6 +32,16 @@ _MOST_LISTED: Final = 16
 _OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _EXAMPLE: Final = re.compile(r"such as (--[a-z-]+ [\w.]+)")
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
+
+
+class HelpFormatter(Protocol):
+    """The part of a help formatter that lists verbs and options."""
+
+    def section(self, name: str, /) -> AbstractContextManager[None]:
+        """A titled block."""
+
+    def write_dl(self, rows: list[tuple[str, str]], /) -> None:
+        """Names and their meanings, in two columns."""
 
 
 def wrong_value(param: Any, value: object) -> UsageError:  # noqa: ANN401 - typer's own

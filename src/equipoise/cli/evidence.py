@@ -185,7 +185,7 @@ def export(
     workload: Workload = None,
     accelerator: Accelerator = None,
 ) -> None:
-    """Hand a whole table to a notebook or program."""
+    """Export a table as CSV, Parquet, JSON lines, Extra-P or Prometheus."""
     with output.answering():
         from equipoise.runs.embedded import tables
         from equipoise.runs.store import RUNS, as_stored
@@ -256,27 +256,25 @@ def backtest(
         bool, typer.Option("--advice", help="Test the advised number of accelerators, not the times.")
     ] = False,
 ) -> None:
-    """Predict past results from earlier ones; report how wrong."""
+    """Predict past results from earlier ones; report the errors."""
     if advice and (given or new_round):
         raise UsageError(
             f"--advice with {'--given' if given else '--new-round'}: a backtest of advice uses no "
             "batch and chooses the held-out sizes itself; give one of the two"
         )
     with output.answering():
-        from threadpoolctl import threadpool_limits
-
         from equipoise.calibration.advice_backtest import held_out_advice
         from equipoise.report.measured_json import advice_backtest_fields, backtest_fields
         from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
         from equipoise.runs.embedded import scores
         from equipoise.scaling.backtest import backtest as hold_out
         from equipoise.spec.mlperf import best_per_size
+        from equipoise.stats import one_thread
 
         entries = scores(data=inputs.data, also=inputs.also).entries
         held = sorted({each.campaign for each in entries})
         chosen = _rounds(rounds, held)
-        # The matrices are small: threads would only wait for each other.
-        with progress_line() as line, threadpool_limits(limits=1):
+        with progress_line() as line, one_thread():
             done: list[str] = []
 
             def show(round_: str) -> None:
@@ -299,9 +297,11 @@ def backtest(
 
 def _rounds(listed: str | None, held: list[str]) -> list[str] | None:
     """Rounds from the command line as the data name them."""
+    from equipoise.spec.mlperf import round_name
+
     if listed is None:
         return None
-    wanted = [f"v{item.strip().lower().removeprefix('v')}" for item in listed.split(",")]
+    wanted = [round_name(item) for item in listed.split(",")]
     unknown = next((name for name in wanted if name not in held), None)
     if unknown is not None:
         raise SpecError(f"round {unknown!r} is not in the data; it has {', '.join(held)}")
@@ -343,15 +343,13 @@ def validate(
     """Compare the performance model with measured rows."""
     output = replace(output, full=True)
     with output.answering():
-        from threadpoolctl import threadpool_limits
-
         from equipoise.calibration.validate import basis_of
         from equipoise.calibration.validate import validate as hold_against
         from equipoise.report.measured_json import validation_fields
         from equipoise.report.pages.backtest import validation_page
+        from equipoise.stats import one_thread
 
-        # The matrices are small: threads would only wait for each other.
-        with progress_line() as line, threadpool_limits(limits=1):
+        with progress_line() as line, one_thread():
             found = hold_against(
                 files or (),
                 calibrate_on=calibrate or (),

@@ -216,7 +216,7 @@ def collectives(
         ),
     ] = None,
 ) -> None:
-    """Fit latency and bandwidth of collectives; say if they are normal."""
+    """Fit latency and bandwidth of collectives; report whether they are as expected."""
     if measure:
         from equipoise.bench.launchers.hosts import served
 

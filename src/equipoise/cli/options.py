@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from equipoise.cli.app import HelpFormatter
+from equipoise.cli.complaints import HelpFormatter
 from equipoise.decide.question.field import GROUPS, Field, Kind
 from equipoise.decide.question.query import FIELDS, default_words
 

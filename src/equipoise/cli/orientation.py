@@ -67,7 +67,7 @@ def list_(
         bool, typer.Option("--example", help="Print instead a file with an entry of your own, to edit.")
     ] = False,
 ) -> None:
-    """List rounds, workloads, accelerators, prices and other things that there are."""
+    """List rounds, workloads, accelerators, prices and other known names."""
     if kind not in _KINDS:
         raise UsageError(f"KIND is {kind[:40]!r}; expected one of {', '.join(_KINDS)}")
     if example:
@@ -154,7 +154,7 @@ def explain(
 
 @verb()
 def doctor(output: Output) -> None:
-    """Say what works here and what to install for the rest."""
+    """Report what works here and what to install for the rest."""
     with output.answering():
         from equipoise.bench.equipment import installation
         from equipoise.report.pages.orientation import DOCTOR

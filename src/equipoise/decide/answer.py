@@ -134,6 +134,11 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
     range_bytes: Interval | None = None
     fits_probability: float | None = None
 
+    @property
+    def share(self) -> float | None:
+        """What is needed of what the accelerator has; None where that is not known."""
+        return None if self.available_bytes is None else self.needed_bytes / self.available_bytes
+
 
 # What is kept with less probability, a deadline or an accelerator's memory, may well be missed.
 LIKELY: Final = 0.9
@@ -417,10 +422,18 @@ class TimeValue(Struct, frozen=True, kw_only=True):
 
 
 class Alternative(Struct, frozen=True, kw_only=True):
-    """Another candidate, and when it would win, in one sentence. strategy: where only that differs."""
+    """Another candidate, and when it would be chosen.
+
+    case: `faster` where it is available, for it costs no more; `hour` where an hour is worth what lies
+    between the ends; `price` where its price falls below `high`; `without` the recommended system.
+    low, high: in US dollars, where is_priced, else in accelerator-hours; None is no end.
+    """
 
     candidate: Candidate
-    wins_when: str
+    case: Literal["faster", "hour", "price", "without"]
+    low: float | None = None
+    high: float | None = None
+    is_priced: bool = True
 
 
 class Infeasibility(Struct, frozen=True, kw_only=True):
@@ -635,9 +648,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         best, nodes = self.recommended, self._nodes
         if best is None or best.strategy is None or nodes is None:
             return ()
-        memory_share = None
-        if best.memory is not None and best.memory.available_bytes is not None:
-            memory_share = best.memory.needed_bytes / best.memory.available_bytes
+        memory_share = None if best.memory is None else best.memory.share
         from equipoise.launch import runtime_settings  # noqa: PLC0415 - as above
 
         try:

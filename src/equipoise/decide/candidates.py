@@ -40,12 +40,13 @@ from equipoise.decide.strategies.surveys import SURVEYS
 from equipoise.economics import Bill, Rates, bill
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged
-from equipoise.intervals import WIDEST, Interval, exact, product, scaled, with_log_sd
+from equipoise.intervals import LEVEL, WIDEST, Interval, exact, product, scaled, with_log_sd
 from equipoise.perfmodel.space import AXES
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.hardware import PriceTerms
 from equipoise.spec.strategy import PRECISIONS, Precision
 from equipoise.stats import medians
+from equipoise.units import format_percent
 
 # Better evidence first: what a candidate rests on is graded by the best that has weight in it.
 _GRADES: Final[tuple[Grade, ...]] = get_args(Grade)
@@ -198,10 +199,10 @@ def _priced(
     time_s, why_not = stopped.time_s, stopped.why
     unsure = [each.num_accelerators for each in fewer if _is_too_wide(each) and each.grade == sized.grade]
     if time_s is not None and time_s.high > WIDEST * time_s.low:
-        why_not = f"its 90 % interval spans more than a factor of {WIDEST:g}"
+        why_not = f"its {format_percent(LEVEL)} interval spans more than a factor of {WIDEST:g}"
         time_s = None
     elif unsure and sized.grade in _OF_MODEL:
-        why_not = f"that of {unsure[0]:,} is too uncertain to say what more gain"
+        why_not = f"the time on {unsure[0]:,} accelerators is already too uncertain to compare larger sizes"
         time_s = None
     paid = None if time_s is None else bill(size, time_s, rates)
     price, usd, made_of = rates.price, None, None

@@ -1,6 +1,6 @@
 """The candidates of every system of a question, before any choice; why a system has none."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NoReturn, TypeAlias
 
@@ -20,7 +20,7 @@ from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
-from equipoise.units import format_count
+from equipoise.units import format_count, listed
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # the system, how many are done, of how many
 
@@ -181,9 +181,9 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
             here = runs.on(system.accelerator)
             found += _of_another_set_up(here) if here else "states its batch and rate"
             elsewhere = sorted({*runs.machines} - {system.accelerator})
-            found += f"; it has runs on {_first_of(elsewhere)}" if elsewhere else ""
+            found += f"; it has runs on {listed(elsewhere, _MOST_NAMED)}" if elsewhere else ""
             others = runs.other_workloads
-            found += f"; other runs there are of {_first_of(others)}" if others else ""
+            found += f"; other runs there are of {listed(others, _MOST_NAMED)}" if others else ""
     return EvidenceError(
         f"no estimate of how long {title} takes on {system.title}{found}",
         missing=assessment.missing or (measuring(inputs.query),),
@@ -194,16 +194,9 @@ def _of_another_set_up(runs: Sequence[UserRun]) -> str:
     """What runs lack whose batch or precision the question excludes, and which they have."""
     batches = sorted({each.global_batch_samples for each in runs})
     precisions = sorted({each.precision for each in runs if each.precision is not None})
-    words = (
-        f"has the batch and precision of the question; it has batch {_first_of(map(format_count, batches))}"
-    )
-    return f"{words} in {_first_of(precisions)}" if precisions else words
-
-
-def _first_of(names: Iterable[str]) -> str:
-    """Names as a person reads them; of many, the first."""
-    shown = [*names]
-    return ", ".join(shown if len(shown) <= _MOST_NAMED else [*shown[:_MOST_NAMED], "..."])
+    held = listed(map(format_count, batches), _MOST_NAMED)
+    words = f"has the batch and precision of the question; it has batch {held}"
+    return f"{words} in {listed(precisions, _MOST_NAMED)}" if precisions else words
 
 
 # What restricts strategies and sizes.

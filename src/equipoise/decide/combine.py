@@ -83,7 +83,10 @@ def _plans() -> _Plans:
 
 
 def plan_records() -> tuple[PlanRecord, ...]:
-    """The records that ship. Raises DataError where their file is missing or not what `main` writes."""
+    """The records that ship.
+
+    Raises DataError where their file is missing or not what records/plans.py writes.
+    """
     return _plans().records
 
 
@@ -174,7 +177,10 @@ class _Combined(Struct, frozen=True, kw_only=True):
 
 @cache
 def combined_record() -> CombinedRecord:
-    """The record that ships. Raises DataError where its file is missing or not what `main` writes."""
+    """The record that ships.
+
+    Raises DataError where its file is missing or not what records/combined.py writes.
+    """
     return shipped_record(COMBINED_RECORD_NAME, _Combined, made_by="profiles").record
 
 

@@ -29,7 +29,7 @@ from equipoise.intervals import LEVEL
 from equipoise.spec.strategy import PRECISIONS
 from equipoise.spec.strategy import strategy as strategy_of
 from equipoise.stats import quantiles
-from equipoise.units import MIB
+from equipoise.units import MIB, listed
 
 Quantity: TypeAlias = Literal["time_to_train_s", "step_s", "samples_per_s"]
 _MAX_TEXT: Final = 1000
@@ -480,13 +480,18 @@ def running_of(entries: Sequence[LedgerEntry]) -> Running | None:
         return None
     errors = [each.error for each in measured if each.error is not None]
     sizes = sorted(abs(error) for error in errors)
-    names = sorted({each.prediction.workload or "your model" for each in measured})
-    more = " and others" if len(names) > _MOST_NAMES else ""
+    workloads, systems = (
+        listed(sorted(names), _MOST_NAMES)
+        for names in (
+            {each.prediction.workload or "your model" for each in measured},
+            {each.prediction.accelerator or "an unknown accelerator" for each in measured},
+        )
+    )
     return Running(
         num_predictions=len(entries),
         num_measured=len(errors),
         record=HeldOutErrors(
-            of=f"your ledger, {', '.join(names[:_MOST_NAMES])}{more}",
+            of=f"your ledger, {workloads} on {systems}",
             num_held_out=len(errors),
             median_abs_error=median(sizes),
             p90_abs_error=float(quantiles(sizes, (_P90,))[0]) if len(errors) > 1 else None,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
-from threadpoolctl import threadpool_limits
 
 from equipoise.calibration import EvidenceSource
 from equipoise.calibration.curves import (
@@ -51,6 +50,7 @@ from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
+from equipoise.stats import one_thread
 from equipoise.units import format_amount
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue
             f"--accelerator {','.join(query.systems)}: predict is of one system; ask for each, or compare "
             "them with advise"
         )
-    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+    with one_thread():
         own = _user_times(query, known)
         is_of_law = query.law not in {None, POOLED}
         if query.fixed and (own is not None or is_of_law):

@@ -44,7 +44,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     deadline_s: for the training and the wait before it, queue_s, together. start_s: between the start of a
     job and its first step, which every size takes and pays for: sizes are compared with it, limits and what
-    is shown are without. currency: in which words name money, and what one US dollar is in it.
+    is shown are without.
     """
 
     objective: Objective
@@ -53,7 +53,6 @@ class Rule(Struct, frozen=True, kw_only=True):
     queue_s: float = 0.0
     start_s: float = 0.0
     spend_usd: float = math.inf
-    currency: tuple[str, float] = ("USD", 1.0)
 
 
 def rule_of(query: TrainingQuery) -> Rule:
@@ -65,7 +64,6 @@ def rule_of(query: TrainingQuery) -> Rule:
         queue_s=query.queue_s or 0.0,
         start_s=query.start_s,
         spend_usd=query.spend_usd,
-        currency=query.own_currency or ("USD", 1.0),
     )
 
 
@@ -176,12 +174,13 @@ def timed_figures(candidates: Iterable[Candidate]) -> list[Figures]:
 def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]) -> str | None:
     """The id of the best by the rule among those that keep every constraint; None where none does.
 
-    Fewer accelerators where two are equally good. With the objective `balance` each system offers its size of
-    balance (the largest feasible one up to it, else the smallest beyond), and of these the one of least money
-    times time is taken that no other system beats in both at any size up to its own; the fastest where no
-    price is known. With `cost` and no price, the fewest accelerator-hours are the least money. Limits are
-    those of the figures, and what is compared has rule.start_s in it. What starting alone would put before a
-    faster one that costs less is not taken: tables show times and money without it.
+    Of two that are equally good, the one of fewer accelerators. With the objective `balance` each system
+    offers its size of balance (the largest feasible one up to it, else the smallest beyond). Of these offers
+    the one of least money times time is taken that no other system beats in both at any size up to its own;
+    the fastest where no price is known. With `cost` and no price, accelerator-hours stand for money.
+    Sizes are compared with rule.start_s added; limits, and tables, are without it. So that no table
+    contradicts the choice, a candidate that another beats in time and money without rule.start_s is not
+    taken.
     """
     within = [each for each in figures if is_able(each, rule)]
     is_priced = any(each.usd is not None for each in within)
@@ -227,7 +226,7 @@ def is_able(each: Figures, rule: Rule) -> bool:
     return each.is_within_size and rule.queue_s + each.time_s <= rule.deadline_s and in_budget
 
 
-def worth(each: Figures, objective: Objective, value_of_time_usd_per_hour: float = 0.0) -> float:
+def worth(each: Figures, objective: Objective, value_of_time_usd_per_hour: float) -> float:
     """What an objective counts of figures: less is better; infinite where what it counts is not known.
 
     With `balance` money times time, by which systems at their sizes of balance are compared. Of the sizes of

@@ -9,12 +9,12 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.collect import Collected, collect_candidates
+from equipoise.decide.evidence import NOT_COMPARED
 from equipoise.decide.model_family import (
     ModelFamily,
     TriedModel,
@@ -34,6 +34,7 @@ from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
+from equipoise.stats import one_thread
 from equipoise.units import HOUR_S, SI_PREFIXES, format_si, format_stated
 
 ReachLimit: TypeAlias = Literal["budget", "deadline", "memory"]
@@ -162,7 +163,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         raise UsageError(f"--ask {query.ask} finds how much can be trained{other}; leave {stated} out")
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     start = max(_START_SAMPLES, float(query.global_batch_samples or 1))
-    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+    with one_thread():
         asked = _Asked(query=query, known=known, scores=scores)
         collected = asked.collected(start)
         if (most := max((paid_for(query, each) for each in collected.systems), default=0)) > USUAL_MOST:
@@ -200,7 +201,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         titles=tuple(each.title for each in found),
         chosen_for_you=chosen,
         notes=(
-            *(f"Not compared: {each}." for each in refused),
+            *(f"{NOT_COMPARED}{each}." for each in refused),
             *(("Your runs are not used: they are of another model.",) if own else ()),
         ),
     )
@@ -343,7 +344,6 @@ def _fastest_of_the_best(within: Sequence[Within]) -> Within:
     """The fastest of those that train on as much as any, or hardly less."""
     most = max(each.amount.value for each in within)
     good = [each for each in within if each.amount.value >= most * (1.0 - _AS_GOOD)]
-
     return min(good, key=lambda each: each.candidate.known_time_s.value / each.amount.value)
 
 

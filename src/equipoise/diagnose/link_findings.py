@@ -14,6 +14,7 @@ from equipoise.units import (
     format_milliseconds,
     format_percent,
     format_rough,
+    listed,
     plural,
 )
 
@@ -43,7 +44,7 @@ def gain_words(found: Meaning) -> Iterator[str]:
     sure = {gain.workload for gain in by_class[classes[-1]] if gain.verdict == "gains"}
     more = [gain for gain in by_class[classes[0]] if gain.verdict == "gains" and gain.workload not in sure]
     if more:
-        also = ", ".join(f"{gain.title} ({_times(gain)})" for gain in more[:_MOST_NAMED])
+        also = listed([f"{gain.title} ({_times(gain)})" for gain in more], _MOST_NAMED)
         yield f"Over {classes[0]} also {also}."
     for crossover in found.crossovers:
         if crossover.link_class == classes[-1]:
@@ -264,9 +265,9 @@ def _unknowns(found: Meaning) -> Iterator[str]:
     titles = sorted({device.title for device in found.topology.devices if device.title})
     who = "The accelerator is not named"
     if titles:
-        who = f"They differ: {', '.join(titles[:_MOST_NAMED])}"
+        who = f"They differ: {listed(titles, _MOST_NAMED)}"
         if not named_chips(found.topology, found.catalogue):
-            who = f"The table of accelerators lacks {', '.join(titles[:_MOST_NAMED])}"
+            who = f"The table of accelerators lacks {listed(titles, _MOST_NAMED)}"
     over_pcie = any(each.reach.path != "fabric" for each in found.reached)
     has_peers = any(link.peers for link in found.topology.between_devices)
     peers = ""

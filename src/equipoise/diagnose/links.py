@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from equipoise.bench.topology.topology import BestGroup, Islands, Topology, best_groups, islands
 from equipoise.calibration.profiles import prior_model
 from equipoise.errors import SpecError
-from equipoise.intervals import LEVEL
+from equipoise.intervals import DEVIATE, tails
 from equipoise.perfmodel.layouts import CODES, StrategyGrid, grid
 from equipoise.perfmodel.load import Load, stacked, transformer_load, workload_load
 from equipoise.perfmodel.machine import Machine, machine
@@ -31,7 +31,6 @@ from equipoise.spec.workload import Workload, workload
 
 # Below this, what two gain over one is not worth a second accelerator's trouble.
 LEAST_GAIN = 1.05
-_TWO_SIDED = 1.645  # standard deviations that hold 90 % of a normal distribution
 _SEED = 1
 _RANKS = (1, 2)
 
@@ -160,7 +159,7 @@ def speedups(found: Cases) -> Speedups:
     low, middle, high = (
         np.array([getattr(each.link, name) for each in found.pairs]) for name in ("low", "byte_per_s", "high")
     )
-    spread = np.log(high / low) / (2 * _TWO_SIDED)
+    spread = np.log(high / low) / (2 * DEVIATE)
     drawn = []
     for parameters in prior_model().draws:
         rates = np.clip(middle * np.exp(spread * rng.standard_normal(len(middle))), low, high)
@@ -437,7 +436,7 @@ def _family() -> tuple[list[Load], NDArray[np.float64]]:
 
 def _gain(link_class: str, model: Workload, speedups: NDArray[np.float64]) -> Gain:
     """Of speed-ups of shape (n_draws, n_pairs); the range of every pair lies inside."""
-    low, high = np.quantile(speedups, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    low, high = np.quantile(speedups, tails(), axis=0)
     return Gain(
         link_class=link_class,
         workload=model.slug,
@@ -457,7 +456,7 @@ def _crossover(link_class: str, speedups: NDArray[np.float64], sizes: NDArray[np
     gains = speedups >= LEAST_GAIN
     first = np.where(gains.any(axis=-1), gains.argmax(axis=-1), len(sizes))
     passed = np.append(sizes, np.inf)[first]
-    low, high = np.quantile(passed, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0, method="inverted_cdf")
+    low, high = np.quantile(passed, tails(), axis=0, method="inverted_cdf")
     return Crossover(
         link_class=link_class,
         params=_finite(np.quantile(passed, 0.5, method="inverted_cdf")),

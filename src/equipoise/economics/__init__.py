@@ -361,17 +361,6 @@ class Bill(Struct, frozen=True, kw_only=True):
     carbon_kg: Interval | None
 
 
-def bill_fields(bill: Bill) -> dict[str, float | str | None]:
-    """The bill as documents state it: each amount, and the ends of its interval at LEVEL."""
-    found: dict[str, float | str | None] = {"accelerator_hours": bill.accelerator_hours.value}
-    for name in ("usd", "energy_j", "carbon_kg", "electricity_usd"):
-        amount: Interval | None = getattr(bill, name)
-        found[name] = None if amount is None else amount.value
-        found[f"low_{name}"] = None if amount is None else amount.low
-        found[f"high_{name}"] = None if amount is None else amount.high
-    return found | {"energy_basis": bill.energy_basis}
-
-
 # Median and 5-95 % range over the 29 entries of v4.0-v5.0 with power logs (H100 and B200, air-cooled hosts):
 # docs/experiments/0003-system-power.md.
 SYSTEM_POWER = SystemPower(
@@ -419,7 +408,7 @@ def bill(
     modelled as accelerators times rated power times the system's factor times time. Either is multiplied by
     the PUE where the user gave one. At a price of 0 money is the electricity, where its price is given.
     Assumes the accelerators are paid for the whole time, and draw the same power at every size; that time,
-    price, power and overhead are off independently (`uncertainty.product`); that a grid's yearly
+    price, power and overhead are off independently (`intervals.product`); that a grid's yearly
     average is exact, and counts the machines alone unless the overhead of a building is given.
     Source: definition; the factor is measured (docs/experiments/0003-system-power.md).
     """

@@ -12,7 +12,19 @@ from typing import ClassVar
 from msgspec import Struct
 
 from equipoise.economics import table
-from equipoise.intervals import LEVEL, MOST_EXPONENT, Bar, Input, Interval, moved, num_sd, spread, stated
+from equipoise.intervals import (
+    DEVIATE,
+    LEVEL,
+    MOST_EXPONENT,
+    Bar,
+    Input,
+    Interval,
+    moved,
+    num_sd,
+    spread,
+    stated,
+    tails,
+)
 from equipoise.units import DAY_S, HOUR_S, format_amount, format_duration, format_percent
 
 
@@ -176,9 +188,8 @@ _ACCELERATORS_OF_A_SHARE = 8
 # many times wider than that of the work.
 _MOST_STRETCH = 10.0
 _MOST_WIDENING = 20.0
-# An interruption less likely than this lies outside the interval (at its level of 90 %).
-_RARE = 0.05
-_REACH = 1.645
+# An interruption less likely than this lies outside the interval.
+_RARE, _ = tails()
 
 
 class Interrupted(Struct, frozen=True, kw_only=True):
@@ -229,7 +240,7 @@ def interrupted(
     three interruptions on. The interval has in it how many interruptions there happen to be. Inputs
     are moved alone: the upper end is too low where they make each other worse (for 512 spot accelerators
     2.2 times the work, where Monte Carlo over all inputs gives 2.6: tests/economics).
-    Source: Daly 2006, equations 20 and 37; waves: `failures.wave_hits_per_hour`; Poisson counts.
+    Source: Daly 2006, equations 20 and 37; waves: `wave_hits_per_hour`; Poisson counts.
     """
     known = rates or hazards()
     job = _Job(
@@ -342,7 +353,7 @@ class _Outcome(Struct, frozen=True, kw_only=True):
         number = self.num_interruptions
         if not 0.0 < number < math.inf or -math.expm1(-number) < _RARE:
             return self.time_s, self.time_s
-        reach = _REACH * math.sqrt(number)
+        reach = DEVIATE * math.sqrt(number)
         few, many = max(0.0, number - reach), max(1.0, number + reach)
         least = self.work_s + self.checkpoints_s
         return least + few / number * self.loss_s, least + many / number * self.loss_s

@@ -138,9 +138,9 @@ def ownership(
     bought: Purchase,
     rates: Rates,
     *,
-    utilisation: Interval = USUAL_UTILISATION,
-    horizon_months: float = 36.0,
-    speed_error: Interval | None = None,
+    utilisation: Interval,
+    horizon_months: float,
+    speed_error: Interval,
 ) -> Ownership:
     """When owning one accelerator pays against renting it for the hours it is used, and what it returns.
 
@@ -152,9 +152,11 @@ def ownership(
     or change of prices.
     Source: the definition of break-even: price over what a month of owning saves.
     """
-    if rates.price is None or rates.accelerator_power_w is None:
-        what = "price to rent" if rates.price is None else "power"
-        raise EvidenceError(f"no {what} of {bought.accelerator} is known", missing=("--price",))
+    if rates.price is None:
+        raise EvidenceError(f"no price to rent {bought.accelerator} is known", missing=("--price",))
+    if rates.accelerator_power_w is None:
+        given = ("power_w in --hardware FILE.toml",)
+        raise EvidenceError(f"no power of {bought.accelerator} is known", missing=given)
     power = rates.electricity or electricity(in_office=bought.in_office)
     inputs = _inputs(bought, rates, power, utilisation, speed_error)
     flows = _Flows(power_kw=rates.accelerator_power_w / SI_PREFIXES["k"], horizon_months=horizon_months)
@@ -245,14 +247,14 @@ def _inputs(
     rates: Rates,
     power: Electricity,
     utilisation: Interval,
-    speed_error: Interval | None,
+    speed_error: Interval,
 ) -> tuple[Input, ...]:
     assert rates.price is not None
     named = (
         ("rent", "USD/h", rates.price.interval),
         ("purchase", "USD", bought.usd),
         ("utilisation", "of hours", utilisation),
-        ("time against predicted", "x", speed_error or exact(1.0)),
+        ("time against predicted", "x", speed_error),
         ("electricity", "USD/kWh", power.usd_per_kwh),
         ("PUE", "x", power.pue),
         ("system power", "x rated", SYSTEM_POWER.interval),

@@ -5,8 +5,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from threadpoolctl import threadpool_limits
-
 from equipoise.bench.topology import MOST_BYTES, here, read
 from equipoise.bench.topology.topology import Topology
 from equipoise.calibration.validate import Validation, basis_of
@@ -19,6 +17,7 @@ from equipoise.report.pages.backtest import validation_page
 from equipoise.report.pages.topology import TOPOLOGY
 from equipoise.runs.embedded import Folders, paths
 from equipoise.spec.catalogue import catalogue
+from equipoise.stats import one_thread
 
 
 def validate(
@@ -37,7 +36,7 @@ def validate(
     workloads: TOML files that add to the catalogue. Raises DataError for a file that cannot be read,
     EvidenceError where nothing can be predicted.
     """
-    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+    with one_thread():
         found = validation_of(
             paths(files),
             calibrate_on=paths(calibrate),

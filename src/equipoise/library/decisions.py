@@ -3,7 +3,6 @@
 A question may come from a TOML file; what is given besides comes first.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
@@ -259,12 +258,17 @@ def plan(
 
 
 @_with_fields(PredictFields)
-def predict(workload: str | None = None, **fields: Unpack[PredictFields]) -> "Result[Prediction]":
+def predict(
+    workload: str | PathLike[str] | None = None,
+    *,
+    allow_code: bool = False,
+    **fields: Unpack[PredictFields],
+) -> "Result[Prediction]":
     """Times, money and energy at sizes nobody ran, and where returns diminish; arguments as of `advise`.
 
     workload: may be left out where `from_` names a file with times of one's own.
     """
-    query = read_question(given_fields("predict", workload, fields), verb="predict")
+    query = read_question(given_fields("predict", workload, fields), verb="predict", allow_code=allow_code)
     found: Result[Prediction] = result_of("predict", query)
     return found
 
@@ -280,6 +284,7 @@ def result_of(
     """The result of a question: of `solve_for` where one is asked for, else of the verb.
 
     scores, known: the published results and the catalogue, in place of those that the question names.
+    progress: of an answer, called as each of its systems is assessed.
     """
     if scores is None:
         scores = published(data=query.data, also=query.also)
@@ -287,7 +292,7 @@ def result_of(
     if verb == "predict":
         from equipoise.decide.prediction import predict as predicted  # noqa: PLC0415 - each verb loads its own
 
-        found = predicted(query, scores=scores)
+        found = predicted(query, scores=scores, catalogue=known)
     elif query.ask is not None:
         from equipoise.decide.solve_for import solve_for  # noqa: PLC0415 - as above
 
@@ -328,8 +333,7 @@ def given_fields(
     for name in fields:
         attribute = ATTRIBUTES.get(name.removesuffix("_"))
         if attribute is None or verb not in FIELDS[attribute].verbs or attribute == "workload":
-            # A word of Python cannot name an argument.
-            raise TypeError(f"{verb}(): {re.sub(r' from(?=[,?])', ' from_', unknown(name, verb))}")
+            raise TypeError(f"{verb}(): {unknown(name, verb, is_python=True)}")
     named = str(workload) if isinstance(workload, Path) else workload
     return {"workload": named, **{name: _plain(value) for name, value in fields.items()}}
 

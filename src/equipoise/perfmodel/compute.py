@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 from equipoise.perfmodel.layouts import (
     ALL_LINEAR,
     CODES,
+    FULL_TRAINING,
+    LORA,
+    QLORA,
     QUERY_VALUE,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
@@ -22,8 +25,6 @@ EAGER = CODES["implementation"].index("eager")
 BF16 = CODES["precision"].index("bf16")
 # From here on products run in fewer than 16 bits, and their inputs have to be quantised.
 _FIRST_NARROW = CODES["precision"].index("fp8")
-FULL_TRAINING = CODES["trained"].index("full")
-_LORA, _QLORA = (CODES["trained"].index(name) for name in ("lora", "qlora"))
 # 4 bits and 0.127 bits of scales a frozen weight (Dettmers et al. 2023, double quantisation).
 NF4_BYTES = (4 + 0.127) / 8
 # The way back makes two products for each of the way forward: one for the inputs, one for the weights, which
@@ -71,7 +72,10 @@ class LayerTime(Struct, frozen=True, kw_only=True):
 
 
 def tokens_per_rank(load: Load, grid: StrategyGrid) -> Numbers:
-    """Tokens of a micro-batch that one rank of the context axis holds."""
+    """Tokens of a micro-batch that one rank of the context axis holds.
+
+    Assumes that the context axis shares out every sequence evenly. Source: the definition of the axis.
+    """
     return np.asarray(grid.microbatch_samples * (load.sequence / grid.cp))
 
 
@@ -97,6 +101,10 @@ def product_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Pa
 def wide_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """FLOP/s of large products outside the low-precision layers: attention, logits; bf16 where layers run
     below it.
+
+    Assumes that they reach the share of the peak that products of layers reach in that precision.
+    Source: Transformer Engine runs linear layers in FP8; attention, unless asked for, and logits stay in 16
+    bits.
     """
     rates = _reached_flop_per_s(machine, parameters)
     wide = tuple(
@@ -216,7 +224,7 @@ def has_further_adapters(grid: StrategyGrid) -> NDArray[np.bool_]:
     Assumes that what adapters take where each kind usually has them (LoRA on attention, QLoRA on all linear
     layers) is in the parameters, which were fitted to such steps.
     """
-    return np.asarray((grid.trained == _LORA) & (grid.adapted_layers == ALL_LINEAR))
+    return np.asarray((grid.trained == LORA) & (grid.adapted_layers == ALL_LINEAR))
 
 
 def _further_adapters_s(load: Load, grid: StrategyGrid, rate: Numbers, s_per_byte: Floats) -> Numbers:
@@ -248,10 +256,10 @@ def _unpacking_s(load: Load, grid: StrategyGrid, memory_s_per_byte: Floats) -> N
 
     Source: Dettmers et al. 2023, equation 5: weights are dequantised before each product, forward and back.
     """
-    if not np.any(grid.trained == _QLORA):
+    if not np.any(grid.trained == QLORA):
         return np.zeros(())
     weights = load.dense_params / grid.tp + load.expert_params / grid.ep
-    moved = (grid.trained == _QLORA) * (NF4_BYTES + value_bytes(grid)) * weights
+    moved = (grid.trained == QLORA) * (NF4_BYTES + value_bytes(grid)) * weights
     return np.asarray(moved * memory_s_per_byte)
 
 
@@ -374,7 +382,7 @@ def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> 
     adapted = frozen * (of_attention * load.num_adapted + (layers == ALL_LINEAR) * load.num_linear_adapted)
     again = (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     more = adapted * (_ADAPTER_KERNELS * (1 + again) + _ADAPTER_BACKWARD_KERNELS)
-    unpacked = (grid.trained == _QLORA) * _UNPACKING_KERNELS * (2 + again)
+    unpacked = (grid.trained == QLORA) * _UNPACKING_KERNELS * (2 + again)
     return np.asarray(more + (unpacked - frozen) * (load.num_adapted + load.num_linear_adapted))
 
 
@@ -405,7 +413,11 @@ def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Pa
 
 
 def soft_maximum(busy_s: Numbers, host_s: Numbers) -> Numbers:
-    """(busy^2 + host^2)^(1/2): device and host run side by side; neither quite hides when they are equal."""
+    """(busy^2 + host^2)^(1/2), in seconds: device and host run side by side.
+
+    Assumes that neither quite hides when they are equal, by the norm of power two; no less than either, and
+    no more than their sum. Source: a smooth maximum, an assumption of this model.
+    """
     return np.asarray(np.sqrt(busy_s * busy_s + host_s * host_s))
 
 

@@ -18,7 +18,6 @@ from equipoise.perfmodel.compute import (
     BACKWARD_PER_FORWARD,
     EAGER,
     FROZEN_BACKWARD_PER_FORWARD,
-    FULL_TRAINING,
     NF4_BYTES,
     TENSORS,
     LayerTime,
@@ -33,6 +32,10 @@ from equipoise.perfmodel.layouts import (
     CODES,
     DUALPIPE,
     DUALPIPE_V,
+    FULL_TRAINING,
+    OFFLOAD_ALL,
+    OFFLOAD_NONE,
+    QLORA,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
     Numbers,
@@ -301,7 +304,7 @@ def dp_shard_s(
     is_sharded = grid.held_stage >= WEIGHTS_SHARDED
     if not np.any(is_sharded):
         return np.zeros(())
-    width = np.where(grid.trained == _QLORA, NF4_BYTES, value_bytes(grid))
+    width = np.where(grid.trained == QLORA, NF4_BYTES, value_bytes(grid))
     wires, links = machine.wires, parameters.collective
     scatters = np.where(grid.trained == FULL_TRAINING, 1.0, 0.0)
     if np.any(whole := grid.adds_up_whole):
@@ -419,9 +422,6 @@ def pp_bubble_s(grid: StrategyGrid, stage_s: Numbers) -> Numbers:
     return np.asarray(np.where(grid.schedule > 0, count * (1 + back - 3 * of_weights) * stage_s, whole))
 
 
-_QLORA = CODES["trained"].index("qlora")
-_OFFLOAD_NONE = CODES["offload"].index("none")
-_OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 # Parameters that the processors of a host update in a second, for all accelerators together: 0.24 s for 1e9
 # and 1.03 s for 4e9 of two Xeon Platinum 8168 (Ren et al. 2021, ZeRO-Offload, table 4, CPU-Adam; recalled).
 _HOST_UPDATES_PER_S = 4e9
@@ -507,6 +507,8 @@ def least_step_s(load: Load, grid: StrategyGrid, layer_s: Numbers, parameters: P
     bubble.
 
     layer_s: at most `LayerSeconds.total`. A stage that is fullest holds the mean of layers, rounded up.
+    Assumes nothing of what else a step takes but that it is no less than zero.
+    Source: the sum of positive parts is at least each of them.
     """
     stage_s = np.ceil(load.layers / grid.pp) * layer_s
     certain_s = _UNROUNDED * (grid.num_microbatches * stage_s + pp_bubble_s(grid, stage_s))
@@ -630,17 +632,17 @@ def _optimizer_s(
     dense = per_rank.dense_trained / np.where(grid.zero_stage >= 1, per_rank.dense_ranks, 1.0)
     experts = per_rank.expert_trained / np.where(grid.zero_stage >= 1, per_rank.expert_ranks, 1.0)
     states = (dense + experts) * state_bytes_per_param(grid)
-    width = np.where(grid.trained == _QLORA, NF4_BYTES, 2.0)
+    width = np.where(grid.trained == QLORA, NF4_BYTES, 2.0)
     near = optimizer_time_s(load, machine, grid, states, parameters)
     on_host = np.minimum(np.minimum(machine.node_size, _MOST_ON_HOST), grid.num_accelerators)
     updated_s = (dense + experts) * on_host / _HOST_UPDATES_PER_S
     far = np.maximum(near, np.maximum(2 * states / machine.host_byte_per_s, updated_s))
     crossing = np.where(
-        grid.offload == _OFFLOAD_ALL,
+        grid.offload == OFFLOAD_ALL,
         2 * grid.num_microbatches * (per_rank.dense + per_rank.experts) * width / machine.host_byte_per_s,
         0.0,
     )
-    return np.asarray(np.where(grid.offload == _OFFLOAD_NONE, near, far) + crossing)
+    return np.asarray(np.where(grid.offload == OFFLOAD_NONE, near, far) + crossing)
 
 
 def waiting_fraction(grid: StrategyGrid, parameters: Parameters) -> Numbers:

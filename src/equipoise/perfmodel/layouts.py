@@ -43,7 +43,8 @@ CODES = CHOICES
 _, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 _, DUALPIPE, DUALPIPE_V = range(3)
 USUAL_TARGETS, QUERY_VALUE, ATTENTION, ALL_LINEAR = range(len(LORA_TARGETS))
-QLORA = TRAINED.index("qlora")
+FULL_TRAINING, LORA, QLORA = (TRAINED.index(name) for name in ("full", "lora", "qlora"))
+OFFLOAD_NONE, OFFLOAD_ALL = (CODES["offload"].index(name) for name in ("none", "optimizer_and_params"))
 _MOST_SHOWN = 4
 # Arrays of this many elements: larger ones gain little speed and take more memory (docs/experiments/0008).
 MESH_ELEMENTS = 2**17

@@ -21,7 +21,11 @@ from equipoise.perfmodel.layouts import (
     CODES,
     DUALPIPE,
     DUALPIPE_V,
+    FULL_TRAINING,
     MESH_ELEMENTS,
+    OFFLOAD_ALL,
+    OFFLOAD_NONE,
+    QLORA,
     QUERY_VALUE,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
@@ -42,11 +46,7 @@ _MOMENTS = {"adam": 8.0, "adam_8bit": 2.0, "sgd": 4.0}
 _MASTER_BYTES = 4.0
 _EIGHT_BIT = CODES["optimizer"].index("adam_8bit")
 _MOMENT_BYTES = np.array([_MOMENTS[name] for name in CODES["optimizer"]])
-_QLORA = CODES["trained"].index("qlora")
-_FULL_TRAINING = CODES["trained"].index("full")
 _FP16 = CODES["precision"].index("fp16")
-_OFFLOAD_NONE = CODES["offload"].index("none")
-_OFFLOAD_ALL = CODES["offload"].index("optimizer_and_params")
 # Of a gradient that several micro-batches add to: the width in which FSDP2 reduces it (PyTorch, FSDPParam,
 # to_accumulated_grad_if_needed; reduce_dtype of torchtitan, accelerate and Automodel: fp32).
 _SUMMED_BYTES = 4.0
@@ -122,7 +122,7 @@ def shards(load: Load, grid: StrategyGrid) -> Shards:
     dense = layers * load.dense_params / grid.tp + tables
     experts = layers * load.expert_params / grid.ep
     ranks = grid.dp * grid.cp / grid.dp_replicate * copies
-    full = grid.trained == _FULL_TRAINING
+    full = grid.trained == FULL_TRAINING
     adapters = layers * (grid.lora_rank * _adapter_width(load, grid)) / grid.tp
     return Shards(
         dense=dense,
@@ -171,7 +171,7 @@ def holds_fp32_tables(grid: StrategyGrid) -> NDArray[np.bool_]:
     Source: huggingface/peft, `prepare_model_for_kbit_training` ("cast all non INT8 parameters to fp32"); code
     with kernels of its own (Unsloth) keeps 16 bits.
     """
-    return np.asarray((grid.trained == _QLORA) & (grid.implementation == EAGER))
+    return np.asarray((grid.trained == QLORA) & (grid.implementation == EAGER))
 
 
 class HeldMemory(Struct, frozen=True, kw_only=True):
@@ -226,12 +226,12 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     experts_by_stage = [np.where(held >= stage, 1 / per_rank.expert_ranks, 1.0) for stage in (1, 2, 3)]
     width = value_bytes(grid)
     # What is quantised are linear layers: tables keep their width (transformers, bitsandbytes), or widen.
-    frozen = np.where(grid.trained == _QLORA, NF4_BYTES, width)
+    frozen = np.where(grid.trained == QLORA, NF4_BYTES, width)
     tables = np.where(holds_fp32_tables(grid), _MASTER_BYTES, width)
     dense = frozen * (per_rank.dense - per_rank.tables) + tables * per_rank.tables
-    resident = np.where(grid.offload == _OFFLOAD_ALL, 0.0, 1.0)
+    resident = np.where(grid.offload == OFFLOAD_ALL, 0.0, 1.0)
     weights = resident * (dense * by_stage[2] + frozen * per_rank.experts * experts_by_stage[2]) + np.where(
-        grid.trained == _FULL_TRAINING, 0.0, width * per_rank.dense_trained
+        grid.trained == FULL_TRAINING, 0.0, width * per_rank.dense_trained
     )
     # Frozen models that run with it are stored as its weights are.
     split = np.where(np.greater(load.hidden, 0), grid.tp * grid.pp, 1.0)
@@ -248,7 +248,7 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     if np.any(whole := grid.adds_up_whole):
         trained = per_rank.dense_trained + per_rank.expert_trained
         gradients = np.where(whole, _SUMMED_BYTES * trained, gradients)
-    states = np.where(grid.offload == _OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)
+    states = np.where(grid.offload == OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)
     optimizer = states * (
         per_rank.dense_trained * by_stage[0] + per_rank.expert_trained * experts_by_stage[0]
     )
@@ -408,18 +408,22 @@ def _gathered_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers
     out = width + 4.0
     layer = load.dense_params / grid.tp + load.expert_params / grid.ep
     tables = np.where(grid.pp > 1, load.end_params, load.embedding_params) / grid.tp
-    full = grid.trained == _FULL_TRAINING
+    full = grid.trained == FULL_TRAINING
     # 4-bit weights travel and wait as they are (Answer.AI 2024, FSDP and QLoRA).
-    stored = np.where(grid.trained == _QLORA, NF4_BYTES, width)
+    stored = np.where(grid.trained == QLORA, NF4_BYTES, width)
     ends = np.where(grid.adds_up_whole, width, out)
     gathered = layer * (_GATHERED * stored + full * out) + tables * (width + full * ends / 2)
     sharded = (grid.held_stage >= WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
-    elsewhere = sharded | (grid.offload == _OFFLOAD_ALL)
+    elsewhere = sharded | (grid.offload == OFFLOAD_ALL)
     return np.asarray(np.where(elsewhere, gathered, 0.0))
 
 
 def sent_bytes(load: Load, grid: StrategyGrid) -> Numbers:
-    """Bytes of what a pipeline stage receives and sends, and lost again within a step."""
+    """Bytes of what a pipeline stage receives and sends, which are freed within the step.
+
+    Assumes one micro-batch of each at a time. Source: the activations at the boundary of two stages
+    (Narayanan et al. 2021).
+    """
     return np.asarray(np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0))
 
 

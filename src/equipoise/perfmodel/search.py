@@ -122,6 +122,7 @@ def least_s(
     spaces: as for `fastest`; asked: the numbers of those to bound. Memory is not looked at and nothing is
     evaluated: a small part of what a search takes, and no strategy need be as fast. Infinite where no layout
     is legal.
+    Assumes and source: as of `least_step_s`, whose steps are counted.
     """
     groups, _ = layout_groups(tuple(spaces), limits(job.load, job.machine).asked_by(spaces[0]))
     changed = [

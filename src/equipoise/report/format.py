@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from equipoise import units
 from equipoise.intervals import WIDEST, Interval
 from equipoise.spec.hardware import shipped_hardware
 from equipoise.spec.workload import workload_title
@@ -31,6 +32,9 @@ from equipoise.units import (
     time_unit,
 )
 
+if TYPE_CHECKING:
+    from equipoise.decide.answer import Alternative, ConstraintName
+
 LONGEST_NAME: Final = 160
 # By name, for they are easily taken for other characters.
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
@@ -38,7 +42,35 @@ DASH: Final = "\N{EN DASH}"
 STAR: Final = "\N{BLACK STAR}"  # before what is recommended
 ABSENT: Final = DASH
 digits: Final = format_amount
+listed: Final = units.listed
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
+
+
+_LIMIT_WERE: Final[Mapping["ConstraintName", str]] = {
+    "deadline_s": "your deadline were later",
+    "budget_usd": "your budget were higher",
+    "memory_bytes": "its memory were larger",
+    "max_accelerators": "your size limit were higher",
+}
+
+
+def wins_when(other: "Alternative") -> str:
+    """When another candidate than the recommended one would be chosen: what follows `would be chosen`."""
+    if other.case == "without":
+        return "if the recommended system were not available"
+    if other.case == "price":
+        assert other.high is not None
+        return f"if its price fell below {rate(other.high)} per accelerator-hour"
+    allowed = [_LIMIT_WERE[each.name] for each in other.candidate.broken]
+    if other.case == "faster":
+        less = "costs no more" if other.is_priced else "takes fewer accelerator-hours"
+        return f"if {listed([*allowed, 'it were available'])}: it is faster and {less}"
+    unit, saved = (currency(), "") if other.is_priced else ("accelerator-hours", " saved")
+    per_unit = converted(1.0) if other.is_priced else 1.0
+    low, high = (None if end is None else digits(end * per_unit) for end in (other.low, other.high))
+    worth = f"{low} to {high}" if low and high else f"more than {low}" if low else f"less than {high}"
+    # "saved": of accelerators' hours one would read an hour as one of them.
+    return f"if {listed([*allowed, f'an hour{saved} were worth {worth} {unit}'])}"
 
 
 def printable(text: str, most: int = LONGEST_NAME) -> str:
@@ -157,17 +189,6 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def listed(items: Sequence[str]) -> str:
-    """Items as a sentence lists them.
-
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    if len(items) < 2:  # noqa: PLR2004 - "a and b" needs two
-        return "".join(items)
-    return f"{', '.join(items[:-1])} and {items[-1]}"
-
-
 _TONNE_KG: Final = 1000.0
 _GRAM_KG: Final = 1e-3
 _SURE, _UNLIKELY = 0.995, 0.005
@@ -215,8 +236,6 @@ _USUAL_DIGITS, _LIMIT_DIGITS = 3, 6
 _MONEY_DIGITS: Final[ContextVar[int]] = ContextVar("money_digits", default=_USUAL_DIGITS)
 
 
-# Times that differ by less are equal.
-_ROUNDING: Final = 2.0**-30
 _LIMIT_S: Final[ContextVar[float]] = ContextVar("limit_s", default=math.inf)
 
 
@@ -360,10 +379,12 @@ def prices(usd: float) -> str:
 
 
 def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
-    """The ends of an interval; the upper one as `form` writes it, with its unit.
+    """The ends of an interval; the upper one as `form` writes it, with its unit. Of money: `sum_ends`.
 
-    >>> ends(Interval(value=2.0, low=1.5, high=3.0, level=0.9), money).split(DASH)
-    ['1.5', '3 USD']
+    form: writes the number it is given, with a unit behind it.
+
+    >>> ends(Interval(value=2.0, low=1.5, high=3.0, level=0.9), factor).split(DASH)
+    ['1.5', '3x']
     """
     return f"{digits(amount.low)}{DASH}{form(amount.high)}"
 

@@ -15,9 +15,10 @@ from equipoise import __version__
 from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.decide.answer import Alternative, Answer, Candidate, Relaxation
 from equipoise.decide.explanation.published_nearby import near_published_pretrainings, near_published_steps
+from equipoise.economics import Bill
 from equipoise.errors import EvidenceError
 from equipoise.intervals import Interval
-from equipoise.report.format import usable
+from equipoise.report.format import usable, wins_when
 from equipoise.runs import embedded
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import Strategy
@@ -61,6 +62,17 @@ def document(verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         "dataset": embedded.version(),
     }
     return {**head, **fields}
+
+
+def bill_fields(bill: Bill) -> dict[str, float | str | None]:
+    """The bill as documents state it: each amount, and the ends of its interval at LEVEL."""
+    found: dict[str, float | str | None] = {"accelerator_hours": bill.accelerator_hours.value}
+    for name in ("usd", "energy_j", "carbon_kg", "electricity_usd"):
+        amount: Interval | None = getattr(bill, name)
+        found[name] = None if amount is None else amount.value
+        found[f"low_{name}"] = None if amount is None else amount.low
+        found[f"high_{name}"] = None if amount is None else amount.high
+    return found | {"energy_basis": bill.energy_basis}
 
 
 def missing_fields(err: EvidenceError) -> dict[str, Any]:
@@ -184,7 +196,7 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (Candidate, candidate_fields),
     (Relaxation, lambda change: fields_of(change) | {"needed": round_up(change.needed, _NUM_DIGITS)}),
     (Interval, lambda amount: None if usable(amount) is None else fields_of(amount)),
-    (Alternative, lambda other: candidate_fields(other.candidate) | {"wins_when": other.wins_when}),
+    (Alternative, lambda other: candidate_fields(other.candidate) | {"wins_when": wins_when(other)}),
     (Path, str),
     (dt.date, str),
 )
@@ -255,8 +267,9 @@ def reach_fields(found: "Reaches") -> dict[str, Any]:
     del fields["titles"]
     for each in (fields["best"], *fields["others"]):
         del each["question"]
-    question = fields_of(found.best.question)
-    return {"schema": schema_id("advise-ask"), "question": question, **_rounded(fields)}
+    asked = found.best.question
+    head = {"schema": schema_id("advise-ask"), "question": fields_of(asked), "currency": _currency(asked)}
+    return {**head, **_rounded(fields)}
 
 
 def allocation_fields(found: "Allocation") -> dict[str, Any]:

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from equipoise.errors import DataError, EvidenceError
-from equipoise.intervals import Interval
+from equipoise.intervals import LEVEL, Interval, tails
 from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, log_sum, zoomed
 from equipoise.spec.mlperf import ScoredEntry
 from equipoise.stats import medians, percentile_interval, quantiles
-from equipoise.units import format_amount, format_count
+from equipoise.units import MOST_LISTED, format_amount, format_count, listed
 
 # Noise before any data, as log standard deviations, all levels equally likely: of one entry; of all entries
 # of a group at one batch, which share a recipe; of a group (a round), whose target or rules differ from the
@@ -34,8 +34,6 @@ _LEAST_SPREAD = 2.0
 _FEWEST_BATCHES = 3
 _WIDEST_INTERVAL = 300.0
 _NUM_DRAWS = 1000
-_LEVEL = 0.9
-_MOST_LISTED = 8
 
 
 class Convergence(Struct, frozen=True, kw_only=True):
@@ -235,7 +233,7 @@ def fit_convergence(
         weight=1.0 / next_stretch[recipes.of_entry],
         stretch=model.stretch,
     )
-    bounds = _interval(found.draws[:, 1], _LEVEL)
+    bounds = _interval(found.draws[:, 1], LEVEL)
     if bounds.high > _WIDEST_INTERVAL * bounds.low and bounds.low < batch.min():
         raise EvidenceError(
             f"the samples to target at batches of {format_count(batch.min())}-{format_count(batch.max())} "
@@ -261,7 +259,7 @@ def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
             )
     distinct = np.array(sorted({*batch.tolist()}))
     if len(distinct) < _FEWEST_BATCHES or distinct[-1] < _LEAST_SPREAD * distinct[0]:
-        seen = ", ".join(format_count(each) for each in distinct[:_MOST_LISTED]) or "none"
+        seen = listed(map(format_count, distinct), MOST_LISTED) or "none"
         raise EvidenceError(
             f"samples against batch need {_FEWEST_BATCHES} distinct global batches that span a factor of "
             f"{_LEAST_SPREAD:g}; got {seen}.",
@@ -380,7 +378,7 @@ def batch_growth(
 def _curve(fitted: Convergence, batch: FloatArray, level: float) -> tuple[GrowthPoint, ...]:
     steps = np.geomspace(batch.min(), batch.max(), _NUM_STEPS)
     drawn = fitted.drawn_samples(steps)
-    low, high = quantiles(drawn, ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
+    low, high = quantiles(drawn, tails(level))
     columns = (steps, medians(drawn), low, high)
     return tuple(
         GrowthPoint(global_batch_samples=at, samples=middle, low=least, high=most)

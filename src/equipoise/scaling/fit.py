@@ -13,6 +13,7 @@ from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from equipoise.errors import DataError, FitError
+from equipoise.intervals import tails
 from equipoise.scaling.laws import CANDIDATES, CONSTANT, Domain, FloatArray, Law
 from equipoise.scaling.posterior import (
     MEASURED_NOISE,
@@ -29,7 +30,7 @@ from equipoise.scaling.posterior import (
     posterior,
 )
 from equipoise.stats import quantiles
-from equipoise.units import format_count
+from equipoise.units import MOST_LISTED, format_count, listed
 
 # Odds against "the size does not matter" below which there is no answer: very strong evidence in the grades
 # of Jeffreys 1961 (Theory of Probability, appendix B). Of 5,000 series of noise alone, four passed, and of
@@ -42,7 +43,6 @@ _FEWEST_SIZES = 3
 _NUM_DRAWS = 2000
 _EXACT = 1e-12
 _ENOUGH_REPETITIONS = 3
-_MOST_LISTED = 8
 _SILVER = 0.41421356237309503  # sqrt(2) - 1: as even as the golden ratio, and unlike it
 
 
@@ -212,8 +212,8 @@ def predict(
     if of == "run":
         noise = np.concatenate([each.noise for each in fitted.laws])
         log_times += (np.hypot(noise[:, 0], noise[:, 1]) * even_deviates(len(noise), _SILVER))[:, None]
-    tail = (1.0 - level) / 2.0
-    low_s, time_s, high_s = np.exp(quantiles(log_times, (tail, 0.5, 1.0 - tail)))
+    below, above = tails(level)
+    low_s, time_s, high_s = np.exp(quantiles(log_times, (below, 0.5, above)))
     domain = fitted.domain
     return LawPrediction(
         num_accelerators=sizes,
@@ -286,7 +286,7 @@ def _require_sizes(sizes: FloatArray, laws: tuple[Law, ...]) -> None:
         else "a law of time against size"
     )
     raise FitError(
-        f"{what} needs {needed} distinct sizes; got {_listed(sizes)}.",
+        f"{what} needs {needed} distinct sizes; got times at {_listed(sizes)} accelerators.",
         missing=tuple(f"the time at one more size, e.g. {format_count(size)} accelerators" for size in more),
     )
 
@@ -314,6 +314,4 @@ def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> F
 
 
 def _listed(sizes: FloatArray) -> str:
-    """Sizes as a person writes them; of many, the ends."""
-    names = [f"{size:g}" for size in sizes]
-    return "[" + ", ".join(names if len(names) <= _MOST_LISTED else [*names[:3], "...", names[-1]]) + "]"
+    return listed([f"{size:g}" for size in sizes], MOST_LISTED)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.intervals import Interval
+from equipoise.intervals import LEVEL, Interval
 from equipoise.scaling.metrics import MEASURED
 from equipoise.stats import percentile_interval
 from equipoise.units import format_count, format_duration
@@ -27,11 +27,11 @@ SCALING = "each feature to mean 0 and standard deviation 1 over the workload's s
 MAX_GROUPS = 8
 # Beyond these an efficiency is a slip of the pen, and its logarithm would outweigh everything else.
 MIN_EFFICIENCY = 1e-12
+_SEED = 0
 NUM_STARTS = 50
 NUM_RESAMPLES = 100
 _RESAMPLE_STARTS = 5
 _MOST_ROUNDS = 300  # of Lloyd's, which ends by itself after a few
-LEVEL = 0.9
 
 # Above this the groups come back in a resample; Steinley 2004 calls 0.65 moderate and 0.8 good recovery.
 STABLE_RAND_INDEX = 0.8
@@ -72,7 +72,7 @@ class Grouping(Struct, frozen=True, kw_only=True):
     words: str
 
 
-def grouped(entries: pl.DataFrame, *, k: int | None = None, seed: int = 0) -> tuple[Grouping, pl.DataFrame]:
+def grouped(entries: pl.DataFrame, *, k: int | None = None) -> tuple[Grouping, pl.DataFrame]:
     """The groups of the systems, and the entries with the number of each one's group in the column `cluster`.
 
     entries: a frame `with_metrics` returned, of one round, workload and division.
@@ -98,10 +98,10 @@ def grouped(entries: pl.DataFrame, *, k: int | None = None, seed: int = 0) -> tu
             f"least {max(3, k or 0)}",
             missing=("more systems with an official score in this round and workload",),
         )
-    silhouettes = () if k else _silhouettes(points, num_distinct=num_distinct, seed=seed)
+    silhouettes = () if k else _silhouettes(points, num_distinct=num_distinct)
     chosen = k or max(silhouettes, key=lambda tried: (tried[1], -tried[0]))[0]
-    clusters = _by_size(_clusters(points, chosen, seed=seed), points)
-    stability = _stability(points, clusters, seed=seed)
+    clusters = _by_size(_clusters(points, chosen), points)
+    stability = _stability(points, clusters)
     labelled = rows.with_columns(cluster=pl.Series(clusters, dtype=pl.Int64))
     groups = _groups(labelled)
     grouping = Grouping(
@@ -171,8 +171,8 @@ def k_means(samples: Floats, k: int, *, num_starts: int, rng: np.random.Generato
     return np.asarray(centres[np.arange(num_samples), lost.argmin(axis=-1)])
 
 
-def _clusters(points: Floats, k: int, *, seed: int) -> NDArray[np.int64]:
-    centres = k_means(points[None], k, num_starts=NUM_STARTS, rng=np.random.default_rng(seed))[0]
+def _clusters(points: Floats, k: int) -> NDArray[np.int64]:
+    centres = k_means(points[None], k, num_starts=NUM_STARTS, rng=np.random.default_rng(_SEED))[0]
     return np.asarray(_squares(points, centres).argmin(axis=-1), dtype=np.int64)
 
 
@@ -191,9 +191,9 @@ def silhouette(points: Floats, clusters: NDArray[np.int64]) -> float:
     return float(values.mean())
 
 
-def _silhouettes(points: Floats, *, num_distinct: int, seed: int) -> tuple[tuple[int, float], ...]:
+def _silhouettes(points: Floats, *, num_distinct: int) -> tuple[tuple[int, float], ...]:
     largest = min(MAX_GROUPS, num_distinct - 1)
-    return tuple((k, silhouette(points, _clusters(points, k, seed=seed))) for k in range(2, largest + 1))
+    return tuple((k, silhouette(points, _clusters(points, k))) for k in range(2, largest + 1))
 
 
 def _by_size(clusters: NDArray[np.int64], points: Floats) -> NDArray[np.int64]:
@@ -205,14 +205,14 @@ def _by_size(clusters: NDArray[np.int64], points: Floats) -> NDArray[np.int64]:
     return np.array([number[cluster] for cluster in clusters.tolist()], dtype=np.int64)
 
 
-def _stability(points: Floats, clusters: NDArray[np.int64], *, seed: int) -> Interval:
+def _stability(points: Floats, clusters: NDArray[np.int64]) -> Interval:
     """How similar the groups of bootstrap resamples are to these, as an adjusted Rand index over all systems.
 
     Each resample is grouped anew; every system then joins the nearest of its centres.
     Source: Hennig 2007, bootstrap assessment of clusters.
     """
     k = int(clusters.max())
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(_SEED)
     resamples = points[rng.integers(0, len(points), size=(NUM_RESAMPLES, len(points)))]
     centres = k_means(resamples, k, num_starts=_RESAMPLE_STARTS, rng=rng)
     agreement = adjusted_rand_indices(clusters, _squares(points, centres).argmin(axis=-1))

@@ -44,19 +44,27 @@ class Law(Struct, frozen=True, kw_only=True):
         return len(self.params) - 1
 
     def at(self, unit: FloatArray, domain: Domain) -> FloatArray:
-        """The parameters of curves of a job of about one second: (n, num_shapes) -> (n, num_params)."""
+        """The parameters of curves of a job of about one second: (n, num_shapes) -> (n, num_params).
+
+        unit: in 0..1. Returns seconds where a name ends in `_s`, ratios elsewhere.
+        """
         return np.stack(self.plausible(unit, domain), axis=1)
 
     def scaled(self, values: FloatArray, scale: FloatArray) -> FloatArray:
         """The parameters of the same curve for a job `scale` times as long.
 
-        values: (n, num_params). scale: (n,). Returns (n, num_params).
+        values: (n, num_params), seconds where a name ends in `_s`. scale: (n,), a ratio of times. Returns
+        (n, num_params), in the units of values.
+        Assumes that the other parameters do not depend on how much is trained. Source: the definition.
         """
         in_seconds = np.array([name.endswith("_s") for name in self.params])
         return np.where(in_seconds, values * scale[:, None], values)
 
     def times_s(self, values: FloatArray, num_accelerators: FloatArray) -> FloatArray:
-        """Seconds of each curve at each size: (n, num_params) and (n_sizes,) -> (n, n_sizes)."""
+        """Seconds of each curve at each size: (n, num_params) and (n_sizes,) -> (n, n_sizes).
+
+        values: seconds where a name ends in `_s`, ratios elsewhere. Assumes and source: the law's own.
+        """
         columns = (column[:, None] for column in values.T)
         return np.broadcast_to(
             self.predict_s(num_accelerators, *columns), (len(values), len(num_accelerators))

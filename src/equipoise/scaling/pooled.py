@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import DataError, EvidenceError, UsageError
-from equipoise.intervals import Interval
+from equipoise.intervals import DEVIATE, LEVEL, Interval
 from equipoise.scaling.gaussian_process import (
     CurveBlock,
     Floats,
@@ -29,8 +29,6 @@ from equipoise.scaling.posterior import even_deviates
 from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
 from equipoise.units import format_count
 
-LEVEL = 0.9
-_DEVIATIONS_AT_LEVEL = 1.6449  # the normal distribution holds 90 % within as many standard deviations
 # Beyond these the answer is an extrapolation nobody has checked: docs/experiments/0002-pooled-law.md.
 _DOMAIN_JUMP = 4.0
 _NUM_EVIDENCE = 8
@@ -155,7 +153,7 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         found = []
         for i, question in enumerate(questions):
             time_s = float(np.exp(expected.mean[i])) / question.num_accelerators
-            spread = float(np.exp(_DEVIATIONS_AT_LEVEL * expected.time.deviation[i]))
+            spread = float(np.exp(DEVIATE * expected.time.deviation[i]))
             samples = None if expected.samples is None else float(np.exp(expected.samples.mean[i]))
             found.append(
                 PooledPrediction(
@@ -174,6 +172,9 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
 
         question: its size does not matter. sizes: (n_sizes,), within 1 to 2**20 accelerators.
         Smooth: without what differs from size to size without pattern, or from entry to entry.
+        Assumes that logarithms of times are jointly normal, and that the first components of their
+        covariance hold all that matters.
+        Source: the Karhunen-Loeve expansion of a Gaussian process (Rasmussen and Williams 2006).
         """
         wanted = replace(_sizes([question], given_batch=self.given_batch), sizes=2.0**_GRID_LOG2)
         self._past(own, wanted.workload)
@@ -361,8 +362,8 @@ def _evidence(past: Entries, own: Entries, weights: Floats) -> tuple[WeightedEnt
 class SubmitterSpread(Struct, frozen=True, kw_only=True):
     """Time of a submitter over that of the best of the others, log-normal.
 
-    factor: the median. log_sd: 90 % of the results lie within 1.645 of them around it. coverage: how often
-    the 90 % interval of strictly earlier rounds held, over num_held_out results; None without any.
+    factor: the median. log_sd: LEVEL of the results lie within DEVIATE of them around it. coverage: how
+    often the interval of strictly earlier rounds held, over num_held_out results; None without any.
     """
 
     factor: float

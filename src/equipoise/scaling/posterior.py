@@ -297,6 +297,8 @@ def zoomed(num_shapes: int, score: Callable[[FloatArray], FloatArray]) -> tuple[
     """The cells worth summing over (n, num_shapes), and the share of the unit box they cover.
 
     score: (n, num_shapes) -> log weights (n,).
+    Assumes that what weighs anything lies in one box, which a coarse grid finds.
+    Source: integration on a grid that is refined where the integrand is not negligible.
     """
     low, high = np.zeros(num_shapes), np.ones(num_shapes)
     *coarse, fine = _ZOOMS[num_shapes]

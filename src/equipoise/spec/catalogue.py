@@ -67,9 +67,9 @@ class Catalogue(Struct, frozen=True, kw_only=True):
         """What a raw name of a log or table means, by exact aliases alone; None where there is none."""
         return self.hardware.alias(raw, system_name)
 
-    def accelerator_slug(self, raw: str, system_name: str | None = None) -> str | None:
+    def accelerator_slug(self, raw: str) -> str | None:
         """The slug that a raw name of a log or table stands for, by exact aliases alone."""
-        found = self.accelerator_alias(raw, system_name)
+        found = self.accelerator_alias(raw)
         return None if found is None else found.slug
 
     def slug_in_file(self, raw: str, asked: Sequence[str] = ()) -> str | None:

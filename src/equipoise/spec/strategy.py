@@ -230,7 +230,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
         >>> Strategy(global_batch_samples=64, dp=8, zero_stage=3, recompute="full").text()
         'dp=8 microbatch=1 global_batch=64 zero_stage=3 recompute=full'
         """
-        parts = [f"{axis}={getattr(self, axis)}" for axis in _AXES if getattr(self, axis) != 1]
+        parts = [f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) != 1]
         parts.append(f"microbatch={self.microbatch_samples} global_batch={self.global_batch_samples}")
         for name, default in _DEFAULTS.items():
             value = getattr(self, name)
@@ -246,7 +246,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
         'dp=8 tp=1 zero_stage=3'
         """
         others = (each for each in _DEFAULTS if each not in _ALWAYS_WRITTEN)
-        names = (*_AXES, "microbatch_samples", "global_batch_samples", *others)
+        names = (*AXES, "microbatch_samples", "global_batch_samples", *others)
         short = {full: name for name, full in _SHORT.items()}
         changed = [(name, value) for name in names if (value := getattr(other, name)) != getattr(self, name)]
         return " ".join(f"{short.get(name, name)}={value_text(value)}" for name, value in changed)
@@ -257,9 +257,9 @@ def value_text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_AXES = ("dp", "tp", "pp", "cp", "ep")
-_ALWAYS_WRITTEN = frozenset((*_AXES, "microbatch_samples", "global_batch_samples"))
-_SIZES = (*_AXES, "microbatch_samples", "global_batch_samples", "dp_replicate", "interleave", "sync_period")
+AXES = ("dp", "tp", "pp", "cp", "ep")
+_ALWAYS_WRITTEN = frozenset((*AXES, "microbatch_samples", "global_batch_samples"))
+_SIZES = (*AXES, "microbatch_samples", "global_batch_samples", "dp_replicate", "interleave", "sync_period")
 _SHORT = {"microbatch": "microbatch_samples", "global_batch": "global_batch_samples"}
 # What other software and people call parameters, for messages.
 _GUESSES: Final[Mapping[str, tuple[str, ...]]] = {

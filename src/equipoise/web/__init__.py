@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from equipoise.economics import table
 from equipoise.errors import UsageError
-from equipoise.report.format import printable
+from equipoise.report.format import LONGEST_NAME, printable
 from equipoise.report.html import Html
 from equipoise.runs.embedded import tables
 from equipoise.runs.store import Tables, comparable
@@ -174,9 +174,8 @@ def regions() -> tuple[Choice, ...]:
     return tuple(Choice(value=name, label=name.replace("_", " ").capitalize()) for name in known)
 
 
-LONGEST_NAME = 160
 MOST_NAMES = 24
-MOST_ACCELERATORS = 16_384
+MOST_FORM_ACCELERATORS = 16_384
 MOST_SYSTEMS = 6
 # Paths of the server, what reads or describes them, and what would look the server over. `runs` is named from
 # the folders that the dashboard was given; a workload is a name of the catalogue, never a MODULE:FUNCTION.

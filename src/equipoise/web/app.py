@@ -17,11 +17,11 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 from msgspec import to_builtins
 from starlette.exceptions import HTTPException
-from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from equipoise.errors import EvidenceError, InputError
 from equipoise.report.html import Html, element
+from equipoise.stats import one_thread
 from equipoise.units import MIB, MILLISECOND_S
 from equipoise.web import (
     Control,
@@ -49,6 +49,7 @@ from equipoise.web.answers import (
 from equipoise.web.frames import (
     BROKEN_WORDS,
     BUSY_WORDS,
+    HTML,
     NOT_STORED,
     FileResponse,
     GoneError,
@@ -73,7 +74,6 @@ _PATIENCE_S: Final = 0.3
 _ABSENT: Final = 404
 _GONE: Final = 499
 _THEMES: Final = ("dark", "light")
-_HTML: Final = "text/html; charset=utf-8"
 _FRAME_BYTES: Final = 8 * MIB
 # Every page of the dashboard, in the order of the navigation. A new one is a record and a line here.
 SCREENS: Final[tuple[Screen, ...]] = (
@@ -237,7 +237,7 @@ class Dashboard:
         changed = live is None or seen != self._state(screen, query)
         headers = {"hx-trigger": "answer-changed"} if changed else {}
         content = b"" if live is None else live.html.encode()
-        return Response(content, media_type=_HTML, headers={**NOT_STORED, **headers})
+        return Response(content, media_type=HTML, headers={**NOT_STORED, **headers})
 
     def _state(self, screen: Screen, query: PageQuery) -> str:
         """What changes when the answer does; a digest, for it may hold paths."""
@@ -292,7 +292,7 @@ def _theme(request: Request) -> str:
     return theme if theme in _THEMES else ""
 
 
-def application(sources: DataSources, *, warms: bool = False) -> FastAPI:
+def application(sources: DataSources, *, warms: bool) -> FastAPI:
     """The application. Its answers are computed in threads of its own.
 
     warms: whether the first page is computed before anybody asks.
@@ -533,8 +533,7 @@ def serve(
     )
     # Pages wait for Python's lock, which a computing thread gives up this often.
     sys.setswitchinterval(_SWITCH_S)
-    # The matrices are small: threads of a library would only wait for each other.
-    with opened, threadpool_limits(limits=1):
+    with opened, one_thread():
         server = _Server(config, was_interrupted)
         for name in ("uvicorn.error", "asyncio"):
             logging.getLogger(name).addFilter(server.says)

@@ -19,7 +19,7 @@ from equipoise.runs.embedded import scores
 from equipoise.runs.store import neutralised
 from equipoise.spec.catalogue import counted_name
 from equipoise.web import (
-    MOST_ACCELERATORS,
+    MOST_FORM_ACCELERATORS,
     Area,
     Choice,
     Control,
@@ -206,10 +206,10 @@ def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
         *((name, first(asked, name)) for name in _POOL_FIELDS if first(asked, name).strip()),
     )
     count, _ = counted_name(fields[0][1])
-    if not count or count > MOST_ACCELERATORS:
+    if not count or count > MOST_FORM_ACCELERATORS:
         raise UsageError(
             f"the pool is {printable(fields[0][1])!r}; expected how many and which, such as 32x h100, "
-            f"at least 1 and at most {MOST_ACCELERATORS:,}"
+            f"at least 1 and at most {MOST_FORM_ACCELERATORS:,}"
         )
     return AllocationFields(jobs=jobs, given=fields, objective=cast("AllocationObjective", objective))
 

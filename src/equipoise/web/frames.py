@@ -232,7 +232,7 @@ def missing_document(screen: Screen, err: EvidenceError) -> bytes:
 Found = TypeVar("Found")
 NOT_STORED: Final = {"cache-control": "no-store", "vary": "HX-Request, Sec-Fetch-Dest, Cookie"}
 _PIECE_BYTES: Final = MIB // 4
-_HTML: Final = "text/html; charset=utf-8"
+HTML: Final = "text/html; charset=utf-8"
 _BUSY_S: Final = 2
 _STATUSES: Final = {REFUSED: "refused", BUSY: "busy"}
 BUSY_WORDS: Final = "This machine is busy with other questions. Try again in a moment."
@@ -301,7 +301,7 @@ class PageResponse(InPieces):
         """halves: of the frame."""
         headers = {**NOT_STORED, **({"retry-after": str(_BUSY_S)} if answer.status == BUSY else {})}
         super().__init__(
-            (halves[0], answer.body, halves[1]), media_type=_HTML, headers=headers, status_code=answer.status
+            (halves[0], answer.body, halves[1]), media_type=HTML, headers=headers, status_code=answer.status
         )
 
 

@@ -15,11 +15,10 @@ from equipoise.decide.question.field import GROUPS, Field, Verb
 from equipoise.decide.question.query import FIELDS, TrainingQuery, default_of, fields_of, meant, query
 from equipoise.errors import SpecError, UsageError
 from equipoise.files import shipped_table
-from equipoise.report.format import printable
+from equipoise.report.format import LONGEST_NAME, printable
 from equipoise.spec.catalogue import Catalogue
 from equipoise.web import (
-    LONGEST_NAME,
-    MOST_ACCELERATORS,
+    MOST_FORM_ACCELERATORS,
     MOST_NAMES,
     MOST_SYSTEMS,
     NOT_FROM_BROWSERS,
@@ -104,12 +103,12 @@ def in_form(text: str, labels: Mapping[str, str] = _LABEL_OF_OPTION) -> str:
 
 # A browser may request less than a command line: the server works for others too.
 MOST: Final[Mapping[str, int]] = {
-    "max_accelerators": MOST_ACCELERATORS,
-    "sizes": MOST_ACCELERATORS,
-    "num_nodes": MOST_ACCELERATORS,
-    "node_size": MOST_ACCELERATORS,
-    "leaf_nodes": MOST_ACCELERATORS,
-    "stock": MOST_ACCELERATORS,
+    "max_accelerators": MOST_FORM_ACCELERATORS,
+    "sizes": MOST_FORM_ACCELERATORS,
+    "num_nodes": MOST_FORM_ACCELERATORS,
+    "node_size": MOST_FORM_ACCELERATORS,
+    "leaf_nodes": MOST_FORM_ACCELERATORS,
+    "stock": MOST_FORM_ACCELERATORS,
     "num_strategies": 24,
 }
 # Words without blanks; several may stand in one field.

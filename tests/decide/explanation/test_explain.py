@@ -10,27 +10,18 @@ from msgspec.structs import replace
 
 from equipoise.units import HOUR_S
 
-NUMBER = r"([0-9.,]*[0-9]) ?([kM]?)"
-FACTORS = {"": 1.0, "k": 1e3, "M": 1e6}
-
-
-def number(words, before):
-    found = re.search(before + NUMBER, words)
-    assert found, words
-    return float(found[1].replace(",", "")) * FACTORS[found[2]]
-
 
 def test_a_faster_dearer_size_wins_where_an_hour_is_worth_the_difference():
     found = ask(PRETRAINING, accelerators="64..256")
     larger = [
         each for each in found.alternatives if each.candidate.time_s.value < found.recommended.time_s.value
     ]
-    priced = [each for each in larger if re.search(rf"\bhour .*more than {NUMBER}", each.wins_when)]
+    priced = [each for each in larger if each.case == "hour" and each.high is None]
     assert priced
     for each in priced:
         saved_h = (found.recommended.time_s.value - each.candidate.time_s.value) / HOUR_S
         dearer = paid_usd(found, each.candidate) - paid_usd(found, found.recommended)
-        assert number(each.wins_when, "more than ") == pytest.approx(dearer / saved_h, rel=0.01)
+        assert each.low == pytest.approx(dearer / saved_h, rel=0.01)
 
 
 # Four cards are never the cheapest: two are where an hour is worth little, and eight above.
@@ -45,7 +36,7 @@ def named_values(found):
     return [
         (each, able, found)
         for each in found.alternatives
-        if each.candidate in able and re.search(r"\bhour .* USD$", each.wins_when)
+        if each.candidate in able and each.case == "hour" and each.is_priced
     ]
 
 
@@ -53,11 +44,10 @@ def test_an_alternative_costs_least_of_all_at_the_values_of_an_hour_it_names():
     named = [pair for question in KINDS.values() for pair in named_values(ask(question))]
     assert named
     for each, able, found in named:
-        ends = [number(end, "") for end in re.findall(NUMBER.replace("(", "(?:"), each.wins_when)]
-        inside = math.sqrt(math.prod(ends)) if len(ends) == 2 else ends[0]
-        inside *= {"less": 0.99, "more": 1.01}.get(re.search(r"worth (\w+)", each.wins_when)[1], 1.0)
+        low, high = each.low or 0.98 * (each.high or 0.0), each.high or 1.02 * (each.low or 0.0)
+        inside = math.sqrt(low * high)
         cheapest = min(able, key=lambda one: paid_usd(found, one, inside))
-        assert cheapest.id == each.candidate.id, each.wins_when
+        assert cheapest.id == each.candidate.id, each
 
 
 def test_a_size_between_two_that_cost_less_wins_at_no_value_of_an_hour():
@@ -80,7 +70,7 @@ def test_a_size_that_wins_at_no_value_of_an_hour_is_no_alternative():
     # From (13 - 10) / 1 = 3 USD an hour on 4, from (34 - 13) / 2 = 10.5 on 8.
     found = of_one_system((2, 5, 10), (1, 11, 11), (4, 4, 13), (8, 2, 34))
     assert [*found] == [4]
-    assert re.search(r"\b3 to 10.5 USD", found[4])
+    assert (found[4].low, found[4].high, found[4].is_priced) == (pytest.approx(3), pytest.approx(10.5), True)
 
 
 def test_a_size_that_wins_at_one_value_of_an_hour_alone_is_no_alternative():
@@ -93,7 +83,7 @@ def test_a_price_below_which_another_system_wins_makes_it_win():
     asked.pop("max_accelerators")
     found = ask(asked)
     (other,) = [each for each in found.alternatives if each.candidate.system != found.recommended.system]
-    price = number(other.wins_when, "below ")
+    price = other.high
     system = other.candidate.system
     assert ask(asked, price={system: 0.98 * price}).recommended.system == system
     assert ask(asked, price={system: 1.02 * price}).recommended.system == found.recommended.system
@@ -102,7 +92,7 @@ def test_a_price_below_which_another_system_wins_makes_it_win():
 def test_no_price_is_named_where_only_time_counts():
     found = ask(LORA, accelerator=[H200, A100], max_accelerators=16, objective="time")
     assert found.alternatives
-    assert not any("price falls" in each.wins_when for each in found.alternatives)
+    assert not any(each.case == "price" for each in found.alternatives)
 
 
 @pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)

@@ -12,6 +12,7 @@ from equipoise.decide.strategies.surveys import SURVEYS
 from equipoise.decide.user_evidence.folders import user_runs
 from equipoise.errors import DataError
 from equipoise.runs.ingest import import_runs
+from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster
 from equipoise.spec.workload import workload
 
@@ -33,31 +34,41 @@ def _row(run_id, size, rate, workload="mlp", status="success"):
     )
 
 
+def _runs(folder, workload_name, accelerators, **stated):
+    """What a folder holds, of a question that states nothing else."""
+    usual = dict.fromkeys(("sequence_tokens", "global_batch_samples", "known")) | {
+        "is_to_target": True,
+        "is_named_here": False,
+        "catalogue": shipped(),
+    }
+    return user_runs(folder, workload_name, accelerators, **usual | stated)
+
+
 def test_runs_of_one_set_up_are_one_record_with_their_median(tmp_path):
     rows = [_row("a", 1, 100.0), _row("b", 1, 110.0), _row("c", 1, 90.0), _row("d", 2, 150.0)]
     write(tmp_path, rows, [])
-    found = user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
+    found = _runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
     assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(1, 100.0), (2, 150.0)]
     assert len(found.set_ups[0].run_ids) == 3
 
 
 def test_a_table_of_runs_or_a_parquet_file_of_ones_own_is_read_by_its_name(tmp_path):
     write(tmp_path, [_row("a", 1, 100.0), _row("b", 2, 150.0)], [])
-    found = user_runs(tmp_path / "runs.parquet", "mlp", ["a100-sxm4-80gb"])
+    found = _runs(tmp_path / "runs.parquet", "mlp", ["a100-sxm4-80gb"])
     assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(1, 100.0), (2, 150.0)]
     path = tmp_path / "mine.parquet"
     pl.DataFrame({"gpus": [8], "samples/s": [20.0], "global_batch": [128]}).write_parquet(path)
-    found = user_runs(path, "resnet50", ["a100-sxm4-80gb"])
+    found = _runs(path, "resnet50", ["a100-sxm4-80gb"])
     assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(8, 20.0)]
 
 
 def test_a_json_file_is_read_by_lines_and_one_list_is_refused_with_what_makes_lines_of_it(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text('{"gpus": 8, "samples_per_s": 20.0, "global_batch": 128}\n')
-    found = user_runs(path, "resnet50", ["a100-sxm4-80gb"])
+    found = _runs(path, "resnet50", ["a100-sxm4-80gb"])
     assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(8, 20.0)]
     path.write_text('[{"gpus": 8, "samples_per_s": 20.0, "global_batch": 128}]')
-    found = user_runs(path, "resnet50", ["a100-sxm4-80gb"])
+    found = _runs(path, "resnet50", ["a100-sxm4-80gb"])
     assert not found.set_ups
     assert [bool(re.search(r"mine\.json.*jq", each)) for each in found.notes] == [True]
 
@@ -67,7 +78,7 @@ def test_a_run_that_states_no_accelerator_is_held_against_that_of_the_question(t
     # 100 samples/s of 8.03e9 parameters over 8,192 tokens: 6 N a token alone are 3.9e16 FLOP/s, of 9.9e14.
     path = tmp_path / "mine.csv"
     path.write_text(f"num_accelerators,samples_per_s,global_batch_size,precision\n1,{rate},64,bf16\n")
-    found = user_runs(path, "llama31_8b", ["h100-sxm5-80gb"], known=workload("llama31_8b"))
+    found = _runs(path, "llama31_8b", ["h100-sxm5-80gb"], known=workload("llama31_8b"))
     assert bool(found.set_ups) is is_used
     assert [bool(re.search(r"\b1 of 1\b.*MFU.*H100", each)) for each in found.notes] == [True] * (not is_used)
 
@@ -77,7 +88,7 @@ def test_runs_of_samples_of_another_length_are_not_used(tmp_path):
     path.write_text(
         "num_accelerators,tokens_per_s,seq_len,global_batch_size\n8,75000,2048,256\n8,75000,4096,128\n"
     )
-    found = user_runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
+    found = _runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
     assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(75000 / 4096)]
     assert re.search(r"\b1 of 2\b.*2,048.*4,096", found.notes[0])
 
@@ -90,20 +101,20 @@ def test_the_length_of_samples_outlives_an_ingest(tmp_path):
     )
     tables = tmp_path / "tables"
     import_runs([path], columns={}, constants={}, into=tables)
-    found = user_runs(tables, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
+    found = _runs(tables, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
     # The third row states tokens of samples of no length, and is refused by ingest.
     assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(70000 / 4096)]
     assert re.search(r"\b1 of 2\b.*2,048.*4,096", found.notes[0])
     # Tables of versions that did not know the length lack its column.
     pl.read_parquet(tables / "runs.parquet").drop("sequence_tokens").write_parquet(tables / "runs.parquet")
-    older = user_runs(tables, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
+    older = _runs(tables, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
     assert sorted(each.samples_per_s for each in older.set_ups) == pytest.approx([70000 / 4096, 75000 / 2048])
 
 
 def test_a_rate_in_tokens_is_of_the_length_that_is_asked_about(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("num_accelerators,tokens_per_s,global_batch_size\n8,75000,128\n")
-    found = user_runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
+    found = _runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
     assert found.set_ups[0].samples_per_s == pytest.approx(75000 / 4096)
 
 
@@ -116,9 +127,9 @@ def runs_on(path, accelerator):
 def test_a_chip_without_its_form_is_the_one_form_asked_about(tmp_path):
     path = runs_on(tmp_path / "mine.csv", "a100")
     forms = ["a100-pcie-40gb", "a100-pcie-80gb"]
-    assert user_runs(path, "resnet50", forms[:1]).set_ups[0].accelerator == forms[0]
-    assert user_runs(path, "resnet50", forms[1:]).set_ups[0].accelerator == forms[1]
-    several = user_runs(path, "resnet50", forms)
+    assert _runs(path, "resnet50", forms[:1]).set_ups[0].accelerator == forms[0]
+    assert _runs(path, "resnet50", forms[1:]).set_ups[0].accelerator == forms[1]
+    several = _runs(path, "resnet50", forms)
     assert several.machines == (cluster("a100").accelerator.slug,)
     assert not several.set_ups  # that form is not asked about
 
@@ -127,19 +138,19 @@ def test_a_chip_without_its_form_is_the_one_form_asked_about(tmp_path):
 def test_accelerators_of_a_file_have_the_names_of_the_option(tmp_path, name):
     path = runs_on(tmp_path / "mine.csv", name)
     asked = cluster("rtx4090").accelerator.slug
-    found = user_runs(path, "resnet50", [asked])
+    found = _runs(path, "resnet50", [asked])
     assert [each.accelerator for each in found.set_ups] == [asked]
     assert not found.notes
 
 
 def test_a_system_of_a_file_stands_for_its_accelerator(tmp_path):
     path = runs_on(tmp_path / "mine.csv", "dgx-h100")
-    (run,) = user_runs(path, "resnet50", ["h100-sxm5-80gb"]).set_ups
+    (run,) = _runs(path, "resnet50", ["h100-sxm5-80gb"]).set_ups
     assert run.accelerator == "h100-sxm5-80gb"
 
 
 def test_a_name_of_a_file_that_may_mean_several_is_not_used(tmp_path):
-    found = user_runs(runs_on(tmp_path / "mine.csv", "a100 pcie"), "resnet50", ["a100-pcie-40gb"])
+    found = _runs(runs_on(tmp_path / "mine.csv", "a100 pcie"), "resnet50", ["a100-pcie-40gb"])
     assert not found.set_ups
     assert re.search(r"\b1 of 1\b.*a100 pcie.*a100-pcie-40gb.*a100-pcie-80gb", found.notes[0])
 
@@ -147,37 +158,37 @@ def test_a_name_of_a_file_that_may_mean_several_is_not_used(tmp_path):
 def test_a_model_that_only_the_question_names_takes_the_runs_of_the_one_there_is(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("workload,num_accelerators,samples_per_s,global_batch_size\nour-phi,8,20,128\n")
-    found = user_runs(path, "phi3_of_14_7_g_parameters", [], is_named_here=True)
+    found = _runs(path, "phi3_of_14_7_g_parameters", [], is_named_here=True)
     assert len(found.set_ups) == 1
-    assert not user_runs(path, "phi4_14b", []).set_ups
+    assert not _runs(path, "phi4_14b", []).set_ups
 
 
 def test_rows_that_cannot_be_read_are_the_first_note(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("num_gpus,images_per_s,batch\n1,800,256\n")
-    (note,) = user_runs(path, "resnet50", ["a100-sxm4-80gb"]).notes
+    (note,) = _runs(path, "resnet50", ["a100-sxm4-80gb"]).notes
     assert re.search(r"\b1 of 1\b.*samples_per_s", note)
 
 
 def test_runs_of_one_set_up_that_differ_by_far_are_named(tmp_path):
     write(tmp_path, [_row("a", 8, 17.0), _row("b", 8, 8.0), _row("c", 8, 34.0), _row("d", 4, 9.0)], [])
-    (note,) = user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes
+    (note,) = _runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes
     assert re.search(r"\b3 runs\b.*\b8\b.*\b4\.2\b", note)  # 34 / 8 = 4.25
     write(tmp_path, [_row("a", 8, 17.0), _row("b", 8, 16.0)], [])
-    assert not user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes
+    assert not _runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes
 
 
 def test_failed_runs_and_other_workloads_do_not_count(tmp_path):
     rows = [_row("a", 1, 100.0), _row("b", 1, 1.0, status="failed: hung"), _row("c", 1, 5.0, workload="bert")]
     write(tmp_path, rows, [])
-    found = user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
+    found = _runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
     assert [each.samples_per_s for each in found.set_ups] == [100.0]
     assert found.other_workloads == ("bert",)
 
 
 def test_runs_of_one_workload_are_taken_for_the_function_asked(tmp_path):
     write(tmp_path, [_row("a", 1, 100.0, workload="Sequential")], [])
-    found = user_runs(tmp_path, "train:model", [])
+    found = _runs(tmp_path, "train:model", [])
     assert len(found.set_ups) == 1
     assert "Sequential" in found.notes[0]
 
@@ -185,7 +196,7 @@ def test_runs_of_one_workload_are_taken_for_the_function_asked(tmp_path):
 def test_steps_in_a_file_of_measurements_count_too(tmp_path):
     content = "num_accelerators,samples_per_s,global_batch_samples\n1,100,32\n2,180,64\n"
     (tmp_path / "mine.csv").write_text(content)
-    found = user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
+    found = _runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
     rates = {each.num_accelerators: each.samples_per_s for each in found.set_ups}
     assert rates == pytest.approx({1: 100.0, 2: 180.0})
 
@@ -194,7 +205,7 @@ def test_a_file_of_measurements_alone_is_read_as_its_folder_would_be(tmp_path):
     content = "num_accelerators,samples_per_s,global_batch_samples\n1,100,32\n"
     (tmp_path / "mine.csv").write_text(content)
     (tmp_path / "other.csv").write_text(content.replace("1,100", "4,300"))
-    found = user_runs(tmp_path / "mine.csv", "mlp", ["a100-sxm4-80gb"])
+    found = _runs(tmp_path / "mine.csv", "mlp", ["a100-sxm4-80gb"])
     assert {each.num_accelerators: each.samples_per_s for each in found.set_ups} == pytest.approx({1: 100.0})
 
 
@@ -202,12 +213,12 @@ def test_what_is_neither_folder_nor_table_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("1,2")
     for name in ("notes.txt", "absent.csv"):
         with pytest.raises(DataError, match=rf"{name}.*CSV"):
-            user_runs(tmp_path / name, "mlp", [])
+            _runs(tmp_path / name, "mlp", [])
 
 
 def test_an_empty_folder_is_refused_with_what_was_expected(tmp_path):
     with pytest.raises(DataError, match=r"runs\.parquet.*bench --out"):
-        user_runs(tmp_path, "mlp", [])
+        _runs(tmp_path, "mlp", [])
 
 
 def test_a_run_above_the_peak_is_rejected_before_its_set_up_is_pooled(tmp_path):
@@ -216,7 +227,7 @@ def test_a_run_above_the_peak_is_rejected_before_its_set_up_is_pooled(tmp_path):
     path = tmp_path / "mine.csv"
     rows = "".join(f"a100-sxm4-80gb,8,1024,bf16,{each}\n" for each in (rate, 1.01 * rate, 16.25 * rate))
     path.write_text(f"accelerator,num_accelerators,global_batch_size,precision,samples_per_s\n{rows}")
-    found = user_runs(path, "resnet50", ["a100-sxm4-80gb"], known=workload("resnet50"))
+    found = _runs(path, "resnet50", ["a100-sxm4-80gb"], known=workload("resnet50"))
     assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(1.005 * rate)]
     assert re.search(r"\b1 of 3\b.*mine/3: 6[45]\d % MFU.*num_accelerators", found.notes[0])
 
@@ -225,7 +236,7 @@ def test_a_row_of_a_precision_that_nothing_has_is_rejected(tmp_path):
     path = tmp_path / "mine.csv"
     rows = "8,1,64,int3\n8,2,64,bfloat16\n8,4,64,\n"
     path.write_text(f"num_accelerators,samples_per_s,global_batch_size,precision\n{rows}")
-    found = user_runs(path, "resnet50", ["a100-sxm4-80gb"])
+    found = _runs(path, "resnet50", ["a100-sxm4-80gb"])
     assert {(each.precision, each.samples_per_s) for each in found.set_ups} == {("bf16", 2.0), (None, 4.0)}
     assert re.search(r"\b1 of 3\b.*int3.*bf16", found.notes[0])
 
@@ -246,7 +257,7 @@ def test_all_rows_that_are_not_used_are_counted_the_most_frequent_reason_first(t
     ]
     columns = "workload,accelerator,num_accelerators,global_batch_samples,sequence_tokens,step_ms"
     path.write_text("\n".join((columns, *rows)))
-    first, *others = user_runs(path, "llama31_8b", ["h100-sxm5-80gb"], sequence_tokens=8192).notes
+    first, *others = _runs(path, "llama31_8b", ["h100-sxm5-80gb"], sequence_tokens=8192).notes
     assert first.startswith(NOT_USED)
     assert re.search(r"\b7 of 8\b.*: 3 of gpt2 .*\b4 for 3\b", first)
     assert "sequence" not in first  # the length of another model's samples is no reason
@@ -289,7 +300,7 @@ def test_steps_of_a_small_model_that_launching_limits_are_not_doubted(tmp_path):
 
 def test_steps_of_no_known_batch_are_said_to_be_left_out(tmp_path):
     (tmp_path / "mine.csv").write_text("num_accelerators,samples_per_s\n1,100\n2,180\n")
-    found = user_runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
+    found = _runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
     assert found.set_ups == ()
     (words,) = found.notes
     assert "mine.csv" in words
@@ -304,7 +315,7 @@ HEADER = (
 def test_one_bad_row_of_a_file_is_rejected_alone_with_its_place(tmp_path):
     rows = ["1,1,,bf16,64,180", "8,1,ddp,bf16,512,1350", "16,2,ddp,bf16,512,oops", "4,1,ddp,bf16,256,690"]
     (tmp_path / "mine.csv").write_text(HEADER + "".join(f"gpt2,a100-sxm4-80gb,{row}\n" for row in rows))
-    found = user_runs(tmp_path, "gpt2", ["a100-sxm4-80gb"])
+    found = _runs(tmp_path, "gpt2", ["a100-sxm4-80gb"])
     assert {each.num_accelerators: each.samples_per_s for each in found.set_ups} == {1: 180, 8: 1350, 4: 690}
     assert {(each.strategy, each.precision) for each in found.set_ups} == {(None, "bf16"), ("ddp", "bf16")}
     (note,) = found.notes
@@ -315,7 +326,7 @@ def test_one_bad_row_of_a_file_is_rejected_alone_with_its_place(tmp_path):
 def test_runs_of_something_else_are_said_to_be_left_out(tmp_path):
     (tmp_path / "mine.csv").write_text(f"{HEADER}gpt2,a100-sxm4-80gb,1,1,,bf16,64,180\n")
     for model, chip in (("mlp", "a100-sxm4-80gb"), ("gpt2", "h100-sxm5-80gb")):
-        (note,) = user_runs(tmp_path, model, [chip]).notes
+        (note,) = _runs(tmp_path, model, [chip]).notes
         assert note.startswith(NOT_USED)
         assert "gpt2 on a100-sxm4-80gb" in note
 
@@ -353,7 +364,7 @@ def test_a_question_asked_before_without_runs_changes_no_answer_with_them(tmp_pa
 def _used(tmp_path, text, model="llama31_8b", **asked):
     path = tmp_path / "mine.csv"
     path.write_text(text)
-    return user_runs(path, model, ["h100-sxm5-80gb"], sequence_tokens=8192, **asked)
+    return _runs(path, model, ["h100-sxm5-80gb"], sequence_tokens=8192, **asked)
 
 
 def test_whole_trainings_count_for_the_published_target_alone(tmp_path):

@@ -35,7 +35,7 @@ from equipoise.bench.environment import shared_core_sets
 from equipoise.bench.launchers import SO_FAR, Launcher, LaunchJob, read_document
 from equipoise.errors import DataError, EvidenceError
 from equipoise.runs import Tally
-from equipoise.units import MICROSECOND_S, SI_PREFIXES
+from equipoise.units import MICROSECOND_S, SI_PREFIXES, listed
 
 MEASURED_SCHEMA = "equipoise.timed_collectives/1"
 _MOST_RANKS = 1_000_000
@@ -102,7 +102,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
             "`equipoise collectives --measure --out` wrote"
         ) from err
     if unsteady:
-        named = ", ".join(list(dict.fromkeys(unsteady))[:_MOST_NAMED])
+        named = listed(dict.fromkeys(unsteady), _MOST_NAMED)
         notes.append(f"did not reach a steady time during warm-up: {named}")
     runs = [
         CollectiveRun(

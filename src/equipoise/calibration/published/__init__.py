@@ -45,7 +45,7 @@ from equipoise.runs.readers.cells import (
     TIMED,
     TextRow,
     is_success,
-    listed,
+    quoted,
     rates_of,
     stated_amount,
 )
@@ -288,7 +288,7 @@ def _rows_of_file(path: Path, catalogue: Catalogue) -> list[PublishedRow]:
     missing = [name for name in _NEEDED if name not in header]
     if missing:
         raise DataError(
-            f"{path.name}: no column {', '.join(missing)}; found {listed(header)}; expected "
+            f"{path.name}: no column {', '.join(missing)}; found {quoted(header)}; expected "
             f"{', '.join(_USUAL)}; or runs as `ingest` reads them: workload, accelerator, "
             "num_accelerators, global_batch_samples, step_s"
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from equipoise.calibration.published import FILE_COLUMNS, PublishedRow, nodes_of, read_rows
+from equipoise.calibration.published.set_ups import USUAL_RANK
 from equipoise.spec import family_of
 from equipoise.spec.strategy import Software, Strategy, software_in
 
@@ -23,7 +24,6 @@ _IDENTITY = tuple(name for name in FILE_COLUMNS if name not in _SEEN)
 _CONVENTION_DOUBT = 0.01
 _EXACT_ENOUGH = 0.01
 _FROZEN_WEIGHTS = (0.6, 0.72)  # of a step's FLOP where weights have no gradients: 2/3
-_USUAL_RANK = 16
 _OWNER = re.compile(r"(?<=github:)[\w.-]+/|https?://(?:github\.com/[\w.-]+|[^/\s]+)")
 
 
@@ -99,7 +99,7 @@ def _completed(rows: list[PublishedRow]) -> list[PublishedRow]:
     strategy = rows[0].strategy
     if strategy is None or strategy.trained != "full" or not _trains_adapters(rows):
         return whole
-    lora = replace(strategy, trained="lora", lora_rank=_USUAL_RANK)
+    lora = replace(strategy, trained="lora", lora_rank=USUAL_RANK)
     note = "FLOP and tokens of one execution are 2/3 of full training: adapters over frozen weights"
     return [replace(row, strategy=lora, notes=(*row.notes, note)) for row in whole]
 

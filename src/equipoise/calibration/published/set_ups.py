@@ -474,7 +474,7 @@ MAX_ACCELERATORS = 10_000_000
 _MAX_BATCH = 10**12
 STRATEGY_CELLS = ("parallel_config", "precision", "recompute")
 # Rank of adapters where a row states that they were trained, not how wide: what recipes use most.
-_USUAL_RANK = 16
+USUAL_RANK = 16
 
 
 def strategy_of(
@@ -530,7 +530,7 @@ def strategy_of(
         offload=words.offload,
         activation_offload=words.offloads_activations,
         trained=words.trained,
-        lora_rank=0 if words.trained == "full" else words.rank or _USUAL_RANK,
+        lora_rank=0 if words.trained == "full" else words.rank or USUAL_RANK,
         lora_targets="usual" if words.trained == "full" else words.targets,
     )
     return found, tuple(notes)

@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
-from threadpoolctl import threadpool_limits
 
 from equipoise.calibration import EvidenceSource
 from equipoise.decide.allocation.jobs import JobRequest
@@ -35,7 +34,7 @@ from equipoise.intervals import LEVEL, Interval, exact, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
-from equipoise.stats import log_t_interval
+from equipoise.stats import log_t_interval, one_thread
 from equipoise.units import HOUR_S, format_count
 
 USER_TIMES: Final = "your measured times"
@@ -70,7 +69,7 @@ def job_times(
     Raises EvidenceError with what is missing where a job's times are not known, UsageError where it fits on
     no size or does not state how much it trains, DataError and SpecError for what the file got wrong.
     """
-    with threadpool_limits(limits=1):  # as `decision.answer`, whose numbers these are
+    with one_thread():  # as `decision.answer`, whose numbers these are
         return tuple(_times(each, pool, scores, catalogue) for each in jobs)
 
 

@@ -19,7 +19,7 @@ from equipoise.perfmodel.scale_up import RAGGED_SAMPLES, MeasuredSteps, ScaleUpP
 from equipoise.scaling.laws import Domain
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.workload import Workload
-from equipoise.units import format_count, format_percent
+from equipoise.units import format_count, format_percent, listed
 
 _NUM_DRAWS, _SEED = 64, 1
 _FEWEST_SIZES = 2  # for a curve
@@ -47,7 +47,7 @@ def measured_estimates(
     usual = recasts or {}
     slopes = _slopes(runs, cluster, workload)
     found: dict[int, Estimate] = {}
-    used: dict[UserRun, float] = {}
+    used: dict[UserRun, None] = {}  # in the order of sizes
     for size in sorted({*sizes, *(each.num_accelerators for each in runs)}):
         scaled_runs = [
             _at_size(each, size, budget, cluster, workload, slope=slopes.get(_way(each), 0.0))
@@ -60,7 +60,7 @@ def measured_estimates(
         nearest = min(abs(math.log2(size / run.num_accelerators)) for run, _, _ in known)
         near = [each for each in known if abs(math.log2(size / each[0].num_accelerators)) <= nearest]
         run, value, spread = min(near, key=lambda each: each[1])
-        used[run] = value
+        used[run] = None
         found[size] = Estimate(
             estimator="measured",
             name=OF_RUNS,
@@ -85,7 +85,7 @@ def measured_estimates(
 def _source(run: UserRun, budget: TrainingBudget) -> EvidenceSource:
     return EvidenceSource(
         kind="measured",
-        ref=run.run_ids[0] + (f" and {len(run.run_ids) - 1} more" if run.run_ids[1:] else ""),
+        ref=listed(run.run_ids, 1),
         num_accelerators=run.num_accelerators,
         time_s=_time_s(budget, run.global_batch_samples, run.samples_per_s),
     )

@@ -190,8 +190,8 @@ def order_bounds(
     nodes: Cluster,
     others: Sequence[tuple[Cluster, Estimates]],
     *,
+    modelled_s: Mapping[int, float],
     has_results: bool = False,
-    modelled_s: Mapping[int, float] | None = None,
 ) -> dict[int, tuple[OrderBound, ...]]:
     """By size, the closest bound of either kind.
 
@@ -211,7 +211,7 @@ def order_bounds(
                 is_bound = kind == "at_most" or (
                     not has_results
                     and estimates.grade[size] == "published"
-                    and not is_of_other_software(each.time_s.value, (modelled_s or {}).get(size))
+                    and not is_of_other_software(each.time_s.value, modelled_s.get(size))
                 )
                 if is_bound and is_ordered(better, worse, size):
                     found.setdefault(size, []).append(

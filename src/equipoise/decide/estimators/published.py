@@ -1,7 +1,7 @@
 """The estimator of published results: the best submitted at a size, else carried there from others.
 
 A size with comparable results has the best of them. Sizes without are carried from sizes that have results by
-the pooled law, beyond those by the model's ratio; a chip without any, from the nearest chip (transfer.py).
+the pooled law, beyond those by the model's ratio; a chip without any, from the nearest chip (`assess`).
 """
 
 import math
@@ -74,10 +74,10 @@ def published_evidence(
             global_batch_samples=None if batch is None else int(batch),
         )
     try:
-        curve = published_curve(results_of(scores), question, own=trainings)
+        asked = replace(question, times_option="--runs FILE.csv")
+        curve = published_curve(results_of(scores), asked, own=trainings)
     except EvidenceError as err:
-        missing = tuple(each.replace("--from FILE", "--runs FILE") for each in err.missing)
-        return PublishedEvidence(at_size=known, curve=None, missing=missing)
+        return PublishedEvidence(at_size=known, curve=None, missing=err.missing)
     return PublishedEvidence(at_size=known, curve=curve)
 
 

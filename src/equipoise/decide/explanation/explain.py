@@ -8,7 +8,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.decide.answer import (
-    CONSTRAINTS,
     Alternative,
     Candidate,
     Flip,
@@ -38,13 +37,13 @@ from equipoise.decide.select import (
 )
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.strategies.surveys import SURVEYS, Survey, beyond_hosts, on_host
-from equipoise.intervals import DEVIATE, Interval, log_sd, with_log_sd
+from equipoise.intervals import DEVIATE, LEVEL, Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import Strategy
-from equipoise.units import HOUR_S, format_amount, format_duration, format_percent, plural, whole_percent
+from equipoise.units import HOUR_S, format_duration, format_percent, plural, whole_percent
 
 NUM_ALTERNATIVES: Final = 4
 
@@ -149,10 +148,11 @@ def alternatives(
     ordered = sorted(chosen, key=lambda name: _distance(figures[name], best, rule))
     able = [figures_of(best), *(each for each in figures.values() if is_able(each, rule))]
     next_best = next((name for name in ordered if by_id[name].system != best.system), None)
-    without = {next_best: "where the system recommended is not available"}
-    found = {name: _wins_when(best, by_id[name], rule, able, flips) or without.get(name) for name in ordered}
-    winning = (Alternative(candidate=by_id[name], wins_when=words) for name, words in found.items() if words)
-    return tuple(islice(winning, NUM_ALTERNATIVES))
+    without = (
+        {} if next_best is None else {next_best: Alternative(candidate=by_id[next_best], case="without")}
+    )
+    found = (_alternative(best, by_id[name], rule, able, flips) or without.get(name) for name in ordered)
+    return tuple(islice((each for each in found if each is not None), NUM_ALTERNATIVES))
 
 
 def _distance(each: Figures, best: Candidate, rule: Rule) -> float:
@@ -165,37 +165,28 @@ def _distance(each: Figures, best: Candidate, rule: Rule) -> float:
     return theirs / ours if math.isfinite(theirs) and ours > 0.0 else math.inf
 
 
-_LIMITS: Final = {name: f"the {each.noun}" for name, each in CONSTRAINTS.items()}
+# Ends that are closer are written alike in some currency: a range between them is none.
+_APART: Final = 1.01
 
 
-def _wins_when(
+def _alternative(
     best: Candidate, other: Candidate, rule: Rule, able: Sequence[Figures], flips: Sequence[Flip]
-) -> str | None:
+) -> Alternative | None:
     """When another candidate would be the best one; None where never. able: all that keep the limits."""
     saved_h = (best.known_time_s.value - other.known_time_s.value) / HOUR_S
-    broken = " and ".join(_LIMITS[each.name] for each in other.broken)
-    allowed = f"if {broken} allowed it, and " if broken else ""
     ours, theirs = figures_of(best), figures_of(other)
-    name, per_usd = rule.currency
-    less_words, unit = "costs no more", name
-    if ours.usd is None or theirs.usd is None:
-        less_words = "takes fewer accelerator-hours"
-        unit, per_usd = "accelerator-hours", 1.0
+    is_priced = ours.usd is not None and theirs.usd is not None
+    if not is_priced:
         ours, theirs, *able = (each.in_accelerator_hours() for each in (ours, theirs, *able))
     more = (theirs.with_start(rule.start_s).usd or 0.0) - (ours.with_start(rule.start_s).usd or 0.0)
     if saved_h > 0.0 >= more:
-        return f"{allowed}where it is available: it is faster and {less_words}"
+        return Alternative(candidate=other, case="faster", is_priced=is_priced)
     is_worse = saved_h <= 0.0 <= more
-    values = None if is_worse else _hour_values(theirs, able, rule)
-    low, high = (None if each is None else format_amount(each * per_usd) for each in values or (None, None))
-    if low != high:  # a range whose ends are written alike is none
-        words = f"{low} to {high}" if low and high else f"more than {low}" if low else f"less than {high}"
-        saved = "" if unit == name else " saved"  # of accelerators' hours one would read it as one of them
-        return f"{allowed}where an hour{saved} is worth {words} {unit}"
+    low, high = (None if is_worse else _hour_values(theirs, able, rule)) or (None, None)
+    if (low, high) != (None, None) and not (low and high and high <= _APART * low):
+        return Alternative(candidate=other, case="hour", low=low, high=high, is_priced=is_priced)
     price = price_that_wins(other.id, flips)
-    if price is None:
-        return None
-    return f"if its price falls below {price * rule.currency[1]:.3g} {name} per accelerator-hour"
+    return None if price is None else Alternative(candidate=other, case="price", high=price)
 
 
 def _hour_values(
@@ -237,8 +228,8 @@ def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Itera
         yield Measurement(
             words=(
                 f"{NUM_STEPS} steps on {plural(size, 'accelerator')}{took}: "
-                f"the 90 % range of the time would narrow from {_around(best.time_s)} to about "
-                f"{_around(expected_time_s)}."
+                f"the {format_percent(LEVEL)} range of the time would narrow from {_around(best.time_s)} to "
+                f"about {_around(expected_time_s)}."
             ),
             command=_bench_command(inputs, best, size),
             expected_time_s=expected_time_s,
@@ -469,10 +460,8 @@ def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[
 
 def _full(best: Candidate) -> Iterator[str]:
     """Where the memory is all but full: what to take if the estimate of it is a little too low."""
-    if best.memory is None or best.memory.available_bytes is None:
-        return
-    share = best.memory.needed_bytes / best.memory.available_bytes
-    if share > _NEARLY_FULL:
+    share = None if best.memory is None else best.memory.share
+    if share is not None and share > _NEARLY_FULL:
         filled = format_percent(round(share, 3))
         yield f"It fills {filled} of the memory, and estimates of it are off by some percent: try it first."
 
@@ -509,8 +498,8 @@ def electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) ->
     is_owned = any(each.price is not None and each.price.is_owned for each in candidates)
     if query.electricity_usd_per_kwh is not None and not (is_owned or query.is_buying):
         yield (
-            f"A price of electricity of {query.electricity_usd_per_kwh:g} USD per kWh: it changes nothing of "
-            "what is rented, whose price includes it (of your own machine: --price SYSTEM=0, or --buy)."
+            "--electricity has no effect: rental prices include electricity. For your own machine give "
+            "--price SYSTEM=0 or --buy."
         )
 
 

@@ -23,10 +23,11 @@ from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
 from equipoise.decide.strategies.strategy_search import STAYS, Problem
 from equipoise.decide.strategies.surveys import Survey, on_host
-from equipoise.decide.user_evidence import TraceCheck, named
+from equipoise.decide.user_evidence import TraceCheck
 from equipoise.economics import Rates
 from equipoise.errors import SpecError
-from equipoise.files import user_file
+from equipoise.files import file_names, user_file
+from equipoise.intervals import LEVEL
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
@@ -238,7 +239,7 @@ def trace_words(check: TraceCheck) -> str:
     if trace.exposed_share is not None:
         own.append(f"{_share(trace.exposed_share)} exposed, {_share(trace.idle_share or 0.0)} idle")
     at = "" if trace.num_ranks is None else f" at {format_count(trace.num_ranks)} ranks"
-    parts = [f"Your trace ({named(trace.files)}){at}: {', '.join(own) or 'no step is marked'}"]
+    parts = [f"Your trace ({file_names(trace.files, 1)}){at}: {', '.join(own) or 'no step is marked'}"]
     if check.modelled_step_s is not None and check.modelled_exposed_share is not None:
         parts.append(
             f"; the model: {format_duration(check.modelled_step_s)}, {_share(check.modelled_exposed_share)} "
@@ -318,9 +319,7 @@ def _money(best: Candidate, rates: Rates) -> Iterator[Reason]:
     """What money, energy and carbon are made with."""
     parts = []
     if rates.price is not None:
-        parts.append(
-            f"{rates.price.usd_per_accelerator_hour:.3g} USD per accelerator-hour ({rates.price.basis})"
-        )
+        parts.append(f"the price of an accelerator-hour ({rates.price.basis})")
     if best.power_w is not None and rates.accelerator_power_w is not None:
         system = rates.system_power
         parts.append(
@@ -379,7 +378,7 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
     yield from _numbers(inputs, assessment, best)
     path = user_file(*LEDGER)
     own = None
-    if path.exists():
+    if path.exists():  # most users have none, and read no more modules
         own = running(path, accelerator=assessment.system.accelerator) or running(path)
     if own is not None:
         yield _record("ledger", "Your own ledger", own.record)
@@ -389,7 +388,9 @@ def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
     """Errors as a record of the answer, with their sentence."""
     p90, coverage = errors.p90_abs_error, errors.coverage
     most = "" if p90 is None else f", 90 % by at most {_whole_share(p90)}"
-    covered = "" if coverage is None else f"; the 90 % interval covered {_whole_share(coverage)}"
+    covered = (
+        "" if coverage is None else f"; the {format_percent(LEVEL)} interval covered {_whole_share(coverage)}"
+    )
     off = f"off by {_whole_share(errors.median_abs_error)} (median){most}{covered}"
     words = f"{subject}: {format_count(errors.num_held_out)} held out ({errors.of}): {off}."
     return ErrorRecord(kind=kind, words=words, **asdict(errors))
@@ -485,12 +486,12 @@ def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) 
     batches = sorted({each.global_batch_samples for each in inputs.runs_on(best.accelerator)})
     if batches and best.global_batch_samples not in {None, *batches}:
         how = (
-            "the model carries them to it"
+            "the model converts their times to this batch"
             if assessment.run_fit is not None
-            else "only the range has what it changes"
+            else "the effect of the other batch is included in the range only"
         )
         ran = ", ".join(format_count(each) for each in batches)
-        yield f"your runs are of batch {ran}: {how}"
+        yield f"your runs used batch {ran}; {how}"
 
 
 # Of the time, what another precision takes at most for it to be named.
@@ -525,7 +526,7 @@ def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
 
 
 def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:
-    """Where the pipeline's schedule is one that the software whose times are taken does not run: who does."""
+    """Which software runs the pipeline's schedule, where the one whose times are taken does not."""
     if known.software is None or chosen.schedule in known.software.options["schedule"]:
         return
     name = known.software.name

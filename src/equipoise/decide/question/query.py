@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from datetime import date
 from difflib import get_close_matches
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -411,11 +412,16 @@ def meant(name: str, known: Collection[str]) -> list[str]:
     return options or get_close_matches(key, known, n=1)
 
 
-def unknown(name: str, verb: Verb | None = None) -> str:
-    """What is wrong with a name that is no field, with what may be meant."""
+def unknown(name: str, verb: Verb | None = None, *, is_python: bool = False) -> str:
+    """What is wrong with a name that is no field, with what may be meant.
+
+    is_python: of an argument, which no word of Python can name: `from_` for `from`.
+    """
     if verb is not None and verbs_of(name):
         return f"{name!r} is not a field of {verb}; it is one of {', '.join(verbs_of(name))}"
     known = [key for key, attribute in ATTRIBUTES.items() if verb is None or verb in FIELDS[attribute].verbs]
+    if is_python:
+        known = [f"{key}_" if iskeyword(key) else key for key in known]
     near = meant(name, known)
     hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(sorted(known))}"
     return f"{name!r} is not a field of a question; {hint}"

@@ -96,7 +96,8 @@ def requested_systems(
         found = _all_named(query, catalogue)
     elif query.compares_rentable:
         found = tuple(_named(each.slug, query, catalogue) for each in rentable(catalogue))
-        words = [f"{len(found)} GPUs for rent, none of which its maker beats for less (--accelerator)"]
+        left_out = "without those for which the same vendor offers at least as much for no more"
+        words = [f"{len(found)} rentable GPUs, {left_out} (--accelerator)"]
         if query.max_accelerators is None and query.sizes is None:
             words.append(f"at most {SMALL_SYSTEM} (--max-accelerators)")
         found = tuple(replace(each, chosen_for_you=(*words, *each.chosen_for_you)) for each in found)
@@ -286,7 +287,10 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
     usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     num_kinds = len(kinds(usual.accelerator))
     if count is not None and count % num_kinds:
-        raise UsageError(f"--accelerator {text}: not as many of each; give a multiple of {num_kinds}")
+        raise UsageError(
+            f"--accelerator {text}: {name} is a mixture of {num_kinds} kinds in equal numbers; {count} is no "
+            f"multiple of {num_kinds}"
+        )
     chosen: tuple[str, ...] = (f"as many of each of the {num_kinds} kinds",) if num_kinds > 1 else ()
     links = None
     if query.topology is None and query.node_size is None and _is_one_host(count, usual):

@@ -680,7 +680,7 @@ def _check_targets(choices: Mapping[str, tuple[Value, ...]], about: Workload) ->
         return
     fixed = f"--fix lora_targets={','.join(map(str, targets))}"
     if len(targets) > 1:
-        raise UsageError(f"{fixed}: the fewest adapters are always the fastest; give the one you mean")
+        raise UsageError(f"{fixed}: the set with the fewest adapters would always be chosen; state one set")
     if parts not in {("lora",), ("qlora",)}:
         raise UsageError(f"{fixed}: only adapters have targets; give it with --train lora or --train qlora")
     (asked,) = (each for each in LORA_TARGETS if each in targets)

@@ -18,6 +18,7 @@ from equipoise.decide.question.field import MAX_ACCELERATORS
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.files import file_names
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import Load
@@ -28,7 +29,7 @@ from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, Strategy, read_option
 from equipoise.spec.workload import Workload
-from equipoise.units import format_count, format_milliseconds
+from equipoise.units import format_count, format_milliseconds, listed
 
 if TYPE_CHECKING:
     from equipoise.bench.trace import RankTrace
@@ -94,7 +95,7 @@ class UserTrace(Struct, frozen=True, kw_only=True):
             global_batch_samples=found.global_batch_samples,
             samples_per_s=found.global_batch_samples / self.step_s,
             log_sd=self.log_sd,
-            run_ids=(f"trace {named(self.files)}",),
+            run_ids=(f"trace {file_names(self.files, 1)}",),
         )
 
 
@@ -286,7 +287,7 @@ def with_traces(own: UserRuns | None, traces: Sequence[UserTrace]) -> UserRuns |
 
 def unusable(traces: Sequence[UserTrace]) -> tuple[str, ...]:
     """What is missing of traces for times to follow from them."""
-    return tuple(f"{item} (of {named(each.files)})" for each in traces for item in each.missing)
+    return tuple(f"{item} (of {file_names(each.files, 1)})" for each in traces for item in each.missing)
 
 
 def refuse_unnamed_traces(traces: Sequence[UserTrace], accelerators: Sequence[str]) -> None:
@@ -294,15 +295,9 @@ def refuse_unnamed_traces(traces: Sequence[UserTrace], accelerators: Sequence[st
     unnamed = next((each for each in traces if each.accelerator is None), None)
     if unnamed is not None and len(set(accelerators)) > 1:
         raise UsageError(
-            f"--trace {named(unnamed.files)}: it names no known accelerator, and the question has "
+            f"--trace {file_names(unnamed.files, 1)}: it names no known accelerator, and the question has "
             f"{len(set(accelerators))}: give only the one it ran on"
         )
-
-
-def named(files: Sequence[str]) -> str:
-    """Files in words: the first by its name, the number of the others."""
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return files[0].rpartition("/")[2] + more
 
 
 # What the model calls what a trace shows as communication that nothing hides: waiting for a slower rank
@@ -358,7 +353,7 @@ def checks(
 def ran_elsewhere(traces: Sequence[UserTrace], accelerator: str, title: str) -> tuple[str, ...]:
     """A note of each trace of another accelerator than the one asked about."""
     return tuple(
-        f"Not used for {title}: {named(each.files)} ran on {each.device}."
+        f"{NOT_USED}{file_names(each.files, 1)} for {title}: it ran on {each.device}."
         for each in traces
         if each.accelerator not in {None, accelerator}
     )
@@ -440,7 +435,7 @@ def _no_row(runs: UserRuns) -> str:
     """That nothing of what was given can be used, and why."""
     why = next((each.removeprefix(NOT_USED) for each in runs.notes if each.startswith(NOT_USED)), "no rows")
     others = runs.other_workloads
-    held = f"; it has {', '.join(others[:_MOST_NAMED])}" if len(others) > 1 else ""
+    held = f"; it has {listed(others, _MOST_NAMED)}" if len(others) > 1 else ""
     return f"--runs {runs.where}: no run can be used: {why.removesuffix('.')}{held}"
 
 

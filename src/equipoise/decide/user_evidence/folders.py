@@ -17,7 +17,7 @@ from equipoise.decide.user_evidence.usable import Asked, Unused, not_used_notes,
 from equipoise.errors import DataError, SpecError
 from equipoise.intervals import LEVEL, log_sd
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
-from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import precision_named
 from equipoise.spec.workload import Workload
 from equipoise.stats import series_mean_interval
@@ -50,12 +50,12 @@ def user_runs(
     workload: str,
     accelerators: Sequence[str],
     *,
-    sequence_tokens: int | None = None,
-    global_batch_samples: int | None = None,
-    is_to_target: bool = True,
-    is_named_here: bool = False,
-    known: Workload | None = None,
-    catalogue: Catalogue | None = None,
+    sequence_tokens: int | None,
+    global_batch_samples: int | None,
+    is_to_target: bool,
+    is_named_here: bool,
+    known: Workload | None,
+    catalogue: Catalogue,
 ) -> UserRuns:
     """What a folder, or a file of measurements or table of runs alone, holds of a workload.
 
@@ -63,7 +63,7 @@ def user_runs(
     question. global_batch_samples: of rows that state none. is_to_target: whether a whole training in a row
     is the question's, which states no amount. is_named_here: whether runs cannot know that name, as that of
     a config.json. known: the workload itself, to see which runs are above the peak. catalogue: what names
-    mean; the shipped one unless given.
+    mean.
     Raises DataError where it holds nothing that can be read, naming what was expected.
     """
     if folder.is_file() and folder.suffix.lower() in _SUFFIXES:
@@ -81,14 +81,15 @@ def user_runs(
             f"--runs {folder}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
             "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise ingest` takes them"
         )
-    names = catalogue or shipped()
     frames = [read_table(path, RUNS) for path in tables]
-    read, unread = _of_files(files, accelerators, names, tokens=sequence_tokens, batch=global_batch_samples)
+    read, unread = _of_files(
+        files, accelerators, catalogue, tokens=sequence_tokens, batch=global_batch_samples
+    )
     refused = [row for each in read for row in each.refused]
     unfinished = [why for each in read for why in each.unfinished]
     frames += [_frame(each, workload) for each in read]
     runs = pl.concat(frames) if frames else frame_of([], RUNS)
-    runs = runs.with_columns(pl.col("accelerator").replace(_slugs(runs, accelerators, names)))
+    runs = runs.with_columns(pl.col("accelerator").replace(_slugs(runs, accelerators, catalogue)))
     named: list[str] = []
     is_named_here = is_named_here or ":" in workload
     asked = Asked(
@@ -97,7 +98,7 @@ def user_runs(
         sequence_tokens=sequence_tokens,
         is_to_target=is_to_target,
         known=known,
-        catalogue=names,
+        catalogue=catalogue,
     )
     reasons = [why_not(row, asked) for row in runs.iter_rows(named=True)]
     where = files[0].name if len(files) == 1 and not tables else folder.resolve().name

@@ -5,6 +5,7 @@ from typing import Final
 
 from equipoise.calibration.curves import ALL_JUMPS, OURS, AdviceErrors, BacktestSummary, Shipped
 from equipoise.decide.combine import PlanRecord
+from equipoise.intervals import LEVEL
 from equipoise.report.blocks import (
     Block,
     Cell,
@@ -74,7 +75,7 @@ _RECORD_COLUMNS: Final = (
     _percents("Median", "errors.median_abs_error", "median error"),
     *(_percents(title, f"baselines.{name}", "its median error") for name, title in BASELINES.items()),
     _percents("90 % below", "errors.p90_abs_error", "90 % of the errors were smaller"),
-    _percents("Coverage", "errors.coverage", "share of results in the 90 % interval"),
+    _percents("Coverage", "errors.coverage", f"share of results in the {format_percent(LEVEL)} interval"),
 )
 
 
@@ -88,7 +89,7 @@ def _words(summary: BacktestSummary) -> tuple[Span, ...]:
     coverage = (
         ""
         if ours.coverage is None
-        else f" The 90 % interval covered {format_percent(ours.coverage)} of them."
+        else f" The {format_percent(LEVEL)} interval covered {format_percent(ours.coverage)} of them."
     )
     return (
         (

@@ -1,7 +1,7 @@
 """The page of an allocation: who gets how many and when, what that gives, and how sure it is."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec.structs import replace
@@ -110,7 +110,7 @@ def _facts(found: Allocation, *, most: int) -> Iterator[Labelled]:
         yield "Chosen", capital(sentence("; ".join(chosen)))
     late = [_lateness(each) for each in found.shares if each.late_s]
     if late:
-        yield "Late", _names(late, most)
+        yield "Late", listed(late, most)
     of = _TOTALS[found.objective]
     yield "Total", f"{_amount(found, found.value.value)}{of}{_range(found)}"
     yield "Optimal", f"{_proof(found)}{_missed(found)}"
@@ -125,7 +125,7 @@ def _facts(found: Allocation, *, most: int) -> Iterator[Labelled]:
     risky = [printable(each.job.name) for each in found.shares if each.is_at_risk and not each.late_s]
     if risky:
         words = "late if every job takes the longest time of its range"
-        yield "At risk", f"{_names(risky, most)}: {words}"
+        yield "At risk", f"{listed(risky, most)}: {words}"
     taken = [each.candidate for each in found.shares]
     hours = math.fsum(each.accelerator_hours or 0.0 for each in taken)
     energies = [each.energy_j.value for each in taken if each.energy_j is not None]
@@ -136,7 +136,7 @@ def _facts(found: Allocation, *, most: int) -> Iterator[Labelled]:
     for each in found.shares:
         heaviest = max(each.candidate.estimates, key=lambda one: one.weight)
         sources.setdefault(heaviest.name, []).append(printable(each.job.name))
-    words = "; ".join(f"{_names(names, most)}: {sentence(name)}" for name, names in sources.items())
+    words = "; ".join(f"{listed(names, most)}: {sentence(name)}" for name, names in sources.items())
     yield "Evidence", words
 
 
@@ -186,13 +186,6 @@ def _lateness(each: JobShare) -> str:
         least = amounts.duration(alone - each.job.deadline_s)
         return f"{by}, for its deadline cannot be kept (alone it would be late by {least})"
     return f"{by} (alone it would end after {amounts.duration(alone)})"
-
-
-def _names(jobs: Sequence[str], most: int) -> str:
-    """At most so many of the names, and how many more there are."""
-    shown = [*jobs[:most]]
-    more = len(jobs) - len(shown)
-    return listed([*shown, f"{more:,} more"] if more else shown)
 
 
 def _price(found: Allocation) -> str:

@@ -8,6 +8,7 @@ from equipoise.calibration.accuracy import TimeErrors
 from equipoise.calibration.advice_backtest import LARGEST_KNOWN, OBJECTIVES, HeldOutAdvice, advice_errors
 from equipoise.calibration.curves import ALL_JUMPS, OURS, AdviceErrors
 from equipoise.calibration.validate import Validation
+from equipoise.intervals import LEVEL
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
@@ -83,7 +84,11 @@ def _about(found: Backtest) -> str:
 
 def _headline(found: Backtest) -> str:
     ours = found.pooled_law
-    covered = "" if ours.coverage is None else f"; 90 % intervals covered {amounts.share(ours.coverage)}"
+    covered = (
+        ""
+        if ours.coverage is None
+        else f"; {format_percent(LEVEL)} intervals covered {amounts.share(ours.coverage)}"
+    )
     return f"Median error {amounts.share(ours.median_abs_error)}{covered}"
 
 
@@ -92,7 +97,9 @@ def _methods_blocks(found: Backtest) -> tuple[Block, ...]:
     columns = (names("Method", lambda each: _METHODS.get(each["name"], each["name"])), *_ERRORS)
     return (
         table_of("methods", columns, records, caption="Errors of the pooled law and of baselines"),
-        note("Error: |predicted / actual - 1|. Coverage: share inside the 90 % interval."),
+        note(
+            f"Error: |predicted / actual - 1|. Coverage: share inside the {format_percent(LEVEL)} interval."
+        ),
     )
 
 

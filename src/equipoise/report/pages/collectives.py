@@ -21,7 +21,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import ABSENT, DASH, sentence
+from equipoise.report.format import ABSENT, DASH, listed, sentence
 from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent, plural
 
 _GB: Final = SI_PREFIXES["G"]
@@ -135,9 +135,7 @@ def _odd(found: Links, verdict: str) -> str:
         for each in found.verdicts
         if each.verdict == verdict
     )
-    shown = [*same][:_MOST_NAMED]
-    more = f" and {len(same) - len(shown)} more" if len(same) > len(shown) else ""
-    return f"{verdict.capitalize()}: {', '.join(shown)}{more}" if shown else ""
+    return f"{verdict.capitalize()}: {listed(same, _MOST_NAMED)}" if same else ""
 
 
 # --- fits

@@ -6,11 +6,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
-from equipoise.decide.answer import Candidate
+from equipoise.decide.answer import Candidate, TimeValue
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.solve_for import BudgetReach, Reaches, ReachLimit, Within
-from equipoise.intervals import Interval
+from equipoise.intervals import LEVEL, Interval
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -129,8 +129,6 @@ def _untimed(found: Prediction) -> dict[str, list[str]]:
 
 
 def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
-    level = next((each.time_s.level for each in found.candidates if each.time_s is not None), 0.9)
-
     def remark(each: Candidate) -> Cell:
         if each.time_s is None:
             return Cell(text="", badge=Badge(text="no time", tone="quiet"), key="2")
@@ -147,7 +145,7 @@ def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
     columns = (
         numbers("N", "num_accelerators", is_header=True, meaning="number of accelerators"),
         TIME,
-        (replace(ENDS[0], title=f"{format_percent(level)} range", meaning=None), ENDS[1]),
+        (replace(ENDS[0], meaning=None), ENDS[1]),
         *((kept,) if within else ()),
         numbers("Hours", "accelerator_hours", amounts.digits, meaning="accelerator-hours"),
         numbers("USD", "usd", amounts.digits),
@@ -181,11 +179,14 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
 def _values(found: Prediction) -> Iterator[Block]:
     """Which size costs least at which value of an hour."""
     if len(found.time_values) > 1:
-        sizes = [
-            f"{count(int(each.candidate.split('/')[1]))} from {hour_usd(each)} USD per hour"
-            for each in found.time_values
-        ]
+        sizes = [f"{_size(found, each)} from {hour_usd(each)} USD per hour" for each in found.time_values]
         yield note(f"Size with the least money and time together, by the value of an hour: {listed(sizes)}.")
+
+
+def _size(found: Prediction, least: TimeValue) -> str:
+    """Its number of accelerators; the answer behind a prediction knows more sizes than are shown."""
+    known = found.candidates if found.answer is None else found.answer.candidates
+    return next(count(each.num_accelerators) for each in known if each.id == least.candidate)
 
 
 def _hour_asked(found: Prediction) -> Iterator[Labelled]:
@@ -194,7 +195,7 @@ def _hour_asked(found: Prediction) -> Iterator[Labelled]:
     best = [each for each in found.time_values if asked is not None and each.from_usd_per_hour <= asked]
     if asked is None or not best:
         return
-    size = count(int(best[-1].candidate.split("/")[1]))
+    size = _size(found, best[-1])
     yield "An hour", f"worth {amounts.money(asked)}: {size} cost least, money and time together."
 
 
@@ -392,7 +393,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
     yield "Time", amounts.time_with_range(taken.known_time_s)
     money: tuple[Span, ...] = ("no price is known (--price)",)
     if taken.usd is not None:
-        money = (f"{amounts.money(taken.usd.value)} ({amounts.ends(taken.usd, amounts.money)})",)
+        money = (f"{amounts.money(taken.usd.value)} ({amounts.sum_ends(taken.usd)} {amounts.currency()})",)
     yield "Money", money
     if taken.strategy_text is not None:
         yield "Strategy", Code(sentence(taken.strategy_text))
@@ -491,7 +492,7 @@ def _reach_table(best: BudgetReach, shown: Sequence[Within]) -> Table:
     columns = (
         numbers("N", "candidate.num_accelerators", is_header=True, meaning="number of accelerators"),
         numbers(capital(_unit(best)), "amount.value", format_si),
-        numbers("90 % range", ends),
+        numbers(f"{format_percent(LEVEL)} range", ends),
         numbers("Time", "candidate.time_s", amounts.duration),
         numbers(amounts.currency(), "candidate.usd", amounts.sums),
         words("Limited by", "limit"),

@@ -8,6 +8,7 @@ from msgspec import to_builtins
 
 from equipoise.bench.trace import RankTrace, TraceStep
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
+from equipoise.files import file_names
 from equipoise.report.blocks import (
     Block,
     Cell,
@@ -91,8 +92,8 @@ def _headline(found: TraceSteps) -> str:
     """The slowest of the late ranks, or where a step goes."""
     late = stragglers(found.lateness)
     if late:
-        names = [_rank_words(each.trace) for each in late[:_MOST_NAMED]]
-        return sentence(f"Late: {listed(names)}")
+        names = listed([_rank_words(each.trace) for each in late], _MOST_NAMED)
+        return sentence(f"Late: {names}")
     means = [_mean(each) for each in found.traces.ranks]
     step_s, compute_s = fmean(each.step_s for each in means), fmean(each.compute_s for each in means)
     share = ABSENT if step_s == 0 else _percent(compute_s / step_s)
@@ -177,9 +178,7 @@ def _problems(found: TraceSteps) -> Iterator[str]:
     """Files that were not read, and notes on those that were."""
     yield from map(sentence, found.traces.problems)
     for text, files in trace_notes(found.traces).items():
-        names = [each.rpartition("/")[2] for each in files[:_MOST_NAMED]]
-        more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
-        which = f"{', '.join(names)}{more}" if len(found.traces.ranks) > 1 else "Note"
+        which = file_names(files, _MOST_NAMED) if len(found.traces.ranks) > 1 else "Note"
         yield sentence(f"{which}: {text}.")
 
 

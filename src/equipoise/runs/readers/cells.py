@@ -5,14 +5,23 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.files import probed, read_input
-from equipoise.units import DAY_S, HOUR_S, MIB, MILLISECOND_S, MINUTE_S, duration_s
+from equipoise.units import (
+    DAY_S,
+    HOUR_S,
+    MIB,
+    MILLISECOND_S,
+    MINUTE_S,
+    MOST_LISTED,
+    duration_s,
+    listed,
+)
 
 SIZE = "num_accelerators"
 BATCH = "global_batch_samples"
@@ -58,7 +67,6 @@ MAX_COLUMNS = 1_000
 MAX_TEXT = 200
 _PARQUET_MAGIC = b"PAR1"
 _ECHO = 40
-_MOST_LISTED = 8
 
 
 class TextRow(Struct, frozen=True, kw_only=True):
@@ -237,10 +245,9 @@ def csv_text(arguments: Sequence[str], data: bytes) -> str:
     return text
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names as a person reads them; of many, the first."""
-    shown = ", ".join(echo(name) for name in names[:_MOST_LISTED])
-    return f"{shown}, ... ({len(names)} in all)" if len(names) > _MOST_LISTED else shown or "none"
+def quoted(names: Iterable[str]) -> str:
+    """Names of a file as a message lists them."""
+    return listed(map(echo, names), MOST_LISTED) or "none"
 
 
 def echo(text: str) -> str:

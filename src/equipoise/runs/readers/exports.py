@@ -36,7 +36,7 @@ from equipoise.runs.readers.cells import (
     echo,
     is_status,
     is_success,
-    listed,
+    quoted,
     table,
     text_of,
     time_unit,
@@ -364,7 +364,7 @@ def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
     found = [name for name in header if theirs in {name, _bare(name)}]
     exact = [name for name in found if name == theirs] or found
     if len(exact) != 1:
-        what = f"{listed(exact)} have that name" if exact else f"it has {listed(header)}"
+        what = f"{quoted(exact)} have that name" if exact else f"it has {quoted(header)}"
         raise DataError(f"{where}: --column {ours}={theirs}: {what}; expected the name of one column")
     return exact[0]
 
@@ -401,7 +401,7 @@ def _aliased(
     if len(sizes) > 1 and not {*header, *stated} & {SIZE}:
         if any(len({row.cells[each].strip() for each in sizes}) > 1 for row in rows):
             raise DataError(
-                f"{where}: columns {listed(sizes)} all look like {SIZE}, and differ; choose one with "
+                f"{where}: columns {quoted(sizes)} all look like {SIZE}, and differ; choose one with "
                 f"--column {SIZE}=NAME"
             )
         present[SIZE] = sizes[:1]

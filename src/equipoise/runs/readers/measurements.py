@@ -30,7 +30,7 @@ from equipoise.runs.readers.cells import (
     count,
     echo,
     is_success,
-    listed,
+    quoted,
     rates_of,
     stated_amount,
 )
@@ -154,7 +154,7 @@ def read_measurements(
         notes.append(f"Runs of {path.name} that did not finish or lack a value are excluded: {left_out}.")
     if SIZE not in header:
         raise DataError(
-            f"{path.name}: no column {SIZE}; found {listed(found.written)}; `--column {SIZE}=NAME` names it"
+            f"{path.name}: no column {SIZE}; found {quoted(found.written)}; `--column {SIZE}=NAME` names it"
         )
     if STRATEGY in filled:
         kept = _with_plain_ways(kept)
@@ -171,7 +171,7 @@ def read_measurements(
     if SEQUENCE in filled:
         _expect_one_length(usable, path.name)
     if not usable:
-        failed = listed(list(dict.fromkeys(row.cells[STATUS] for row in kept)))
+        failed = quoted(list(dict.fromkeys(row.cells[STATUS] for row in kept)))
         why = f"; {STATUS} is {failed}, not success, finished or completed" if kept else ""
         raise DataError(f"{path.name}: no row with a measurement{why}; expected a header and one row per run")
     return _measurements(usable, timed, header, path.name, notes)
@@ -197,7 +197,7 @@ def _expect_one_length(rows: Sequence[TextRow], where: str) -> None:
     stated = [row for row in rows if row.cells[SEQUENCE].strip()]
     lengths = sorted({amount(row, SEQUENCE) for row in stated})
     if len(lengths) > 1:
-        theirs, held = stated[0].written(SEQUENCE), listed([f"{each:g}" for each in lengths])
+        theirs, held = stated[0].written(SEQUENCE), quoted([f"{each:g}" for each in lengths])
         raise DataError(
             f"{where}: column {theirs} has several values, {held}: samples of other lengths are other work; "
             "keep the rows of one"
@@ -333,7 +333,7 @@ def _timed_columns(header: Sequence[str], where: str, theirs: Mapping[str, str])
         found[quantity] = _Timed(name=name, quantity=quantity, unit_s=UNIT_S[unit])
     if not found:
         raise DataError(
-            f"{where}: no column of times; found {listed([*written.values()])}; expected time_to_train_s, "
+            f"{where}: no column of times; found {quoted([*written.values()])}; expected time_to_train_s, "
             "step_s or samples_per_s, or one of them in other units: _ms, _min, _h; "
             "`--column time_to_train_s=NAME` says which of these it is"
         )
@@ -360,12 +360,12 @@ def _of_series(
     if wanted is not None and aim is not None:
         chosen = {raw for raw, name in names.items() if name == aim or raw == wanted}
         if not chosen and any(names):
-            raise DataError(f"{where}: no row has {column} {echo(wanted)}; it has {listed([*names])}")
+            raise DataError(f"{where}: no row has {column} {echo(wanted)}; it has {quoted([*names])}")
         names = dict.fromkeys(chosen, aim) or names
     if len(set(names.values())) > 1:
         theirs = rows[0].written(column)
         raise DataError(
-            f"{where}: column {theirs} has several values, {listed([*names])}; choose one with --{column}"
+            f"{where}: column {theirs} has several values, {quoted([*names])}; choose one with --{column}"
         )
     kept = [row for row in rows if row.cells[column].strip() in {*names, *everywhere}]
     if len(kept) == len(rows):
@@ -384,7 +384,7 @@ def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list
     Raises DataError where one of several must be chosen, or the one that is wanted is not there.
     """
     stated = [row for row in rows if math.isfinite(_batch(row))]
-    held = listed([f"{each:,.0f}" for each in sorted({_batch(row) for row in stated})])
+    held = quoted([f"{each:,.0f}" for each in sorted({_batch(row) for row in stated})])
     theirs = rows[0].written(BATCH) if rows else BATCH
     if wanted is None:
         batches: dict[int, set[float]] = {}

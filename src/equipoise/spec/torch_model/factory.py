@@ -59,8 +59,8 @@ def refuse_code(workloads: Iterable[str | None], *, where: object) -> None:
     named = next((each for each in workloads if each is not None and ":" in each), None)
     if named is not None:
         raise UsageError(
-            f"{where}: workload {named!r} is code to import and run; give it on the command line, or "
-            "--allow-code if you trust the file"
+            f"{where}: workload {named!r} is code to import and run; give it on the command line or, if you "
+            "trust the file, allow code (--allow-code; in Python allow_code=True)"
         )
 
 

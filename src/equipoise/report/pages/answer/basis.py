@@ -22,7 +22,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import ABSENT, capital, count, printable, sentence
+from equipoise.report.format import ABSENT, capital, count, listed, printable, sentence
 from equipoise.report.json import WeightedSource, evidence_of
 from equipoise.report.pages.answer.candidates import chip_of
 from equipoise.report.pages.answer.compare import ESTIMATORS
@@ -55,10 +55,9 @@ def why_blocks(answer: Answer) -> tuple[Block, ...]:
 
 def _reason(each: Reason) -> tuple[Span, ...]:
     refs = list(dict.fromkeys(source.ref for source in each.sources if source.time_s is not None))
-    more = f" and {len(refs) - _MOST_REFS} more" if len(refs) > _MOST_REFS else ""
     spans: list[Span] = [f"{sentence(each.words)} "]
     if refs:
-        spans.append(f"From {', '.join(map(printable, refs[:_MOST_REFS]))}{more}. ")
+        spans.append(f"From {listed(map(printable, refs), _MOST_REFS)}. ")
     if each.formula is not None:
         spans.append(Code(sentence(each.formula)))
     return tuple(spans)
@@ -221,7 +220,8 @@ def _money(answer: Answer) -> Iterator[_Assumption]:
     if price is None:
         yield "Price", "not known", ""
     else:
-        spread = "" if price.low == price.high else f" (offers from {price.low:.2f} to {price.high:.2f})"
+        low, high = amounts.prices(price.low), amounts.prices(price.high)
+        spread = "" if price.low == price.high else f" (offers from {low} to {high})"
         yield (
             "Price",
             f"{amounts.rate(price.usd_per_accelerator_hour)} per accelerator-hour{spread}",

@@ -6,6 +6,7 @@ from typing import Final
 from equipoise.decide.answer import CONSTRAINTS, Alternative, Answer, Candidate, Constraint, Flip
 from equipoise.decide.evidence import Grade, Group
 from equipoise.decide.question.query import TrainingQuery
+from equipoise.intervals import LEVEL
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -23,7 +24,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.format import TIMES, count, printable, sentence
 from equipoise.spec.hardware import TERM_WORDS
-from equipoise.units import format_stated, plural
+from equipoise.units import format_percent, format_stated, plural
 
 # What an answer rests on, in short and in full.
 GRADES: Final[dict[Grade, tuple[str, str]]] = {
@@ -144,7 +145,7 @@ def group_title(answer: Answer, group: Group) -> str:
 
 TIME: Final = numbers("Time", "time_s.value", amounts.duration)
 ENDS: Final = numbers(
-    "90 % range",
+    f"{format_percent(LEVEL)} range",
     lambda each: each.time_s and Cell(text=amounts.duration_ends(each.time_s), key=each.time_s.high),
     meaning="in the unit of the time",
 )
@@ -214,7 +215,10 @@ def _status(answer: Answer, each: Candidate) -> Cell:
 def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
     """One alternative and when it wins; its size alone where all else is as recommended."""
     title = size_beside(each.candidate, answer.recommended)
-    return (Strong(title), f" ({takes(each.candidate)}): wins {sentence(each.wins_when)}.")
+    return (
+        Strong(title),
+        f" ({takes(each.candidate)}): would be chosen {sentence(amounts.wins_when(each))}.",
+    )
 
 
 def unpriced_blocks(answer: Answer) -> tuple[Block, ...]:

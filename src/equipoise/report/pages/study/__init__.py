@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from equipoise.economics import bill_fields
 from equipoise.report.blocks import Code, Page, Section, note
 from equipoise.report.format import printable, sentence
-from equipoise.report.json import fields_of, picked, plain
+from equipoise.report.json import bill_fields, fields_of, picked, plain
 from equipoise.report.pages import accuracy
 from equipoise.report.pages.study import balance, batches, claims, entries, losses, workloads
 from equipoise.report.pages.study.entries import NOT_VERIFIED

@@ -214,9 +214,7 @@ def _figure(row: dict[str, Any]) -> Cell:
 
 def _computed_from(row: dict[str, Any]) -> Cell:
     ids = row["figure"].entry_ids
-    shown = ", ".join(printable(entry_id) for entry_id in ids[:MOST_NAMED])
-    rest = len(ids) - MOST_NAMED
-    return Cell(text=shown if rest <= 0 else f"{shown} and {count(rest)} more", key=len(ids))
+    return Cell(text=listed(map(printable, ids), MOST_NAMED), key=len(ids))
 
 
 _FIGURE_COLUMNS: Final = (
