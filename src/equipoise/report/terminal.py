@@ -459,17 +459,17 @@ def _badge_words(badge: Badge) -> str:
 
 
 def _panels(block: Panels, console: Console) -> Iterator[Text]:
-    from equipoise.report.textplot import Canvas, style, symbol, text_plot  # noqa: PLC0415 - only for plots
+    from equipoise.report.textplot import Canvas, legend_signs, style, text_plot  # noqa: PLC0415 - only for plots
 
     canvas = Canvas(columns=console.width, is_unicode=not _is_ascii(console))
+    signs = legend_signs(block.charts, canvas)
     for chart in block.charts:
         yield Text()
         yield from _paragraph(_chart_title(chart), console)
-        yield from _paragraph(text_plot(chart, canvas), console)
-    marks = {series.name: series.mark for chart in block.charts for series in chart.series}
+        yield from _paragraph(text_plot(chart, canvas, signs), console)
     legend = Text(f"{block.legend}: ", "dim")
-    for place, (name, mark) in enumerate(marks.items()):
-        legend.append(", " if place else "").append(symbol(mark, canvas), style(mark)).append(f" {name}")
+    for place, ((name, mark, _), sign) in enumerate(signs.items()):
+        legend.append(", " if place else "").append(sign, style(mark)).append(f" {name}")
     yield from _paragraph(legend, console)
 
 
