@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from equipoise.decide.answer import Flip
+from equipoise.decide.answer import Flip, UnfitSize
 from equipoise.decide.decision import answer
-from equipoise.decide.evidence import NOTHING_FITS
+from equipoise.decide.evidence import NOTHING_FITS, WAYS_OUT
 from equipoise.decide.question.query import query
 from equipoise.economics import Offer
 from equipoise.library.decisions import candidate_rows
@@ -668,6 +668,34 @@ def test_a_refusal_where_nothing_fits_has_neither_cheapest_nor_fastest():
     nothing = replace(answer.refusal, cheapest=None, fastest=None, relaxations=(step,))
     text = " ".join(printed(replace(answer, refusal=nothing, candidates=(), alternatives=())).split())
     assert re.search(r"Memory\b.* 130 GB\b.* 80 GB", text)
+
+
+def test_on_several_systems_without_room_each_has_its_line_and_the_headline_names_them():
+    answer = made_answer(is_refused=True)
+    step = replace(
+        answer.refusal.relaxations[0], constraint="memory_bytes", limit=24e9, needed=879e9, candidate=None
+    )
+    first = replace(answer.systems[0], unfit=(UnfitSize(num_accelerators=8, needed_bytes=879e9),))
+    second = replace(first, name="b", title="NVIDIA B", unfit=(replace(first.unfit[0], num_accelerators=4),))
+    ways = {"NVIDIA A": "112 accelerators", "NVIDIA B": "80 accelerators"}
+    nothing = replace(
+        answer,
+        refusal=replace(answer.refusal, cheapest=None, fastest=None, relaxations=(step,)),
+        candidates=(),
+        alternatives=(),
+        offers=(),
+        systems=(first, second),
+        notes=tuple(
+            f"{NOTHING_FITS}{title}: it needs 7 TB, 8 x 24 GB hold 192 GB{WAYS_OUT}{way}."
+            for title, way in ways.items()
+        ),
+    )
+    assert {"8", "4"} <= set(ANSWER.headline(nothing).split())
+    found = facts(nothing)
+    assert found["A"].startswith("112 accelerators")
+    assert found["B"].startswith("80 accelerators")
+    assert "879 GB" not in printed(nothing)
+    assert "note" not in printed(nothing).splitlines()[-1]
 
 
 def test_a_machine_of_ones_own_is_rented_on_no_terms():

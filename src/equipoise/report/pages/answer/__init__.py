@@ -61,6 +61,11 @@ def _written(answer: Answer) -> AbstractContextManager[None]:
     )
 
 
+def _headline(answer: Answer) -> str:
+    """What to take, or why there is nothing to take."""
+    return overview.headline(answer) if answer.recommended is None else head.headline(answer)
+
+
 def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
     shown = compare.around_choice(answer, max(num_rows, LEAST_ROWS))
@@ -69,8 +74,12 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     if answer.flips:
         change = prose(Strong("Would change it: "), f"{compare.flip_words(answer, answer.flips[0])}.")
     # Where another system is recommended, one on which nothing fits has a line of its own below.
-    begin = (NOTHING_FITS, NOT_COMPARED) if answer.refusal is not None else NOT_COMPARED
+    has_no_room = answer.refusal is not None and overview.is_of_memory(answer)
+    begin = NOT_COMPARED if answer.refusal is None or has_no_room else (NOTHING_FITS, NOT_COMPARED)
     why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
+    further = [each for each in answer.notes if each not in why]
+    if has_no_room:  # the first lines have what such notes say
+        further = [each for each in further if not each.startswith(NOTHING_FITS)]
     known = {each.system for each in answer.candidates}
     others = known - {each.system for each in shown} if len(shown) > 1 else ()
     unfit = [
@@ -84,7 +93,6 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     return (
         *(overview.refusal_blocks(answer) if answer.recommended is None else ()),
         *(note(sentence(each)) for each in why),
-        *(overview.memory_blocks(answer) if answer.recommended is None else ()),
         *figures,
         *((compare.sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
         *((prose(f"Nothing fits on {where}: see the notes."),) if unfit else ()),
@@ -95,7 +103,7 @@ def _screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
             left_out,
             plural(len(strategies), "strategy", "strategies") if answer.question.states_strategies else "",
             (len(others), "other system"),
-            (sum(each not in why for each in answer.notes), "note"),
+            (len(further), "note"),
             (0 if left_out else len(answer.reasons), "reason"),  # one line has no room for both
             *(() if left_out and others else counted),  # nor for these
         ),
@@ -136,9 +144,9 @@ def _is_shown(answer: Answer, each: Alternative) -> bool:
 
 ANSWER: Final[Page[Answer]] = page_within(
     Page(
-        title=lambda answer: f"{printable(answer.workload.title)}: {head.headline(answer)}",
+        title=lambda answer: f"{printable(answer.workload.title)}: {_headline(answer)}",
         about=head.about,
-        headline=head.headline,
+        headline=_headline,
         sections=(SECTIONS[0], *(replace(each, is_folded=True) for each in SECTIONS[1:])),
         closing=lambda answer: (
             "Times that nobody has measured are predictions: try the first steps before you book machines.",
