@@ -15,6 +15,7 @@ from equipoise.decide.decision import answer
 from equipoise.decide.evidence import NOTHING_FITS, WAYS_OUT
 from equipoise.decide.question.query import query
 from equipoise.economics import Offer
+from equipoise.intervals import Interval
 from equipoise.library.decisions import candidate_rows
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal
@@ -531,6 +532,38 @@ def test_a_size_without_an_estimate_says_so():
 def test_no_line_is_longer_than_the_terminal(full, width, is_refused):
     lines = printed(made_answer(is_refused=is_refused), full=full, width=width).splitlines()
     assert max(map(cell_len, lines)) <= width
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_long_names_leave_the_status_and_what_changes_the_answer_their_room(full, is_refused):
+    answer = made_answer(is_refused=is_refused)
+    title = "Google TPU v6e Trillium (chip)"
+    # Sums as of a large pretraining: 173 USD as 17,300,000.
+    renamed = {
+        each.id: replace(
+            each,
+            title=title,
+            usd=Interval(
+                value=1e5 * each.usd.value, low=1e5 * each.usd.low, high=1e5 * each.usd.high, level=0.9
+            ),
+        )
+        for each in answer.candidates
+    }
+    second = replace(next(iter(renamed.values())), system="second", title="NVIDIA Second of its kind")
+    answer = replace(
+        answer,
+        candidates=(*renamed.values(), second),
+        recommended=answer.recommended and renamed[answer.recommended.id],
+        flips=tuple(
+            replace(each, quantity=f"price of {title}", unit="USD per accelerator-hour")
+            for each in answer.flips[:1]
+        ),
+    )
+    text = printed(answer, full=full)
+    assert "Status" in text
+    missing = [line for line in text.splitlines() if "--json" in line]
+    assert not [line for line in missing if re.search("Status|USD|Changes|To", line)]
 
 
 def test_the_short_form_fits_a_screen_and_names_the_long_one():

@@ -165,6 +165,30 @@ def test_the_marked_row_has_a_star_where_its_badge_has_no_room(encoding, star):
     assert f"Status ({star}: recommended)" in text
 
 
+@pytest.mark.parametrize("width", [80, 66])
+def test_what_a_table_is_there_for_is_kept_before_what_else_it_shows(width):
+    heads = ("System", "N", "Time", "90 % range", "USD", "Status")
+    columns = tuple(
+        Column(
+            title=title,
+            is_number=title not in {"System", "Status"},
+            is_header=title == "System",
+            is_kept=title in {"N", "Time", "USD", "Status"},
+        )
+        for title in heads
+    )
+    texts = ("TPU v6e Trillium (chip)", "4,096", "246 days", "17.9-60.9", "16,600,000", "misses deadline")
+    table = Table(name="t", caption="", columns=columns, rows=(tuple(Cell(text=each) for each in texts),))
+    text = printed(lambda console: show(table, console), width=width)
+    assert max(map(cell_len, text.splitlines())) <= width
+    # Whole: 23 + 5 + 8 + 9 + 10 + 15 and 5 gaps of 3, 85 columns; 73 without the range.
+    words = set(text.replace(";", "").split())
+    assert {"Trillium", "4,096", "246", "16,600,000", "misses", "deadline"} <= words
+    assert "17.9-60.9" not in words
+    assert "Status" in text.split("──")[0]
+    assert ("TPU v6e Trillium (chip)" in text) == (width == 80)
+
+
 def test_a_column_that_may_be_cut_keeps_its_row_on_one_line_and_wide_ones_need_120_columns():
     columns = (Column(title="N", is_number=True, is_wide=True), Column(title="System", is_cut=True))
     table = Table(name="t", caption="", columns=columns, rows=((Cell(text="8"), Cell(text="x" * 200)),))

@@ -124,14 +124,16 @@ def facts(items: Iterable[Labelled]) -> Facts:
 class Column(Struct, frozen=True, kw_only=True):
     """One column of a table. is_wide: left out of a terminal of less than 120. meaning: shown on demand.
 
-    is_header: what names a row, where that is not the first column of words. is_cut: a terminal cuts it
-    where there is no room, to keep a row on one line.
+    is_header: what names a row, where that is not the first column of words. is_kept: what the table is
+    there for: a terminal leaves others out first. is_cut: it cuts this one where there is no room, to keep a
+    row on one line.
     """
 
     title: str
     is_number: bool = False
     is_header: bool = False
     is_wide: bool = False
+    is_kept: bool = False
     is_cut: bool = False
     meaning: str | None = None
 
@@ -191,6 +193,7 @@ class ColumnOptions(TypedDict, total=False):
 
     is_header: bool
     is_wide: bool
+    is_kept: bool
     is_cut: bool
     meaning: str | None
 

@@ -22,6 +22,7 @@ from equipoise.report.blocks import (
     Strong,
     Table,
     bullets,
+    named,
     names,
     number,
     numbers,
@@ -278,7 +279,7 @@ def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
     )
 
 
-TIME: Final = numbers("Time", "time_s.value", amounts.duration)
+TIME: Final = numbers("Time", "time_s.value", amounts.duration, is_kept=True)
 ENDS: Final = numbers(
     "90 % range",
     lambda each: each.time_s and Cell(text=amounts.duration_ends(each.time_s), key=each.time_s.high),
@@ -303,8 +304,8 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
         TIME,
         ENDS,
         *((speedup,) if with_speedup else ()),
-        numbers(amounts.currency(), "usd", amounts.sums),
-        words("Status", lambda each: _status(answer, each)),
+        numbers(amounts.currency(), "usd", amounts.sums, is_kept=True),
+        words("Status", lambda each: _status(answer, each), is_kept=True),
         *(() if is_brief else (ENERGY, numbers("MFU", "mfu", amounts.share, is_wide=True))),
     )
     return table_of(
@@ -334,7 +335,9 @@ def _lead_columns(answer: Answer, *, is_brief: bool = False) -> Iterator[ColumnO
 
     if several:
         yield names("System", system)
-    yield numbers("N", "num_accelerators", is_header=not several, meaning="number of accelerators")
+    yield numbers(
+        "N", "num_accelerators", is_header=not several, is_kept=True, meaning="number of accelerators"
+    )
     if with_terms and not in_one:
         yield words("Terms", lambda each: TERM_WORDS[each.terms])
 
@@ -498,18 +501,24 @@ def _flips_table(answer: Answer) -> Table:
     return table_of(
         "answer-flips",
         (
-            names("Input", lambda each: capital(flip_input(answer, each))),
+            names("Input", lambda each: named(capital(flip_input(answer, each)), detail=_per_unit(each))),
             numbers("Now", lambda each: _quantity(each, each.value)),
-            numbers("Changes at", lambda each: _quantity(each, each.flips_at)),
-            words("To", lambda each: head.offer_title(answer.candidate(each.to))),
+            numbers("Changes at", lambda each: _quantity(each, each.flips_at), is_kept=True),
+            words("To", lambda each: head.offer_title(answer.candidate(each.to)), is_kept=True),
         ),
         answer.flips,
         caption="What would change the answer: the nearest value of each input at which it does",
     )
 
 
+def _per_unit(each: Flip) -> str | None:
+    """Of what a price is, for which a column of amounts has no room."""
+    _, per, unit = each.unit.partition(" per ")
+    return f"per {unit}" if per else None
+
+
 def _quantity(each: Flip, value: float) -> Cell:
-    return Cell(text=amounts.quantity(value, each.unit), key=value)
+    return Cell(text=amounts.quantity(value, each.unit).partition(" per ")[0], key=value)
 
 
 def members_of_choice(answer: Answer) -> list[Candidate]:
