@@ -451,6 +451,32 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
     assert re.search(r"deadline\b.* 70 min\b.* 30 min", text)
 
 
+def test_a_refusal_shows_time_and_money_of_every_size_and_is_no_lack_of_data():
+    answer = made_answer(is_refused=True)
+    timed = [each for each in answer.listed if each.time_s is not None]
+    late = replace(timed[0].constraints[0], name="deadline_s", limit=60.0, value=600.0, probability=0.0)
+    refused = {each.id: replace(each, constraints=(late,)) for each in answer.candidates}
+    answer = replace(answer, candidates=tuple(refused.values()))
+    assert answer.candidates
+    assert all(each.broken for each in answer.candidates)
+    shown = tables(answer, PairMatrix)["answer-matrix"].rows
+    assert shown
+    assert len(timed) > 2
+    assert {name for name, _, _ in shown} == {str(each.num_accelerators) for each in timed}
+    for name, _, (badge, *_) in shown:
+        size = next(each for each in timed if str(each.num_accelerators) == name)
+        assert badge.text == amounts.duration(size.time_s.value)
+        assert amounts.short_money(size.usd.value) in badge.detail
+    left_out = ANSWER.left_out(answer)
+    assert left_out
+    words, unknown = ANSWER.left_out_words(answer), ANSWER.left_out_words(replace(answer, refusal=None))
+    assert all(title in words for title in left_out)
+    assert words != unknown  # nothing is lacking: there is nothing to run
+    last = " ".join(printed(answer, full=True).split())
+    assert last.endswith(words)
+    assert words in html.render(ANSWER, answer).replace("\xa0", " ")
+
+
 def test_a_deadline_that_would_do_holds_the_queue_as_its_option_does():
     # 70 min of training are needed instead of 30 min; 60 min of waiting come before them.
     answer = made_answer(is_refused=True)

@@ -36,7 +36,7 @@ from equipoise.report.blocks import (
     filled,
 )
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.format import DASH, STAR, TIMES, breakable, listed
+from equipoise.report.format import DASH, STAR, TIMES, breakable
 
 # What stands for the characters this package itself writes where only ASCII can be shown.
 ASCII: Final = str.maketrans(
@@ -77,9 +77,8 @@ def _whole(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Tex
         for block in blocks:
             yield from _block(block, console)
     yield Text()
-    left_out = page.left_out(findings)
-    absent = f" Left out for lack of data: {listed(left_out)}." if left_out else ""
-    yield from _paragraph(Text(" ".join(page.closing(findings)) + absent, "dim"), console)
+    last = filter(None, (*page.closing(findings), page.left_out_words(findings)))
+    yield from _paragraph(Text(" ".join(last), "dim"), console)
 
 
 def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "") -> Iterator[Text]:

@@ -152,6 +152,7 @@ ANSWER: Final[Page[Answer]] = page_within(
             "Times that nobody has measured are predictions: try the first steps before you book machines.",
             f"Dataset {printable(answer.dataset)}.",
         ),
+        absence=lambda answer: "for lack of data" if answer.refusal is None else "as nothing is recommended",
         brief=_screen,
     ),
     _written,

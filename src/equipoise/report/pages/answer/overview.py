@@ -320,11 +320,12 @@ def _matrix(answer: Answer) -> PairMatrix:
             for group in (each for each in groups if each[0] == system.name):
                 needs = "" if unfit.needed_bytes is None else f"needs {amounts.memory(unfit.needed_bytes)}"
                 cells.setdefault(unfit.num_accelerators, {})[group] = Badge(
-                    text="does not fit", tone="quiet", detail=needs
+                    text=_NO_ROOM, tone="quiet", detail=needs
                 )
     rows = [(count(size), [cells[size].get(group) for group in groups]) for size in sorted(cells)]
     most = _MOST_ROWS if len(groups) <= _MOST_WIDE_COLUMNS else _MOST_NARROW_ROWS
-    rows, num_left_out = _within(_merged(rows), most)
+    # Of a refusal that is what there is to see: time and money of each size, and the limit that they break.
+    rows, num_left_out = _within(_merged(rows, with_limits=answer.refusal is None), most)
     more = f"; {plural(num_left_out, 'more size')} below" if num_left_out else ""
     has_blanks = any(badge is None for _, badges in rows for badge in badges)
     return PairMatrix(
@@ -341,16 +342,19 @@ def _matrix(answer: Answer) -> PairMatrix:
 
 
 _Row: TypeAlias = tuple[str, list[Badge | None]]
+_NO_ROOM, _NO_ESTIMATE = "does not fit", "no estimate"
+_TIMELESS: Final = (_NO_ROOM, _NO_ESTIMATE)
 
 
 def _badge(answer: Answer, each: Candidate) -> Badge:
     is_chosen = head.is_recommended(answer, each)
     if each.time_s is None:
-        return Badge(text="no estimate", tone="quiet")
+        return Badge(text=_NO_ESTIMATE, tone="quiet")
     time = amounts.duration(each.time_s.value)
-    if each.broken:
-        return Badge(text=time, tone="quiet", detail=head.limits_broken(each))
     usd = amounts.usable(each.usd)
+    if each.broken:
+        paid = "" if answer.refusal is None or usd is None else f"{amounts.short_money(usd.value)}, "
+        return Badge(text=time, tone="quiet", detail=f"{paid}{head.limits_broken(each)}")
     return Badge(
         text=f"{STAR} {time}" if is_chosen else time,
         tone="good" if is_chosen else "plain",
@@ -358,13 +362,19 @@ def _badge(answer: Answer, each: Candidate) -> Badge:
     )
 
 
-def _merged(rows: Sequence[_Row]) -> list[_Row]:
-    """The rows; sizes next to each other that are possible on no system, for the same reasons, in one."""
+def _merged(rows: Sequence[_Row], *, with_limits: bool) -> list[_Row]:
+    """The rows; sizes next to each other that are possible on no system, for the same reasons, in one.
+
+    with_limits: also where a time is known, of which a limit is the reason.
+    """
     found: list[_Row] = []
     last: list[str | None] | None = None
     for name, badges in rows:
         reasons = [_reason(each) for each in badges]
-        is_impossible = all(each is None or each.tone == "quiet" for each in badges)
+        is_impossible = all(
+            each is None or (each.tone == "quiet" and (with_limits or each.text in _TIMELESS))
+            for each in badges
+        )
         if is_impossible and found and last == reasons:
             first = found[-1][0].partition(DASH)[0]
             found[-1] = (
@@ -381,7 +391,7 @@ def _reason(each: Badge | None) -> str | None:
     """Why a size of a system is not possible."""
     if each is None or each.tone != "quiet":
         return None
-    return each.text if each.text in {"does not fit", "no estimate"} else each.detail
+    return each.text if each.text in _TIMELESS else each.detail
 
 
 def _within(rows: list[_Row], most: int) -> tuple[list[_Row], int]:
