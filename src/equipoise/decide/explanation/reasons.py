@@ -152,7 +152,7 @@ def reasons(
 ) -> tuple[Reason, ...]:
     """Every reason for the recommended candidate."""
     return (
-        _size(inputs, selection, best),
+        _size(inputs, assessment, selection, best),
         _time(best),
         *_measured(assessment, best),
         *_run_fit(assessment),
@@ -163,7 +163,7 @@ def reasons(
     )
 
 
-def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
+def _size(inputs: Inputs, assessment: Assessment, selection: Selection, best: Candidate) -> Reason:
     """Why so many accelerators."""
     size = format_count(best.num_accelerators)
     objective = inputs.query.objective
@@ -178,9 +178,12 @@ def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
             sources=sources,
         )
     answer = default_answer(found)
-    return Reason(
-        words=f"{equilibrium_sentence(answer)}{_nearest(best, answer)}.", sources=sources, formula=_BALANCE
-    )
+    where = equilibrium_sentence(answer)
+    if assessment.sizes.is_one and answer.limited_by == "catalogue":
+        # Those around the one size asked about show what fewer and more would do; no option adds to them.
+        most, asked = (format_count(each.num_accelerators) for each in (answer, best))
+        where = f"Up to {most} accelerators, the most tried around {asked}, each step pays"
+    return Reason(words=f"{where}{_nearest(best, answer)}.", sources=sources, formula=_BALANCE)
 
 
 def equilibrium_sentence(found: Equilibrium) -> str:
