@@ -63,6 +63,24 @@ def test_what_does_not_fit_is_an_answer_with_a_way_out():
     assert max(map(int, re.findall(r"(\d+) accelerators", words))) > 8
 
 
+def test_what_has_no_room_on_the_cards_taken_by_default_leads_with_a_number_that_has():
+    asked = (
+        *("advise", "llama31_70b", "--train", "full", "--examples", "10k", "--sequence", "4k"),
+        *("--accelerator", "rtx4090"),
+    )
+    ended = in_process(*asked)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    headline, first, *_ = ended.stdout.partition("\n\n")[2].splitlines()
+    assert "8 \N{MULTIPLICATION SIGN} GeForce RTX 4090" in headline
+    assert "limits" not in headline
+    # The weights, gradients and states of 70 G parameters are 1.1 TB: 16 bytes of each.
+    size = re.findall(r"(\d+) accelerators", first)[0]
+    assert int(size) > 8
+    taken = in_process(*asked, "--max-accelerators", size).stdout
+    assert f"Take {size} " in taken
+    assert len(re.findall(r"\d+ GB instead", ended.stdout)) == 0
+
+
 def test_several_accelerators_are_candidates_of_one_answer():
     asked = ("plan", "gpt2", "--tokens", "1e8", "--global-batch", "64", "--objective", "time")
     found = document(

@@ -444,6 +444,7 @@ def test_a_batch_that_does_not_divide_by_the_cards_is_named_with_batches_that_wo
     found = ask(SMALL, accelerator=["3x rtx4090"], global_batch=32)
     (note,) = (note for note in found.notes if "divide" in note)
     assert {"32", "3", "30", "33"} <= set(re.findall(r"\d+", note))
+    assert re.search(r"\bbatches of 30 or 33\b", note)
     assert not any("divide" in note for note in ask(SMALL).notes)
 
 
@@ -869,7 +870,8 @@ def test_a_batch_that_a_size_hardly_divides_is_named_with_one_that_it_would():
     words = [each for each in chosen if "500" in each]
     assert words
     assert not [each for each in chosen if each[:1].isupper()]  # they are parts of one sentence
-    assert re.search(r"\b512 accelerators: 512\b", words[0])
+    # 500 samples, 512 accelerators, a batch of 512: the last number is not one of accelerators.
+    assert re.search(r"\b512 accelerators\b.*\bbatch of 512\b", words[0])
     assert not [each for each in ask(asked, global_batch=512).chosen_for_you if "divide" in each]
 
 

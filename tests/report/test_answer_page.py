@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from equipoise.decide.answer import Flip
+from equipoise.decide.answer import Flip, UnfitSize
 from equipoise.decide.decision import answer
-from equipoise.decide.evidence import NOTHING_FITS
+from equipoise.decide.evidence import NOTHING_FITS, WAYS_OUT
 from equipoise.decide.question.query import query
 from equipoise.economics import Offer
+from equipoise.intervals import Interval
 from equipoise.library.decisions import candidate_rows
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal
@@ -452,6 +453,32 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
     assert re.search(r"deadline\b.* 70 min\b.* 30 min", text)
 
 
+def test_a_refusal_shows_time_and_money_of_every_size_and_is_no_lack_of_data():
+    answer = made_answer(is_refused=True)
+    timed = [each for each in answer.listed if each.time_s is not None]
+    late = replace(timed[0].constraints[0], name="deadline_s", limit=60.0, value=600.0, probability=0.0)
+    refused = {each.id: replace(each, constraints=(late,)) for each in answer.candidates}
+    answer = replace(answer, candidates=tuple(refused.values()))
+    assert answer.candidates
+    assert all(each.broken for each in answer.candidates)
+    shown = tables(answer, PairMatrix)["answer-matrix"].rows
+    assert shown
+    assert len(timed) > 2
+    assert {name for name, _, _ in shown} == {str(each.num_accelerators) for each in timed}
+    for name, _, (badge, *_) in shown:
+        size = next(each for each in timed if str(each.num_accelerators) == name)
+        assert badge.text == amounts.duration(size.time_s.value)
+        assert amounts.short_money(size.usd.value) in badge.detail
+    left_out = ANSWER.left_out(answer)
+    assert left_out
+    words, unknown = ANSWER.left_out_words(answer), ANSWER.left_out_words(replace(answer, refusal=None))
+    assert all(title in words for title in left_out)
+    assert words != unknown  # nothing is lacking: there is nothing to run
+    last = " ".join(printed(answer, full=True).split())
+    assert last.endswith(words)
+    assert words in html.render(ANSWER, answer).replace("\xa0", " ")
+
+
 def test_a_deadline_that_would_do_holds_the_queue_as_its_option_does():
     # 70 min of training are needed instead of 30 min; 60 min of waiting come before them.
     answer = made_answer(is_refused=True)
@@ -533,6 +560,38 @@ def test_a_size_without_an_estimate_says_so():
 def test_no_line_is_longer_than_the_terminal(full, width, is_refused):
     lines = printed(made_answer(is_refused=is_refused), full=full, width=width).splitlines()
     assert max(map(cell_len, lines)) <= width
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_long_names_leave_the_status_and_what_changes_the_answer_their_room(full, is_refused):
+    answer = made_answer(is_refused=is_refused)
+    title = "Google TPU v6e Trillium (chip)"
+    # Sums as of a large pretraining: 173 USD as 17,300,000.
+    renamed = {
+        each.id: replace(
+            each,
+            title=title,
+            usd=Interval(
+                value=1e5 * each.usd.value, low=1e5 * each.usd.low, high=1e5 * each.usd.high, level=0.9
+            ),
+        )
+        for each in answer.candidates
+    }
+    second = replace(next(iter(renamed.values())), system="second", title="NVIDIA Second of its kind")
+    answer = replace(
+        answer,
+        candidates=(*renamed.values(), second),
+        recommended=answer.recommended and renamed[answer.recommended.id],
+        flips=tuple(
+            replace(each, quantity=f"price of {title}", unit="USD per accelerator-hour")
+            for each in answer.flips[:1]
+        ),
+    )
+    text = printed(answer, full=full)
+    assert "Status" in text
+    missing = [line for line in text.splitlines() if "--json" in line]
+    assert not [line for line in missing if re.search("Status|USD|Changes|To", line)]
 
 
 def test_the_short_form_fits_a_screen_and_names_the_long_one():
@@ -670,6 +729,34 @@ def test_a_refusal_where_nothing_fits_has_neither_cheapest_nor_fastest():
     nothing = replace(answer.refusal, cheapest=None, fastest=None, relaxations=(step,))
     text = " ".join(printed(replace(answer, refusal=nothing, candidates=(), alternatives=())).split())
     assert re.search(r"Memory\b.* 130 GB\b.* 80 GB", text)
+
+
+def test_on_several_systems_without_room_each_has_its_line_and_the_headline_names_them():
+    answer = made_answer(is_refused=True)
+    step = replace(
+        answer.refusal.relaxations[0], constraint="memory_bytes", limit=24e9, needed=879e9, candidate=None
+    )
+    first = replace(answer.systems[0], unfit=(UnfitSize(num_accelerators=8, needed_bytes=879e9),))
+    second = replace(first, name="b", title="NVIDIA B", unfit=(replace(first.unfit[0], num_accelerators=4),))
+    ways = {"NVIDIA A": "112 accelerators", "NVIDIA B": "80 accelerators"}
+    nothing = replace(
+        answer,
+        refusal=replace(answer.refusal, cheapest=None, fastest=None, relaxations=(step,)),
+        candidates=(),
+        alternatives=(),
+        offers=(),
+        systems=(first, second),
+        notes=tuple(
+            f"{NOTHING_FITS}{title}: it needs 7 TB, 8 x 24 GB hold 192 GB{WAYS_OUT}{way}."
+            for title, way in ways.items()
+        ),
+    )
+    assert {"8", "4"} <= set(ANSWER.headline(nothing).split())
+    found = facts(nothing)
+    assert found["A"].startswith("112 accelerators")
+    assert found["B"].startswith("80 accelerators")
+    assert "879 GB" not in printed(nothing)
+    assert "note" not in printed(nothing).splitlines()[-1]
 
 
 def test_a_machine_of_ones_own_is_rented_on_no_terms():

@@ -62,6 +62,22 @@ def test_every_figure_is_drawn_with_the_findings_numbers(findings, opened):
         assert page.locator("#figure-bert-relative .points path").count() == 3
 
 
+@pytest.mark.parametrize("width", [300, 700])
+def test_a_figure_takes_the_width_of_its_place_though_the_window_keeps_its_own(findings, opened, width):
+    expect = pytest.importorskip("playwright.sync_api").expect
+    with opened(findings) as page:
+        show_all(page)
+        page.locator(".panels").evaluate_all(
+            "(all, width) => all.forEach(each => { each.style.width = `${width}px`; })", width
+        )
+        plots = page.locator(".plot").all()
+        assert plots
+        for plot in plots:
+            place = plot.evaluate("each => each.offsetWidth")
+            assert place <= width
+            expect(plot.locator(".main-svg").first).to_have_attribute("width", str(place))
+
+
 def test_a_hostile_name_is_shown_and_never_run(findings_of, opened):
     with opened(findings_of(submitter=HOSTILE, system=HOSTILE, accelerator=HOSTILE)) as page:
         show_all(page)

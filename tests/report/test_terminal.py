@@ -8,8 +8,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.report import terminal
-from equipoise.report.blocks import Badge, Cell, Column, Facts, Fold, Table, prose
-from equipoise.report.charts import Axis, BarChart, BarPart, Chart, Level, Mark, Series
+from equipoise.report.blocks import Badge, Cell, Column, Facts, Fold, Panels, Table, prose
+from equipoise.report.charts import SYMBOLS as MARKS
+from equipoise.report.charts import Axis, BarChart, BarPart, Chart, Level, Mark, Series, series_mark
 from equipoise.report.pages.study import STUDY
 from equipoise.report.pages.study.entries import NOT_VERIFIED
 from equipoise.report.textplot import Canvas, text_plot
@@ -164,6 +165,30 @@ def test_the_marked_row_has_a_star_where_its_badge_has_no_room(encoding, star):
     assert f"Status ({star}: recommended)" in text
 
 
+@pytest.mark.parametrize("width", [80, 66])
+def test_what_a_table_is_there_for_is_kept_before_what_else_it_shows(width):
+    heads = ("System", "N", "Time", "90 % range", "USD", "Status")
+    columns = tuple(
+        Column(
+            title=title,
+            is_number=title not in {"System", "Status"},
+            is_header=title == "System",
+            is_kept=title in {"N", "Time", "USD", "Status"},
+        )
+        for title in heads
+    )
+    texts = ("TPU v6e Trillium (chip)", "4,096", "246 days", "17.9-60.9", "16,600,000", "misses deadline")
+    table = Table(name="t", caption="", columns=columns, rows=(tuple(Cell(text=each) for each in texts),))
+    text = printed(lambda console: show(table, console), width=width)
+    assert max(map(cell_len, text.splitlines())) <= width
+    # Whole: 23 + 5 + 8 + 9 + 10 + 15 and 5 gaps of 3, 85 columns; 73 without the range.
+    words = set(text.replace(";", "").split())
+    assert {"Trillium", "4,096", "246", "16,600,000", "misses", "deadline"} <= words
+    assert "17.9-60.9" not in words
+    assert "Status" in text.split("──")[0]
+    assert ("TPU v6e Trillium (chip)" in text) == (width == 80)
+
+
 def test_a_column_that_may_be_cut_keeps_its_row_on_one_line_and_wide_ones_need_120_columns():
     columns = (Column(title="N", is_number=True, is_wide=True), Column(title="System", is_cut=True))
     table = Table(name="t", caption="", columns=columns, rows=((Cell(text="8"), Cell(text="x" * 200)),))
@@ -252,6 +277,49 @@ def test_what_the_reader_looks_for_stays_on_top():
     star = replace(series(Mark(colour=3, symbol="star"), (8.0,), (1.0,)), is_main=True)
     lines = plot(scatter(series(CIRCLE, (8.0, 16.0), (1.0, 0.0)), star))
     assert sum(line.count("*") for line in lines) == 1
+
+
+def legend_of(text):
+    """Sign by name of the legend below a plot."""
+    entries = " ".join(text.split("Legend: ")[1].split()).split(", ")
+    return {name: sign for sign, name in (each.split(" ", 1) for each in entries)}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_no_sign_of_a_legend_has_two_meanings_and_each_is_drawn(encoding):
+    places = range(len(MARKS) + 2)
+    points = [
+        replace(series(series_mark(at), (2.0**at,), (float(at),)), name=f"system {at}") for at in places
+    ]
+    top, last = float(places[-1]), 2.0 ** places[-1]
+    lines = {
+        "deadline": ((8.0, 8.0), (0.5, top)),
+        "budget": ((1.0, last), (0.5, 0.5)),
+        "break-even": ((64.0, 128.0), (1.0, 2.5)),
+    }
+    curves = [
+        replace(series(Mark(colour=None, symbol="x"), *ends), name=name, is_curve=True)
+        for name, ends in lines.items()
+    ]
+    star = replace(series(Mark(colour=5, symbol="star"), (32.0,), (1.0,)), name="recommended", is_main=True)
+    panels = Panels(charts=(scatter(*points, star, *curves),), legend="Legend")
+    text = printed(lambda console: show(panels, console), encoding=encoding)
+    signs = legend_of(text)
+    assert signs.keys() == {"recommended", *lines, *(each.name for each in points)}
+    assert len({*signs.values()}) == len(signs)
+    assert signs["recommended"] == "*"
+    drawn = [line[10:] for line in text.splitlines() if line[9:10] in ("│", "|")]
+    assert len(drawn) == 13
+    assert {*signs.values()} <= {*"".join(drawn)}
+    assert max(line.count(signs["budget"]) for line in drawn) > 50
+    assert sum(signs["deadline"] in line for line in drawn) > 8
+
+
+def test_a_line_fitted_to_points_has_the_entry_of_its_points():
+    points = replace(series(CIRCLE, (2.0, 32.0), (1.0, 0.0)), name="H100")
+    fitted = replace(points, x=(2.0, 8.0, 32.0), y=(0.9, 0.5, 0.1), is_curve=True)
+    text = printed(lambda console: show(Panels(charts=(scatter(points, fitted),), legend="Legend"), console))
+    assert legend_of(text) == {"H100": "●"}
 
 
 def test_a_grid_counts_what_shares_a_spot():

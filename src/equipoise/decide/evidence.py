@@ -28,6 +28,8 @@ NOT_USED: Final = "Not used: "
 CHECK: Final = "Check: "
 # How a note begins that says why a system has no candidate within the limits, and what would fit.
 NOTHING_FITS: Final = "Nothing fits on "
+# What follows in such a note what the training needs: the changes that make it fit.
+WAYS_OUT: Final = ": try "
 # How a note begins that says why a system of the question has no time at all.
 NOT_COMPARED: Final = "Not compared: "
 

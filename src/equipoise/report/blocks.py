@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from equipoise.intervals import Interval
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.format import ABSENT, count, sentence, usable
+from equipoise.report.format import ABSENT, count, listed, sentence, usable
 from equipoise.units import plural
 
 Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
@@ -124,14 +124,16 @@ def facts(items: Iterable[Labelled]) -> Facts:
 class Column(Struct, frozen=True, kw_only=True):
     """One column of a table. is_wide: left out of a terminal of less than 120. meaning: shown on demand.
 
-    is_header: what names a row, where that is not the first column of words. is_cut: a terminal cuts it
-    where there is no room, to keep a row on one line.
+    is_header: what names a row, where that is not the first column of words. is_kept: what the table is
+    there for: a terminal leaves others out first. is_cut: it cuts this one where there is no room, to keep a
+    row on one line.
     """
 
     title: str
     is_number: bool = False
     is_header: bool = False
     is_wide: bool = False
+    is_kept: bool = False
     is_cut: bool = False
     meaning: str | None = None
 
@@ -191,6 +193,7 @@ class ColumnOptions(TypedDict, total=False):
 
     is_header: bool
     is_wide: bool
+    is_kept: bool
     is_cut: bool
     meaning: str | None
 
@@ -350,8 +353,8 @@ class Page(Struct, Generic[Shown], frozen=True, kw_only=True):
 
     title: of the window. about: what the page is about, above the headline. headline: one sentence with
     what was found. summary: a few sentences more. sections: in reading order. closing: what it rests on and
-    what it is not, at its end. brief: the blocks of one screen, from the findings and how many
-    rows its tables may have at most; None where a page has no short form.
+    what it is not, at its end. absence: why sections are left out. brief: the blocks of one screen, from the
+    findings and how many rows its tables may have at most; None where a page has no short form.
     """
 
     title: Callable[[Shown], str]
@@ -360,6 +363,7 @@ class Page(Struct, Generic[Shown], frozen=True, kw_only=True):
     sections: tuple[Section[Shown], ...]
     summary: Callable[[Shown], tuple[str, ...]] = lambda _: ()
     closing: Callable[[Shown], tuple[str, ...]] = lambda _: ()
+    absence: Callable[[Shown], str] = lambda _: "for lack of data"
     brief: Callable[[Shown, int], Iterable[Block]] | None = None
 
     def content(self, findings: Shown) -> list[tuple[Section[Shown], tuple[Block, ...]]]:
@@ -375,6 +379,11 @@ class Page(Struct, Generic[Shown], frozen=True, kw_only=True):
         """Titles of the sections for which there are no data."""
         wanted = [each for each in self.sections if not each.is_extra]
         return [section.title for section in wanted if not section.applies(findings)]
+
+    def left_out_words(self, findings: Shown) -> str:
+        """Which sections are left out, and why, as a sentence; empty of none."""
+        titles = self.left_out(findings)
+        return f"Left out {self.absence(findings)}: {listed(titles)}." if titles else ""
 
 
 def page_within(page: Page[Shown], context: Callable[[Shown], AbstractContextManager[None]]) -> Page[Shown]:

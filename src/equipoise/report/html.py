@@ -42,7 +42,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart, Chart, Mark, Series
 from equipoise.report.figures import height_px, plotly_figure, plotly_text
-from equipoise.report.format import breakable, capital, listed, visible
+from equipoise.report.format import breakable, capital, visible
 from equipoise.report.svg import mark_svg, svg_chart
 
 VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta", "wbr"})
@@ -393,7 +393,9 @@ def render(page: Page[Shown], findings: Shown) -> str:
                 id="main",
                 class_="sections",
             ),
-            _footer(page.closing(findings), page.left_out(findings), f"Equipoise {__version__}.", PLOTLY),
+            _footer(
+                page.closing(findings), page.left_out_words(findings), f"Equipoise {__version__}.", PLOTLY
+            ),
             class_="page",
         ),
         *(element("script", Html(script)) for script in scripts),
@@ -410,7 +412,7 @@ def fragment(page: Page[Shown], findings: Shown) -> Html:
         _masthead(page, findings),
         _contents(content) if len(content) > 1 else "",
         element("div", *(_section(section, blocks) for section, blocks in content), class_="sections"),
-        _footer(page.closing(findings), page.left_out(findings)),
+        _footer(page.closing(findings), page.left_out_words(findings)),
         class_="page",
     )
 
@@ -496,10 +498,9 @@ def _inside(section: Section[Shown]) -> str:
     return f"{section.name}-inside" if section.is_folded else section.name
 
 
-def _footer(closing: tuple[str, ...], left_out: list[str], *credit: str) -> Html:
+def _footer(closing: tuple[str, ...], *credit: str) -> Html:
     """Last words; nothing where there are none."""
-    absent = f"Left out for lack of data: {listed(left_out)}." if left_out else ""
-    lines = [*closing, " ".join(filter(None, (absent, *credit)))]
+    lines = [*closing, " ".join(filter(None, credit))]
     words = [element("p", unbroken(each)) for each in lines if each]
     return element("footer", *words) if words else Html("")
 

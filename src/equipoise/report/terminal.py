@@ -36,7 +36,7 @@ from equipoise.report.blocks import (
     filled,
 )
 from equipoise.report.charts import BarChart, Chart
-from equipoise.report.format import DASH, STAR, TIMES, breakable, listed
+from equipoise.report.format import DASH, STAR, TIMES, breakable
 
 # What stands for the characters this package itself writes where only ASCII can be shown.
 ASCII: Final = str.maketrans(
@@ -45,6 +45,7 @@ ASCII: Final = str.maketrans(
 SCREEN_LINES: Final = 25
 COLUMN_GAP: Final = 3
 READABLE_COLUMNS: Final = 14
+KEPT_COLUMNS: Final = 16  # "misses deadline,": of two reasons each has a line
 WIDE_COLUMNS: Final = 120
 LONGEST_WORD: Final = 28
 # A column narrower than one line of prose whose longest cell takes more lines than these is hard to read.
@@ -76,9 +77,8 @@ def _whole(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Tex
         for block in blocks:
             yield from _block(block, console)
     yield Text()
-    left_out = page.left_out(findings)
-    absent = f" Left out for lack of data: {listed(left_out)}." if left_out else ""
-    yield from _paragraph(Text(" ".join(page.closing(findings)) + absent, "dim"), console)
+    last = filter(None, (*page.closing(findings), page.left_out_words(findings)))
+    yield from _paragraph(Text(" ".join(last), "dim"), console)
 
 
 def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "") -> Iterator[Text]:
@@ -368,13 +368,23 @@ def _hidden(block: Table, widths: Mapping[int, int]) -> Text | None:
 
 
 def _column_widths(block: Table, width: int) -> dict[int, int]:
+    """The width of each column shown; names are broken over lines where a column to be kept had no room."""
+    kept = {place for place, column in enumerate(block.columns) if column.is_kept}
+    widths = _widths_within(block, width)
+    if kept <= widths.keys():
+        return widths
+    broken = _widths_within(block, width, breaks_names=True)
+    return broken if kept <= broken.keys() else widths
+
+
+def _widths_within(block: Table, width: int, *, breaks_names: bool = False) -> dict[int, int]:
     """The width of each column shown: first what each needs at least, then the rest to those that want it."""
     widths: dict[int, int] = {}
     room = width + COLUMN_GAP
     for place in sorted(range(len(block.columns)), key=partial(_rank_of, block)):
         if block.columns[place].is_wide and width < WIDE_COLUMNS:
             continue
-        least = _least_width(block, place)
+        least = _least_width(block, place, breaks_names=breaks_names)
         if least + COLUMN_GAP > room:
             break
         widths[place] = least
@@ -391,26 +401,30 @@ def _column_widths(block: Table, width: int) -> dict[int, int]:
 def _rank_of(block: Table, place: int) -> tuple[bool, bool, bool]:
     """When a column gets its room: badges without a title first, as nothing else names them; then by place.
 
-    Wide columns come last, and before them those that hold nothing.
+    With them come those to be kept, and the names of their rows. Wide columns come last, and before them
+    those that hold nothing.
     """
     column, cells = block.columns[place], [row[place] for row in block.rows]
     is_empty = all(not each.badge and each.text in ("", DASH) for each in cells)
-    return column.is_wide, is_empty, bool(column.title) or is_empty
+    is_named = column.is_header and any(each.is_kept for each in block.columns)
+    is_first = not column.title or column.is_kept or is_named
+    return column.is_wide, is_empty, is_empty or not is_first
 
 
-def _least_width(block: Table, place: int) -> int:
-    """What a column needs: the longest word of its title; a number whole, words unbroken."""
+def _least_width(block: Table, place: int, *, breaks_names: bool = False) -> int:
+    """What a column needs: the longest word of its title; a number whole, words unbroken, names too."""
     title = max((cell_len(word) for word in block.columns[place].title.split()), default=1)
     lines = _lines(block, place)
     longest = max(map(cell_len, lines), default=1)
     if block.columns[place].is_number:
         return max(title, longest)
-    if block.columns[place].is_header:
+    if block.columns[place].is_header and not breaks_names:
         return max(title, min(longest, LONGEST_WORD))
     if block.columns[place].is_cut:
         return max(title, min(longest, READABLE_COLUMNS))
     word = max((cell_len(each) for line in lines for each in line.split()), default=1)
-    return max(title, min(longest, max(READABLE_COLUMNS, min(word, LONGEST_WORD))))
+    readable = KEPT_COLUMNS if block.columns[place].is_kept else READABLE_COLUMNS
+    return max(title, min(longest, max(readable, min(word, LONGEST_WORD))))
 
 
 def _natural_width(block: Table, place: int) -> int:
@@ -459,17 +473,17 @@ def _badge_words(badge: Badge) -> str:
 
 
 def _panels(block: Panels, console: Console) -> Iterator[Text]:
-    from equipoise.report.textplot import Canvas, style, symbol, text_plot  # noqa: PLC0415 - only for plots
+    from equipoise.report.textplot import Canvas, legend_signs, style, text_plot  # noqa: PLC0415 - only for plots
 
     canvas = Canvas(columns=console.width, is_unicode=not _is_ascii(console))
+    signs = legend_signs(block.charts, canvas)
     for chart in block.charts:
         yield Text()
         yield from _paragraph(_chart_title(chart), console)
-        yield from _paragraph(text_plot(chart, canvas), console)
-    marks = {series.name: series.mark for chart in block.charts for series in chart.series}
+        yield from _paragraph(text_plot(chart, canvas, signs), console)
     legend = Text(f"{block.legend}: ", "dim")
-    for place, (name, mark) in enumerate(marks.items()):
-        legend.append(", " if place else "").append(symbol(mark, canvas), style(mark)).append(f" {name}")
+    for place, ((name, mark, _), sign) in enumerate(signs.items()):
+        legend.append(", " if place else "").append(sign, style(mark)).append(f" {name}")
     yield from _paragraph(legend, console)
 
 

@@ -1,8 +1,9 @@
 """Charts as characters: a scatter of symbols, or a grid of names against sizes with counts."""
 
 import math
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from string import ascii_letters
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from rich.text import Text
@@ -24,6 +25,12 @@ SYMBOLS: Final = {
     "circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲",
     "cross": "+", "x": TIMES, "star": "*", "pentagon": "◇",
 }  # fmt: skip
+# Lines without points, by how they run.
+ASCII_LINES: Final = {"level": "-", "upright": ":", "curve": "."}
+LINES: Final = {"level": "┄", "upright": "┆", "curve": "·"}
+# What finds its sign taken gets the next of these.
+ASCII_FURTHER: Final = "=~&$" + ascii_letters
+FURTHER: Final = "○□△▽" + ascii_letters
 STYLES: Final = ("blue", "red", "green", "magenta", "yellow", "cyan", "bright_blue", "bright_red")
 
 
@@ -34,9 +41,44 @@ class Canvas(Struct, frozen=True, kw_only=True):
     is_unicode: bool
 
 
-def symbol(mark: Mark, canvas: Canvas) -> str:
-    """The one character of a mark."""
+# What a legend has an entry of: the name of a series, its mark, and how it runs where it is a line alone.
+Entry: TypeAlias = tuple[str, Mark, str]
+
+
+def entry_of(series: Series | BarPart) -> Entry:
+    """What the legend calls a series."""
+    if not isinstance(series, Series) or not series.is_curve:
+        return series.name, series.mark, ""
+    runs = "upright" if len(set(series.x)) == 1 else "level" if len(set(series.y)) == 1 else "curve"
+    return series.name, series.mark, runs
+
+
+def legend_signs(charts: Iterable[Chart | BarChart], canvas: Canvas) -> dict[Entry, str]:
+    """The one character of each entry of the legend of charts that share it, no two alike.
+
+    What the reader looks for has its own sign first. A line fitted to points has no entry: it is theirs.
+    """
+    series = [each for chart in charts for each in chart.series]
+    entries = dict.fromkeys(map(entry_of, series))
+    with_points = {name for name, _, runs in entries if not runs}
+    main = {entry_of(each) for each in series if isinstance(each, Series) and each.is_main}
+    found: dict[Entry, str] = {}
+    for entry in sorted(entries, key=lambda each: each not in main):
+        name, mark, runs = entry
+        if runs and name in with_points:
+            continue
+        own = _line(runs, canvas) if runs else _symbol(mark, canvas)
+        further, used = FURTHER if canvas.is_unicode else ASCII_FURTHER, found.values()
+        found[entry] = next((sign for sign in (own, *further) if sign not in used), own)
+    return {entry: found[entry] for entry in entries if entry in found}
+
+
+def _symbol(mark: Mark, canvas: Canvas) -> str:
     return (SYMBOLS if canvas.is_unicode else ASCII_SYMBOLS)[mark.symbol]
+
+
+def _line(runs: str, canvas: Canvas) -> str:
+    return (LINES if canvas.is_unicode else ASCII_LINES)[runs]
 
 
 def style(mark: Mark) -> str:
@@ -44,14 +86,15 @@ def style(mark: Mark) -> str:
     return STYLES[mark.colour - 1] if mark.colour else "dim"
 
 
-def text_plot(chart: Chart | BarChart, canvas: Canvas) -> Text:
-    """The chart in `canvas.columns` characters a line."""
+def text_plot(chart: Chart | BarChart, canvas: Canvas, signs: Mapping[Entry, str] | None = None) -> Text:
+    """The chart in `canvas.columns` characters a line. signs: of the legend; its own unless given."""
+    signs = legend_signs([chart], canvas) if signs is None else signs
     if isinstance(chart, BarChart):
-        return _bar_plot(chart, canvas)
-    return _grid_plot(chart, canvas) if chart.y.categories else _scatter_plot(chart, canvas)
+        return _bar_plot(chart, canvas, signs)
+    return (_grid_plot if chart.y.categories else _scatter_plot)(chart, canvas, signs)
 
 
-def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
+def _scatter_plot(chart: Chart, canvas: Canvas, signs: Mapping[Entry, str]) -> Text:
     """Symbols on a plane; of several on one character the main series stays on top, else the first."""
     x_values = [value for series in chart.series for value in series.x]
     y_values = [value for series in chart.series for value in series.heights]
@@ -69,12 +112,17 @@ def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
     cells = [[(" ", "")] * num_columns for _ in range(PLOT_ROWS)]
     if chart.level is not None:
         row = PLOT_ROWS - 1 - y_scale.place(chart.level.y, PLOT_ROWS)
-        cells[row] = [("┄" if canvas.is_unicode else "-", "dim")] * num_columns
+        cells[row] = [(_line("level", canvas), "dim")] * num_columns
     first_on_top = [*reversed(chart.series)]
     for series in sorted(first_on_top, key=lambda each: each.is_main):
-        for x, y in zip(series.x, series.heights, strict=True):
-            row = PLOT_ROWS - 1 - y_scale.place(y, PLOT_ROWS)
-            cells[row][x_scale.place(x, num_columns)] = (_dot(series, canvas), style(series.mark))
+        entry = entry_of(series)
+        sign = signs.get(entry) or _line(entry[2], canvas)
+        places = [
+            (PLOT_ROWS - 1 - y_scale.place(y, PLOT_ROWS), x_scale.place(x, num_columns))
+            for x, y in zip(series.x, series.heights, strict=True)
+        ]
+        for row, column in _between(places) if entry[2] in ("level", "upright") else places:
+            cells[row][column] = (sign, style(series.mark))
     bar, corner, dash = ("│", "└", "─") if canvas.is_unicode else ("|", "+", "-")
     plot = Text()
     for row, line in enumerate(cells):
@@ -87,14 +135,15 @@ def _scatter_plot(chart: Chart, canvas: Canvas) -> Text:
     return plot
 
 
-def _dot(series: Series, canvas: Canvas) -> str:
-    """What stands for a point of a series: its symbol, or a dot for what was fitted."""
-    if series.is_curve:
-        return "·" if canvas.is_unicode else "."
-    return symbol(series.mark, canvas)
+def _between(places: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Every row and column from the first to the last of places on a line across or upright."""
+    rows, columns = zip(*places, strict=True)
+    for row in range(min(rows), max(rows) + 1):
+        for column in range(min(columns), max(columns) + 1):
+            yield row, column
 
 
-def _bar_plot(chart: BarChart, canvas: Canvas) -> Text:
+def _bar_plot(chart: BarChart, canvas: Canvas, signs: Mapping[Entry, str]) -> Text:
     """A line a bar: its name, each part in its own symbol, its label.
 
     Across, each part reaches from the origin to its own end; else parts follow each other, and what hangs
@@ -108,7 +157,7 @@ def _bar_plot(chart: BarChart, canvas: Canvas) -> Text:
         plot.append(f"{name:>{name_columns - 1}} {'│' if canvas.is_unicode else '|'}")
         cells = [(" ", "")] * num_columns if chart.is_across else []
         for part, begin, end in _ends(chart, place, num_columns):
-            cells[begin:end] = [(symbol(part.mark, canvas), style(part.mark))] * (end - begin)
+            cells[begin:end] = [(signs[entry_of(part)], style(part.mark))] * (end - begin)
         for character, cell_style in cells:
             plot.append(character, cell_style)
         plot.append(f" {chart.labels[place]}\n")
@@ -143,17 +192,20 @@ def _x_labels(scale: "_Scale", num_columns: int, indent: int) -> str:
     return "".join(line).rstrip()
 
 
-def _grid_plot(chart: Chart, canvas: Canvas) -> Text:
+def _grid_plot(chart: Chart, canvas: Canvas, signs: Mapping[Entry, str]) -> Text:
     """A row per name, a column a size; a cell has the symbol of its group and how many systems share it."""
     sizes = sorted({value for series in chart.series for value in series.x})
     name_columns = min(MOST_NAME_CHARACTERS, max(map(len, chart.y.categories)) + 1)
     most = (canvas.columns - name_columns) // SIZE_CHARACTERS
     columns = _merged(sizes, most)
-    spots: dict[tuple[str, int], list[tuple[Mark, int]]] = {}
+    spots: dict[tuple[str, int], list[Text]] = {}
     for series in chart.series:
         weights = series.weights or (1,) * len(series.x)
         for x, y, weight in zip(series.x, series.y, weights, strict=True):
-            spots.setdefault((str(y), columns[x]), []).append((series.mark, weight))
+            shown = Text(signs[entry_of(series)], style(series.mark)).append(
+                f"{weight}" if weight > 1 else "", ""
+            )
+            spots.setdefault((str(y), columns[x]), []).append(shown)
     plot = Text()
     for name in chart.y.categories:
         plot.append(_fitted(name, name_columns - 1, canvas).ljust(name_columns))
@@ -168,11 +220,8 @@ def _grid_plot(chart: Chart, canvas: Canvas) -> Text:
     return plot
 
 
-def _append_spot(plot: Text, spot: list[tuple[Mark, int]], canvas: Canvas) -> None:
-    shown = Text()
-    for mark, weight in spot[:2]:
-        shown.append(symbol(mark, canvas), style(mark))
-        shown.append(f"{weight}" if weight > 1 else "")
+def _append_spot(plot: Text, spot: list[Text], canvas: Canvas) -> None:
+    shown = Text().join(spot[:2])
     plot.append(" " * max(0, SIZE_CHARACTERS - len(shown)))
     if spot:
         plot.append_text(shown[:SIZE_CHARACTERS])

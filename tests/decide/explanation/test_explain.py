@@ -24,6 +24,15 @@ def test_a_faster_dearer_size_wins_where_an_hour_is_worth_the_difference():
         assert each.low == pytest.approx(dearer / saved_h, rel=0.01)
 
 
+def test_of_one_size_asked_about_no_larger_ones_are_said_to_be_tried_with_an_option():
+    one = ask(workload="bert", accelerator=[H100], accelerators="3")
+    point = max(each.num_accelerators for each in one.equilibria)
+    assert one.limited_by is not None
+    words = one.reasons[0].words
+    assert {"3", str(point)} <= set(re.findall(r"\d+", words))
+    assert "--accelerators" not in words
+
+
 # Four cards are never the cheapest: two are where an hour is worth little, and eight above.
 NEVER_FOUR = {"workload": "phi4_14b", "train": "qlora", "examples": 10_000, "epochs": 3, "sequence": 2048,
               "accelerator": RTX, "max_accelerators": 8, "node_size": 2,

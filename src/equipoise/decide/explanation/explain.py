@@ -431,7 +431,7 @@ def uneven_batch(inputs: Inputs, survey: Survey | None, size: int) -> str | None
         return None
     if survey is not None and not _takes_samples_alone(survey.problem, lower or size, size):
         return None
-    near = f"{lower:,} or {lower + size:,}" if lower else f"{size:,}"
+    near = f"batches of {lower:,} or {lower + size:,}" if lower else f"a batch of {size:,}"
     return (
         f"A global batch of {batch:,} does not divide by {size:,} accelerators: {near} would let data "
         "parallelism use all of them"

@@ -132,7 +132,7 @@ def reasons(
 ) -> tuple[Reason, ...]:
     """Every reason for the recommended candidate."""
     return (
-        _size(inputs, selection, best),
+        _size(inputs, assessment, selection, best),
         _time(best),
         *_measured(assessment, best),
         *_run_fit(assessment),
@@ -143,7 +143,7 @@ def reasons(
     )
 
 
-def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
+def _size(inputs: Inputs, assessment: Assessment, selection: Selection, best: Candidate) -> Reason:
     """Why so many accelerators."""
     size = format_count(best.num_accelerators)
     objective = inputs.query.objective
@@ -157,7 +157,12 @@ def _size(inputs: Inputs, selection: Selection, best: Candidate) -> Reason:
             words=f"{size} x {best.title}: the fewest that keep every limit; {returns_words(found)}.",
             sources=sources,
         )
-    words = f"{returns_words(found)}{_nearest(best, default_answer(found))}."
+    answer, where = default_answer(found), returns_words(found)
+    if assessment.sizes.is_one and answer.limited_by == "catalogue":
+        # Those around the one size asked about show what fewer and more would do; no option adds to them.
+        most, asked = (format_count(each.num_accelerators) for each in (answer, best))
+        where = f"up to {most} accelerators, the most tried around {asked}, each step pays"
+    words = f"{where}{_nearest(best, answer)}."
     kind = deciding_kind(found)
     return Reason(
         words=f"{words[:1].upper()}{words[1:]}", sources=sources, formula=f"{kind.name}: {kind.definition}"

@@ -32,8 +32,17 @@
     for (const trace of figure.data) {
       if (chosen !== null && "name" in trace && trace.name !== chosen) trace.opacity = 0.12;
     }
-    return Plotly.react(plot, figure.data, figure.layout, { displayModeBar: false, responsive: true });
+    widths.observe(plot);
+    return Plotly.react(plot, figure.data, figure.layout, { displayModeBar: false });
   };
+  // The place of a figure changes with the window, but also by a scroll bar or what comes beside it. A drawing
+  // for paper, which has a view box, keeps its width.
+  const widths = new ResizeObserver((entries) => {
+    for (const { target: plot } of entries) {
+      const drawing = plot.querySelector(".main-svg:not([viewBox])");
+      if (drawing && plot.offsetWidth && Math.abs(drawing.getAttribute("width") - plot.offsetWidth) > 1) Plotly.Plots.resize(plot);
+    }
+  });
   const drawAll = () => plots().forEach(draw);
 
   // Figures near the screen first; then all others, one whenever the page has nothing else to do. Those in a

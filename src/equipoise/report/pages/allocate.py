@@ -70,7 +70,7 @@ def _table(found: Allocation, shares: list[JobShare]) -> Table:
         numbers("N", "candidate.num_accelerators", meaning="number of accelerators"),
         numbers("Starts", lambda each: _moment(found, each.start_s)),
         numbers("Done", lambda each: _moment(found, each.end_s.value)),
-        *((words("Deadline", lambda each: _deadline(found, each)),) if has_deadlines else ()),
+        *((words("Deadline", lambda each: _deadline(found, each), is_kept=True),) if has_deadlines else ()),
         numbers("USD", _usd, amounts.digits),
         numbers("Takes", "time_s.value", amounts.duration),
     )

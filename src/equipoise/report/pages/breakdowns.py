@@ -172,8 +172,13 @@ def tornado_table(found: Tornado, *, name: str) -> Table:
         names("Cause", "name"),
         numbers("Low end", lambda bar: Cell(text=quantity(bar.low, bar.unit), key=bar.low)),
         numbers("High end", lambda bar: Cell(text=quantity(bar.high, bar.unit), key=bar.high)),
-        numbers(f"{capital(found.name)} at the low end", "at_low", lambda value: quantity(value, found.unit)),
-        numbers("At the high end", "at_high", lambda value: quantity(value, found.unit)),
+        numbers(
+            f"{capital(found.name)} at the low end",
+            "at_low",
+            lambda value: quantity(value, found.unit),
+            is_kept=True,
+        ),
+        numbers("At the high end", "at_high", lambda value: quantity(value, found.unit), is_kept=True),
     )
     unit = found.unit.replace("USD", currency())
     caption = f"The {found.name} in {unit}, each cause moved alone"

@@ -103,7 +103,9 @@ _BESIDE_COLUMNS: Final = (
         lambda ratio: f"{ratio:.2f}",
         meaning="predicted over measured time",
     ),
-    words("In its range", _is_within, meaning="whether the interval covers the median of the runs"),
+    words(
+        "In its range", _is_within, is_kept=True, meaning="whether the interval covers the median of the runs"
+    ),
 )
 
 

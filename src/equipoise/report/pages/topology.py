@@ -311,7 +311,7 @@ def _brief_gains(found: Meaning) -> Iterator[Block]:
         numbers("Parameters", "params", format_rough),
         numbers("Speedup", "speedup", "{:.2f}".format),
         numbers(f"{format_percent(LEVEL)} range", lambda gain: Cell(text=_gain_range(gain), key=gain.low)),
-        words("Verdict", lambda gain: Cell(text="", badge=_verdict(gain))),
+        words("Verdict", lambda gain: Cell(text="", badge=_verdict(gain)), is_kept=True),
     )
     yield table_of("topology-gains", columns, [gain for gain in found.gains if gain.link_class == weakest])
     yield note(sentence(basis(found)))

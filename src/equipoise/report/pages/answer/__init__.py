@@ -38,6 +38,7 @@ ANSWER: Final[Page[Answer]] = page_within(
         headline=head.headline,
         sections=(SECTIONS[0], *(replace(each, is_folded=True) for each in SECTIONS[1:])),
         closing=head.closing,
+        absence=head.absence,
         brief=head.screen,
     ),
     head.written,

@@ -143,7 +143,7 @@ def group_title(answer: Answer, group: Group) -> str:
     return f"{title}, {TERM_WORDS[terms]}" if several else title
 
 
-TIME: Final = numbers("Time", "time_s.value", amounts.duration)
+TIME: Final = numbers("Time", "time_s.value", amounts.duration, is_kept=True)
 ENDS: Final = numbers(
     f"{format_percent(LEVEL)} range",
     lambda each: each.time_s and Cell(text=amounts.duration_ends(each.time_s), key=each.time_s.high),
@@ -168,8 +168,8 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
         TIME,
         ENDS,
         *((speedup,) if with_speedup else ()),
-        numbers(amounts.currency(), "usd", amounts.sums),
-        words("Status", lambda each: _status(answer, each)),
+        numbers(amounts.currency(), "usd", amounts.sums, is_kept=True),
+        words("Status", lambda each: _status(answer, each), is_kept=True),
         *(() if is_brief else (ENERGY, numbers("MFU", "mfu", amounts.share, is_wide=True))),
     )
     return table_of(
@@ -199,7 +199,9 @@ def lead_columns(answer: Answer, *, is_brief: bool = False) -> Iterator[ColumnOf
 
     if several:
         yield names("System", system)
-    yield numbers("N", "num_accelerators", is_header=not several, meaning="number of accelerators")
+    yield numbers(
+        "N", "num_accelerators", is_header=not several, is_kept=True, meaning="number of accelerators"
+    )
     if with_terms and not in_one:
         yield words("Terms", lambda each: TERM_WORDS[each.terms])
 

@@ -19,6 +19,7 @@ from equipoise.report.blocks import (
     Strong,
     Table,
     bullets,
+    named,
     names,
     number,
     numbers,
@@ -343,18 +344,24 @@ def _flips_table(answer: Answer) -> Table:
     return table_of(
         "answer-flips",
         (
-            names("Input", lambda each: capital(flip_input(answer, each))),
+            names("Input", lambda each: named(capital(flip_input(answer, each)), detail=_per_unit(each))),
             numbers("Now", lambda each: _quantity(each, each.value)),
-            numbers("Changes at", lambda each: _quantity(each, each.flips_at)),
-            words("To", lambda each: offer_title(answer.candidate(each.to))),
+            numbers("Changes at", lambda each: _quantity(each, each.flips_at), is_kept=True),
+            words("To", lambda each: offer_title(answer.candidate(each.to)), is_kept=True),
         ),
         answer.flips,
         caption="What would change the answer: the nearest value of each input at which it does",
     )
 
 
+def _per_unit(each: Flip) -> str | None:
+    """Of what a price is, for which a column of amounts has no room."""
+    _, per, unit = each.unit.partition(" per ")
+    return f"per {unit}" if per else None
+
+
 def _quantity(each: Flip, value: float) -> Cell:
-    return Cell(text=amounts.quantity(value, each.unit), key=value)
+    return Cell(text=amounts.quantity(value, each.unit).partition(" per ")[0], key=value)
 
 
 def members_of_choice(answer: Answer) -> list[Candidate]:

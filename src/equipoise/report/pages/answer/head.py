@@ -46,7 +46,7 @@ from equipoise.report.pages.answer.costs import (
     paid_for,
     values_around,
 )
-from equipoise.report.pages.answer.refusal import memory_blocks, refusal_blocks
+from equipoise.report.pages.answer.refusal import is_of_memory, no_room_headline, refusal_blocks
 from equipoise.scaling.equilibrium import returns_words
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
@@ -81,6 +81,11 @@ def title(answer: Answer) -> str:
     return f"{printable(answer.workload.title)}: {headline(answer)}"
 
 
+def absence(answer: Answer) -> str:
+    """Why sections of the page are left out."""
+    return "for lack of data" if answer.refusal is None else "as nothing is recommended"
+
+
 def closing(answer: Answer) -> tuple[str, ...]:
     """What holds for every answer, and the data behind it."""
     return (
@@ -99,11 +104,11 @@ def written(answer: Answer) -> AbstractContextManager[None]:
 
 
 def headline(answer: Answer) -> str:
-    """What to take, or that nothing meets the limits; whether the time rests on no measurement."""
+    """What to take, or that nothing fits or meets the limits; whether the time rests on no measurement."""
     best = answer.recommended
     if best is None:
         reason = "meets your limits" if answer.refusal is not None else "can be estimated"
-        return f"No configuration {reason}"
+        return no_room_headline(answer) or f"No configuration {reason}"
     nodes = f" ({plural(best.num_nodes, _node(answer))})" if best.num_nodes is not None else ""
     guess = f" ({GRADES[best.grade][0]})" if best.grade == "priors" else ""
     return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
@@ -386,8 +391,12 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     if answer.flips:
         change = prose(Strong("Would change it: "), f"{flip_words(answer, answer.flips[0])}.")
     # Where another system is recommended, one on which nothing fits has a line of its own below.
-    begin = (NOTHING_FITS, NOT_COMPARED) if answer.refusal is not None else NOT_COMPARED
+    has_no_room = is_of_memory(answer)
+    begin = NOT_COMPARED if answer.refusal is None or has_no_room else (NOTHING_FITS, NOT_COMPARED)
     why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
+    further = [each for each in answer.notes if each not in why]
+    if has_no_room:  # the first lines have what such notes say
+        further = [each for each in further if not each.startswith(NOTHING_FITS)]
     known = {each.system for each in answer.candidates}
     others = known - {each.system for each in shown} if len(shown) > 1 else ()
     unfit = [chip_of(each.title) for each in answer.systems if each.name not in known and not answer.refusal]
@@ -399,7 +408,6 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     return (
         *(refusal_blocks(answer) if answer.recommended is None else ()),
         *(note(sentence(each)) for each in why),
-        *(memory_blocks(answer) if answer.recommended is None else ()),
         *figures,
         *((sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
         *((prose(f"Nothing fits on {where}: see the notes."),) if unfit else ()),
@@ -410,7 +418,7 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
             unshown,
             plural(len(strategies), "strategy", "strategies") if answer.question.states_strategies else "",
             (len(others), "other system"),
-            (sum(each not in why for each in answer.notes), "note"),
+            (len(further), "note"),
             (0 if unshown else len(answer.reasons), "reason"),  # one line has no room for both
             *(() if unshown and others else counted),  # nor for these
         ),

@@ -44,7 +44,7 @@ from equipoise.report.pages.answer.candidates import (
 from equipoise.report.pages.answer.compare import money_chart, shown_groups
 from equipoise.report.pages.answer.costs import hour_digits, power_price, shown_values, worth_words
 from equipoise.report.pages.answer.head import evidence_words
-from equipoise.report.pages.answer.refusal import memory_blocks, refusal_blocks
+from equipoise.report.pages.answer.refusal import is_of_memory, refusal_blocks
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import format_percent, format_stated, plural
 
@@ -54,15 +54,16 @@ _MOST_WIDE_COLUMNS: Final = 4
 _MOST_VALUES: Final = 5
 _MOST_FLIPS: Final = 5
 _UNFIT: Final = CONSTRAINTS["memory_bytes"].broken
+_NO_ESTIMATE: Final = "no estimate"
+_TIMELESS: Final = (_UNFIT, _NO_ESTIMATE)
 
 
 def overview_blocks(answer: Answer) -> tuple[Block, ...]:
     """All that decides, on one page."""
     best = answer.recommended
     top: tuple[Block, ...] = (tiles(_tiles(answer, best)),) if best is not None else refusal_blocks(answer)
-    if answer.refusal is not None:
+    if answer.refusal is not None and not is_of_memory(answer):
         top += tuple(note(sentence(each)) for each in answer.notes if each.startswith(NOTHING_FITS))
-        top += memory_blocks(answer)
     if not answer.offers:
         return top
     chart = money_chart(answer)
@@ -159,7 +160,8 @@ def _matrix(answer: Answer) -> PairMatrix:
                 )
     rows = [(count(size), [cells[size].get(group) for group in groups]) for size in sorted(cells)]
     most = _MOST_ROWS if len(groups) <= _MOST_WIDE_COLUMNS else _MOST_NARROW_ROWS
-    rows, num_left_out = _within(_merged(rows), most)
+    # Of a refusal that is what there is to see: time and money of each size, and the limit that they break.
+    rows, num_left_out = _within(_merged(rows, with_limits=answer.refusal is None), most)
     more = f"; {plural(num_left_out, 'more size')} below" if num_left_out else ""
     has_blanks = any(badge is None for _, badges in rows for badge in badges)
     return PairMatrix(
@@ -181,11 +183,12 @@ _Row: TypeAlias = tuple[str, list[Badge | None]]
 def _badge(answer: Answer, each: Candidate) -> Badge:
     is_chosen = is_recommended(answer, each)
     if each.time_s is None:
-        return Badge(text="no estimate", tone="quiet")
+        return Badge(text=_NO_ESTIMATE, tone="quiet")
     time = amounts.duration(each.time_s.value)
-    if each.broken:
-        return Badge(text=time, tone="quiet", detail=limits_broken(each))
     usd = amounts.usable(each.usd)
+    if each.broken:
+        paid = "" if answer.refusal is None or usd is None else f"{amounts.short_money(usd.value)}, "
+        return Badge(text=time, tone="quiet", detail=f"{paid}{limits_broken(each)}")
     return Badge(
         text=f"{STAR} {time}" if is_chosen else time,
         tone="good" if is_chosen else "plain",
@@ -193,13 +196,19 @@ def _badge(answer: Answer, each: Candidate) -> Badge:
     )
 
 
-def _merged(rows: Sequence[_Row]) -> list[_Row]:
-    """The rows; sizes next to each other that are possible on no system, for the same reasons, in one."""
+def _merged(rows: Sequence[_Row], *, with_limits: bool) -> list[_Row]:
+    """The rows; sizes next to each other that are possible on no system, for the same reasons, in one.
+
+    with_limits: also where a time is known, of which a limit is the reason.
+    """
     found: list[_Row] = []
     last: list[str | None] | None = None
     for name, badges in rows:
         reasons = [_reason(each) for each in badges]
-        is_impossible = all(each is None or each.tone == "quiet" for each in badges)
+        is_impossible = all(
+            each is None or (each.tone == "quiet" and (with_limits or each.text in _TIMELESS))
+            for each in badges
+        )
         if is_impossible and found and last == reasons:
             first = found[-1][0].partition(DASH)[0]
             found[-1] = (
@@ -216,7 +225,7 @@ def _reason(each: Badge | None) -> str | None:
     """Why a size of a system is not possible."""
     if each is None or each.tone != "quiet":
         return None
-    return each.text if each.text in {_UNFIT, "no estimate"} else each.detail
+    return each.text if each.text in _TIMELESS else each.detail
 
 
 def _within(rows: list[_Row], most: int) -> tuple[list[_Row], int]:

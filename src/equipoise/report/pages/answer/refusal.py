@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, Refusal, Relaxation, about_fixed
+from equipoise.decide.evidence import NOTHING_FITS, WAYS_OUT
 from equipoise.report import format as amounts
-from equipoise.report.blocks import Block, Strong, Tile, bullets, note, prose, tiles
-from equipoise.report.format import capital, count, listed, sentence
-from equipoise.report.pages.answer.candidates import limit_words, takes, title_of
+from equipoise.report.blocks import Block, Labelled, Strong, Tile, bullets, facts, note, prose, tiles
+from equipoise.report.format import TIMES, capital, count, listed, sentence
+from equipoise.report.pages.answer.candidates import chip_of, limit_words, takes, title_of
 
 _MOST_FAULTS: Final = 4
+_MOST_NAMED: Final = 2  # systems in a headline
 
 
 def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -21,6 +23,8 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
             bullets(_without_times(answer)),
             *(note(sentence(each)) for each in answer.notes),
         )
+    if is_of_memory(answer):
+        return tuple(_unfit_blocks(answer))
     fastest = refusal.fastest
     # Beyond a limit few sizes are tried: larger ones may well be faster.
     is_beyond = fastest is not None and any(each.name == "max_accelerators" for each in fastest.broken)
@@ -28,25 +32,80 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     shown = [(f"Cheapest {among}", refusal.cheapest), (f"Fastest {among}", fastest)]
     if refusal.cheapest is not None and refusal.cheapest == fastest:
         shown = [(f"Cheapest and fastest {among}", fastest)]
-    chosen = capital(sentence("; ".join(answer.chosen_for_you)))
+    chosen = _chosen(answer)
     return (
         tiles(_refused(answer, label, each) for label, each in shown if each is not None),
-        *(() if _is_of_memory(answer) else (*_heading(answer, refusal), bullets(relaxed(answer)))),
+        *_heading(answer, refusal),
+        bullets(relaxed(answer)),
         *((prose(Strong("Chosen: "), f"{chosen}."),) if chosen else ()),
     )
 
 
-def memory_blocks(answer: Answer) -> tuple[Block, ...]:
-    """The memory that would do where nothing runs: behind what to do with the accelerators that there are."""
-    if not _is_of_memory(answer):
-        return ()
-    return prose("It would also fit with:"), bullets(relaxed(answer))
+def _chosen(answer: Answer) -> str:
+    """What was chosen because the question leaves it open."""
+    return capital(sentence("; ".join(answer.chosen_for_you)))
 
 
-def _is_of_memory(answer: Answer) -> bool:
+def is_of_memory(answer: Answer) -> bool:
     """Whether nothing runs, and memory is all that is known to help."""
     steps = () if answer.refusal is None or answer.candidates else answer.refusal.relaxations
     return bool(steps) and all(each.constraint == "memory_bytes" for each in steps)
+
+
+def no_room_headline(answer: Answer) -> str | None:
+    """On how many accelerators the training does not fit, where nothing has room for it; else None.
+
+    No limit of the user is what it breaks there, so that none is named.
+    """
+    largest = {
+        each.name: max(one.num_accelerators for one in each.unfit) for each in answer.systems if each.unfit
+    }
+    if not (is_of_memory(answer) and largest):
+        return None
+    titles = [
+        f"{count(largest[each.name])} {TIMES} {chip_of(each.title)}"
+        for each in answer.systems
+        if each.name in largest
+    ]
+    if len(titles) > _MOST_NAMED:
+        return f"Does not fit on any of {len(titles)} systems"
+    question = answer.question
+    stated = (question.max_accelerators, question.sizes, question.num_nodes)
+    is_stated = any(each is not None for each in (*stated, *(each.stock for each in answer.systems)))
+    return f"Does not fit on {' or '.join(titles)}{'' if is_stated else ', the most taken by default'}"
+
+
+def _unfit_blocks(answer: Answer) -> Iterator[Block]:
+    """What makes it fit where nothing does: changes to what there is first, then what was chosen.
+
+    More memory for each accelerator, which nobody can give it, where nothing else is known.
+    """
+    found = [each.removeprefix(NOTHING_FITS) for each in answer.notes if each.startswith(NOTHING_FITS)]
+    lines: list[Labelled] = []
+    has_way = False
+    for each in found:
+        title, _, about = each.rstrip(".").partition(": it ")
+        needs, _, ways = about.partition(WAYS_OUT)
+        has_way = has_way or bool(ways)
+        if len(found) > 1:
+            lines.append((chip_of(title), f"{capital(ways)}; it {needs}" if ways else f"It {needs}"))
+        else:
+            lines += [("What fits", capital(ways))] if ways else []
+            lines.append(("Memory", f"It {needs}{_each_would_need(answer) if ways else ''}"))
+    chosen = _chosen(answer)
+    if chosen:
+        lines.append(("Chosen", chosen))
+    yield facts((label, sentence(str(words))) for label, words in lines)
+    if not has_way:
+        yield prose("It would fit with:")
+        yield bullets(relaxed(answer))
+
+
+def _each_would_need(answer: Answer) -> str:
+    """What memory of each accelerator would be enough: a fact, for nobody can add it."""
+    steps = () if answer.refusal is None else answer.refusal.relaxations
+    needed = (amounts.enough(each.needed, each.limit, "B")[0] for each in steps)
+    return "".join(f"; {each} on each would be enough" for each in needed)
 
 
 def _heading(answer: Answer, refusal: Refusal) -> tuple[Block, ...]:
