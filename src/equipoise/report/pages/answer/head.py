@@ -391,7 +391,7 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     if answer.flips:
         change = prose(Strong("Would change it: "), f"{flip_words(answer, answer.flips[0])}.")
     # Where another system is recommended, one on which nothing fits has a line of its own below.
-    has_no_room = is_of_memory(answer)
+    has_no_room = answer.refusal is not None and is_of_memory(answer)
     begin = NOT_COMPARED if answer.refusal is None or has_no_room else (NOTHING_FITS, NOT_COMPARED)
     why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
     further = [each for each in answer.notes if each not in why]
