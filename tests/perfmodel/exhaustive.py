@@ -16,7 +16,7 @@ from equipoise.perfmodel.layouts import CODES, MESH_ELEMENTS, Numbers, StrategyG
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.search import FoundStrategy, Searched
+from equipoise.perfmodel.search import FoundStrategy, SearchResult
 from equipoise.perfmodel.space import AXES, Limits, Space, limits
 from equipoise.spec.strategy import FLAGS, Strategy
 
@@ -68,7 +68,7 @@ def search(
     *,
     objectives: tuple[Objective, ...],
     num_best: int = 10,
-) -> Searched:
+) -> SearchResult:
     """The best strategies of a space by the first objective.
 
     load, machine: of plain numbers. objectives: at least one.
@@ -88,7 +88,7 @@ def search(
         if fitting:
             worth = tuple(np.broadcast_to(each(mesh, estimates), mesh.shape) for each in objectives)
             pool.add(mesh, fits, worth)
-    return Searched(
+    return SearchResult(
         num_legal=legal.num_legal,
         num_fitting=num_fitting,
         best=pool.best(num_best),

@@ -14,7 +14,7 @@ from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import LARGE_SYSTEM, is_assumed_host, with_number
 from equipoise.decide.select import choose, rule_of, timed_figures
-from equipoise.decide.strategies.surveys import SizesBeyond, least_fitting, sizes_beyond
+from equipoise.decide.strategies.size_searches import SizesBeyond, least_fitting, sizes_beyond
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.mlperf import Scores
 
@@ -158,11 +158,11 @@ def _first_to_fit(one: SystemCandidates) -> frozenset[int]:
 
     Empty where fewer have a time, and where nothing says that a few more are enough.
     """
-    survey, sizes = one.assessment.survey, one.assessment.sizes
+    searches, sizes = one.assessment.searches, one.assessment.sizes
     is_open = sizes.fewest <= sizes.most and one.candidates
-    if survey is None or not is_open or any(each.time_s is not None for each in one.allowed):
+    if searches is None or not is_open or any(each.time_s is not None for each in one.allowed):
         return frozenset()
-    size = least_fitting(survey.problem, sizes.most)
+    size = least_fitting(searches.problem, sizes.most)
     return frozenset() if size is None else frozenset({size})
 
 
@@ -191,9 +191,9 @@ def _finer(one: SystemCandidates, least: Candidate, fitting: _Beyond) -> frozens
 
 def _grid(one: SystemCandidates) -> SizesBeyond:
     """What is tried beyond the limit of a system that the catalogue has."""
-    nodes, survey = one.assessment.cluster, one.assessment.survey
+    nodes, searches = one.assessment.cluster, one.assessment.searches
     assert nodes is not None
-    return sizes_beyond(nodes, {} if survey is None else survey.problem.choices)
+    return sizes_beyond(nodes, {} if searches is None else searches.problem.choices)
 
 
 def _breaks_more_than_size(each: Candidate | None) -> bool:

@@ -14,7 +14,7 @@ from equipoise.decide.evidence import UserRun
 from equipoise.decide.question.query import FIELDS, TrainingQuery, without_choice
 from equipoise.decide.question.systems import RequestedSystem, requested_systems
 from equipoise.decide.question.training import training, unrestricted
-from equipoise.decide.strategies.surveys import NO_OTHERS, SURVEYS, AlsoTried
+from equipoise.decide.strategies.size_searches import NO_OTHERS, SEARCH_CACHE, AlsoTried
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import EvidenceError, SpecError, UsageError
@@ -149,12 +149,12 @@ def _assessed(
 
 def _runs_on_another_size(assessment: Assessment) -> bool:
     """Whether a strategy runs on the power of two below the number asked for, or the one above."""
-    if assessment.survey is None:
+    if assessment.searches is None:
         return False
     asked = assessment.sizes.most
     below = 1 << (asked.bit_length() - 1)
     sizes = tuple(size for size in (below, 2 * below) if size != asked)
-    return any(SURVEYS.fits(assessment.survey.problem, size) for size in sizes)
+    return any(SEARCH_CACHE.fits(assessment.searches.problem, size) for size in sizes)
 
 
 def is_unpriced(one: SystemCandidates) -> bool:

@@ -40,8 +40,8 @@ from equipoise.decide.select import (
     timed_figures,
     tornado_of,
 )
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, AlsoTried
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SURVEYS, AlsoTried
 from equipoise.economics import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError
@@ -133,7 +133,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
     own = next((one for one in found if best is not None and one.system.name == best.system), found[0])
     equilibria = () if best is None else selection.equilibria.get(best.group, ())
     bought, unbought = _bought(query, own, best)
-    survey = own.assessment.survey
+    searches = own.assessment.searches
     systems = {one.system.name: _system(inputs, one, selection, best) for one in found}
     offered = system_offers(candidates, best, rule, selection.balance)
     changes = () if best is None else flips(candidates, rule, selection.balance, best)
@@ -175,7 +175,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
                         for note in notes(inputs, one.assessment, best if one is own else None)
                     ),
                     *(() if inputs.user.runs is None else inputs.user.runs.notes),
-                    *stated_on_host(query, best, survey),
+                    *stated_on_host(query, best, searches),
                     *slow_results([one.assessment for one in found]),
                     *does_not_fit(found),
                     *electricity_unused(query, candidates),
@@ -186,7 +186,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
             )
         ),
         num_considered=sum(each.num_considered for each in systems.values()),
-        search_s=0.0 if survey is None else survey.search_s,
+        search_s=0.0 if searches is None else searches.search_s,
     )
 
 
@@ -199,10 +199,10 @@ def _time_per_step_time(known: Problem, best: Candidate | None) -> float:
 
 def _rollout_split(assessment: Assessment, best: Candidate) -> RolloutSplit | None:
     """How the recommended accelerators generate and train; None where nothing is generated."""
-    survey, batch = assessment.survey, best.global_batch_samples
-    if survey is None or batch is None or best.model is None:
+    searches, batch = assessment.searches, best.global_batch_samples
+    if searches is None or batch is None or best.model is None:
         return None
-    return survey.problem.rollout_split(best.num_accelerators, batch, best.model.step_s)
+    return searches.problem.rollout_split(best.num_accelerators, batch, best.model.step_s)
 
 
 def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
@@ -249,7 +249,7 @@ def _system(
     inputs: Inputs, one: SystemCandidates, selection: Selection, best: Candidate | None
 ) -> SystemAnswer:
     assessment = one.assessment
-    system, survey = assessment.system, assessment.survey
+    system, searches = assessment.system, assessment.searches
     considered, fitting = _num_considered(assessment)
     is_best = best is not None and best.system == system.name
     return SystemAnswer(
@@ -269,36 +269,36 @@ def _system(
         rejected=tuple(rejections(assessment)),
         unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),
-        calibration=None if survey is None else survey.problem.model.calibration,
-        software=None if survey is None or (ran := survey.problem.software) is None else ran.name,
+        calibration=None if searches is None else searches.problem.model.calibration,
+        software=None if searches is None or (ran := searches.problem.software) is None else ran.name,
         time_per_step_time=None
-        if survey is None
-        else _time_per_step_time(survey.problem, best if is_best else None),
+        if searches is None
+        else _time_per_step_time(searches.problem, best if is_best else None),
         transferred_from=None if assessment.transferred is None else assessment.transferred.chip.title,
         run_fit=None if assessment.run_fit is None else assessment.run_fit.sentence,
         num_considered=considered,
         num_fitting=fitting,
-        search_s=0.0 if survey is None else survey.search_s,
+        search_s=0.0 if searches is None else searches.search_s,
         notes=assessment.notes,
     )
 
 
 def _best_strategies(inputs: Inputs, one: SystemCandidates, best: Candidate) -> tuple[Candidate, ...]:
     """The recommended strategy, the best of other layouts of that size, and plain data parallelism."""
-    survey = one.assessment.survey
-    if survey is None or best.strategy is None:
+    searches = one.assessment.searches
+    if searches is None or best.strategy is None:
         return ()
-    rivals = SURVEYS.compared(survey, best.strategy, num_found=max(inputs.query.num_strategies, 1))
+    rivals = SEARCH_CACHE.compared(searches, best.strategy, num_found=max(inputs.query.num_strategies, 1))
     rates = rates_of(inputs.query, one.system, best.terms)
     found = (with_strategy(inputs, one.assessment, best, each, rates) for each in rivals)
     return tuple(sorted(found, key=lambda each: each.work_s.value))
 
 
 def _num_considered(assessment: Assessment) -> tuple[int, int]:
-    if assessment.survey is None:
+    if assessment.searches is None:
         return 0, 0
-    searches = [each.found for each in assessment.survey.at(assessment.sizes.tried)]
-    return sum(each.num_legal for each in searches), sum(each.num_fitting for each in searches)
+    found = [each.found for each in assessment.searches.at(assessment.sizes.tried)]
+    return sum(each.num_legal for each in found), sum(each.num_fitting for each in found)
 
 
 def _renting(inputs: Inputs, assessment: Assessment, best: Candidate) -> Sequence[Renting]:

@@ -26,7 +26,7 @@ from equipoise.decide.model_family import (
 from equipoise.decide.question.query import BUDGETS, FIELDS, USUAL_MOST, Ask, TrainingQuery
 from equipoise.decide.question.systems import usual_most
 from equipoise.decide.question.training import batch_words, fixed_budget, training
-from equipoise.decide.strategies.surveys import NO_OTHERS, AlsoTried
+from equipoise.decide.strategies.size_searches import NO_OTHERS, AlsoTried
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import Interval, exact, product
 from equipoise.spec.catalogue import Catalogue

@@ -28,7 +28,7 @@ from equipoise.decide.evidence import Estimate
 from equipoise.decide.prediction import predict
 from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.strategies.surveys import AlsoTried
+from equipoise.decide.strategies.size_searches import AlsoTried
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.intervals import LEVEL, Interval, exact, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements

@@ -16,8 +16,8 @@ from equipoise.calibration import EvidenceSource
 from equipoise.calibration.profiles import profiles, runs_on
 from equipoise.decide.combine import combined_record, model_kind, scaled_curves, straight_between
 from equipoise.decide.evidence import BoundKind, DrawnCurves, Estimate, Estimates, OrderBound
+from equipoise.decide.strategies.size_searches import SearchedSize, StrategySearches
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SizeSearch, Survey
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
 from equipoise.intervals import log_sd, with_log_sd
@@ -278,16 +278,16 @@ def _carried_curves(published: Estimates, ratios: Mapping[int, float]) -> DrawnC
     return replace(scaled_curves(known, ratios), domain=Domain(smallest=low, largest=high))
 
 
-def model_estimates(survey: Survey) -> Estimates | None:
+def model_estimates(searches: StrategySearches) -> Estimates | None:
     """Modelled times of the best strategy of each size; None where nothing fits.
 
     Where only published results state how long a training is, its times are of a unit of samples: good for
     ratios alone.
     """
-    fitting = [each for each in survey.sizes if each.best is not None]
+    fitting = [each for each in searches.sizes if each.best is not None]
     if not fitting:
         return None
-    problem = survey.problem
+    problem = searches.problem
     model, record = problem.model, problem.record
     error = format_percent(round(record.median, 2))
     why = f"{record.num_trainings} plans of published trainings: off by {error} (median)"
@@ -308,7 +308,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
             estimator="model",
             name=f"the performance model (calibration {model.calibration})",
             time_s=each.best.work_s,
-            log_sd=_log_sd(survey, each),
+            log_sd=_log_sd(searches, each),
             why=why,
         )
     return Estimates(
@@ -400,19 +400,19 @@ def at_published_level(model: Estimates, published: Estimates, levels: Mapping[i
     return replace(model, by_size=found)
 
 
-def _log_sd(survey: Survey, found: SizeSearch) -> float:
+def _log_sd(searches: StrategySearches, found: SearchedSize) -> float:
     """How wrong the model was: of published trainings, whose samples it does not know, else as it states."""
     assert found.best is not None
     stated = log_sd(found.best.work_s)
-    if survey.problem.training.budget.batches is None:
+    if searches.problem.training.budget.batches is None:
         return stated
-    return max(stated, combined_record().modelled_log_sd[model_kind(survey.problem.training.workload)])
+    return max(stated, combined_record().modelled_log_sd[model_kind(searches.problem.training.workload)])
 
 
-def _ever_faster(searches: list[SizeSearch]) -> list[SizeSearch]:
+def _ever_faster(searched: list[SearchedSize]) -> list[SearchedSize]:
     """The sizes, from the smallest, that are faster than all smaller ones: elsewhere the rest stands idle."""
-    found: list[SizeSearch] = []
-    for each in searches:
+    found: list[SearchedSize] = []
+    for each in searched:
         assert each.best is not None
         last = found[-1].best if found else None
         if last is None or each.best.work_s.value < last.work_s.value:
@@ -420,15 +420,15 @@ def _ever_faster(searches: list[SizeSearch]) -> list[SizeSearch]:
     return found
 
 
-def _curves(searches: list[SizeSearch]) -> DrawnCurves | None:
+def _curves(searched: list[SearchedSize]) -> DrawnCurves | None:
     """Curves over sizes up to half the largest tried, for they go on to twice their domain."""
-    smallest, largest = float(searches[0].num_accelerators), searches[-1].num_accelerators / 2.0
+    smallest, largest = float(searched[0].num_accelerators), searched[-1].num_accelerators / 2.0
     if largest < smallest:
         return None
-    faster = _ever_faster(searches)
+    faster = _ever_faster(searched)
     drawn_s = np.array([each.drawn_s for each in faster]).T
     return DrawnCurves(
         time_s=straight_between([each.num_accelerators for each in faster], drawn_s),
         domain=Domain(smallest=smallest, largest=largest),
-        by_size={each.num_accelerators: each.drawn_s for each in searches},
+        by_size={each.num_accelerators: each.drawn_s for each in searched},
     )

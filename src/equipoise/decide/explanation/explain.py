@@ -35,8 +35,8 @@ from equipoise.decide.select import (
     timed_figures,
     worth,
 )
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, StrategySearches, beyond_hosts, on_host
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SURVEYS, Survey, beyond_hosts, on_host
 from equipoise.intervals import DEVIATE, LEVEL, Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
@@ -275,8 +275,8 @@ def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
 def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[str]:
     """What the figures do not show: where the answer guesses, extrapolates or has little room."""
     yield from assessment.notes
-    if assessment.survey is not None and assessment.survey.problem.model.links is not None:
-        yield from assessment.survey.problem.model.links.notes
+    if assessment.searches is not None and assessment.searches.problem.model.links is not None:
+        yield from assessment.searches.problem.model.links.notes
     yield from dict.fromkeys(note for each in assessment.traces for note in each.trace.notes)
     batch, budget = inputs.query.global_batch_samples, inputs.training.budget
     if budget.batches and batch and not budget.batches[0] <= batch <= budget.batches[1]:
@@ -293,7 +293,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
     yield from _ordered(inputs, best)
     yield from _poor_results(assessment, best)
     for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
-        uneven = uneven_batch(inputs, assessment.survey, size)
+        uneven = uneven_batch(inputs, assessment.searches, size)
         if uneven is not None:
             yield f"{uneven} (--global-batch)."
     yield from _mixed(inputs, assessment, best)
@@ -374,7 +374,7 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[str]:
     without = [each.system.title for each in compared if each.estimates and not _results_s(each)]
     for each in compared:
         results_s = _results_s(each)
-        searched = () if each.survey is None else each.survey.at(results_s)
+        searched = () if each.searches is None else each.searches.at(results_s)
         pairs = [
             (results_s[one.num_accelerators], one.best.work_s.value)
             for one in searched
@@ -403,7 +403,7 @@ _REPLICATES: Final = DEVIATE * math.sqrt(2.0) * LEAST_LOG_SD
 
 def _is_plain(assessment: Assessment, size: int) -> bool:
     """Whether a model and what its steps keep fit on each of so many accelerators, as far as is known."""
-    searched = () if assessment.survey is None else assessment.survey.at((size,))
+    searched = () if assessment.searches is None else assessment.searches.at((size,))
     return any(
         each.best is not None
         and each.best.strategy.tp * each.best.strategy.pp * each.best.strategy.cp == 1
@@ -417,7 +417,7 @@ def _is_plain(assessment: Assessment, size: int) -> bool:
 _MOST_LEFT_OUT: Final = 2
 
 
-def uneven_batch(inputs: Inputs, survey: Survey | None, size: int) -> str | None:
+def uneven_batch(inputs: Inputs, searches: StrategySearches | None, size: int) -> str | None:
     """Which batches so many accelerators would share out evenly; None where they do the stated one.
 
     Of more accelerators than samples some may share a sample: only those that hardly divide it are named.
@@ -429,7 +429,7 @@ def uneven_batch(inputs: Inputs, survey: Survey | None, size: int) -> str | None
     lower = batch // size * size
     if not lower and math.gcd(batch, size) > batch // _MOST_LEFT_OUT:
         return None
-    if survey is not None and not _takes_samples_alone(survey.problem, lower or size, size):
+    if searches is not None and not _takes_samples_alone(searches.problem, lower or size, size):
         return None
     near = f"{lower:,} or {lower + size:,}" if lower else f"{size:,}"
     return (
@@ -441,17 +441,17 @@ def uneven_batch(inputs: Inputs, survey: Survey | None, size: int) -> str | None
 def _takes_samples_alone(known: Problem, batch: int, size: int) -> bool:
     """Whether every one of so many accelerators has samples of its own in the fastest strategy of a batch."""
     asked = replace(known, training=replace(known.training, global_batch_samples=batch), published_batches={})
-    best = SURVEYS.surveyed(asked, (size,)).sizes[0].best
+    best = SEARCH_CACHE.searches(asked, (size,)).sizes[0].best
     return best is not None and best.strategy.dp == size
 
 
 def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
     """Of unequal accelerators: what sharing out by speed would gain."""
-    if best.strategy is None or assessment.survey is None or assessment.cluster is None:
+    if best.strategy is None or assessment.searches is None or assessment.cluster is None:
         return
     if len(kinds(assessment.cluster.accelerator)) == 1:
         return
-    gain = _speed_shares_gain(assessment.survey.problem, best.strategy, inputs.catalogue)
+    gain = _speed_shares_gain(assessment.searches.problem, best.strategy, inputs.catalogue)
     yield (
         "Equal shares go at the pace of the slower accelerator; samples shared out by speed would make a "
         f"step at most {format_percent(round(gain, 3))} shorter."
@@ -512,13 +512,15 @@ def does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
     ]
 
 
-def stated_on_host(query: TrainingQuery, best: Candidate | None, survey: Survey | None) -> Iterator[str]:
+def stated_on_host(
+    query: TrainingQuery, best: Candidate | None, searches: StrategySearches | None
+) -> Iterator[str]:
     """How much lies on the host of what the question moves there, and that hosts have less where they do."""
-    if best is None or best.strategy is None or survey is None:
+    if best is None or best.strategy is None or searches is None:
         return
-    too_much = beyond_hosts(survey.problem, best.strategy)
+    too_much = beyond_hosts(searches.problem, best.strategy)
     if too_much is not None:
         yield f"{CHECK}{too_much}."
-    for option, words in on_host(survey.problem, best.strategy).items():
+    for option, words in on_host(searches.problem, best.strategy).items():
         if option in query.fixed_names:
             yield f"{words[:1].upper()}{words[1:]}."
