@@ -88,7 +88,7 @@ class Case(Struct, frozen=True, kw_only=True):
                 *given,
                 each,
                 self.job.parameters,
-                objectives=(time_s,),
+                objective=time_s,
                 num_best=self.asked.num_strategies,
             )
             for each in self.spaces
@@ -103,7 +103,7 @@ def case(scores: Scores, asked: TrainingQuery) -> Case:
     inputs = Inputs(query=asked, training=about, catalogue=known, scores=scores, user=UserEvidence())
     assert system.cluster is not None
     posed = problem(about, system.cluster, start_model(inputs, system), num_best=asked.num_strategies)
-    sizes = size_range(asked, system, flop=about.stated_flop, known=(), also_sizes=()).tried
+    sizes = size_range(asked, system, flop=about.stated_flop, known=()).tried
     return Case(
         asked=asked,
         job=SearchJob(

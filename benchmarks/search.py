@@ -95,7 +95,7 @@ def subject() -> tuple[Load, Machine]:
 
 def searched(load: Load, nodes: Machine) -> SearchResult:
     """One search of the whole space for the shortest step."""
-    return search(load, nodes, WIDE, Parameters(), objectives=(lambda _, estimates: estimates.step_s,))
+    return search(load, nodes, WIDE, Parameters(), objective=lambda _, estimates: estimates.step_s)
 
 
 def timed(load: Load, nodes: Machine, repetitions: int) -> tuple[SearchResult, list[float], list[float]]:

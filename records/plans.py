@@ -138,7 +138,7 @@ def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
     if posed.training.budget.samples is None:
         return None
     best = posed.search_size(row.num_accelerators).best
-    return best[0].worth[0] * posed.time_per_step_time if best else None
+    return best[0].training_s * posed.time_per_step_time if best else None
 
 
 def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
@@ -186,7 +186,7 @@ def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
                 workload=each.family,
                 kind=pretraining_kind(about),
                 published_s=published_s,
-                planned_s=best[0].worth[0] / stopped.goodput.value if best else None,
+                planned_s=best[0].training_s / stopped.goodput.value if best else None,
                 num_accelerators=size,
             ),
             about.transformer.active_params,

@@ -45,9 +45,9 @@ from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_sizes
 from equipoise.decide.question.training import Training
 from equipoise.decide.strategies.size_searches import (
-    NO_OTHERS,
+    NO_EXTRA_SIZES,
     SEARCH_CACHE,
-    AlsoTried,
+    ExtraSizes,
     SizeRange,
     StrategySearches,
     fixed_ranks,
@@ -111,7 +111,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
 
     unrestricted: the training without `--fix` and `--precision`, of which results were published; None where
     neither is stated.
-    scores: None where nothing published may be used. also: sizes to estimate besides those that the question
+    scores: None where nothing published may be used. extra: sizes to estimate besides those that the question
     chooses from.
     """
 
@@ -121,7 +121,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     catalogue: Catalogue
     scores: Scores | None
     user: UserEvidence
-    also: AlsoTried = NO_OTHERS
+    extra: ExtraSizes = NO_EXTRA_SIZES
 
     def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
@@ -137,7 +137,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         system,
         flop=inputs.training.stated_flop,
         known=_known_sizes(inputs, system),
-        also=inputs.also,
+        extra=inputs.extra,
         fixed_ranks=fixed_ranks(inputs.training.choices),
     )
     chip = system.cluster.accelerator
@@ -268,7 +268,7 @@ def nothing_fits(assessment: Assessment) -> str | None:
     return remedy(searches.problem, assessment.sizes.most)
 
 
-def is_batch_of_nobody(inputs: Inputs) -> bool:
+def is_batch_beyond_published(inputs: Inputs) -> bool:
     """Whether a batch is stated that lies more than a doubling outside of those of all published results.
 
     What they took carries no information about it: how fast such a batch trains is left to the model.
@@ -284,7 +284,7 @@ def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> Pub
     is_another = bool(query.fixed) and inputs.unrestricted is None
     if scores is None or not inputs.training.budget.is_to_target or is_another:
         return None
-    if is_batch_of_nobody(inputs):
+    if is_batch_beyond_published(inputs):
         return None
     wanted = sorted(_with_results(inputs, system.accelerator, sizes.tried))
     question = replace(_curve_question(inputs, system.accelerator, wanted), law=query.law, round=query.round)

@@ -126,10 +126,10 @@ def _tried_beyond(found: Collected, beyond: _Beyond, scores: Scores | None) -> C
     query, inputs = found.inputs.query, found.inputs
     if beyond:
         names = {one.system.name for one in found.systems}
-        also = replace(
-            inputs.also, beyond=tuple((name, tuple(sorted(beyond[name]))) for name in sorted(beyond))
+        extra = replace(
+            inputs.extra, beyond=tuple((name, tuple(sorted(beyond[name]))) for name in sorted(beyond))
         )
-        every = collect_candidates(query, inputs.catalogue, scores, runs=inputs.user.runs, also=also)
+        every = collect_candidates(query, inputs.catalogue, scores, runs=inputs.user.runs, extra=extra)
         found = replace(every, systems=tuple(one for one in every.systems if one.system.name in names))
     if not any(is_assumed_host(one.system, query) for one in found.systems):
         return found

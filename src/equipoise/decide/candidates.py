@@ -22,7 +22,7 @@ from equipoise.decide.answer import (
 )
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
-from equipoise.decide.estimators.model import deciding
+from equipoise.decide.estimators.model import violated_bound
 from equipoise.decide.estimators.published import ended_at
 from equipoise.decide.evidence import (
     Estimate,
@@ -151,7 +151,7 @@ def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
     grades = [each.grade[size] for each in counted if weights[each.name] >= _LEAST_WEIGHT]
     grade = min(grades, key=_GRADES.index)
     bounds = assessment.bounds.get(size, ())
-    bound = None if grade in {"measured", "published"} else deciding(combined.time.value, bounds)
+    bound = None if grade in {"measured", "published"} else violated_bound(combined.time.value, bounds)
     work_s = combined.time
     timed, run = _best_strategy(assessment, size), _fastest_run(inputs, assessment, size)
     batch = inputs.training.global_batch_samples if run is None else run.global_batch_samples

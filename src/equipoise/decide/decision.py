@@ -40,7 +40,7 @@ from equipoise.decide.select import (
     timed_figures,
     tornado_of,
 )
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, AlsoTried
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.economics import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
@@ -71,16 +71,16 @@ def answer(
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
 
-    def selected(also: AlsoTried) -> tuple[Collected, Selection]:
-        found = collect_candidates(query, known, scores, also=also, progress=progress)
+    def selected(extra: ExtraSizes) -> tuple[Collected, Selection]:
+        found = collect_candidates(query, known, scores, extra=extra, progress=progress)
         return found, select_from(found)
 
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        also = AlsoTried(between=query.objective != "balance")
-        found, selection = selected(also)
-        if not also.between and _is_limited(found, selection):
-            also = AlsoTried(between=True)
-            found, selection = selected(also)
+        extra = ExtraSizes(between=query.objective != "balance")
+        found, selection = selected(extra)
+        if not extra.between and _is_limited(found, selection):
+            extra = ExtraSizes(between=True)
+            found, selection = selected(extra)
         has_time = any(each.time_s is not None for each in found.candidates)
         if not has_time and not _needs_memory(selection.refusal):
             return _with_near_sizes(answer_of(found, selection), found, scores)
@@ -88,8 +88,10 @@ def answer(
             return answer_of(found, selection)
         farther = least_beyond_usual(found, scores, is_refused=selection.refusal is not None)
         if farther:
-            also = replace(also, up_to=tuple((name, each.num_accelerators) for name, each in farther.items()))
-            found, selection = selected(also)
+            extra = replace(
+                extra, up_to=tuple((name, each.num_accelerators) for name, each in farther.items())
+            )
+            found, selection = selected(extra)
         if selection.refusal is not None:
             found = with_sizes_beyond_limits(found, least_beyond_limits(found, scores), scores)
             selection = select_from(found)

@@ -39,7 +39,7 @@ from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.decide.select import rule_of, time_values, timed_figures
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, AlsoTried, SizeRange, remedy
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, SizeRange, remedy
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
@@ -211,7 +211,7 @@ def _of_answer(
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
     collected = collect_candidates(
-        replace(query, sizes=None), catalogue, scores, runs=runs, also=AlsoTried(sizes=sizes)
+        replace(query, sizes=None), catalogue, scores, runs=runs, extra=ExtraSizes(sizes=sizes)
     )
     found, assessment = answer_of(collected, select_from(collected)), collected.systems[0].assessment
     published = assessment.published

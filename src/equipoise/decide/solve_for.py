@@ -26,7 +26,7 @@ from equipoise.decide.model_family import (
 from equipoise.decide.question.query import BUDGETS, FIELDS, USUAL_MOST, Ask, TrainingQuery
 from equipoise.decide.question.systems import usual_most
 from equipoise.decide.question.training import batch_words, fixed_budget, training
-from equipoise.decide.strategies.size_searches import NO_OTHERS, AlsoTried
+from equipoise.decide.strategies.size_searches import NO_EXTRA_SIZES, ExtraSizes
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import Interval, exact, product
 from equipoise.spec.catalogue import Catalogue
@@ -171,7 +171,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
                 query=query,
                 known=known,
                 scores=scores,
-                also=AlsoTried(sizes=(1 << (most - 1).bit_length(),)),
+                extra=ExtraSizes(sizes=(1 << (most - 1).bit_length(),)),
             )
             collected = asked.collected(start)
         found: list[BudgetReach] = []
@@ -210,13 +210,13 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
 class _Asked(Struct, frozen=True, kw_only=True):
     """The question for amounts of training: candidates follow from the batch, and it may from the amount.
 
-    also: what is tried besides the usual sizes. found: what was collected, by the training's global batch.
+    extra: what is tried besides the usual sizes. found: what was collected, by the training's global batch.
     """
 
     query: TrainingQuery
     known: Catalogue
     scores: Scores | None
-    also: AlsoTried = NO_OTHERS
+    extra: ExtraSizes = NO_EXTRA_SIZES
     found: dict[int | None, Collected] = field(default_factory=dict)
 
     def collected(self, samples: float, before: Collected | None = None) -> Collected:
@@ -229,7 +229,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
         query = replace(self.query, ask=None, training_samples=samples)
         batch = training(query, self.known, self.scores).global_batch_samples
         if batch not in self.found:
-            self.found[batch] = collect_candidates(query, self.known, self.scores, also=self.also)
+            self.found[batch] = collect_candidates(query, self.known, self.scores, extra=self.extra)
         return self.found[batch]
 
 

@@ -61,10 +61,10 @@ class SearchJob(Struct, frozen=True, kw_only=True):
 
 
 class FoundStrategy(Struct, frozen=True, kw_only=True):
-    """A strategy and its value by each objective, in their order."""
+    """A strategy, and what the steps of the training take with it."""
 
     strategy: Strategy
-    worth: tuple[float, ...]
+    training_s: float
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):
@@ -199,7 +199,7 @@ class _Candidates(Struct, kw_only=True):
                 strategy=groups[self.group[each]].strategy(
                     self.layout[each], self.layer[each], self.state[each]
                 ),
-                worth=(float(self.value_s[each]),),
+                training_s=float(self.value_s[each]),
             )
             for each in leaders.tolist()
         )

@@ -49,7 +49,7 @@ def searched_s(workload, chip, precision):
     nodes = shipped().cluster(chip)
     found = problem(about, nodes, model_for(nodes.accelerator, about.workload), num_best=1)
     best = found.search_size(asked.sizes.most).best
-    return best[0].worth[0] if best else None
+    return best[0].training_s if best else None
 
 
 def facts(slug):

@@ -11,7 +11,7 @@ from equipoise.calibration.profiles import USER_CALIBRATION, model_for
 from equipoise.decide.question.query import query
 from equipoise.decide.question.systems import RequestedSystem
 from equipoise.decide.question.training import training
-from equipoise.decide.strategies.size_searches import AlsoTried, SearchCache, StrategySearches, size_range
+from equipoise.decide.strategies.size_searches import ExtraSizes, SearchCache, StrategySearches, size_range
 from equipoise.decide.strategies.strategy_search import problem
 from equipoise.spec.catalogue import catalogue
 
@@ -86,7 +86,7 @@ def sizes_tried(node_size, limit, *, stock=None, chip="h100-sxm5-80gb"):
     cluster = CATALOGUE.cluster(chip, node_size=node_size)
     system = RequestedSystem(name=chip, title=chip, cluster=cluster, stock=stock)
     asked = query({"workload": "gpt2_xl", "tokens": 1e9, "max_accelerators": limit})
-    found = size_range(asked, system, flop=None, known=(), also=AlsoTried(between=True))
+    found = size_range(asked, system, flop=None, known=(), extra=ExtraSizes(between=True))
     return {each for each in found.tried if found.holds(each)}
 
 

@@ -255,7 +255,7 @@ def _closest(bounds: Sequence[OrderBound]) -> Iterator[OrderBound]:
         yield max(lower, key=lambda each: each.time_s)
 
 
-def deciding(time_s: float, bounds: Sequence[OrderBound]) -> OrderBound | None:
+def violated_bound(time_s: float, bounds: Sequence[OrderBound]) -> OrderBound | None:
     """The bound that a time breaks; None where it keeps them.
 
     Where both cannot be kept, the time of the lesser chip decides: it was reached.

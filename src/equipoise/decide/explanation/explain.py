@@ -15,7 +15,7 @@ from equipoise.decide.answer import (
     SystemOffer,
     price_that_wins,
 )
-from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody, nothing_fits
+from equipoise.decide.assess import Assessment, Inputs, is_batch_beyond_published, nothing_fits
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.collect import is_unpriced
 from equipoise.decide.combine import distance_log_sd
@@ -29,11 +29,11 @@ from equipoise.decide.select import (
     choose,
     excess_of,
     figures_of,
-    is_able,
+    is_feasible,
+    objective_value,
     relaxations,
     time_values,
     timed_figures,
-    worth,
 )
 from equipoise.decide.strategies.size_searches import SEARCH_CACHE, StrategySearches, beyond_hosts, on_host
 from equipoise.decide.strategies.strategy_search import Problem
@@ -138,7 +138,9 @@ def alternatives(
     others = [each for each in offered if each.group != best.group]
     chosen = dict.fromkeys(each.candidate for each in others if each.is_feasible)
     same = [each for each in figures.values() if each.group == best.group]
-    smaller = [each for each in same if each.num_accelerators < best.num_accelerators and is_able(each, rule)]
+    smaller = [
+        each for each in same if each.num_accelerators < best.num_accelerators and is_feasible(each, rule)
+    ]
     larger = [each for each in same if each.num_accelerators > best.num_accelerators]
     if smaller:
         chosen[max(smaller, key=lambda each: each.num_accelerators).id] = None
@@ -146,12 +148,12 @@ def alternatives(
         chosen[min(larger, key=lambda each: each.num_accelerators).id] = None
     by_id = {each.id: each for each in candidates}
     ordered = sorted(chosen, key=lambda name: _distance(figures[name], best, rule))
-    able = [figures_of(best), *(each for each in figures.values() if is_able(each, rule))]
+    feasible = [figures_of(best), *(each for each in figures.values() if is_feasible(each, rule))]
     next_best = next((name for name in ordered if by_id[name].system != best.system), None)
     without = (
         {} if next_best is None else {next_best: Alternative(candidate=by_id[next_best], case="without")}
     )
-    found = (_alternative(best, by_id[name], rule, able, flips) or without.get(name) for name in ordered)
+    found = (_alternative(best, by_id[name], rule, feasible, flips) or without.get(name) for name in ordered)
     return tuple(islice((each for each in found if each is not None), NUM_ALTERNATIVES))
 
 
@@ -160,8 +162,8 @@ def _distance(each: Figures, best: Candidate, rule: Rule) -> float:
     objective = rule.objective
     if objective == "balance" and (each.usd is None or best.usd is None):
         objective = "time"
-    ours = worth(_compared(best, rule), objective, rule.value_of_time_usd_per_hour)
-    theirs = worth(each.with_start(rule.start_s), objective, rule.value_of_time_usd_per_hour)
+    ours = objective_value(_compared(best, rule), objective, rule.value_of_time_usd_per_hour)
+    theirs = objective_value(each.with_start(rule.start_s), objective, rule.value_of_time_usd_per_hour)
     return theirs / ours if math.isfinite(theirs) and ours > 0.0 else math.inf
 
 
@@ -170,19 +172,19 @@ _APART: Final = 1.01
 
 
 def _alternative(
-    best: Candidate, other: Candidate, rule: Rule, able: Sequence[Figures], flips: Sequence[Flip]
+    best: Candidate, other: Candidate, rule: Rule, feasible: Sequence[Figures], flips: Sequence[Flip]
 ) -> Alternative | None:
-    """When another candidate would be the best one; None where never. able: all that keep the limits."""
+    """When another candidate would be the best one; None where never. feasible: all that keep the limits."""
     saved_h = (best.known_time_s.value - other.known_time_s.value) / HOUR_S
     ours, theirs = figures_of(best), figures_of(other)
     is_priced = ours.usd is not None and theirs.usd is not None
     if not is_priced:
-        ours, theirs, *able = (each.in_accelerator_hours() for each in (ours, theirs, *able))
+        ours, theirs, *feasible = (each.in_accelerator_hours() for each in (ours, theirs, *feasible))
     more = (theirs.with_start(rule.start_s).usd or 0.0) - (ours.with_start(rule.start_s).usd or 0.0)
     if saved_h > 0.0 >= more:
         return Alternative(candidate=other, case="faster", is_priced=is_priced)
     is_worse = saved_h <= 0.0 <= more
-    low, high = (None if is_worse else _hour_values(theirs, able, rule)) or (None, None)
+    low, high = (None if is_worse else _hour_values(theirs, feasible, rule)) or (None, None)
     if (low, high) != (None, None) and not (low and high and high <= _APART * low):
         return Alternative(candidate=other, case="hour", low=low, high=high, is_priced=is_priced)
     price = price_that_wins(other.id, flips)
@@ -190,14 +192,14 @@ def _alternative(
 
 
 def _hour_values(
-    other: Figures, able: Sequence[Figures], rule: Rule
+    other: Figures, feasible: Sequence[Figures], rule: Rule
 ) -> tuple[float | None, float | None] | None:
     """From and to which value of an hour a candidate costs least of all, time included; None where at none.
 
     Its own limits are left out. An end is None where there is no end.
     """
     unlimited = replace(rule, deadline_s=math.inf, spend_usd=math.inf)
-    found = time_values([*able, other._replace(is_within_size=True)], unlimited)
+    found = time_values([*feasible, other._replace(is_within_size=True)], unlimited)
     place = next((place for place, each in enumerate(found) if each.candidate == other.id), None)
     if place is None:
         return None
@@ -283,7 +285,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
         yield (
             f"A global batch of {batch:,} lies outside those of published results, {budget.batches[0]:,} to "
             f"{budget.batches[1]:,}: its samples are an extrapolation"
-            f"{', and no published time is used' if is_batch_of_nobody(inputs) else ''}."
+            f"{', and no published time is used' if is_batch_beyond_published(inputs) else ''}."
         )
     if best is None:
         return

@@ -37,7 +37,7 @@ _SMALL: Final = 16  # up to so many accelerators every number is tried
 _BETWEEN: Final = (3, 5, 7, 9)
 
 
-class AlsoTried(Struct, frozen=True, kw_only=True):
+class ExtraSizes(Struct, frozen=True, kw_only=True):
     """Sizes that are tried besides the usual ones: some by number, and whether those between them.
 
     Those between are the same whatever the limit: a lower limit may end at a better one. up_to, beyond: by
@@ -51,7 +51,7 @@ class AlsoTried(Struct, frozen=True, kw_only=True):
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
-NO_OTHERS: Final = AlsoTried()
+NO_EXTRA_SIZES: Final = ExtraSizes()
 
 
 class SizeRange(Struct, frozen=True, kw_only=True):
@@ -108,18 +108,18 @@ def size_range(
     *,
     flop: float | None,
     known: Sequence[int],
-    also: AlsoTried = NO_OTHERS,
+    extra: ExtraSizes = NO_EXTRA_SIZES,
     fixed_ranks: int = 1,
 ) -> SizeRange:
     """The sizes of a system that are tried, and those that may be taken.
 
     flop: of the whole training, where its amount is stated. known: with published results, ascending. Sizes
     begin with one, whatever the most is (law 3), and end with what the question or the stock allows, else
-    what is usually asked about or was published. also: what is tried besides.
+    what is usually asked about or was published. extra: what is tried besides.
     fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
     """
-    found = _up_to_limits(query, system, flop=flop, known=known, also=also, fixed_ranks=fixed_ranks)
-    beyond = {each for each in dict(also.beyond).get(system.name, ()) if each > found.most}
+    found = _up_to_limits(query, system, flop=flop, known=known, extra=extra, fixed_ranks=fixed_ranks)
+    beyond = {each for each in dict(extra.beyond).get(system.name, ()) if each > found.most}
     return replace(found, tried=tuple(sorted({*found.tried, *beyond})), beyond=frozenset(beyond))
 
 
@@ -129,7 +129,7 @@ def _up_to_limits(
     *,
     flop: float | None,
     known: Sequence[int],
-    also: AlsoTried,
+    extra: ExtraSizes,
     fixed_ranks: int,
 ) -> SizeRange:
     """The sizes up to the limits, and those beyond that show what more would do."""
@@ -159,7 +159,7 @@ def _up_to_limits(
         listed = None if asked.is_range else frozenset(asked.listed)
         tried = set(asked.listed) if listed else _ladder(units, fewest, most)
         tried |= _beyond(units, most)
-        between = _between(units, fewest, most) - tried if also.between and not listed else set()
+        between = _between(units, fewest, most) - tried if extra.between and not listed else set()
         return SizeRange(
             tried=tuple(sorted(tried | between)),
             between=frozenset(between),
@@ -170,12 +170,12 @@ def _up_to_limits(
             listed=listed,
         )
     usual = units.at_least(usual_most(query, system, flop))
-    wanted = {*also.sizes, *(size for name, size in also.up_to if name == system.name)}
+    wanted = {*extra.sizes, *(size for name, size in extra.up_to if name == system.name)}
     most = min(limits) if limits else max((usual, *known, *wanted))
     # Without a limit the most is a usual size or one with results: whole nodes next below it add nothing.
     tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
     kept = {*sorted(tried | wanted)[-(MAX_SIZES - 1) :], *_beyond(units, most)}
-    between = _between(units, 1, most) - kept if also.between else set()
+    between = _between(units, 1, most) - kept if extra.between else set()
     return SizeRange(
         tried=tuple(sorted(kept | between)),
         between=frozenset(between),
@@ -410,13 +410,13 @@ def _with_activations_on_host(problem: Problem, kept: Sequence[SearchedSize]) ->
     found = {each.num_accelerators: each.found for each in kept if each.best is not None}
     sizes = [each.num_accelerators for each in kept]
     least_s = problem.least_s(sizes, found, name="activation_offload", value=True)
-    kept_s = {size: each.best[0].worth[0] for size, each in found.items()}
+    kept_s = {size: each.best[0].training_s for size, each in found.items()}
     promising = [size for size in found if least_s[size] < kept_s[size]]
     moved = replace(problem, choices=choices)
     faster = {}
     for size, searched in zip(promising, moved.search_sizes(promising), strict=True):
         other = _or_leaner(moved, size, searched)
-        is_faster = bool(other.best) and other.best[0].worth[0] < kept_s[size]
+        is_faster = bool(other.best) and other.best[0].training_s < kept_s[size]
         if is_faster and beyond_hosts(moved, other.best[0].strategy) is None:
             faster[size] = _merged(problem, found[size], other)
     return faster
@@ -430,7 +430,7 @@ def _may_move(problem: Problem, option: str) -> bool:
 
 def _merged(problem: Problem, found: SearchResult, other: SearchResult) -> SearchResult:
     """What two searches of one size found, the best first."""
-    best = sorted((*found.best, *other.best), key=lambda each: each.worth)
+    best = sorted((*found.best, *other.best), key=lambda each: each.training_s)
     return replace(
         found,
         num_legal=found.num_legal + other.num_legal,
