@@ -44,6 +44,7 @@ from equipoise.decide.evidence import Estimates, OrderBound, UserRun
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_sizes
 from equipoise.decide.question.training import Training
+from equipoise.decide.strategies.remedies import remedy
 from equipoise.decide.strategies.size_searches import (
     NO_EXTRA_SIZES,
     SEARCH_CACHE,
@@ -51,7 +52,6 @@ from equipoise.decide.strategies.size_searches import (
     SizeRange,
     StrategySearches,
     fixed_ranks,
-    remedy,
     size_range,
 )
 from equipoise.decide.strategies.strategy_search import Problem, problem

@@ -14,7 +14,8 @@ from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import LARGE_SYSTEM, is_assumed_host, with_number
 from equipoise.decide.select import choose, rule_of, timed_figures
-from equipoise.decide.strategies.size_searches import SizesBeyond, least_fitting, sizes_beyond
+from equipoise.decide.strategies.remedies import least_fitting
+from equipoise.decide.strategies.size_searches import SizesBeyond, sizes_beyond
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.mlperf import Scores
 

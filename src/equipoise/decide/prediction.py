@@ -39,7 +39,8 @@ from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.decide.select import rule_of, time_values, timed_figures
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, SizeRange, remedy
+from equipoise.decide.strategies.remedies import remedy
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, SizeRange
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates

@@ -13,7 +13,7 @@ from equipoise.calibration.profiles import prior_model
 from equipoise.decide.combine import pretraining_kind, record_of
 from equipoise.decide.question.query import query
 from equipoise.decide.question.training import training
-from equipoise.decide.strategies.size_searches import remedy
+from equipoise.decide.strategies.remedies import remedy
 from equipoise.decide.strategies.strategy_search import plain_strategies, problem
 from equipoise.errors import SpecError
 from equipoise.runs import embedded
