@@ -14,6 +14,7 @@ from equipoise.calibration.curves import CurveQuestion, shipped_forecasts
 from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
 from equipoise.decide.answer import Infeasibility, UnfitSize
+from equipoise.decide.combine import nearest_size
 from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import (
     NearChip,
@@ -489,7 +490,7 @@ def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:
 
     Whatever else is asked about, a time is then carried from the same size.
     """
-    return {min(known, key=lambda each: abs(math.log2(each / size))) for size in tried if known}
+    return {nearest_size(known, size) for size in tried if known}
 
 
 def _unrestricted(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:

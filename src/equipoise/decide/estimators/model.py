@@ -14,13 +14,20 @@ from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
 from equipoise.calibration.profiles import profiles, runs_on
-from equipoise.decide.combine import combined_record, model_kind, scaled_curves, straight_between
+from equipoise.decide.combine import (
+    combined_record,
+    model_kind,
+    nearest_size,
+    scaled_curves,
+    straight_between,
+    with_time,
+)
 from equipoise.decide.evidence import BoundKind, DrawnCurves, Estimate, Estimates, OrderBound
 from equipoise.decide.strategies.size_searches import SearchedSize, StrategySearches
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
-from equipoise.intervals import log_sd, with_log_sd
+from equipoise.intervals import log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.scaling.laws import Domain, FloatArray
@@ -169,11 +176,11 @@ def carried_over(
     for size in shared:
         start = published.by_size[size]
         spread = max(record.log_sd, start.log_sd)
-        found[size] = replace(
+        found[size] = with_time(
             start,
+            ratios[size] * start.time_s.value,
+            spread,
             name=f"carried from results of {near.chip.title} by the model",
-            time_s=with_log_sd(ratios[size] * start.time_s.value, spread),
-            log_sd=spread,
             why=f"{ratios[size]:.2f} times the time of {near.chip.title}, by the model; "
             f"{format_count(record.num_held_out)} {record.of}, were off by {error} (median)",
         )
@@ -387,16 +394,12 @@ def at_published_level(model: Estimates, published: Estimates, levels: Mapping[i
         return model
     found = {}
     for size, each in model.by_size.items():
-        nearest = min(levels, key=lambda known: abs(math.log2(known / size)))
+        nearest = nearest_size(levels, size)
         is_own = size in levels and size in published.by_size
         time_s = published.by_size[size].time_s.value if is_own else levels[nearest] * each.time_s.value
         spread = combined_record().at(max(size / nearest, nearest / size)).modelled_log_sd
-        found[size] = replace(
-            each,
-            name=f"{each.name}, at the level of the results at {format_count(nearest)}",
-            time_s=with_log_sd(time_s, spread),
-            log_sd=spread,
-        )
+        name = f"{each.name}, at the level of the results at {format_count(nearest)}"
+        found[size] = with_time(each, time_s, spread, name=name)
     return replace(model, by_size=found)
 
 

@@ -16,11 +16,12 @@ from equipoise.calibration.profiles import (
     USER_CALIBRATION,
     CalibratedModel,
 )
+from equipoise.decide.combine import nearest_size, with_time
 from equipoise.decide.evidence import CHECK, Estimates, clear_slope
 from equipoise.decide.strategies.size_searches import StrategySearches
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD
 from equipoise.decide.user_evidence.runs import UserSteps
-from equipoise.intervals import DEVIATE, LEVEL, log_sd, with_log_sd
+from equipoise.intervals import DEVIATE, LEVEL, log_sd
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
@@ -401,11 +402,11 @@ def _changed(
         estimates,
         name=name,
         by_size={
-            size: replace(
+            size: with_time(
                 each,
+                math.exp(logs[size] if logs else 0.0) * each.time_s.value,
+                spreads[size],
                 name=name,
-                time_s=with_log_sd(math.exp(logs[size] if logs else 0.0) * each.time_s.value, spreads[size]),
-                log_sd=spreads[size],
                 why=why,
             )
             for size, each in estimates.by_size.items()
@@ -432,4 +433,4 @@ def _log_sds_of_work(searches: StrategySearches) -> Mapping[int, float]:
 
 def _num_doublings(size: int, sizes: tuple[int, ...]) -> float:
     """From the nearest size measured."""
-    return min(abs(math.log2(size / each)) for each in sizes)
+    return abs(math.log2(size / nearest_size(sizes, size)))
