@@ -6,11 +6,10 @@ Cases are workloads on accelerators from few to many, none chosen for its speed.
 searches all sizes of a case by `perfmodel.search` and then, in the same run, by the exhaustive search of the
 tests, which works out every strategy; both must find the same strategies, times and counts, or this ends
 with an error.
-Changes: whole answers to what a page that keeps surveys asks, one after the other: a pair never seen, other
-money, another objective, another deadline, another number. Cold: fresh processes of the verbs, from their
-start to their end; `-` for a verb that this version lacks. Seconds of the core, which other work on the
-machine stretches less than the clock.
-docs/experiments/0020-planner.md has the figures.
+Changes: whole answers to what a page that keeps its searches asks, one after the other: a pair never seen,
+other money, another objective, another deadline, another number. Cold: fresh processes of the verbs, from
+their start to their end; `-` for a verb that this version lacks. Seconds of the core, which other work on the
+machine stretches less than the clock. docs/experiments/0020-planner.md has the figures.
 """
 
 import argparse
@@ -34,13 +33,13 @@ from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import TrainingQuery, query
 from equipoise.decide.question.systems import requested_systems
 from equipoise.decide.question.training import training
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, size_range
 from equipoise.decide.strategies.strategy_search import problem
-from equipoise.decide.strategies.surveys import SURVEYS, size_range
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.perfmodel.estimate import StepEstimates
 from equipoise.perfmodel.layouts import Numbers, StrategyGrid, forget_layouts
 from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.search import Searched, SearchJob, fastest
+from equipoise.perfmodel.search import SearchJob, SearchResult, fastest
 from equipoise.perfmodel.space import Space
 from equipoise.runs.embedded import scores as published
 from equipoise.spec.catalogue import shipped
@@ -72,12 +71,12 @@ class Case(Struct, frozen=True, kw_only=True):
     job: SearchJob
     spaces: tuple[Space, ...]
 
-    def pruned(self) -> tuple[Searched, ...]:
+    def pruned(self) -> tuple[SearchResult, ...]:
         """By the search in use, with nothing kept of the last one."""
         forget_layouts()
         return fastest(self.job, self.spaces, num_best=self.asked.num_strategies)
 
-    def exhaustive(self) -> tuple[Searched, ...]:
+    def exhaustive(self) -> tuple[SearchResult, ...]:
         """By working out every strategy."""
 
         def time_s(mesh: StrategyGrid, estimates: StepEstimates) -> Numbers:
@@ -89,7 +88,7 @@ class Case(Struct, frozen=True, kw_only=True):
                 *given,
                 each,
                 self.job.parameters,
-                objectives=(time_s,),
+                objective=time_s,
                 num_best=self.asked.num_strategies,
             )
             for each in self.spaces
@@ -104,7 +103,7 @@ def case(scores: Scores, asked: TrainingQuery) -> Case:
     inputs = Inputs(query=asked, training=about, catalogue=known, scores=scores, user=UserEvidence())
     assert system.cluster is not None
     posed = problem(about, system.cluster, start_model(inputs, system), num_best=asked.num_strategies)
-    sizes = size_range(asked, system, flop=about.stated_flop, known=(), also_sizes=()).tried
+    sizes = size_range(asked, system, flop=about.stated_flop, known=()).tried
     return Case(
         asked=asked,
         job=SearchJob(
@@ -127,7 +126,7 @@ def core_s(of: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def comparable(found: Searched) -> tuple[object, ...]:
+def comparable(found: SearchResult) -> tuple[object, ...]:
     """What an answer takes from a search."""
     return found.num_legal, found.num_fitting, found.best, found.faults
 
@@ -160,7 +159,7 @@ def changes(scores: Scores, question: TrainingQuery, repetitions: int) -> None:
     }
     spent: dict[str, list[float]] = {}
     for _ in range(repetitions):
-        SURVEYS.clear()
+        SEARCH_CACHE.clear()
         for name, each in asked.items():
             spent.setdefault(name, []).append(core_s(lambda each=each: answer(each, scores=scores)))
     shown = "  ".join(f"{name} {1e3 * median(times):.0f} ms" for name, times in spent.items())

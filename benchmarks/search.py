@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.search import Searched
+from equipoise.perfmodel.search import SearchResult
 from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy
@@ -93,12 +93,12 @@ def subject() -> tuple[Load, Machine]:
     return workload_load(workload("gpt3")), nodes
 
 
-def searched(load: Load, nodes: Machine) -> Searched:
+def searched(load: Load, nodes: Machine) -> SearchResult:
     """One search of the whole space for the shortest step."""
-    return search(load, nodes, WIDE, Parameters(), objectives=(lambda _, estimates: estimates.step_s,))
+    return search(load, nodes, WIDE, Parameters(), objective=lambda _, estimates: estimates.step_s)
 
 
-def timed(load: Load, nodes: Machine, repetitions: int) -> tuple[Searched, list[float], list[float]]:
+def timed(load: Load, nodes: Machine, repetitions: int) -> tuple[SearchResult, list[float], list[float]]:
     """What a search finds, and each further repetition's seconds: of the clock, and of the core."""
     found = searched(load, nodes)
     wall, core = [], []

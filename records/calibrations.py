@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,16 @@ from written import write_record
 
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors, held_out_advice
 from equipoise.calibration.curves import FORECAST, PUBLISHED, BacktestSummary, shipped_forecasts
-from equipoise.calibration.forecasts import TRENDS, fingerprint, growth_stretches, results_of
+from equipoise.calibration.forecasts import TRENDS, entries_hash, fingerprint, results_of
 from equipoise.calibration.profiles import MEMORY
 from equipoise.calibration.profiles import NAME as PROFILES
+from equipoise.errors import EvidenceError
 from equipoise.runs import embedded
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
 from equipoise.scaling.backtest import Protocol
-from equipoise.spec.mlperf import best_per_size, round_key
+from equipoise.scaling.convergence import batch_growth
+from equipoise.spec.mlperf import Entries, best_per_size, round_key
 
 _PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest", True), ("new_round", False))
 
@@ -70,8 +73,18 @@ def trends_document() -> dict[str, Any]:
             settings = shipped_forecasts().settings(given_batch=given_batch)
             law = pooled.fit(entries, given_batch=given_batch, settings=settings)
             found[fingerprint(entries, settings, given_batch=given_batch)] = law.trends()
-    stretches = growth_stretches(embedded.scores().entries)
+    stretches = _growth_stretches(embedded.scores().entries)
     return {"dataset": embedded.version(), "trends": found, "stretches": stretches}
+
+
+def _growth_stretches(entries: Entries) -> dict[str, list[float]]:
+    """What `forecasts.published_growth` takes of what ships, of every workload that shows growth."""
+    found = {}
+    for workload in sorted({each.workload for each in entries}):
+        of_workload = [each for each in entries if each.workload == workload]
+        with suppress(EvidenceError):
+            found[entries_hash(of_workload)] = batch_growth(of_workload).stretch.tolist()
+    return found
 
 
 def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:

@@ -31,8 +31,8 @@ from equipoise.decide.evidence import Estimates
 from equipoise.decide.explanation.published_nearby import pretrainings
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.training import fixed_budget, training, usual_batch
+from equipoise.decide.strategies.size_searches import StrategySearches
 from equipoise.decide.strategies.strategy_search import Problem, problem
-from equipoise.decide.strategies.surveys import Survey, surveyed
 from equipoise.economics.interruptions import interrupted
 from equipoise.errors import InputError
 from equipoise.intervals import LEVEL, exact
@@ -91,7 +91,7 @@ def modelled(posed: Problem, sizes: Sequence[int]) -> Estimates | None:
 
     Raises EvidenceError where no batch is known.
     """
-    return model_estimates(surveyed(Survey(problem=posed), sizes))
+    return model_estimates(StrategySearches(problem=posed).with_sizes(sizes))
 
 
 def kind_of(workload: str) -> ModelKind:
@@ -137,8 +137,8 @@ def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
         return None
     if posed.training.budget.samples is None:
         return None
-    best = posed.searched(row.num_accelerators).best
-    return best[0].worth[0] * posed.time_per_step_time if best else None
+    best = posed.search_size(row.num_accelerators).best
+    return best[0].training_s * posed.time_per_step_time if best else None
 
 
 def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
@@ -169,7 +169,7 @@ def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
         nodes = shipped().cluster(each.accelerator)
         found = problem(posed, nodes, model_for(nodes.accelerator, about), num_best=1)
         size = each.num_accelerators or _USUAL_PRETRAINING_SIZE
-        best = found.searched(size).best
+        best = found.search_size(size).best
         published_s = each.accelerator_hours * HOUR_S / size
         stopped = interrupted(
             exact(published_s),
@@ -186,7 +186,7 @@ def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
                 workload=each.family,
                 kind=pretraining_kind(about),
                 published_s=published_s,
-                planned_s=best[0].worth[0] / stopped.goodput.value if best else None,
+                planned_s=best[0].training_s / stopped.goodput.value if best else None,
                 num_accelerators=size,
             ),
             about.transformer.active_params,

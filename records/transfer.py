@@ -23,11 +23,11 @@ from equipoise.decide.estimators.model import (
     NearChip,
     Nearness,
     TransferRecord,
-    deciding,
     is_of_other_software,
     is_ordered,
     nearest_chips,
     order_bounds,
+    violated_bound,
 )
 from equipoise.decide.estimators.published import (
     carried_by_model,
@@ -153,7 +153,7 @@ def _of_group(known: Scores, near: NearChip, rows: Entries) -> Iterator[HeldOutC
         if size in here.by_size and size in there.by_size and size in carried.by_size:
             here_s = here.by_size[size].time_s.value
             carried_s = carried.by_size[size].time_s.value * here_s / there_s[size]
-            bound = deciding(carried_s, bounds.get(size, ()))
+            bound = violated_bound(carried_s, bounds.get(size, ()))
             yield HeldOutChip(
                 nearness=near.nearness,
                 chip=slug,

@@ -50,7 +50,7 @@ ORDER = {
         *("question", "evidence", "answer", "select", "combine", "ledger"),
         *("strategies", "user_evidence", "estimators", "assess", "candidates"),
         *("collect", "beyond_limits", "explanation"),
-        *("decision", "prediction", "model_family", "solve_for", "allocation"),
+        *("decision", "prediction", "solve_for", "allocation"),
     ),
     "report": (
         *("format", "charts", "blocks", "figures", "svg", "json", "bench_json"),
@@ -77,7 +77,7 @@ ORDER = {
     ),
     "runs.readers": ("cells", "mlperf", "exports", "measurements"),
     "spec": (
-        *("hardware", "mlperf", "transformer", "cluster", "links", "strategy"),
+        *("hardware", "mlperf", "transformer", "scaled_transformer", "cluster", "links", "strategy"),
         *("workload", "hub_keys", "hub_diffusion", "hub_media", "hub_mixed", "hub_layers", "hub_config"),
         *("catalogue", "torch_model"),
     ),

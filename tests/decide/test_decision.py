@@ -24,7 +24,7 @@ from asking import (
 from msgspec.structs import replace
 
 from equipoise.decide.evidence import CHECK, LEAST_LOG_SD
-from equipoise.decide.select import figures_of, is_able, rule_of
+from equipoise.decide.select import figures_of, is_feasible, rule_of
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs.embedded import load
 from equipoise.runs.store import scores_of
@@ -123,7 +123,7 @@ def test_what_is_recommended_keeps_every_limit(question):
     assert found.recommended.feasible
     assert found.recommended in found.candidates
     for each in found.candidates:
-        assert each.feasible == (each.time_s is not None and is_able(figures_of(each), rule))
+        assert each.feasible == (each.time_s is not None and is_feasible(figures_of(each), rule))
 
 
 @pytest.mark.parametrize("objective", ["time", "cost", "energy", "balance"])

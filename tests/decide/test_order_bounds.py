@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 from asking import ask, by_size, published_scores
 
-from equipoise.decide.estimators.model import OrderBound, deciding, order_bounds
+from equipoise.decide.estimators.model import OrderBound, order_bounds, violated_bound
 from equipoise.decide.estimators.published import PublishedEvidence, published_estimates, results_at_size
 from equipoise.decide.evidence import Estimate, Estimates
 from equipoise.errors import SpecError
@@ -90,11 +90,11 @@ def test_every_pair_of_comparable_chips_keeps_the_order_at_every_published_size(
                 if slug == chip.slug or not is_no_worse(chip.slug, slug, size):
                     continue
                 number += 1
-                slow = deciding(2.0 * time_s, bounds[size])
+                slow = violated_bound(2.0 * time_s, bounds[size])
                 assert slow is not None, (chip.slug, slug, size)
                 assert slow.kind == "at_most", (chip.slug, slug, size)
                 assert slow.time_s <= time_s * (1 + 1e-9), (chip.slug, slug, size)
-                again = deciding(slow.time_s, bounds[size])
+                again = violated_bound(slow.time_s, bounds[size])
                 assert again is None or again == slow
     assert number >= 20
 
@@ -112,7 +112,7 @@ def test_no_chip_is_estimated_faster_than_a_better_one_was_published_with(worklo
             lower = next(each for each in bounds[size] if each.kind == "at_least")
             upper = [each.time_s for each in bounds[size] if each.kind == "at_most"]
             assert lower.time_s >= time_s * (1 - 1e-9)
-            found = deciding(0.5 * time_s, bounds[size])
+            found = violated_bound(0.5 * time_s, bounds[size])
             assert found.time_s == pytest.approx(min([lower.time_s, *upper]))
     assert number >= 1
 
@@ -171,9 +171,9 @@ def test_what_is_carried_bounds_from_above_alone():
 def test_the_time_of_the_lesser_chip_decides_where_both_bounds_cannot_be_kept():
     upper = OrderBound(kind="at_most", accelerator="a", time_s=10.0, grade="published")
     lower = OrderBound(kind="at_least", accelerator="b", time_s=12.0, grade="published")
-    assert deciding(20.0, (upper, lower)) == upper
-    assert deciding(11.0, (upper, lower)) == upper
-    assert deciding(5.0, (upper,)) is None
-    assert deciding(5.0, (lower,)) == lower
-    assert deciding(13.0, (lower,)) is None
-    assert deciding(13.0, ()) is None
+    assert violated_bound(20.0, (upper, lower)) == upper
+    assert violated_bound(11.0, (upper, lower)) == upper
+    assert violated_bound(5.0, (upper,)) is None
+    assert violated_bound(5.0, (lower,)) == lower
+    assert violated_bound(13.0, (lower,)) is None
+    assert violated_bound(13.0, ()) is None

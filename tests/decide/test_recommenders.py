@@ -20,7 +20,7 @@ def timed(chip, size, *, samples, batch):
     asked = {"workload": "dlrm_dcnv2", "samples": samples, "global_batch": batch}
     about = training(query(asked), shipped(), None)
     known = problem(about, nodes, model_for(nodes.accelerator, about.workload), num_best=1)
-    (found,) = known.surveyed((size,))
+    (found,) = known.search_sizes((size,))
     return known.timed([found.best[0].strategy]).strategies[0]
 
 

@@ -38,7 +38,7 @@ def test_published_steps_lie_in_the_interval_of_their_plans():
         )
         nodes = shipped().cluster("h100-sxm5-80gb", num_accelerators=each["num_accelerators"])
         known = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
-        (found,) = known.surveyed((each["num_accelerators"],))
+        (found,) = known.search_sizes((each["num_accelerators"],))
         (timed,) = known.timed([found.best[0].strategy]).strategies
         ratios.append(each["step_s"] / timed.step_s)
         per_step_s = timed.work_s.value * each["completions"] / timed.num_samples

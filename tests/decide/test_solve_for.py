@@ -6,7 +6,8 @@ import pytest
 
 from equipoise.decide.decision import answer
 from equipoise.decide.question.query import query
-from equipoise.decide.solve_for import most_within, solve_for
+from equipoise.decide.solve_for import solve_for
+from equipoise.decide.solve_for.most_tokens import most_within
 from equipoise.errors import EvidenceError, UsageError
 
 DAY_S = 86_400.0

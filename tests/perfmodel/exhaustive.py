@@ -16,7 +16,7 @@ from equipoise.perfmodel.layouts import CODES, MESH_ELEMENTS, Numbers, StrategyG
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.search import FoundStrategy, Searched
+from equipoise.perfmodel.search import FoundStrategy, SearchResult
 from equipoise.perfmodel.space import AXES, Limits, Space, limits
 from equipoise.spec.strategy import FLAGS, Strategy
 
@@ -66,12 +66,12 @@ def search(
     space: Space,
     parameters: Parameters,
     *,
-    objectives: tuple[Objective, ...],
+    objective: Objective,
     num_best: int = 10,
-) -> Searched:
-    """The best strategies of a space by the first objective.
+) -> SearchResult:
+    """The best strategies of a space by an objective, whose value is in the place of the training's seconds.
 
-    load, machine: of plain numbers. objectives: at least one.
+    load, machine: of plain numbers.
     Assumes a strategy fits when what it needs is at most the accelerator's memory.
     Source: exhaustive; nothing is left out that is legal.
     """
@@ -86,9 +86,8 @@ def search(
         fitting = int(np.count_nonzero(fits))
         num_fitting += fitting
         if fitting:
-            worth = tuple(np.broadcast_to(each(mesh, estimates), mesh.shape) for each in objectives)
-            pool.add(mesh, fits, worth)
-    return Searched(
+            pool.add(mesh, fits, np.broadcast_to(objective(mesh, estimates), mesh.shape))
+    return SearchResult(
         num_legal=legal.num_legal,
         num_fitting=num_fitting,
         best=pool.best(num_best),
@@ -98,15 +97,15 @@ def search(
 
 
 class _Point(Struct, frozen=True, kw_only=True):
-    """An element of a mesh, with its worth."""
+    """An element of a mesh, with its value."""
 
-    worth: tuple[float, ...]
+    value: float
     mesh: StrategyGrid
     element: int
 
     def found(self) -> FoundStrategy:
         """The strategy it stands for."""
-        return FoundStrategy(strategy=strategy_at(self.mesh, self.element), worth=self.worth)
+        return FoundStrategy(strategy=strategy_at(self.mesh, self.element), training_s=self.value)
 
 
 class _Pool(Struct):
@@ -114,23 +113,19 @@ class _Pool(Struct):
 
     by_axes: dict[tuple[float, ...], _Point] = field(default_factory=dict)
 
-    def add(self, mesh: StrategyGrid, fits: _Mask, worth: tuple[Numbers, ...]) -> None:
+    def add(self, mesh: StrategyGrid, fits: _Mask, values: Numbers) -> None:
         """Take a mesh into account."""
-        allowed = np.where(fits, worth[0], np.inf).reshape(-1, fits.shape[-1])
+        allowed = np.where(fits, values, np.inf).reshape(-1, fits.shape[-1])
         leaders = np.argmin(allowed, axis=0)
         least = np.take_along_axis(allowed, leaders[None], axis=0)[0].tolist()
         axes = np.stack([getattr(mesh, name)[0, 0] for name in AXES], axis=1).tolist()
         for number, (leader, value, sizes) in enumerate(zip(leaders.tolist(), least, axes, strict=True)):
             known = self.by_axes.get(tuple(sizes))
-            if value < (np.inf if known is None else known.worth[0]):
+            if value < (np.inf if known is None else known.value):
                 element = leader * allowed.shape[1] + number
-                self.by_axes[tuple(sizes)] = _point(mesh, element, worth)
+                self.by_axes[tuple(sizes)] = _Point(value=value, mesh=mesh, element=element)
 
     def best(self, num_best: int) -> tuple[FoundStrategy, ...]:
         """The best for each sizes of the axes, the best first."""
-        ordered = sorted(self.by_axes.values(), key=lambda point: point.worth[0])
+        ordered = sorted(self.by_axes.values(), key=lambda point: point.value)
         return tuple(each.found() for each in ordered[:num_best])
-
-
-def _point(mesh: StrategyGrid, element: int, worth: tuple[Numbers, ...]) -> _Point:
-    return _Point(worth=tuple(float(each.flat[element]) for each in worth), mesh=mesh, element=element)

@@ -129,19 +129,18 @@ def test_more_memory_never_makes_the_best_worse(model, nodes, size):
         global_batches=(64,),
         choices={"precision": (limits(load, rates).precisions[0],)},
     )
-    objective = (lambda _, estimates: estimates.step_s,)
     best = [
         search(
             load,
             replace(rates, memory_bytes=rates.memory_bytes * factor),
             space,
             PARAMETERS,
-            objectives=objective,
+            objective=lambda _, estimates: estimates.step_s,
             num_best=1,
         ).best
         for factor in (0.25, 1.0, 4.0, 1e6)
     ]
-    times = [each[0].worth[0] if each else math.inf for each in best]
+    times = [each[0].training_s if each else math.inf for each in best]
     assert times == sorted(times, reverse=True)
 
 
@@ -269,7 +268,7 @@ def test_a_better_fact_never_slows_the_best_plan(model, nodes, fact, factor):
     def best_s(on):
         job = SearchJob(load=load, machine=on, parameters=Parameters(), num_steps=np.ones_like)
         found = fastest(job, [space], num_best=1)[0].best
-        return found[0].worth[0] if found else np.inf
+        return found[0].training_s if found else np.inf
 
     assert best_s(improved(rates, fact, factor)) <= best_s(rates) * (1 + 1e-12)
 

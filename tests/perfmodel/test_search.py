@@ -74,7 +74,7 @@ def both(model, nodes, sizes, batches, choices, *, parameters=None, memory_share
     spaces = [Space(num_accelerators=size, global_batches=batches, choices=choices) for size in sizes]
     job = SearchJob(load=load, machine=rates, parameters=parameters, num_steps=num_steps)
     quick = fastest(job, spaces, num_best=5)
-    whole = [search(load, rates, space, parameters, objectives=(training_s,), num_best=5) for space in spaces]
+    whole = [search(load, rates, space, parameters, objective=training_s, num_best=5) for space in spaces]
     return list(zip(quick, whole, strict=True))
 
 
@@ -92,7 +92,7 @@ def test_it_finds_what_the_exhaustive_search_finds(case):
 def agree(quick, whole):
     """Counts, times and the least that does not fit agree."""
     assert (quick.num_legal, quick.num_fitting) == (whole.num_legal, whole.num_fitting)
-    assert [each.worth[0] for each in quick.best] == pytest.approx([each.worth[0] for each in whole.best])
+    assert [each.training_s for each in quick.best] == pytest.approx([each.training_s for each in whole.best])
     nearest = [each.nearest_bytes or 0.0 for each in (quick, whole)]
     assert nearest[0] == pytest.approx(nearest[1], rel=1e-12)
 
@@ -134,7 +134,7 @@ def test_something_fits_from_the_least_bytes_of_the_exhaustive_search_on(case):
     load, rates = subject(model, nodes, sizes[-1])
     space = Space(num_accelerators=sizes[-1], global_batches=batches, choices=choices)
     nothing = replace(rates, memory_bytes=0.0)
-    whole = search(load, nothing, space, Parameters(), objectives=(training_s,), num_best=1)
+    whole = search(load, nothing, space, Parameters(), objective=training_s, num_best=1)
     for share, expected in ((0.999, False), (1.001, True)):
         held = replace(rates, memory_bytes=share * whole.nearest_bytes)
         job = SearchJob(load=load, machine=held, parameters=Parameters(), num_steps=num_steps)
@@ -177,7 +177,7 @@ def test_nothing_is_faster_than_the_bound_of_another_value(case):
     changed = [replace(each, choices={**choices, name: (value,)}) for each in spaces]
     # Without a limit of memory the fastest is near enough for a bound that says nothing to fail too.
     bounds_s = least_s(job, spaces, range(len(sizes)), name=name, value=value)
-    best_s = [each.best[0].worth[0] for each in fastest(job, changed)]
+    best_s = [each.best[0].training_s for each in fastest(job, changed)]
     assert best_s
     assert all(0.2 * best <= bound <= best for bound, best in zip(bounds_s, best_s, strict=True))
 
@@ -335,20 +335,22 @@ def test_the_best_is_the_best_of_all_that_fit(model):
     worth = time_s(grid(found), estimates)
     held = float(np.quantile(estimates.memory.needed, 0.3))
     nodes, fits = replace(nodes, memory_bytes=held), estimates.memory.needed <= held
-    result = search(load, nodes, SPACE, PARAMETERS, objectives=(time_s,), num_best=7)
+    result = search(load, nodes, SPACE, PARAMETERS, objective=time_s, num_best=7)
     assert (result.num_legal, result.num_fitting) == (len(found), fits.sum())
-    assert result.best[0].worth[0] == pytest.approx(worth[fits].min(), rel=1e-12)
+    assert result.best[0].training_s == pytest.approx(worth[fits].min(), rel=1e-12)
     by_layout = {}
     for one, value in zip(np.array(found)[fits], worth[fits], strict=True):
         layout = (one.dp, one.tp, one.pp, one.cp, one.ep)
         by_layout[layout] = min(value, by_layout.get(layout, np.inf))
-    assert [each.worth[0] for each in result.best] == pytest.approx(sorted(by_layout.values())[:7], rel=1e-12)
+    assert [each.training_s for each in result.best] == pytest.approx(
+        sorted(by_layout.values())[:7], rel=1e-12
+    )
 
 
 def test_the_least_that_does_not_fit_is_reported():
     load, nodes = setting(DENSE, memory_bytes=2e9)
     _, estimates = rows(load, nodes)
-    result = search(load, nodes, SPACE, PARAMETERS, objectives=(time_s,))
+    result = search(load, nodes, SPACE, PARAMETERS, objective=time_s)
     needed = estimates.memory.needed
     assert result.nearest_bytes == pytest.approx(needed[needed > 2e9].min())
 
@@ -356,14 +358,15 @@ def test_the_least_that_does_not_fit_is_reported():
 def test_the_exhaustive_search_of_an_empty_space_has_no_answer():
     load, nodes = setting(DENSE)
     space = Space(num_accelerators=7, global_batches=(16,), choices={"pp": (1,)})
-    result = search(load, nodes, space, PARAMETERS, objectives=(time_s,))
+    result = search(load, nodes, space, PARAMETERS, objective=time_s)
     assert (result.best, result.nearest_bytes, result.num_legal) == ((), None, 0)
     assert result.faults
 
 
 def test_the_objective_decides():
     load, nodes = setting(DENSE)
-    by_time = search(load, nodes, SPACE, PARAMETERS, objectives=(time_s,)).best[0]
-    by_memory = search(load, nodes, SPACE, PARAMETERS, objectives=(held_bytes, time_s)).best[0]
-    assert by_memory.worth[0] < 10e9
-    assert by_memory.worth[1] > by_time.worth[0]
+    by_time = search(load, nodes, SPACE, PARAMETERS, objective=time_s).best[0]
+    by_memory = search(load, nodes, SPACE, PARAMETERS, objective=held_bytes).best[0]
+    assert by_memory.training_s < 10e9  # bytes: of the objective
+    leanest = grid([by_memory.strategy])
+    assert time_s(leanest, estimate(load, nodes, leanest, PARAMETERS)) > by_time.training_s

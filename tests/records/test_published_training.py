@@ -28,11 +28,11 @@ def test_what_is_stated_is_kept_and_the_rest_is_chosen(scores):
 
 def test_the_working_time_is_steps_times_their_time_and_evaluation(scores):
     posed = published_problem("bert", "h100-sxm5-80gb", scores, global_batch_samples=3072)
-    (found,) = posed.surveyed((64,))
+    (found,) = posed.search_sizes((64,))
     best = posed.timed([found.best[0].strategy]).strategies[0]
     time_s = modelled(posed, [64]).by_size[64].time_s.value
     steps_s = best.step_s * best.num_samples / 3072
-    assert found.best[0].worth[0] == pytest.approx(steps_s)
+    assert found.best[0].training_s == pytest.approx(steps_s)
     evaluation = median(each.eval_s / each.score_s for each in scores.of("bert") if each.eval_s is not None)
     assert 0.02 < evaluation < 0.1
     assert time_s * (1 - evaluation) == pytest.approx(steps_s)

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -165,12 +164,12 @@ class Results(Struct, frozen=True, kw_only=True):
 
 def fingerprint(entries: Entries, settings: Mapping[str, Sequence[float]], *, given_batch: bool) -> str:
     """A hash of all that the trends of a pooled law follow from: entries, facts of their chips, settings."""
-    return _hash_of(entries, repr((given_batch, settings, chip_facts(accelerators_of(entries)))))
+    return entries_hash(entries, repr((given_batch, settings, chip_facts(accelerators_of(entries)))))
 
 
-def _hash_of(entries: Entries, also: str = "") -> str:
-    """A hash of a text, and of what the entries state."""
-    found = sha256(also.encode())
+def entries_hash(entries: Entries, text: str = "") -> str:
+    """A hash of what the entries state, and of a text."""
+    found = sha256(text.encode())
     for names in zip(*(each.group for each in entries), strict=True):
         found.update("\n".join(names).encode())
     numbers = [
@@ -202,17 +201,7 @@ def published_growth(entries: Entries) -> BatchGrowth:
 
     Raises EvidenceError, naming what to add, when the batches differ too little.
     """
-    return batch_growth(entries, level=LEVEL, stretch=kept_fits().stretches.get(_hash_of(entries)))
-
-
-def growth_stretches(entries: Entries) -> dict[str, list[float]]:
-    """What `published_growth` takes of what ships, of every workload that shows growth."""
-    found = {}
-    for workload in sorted({each.workload for each in entries}):
-        of_workload = [each for each in entries if each.workload == workload]
-        with suppress(EvidenceError):
-            found[_hash_of(of_workload)] = batch_growth(of_workload).stretch.tolist()
-    return found
+    return batch_growth(entries, level=LEVEL, stretch=kept_fits().stretches.get(entries_hash(entries)))
 
 
 def published_curve(

@@ -14,6 +14,7 @@ from equipoise.calibration.curves import CurveQuestion, shipped_forecasts
 from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
 from equipoise.decide.answer import Infeasibility, UnfitSize
+from equipoise.decide.combine import nearest_size
 from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import (
     NearChip,
@@ -44,17 +45,17 @@ from equipoise.decide.evidence import Estimates, OrderBound, UserRun
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_sizes
 from equipoise.decide.question.training import Training
-from equipoise.decide.strategies.strategy_search import Problem, problem
-from equipoise.decide.strategies.surveys import (
-    NO_OTHERS,
-    SURVEYS,
-    AlsoTried,
+from equipoise.decide.strategies.remedies import remedy
+from equipoise.decide.strategies.size_searches import (
+    NO_EXTRA_SIZES,
+    SEARCH_CACHE,
+    ExtraSizes,
     SizeRange,
-    Survey,
+    StrategySearches,
     fixed_ranks,
-    remedy,
     size_range,
 )
+from equipoise.decide.strategies.strategy_search import Problem, problem
 from equipoise.decide.user_evidence import TraceCheck, UserEvidence, checks, ran_elsewhere
 from equipoise.decide.user_evidence.fit import (
     UserFit,
@@ -86,7 +87,7 @@ _NUM_STRATEGIES: Final = 3
 class Assessment(Struct, frozen=True, kw_only=True):
     """All that is known of one system for the question.
 
-    cluster: with links as the tables or the user's files state them. survey: None where the model cannot
+    cluster: with links as the tables or the user's files state them. searches: None where the model cannot
     search. published: None where nothing published is asked about. run_fit: what the user's own steps made of
     the model. transferred: the chip whose results were carried over. bounds: by size, what other chips take,
     within which estimated times have to lie. missing: what would give estimates.
@@ -96,7 +97,7 @@ class Assessment(Struct, frozen=True, kw_only=True):
     sizes: SizeRange
     cluster: Cluster | None
     estimates: tuple[Estimates, ...] = ()
-    survey: Survey | None = None
+    searches: StrategySearches | None = None
     published: PublishedEvidence | None = None
     run_fit: UserFit | UserLevel | None = None
     transferred: NearChip | None = None
@@ -111,7 +112,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
 
     unrestricted: the training without `--fix` and `--precision`, of which results were published; None where
     neither is stated.
-    scores: None where nothing published may be used. also: sizes to estimate besides those that the question
+    scores: None where nothing published may be used. extra: sizes to estimate besides those that the question
     chooses from.
     """
 
@@ -121,7 +122,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     catalogue: Catalogue
     scores: Scores | None
     user: UserEvidence
-    also: AlsoTried = NO_OTHERS
+    extra: ExtraSizes = NO_EXTRA_SIZES
 
     def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
@@ -137,14 +138,14 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         system,
         flop=inputs.training.stated_flop,
         known=_known_sizes(inputs, system),
-        also=inputs.also,
+        extra=inputs.extra,
         fixed_ranks=fixed_ranks(inputs.training.choices),
     )
     chip = system.cluster.accelerator
     traces = inputs.user.traces
     notes = [*system.notes, *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
     missing: list[str] = []
-    survey: Survey | None = None
+    searches: StrategySearches | None = None
     run_fit: UserFit | UserLevel | None = None
     traced = checks(traces, None, system.cluster, None) if traces else ()
     model = start_model(inputs, system)
@@ -166,8 +167,8 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
             start = replace(start, model=run_fit.model)
         start = replace(start, has_own_steps=run_fit is not None)
         # Those with results too, which are asked for next: all are searched at once.
-        survey = SURVEYS.surveyed(start, _with_results(inputs, system.accelerator, sizes.tried))
-        survey = replace(survey, sizes=survey.at(sizes.tried))
+        searches = SEARCH_CACHE.searches(start, _with_results(inputs, system.accelerator, sizes.tried))
+        searches = replace(searches, sizes=searches.at(sizes.tried))
     except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
         missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
         notes.append(f"No strategy was searched: {err}.")
@@ -177,7 +178,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         system=system,
         sizes=sizes,
         cluster=system.cluster,
-        survey=survey,
+        searches=searches,
         published=published,
         run_fit=run_fit,
         traces=traced,
@@ -225,14 +226,14 @@ def _known_sizes(inputs: Inputs, system: RequestedSystem) -> Sequence[int]:
 
 def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
     """Why strategies of the sizes asked about are no candidates: memory first, then what is not legal."""
-    survey = assessment.survey
-    if survey is None:
+    searches = assessment.searches
+    if searches is None:
         return
-    within = [each for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)]
+    within = [each for each in searches.sizes if assessment.sizes.holds(each.num_accelerators)]
     too_large = sum(each.found.num_legal - each.found.num_fitting for each in within)
     nearest = [each.found.nearest_bytes for each in within if each.found.nearest_bytes is not None]
     if too_large:
-        held = survey.problem.cluster.accelerator.memory_bytes
+        held = searches.problem.cluster.accelerator.memory_bytes
         yield Infeasibility(
             reason="memory_bytes",
             needed=min(nearest, default=None),
@@ -249,8 +250,8 @@ def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
 
 def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[UnfitSize]:
     """The sizes that may be taken at which no strategy runs, other than those known otherwise."""
-    survey = assessment.survey
-    for each in () if survey is None else survey.at(assessment.sizes.tried):
+    searches = assessment.searches
+    for each in () if searches is None else searches.at(assessment.sizes.tried):
         size = each.num_accelerators
         if each.best is None and size not in known and assessment.sizes.holds(size):
             # Where some fit, what does not is an engine that generates.
@@ -260,15 +261,15 @@ def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[Unfi
 
 def nothing_fits(assessment: Assessment) -> str | None:
     """What the training needs where no strategy fits on any size asked about; None where some do."""
-    survey = assessment.survey
-    if survey is None or any(
-        each.best is not None for each in survey.sizes if assessment.sizes.holds(each.num_accelerators)
+    searches = assessment.searches
+    if searches is None or any(
+        each.best is not None for each in searches.sizes if assessment.sizes.holds(each.num_accelerators)
     ):
         return None
-    return remedy(survey.problem, assessment.sizes.most)
+    return remedy(searches.problem, assessment.sizes.most)
 
 
-def is_batch_of_nobody(inputs: Inputs) -> bool:
+def is_batch_beyond_published(inputs: Inputs) -> bool:
     """Whether a batch is stated that lies more than a doubling outside of those of all published results.
 
     What they took carries no information about it: how fast such a batch trains is left to the model.
@@ -284,7 +285,7 @@ def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> Pub
     is_another = bool(query.fixed) and inputs.unrestricted is None
     if scores is None or not inputs.training.budget.is_to_target or is_another:
         return None
-    if is_batch_of_nobody(inputs):
+    if is_batch_beyond_published(inputs):
         return None
     wanted = sorted(_with_results(inputs, system.accelerator, sizes.tried))
     question = replace(_curve_question(inputs, system.accelerator, wanted), law=query.law, round=query.round)
@@ -294,9 +295,9 @@ def _published(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> Pub
 
 def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...], NearChip | None]:
     """The estimates of every estimator, the surest kind first; the chip they were carried from."""
-    survey, run_fit, near = known.survey, known.run_fit, None
+    searches, run_fit, near = known.searches, known.run_fit, None
     measured = _measured(inputs, known)
-    modelled = None if survey is None else model_estimates(_with_open_batches(survey))
+    modelled = None if searches is None else model_estimates(_with_open_batches(searches))
     submitted: Estimates | None = None
     if known.published is not None:
         submitted, modelled, near = _submitted(inputs, known, known.published, modelled)
@@ -315,11 +316,11 @@ def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...]
             submitted = at_users_level(submitted, measured, ran, grade="carried")
         if modelled is not None and run_fit is None:
             modelled = at_users_level(modelled, measured, ran, grade="measured")
-    if modelled is not None and survey is not None and run_fit is not None:
+    if modelled is not None and searches is not None and run_fit is not None:
         if isinstance(run_fit, UserFit):
-            modelled = fitted_estimates(modelled, survey, run_fit)
+            modelled = fitted_estimates(modelled, searches, run_fit)
         else:
-            modelled = levelled_estimates(modelled, survey, run_fit)
+            modelled = levelled_estimates(modelled, searches, run_fit)
     return tuple(each for each in (measured, submitted, modelled) if each is not None), near
 
 
@@ -332,19 +333,19 @@ def _submitted(
     """
     found, near, system = published_estimates(published), None, known.system
     restricted = _restricted_by(inputs, system)
-    survey = _also_known(inputs, known, system.accelerator)
-    usual = None if survey is None else _free_survey(inputs, system, survey)
+    searches = _also_known(inputs, known, system.accelerator)
+    usual = None if searches is None else _free_searches(inputs, system, searches)
     free = None if usual is None else model_estimates(_with_open_batches(usual))
-    if found is not None and survey is not None:
+    if found is not None and searches is not None:
         is_stated = inputs.training.global_batch_samples is not None
         beyond = 0.0 if is_stated else largest_known(published) or max(published.at_size, default=0)
-        found = _where_trainable(found, survey, beyond=beyond)
-    if survey is None or modelled is None or usual is None or free is None:
+        found = _where_trainable(found, searches, beyond=beyond)
+    if searches is None or modelled is None or usual is None or free is None:
         # Whether a fixed strategy runs, let alone how fast, is not known.
         if found is not None and restricted == _DESCRIBED:
             return of_other_nodes(found), modelled, None
         return None if restricted else found, modelled, None
-    own = model_estimates(_with_open_batches(survey)) if restricted else free
+    own = model_estimates(_with_open_batches(searches)) if restricted else free
     assert own is not None  # it has the sizes of `modelled`
     by_law: set[int] = set()
     if found is not None:
@@ -355,7 +356,7 @@ def _submitted(
     levels = {} if found is None else published_levels(found, free, known_sizes(published))
     if found is not None and restricted:
         # With the batch of the best result where there is one: those who are restricted may keep it.
-        alone, others = model_estimates(survey), model_estimates(usual)
+        alone, others = model_estimates(searches), model_estimates(usual)
         assert alone is not None  # as `own`, `free`
         assert others is not None
         found = as_restricted(found, restricted=alone, free=others, by=restricted)
@@ -369,36 +370,38 @@ def _submitted(
     return found, modelled, near
 
 
-def _also_known(inputs: Inputs, known: Assessment, accelerator: str) -> Survey | None:
-    """A survey of the sizes tried and of those with results of an accelerator that times are carried from."""
-    if known.survey is None:
+def _also_known(inputs: Inputs, known: Assessment, accelerator: str) -> StrategySearches | None:
+    """Searches at the sizes tried and those with results of an accelerator that times are carried from."""
+    if known.searches is None:
         return None
-    return SURVEYS.surveyed(known.survey.problem, _with_results(inputs, accelerator, known.sizes.tried))
+    return SEARCH_CACHE.searches(
+        known.searches.problem, _with_results(inputs, accelerator, known.sizes.tried)
+    )
 
 
-def _free_survey(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Survey:
-    """A survey, without what is restricted."""
-    return _unrestricted(inputs, system, survey) if _restricted_by(inputs, system) else survey
+def _free_searches(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:
+    """The same searches without what is restricted."""
+    return _unrestricted(inputs, system, searches) if _restricted_by(inputs, system) else searches
 
 
-def _free_estimates(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Estimates | None:
-    """The model's estimates of a survey's sizes without what is restricted, at batches that it chooses."""
-    return model_estimates(_with_open_batches(_free_survey(inputs, system, survey)))
+def _free_estimates(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> Estimates | None:
+    """The model's estimates at searched sizes without what is restricted, at batches that it chooses."""
+    return model_estimates(_with_open_batches(_free_searches(inputs, system, searches)))
 
 
-def _with_open_batches(survey: Survey) -> Survey:
-    """A survey in which sizes with published results are free in their batch, as all others are.
+def _with_open_batches(searches: StrategySearches) -> StrategySearches:
+    """Searches in which sizes with published results are free in their batch, as all others are.
 
     Of the ratio of the times of two sizes nothing is then left but what the sizes do: a submitter's batch may
     be far from what the model would choose.
     """
-    stated = {each.num_accelerators for each in survey.sizes} & {*survey.problem.published_batches}
+    stated = {each.num_accelerators for each in searches.sizes} & {*searches.problem.published_batches}
     if not stated:
-        return survey
-    opened = SURVEYS.surveyed(replace(survey.problem, published_batches={}), stated)
-    kept = (each for each in survey.sizes if each.num_accelerators not in stated)
+        return searches
+    opened = SEARCH_CACHE.searches(replace(searches.problem, published_batches={}), stated)
+    kept = (each for each in searches.sizes if each.num_accelerators not in stated)
     return replace(
-        survey, sizes=tuple(sorted((*kept, *opened.sizes), key=lambda each: each.num_accelerators))
+        searches, sizes=tuple(sorted((*kept, *opened.sizes), key=lambda each: each.num_accelerators))
     )
 
 
@@ -487,12 +490,12 @@ def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:
 
     Whatever else is asked about, a time is then carried from the same size.
     """
-    return {min(known, key=lambda each: abs(math.log2(each / size))) for size in tried if known}
+    return {nearest_size(known, size) for size in tried if known}
 
 
-def _unrestricted(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Survey:
-    """The sizes of a survey, searched with its model without what is restricted."""
-    start, cluster = survey.problem, _unrestricted_cluster(inputs, system)
+def _unrestricted(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:
+    """The same sizes, searched with the same model without what is restricted."""
+    start, cluster = searches.problem, _unrestricted_cluster(inputs, system)
     model = start.model
     if _states_software(inputs.query) and not start.has_own_steps:
         model = start_model(replace(inputs, query=replace(inputs.query, software=None)), system)
@@ -501,16 +504,16 @@ def _unrestricted(inputs: Inputs, system: RequestedSystem, survey: Survey) -> Su
         has_own_steps=start.has_own_steps,
         published_batches=start.published_batches,
     )
-    return SURVEYS.surveyed(found, [each.num_accelerators for each in survey.sizes])
+    return SEARCH_CACHE.searches(found, [each.num_accelerators for each in searches.sizes])
 
 
-def _where_trainable(estimates: Estimates, survey: Survey, *, beyond: float) -> Estimates | None:
+def _where_trainable(estimates: Estimates, searches: StrategySearches, *, beyond: float) -> Estimates | None:
     """The estimates without sizes beyond one, the largest with results, on which no strategy runs and fits.
 
     None where there is none. A curve of published times goes on to sizes among which nobody can share out
     a batch.
     """
-    trained = {each.num_accelerators for each in survey.sizes if each.best is not None}
+    trained = {each.num_accelerators for each in searches.sizes if each.best is not None}
     kept = {size: each for size, each in estimates.by_size.items() if size in trained or size <= beyond}
     return replace(estimates, by_size=kept) if kept else None
 
@@ -550,16 +553,16 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     if not runs or nodes is None:
         return None
     budget, workload = inputs.training.budget, inputs.training.workload
-    survey, run_fit = known.survey, known.run_fit
-    links = None if survey is None else survey.problem.model.links
+    searches, run_fit = known.searches, known.run_fit
+    links = None if searches is None else searches.problem.model.links
     nodes = nodes if links is None else links.on(nodes)
     advised: dict[str, Recast] = {}
-    if survey is not None:
-        as_they_ran = whole_trainings(runs, survey.problem)
-        for run_id, log_sd in other_batches(runs, survey).items():
+    if searches is not None:
+        as_they_ran = whole_trainings(runs, searches.problem)
+        for run_id, log_sd in other_batches(runs, searches).items():
             kept = as_they_ran.get(run_id, Recast(factor=1.0, log_sd=0.0, keeps_strategy=True))
             as_they_ran[run_id] = replace(kept, log_sd=math.hypot(kept.log_sd, log_sd))
-        advised = as_they_ran | ({} if run_fit is None else recasts(run_fit.steps, survey))
+        advised = as_they_ran | ({} if run_fit is None else recasts(run_fit.steps, searches))
     if not isinstance(run_fit, UserFit):
         return measured_estimates(
             runs, budget, known.sizes.tried, cluster=nodes, workload=workload, recasts=advised
@@ -579,8 +582,8 @@ def _transferred(inputs: Inputs, known: Assessment) -> tuple[Estimates | None, N
     best, slug = results_of(inputs.scores).best, inputs.training.workload.slug
     usual = usual_sizes(known.system)
     for near in nearest_chips(best, slug, known.cluster.accelerator, usual, inputs.catalogue):
-        survey = _also_known(inputs, known, near.chip.slug)
-        free = None if survey is None else _free_estimates(inputs, known.system, survey)
+        searches = _also_known(inputs, known, near.chip.slug)
+        free = None if searches is None else _free_estimates(inputs, known.system, searches)
         found = None if free is None else _from_chip(inputs, near, free)
         if found is not None:
             return found, near
@@ -601,7 +604,7 @@ def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates
         )
         there_s = {
             each.num_accelerators: each.best.work_s.value
-            for each in SURVEYS.surveyed(there, sizes).sizes
+            for each in SEARCH_CACHE.searches(there, sizes).sizes
             if each.best is not None
         }
     except (EvidenceError, SpecError):
@@ -621,12 +624,12 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     Others had no such restriction: it moves their times as it moves the system's own.
     """
     assert known.cluster is not None
-    near, survey, kinds = known.transferred, known.survey, {each.estimator for each in known.estimates}
+    near, searches, kinds = known.transferred, known.searches, {each.estimator for each in known.estimates}
     if inputs.scores is None or "published" not in kinds or "measured" in kinds or inputs.query.round:
         return {}
     slug, own = inputs.training.workload.slug, known.cluster.accelerator
-    survey = survey if "model" in kinds else None
-    free = None if survey is None else _free_estimates(inputs, known.system, survey)
+    searches = searches if "model" in kinds else None
+    free = None if searches is None else _free_estimates(inputs, known.system, searches)
     modelled_s = _seconds(free)
     others = []
     for name in accelerators_of(inputs.scores.of(slug)):
@@ -651,7 +654,7 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     bounds = order_bounds(known.cluster, others, has_results=near is None, modelled_s=modelled_s)
     if not _restricted_by(inputs, known.system):
         return bounds
-    ratios = {} if survey is None else _restricted_ratios(inputs, known.system, survey)
+    ratios = {} if searches is None else _restricted_ratios(inputs, known.system, searches)
     return {
         size: tuple(replace(each, time_s=ratios[size] * each.time_s) for each in of_size)
         for size, of_size in bounds.items()
@@ -659,9 +662,11 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     }
 
 
-def _restricted_ratios(inputs: Inputs, system: RequestedSystem, survey: Survey) -> dict[int, float]:
+def _restricted_ratios(
+    inputs: Inputs, system: RequestedSystem, searches: StrategySearches
+) -> dict[int, float]:
     """By size, how many times as long the model says that a system takes for what restricts it."""
-    alone, free = map(model_estimates, (survey, _free_survey(inputs, system, survey)))
+    alone, free = map(model_estimates, (searches, _free_searches(inputs, system, searches)))
     return {} if alone is None or free is None else time_ratios(restricted=alone, free=free)
 
 

@@ -14,7 +14,8 @@ from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import LARGE_SYSTEM, is_assumed_host, with_number
 from equipoise.decide.select import choose, rule_of, timed_figures
-from equipoise.decide.strategies.surveys import SizesBeyond, least_fitting, sizes_beyond
+from equipoise.decide.strategies.remedies import least_fitting
+from equipoise.decide.strategies.size_searches import SizesBeyond, sizes_beyond
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.mlperf import Scores
 
@@ -126,10 +127,10 @@ def _tried_beyond(found: Collected, beyond: _Beyond, scores: Scores | None) -> C
     query, inputs = found.inputs.query, found.inputs
     if beyond:
         names = {one.system.name for one in found.systems}
-        also = replace(
-            inputs.also, beyond=tuple((name, tuple(sorted(beyond[name]))) for name in sorted(beyond))
+        extra = replace(
+            inputs.extra, beyond=tuple((name, tuple(sorted(beyond[name]))) for name in sorted(beyond))
         )
-        every = collect_candidates(query, inputs.catalogue, scores, runs=inputs.user.runs, also=also)
+        every = collect_candidates(query, inputs.catalogue, scores, runs=inputs.user.runs, extra=extra)
         found = replace(every, systems=tuple(one for one in every.systems if one.system.name in names))
     if not any(is_assumed_host(one.system, query) for one in found.systems):
         return found
@@ -158,11 +159,11 @@ def _first_to_fit(one: SystemCandidates) -> frozenset[int]:
 
     Empty where fewer have a time, and where nothing says that a few more are enough.
     """
-    survey, sizes = one.assessment.survey, one.assessment.sizes
+    searches, sizes = one.assessment.searches, one.assessment.sizes
     is_open = sizes.fewest <= sizes.most and one.candidates
-    if survey is None or not is_open or any(each.time_s is not None for each in one.allowed):
+    if searches is None or not is_open or any(each.time_s is not None for each in one.allowed):
         return frozenset()
-    size = least_fitting(survey.problem, sizes.most)
+    size = least_fitting(searches.problem, sizes.most)
     return frozenset() if size is None else frozenset({size})
 
 
@@ -191,9 +192,9 @@ def _finer(one: SystemCandidates, least: Candidate, fitting: _Beyond) -> frozens
 
 def _grid(one: SystemCandidates) -> SizesBeyond:
     """What is tried beyond the limit of a system that the catalogue has."""
-    nodes, survey = one.assessment.cluster, one.assessment.survey
+    nodes, searches = one.assessment.cluster, one.assessment.searches
     assert nodes is not None
-    return sizes_beyond(nodes, {} if survey is None else survey.problem.choices)
+    return sizes_beyond(nodes, {} if searches is None else searches.problem.choices)
 
 
 def _breaks_more_than_size(each: Candidate | None) -> bool:

@@ -22,7 +22,7 @@ from equipoise.decide.answer import (
 )
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
-from equipoise.decide.estimators.model import deciding
+from equipoise.decide.estimators.model import violated_bound
 from equipoise.decide.estimators.published import ended_at
 from equipoise.decide.evidence import (
     Estimate,
@@ -35,8 +35,8 @@ from equipoise.decide.evidence import (
 )
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE
 from equipoise.decide.strategies.strategy_search import Problem, TimedStrategy
-from equipoise.decide.strategies.surveys import SURVEYS
 from equipoise.economics import Bill, Rates, bill
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged
@@ -151,7 +151,7 @@ def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
     grades = [each.grade[size] for each in counted if weights[each.name] >= _LEAST_WEIGHT]
     grade = min(grades, key=_GRADES.index)
     bounds = assessment.bounds.get(size, ())
-    bound = None if grade in {"measured", "published"} else deciding(combined.time.value, bounds)
+    bound = None if grade in {"measured", "published"} else violated_bound(combined.time.value, bounds)
     work_s = combined.time
     timed, run = _best_strategy(assessment, size), _fastest_run(inputs, assessment, size)
     batch = inputs.training.global_batch_samples if run is None else run.global_batch_samples
@@ -356,9 +356,9 @@ def _limited(name: ConstraintName, limit: float, amount: Interval | None) -> Con
 
 
 def _best_strategy(assessment: Assessment, size: int) -> TimedStrategy | None:
-    if assessment.survey is None:
+    if assessment.searches is None:
         return None
-    return next((each.best for each in assessment.survey.sizes if each.num_accelerators == size), None)
+    return next((each.best for each in assessment.searches.sizes if each.num_accelerators == size), None)
 
 
 def _fastest_run(inputs: Inputs, assessment: Assessment, size: int) -> UserRun | None:
@@ -392,9 +392,9 @@ def _ran_in(assessment: Assessment, sized: _Sized) -> Precision | None:
 def _mfu(
     assessment: Assessment, timed: TimedStrategy | None, step_s: Interval | None, precision: Precision
 ) -> float | None:
-    if timed is None or step_s is None or assessment.survey is None:
+    if timed is None or step_s is None or assessment.searches is None:
         return None
-    return assessment.survey.problem.mfu(timed.strategy, step_s.value, precision)
+    return assessment.searches.problem.mfu(timed.strategy, step_s.value, precision)
 
 
 def _token_rate(inputs: Inputs, batch: int | None, step_s: Interval | None, size: int) -> float | None:
@@ -411,9 +411,9 @@ _DEVIATE_OF_LIKELY: Final = NormalDist().inv_cdf(LIKELY)
 
 
 def _memory(assessment: Assessment, timed: TimedStrategy | None) -> MemoryUse | None:
-    if timed is None or assessment.survey is None:
+    if timed is None or assessment.searches is None:
         return None
-    problem = assessment.survey.problem
+    problem = assessment.searches.problem
     chip = problem.cluster.accelerator
     needed = with_log_sd(timed.memory_bytes, _memory_log_sd(problem))
     held = None if chip.memory_bytes is None else float(chip.memory_bytes)
@@ -436,14 +436,14 @@ def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | N
     None where the candidate surely fits, its strategy is not the model's, or nothing surely fits. Its layout
     is kept so that little has to be changed, and little to be searched.
     """
-    survey, batch, held = assessment.survey, best.global_batch_samples, best.memory
-    if survey is None or batch is None or held is None:
+    searches, batch, held = assessment.searches, best.global_batch_samples, best.memory
+    if searches is None or batch is None or held is None:
         return None
     if best.model is None or best.strategy is None or best.user_run is not None:
         return None
     if held.available_bytes is None or held.fits_probability is None or held.fits_probability >= LIKELY:
         return None
-    known = survey.problem
+    known = searches.problem
     surely = _REPORTED_MEMORY * math.exp(-_DEVIATE_OF_LIKELY * _memory_log_sd(known))
     chip = replace(known.cluster.accelerator, memory_bytes=int(surely * held.available_bytes))
     within = replace(
@@ -452,7 +452,7 @@ def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | N
         training=replace(known.training, global_batch_samples=batch, batch_words=None),
         choices={**known.choices, **{axis: (getattr(best.strategy, axis),) for axis in AXES}},
     )
-    (found,) = SURVEYS.surveyed(within, (best.num_accelerators,)).sizes
+    (found,) = SEARCH_CACHE.searches(within, (best.num_accelerators,)).sizes
     memory = _memory(assessment, found.best)
     if found.best is None or memory is None:
         return None

@@ -14,7 +14,7 @@ from equipoise.decide.evidence import UserRun
 from equipoise.decide.question.query import FIELDS, TrainingQuery, without_choice
 from equipoise.decide.question.systems import RequestedSystem, requested_systems
 from equipoise.decide.question.training import training, unrestricted
-from equipoise.decide.strategies.surveys import NO_OTHERS, SURVEYS, AlsoTried
+from equipoise.decide.strategies.size_searches import NO_EXTRA_SIZES, SEARCH_CACHE, ExtraSizes
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import EvidenceError, SpecError, UsageError
@@ -48,7 +48,7 @@ def collect_candidates(
     scores: Scores | None,
     *,
     runs: UserRuns | None = None,
-    also: AlsoTried = NO_OTHERS,
+    extra: ExtraSizes = NO_EXTRA_SIZES,
     progress: Progress | None = None,
 ) -> Collected:
     """The candidates of every system of a question.
@@ -58,11 +58,11 @@ def collect_candidates(
     """
     if runs is None and not query.rests_on_files:
         systems = _systems(query, catalogue)
-        inputs, assessments = _assessed_alike(without_choice(query), catalogue, scores, also, progress)
+        inputs, assessments = _assessed_alike(without_choice(query), catalogue, scores, extra, progress)
         inputs = replace(inputs, query=query)
         assessments = tuple(replace(one, system=each) for one, each in zip(assessments, systems, strict=True))
     else:
-        inputs, assessments = _assessed(query, catalogue, scores, also, progress, runs=runs)
+        inputs, assessments = _assessed(query, catalogue, scores, extra, progress, runs=runs)
     found: list[SystemCandidates] = []
     refused: list[EvidenceError] = []
     for assessment in assessments:
@@ -101,21 +101,21 @@ def _assessed_alike(
     query: TrainingQuery,
     catalogue: Catalogue,
     scores: Scores | None,
-    also: AlsoTried,
+    extra: ExtraSizes,
     progress: Progress | None,
 ) -> tuple[Inputs, tuple[Assessment, ...]]:
     """As `_assessed`, kept for the next question that differs in its choice alone, as when a slider moves.
 
     query: `without_choice`, so that nothing in an assessment can depend on it.
     """
-    return _assessed(query, catalogue, scores, also, progress)
+    return _assessed(query, catalogue, scores, extra, progress)
 
 
 def _assessed(
     query: TrainingQuery,
     catalogue: Catalogue,
     scores: Scores | None,
-    also: AlsoTried,
+    extra: ExtraSizes,
     progress: Progress | None,
     *,
     runs: UserRuns | None = None,
@@ -137,7 +137,7 @@ def _assessed(
         catalogue=catalogue,
         scores=scores,
         user=user,
-        also=also,
+        extra=extra,
     )
     assessments = []
     for number, system in enumerate(systems):
@@ -149,12 +149,12 @@ def _assessed(
 
 def _runs_on_another_size(assessment: Assessment) -> bool:
     """Whether a strategy runs on the power of two below the number asked for, or the one above."""
-    if assessment.survey is None:
+    if assessment.searches is None:
         return False
     asked = assessment.sizes.most
     below = 1 << (asked.bit_length() - 1)
     sizes = tuple(size for size in (below, 2 * below) if size != asked)
-    return any(SURVEYS.fits(assessment.survey.problem, size) for size in sizes)
+    return any(SEARCH_CACHE.fits(assessment.searches.problem, size) for size in sizes)
 
 
 def is_unpriced(one: SystemCandidates) -> bool:

@@ -4,7 +4,7 @@ How wrong each was on held-out data, its weight, the combined interval.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration.profiles import architecture
-from equipoise.decide.evidence import LEAST_LOG_SD, Curves, DrawnCurves, Estimates
+from equipoise.decide.evidence import LEAST_LOG_SD, Curves, DrawnCurves, Estimate, Estimates
 from equipoise.files import shipped_record
-from equipoise.intervals import DEVIATE, Interval, num_sd
+from equipoise.intervals import DEVIATE, Interval, num_sd, with_log_sd
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.workload import Workload
 
@@ -406,6 +406,14 @@ def straight_between(sizes: Sequence[int], drawn_s: FloatArray) -> StraightCurve
     return StraightCurves(log_sizes=np.log(sizes), log_times=np.log(drawn_s))
 
 
+def with_time(
+    start: Estimate, time_s: float, log_sd: float, *, name: str, why: str | None = None
+) -> Estimate:
+    """An estimate with another time, as wrong as log_sd says. why: as before unless given."""
+    changes = {"time_s": with_log_sd(time_s, log_sd), "log_sd": log_sd, "name": name}
+    return replace(start, **changes, why=start.why if why is None else why)
+
+
 def scaled_curves(curves: DrawnCurves, ratios: Mapping[int, float]) -> DrawnCurves:
     """Curves times ratios by size, which are straight between sizes in both logarithms, flat beyond them."""
     sizes = sorted(ratios)
@@ -420,6 +428,11 @@ _SCALED_HALF_WIDTH_LOG = 0.38
 # and 64 (medians, docs/experiments/0009); their 90 % interval was set on the first three doublings.
 _FULL_AFTER_DOUBLINGS = 3.0
 _LOG_SD_PER_DOUBLING = 0.06
+
+
+def nearest_size(sizes: Iterable[int], size: int) -> int:
+    """Of some sizes the one that is the fewest doublings away."""
+    return min(sizes, key=lambda each: abs(math.log2(each / size)))
 
 
 def distance_log_sd(num_doublings: float) -> float:

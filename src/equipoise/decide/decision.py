@@ -40,8 +40,8 @@ from equipoise.decide.select import (
     timed_figures,
     tornado_of,
 )
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SURVEYS, AlsoTried
 from equipoise.economics import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError
@@ -71,16 +71,16 @@ def answer(
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
 
-    def selected(also: AlsoTried) -> tuple[Collected, Selection]:
-        found = collect_candidates(query, known, scores, also=also, progress=progress)
+    def selected(extra: ExtraSizes) -> tuple[Collected, Selection]:
+        found = collect_candidates(query, known, scores, extra=extra, progress=progress)
         return found, select_from(found)
 
     with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
-        also = AlsoTried(between=query.objective != "balance")
-        found, selection = selected(also)
-        if not also.between and _is_limited(found, selection):
-            also = AlsoTried(between=True)
-            found, selection = selected(also)
+        extra = ExtraSizes(between=query.objective != "balance")
+        found, selection = selected(extra)
+        if not extra.between and _is_limited(found, selection):
+            extra = ExtraSizes(between=True)
+            found, selection = selected(extra)
         has_time = any(each.time_s is not None for each in found.candidates)
         if not has_time and not _needs_memory(selection.refusal):
             return _with_near_sizes(answer_of(found, selection), found, scores)
@@ -88,8 +88,10 @@ def answer(
             return answer_of(found, selection)
         farther = least_beyond_usual(found, scores, is_refused=selection.refusal is not None)
         if farther:
-            also = replace(also, up_to=tuple((name, each.num_accelerators) for name, each in farther.items()))
-            found, selection = selected(also)
+            extra = replace(
+                extra, up_to=tuple((name, each.num_accelerators) for name, each in farther.items())
+            )
+            found, selection = selected(extra)
         if selection.refusal is not None:
             found = with_sizes_beyond_limits(found, least_beyond_limits(found, scores), scores)
             selection = select_from(found)
@@ -133,7 +135,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
     own = next((one for one in found if best is not None and one.system.name == best.system), found[0])
     equilibria = () if best is None else selection.equilibria.get(best.group, ())
     bought, unbought = _bought(query, own, best)
-    survey = own.assessment.survey
+    searches = own.assessment.searches
     systems = {one.system.name: _system(inputs, one, selection, best) for one in found}
     offered = system_offers(candidates, best, rule, selection.balance)
     changes = () if best is None else flips(candidates, rule, selection.balance, best)
@@ -175,7 +177,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
                         for note in notes(inputs, one.assessment, best if one is own else None)
                     ),
                     *(() if inputs.user.runs is None else inputs.user.runs.notes),
-                    *stated_on_host(query, best, survey),
+                    *stated_on_host(query, best, searches),
                     *slow_results([one.assessment for one in found]),
                     *does_not_fit(found),
                     *electricity_unused(query, candidates),
@@ -186,7 +188,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
             )
         ),
         num_considered=sum(each.num_considered for each in systems.values()),
-        search_s=0.0 if survey is None else survey.search_s,
+        search_s=0.0 if searches is None else searches.search_s,
     )
 
 
@@ -199,10 +201,10 @@ def _time_per_step_time(known: Problem, best: Candidate | None) -> float:
 
 def _rollout_split(assessment: Assessment, best: Candidate) -> RolloutSplit | None:
     """How the recommended accelerators generate and train; None where nothing is generated."""
-    survey, batch = assessment.survey, best.global_batch_samples
-    if survey is None or batch is None or best.model is None:
+    searches, batch = assessment.searches, best.global_batch_samples
+    if searches is None or batch is None or best.model is None:
         return None
-    return survey.problem.rollout_split(best.num_accelerators, batch, best.model.step_s)
+    return searches.problem.rollout_split(best.num_accelerators, batch, best.model.step_s)
 
 
 def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
@@ -249,7 +251,7 @@ def _system(
     inputs: Inputs, one: SystemCandidates, selection: Selection, best: Candidate | None
 ) -> SystemAnswer:
     assessment = one.assessment
-    system, survey = assessment.system, assessment.survey
+    system, searches = assessment.system, assessment.searches
     considered, fitting = _num_considered(assessment)
     is_best = best is not None and best.system == system.name
     return SystemAnswer(
@@ -269,36 +271,36 @@ def _system(
         rejected=tuple(rejections(assessment)),
         unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),
-        calibration=None if survey is None else survey.problem.model.calibration,
-        software=None if survey is None or (ran := survey.problem.software) is None else ran.name,
+        calibration=None if searches is None else searches.problem.model.calibration,
+        software=None if searches is None or (ran := searches.problem.software) is None else ran.name,
         time_per_step_time=None
-        if survey is None
-        else _time_per_step_time(survey.problem, best if is_best else None),
+        if searches is None
+        else _time_per_step_time(searches.problem, best if is_best else None),
         transferred_from=None if assessment.transferred is None else assessment.transferred.chip.title,
         run_fit=None if assessment.run_fit is None else assessment.run_fit.sentence,
         num_considered=considered,
         num_fitting=fitting,
-        search_s=0.0 if survey is None else survey.search_s,
+        search_s=0.0 if searches is None else searches.search_s,
         notes=assessment.notes,
     )
 
 
 def _best_strategies(inputs: Inputs, one: SystemCandidates, best: Candidate) -> tuple[Candidate, ...]:
     """The recommended strategy, the best of other layouts of that size, and plain data parallelism."""
-    survey = one.assessment.survey
-    if survey is None or best.strategy is None:
+    searches = one.assessment.searches
+    if searches is None or best.strategy is None:
         return ()
-    rivals = SURVEYS.compared(survey, best.strategy, num_found=max(inputs.query.num_strategies, 1))
+    rivals = SEARCH_CACHE.compared(searches, best.strategy, num_found=max(inputs.query.num_strategies, 1))
     rates = rates_of(inputs.query, one.system, best.terms)
     found = (with_strategy(inputs, one.assessment, best, each, rates) for each in rivals)
     return tuple(sorted(found, key=lambda each: each.work_s.value))
 
 
 def _num_considered(assessment: Assessment) -> tuple[int, int]:
-    if assessment.survey is None:
+    if assessment.searches is None:
         return 0, 0
-    searches = [each.found for each in assessment.survey.at(assessment.sizes.tried)]
-    return sum(each.num_legal for each in searches), sum(each.num_fitting for each in searches)
+    found = [each.found for each in assessment.searches.at(assessment.sizes.tried)]
+    return sum(each.num_legal for each in found), sum(each.num_fitting for each in found)
 
 
 def _renting(inputs: Inputs, assessment: Assessment, best: Candidate) -> Sequence[Renting]:

@@ -39,8 +39,9 @@ from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.decide.select import rule_of, time_values, timed_figures
+from equipoise.decide.strategies.remedies import remedy
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, SizeRange
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SURVEYS, AlsoTried, SizeRange, remedy
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, FitError, UsageError
@@ -211,7 +212,7 @@ def _of_answer(
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
     collected = collect_candidates(
-        replace(query, sizes=None), catalogue, scores, runs=runs, also=AlsoTried(sizes=sizes)
+        replace(query, sizes=None), catalogue, scores, runs=runs, extra=ExtraSizes(sizes=sizes)
     )
     found, assessment = answer_of(collected, select_from(collected)), collected.systems[0].assessment
     published = assessment.published
@@ -266,10 +267,10 @@ def _unknown(
     query: TrainingQuery, wanted: frozenset[int], shown: Sequence[Candidate], assessment: Assessment
 ) -> tuple[str, ...]:
     """Why sizes that were asked for have no time, a sentence each."""
-    survey = assessment.survey
+    searches = assessment.searches
     found = []
     for size in sorted(wanted - {each.num_accelerators for each in shown}):
-        why = None if survey is None else _why_nothing_runs(query, survey.problem, size)
+        why = None if searches is None else _why_nothing_runs(query, searches.problem, size)
         words = why or "no evidence applies to that size"
         found.append(f"No time can be estimated on {size:,} x {assessment.system.title}: {words}")
     return tuple(found)
@@ -278,7 +279,7 @@ def _unknown(
 def _why_nothing_runs(query: TrainingQuery, known: Problem, size: int) -> str | None:
     """Why no strategy runs on so many: memory, else what makes all illegal; None where some do."""
     needs = remedy(known, size)
-    found = SURVEYS.surveyed(known, (size,)).sizes[0].found
+    found = SEARCH_CACHE.searches(known, (size,)).sizes[0].found
     if needs is not None or found.num_legal:
         return None if needs is None else f"it {needs}"
     return f"no strategy is legal: {'; '.join(about_fixed([*found.faults], query))}"

@@ -116,7 +116,7 @@ class Figures(NamedTuple):
 
     def in_accelerator_hours(self) -> "Figures":
         """The figures with accelerator-hours in the place of money."""
-        return self._replace(usd=_hours(self), charges=None)
+        return self._replace(usd=_accelerator_hours(self), charges=None)
 
 
 def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, SizeCurve]) -> Selection:
@@ -182,22 +182,22 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     contradicts the choice, a candidate that another beats in time and money without rule.start_s is not
     taken.
     """
-    within = [each for each in figures if is_able(each, rule)]
+    within = [each for each in figures if is_feasible(each, rule)]
     is_priced = any(each.usd is not None for each in within)
     if rule.objective == "cost" and not is_priced:
         within = [each.in_accelerator_hours() for each in within]
     shown = {each.id: each for each in within}
-    able = [each.with_start(rule.start_s) for each in within]
-    if not able:
+    feasible = [each.with_start(rule.start_s) for each in within]
+    if not feasible:
         return None
     if rule.objective != "balance":
-        able.sort(key=lambda each: order(each, rule, is_priced=is_priced))
-        rivals = able if rule.objective in {"cost", "value_of_time"} else []
+        feasible.sort(key=lambda each: order(each, rule, is_priced=is_priced))
+        rivals = feasible if rule.objective in {"cost", "value_of_time"} else []
         unbeaten_as_shown = (
-            each for each in able if not any(_beats(shown[other.id], shown[each.id]) for other in rivals)
+            each for each in feasible if not any(_beats(shown[other.id], shown[each.id]) for other in rivals)
         )
-        return next(unbeaten_as_shown, able[0]).id
-    sizes = up_to_balance(able, balance)
+        return next(unbeaten_as_shown, feasible[0]).id
+    sizes = up_to_balance(feasible, balance)
     pool = [each for members in sizes.values() for each in members]
     offers = [members[-1] for members in sizes.values()]
     offers.sort(key=lambda each: order(each, rule, is_priced=is_priced))
@@ -220,13 +220,13 @@ def _beats(other: Figures, one: Figures) -> bool:
     return _is_better([(other.time_s, one.time_s), (other.usd, one.usd)])
 
 
-def is_able(each: Figures, rule: Rule) -> bool:
+def is_feasible(each: Figures, rule: Rule) -> bool:
     """Whether figures keep every constraint of a rule; what has no price keeps no budget."""
     in_budget = math.isinf(rule.spend_usd) or (each.usd is not None and each.usd <= rule.spend_usd)
     return each.is_within_size and rule.queue_s + each.time_s <= rule.deadline_s and in_budget
 
 
-def worth(each: Figures, objective: Objective, value_of_time_usd_per_hour: float) -> float:
+def objective_value(each: Figures, objective: Objective, value_of_time_usd_per_hour: float) -> float:
     """What an objective counts of figures: less is better; infinite where what it counts is not known.
 
     With `balance` money times time, by which systems at their sizes of balance are compared. Of the sizes of
@@ -251,17 +251,19 @@ def order(each: Figures, rule: Rule, *, is_priced: bool) -> tuple[float, float, 
     is_priced: whether any price is known, with which sizes of balance are compared; else by time.
     """
     objective: Objective = "time" if rule.objective == "balance" and not is_priced else rule.objective
-    counted = worth(each, objective, rule.value_of_time_usd_per_hour)
-    return (counted, each.time_s, *_paid(each), each.num_accelerators, each.id)
+    counted = objective_value(each, objective, rule.value_of_time_usd_per_hour)
+    return (counted, each.time_s, *_money_and_energy(each), each.num_accelerators, each.id)
 
 
-def up_to_balance(able: Sequence[Figures], balance: Mapping[Group, int | None]) -> dict[Group, list[Figures]]:
+def up_to_balance(
+    feasible: Sequence[Figures], balance: Mapping[Group, int | None]
+) -> dict[Group, list[Figures]]:
     """The sizes of each system up to the one that it offers under the objective `balance`, ascending.
 
     The largest up to the size of balance, else the smallest, or one beyond that is faster for the same money.
     """
     grouped: dict[Group, list[Figures]] = defaultdict(list)
-    for each in sorted(able, key=lambda each: each.num_accelerators):
+    for each in sorted(feasible, key=lambda each: each.num_accelerators):
         grouped[each.group].append(each)
     found = {}
     for group, members in grouped.items():
@@ -280,10 +282,10 @@ def _with_as_cheap(members: Sequence[Figures], num_taken: int) -> list[Figures]:
     """The first sizes of a system, and further ones up to the last that is faster than all before it and
     costs as much: those that a limit leaves beyond the balance, or between usual sizes.
     """
-    most_paid = _AS_CHEAP * _paid(members[num_taken - 1])[0]
+    most_paid = _AS_CHEAP * _money_and_energy(members[num_taken - 1])[0]
     fastest_s = members[num_taken - 1].time_s
     for number, each in enumerate(members[num_taken:], num_taken + 1):
-        if each.time_s < fastest_s and _paid(each)[0] <= most_paid:
+        if each.time_s < fastest_s and _money_and_energy(each)[0] <= most_paid:
             fastest_s, num_taken = each.time_s, number
     return [*members[:num_taken]]
 
@@ -295,14 +297,18 @@ def frontier(figures: Sequence[Figures]) -> tuple[str, ...]:
     """
     offered = [each for each in figures if each.is_within_size]
     front = [each for each in offered if not any(_dominates(other, each) for other in offered)]
-    return tuple(each.id for each in sorted(front, key=lambda each: (each.time_s, *_paid(each), each.id)))
+    return tuple(
+        each.id for each in sorted(front, key=lambda each: (each.time_s, *_money_and_energy(each), each.id))
+    )
 
 
 def _dominates(other: Figures, one: Figures) -> bool:
     """Whether it is nowhere worse and somewhere better; by accelerator-hours where a price or power lacks."""
     amounts = [(other.time_s, one.time_s)]
     amounts += [
-        (ours, theirs) if ours is not None and theirs is not None else (_hours(other), _hours(one))
+        (ours, theirs)
+        if ours is not None and theirs is not None
+        else (_accelerator_hours(other), _accelerator_hours(one))
         for ours, theirs in ((other.usd, one.usd), (other.energy_j, one.energy_j))
     ]
     return _is_better(amounts)
@@ -313,12 +319,13 @@ def _is_better(amounts: Sequence[tuple[float, float]]) -> bool:
     return all(a <= b for a, b in amounts) and any(a < b for a, b in amounts)
 
 
-def _paid(each: Figures) -> tuple[float, float]:
-    hours = _hours(each)
+def _money_and_energy(each: Figures) -> tuple[float, float]:
+    """Its money and energy; accelerator-hours in place of what is not known."""
+    hours = _accelerator_hours(each)
     return (hours if each.usd is None else each.usd, hours if each.energy_j is None else each.energy_j)
 
 
-def _hours(each: Figures) -> float:
+def _accelerator_hours(each: Figures) -> float:
     return each.num_accelerators * each.time_s / HOUR_S
 
 
@@ -378,9 +385,9 @@ def time_values(figures: Sequence[Figures], rule: Rule) -> tuple[TimeValue, ...]
     rule.start_s, as they are chosen.
     Source: the lower envelope of the lines usd + value x hours.
     """
-    able = [each.with_start(rule.start_s) for each in figures if is_able(each, rule)]
+    feasible = [each.with_start(rule.start_s) for each in figures if is_feasible(each, rule)]
     lines = sorted(
-        ((each.usd, each.time_s / HOUR_S, each) for each in able if each.usd is not None),
+        ((each.usd, each.time_s / HOUR_S, each) for each in feasible if each.usd is not None),
         key=lambda line: (line[0], line[1], line[2].num_accelerators, line[2].id),
     )
     if not lines:

@@ -61,13 +61,13 @@ class SearchJob(Struct, frozen=True, kw_only=True):
 
 
 class FoundStrategy(Struct, frozen=True, kw_only=True):
-    """A strategy and its value by each objective, in their order."""
+    """A strategy, and what the steps of the training take with it."""
 
     strategy: Strategy
-    worth: tuple[float, ...]
+    training_s: float
 
 
-class Searched(Struct, frozen=True, kw_only=True):
+class SearchResult(Struct, frozen=True, kw_only=True):
     """What a search found. num_legal, num_fitting: strategies of the space, and those that fit into memory.
 
     best: the best for each sizes of the axes, the best first. nearest_bytes: the least that any needs that
@@ -81,7 +81,7 @@ class Searched(Struct, frozen=True, kw_only=True):
     faults: Counter[str]
 
 
-def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tuple[Searched, ...]:
+def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tuple[SearchResult, ...]:
     """The strategies of each space with which the training takes least time.
 
     spaces: at least one; of the same choices and different sizes.
@@ -103,7 +103,7 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
         _settle(job, groups, candidates, num_best)
         best = [candidates.best(groups, space, num_best) for space in range(len(spaces))]
     return tuple(
-        Searched(
+        SearchResult(
             num_legal=counted.num_legal,
             num_fitting=counted.num_fitting,
             best=found,
@@ -199,7 +199,7 @@ class _Candidates(Struct, kw_only=True):
                 strategy=groups[self.group[each]].strategy(
                     self.layout[each], self.layer[each], self.state[each]
                 ),
-                worth=(float(self.value_s[each]),),
+                training_s=float(self.value_s[each]),
             )
             for each in leaders.tolist()
         )

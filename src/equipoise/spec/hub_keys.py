@@ -141,11 +141,6 @@ def _families() -> dict[str, Family]:
     return {kind: family for family in _tables().family.values() for kind in family.types}
 
 
-def model_types() -> tuple[str, ...]:
-    """Every `model_type` that is read, in alphabetical order."""
-    return tuple(sorted(kind for kind, family in _families().items() if family.lacks is None))
-
-
 class HubConfig(Struct, frozen=True, kw_only=True):
     """The keys of a file, or of the part of it that describes one model, and the family they are read by."""
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.question.query import query
 from equipoise.decide.question.training import training
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, on_host
 from equipoise.decide.strategies.strategy_search import problem
-from equipoise.decide.strategies.surveys import SURVEYS, on_host
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs import embedded
 from equipoise.spec.catalogue import shipped
@@ -141,7 +141,7 @@ def test_a_70b_of_four_bits_trains_on_two_cards_of_24_gb():
     # Answer.AI, "You can now train a 70b language model at home", 6 March 2024: two RTX 3090 or 4090.
     asked = trained("llama3_70b", train="qlora", examples="10k", sequence=512)
     nodes = shipped().cluster("rtx3090", num_accelerators=2)
-    known = SURVEYS.surveyed(
+    known = SEARCH_CACHE.searches(
         problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=3), (1, 2)
     )
     one, two = known.sizes
@@ -157,7 +157,7 @@ def test_two_pairs_of_cards_train_pairs_of_answers_faster_than_one():
     # slower than that is not taken.
     asked = trained("llama3_70b", train="qlora,dpo", examples="10k", sequence=4096)
     nodes = shipped().cluster("rtx4090", num_accelerators=4)
-    known = SURVEYS.surveyed(
+    known = SEARCH_CACHE.searches(
         problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1), (2, 4)
     )
     two, four = (each.best.work_s.value for each in known.sizes)
@@ -186,7 +186,7 @@ def test_what_saves_much_time_is_kept_on_the_host(asked, hosts, stays, moved):
     def best(**given):
         known = trained(**asked, **given)
         posed = problem(known, nodes, model_for(nodes.accelerator, known.workload), num_best=1)
-        return SURVEYS.surveyed(posed, (size,)).sizes[0].best
+        return SEARCH_CACHE.searches(posed, (size,)).sizes[0].best
 
     free, kept, asked_for = best(), best(fix=[stays]), best(fix=[moved])
     assert free.work_s.value == pytest.approx(asked_for.work_s.value)
@@ -213,7 +213,7 @@ def test_activations_go_to_the_host_as_the_software_can_move_them(software, trai
         known = trained("mistral_7b", train=train, examples="10k", **given)
         model = model_for(nodes.accelerator, known.workload, software=software)
         posed = problem(known, nodes, model, num_best=20, software=software)
-        return SURVEYS.surveyed(posed, (2,)).sizes[0].found.best
+        return SEARCH_CACHE.searches(posed, (2,)).sizes[0].found.best
 
     found = searched()
     assert {each.strategy.recompute for each in found if each.strategy.activation_offload} <= recomputed
@@ -259,7 +259,7 @@ def test_activations_go_to_hosts_that_hold_them():
             "llama3_70b", train="lora", examples="1k", sequence=tokens, fix=[*fixes, "zero_stage=3"]
         )
         start = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
-        fits[tokens] = SURVEYS.fits(start, 8)
+        fits[tokens] = SEARCH_CACHE.fits(start, 8)
     assert fits == {2**19: True, 2**20: False}
 
 
@@ -282,7 +282,7 @@ def test_longer_samples_fit_with_activations_on_the_host():
         fixed = ("implementation=compiled", *fixed)
         asked = trained("llama31_8b", train="qlora", examples="10k", sequence=tokens, fix=fixed)
         known = problem(asked, card, model_for(card.accelerator, asked.workload), num_best=1)
-        return SURVEYS.surveyed(known, (1,)).sizes[0]
+        return SEARCH_CACHE.searches(known, (1,)).sizes[0]
 
     assert found(8192, "activation_offload=false").best is not None
     assert found(24_576).best.strategy.activation_offload
@@ -317,7 +317,7 @@ def test_the_software_of_four_bits_holds_samples_as_long_as_it_was_measured_to(
             continue
         asked = trained(workload, train="qlora", examples="1k", sequence=tokens, fix=fixed)
         known = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
-        assert (SURVEYS.surveyed(known, (1,)).sizes[0].best is not None) == is_held
+        assert (SEARCH_CACHE.searches(known, (1,)).sizes[0].best is not None) == is_held
 
 
 @pytest.mark.parametrize("name", ["gb10-superchip-128gb", "mi300a-apu-128gb"])
@@ -326,12 +326,12 @@ def test_nothing_moves_to_a_host_that_shares_the_memory(name):
     nodes = shipped().cluster(name, num_accelerators=2)
     moved = trained("qwen25_72b", train="qlora", examples="5k", fix=["offload=none,optimizer"])
     start = problem(moved, nodes, model_for(nodes.accelerator, moved.workload), num_best=3)
-    searched = SURVEYS.surveyed(start, [1, 2]).sizes
+    searched = SEARCH_CACHE.searches(start, [1, 2]).sizes
     assert {each.best.strategy.offload for each in searched if each.best is not None} <= {"none"}
     stays = trained("qwen25_72b", train="qlora", examples="5k", fix=["offload=none"])
     plain = problem(stays, nodes, model_for(nodes.accelerator, stays.workload), num_best=3)
     assert [each.found.num_fitting for each in searched] == [
-        each.found.num_fitting for each in SURVEYS.surveyed(plain, [1, 2]).sizes
+        each.found.num_fitting for each in SEARCH_CACHE.searches(plain, [1, 2]).sizes
     ]
     only = trained("qwen25_72b", train="qlora", examples="5k", fix=["offload=optimizer"])
     with pytest.raises(SpecError, match="offload=optimizer"):
@@ -359,7 +359,7 @@ def test_a_micro_batch_of_preferences_holds_both_answers_of_a_pair():
     pairs = trained(**given)
     nodes = shipped().cluster("h100-sxm5-80gb", num_accelerators=8)
     start = problem(pairs, nodes, model_for(nodes.accelerator, pairs.workload), num_best=3)
-    searched = SURVEYS.surveyed(start, [3, 8]).sizes
+    searched = SEARCH_CACHE.searches(start, [3, 8]).sizes
     strategies = [each.best.strategy for each in searched if each.best is not None]
     assert len(strategies) == 2
     for each in strategies:
@@ -418,7 +418,7 @@ def test_models_of_state_spaces_alone_have_adapters_before_their_scans(kind, ada
     assert adapted_layers(adapters, asked.choices["lora_targets"][0]) == "all_linear"
     nodes = shipped().cluster("h100", num_accelerators=8)
     found = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
-    assert found.searched(8).best[0].strategy.trained == adapters
+    assert found.search_size(8).best[0].strategy.trained == adapters
     with pytest.raises(UsageError, match="all_linear"):
         training(query(given | {"fix": ["lora_targets=attention"]}), shipped(), None)
 
@@ -477,5 +477,5 @@ def test_a_card_with_more_of_everything_is_not_slower_for_want_of_memory():
         asked = trained("qwen25_7b", train="lora", examples="20k", sequence=2048)
         nodes = shipped().cluster(card, num_accelerators=1)
         known = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
-        times[card] = SURVEYS.surveyed(known, (1,)).sizes[0].best.work_s.value
+        times[card] = SEARCH_CACHE.searches(known, (1,)).sizes[0].best.work_s.value
     assert times["rx-7900-xtx"] <= times["rx-7900-xt"]

@@ -12,8 +12,8 @@ from equipoise.calibration.profiles import model_for
 from equipoise.decide.decision import answer
 from equipoise.decide.question.query import query
 from equipoise.decide.question.training import training
+from equipoise.decide.strategies.size_searches import StrategySearches
 from equipoise.decide.strategies.strategy_search import problem
-from equipoise.decide.strategies.surveys import Survey, surveyed
 from equipoise.errors import EvidenceError
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster
@@ -48,8 +48,8 @@ def searched_s(workload, chip, precision):
     about = training(asked, shipped(), None)
     nodes = shipped().cluster(chip)
     found = problem(about, nodes, model_for(nodes.accelerator, about.workload), num_best=1)
-    best = found.searched(asked.sizes.most).best
-    return best[0].worth[0] if best else None
+    best = found.search_size(asked.sizes.most).best
+    return best[0].training_s if best else None
 
 
 def facts(slug):
@@ -148,7 +148,7 @@ TRAININGS = {
 }
 
 
-def surveyed_s(stated, memory_bytes, intra_byte_per_s):
+def best_s(stated, memory_bytes, intra_byte_per_s):
     """Seconds of the best found by number of accelerators, on an H100 of another memory and other links."""
     about, usual = training(query(stated), shipped(), None), shipped().cluster("h100-sxm5-80gb")
     nodes = replace(
@@ -157,7 +157,7 @@ def surveyed_s(stated, memory_bytes, intra_byte_per_s):
         intra=replace(usual.intra, byte_per_s=intra_byte_per_s),
     )
     posed = problem(about, nodes, model_for(usual.accelerator, about.workload), num_best=1)
-    found = surveyed(Survey(problem=posed), (2, 4, 8, 16, 32)).sizes
+    found = StrategySearches(problem=posed).with_sizes((2, 4, 8, 16, 32)).sizes
     return [math.inf if each.best is None else each.best.work_s.value for each in found]
 
 
@@ -172,7 +172,7 @@ def surveyed_s(stated, memory_bytes, intra_byte_per_s):
     ids=["memory", "links of 24 GB", "links of 40 GB"],
 )
 def test_more_memory_and_faster_links_make_nothing_slower(stated, chips):
-    times = [surveyed_s(stated, *each) for each in chips]
+    times = [best_s(stated, *each) for each in chips]
     assert any(math.isfinite(each) for each in times[-1])
     for worse, better in itertools.pairwise(times):
         assert np.all(np.array(better) <= np.array(worse) * (1 + 1e-9))

@@ -13,8 +13,8 @@ from equipoise.calibration.profiles import prior_model
 from equipoise.decide.combine import pretraining_kind, record_of
 from equipoise.decide.question.query import query
 from equipoise.decide.question.training import training
+from equipoise.decide.strategies.remedies import remedy
 from equipoise.decide.strategies.strategy_search import plain_strategies, problem
-from equipoise.decide.strategies.surveys import remedy
 from equipoise.errors import SpecError
 from equipoise.runs import embedded
 from equipoise.spec.catalogue import catalogue
@@ -43,7 +43,7 @@ def posed(workload, chip="a100-sxm4-80gb", *, node=None, num_best=3, **stated):
 
 def best(size, found):
     """The strategies of one size, each in full, the fastest first."""
-    (searched,) = found.surveyed((size,))
+    (searched,) = found.search_sizes((size,))
     return found.timed([each.strategy for each in searched.best]).strategies
 
 
@@ -55,7 +55,7 @@ def test_what_is_found_fits_is_the_fastest_and_sums_up(asked):
     found = posed(asked["workload"], asked["chip"], global_batch=asked["global_batch"])
     strategies = best(asked["size"], found)
     if not strategies:
-        (searched,) = found.surveyed((asked["size"],))
+        (searched,) = found.search_sizes((asked["size"],))
         assert searched.faults or searched.nearest_bytes
         return
     for each in strategies:
@@ -136,7 +136,7 @@ def test_adapters_need_far_less_memory():
 
 @pytest.mark.parametrize("fix", [["tp=3"], ["dp=8", "tp=8"], ["microbatch=7"], ["interleave=99"]])
 def test_where_nothing_is_legal_there_is_a_reason(fix):
-    (searched,) = posed("gpt2_xl", global_batch=512, fix=fix).surveyed((8,))
+    (searched,) = posed("gpt2_xl", global_batch=512, fix=fix).search_sizes((8,))
     assert not searched.best
     assert searched.faults
 

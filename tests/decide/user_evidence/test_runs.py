@@ -8,7 +8,7 @@ from asking import ask
 
 from equipoise.bench.summary import run_row, write
 from equipoise.decide.evidence import CHECK, NOT_USED
-from equipoise.decide.strategies.surveys import SURVEYS
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE
 from equipoise.decide.user_evidence.folders import user_runs
 from equipoise.errors import DataError
 from equipoise.runs.ingest import import_runs
@@ -353,9 +353,9 @@ def test_a_question_asked_before_without_runs_changes_no_answer_with_them(tmp_pa
     rows = ["1,1,,bf16,64,180", "4,1,ddp,bf16,256,690", "8,1,ddp,bf16,512,1350"]
     (tmp_path / "mine.csv").write_text(HEADER + "".join(f"gpt2,a100-sxm4-80gb,{row}\n" for row in rows))
     about = {"workload": "gpt2", "tokens": 1e10, "accelerator": ["a100-sxm4-80gb"], "scores": False}
-    SURVEYS.clear()
+    SEARCH_CACHE.clear()
     alone = ask(**about, runs=tmp_path)
-    SURVEYS.clear()
+    SEARCH_CACHE.clear()
     ask(**about)
     after = ask(**about, runs=tmp_path)
     assert [each.work_s for each in after.candidates] == [each.work_s for each in alone.candidates]

@@ -28,7 +28,7 @@ from equipoise.decide.evidence import Estimate
 from equipoise.decide.prediction import predict
 from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.strategies.surveys import AlsoTried
+from equipoise.decide.strategies.size_searches import ExtraSizes
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.intervals import LEVEL, Interval, exact, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements
@@ -109,7 +109,7 @@ def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
     wanted = _within_pool(job.sizes, pool)
     query = question_of(job, pool)
     try:
-        found = collect_candidates(query, catalogue, scores, also=AlsoTried(sizes=wanted)).systems[0]
+        found = collect_candidates(query, catalogue, scores, extra=ExtraSizes(sizes=wanted)).systems[0]
     except UsageError as err:
         if query.is_to_target:
             raise UsageError(

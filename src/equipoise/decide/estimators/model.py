@@ -14,13 +14,20 @@ from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
 from equipoise.calibration.profiles import profiles, runs_on
-from equipoise.decide.combine import combined_record, model_kind, scaled_curves, straight_between
+from equipoise.decide.combine import (
+    combined_record,
+    model_kind,
+    nearest_size,
+    scaled_curves,
+    straight_between,
+    with_time,
+)
 from equipoise.decide.evidence import BoundKind, DrawnCurves, Estimate, Estimates, OrderBound
+from equipoise.decide.strategies.size_searches import SearchedSize, StrategySearches
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SizeSearch, Survey
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
-from equipoise.intervals import log_sd, with_log_sd
+from equipoise.intervals import log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.scaling.laws import Domain, FloatArray
@@ -169,11 +176,11 @@ def carried_over(
     for size in shared:
         start = published.by_size[size]
         spread = max(record.log_sd, start.log_sd)
-        found[size] = replace(
+        found[size] = with_time(
             start,
+            ratios[size] * start.time_s.value,
+            spread,
             name=f"carried from results of {near.chip.title} by the model",
-            time_s=with_log_sd(ratios[size] * start.time_s.value, spread),
-            log_sd=spread,
             why=f"{ratios[size]:.2f} times the time of {near.chip.title}, by the model; "
             f"{format_count(record.num_held_out)} {record.of}, were off by {error} (median)",
         )
@@ -255,7 +262,7 @@ def _closest(bounds: Sequence[OrderBound]) -> Iterator[OrderBound]:
         yield max(lower, key=lambda each: each.time_s)
 
 
-def deciding(time_s: float, bounds: Sequence[OrderBound]) -> OrderBound | None:
+def violated_bound(time_s: float, bounds: Sequence[OrderBound]) -> OrderBound | None:
     """The bound that a time breaks; None where it keeps them.
 
     Where both cannot be kept, the time of the lesser chip decides: it was reached.
@@ -278,16 +285,16 @@ def _carried_curves(published: Estimates, ratios: Mapping[int, float]) -> DrawnC
     return replace(scaled_curves(known, ratios), domain=Domain(smallest=low, largest=high))
 
 
-def model_estimates(survey: Survey) -> Estimates | None:
+def model_estimates(searches: StrategySearches) -> Estimates | None:
     """Modelled times of the best strategy of each size; None where nothing fits.
 
     Where only published results state how long a training is, its times are of a unit of samples: good for
     ratios alone.
     """
-    fitting = [each for each in survey.sizes if each.best is not None]
+    fitting = [each for each in searches.sizes if each.best is not None]
     if not fitting:
         return None
-    problem = survey.problem
+    problem = searches.problem
     model, record = problem.model, problem.record
     error = format_percent(round(record.median, 2))
     why = f"{record.num_trainings} plans of published trainings: off by {error} (median)"
@@ -308,7 +315,7 @@ def model_estimates(survey: Survey) -> Estimates | None:
             estimator="model",
             name=f"the performance model (calibration {model.calibration})",
             time_s=each.best.work_s,
-            log_sd=_log_sd(survey, each),
+            log_sd=_log_sd(searches, each),
             why=why,
         )
     return Estimates(
@@ -387,32 +394,28 @@ def at_published_level(model: Estimates, published: Estimates, levels: Mapping[i
         return model
     found = {}
     for size, each in model.by_size.items():
-        nearest = min(levels, key=lambda known: abs(math.log2(known / size)))
+        nearest = nearest_size(levels, size)
         is_own = size in levels and size in published.by_size
         time_s = published.by_size[size].time_s.value if is_own else levels[nearest] * each.time_s.value
         spread = combined_record().at(max(size / nearest, nearest / size)).modelled_log_sd
-        found[size] = replace(
-            each,
-            name=f"{each.name}, at the level of the results at {format_count(nearest)}",
-            time_s=with_log_sd(time_s, spread),
-            log_sd=spread,
-        )
+        name = f"{each.name}, at the level of the results at {format_count(nearest)}"
+        found[size] = with_time(each, time_s, spread, name=name)
     return replace(model, by_size=found)
 
 
-def _log_sd(survey: Survey, found: SizeSearch) -> float:
+def _log_sd(searches: StrategySearches, found: SearchedSize) -> float:
     """How wrong the model was: of published trainings, whose samples it does not know, else as it states."""
     assert found.best is not None
     stated = log_sd(found.best.work_s)
-    if survey.problem.training.budget.batches is None:
+    if searches.problem.training.budget.batches is None:
         return stated
-    return max(stated, combined_record().modelled_log_sd[model_kind(survey.problem.training.workload)])
+    return max(stated, combined_record().modelled_log_sd[model_kind(searches.problem.training.workload)])
 
 
-def _ever_faster(searches: list[SizeSearch]) -> list[SizeSearch]:
+def _ever_faster(searched: list[SearchedSize]) -> list[SearchedSize]:
     """The sizes, from the smallest, that are faster than all smaller ones: elsewhere the rest stands idle."""
-    found: list[SizeSearch] = []
-    for each in searches:
+    found: list[SearchedSize] = []
+    for each in searched:
         assert each.best is not None
         last = found[-1].best if found else None
         if last is None or each.best.work_s.value < last.work_s.value:
@@ -420,15 +423,15 @@ def _ever_faster(searches: list[SizeSearch]) -> list[SizeSearch]:
     return found
 
 
-def _curves(searches: list[SizeSearch]) -> DrawnCurves | None:
+def _curves(searched: list[SearchedSize]) -> DrawnCurves | None:
     """Curves over sizes up to half the largest tried, for they go on to twice their domain."""
-    smallest, largest = float(searches[0].num_accelerators), searches[-1].num_accelerators / 2.0
+    smallest, largest = float(searched[0].num_accelerators), searched[-1].num_accelerators / 2.0
     if largest < smallest:
         return None
-    faster = _ever_faster(searches)
+    faster = _ever_faster(searched)
     drawn_s = np.array([each.drawn_s for each in faster]).T
     return DrawnCurves(
         time_s=straight_between([each.num_accelerators for each in faster], drawn_s),
         domain=Domain(smallest=smallest, largest=largest),
-        by_size={each.num_accelerators: each.drawn_s for each in searches},
+        by_size={each.num_accelerators: each.drawn_s for each in searched},
     )

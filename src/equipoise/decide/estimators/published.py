@@ -17,8 +17,15 @@ from msgspec.structs import replace
 from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import published_curve, results_of
-from equipoise.decide.combine import combined_record, scaled_curves
-from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates, Grade, PublishedResult
+from equipoise.decide.combine import combined_record, nearest_size, scaled_curves, with_time
+from equipoise.decide.evidence import (
+    LEAST_LOG_SD,
+    DrawnCurves,
+    Estimate,
+    Estimates,
+    Grade,
+    PublishedResult,
+)
 from equipoise.errors import EvidenceError
 from equipoise.intervals import log_sd, with_log_sd
 from equipoise.scaling.laws import Domain
@@ -185,20 +192,20 @@ def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
     for size in sorted(set(model.by_size) - set(published.by_size)):
         if not shared:
             break
-        nearest = min(shared, key=lambda each: abs(math.log2(each / size)))
+        nearest = nearest_size(shared, size)
         doublings = abs(math.log2(nearest / size))
         start = published.by_size[nearest]
         ratio = model.by_size[size].time_s.value / model.by_size[nearest].time_s.value
         spread = math.hypot(start.log_sd, combined_record().carried(doublings))
-        found[size] = replace(
+        carried = with_time(
             start,
+            ratio * start.time_s.value,
+            spread,
             name=f"carried from published results at {format_count(nearest)} by the model",
-            time_s=with_log_sd(ratio * start.time_s.value, spread),
-            log_sd=spread,
             why=f"times carried this far by the model were off by {format_percent(round(spread, 2))} "
             "(standard deviation)",
-            sources=(),
         )
+        found[size] = replace(carried, sources=())
         grade[size] = "carried"
     return replace(published, by_size={size: found[size] for size in sorted(found)}, grade=grade)
 
@@ -226,14 +233,14 @@ def as_restricted(
         if ratio == 1.0:
             continue
         spread = math.hypot(start.log_sd, _STRATEGY_RATIO_LOG_SD)
-        found[size] = replace(
+        slower = with_time(
             start,
+            ratio * start.time_s.value,
+            spread,
             name=f"{start.name}, with the {by}",
-            time_s=with_log_sd(ratio * start.time_s.value, spread),
-            strategy_log_sd=_STRATEGY_RATIO_LOG_SD,
             why=f"{start.why}; by the model it takes {ratio:.2f} times as long with the {by} as without",
-            sources=(),
         )
+        found[size] = replace(slower, log_sd=start.log_sd, strategy_log_sd=_STRATEGY_RATIO_LOG_SD, sources=())
         grade[size] = "carried"
     curves = published.curves
     moved = {size: ratios[size] for size in shared}
@@ -274,11 +281,11 @@ def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates
     found = {}
     for size, each in published.by_size.items():
         wide = math.hypot(each.log_sd, spread.log_sd)
-        found[size] = replace(
+        found[size] = with_time(
             each,
+            spread.factor * each.time_s.value,
+            wide,
             name=f"{each.name}, for a new submitter",
-            time_s=with_log_sd(spread.factor * each.time_s.value, wide),
-            log_sd=wide,
             why=f"{each.why}; others take {spread.factor:.2f} times as long as the best of a size, and "
             f"differ by {format_percent(round(spread.log_sd, 2))} (standard deviation, {spread.num_results} "
             "results)",
@@ -314,11 +321,11 @@ def at_users_level(
     found = {}
     for size, each in estimates.by_size.items():
         spread = math.hypot(each.log_sd, scatter, slope * float(np.abs(places - math.log2(size)).min()))
-        found[size] = replace(
+        found[size] = with_time(
             each,
+            factor * each.time_s.value,
+            spread,
             name=f"{each.name}, at the level of your runs",
-            time_s=with_log_sd(factor * each.time_s.value, spread),
-            log_sd=spread,
             why=f"{each.why}; your runs take {factor:.2f} times as long",
         )
     return replace(

@@ -15,7 +15,7 @@ from equipoise.decide.answer import (
     SystemOffer,
     price_that_wins,
 )
-from equipoise.decide.assess import Assessment, Inputs, is_batch_of_nobody, nothing_fits
+from equipoise.decide.assess import Assessment, Inputs, is_batch_beyond_published, nothing_fits
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.collect import is_unpriced
 from equipoise.decide.combine import distance_log_sd
@@ -29,14 +29,14 @@ from equipoise.decide.select import (
     choose,
     excess_of,
     figures_of,
-    is_able,
+    is_feasible,
+    objective_value,
     relaxations,
     time_values,
     timed_figures,
-    worth,
 )
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, StrategySearches, beyond_hosts, on_host
 from equipoise.decide.strategies.strategy_search import Problem
-from equipoise.decide.strategies.surveys import SURVEYS, Survey, beyond_hosts, on_host
 from equipoise.intervals import DEVIATE, LEVEL, Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
@@ -138,7 +138,9 @@ def alternatives(
     others = [each for each in offered if each.group != best.group]
     chosen = dict.fromkeys(each.candidate for each in others if each.is_feasible)
     same = [each for each in figures.values() if each.group == best.group]
-    smaller = [each for each in same if each.num_accelerators < best.num_accelerators and is_able(each, rule)]
+    smaller = [
+        each for each in same if each.num_accelerators < best.num_accelerators and is_feasible(each, rule)
+    ]
     larger = [each for each in same if each.num_accelerators > best.num_accelerators]
     if smaller:
         chosen[max(smaller, key=lambda each: each.num_accelerators).id] = None
@@ -146,12 +148,12 @@ def alternatives(
         chosen[min(larger, key=lambda each: each.num_accelerators).id] = None
     by_id = {each.id: each for each in candidates}
     ordered = sorted(chosen, key=lambda name: _distance(figures[name], best, rule))
-    able = [figures_of(best), *(each for each in figures.values() if is_able(each, rule))]
+    feasible = [figures_of(best), *(each for each in figures.values() if is_feasible(each, rule))]
     next_best = next((name for name in ordered if by_id[name].system != best.system), None)
     without = (
         {} if next_best is None else {next_best: Alternative(candidate=by_id[next_best], case="without")}
     )
-    found = (_alternative(best, by_id[name], rule, able, flips) or without.get(name) for name in ordered)
+    found = (_alternative(best, by_id[name], rule, feasible, flips) or without.get(name) for name in ordered)
     return tuple(islice((each for each in found if each is not None), NUM_ALTERNATIVES))
 
 
@@ -160,8 +162,8 @@ def _distance(each: Figures, best: Candidate, rule: Rule) -> float:
     objective = rule.objective
     if objective == "balance" and (each.usd is None or best.usd is None):
         objective = "time"
-    ours = worth(_compared(best, rule), objective, rule.value_of_time_usd_per_hour)
-    theirs = worth(each.with_start(rule.start_s), objective, rule.value_of_time_usd_per_hour)
+    ours = objective_value(_compared(best, rule), objective, rule.value_of_time_usd_per_hour)
+    theirs = objective_value(each.with_start(rule.start_s), objective, rule.value_of_time_usd_per_hour)
     return theirs / ours if math.isfinite(theirs) and ours > 0.0 else math.inf
 
 
@@ -170,19 +172,19 @@ _APART: Final = 1.01
 
 
 def _alternative(
-    best: Candidate, other: Candidate, rule: Rule, able: Sequence[Figures], flips: Sequence[Flip]
+    best: Candidate, other: Candidate, rule: Rule, feasible: Sequence[Figures], flips: Sequence[Flip]
 ) -> Alternative | None:
-    """When another candidate would be the best one; None where never. able: all that keep the limits."""
+    """When another candidate would be the best one; None where never. feasible: all that keep the limits."""
     saved_h = (best.known_time_s.value - other.known_time_s.value) / HOUR_S
     ours, theirs = figures_of(best), figures_of(other)
     is_priced = ours.usd is not None and theirs.usd is not None
     if not is_priced:
-        ours, theirs, *able = (each.in_accelerator_hours() for each in (ours, theirs, *able))
+        ours, theirs, *feasible = (each.in_accelerator_hours() for each in (ours, theirs, *feasible))
     more = (theirs.with_start(rule.start_s).usd or 0.0) - (ours.with_start(rule.start_s).usd or 0.0)
     if saved_h > 0.0 >= more:
         return Alternative(candidate=other, case="faster", is_priced=is_priced)
     is_worse = saved_h <= 0.0 <= more
-    low, high = (None if is_worse else _hour_values(theirs, able, rule)) or (None, None)
+    low, high = (None if is_worse else _hour_values(theirs, feasible, rule)) or (None, None)
     if (low, high) != (None, None) and not (low and high and high <= _APART * low):
         return Alternative(candidate=other, case="hour", low=low, high=high, is_priced=is_priced)
     price = price_that_wins(other.id, flips)
@@ -190,14 +192,14 @@ def _alternative(
 
 
 def _hour_values(
-    other: Figures, able: Sequence[Figures], rule: Rule
+    other: Figures, feasible: Sequence[Figures], rule: Rule
 ) -> tuple[float | None, float | None] | None:
     """From and to which value of an hour a candidate costs least of all, time included; None where at none.
 
     Its own limits are left out. An end is None where there is no end.
     """
     unlimited = replace(rule, deadline_s=math.inf, spend_usd=math.inf)
-    found = time_values([*able, other._replace(is_within_size=True)], unlimited)
+    found = time_values([*feasible, other._replace(is_within_size=True)], unlimited)
     place = next((place for place, each in enumerate(found) if each.candidate == other.id), None)
     if place is None:
         return None
@@ -275,15 +277,15 @@ def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
 def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[str]:
     """What the figures do not show: where the answer guesses, extrapolates or has little room."""
     yield from assessment.notes
-    if assessment.survey is not None and assessment.survey.problem.model.links is not None:
-        yield from assessment.survey.problem.model.links.notes
+    if assessment.searches is not None and assessment.searches.problem.model.links is not None:
+        yield from assessment.searches.problem.model.links.notes
     yield from dict.fromkeys(note for each in assessment.traces for note in each.trace.notes)
     batch, budget = inputs.query.global_batch_samples, inputs.training.budget
     if budget.batches and batch and not budget.batches[0] <= batch <= budget.batches[1]:
         yield (
             f"A global batch of {batch:,} lies outside those of published results, {budget.batches[0]:,} to "
             f"{budget.batches[1]:,}: its samples are an extrapolation"
-            f"{', and no published time is used' if is_batch_of_nobody(inputs) else ''}."
+            f"{', and no published time is used' if is_batch_beyond_published(inputs) else ''}."
         )
     if best is None:
         return
@@ -293,7 +295,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
     yield from _ordered(inputs, best)
     yield from _poor_results(assessment, best)
     for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
-        uneven = uneven_batch(inputs, assessment.survey, size)
+        uneven = uneven_batch(inputs, assessment.searches, size)
         if uneven is not None:
             yield f"{uneven} (--global-batch)."
     yield from _mixed(inputs, assessment, best)
@@ -374,7 +376,7 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[str]:
     without = [each.system.title for each in compared if each.estimates and not _results_s(each)]
     for each in compared:
         results_s = _results_s(each)
-        searched = () if each.survey is None else each.survey.at(results_s)
+        searched = () if each.searches is None else each.searches.at(results_s)
         pairs = [
             (results_s[one.num_accelerators], one.best.work_s.value)
             for one in searched
@@ -403,7 +405,7 @@ _REPLICATES: Final = DEVIATE * math.sqrt(2.0) * LEAST_LOG_SD
 
 def _is_plain(assessment: Assessment, size: int) -> bool:
     """Whether a model and what its steps keep fit on each of so many accelerators, as far as is known."""
-    searched = () if assessment.survey is None else assessment.survey.at((size,))
+    searched = () if assessment.searches is None else assessment.searches.at((size,))
     return any(
         each.best is not None
         and each.best.strategy.tp * each.best.strategy.pp * each.best.strategy.cp == 1
@@ -417,7 +419,7 @@ def _is_plain(assessment: Assessment, size: int) -> bool:
 _MOST_LEFT_OUT: Final = 2
 
 
-def uneven_batch(inputs: Inputs, survey: Survey | None, size: int) -> str | None:
+def uneven_batch(inputs: Inputs, searches: StrategySearches | None, size: int) -> str | None:
     """Which batches so many accelerators would share out evenly; None where they do the stated one.
 
     Of more accelerators than samples some may share a sample: only those that hardly divide it are named.
@@ -429,7 +431,7 @@ def uneven_batch(inputs: Inputs, survey: Survey | None, size: int) -> str | None
     lower = batch // size * size
     if not lower and math.gcd(batch, size) > batch // _MOST_LEFT_OUT:
         return None
-    if survey is not None and not _takes_samples_alone(survey.problem, lower or size, size):
+    if searches is not None and not _takes_samples_alone(searches.problem, lower or size, size):
         return None
     near = f"batches of {lower:,} or {lower + size:,}" if lower else f"a batch of {size:,}"
     return (
@@ -441,17 +443,17 @@ def uneven_batch(inputs: Inputs, survey: Survey | None, size: int) -> str | None
 def _takes_samples_alone(known: Problem, batch: int, size: int) -> bool:
     """Whether every one of so many accelerators has samples of its own in the fastest strategy of a batch."""
     asked = replace(known, training=replace(known.training, global_batch_samples=batch), published_batches={})
-    best = SURVEYS.surveyed(asked, (size,)).sizes[0].best
+    best = SEARCH_CACHE.searches(asked, (size,)).sizes[0].best
     return best is not None and best.strategy.dp == size
 
 
 def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
     """Of unequal accelerators: what sharing out by speed would gain."""
-    if best.strategy is None or assessment.survey is None or assessment.cluster is None:
+    if best.strategy is None or assessment.searches is None or assessment.cluster is None:
         return
     if len(kinds(assessment.cluster.accelerator)) == 1:
         return
-    gain = _speed_shares_gain(assessment.survey.problem, best.strategy, inputs.catalogue)
+    gain = _speed_shares_gain(assessment.searches.problem, best.strategy, inputs.catalogue)
     yield (
         "Equal shares go at the pace of the slower accelerator; samples shared out by speed would make a "
         f"step at most {format_percent(round(gain, 3))} shorter."
@@ -512,13 +514,15 @@ def does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
     ]
 
 
-def stated_on_host(query: TrainingQuery, best: Candidate | None, survey: Survey | None) -> Iterator[str]:
+def stated_on_host(
+    query: TrainingQuery, best: Candidate | None, searches: StrategySearches | None
+) -> Iterator[str]:
     """How much lies on the host of what the question moves there, and that hosts have less where they do."""
-    if best is None or best.strategy is None or survey is None:
+    if best is None or best.strategy is None or searches is None:
         return
-    too_much = beyond_hosts(survey.problem, best.strategy)
+    too_much = beyond_hosts(searches.problem, best.strategy)
     if too_much is not None:
         yield f"{CHECK}{too_much}."
-    for option, words in on_host(survey.problem, best.strategy).items():
+    for option, words in on_host(searches.problem, best.strategy).items():
         if option in query.fixed_names:
             yield f"{words[:1].upper()}{words[1:]}."

@@ -21,8 +21,8 @@ from equipoise.decide.ledger import LEDGER, running
 from equipoise.decide.question.query import SOUGHT, TrainingQuery
 from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
+from equipoise.decide.strategies.size_searches import StrategySearches, on_host
 from equipoise.decide.strategies.strategy_search import STAYS, Problem
-from equipoise.decide.strategies.surveys import Survey, on_host
 from equipoise.decide.user_evidence import TraceCheck
 from equipoise.economics import Rates
 from equipoise.errors import SpecError
@@ -102,7 +102,7 @@ def closest_reason(inputs: Inputs, assessment: Assessment) -> tuple[Reason, ...]
     """What is published that is closest, where nothing is published of the workload itself."""
     about = inputs.training.workload
     is_published = assessment.published is not None or inputs.training.budget.batches is not None
-    like = None if assessment.survey is None or is_published else closest_workload(about)
+    like = None if assessment.searches is None or is_published else closest_workload(about)
     if like is None or like.workload.slug == about.slug:  # only its training budget is another
         return ()
     return (
@@ -213,9 +213,9 @@ def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     for each in assessment.traces:
         files = tuple(EvidenceSource(kind="measured", ref=name) for name in each.trace.files)
         yield Reason(words=trace_words(each), sources=files, formula="step = compute + exposed + idle")
-    survey = assessment.survey
-    links = None if survey is None else survey.problem.model.links
-    if survey is None or links is None or assessment.cluster is None:
+    searches = assessment.searches
+    links = None if searches is None else searches.problem.model.links
+    if searches is None or links is None or assessment.cluster is None:
         return
     from equipoise.calibration.user_links import link_words  # noqa: PLC0415 - only where collectives are given
 
@@ -223,7 +223,7 @@ def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     words = [*link_words(links, assessment.cluster)]
     if best.strategy is not None and links.figures:
         now, before = (
-            format_percent(round(_links_log_sd(survey.problem, best.strategy, draws), 4))
+            format_percent(round(_links_log_sd(searches.problem, best.strategy, draws), 4))
             for draws in (links.draws, links.usual_draws)
         )
         words.append(
@@ -277,10 +277,10 @@ def _run_fit(assessment: Assessment) -> Iterator[Reason]:
 
 def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     """Why this strategy: what the search found."""
-    survey = assessment.survey
-    if survey is None or best.model is None or best.memory is None:
+    searches = assessment.searches
+    if searches is None or best.model is None or best.memory is None:
         return
-    fitting = sum(each.found.num_fitting for each in survey.at((best.num_accelerators,)))
+    fitting = sum(each.found.num_fitting for each in searches.at((best.num_accelerators,)))
     memory = format_si(best.memory.needed_bytes, "B")
     held = best.memory.available_bytes
     of = "" if held is None else f" of {format_si(held, 'B')}"
@@ -288,7 +288,7 @@ def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     spent = ", ".join(
         f"{name} {format_percent(round(spent_s / best.model.step_s, 2))}" for name, spent_s in causes
     )
-    model = survey.problem.model
+    model = searches.problem.model
     yield Reason(
         words=(
             f"The strategy is the fastest of the {format_count(fitting)} on "
@@ -363,8 +363,8 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
             "transfer", f"Published results of {assessment.transferred.chip.title} carried over", errors
         )
     yield from _published(assessment, best)
-    if assessment.survey is not None:
-        plans, model = assessment.survey.problem.record, assessment.survey.problem.model
+    if assessment.searches is not None:
+        plans, model = assessment.searches.problem.record, assessment.searches.problem.model
         errors = HeldOutErrors(
             of=f"published trainings of {len(plans.workloads)} workloads, to which nothing but the samples "
             "was fitted",
@@ -466,8 +466,8 @@ def chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | Non
     )
     chosen += _other_batch_words(inputs, assessment, best)
     if best.strategy is not None:
-        chosen += _strategy_words(best.strategy, inputs.query, assessment.survey)
-    uneven = uneven_batch(inputs, assessment.survey, best.num_accelerators)
+        chosen += _strategy_words(best.strategy, inputs.query, assessment.searches)
+    uneven = uneven_batch(inputs, assessment.searches, best.num_accelerators)
     if uneven is not None:
         chosen.append(f"{uneven[:1].lower()}{uneven[1:]}")  # a note of other sizes begins with it
     # Other terms than the usual ones stand beside the name of what is recommended.
@@ -503,21 +503,23 @@ def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) 
 _NOTICED_RATIO: Final = 0.98
 
 
-def _strategy_words(chosen: Strategy, query: TrainingQuery, survey: Survey | None) -> Iterator[str]:
+def _strategy_words(
+    chosen: Strategy, query: TrainingQuery, searches: StrategySearches | None
+) -> Iterator[str]:
     """What of a strategy was chosen though the question does not ask for it: what computes, and where."""
     stated = query.fixed_names
     if "precision" not in stated:
         yield f"precision {chosen.precision} (--precision for others)"
-    elif survey is not None and (ratio := usual_precision_ratio(survey.problem, chosen)) < _NOTICED_RATIO:
+    elif searches is not None and (ratio := usual_precision_ratio(searches.problem, chosen)) < _NOTICED_RATIO:
         yield f"{chosen.precision} as stated, though bf16 takes {ratio:.2f}x the time by the model"
     if "implementation" not in stated:
         yield f"{chosen.implementation} code (--fix implementation=eager,compiled)"
-    if query.software is None and survey is not None:
-        yield from _software_words(survey.problem, chosen)
+    if query.software is None and searches is not None:
+        yield from _software_words(searches.problem, chosen)
         if "schedule" not in stated:
-            yield from _schedule_words(survey.problem, chosen)
-    if survey is not None:
-        for option, words in on_host(survey.problem, chosen).items():
+            yield from _schedule_words(searches.problem, chosen)
+    if searches is not None:
+        for option, words in on_host(searches.problem, chosen).items():
             if option not in stated:
                 yield f"{words} (--fix {option}={value_text(STAYS[option])})"
 

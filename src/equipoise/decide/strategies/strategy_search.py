@@ -39,7 +39,7 @@ from equipoise.perfmodel.load import Load, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.search import Searched, SearchJob, fastest, fits, least_s
+from equipoise.perfmodel.search import SearchJob, SearchResult, fastest, fits, least_s
 from equipoise.perfmodel.space import USUAL, Space
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
@@ -208,13 +208,13 @@ class Problem(Struct, frozen=True, kw_only=True):
             batch //= 2
         return batch if usual < batch <= most else usual
 
-    def searched(self, num_accelerators: int) -> Searched:
+    def search_size(self, num_accelerators: int) -> SearchResult:
         """The strategies that train fastest on so many accelerators; money and energy go with the time."""
-        return self.surveyed((num_accelerators,))[0]
+        return self.search_sizes((num_accelerators,))[0]
 
-    def surveyed(self, sizes: Sequence[int]) -> tuple[Searched, ...]:
+    def search_sizes(self, sizes: Sequence[int]) -> tuple[SearchResult, ...]:
         """The strategies that train fastest, by number of accelerators: all sizes at once."""
-        found: dict[int, Searched] = {}
+        found: dict[int, SearchResult] = {}
         for job, spaces in self._jobs(sizes):
             searched = fastest(job, [*spaces.values()], num_best=self.num_best)
             found |= dict(zip(spaces, searched, strict=True))
@@ -333,7 +333,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         units = num_accelerators // unit
         wanted = range(unit, units * unit, unit * max(1, units // _MOST_SPLITS))
         pools: list[tuple[float, int, float, float]] = []
-        for num_training, found in zip(wanted, self.surveyed(wanted), strict=True):
+        for num_training, found in zip(wanted, self.search_sizes(wanted), strict=True):
             left = num_accelerators - num_training
             made = self.generation(left, num_completions, memory_share=OWN_MEMORY)
             if made is None or not found.best:

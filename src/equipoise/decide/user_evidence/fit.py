@@ -16,11 +16,12 @@ from equipoise.calibration.profiles import (
     USER_CALIBRATION,
     CalibratedModel,
 )
+from equipoise.decide.combine import nearest_size, with_time
 from equipoise.decide.evidence import CHECK, Estimates, clear_slope
+from equipoise.decide.strategies.size_searches import StrategySearches
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD
-from equipoise.decide.strategies.surveys import Survey
 from equipoise.decide.user_evidence.runs import UserSteps
-from equipoise.intervals import DEVIATE, LEVEL, log_sd, with_log_sd
+from equipoise.intervals import DEVIATE, LEVEL, log_sd
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
@@ -342,18 +343,18 @@ def _record_log_sd(record: HeldOutErrors | None) -> float:
     return math.log1p(record.p90_abs_error) / DEVIATE
 
 
-def levelled_estimates(estimates: Estimates, survey: Survey, level: UserLevel) -> Estimates:
+def levelled_estimates(estimates: Estimates, searches: StrategySearches, level: UserLevel) -> Estimates:
     """The model's estimates at the user's own level, in place of the default.
 
     Their width is that of the level, of a step by the calibration, of the work, and of the distance in
     doublings from the sizes measured; not that of plans of other people's trainings.
     """
-    of_work, sizes = _log_sds_of_work(survey), _sizes(level.steps)
+    of_work, sizes = _log_sds_of_work(searches), _sizes(level.steps)
     spreads = {}
     for size, each in estimates.by_size.items():
         doublings = _num_doublings(size, sizes)
         far = math.hypot(_LOG_SD_A_DOUBLING, level.a_doubling if size > sizes[-1] else 0.0) * doublings
-        spread = math.hypot(level.log_sd, _record_log_sd(survey.problem.model.record), of_work[size], far)
+        spread = math.hypot(level.log_sd, _record_log_sd(searches.problem.model.record), of_work[size], far)
         # Never more certain about a distant size than the model without the runs.
         spreads[size] = min(spread, max(log_sd(each.time_s), level.log_sd))
     why = f"your steps take {level.factors} the modelled time; {level.why}"
@@ -367,16 +368,16 @@ def levelled_estimates(estimates: Estimates, survey: Survey, level: UserLevel) -
     )
 
 
-def fitted_estimates(estimates: Estimates, survey: Survey, fit: UserFit) -> Estimates:
-    """The estimates of a survey that was searched with the fitted model.
+def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: UserFit) -> Estimates:
+    """The estimates by searches that were made with the fitted model.
 
     Their width is what the parameters leave open at each size, what the fit got wrong about steps held out,
     the work, and the distance in doublings from the sizes measured.
     """
-    of_work = _log_sds_of_work(survey)
+    of_work = _log_sds_of_work(searches)
     sizes, half_width = _sizes(fit.steps), fit.model.log_half_width
     spreads = {}
-    for each in survey.sizes:
+    for each in searches.sizes:
         size = each.num_accelerators
         if size in estimates.by_size:
             open_ = float(np.std(np.log(each.drawn_s)))
@@ -401,11 +402,11 @@ def _changed(
         estimates,
         name=name,
         by_size={
-            size: replace(
+            size: with_time(
                 each,
+                math.exp(logs[size] if logs else 0.0) * each.time_s.value,
+                spreads[size],
                 name=name,
-                time_s=with_log_sd(math.exp(logs[size] if logs else 0.0) * each.time_s.value, spreads[size]),
-                log_sd=spreads[size],
                 why=why,
             )
             for size, each in estimates.by_size.items()
@@ -415,21 +416,21 @@ def _changed(
     )
 
 
-def _log_sds_of_work(survey: Survey) -> Mapping[int, float]:
+def _log_sds_of_work(searches: StrategySearches) -> Mapping[int, float]:
     """How unsure the work is, by size: the samples at its batch, and what a pretraining takes more than
     steps.
     """
-    training = survey.problem.training
+    training = searches.problem.training
     more = OWN_STEPS_LOG_SD if training.is_pretraining else 0.0
     return {
         each.num_accelerators: math.hypot(
             training.budget.log_sd(float(each.best.strategy.global_batch_samples)), more
         )
-        for each in survey.sizes
+        for each in searches.sizes
         if each.best is not None
     }
 
 
 def _num_doublings(size: int, sizes: tuple[int, ...]) -> float:
     """From the nearest size measured."""
-    return min(abs(math.log2(size / each)) for each in sizes)
+    return abs(math.log2(size / nearest_size(sizes, size)))

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.strategies.size_searches import StrategySearches
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD, Problem
-from equipoise.decide.strategies.surveys import Survey
 from equipoise.errors import InputError
 from equipoise.intervals import DEVIATE
 from equipoise.perfmodel import load as loads
@@ -149,15 +149,15 @@ def whole_trainings(runs: Sequence[UserRun], problem: Problem) -> dict[str, Reca
     return {each.run_ids[0]: as_it_ran for each in runs}
 
 
-def other_batches(runs: Sequence[UserRun], survey: Survey) -> dict[str, float]:
+def other_batches(runs: Sequence[UserRun], searches: StrategySearches) -> dict[str, float]:
     """By run id of set-ups at another batch than what is advised on as many: how unsure that leaves the time
     there, as the standard deviation of its logarithm.
 
     Of set-ups that count as they ran, so that nothing carries them to the batch: as much either way, in 90 of
     100, as the model says that it changes the training's time.
     """
-    problem = survey.problem
-    best = {each.num_accelerators: each.best.strategy for each in survey.sizes if each.best is not None}
+    problem = searches.problem
+    best = {each.num_accelerators: each.best.strategy for each in searches.sizes if each.best is not None}
     found = {}
     for run in runs:
         advised, batch = best.get(run.num_accelerators), run.global_batch_samples
@@ -177,13 +177,13 @@ def other_batches(runs: Sequence[UserRun], survey: Survey) -> dict[str, float]:
     return found
 
 
-def recasts(steps: UserSteps, survey: Survey) -> dict[str, Recast]:
-    """By run id, for the sizes that the survey has a strategy for.
+def recasts(steps: UserSteps, searches: StrategySearches) -> dict[str, Recast]:
+    """By run id, for the sizes at which searches found a strategy.
 
     Source: ratios of modelled times; what both share cancels, draw by draw.
     """
-    problem, model = survey.problem, survey.problem.model
-    best = {each.num_accelerators: each for each in survey.sizes if each.best is not None}
+    problem, model = searches.problem, searches.problem.model
+    best = {each.num_accelerators: each for each in searches.sizes if each.best is not None}
     batches = np.array([each.global_batch_samples for each in steps.strategies], dtype=float)
     num_steps = problem.num_steps(batches)
     here_s = steps.rows.step_s(model.parameters) * num_steps

@@ -9,7 +9,8 @@ from equipoise.calibration import EvidenceSource
 from equipoise.decide.answer import Candidate, TimeValue
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.solve_for import BudgetReach, Reaches, ReachLimit, Within
+from equipoise.decide.solve_for import Reaches
+from equipoise.decide.solve_for.budget_reach import BudgetReach, ReachLimit, Within
 from equipoise.intervals import LEVEL, Interval
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (

@@ -4,7 +4,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from threading import Lock
 from typing import Final, TypeVar
 
@@ -14,19 +14,18 @@ from msgspec.structs import replace
 
 from equipoise.calibration.profiles import USER_CALIBRATION
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
-from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
+from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, kinds, usual_most
 from equipoise.decide.strategies.strategy_search import STAYS, Problem, TimedStrategy, plain_strategies
 from equipoise.errors import UsageError
 from equipoise.perfmodel.compute import NF4_BYTES
 from equipoise.perfmodel.machine import HOST_MEMORY_RATIO
-from equipoise.perfmodel.search import Searched
-from equipoise.perfmodel.space import USUAL
+from equipoise.perfmodel.search import SearchResult
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import Strategy, Value, value_text
+from equipoise.spec.strategy import Strategy, Value
 from equipoise.units import format_si, format_si_apart
 
 _Kept = TypeVar("_Kept")
@@ -37,7 +36,7 @@ _SMALL: Final = 16  # up to so many accelerators every number is tried
 _BETWEEN: Final = (3, 5, 7, 9)
 
 
-class AlsoTried(Struct, frozen=True, kw_only=True):
+class ExtraSizes(Struct, frozen=True, kw_only=True):
     """Sizes that are tried besides the usual ones: some by number, and whether those between them.
 
     Those between are the same whatever the limit: a lower limit may end at a better one. up_to, beyond: by
@@ -51,7 +50,7 @@ class AlsoTried(Struct, frozen=True, kw_only=True):
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
-NO_OTHERS: Final = AlsoTried()
+NO_EXTRA_SIZES: Final = ExtraSizes()
 
 
 class SizeRange(Struct, frozen=True, kw_only=True):
@@ -108,18 +107,18 @@ def size_range(
     *,
     flop: float | None,
     known: Sequence[int],
-    also: AlsoTried = NO_OTHERS,
+    extra: ExtraSizes = NO_EXTRA_SIZES,
     fixed_ranks: int = 1,
 ) -> SizeRange:
     """The sizes of a system that are tried, and those that may be taken.
 
     flop: of the whole training, where its amount is stated. known: with published results, ascending. Sizes
     begin with one, whatever the most is (law 3), and end with what the question or the stock allows, else
-    what is usually asked about or was published. also: what is tried besides.
+    what is usually asked about or was published. extra: what is tried besides.
     fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
     """
-    found = _up_to_limits(query, system, flop=flop, known=known, also=also, fixed_ranks=fixed_ranks)
-    beyond = {each for each in dict(also.beyond).get(system.name, ()) if each > found.most}
+    found = _up_to_limits(query, system, flop=flop, known=known, extra=extra, fixed_ranks=fixed_ranks)
+    beyond = {each for each in dict(extra.beyond).get(system.name, ()) if each > found.most}
     return replace(found, tried=tuple(sorted({*found.tried, *beyond})), beyond=frozenset(beyond))
 
 
@@ -129,7 +128,7 @@ def _up_to_limits(
     *,
     flop: float | None,
     known: Sequence[int],
-    also: AlsoTried,
+    extra: ExtraSizes,
     fixed_ranks: int,
 ) -> SizeRange:
     """The sizes up to the limits, and those beyond that show what more would do."""
@@ -159,7 +158,7 @@ def _up_to_limits(
         listed = None if asked.is_range else frozenset(asked.listed)
         tried = set(asked.listed) if listed else _ladder(units, fewest, most)
         tried |= _beyond(units, most)
-        between = _between(units, fewest, most) - tried if also.between and not listed else set()
+        between = _between(units, fewest, most) - tried if extra.between and not listed else set()
         return SizeRange(
             tried=tuple(sorted(tried | between)),
             between=frozenset(between),
@@ -170,12 +169,12 @@ def _up_to_limits(
             listed=listed,
         )
     usual = units.at_least(usual_most(query, system, flop))
-    wanted = {*also.sizes, *(size for name, size in also.up_to if name == system.name)}
+    wanted = {*extra.sizes, *(size for name, size in extra.up_to if name == system.name)}
     most = min(limits) if limits else max((usual, *known, *wanted))
     # Without a limit the most is a usual size or one with results: whole nodes next below it add nothing.
     tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
     kept = {*sorted(tried | wanted)[-(MAX_SIZES - 1) :], *_beyond(units, most)}
-    between = _between(units, 1, most) - kept if also.between else set()
+    between = _between(units, 1, most) - kept if extra.between else set()
     return SizeRange(
         tried=tuple(sorted(kept | between)),
         between=frozenset(between),
@@ -313,48 +312,46 @@ def _around(size: int, unit: int) -> SizeRange:
     )
 
 
-# Beyond so many sizes a survey forgets those that the last question did not need.
+# Searches of more sizes than this are kept for the sizes of the last question alone.
 _MOST_SIZES: Final = 2 * MAX_SIZES
 
 
-class SizeSearch(Struct, frozen=True, kw_only=True):
+class SearchedSize(Struct, frozen=True, kw_only=True):
     """What a search at one size found. best: the best strategy in full; None where nothing fits.
 
     drawn_s: (n_draws,) equally likely times of the training by the best.
     """
 
     num_accelerators: int
-    found: Searched
+    found: SearchResult
     best: TimedStrategy | None
     drawn_s: FloatArray
 
 
-class Survey(Struct, frozen=True, kw_only=True):
+class StrategySearches(Struct, frozen=True, kw_only=True):
     """A problem, and what was found at each size, from the smallest. search_s: what finding it took."""
 
     problem: Problem
-    sizes: tuple[SizeSearch, ...] = ()
+    sizes: tuple[SearchedSize, ...] = ()
     search_s: float = 0.0
 
-    def at(self, sizes: Collection[int]) -> tuple[SizeSearch, ...]:
+    def at(self, sizes: Collection[int]) -> tuple[SearchedSize, ...]:
         """What was found at some sizes, from the smallest."""
         return tuple(each for each in self.sizes if each.num_accelerators in sizes)
 
-
-def surveyed(survey: Survey, sizes: Collection[int]) -> Survey:
-    """The survey with these sizes; only those not yet in it are searched, all at once."""
-    missing = sorted(set(sizes) - {each.num_accelerators for each in survey.sizes})
-    if not missing:
-        return survey
-    began = time.perf_counter()
-    searched = sorted(
-        (*survey.sizes, *_searched(survey.problem, missing)), key=lambda each: each.num_accelerators
-    )
-    spent_s = time.perf_counter() - began
-    return replace(survey, sizes=tuple(searched), search_s=survey.search_s + spent_s)
+    def with_sizes(self, sizes: Collection[int]) -> "StrategySearches":
+        """These searches with those of some sizes; only what is missing is searched, all at once."""
+        missing = sorted(set(sizes) - {each.num_accelerators for each in self.sizes})
+        if not missing:
+            return self
+        began = time.perf_counter()
+        found = (*self.sizes, *_search_with_fallbacks(self.problem, missing))
+        spent_s = time.perf_counter() - began
+        by_size = tuple(sorted(found, key=lambda each: each.num_accelerators))
+        return replace(self, sizes=by_size, search_s=self.search_s + spent_s)
 
 
-def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
+def _search_with_fallbacks(problem: Problem, sizes: Sequence[int]) -> list[SearchedSize]:
     """What a search finds at each size.
 
     QLoRA that fits on no layout of several cards keeps its sharded weights on the host (Answer.AI 2024, FSDP
@@ -377,29 +374,29 @@ def _searched(problem: Problem, sizes: Sequence[int]) -> list[SizeSearch]:
     return [next(again) if each.num_accelerators in moved else each for each in timed]
 
 
-def _with_states_open(problem: Problem, sizes: Sequence[int]) -> tuple[Searched, ...]:
+def _with_states_open(problem: Problem, sizes: Sequence[int]) -> tuple[SearchResult, ...]:
     """What a search finds at each size, with optimizer states on hosts that hold them where that is open."""
     opened = {size for size in sizes if _may_keep_states_away(problem, size)}
     choices = {**problem.choices, "offload": (STAYS["offload"], "optimizer")}
-    found: dict[int, Searched] = {}
+    found: dict[int, SearchResult] = {}
     for each, some in ((replace(problem, choices=choices), opened), (problem, {*sizes} - opened)):
-        found |= zip(sorted(some), each.surveyed(sorted(some)), strict=True)
+        found |= zip(sorted(some), each.search_sizes(sorted(some)), strict=True)
     return tuple(found[size] for size in sizes)
 
 
-def _timed(problem: Problem, sizes: Sequence[int], found: Sequence[Searched]) -> list[SizeSearch]:
+def _timed(problem: Problem, sizes: Sequence[int], found: Sequence[SearchResult]) -> list[SearchedSize]:
     """What was found at each size, the best in full."""
     timed = problem.timed([each.best[0].strategy for each in found if each.best])
     best = iter(zip(timed.strategies, timed.drawn_s.T, strict=True))
     nothing = (None, np.empty(0))
-    searches = []
+    searched = []
     for size, each in zip(sizes, found, strict=True):
         fastest, drawn_s = next(best) if each.best else nothing
-        searches.append(SizeSearch(num_accelerators=size, found=each, best=fastest, drawn_s=drawn_s))
-    return searches
+        searched.append(SearchedSize(num_accelerators=size, found=each, best=fastest, drawn_s=drawn_s))
+    return searched
 
 
-def _with_activations_on_host(problem: Problem, kept: Sequence[SizeSearch]) -> dict[int, Searched]:
+def _with_activations_on_host(problem: Problem, kept: Sequence[SearchedSize]) -> dict[int, SearchResult]:
     """What is found with the activations of adapters on the host, at the sizes where that is faster.
 
     It is tried whatever the memory, where bounds alone do not settle it, as they do at nearly all sizes: a
@@ -412,13 +409,13 @@ def _with_activations_on_host(problem: Problem, kept: Sequence[SizeSearch]) -> d
     found = {each.num_accelerators: each.found for each in kept if each.best is not None}
     sizes = [each.num_accelerators for each in kept]
     least_s = problem.least_s(sizes, found, name="activation_offload", value=True)
-    kept_s = {size: each.best[0].worth[0] for size, each in found.items()}
+    kept_s = {size: each.best[0].training_s for size, each in found.items()}
     promising = [size for size in found if least_s[size] < kept_s[size]]
     moved = replace(problem, choices=choices)
     faster = {}
-    for size, searched in zip(promising, moved.surveyed(promising), strict=True):
+    for size, searched in zip(promising, moved.search_sizes(promising), strict=True):
         other = _or_leaner(moved, size, searched)
-        is_faster = bool(other.best) and other.best[0].worth[0] < kept_s[size]
+        is_faster = bool(other.best) and other.best[0].training_s < kept_s[size]
         if is_faster and beyond_hosts(moved, other.best[0].strategy) is None:
             faster[size] = _merged(problem, found[size], other)
     return faster
@@ -430,9 +427,9 @@ def _may_move(problem: Problem, option: str) -> bool:
     return option not in problem.choices and not chip.shares_host_memory and chip.memory_bytes is not None
 
 
-def _merged(problem: Problem, found: Searched, other: Searched) -> Searched:
+def _merged(problem: Problem, found: SearchResult, other: SearchResult) -> SearchResult:
     """What two searches of one size found, the best first."""
-    best = sorted((*found.best, *other.best), key=lambda each: each.worth)
+    best = sorted((*found.best, *other.best), key=lambda each: each.training_s)
     return replace(
         found,
         num_legal=found.num_legal + other.num_legal,
@@ -441,37 +438,37 @@ def _merged(problem: Problem, found: Searched, other: Searched) -> Searched:
     )
 
 
-def _or_leaner(problem: Problem, size: int, found: Searched) -> Searched:
+def _or_leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:
     """What was found, with what needs less of the accelerators' memory where that is short."""
     return _or_weights_on_host(problem, size, found) if found.num_fitting else _leaner(problem, size, found)
 
 
-def _or_weights_on_host(problem: Problem, size: int, found: Searched) -> Searched:
+def _or_weights_on_host(problem: Problem, size: int, found: SearchResult) -> SearchResult:
     """What was found, with strategies of QLoRA that keep weights on the host where memory is short."""
     moved = _weights_on_host(problem, size)
     if not found.best or found.best[0].strategy.recompute != "full" or moved is None:
         return found
-    other = replace(problem, choices={**problem.choices, **moved}).searched(size)
+    other = replace(problem, choices={**problem.choices, **moved}).search_size(size)
     return _merged(problem, found, other)
 
 
-def _leaner(problem: Problem, size: int, found: Searched) -> Searched:
+def _leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:
     """What the first of the searches tried instead finds in which anything fits; else the last one."""
-    for each in _tried_instead(problem, size):
-        found = each.searched(size)
+    for each in _fallbacks(problem, size):
+        found = each.search_size(size)
         if found.num_fitting:
             break
     return found
 
 
 def _fits(problem: Problem, size: int) -> bool:
-    """Whether a search at a size, as `_searched` does it, would find anything that fits."""
-    return _first_that_fits(problem, size) is not None
+    """Whether a search at a size, with its fallbacks, would find anything that fits."""
+    return first_that_fits(problem, size) is not None
 
 
-def _first_that_fits(problem: Problem, size: int) -> Problem | None:
-    """The first of the searches at a size, as `_searched` does them, that would find anything that fits."""
-    searches = chain((problem,), _tried_instead(problem, size))
+def first_that_fits(problem: Problem, size: int) -> Problem | None:
+    """The first of the searches at a size, fallbacks after it, that would find anything that fits."""
+    searches = chain((problem,), _fallbacks(problem, size))
     return next((each for each in searches if each.fits(size)), None)
 
 
@@ -563,7 +560,7 @@ def _may_keep_states_away(problem: Problem, size: int) -> bool:
     return _hosts_hold(problem, size, _STATES_BYTES * trained)
 
 
-def _tried_instead(problem: Problem, size: int) -> Iterator[Problem]:
+def _fallbacks(problem: Problem, size: int) -> Iterator[Problem]:
     """What is tried in turn where nothing fits: any batch, then more on the host.
 
     Of adapters their activations, and weights of QLoRA; of a training of all weights the optimizer states.
@@ -586,60 +583,62 @@ def _tried_instead(problem: Problem, size: int) -> Iterator[Problem]:
         yield replace(free, choices={**hosted, **moved})
 
 
-class Surveys:
-    """The surveys asked for last, at most so many, each of a bounded number of sizes; thread-safe.
+class SearchCache:
+    """The searches of the problems asked about last, each of a bounded number of sizes; thread-safe.
 
     What a server is asked again with other money, deadlines or sizes is searched once.
     """
 
     def __init__(self, most: int = 64) -> None:
-        """most: how many to keep; about 0.2 MB each."""
+        """most: how many problems to keep; about 0.2 MB each."""
         self._most = most
-        self._kept: OrderedDict[Hashable, Survey] = OrderedDict()
+        self._kept: OrderedDict[Hashable, StrategySearches] = OrderedDict()
         self._compared: OrderedDict[Hashable, tuple[TimedStrategy, ...]] = OrderedDict()
         self._fitting: OrderedDict[Hashable, bool] = OrderedDict()
         self._lock = Lock()
 
-    def surveyed(self, problem: Problem, sizes: Collection[int]) -> Survey:
-        """The survey of a problem with these sizes and no others."""
+    def searches(self, problem: Problem, sizes: Collection[int]) -> StrategySearches:
+        """The searches of a problem at these sizes and no others."""
         key = _key(problem)
         with self._lock:
             known = self._kept.get(key) if key is not None else None
-        found = surveyed(known or Survey(problem=problem), sizes)
+        found = (known or StrategySearches(problem=problem)).with_sizes(sizes)
         if key is not None:
             kept = found if len(found.sizes) <= _MOST_SIZES else replace(found, sizes=found.at(sizes))
             self._keep(self._kept, key, kept)
         return replace(found, problem=problem, sizes=found.at(sizes))
 
     def fits(self, problem: Problem, size: int) -> bool:
-        """Whether a survey of this size would find anything that fits."""
+        """Whether a search at this size would find anything that fits."""
         key = _key(problem)
         if key is None:
             return _fits(problem, size)
         with self._lock:
-            survey, known = self._kept.get(key), self._fitting.get((key, size))
-        searched = survey.at((size,)) if survey is not None else ()
+            searches, known = self._kept.get(key), self._fitting.get((key, size))
+        searched = searches.at((size,)) if searches is not None else ()
         if searched:
             return searched[0].found.num_fitting > 0
         found = _fits(problem, size) if known is None else known
         self._keep(self._fitting, (key, size), found)
         return found
 
-    def compared(self, survey: Survey, best: Strategy, *, num_found: int) -> tuple[TimedStrategy, ...]:
+    def compared(
+        self, searches: StrategySearches, best: Strategy, *, num_found: int
+    ) -> tuple[TimedStrategy, ...]:
         """A strategy's rivals of its size, each in full: the best ones found, and plain data parallelism.
 
         num_found: how many of those found.
         """
-        asked = _key(survey.problem)
+        asked = _key(searches.problem)
         key = None if asked is None else (asked, best, num_found)
         with self._lock:
             known = self._compared.get(key) if key is not None else None
         if key is not None and known is not None:
             self._keep(self._compared, key, known)
             return known
-        found = [each.strategy for size in survey.at((best.num_accelerators,)) for each in size.found.best]
-        listed = dict.fromkeys((*found[:num_found], *plain_strategies(survey.problem, best)))
-        timed = survey.problem.timed([*listed]).strategies
+        found = [each.strategy for size in searches.at((best.num_accelerators,)) for each in size.found.best]
+        listed = dict.fromkeys((*found[:num_found], *plain_strategies(searches.problem, best)))
+        timed = searches.problem.timed([*listed]).strategies
         if key is not None:
             self._keep(self._compared, key, timed)
         return timed
@@ -665,7 +664,7 @@ class Surveys:
 
 
 def _key(problem: Problem) -> Hashable | None:
-    """What a survey depends on; None with the user's own measurements in the model: those are not kept."""
+    """What searches depend on; None with the user's own measurements in the model: those are not kept."""
     training, model = problem.training, problem.model
     if model.links is not None or model.calibration == USER_CALIBRATION:
         return None
@@ -684,104 +683,4 @@ def _key(problem: Problem) -> Hashable | None:
     )
 
 
-SURVEYS: Final = Surveys()
-
-_MOST_DOUBLINGS = 14
-_MOST_SHOWN = 3
-# What saves memory: another value of one parameter at a time. What computes the same comes first, in the
-# order of what it costs, then what trains with other states, then what trains fewer weights.
-_SPARING: tuple[tuple[str, Value], ...] = (
-    ("zero_stage", 3),
-    ("recompute", "full"),
-    ("activation_offload", True),
-    ("offload", "optimizer"),
-    ("offload", "optimizer_and_params"),
-    ("implementation", "compiled"),
-    ("optimizer", "adam_8bit"),
-    ("master_weights", False),
-    ("trained", "lora"),
-    ("trained", "qlora"),
-)
-
-
-def remedy(problem: Problem, num_accelerators: int) -> str | None:
-    """What the training needs, what there is, and what would do; None where nothing is legal or all is well.
-
-    Amounts are of all accelerators together, by the strategy that needs the least.
-    """
-    found = SURVEYS.surveyed(problem, (num_accelerators,)).sizes[0].found
-    held = problem.cluster.accelerator.memory_bytes
-    if found.nearest_bytes is None or found.num_fitting or held is None:
-        return None
-    whole = float(held) * num_accelerators
-    needed_text, whole_text = format_si_apart(found.nearest_bytes * num_accelerators, whole, "B")
-    tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
-    shown = list(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
-    hint = f": try {', '.join(shown[:-1])}{' or ' if shown[1:] else ''}{shown[-1]}" if shown else ""
-    return (
-        f"needs {needed_text}, {num_accelerators:,} x {format_si(float(held), 'B')} hold {whole_text}{hint}"
-    )
-
-
-def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
-    """The fewest more accelerators on which it fits, if any."""
-    size = least_fitting(problem, num_accelerators)
-    if size is not None:
-        yield f"{size:,} accelerators{_moved_words(problem, size)}"
-
-
-def least_fitting(problem: Problem, most: int) -> int | None:
-    """The fewest accelerators beyond a limit on which something fits; None where nothing does.
-
-    The first doubling that does, and then what is smaller. Assumes that more accelerators hold more.
-    """
-    grid = sizes_beyond(problem.cluster, problem.choices)
-    usual = grid.usual(most, most << _MOST_DOUBLINGS)
-    large = next((each for each in usual if SURVEYS.fits(problem, each)), None)
-    if large is None:
-        return None
-    low = max((each for each in usual if each < large), default=most)
-    while sizes := grid.between(low, large):
-        fitting = (place for place, each in enumerate(sizes) if SURVEYS.fits(problem, each))
-        place = next(fitting, len(sizes))
-        low, large = ((low, *sizes)[place], (*sizes, large)[place])
-    return large
-
-
-def _moved_words(problem: Problem, size: int) -> str:
-    """What a search moves to the host's memory at a size at which something fits; empty for nothing."""
-    found = _first_that_fits(problem, size)
-    choices = {} if found is None else {**found.choices}
-    (offload,) = choices.get("offload", ("none",))[:1]
-    moved = [ON_HOST[offload]] if offload in ON_HOST else []
-    moved += ["activations"] if True in choices.get("activation_offload", ()) else []
-    return f" with {' and '.join(moved)} in the host's memory" if moved else ""
-
-
-def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
-    """Changes of one parameter that make it fit, as options."""
-    for name, value in _SPARING:
-        if value in problem.choices.get(name, USUAL[name]):
-            continue
-        choices = dict(problem.choices) | {name: (value,)}
-        if name == "activation_offload":
-            if problem.with_activations_on_host is None:
-                continue
-            choices = dict(problem.with_activations_on_host)
-        if name == "offload" and "zero_stage" not in problem.choices:
-            choices["zero_stage"] = USUAL["zero_stage"]
-        if name == "trained":
-            choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
-        if _fits_hosts_too(replace(problem, choices=choices), num_accelerators):
-            text = value_text(value)
-            yield f"--train {text}" if name == "trained" else f"--fix {name}={text}"
-
-
-def _fits_hosts_too(problem: Problem, num_accelerators: int) -> bool:
-    """Whether anything fits, and hosts have room for what the best that fits moves to them."""
-    if not SURVEYS.fits(problem, num_accelerators):
-        return False
-    if not {"offload", "activation_offload"} & {*problem.choices}:
-        return True
-    (found,) = SURVEYS.surveyed(problem, (num_accelerators,)).sizes
-    return found.best is not None and beyond_hosts(problem, found.best.strategy) is None
+SEARCH_CACHE: Final = SearchCache()

@@ -1,4 +1,4 @@
-"""Surveys: a question answered from one is answered as anew, and what is kept of them is bounded."""
+"""Searches by size: from a cache as anew, of a bounded number of problems; and which sizes are tried."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,8 +11,8 @@ from equipoise.calibration.profiles import USER_CALIBRATION, model_for
 from equipoise.decide.question.query import query
 from equipoise.decide.question.systems import RequestedSystem
 from equipoise.decide.question.training import training
+from equipoise.decide.strategies.size_searches import ExtraSizes, SearchCache, StrategySearches, size_range
 from equipoise.decide.strategies.strategy_search import problem
-from equipoise.decide.strategies.surveys import AlsoTried, Survey, Surveys, size_range, surveyed
 from equipoise.spec.catalogue import catalogue
 
 CATALOGUE = catalogue()
@@ -25,60 +25,60 @@ def posed(**stated):
     return problem(about, NODES, model_for(NODES.accelerator, about.workload), num_best=3)
 
 
-def found_in(survey):
+def found_in(searches):
     """What was found, by size: strategies and times."""
     return {
         each.num_accelerators: (each.best.strategy, each.best.work_s, each.drawn_s.tolist())
-        for each in survey.sizes
+        for each in searches.sizes
         if each.best is not None
     }
 
 
 @pytest.mark.parametrize("sizes", [(1, 2, 4, 8, 16), (2, 16), (64,)])
 def test_a_question_asked_again_is_answered_as_anew(sizes):
-    kept = Surveys()
-    kept.surveyed(posed(), (1, 2, 4, 8, 16))
-    again, anew = kept.surveyed(posed(), sizes), surveyed(Survey(problem=posed()), sizes)
+    kept = SearchCache()
+    kept.searches(posed(), (1, 2, 4, 8, 16))
+    again, anew = kept.searches(posed(), sizes), StrategySearches(problem=posed()).with_sizes(sizes)
     assert found_in(again) == found_in(anew)
     assert [each.num_accelerators for each in again.sizes] == list(sizes)
     assert len(kept) == 1
 
 
 def test_sizes_that_are_known_need_no_search():
-    first = surveyed(Survey(problem=posed()), (1, 2, 4))
-    assert surveyed(first, (1, 4)) is first
-    more = surveyed(first, (1, 8))
+    first = StrategySearches(problem=posed()).with_sizes((1, 2, 4))
+    assert first.with_sizes((1, 4)) is first
+    more = first.with_sizes((1, 8))
     assert more.search_s > first.search_s > 0
     assert [each.num_accelerators for each in more.sizes] == [1, 2, 4, 8]
 
 
-def test_other_workloads_batches_and_parameters_are_other_surveys():
-    kept = Surveys()
+def test_other_workloads_batches_and_parameters_are_other_problems():
+    kept = SearchCache()
     for change in ({}, {"global_batch": 32}, {"fix": ["tp=1"]}, {"workload": "gpt2"}, {"tokens": 2e9}):
-        found = kept.surveyed(posed(**change), (1, 2))
-        assert found_in(found) == found_in(surveyed(Survey(problem=posed(**change)), (1, 2)))
+        found = kept.searches(posed(**change), (1, 2))
+        assert found_in(found) == found_in(StrategySearches(problem=posed(**change)).with_sizes((1, 2)))
     assert len(kept) == 5
 
 
 def test_what_is_kept_is_bounded():
-    kept = Surveys(most=2)
+    kept = SearchCache(most=2)
     for batch in (8, 16, 32, 64):
-        kept.surveyed(posed(global_batch=batch, fix=["tp=1"]), (1,))
+        kept.searches(posed(global_batch=batch, fix=["tp=1"]), (1,))
     assert len(kept) == 2
 
 
 def test_threads_get_their_own_answers():
-    kept = Surveys(most=1)
+    kept = SearchCache(most=1)
     sizes = [(1,), (2,), (4,), (8,)] * 3
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda each: kept.surveyed(posed(), each), sizes))
+        found = list(threads.map(lambda each: kept.searches(posed(), each), sizes))
     assert [tuple(each.num_accelerators for each in one.sizes) for one in found] == sizes
 
 
 def test_a_model_of_the_users_own_measurements_is_not_kept():
     own = posed()
-    kept = Surveys()
-    kept.surveyed(replace(own, model=replace(own.model, calibration=USER_CALIBRATION)), (1,))
+    kept = SearchCache()
+    kept.searches(replace(own, model=replace(own.model, calibration=USER_CALIBRATION)), (1,))
     assert len(kept) == 0
 
 
@@ -86,7 +86,7 @@ def sizes_tried(node_size, limit, *, stock=None, chip="h100-sxm5-80gb"):
     cluster = CATALOGUE.cluster(chip, node_size=node_size)
     system = RequestedSystem(name=chip, title=chip, cluster=cluster, stock=stock)
     asked = query({"workload": "gpt2_xl", "tokens": 1e9, "max_accelerators": limit})
-    found = size_range(asked, system, flop=None, known=(), also=AlsoTried(between=True))
+    found = size_range(asked, system, flop=None, known=(), extra=ExtraSizes(between=True))
     return {each for each in found.tried if found.holds(each)}
 
 

@@ -1,0 +1,292 @@
+"""The most tokens (samples) of a workload that budget and deadline allow."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from equipoise.decide.answer import Candidate
+from equipoise.decide.assess import Inputs, nothing_fits
+from equipoise.decide.candidates import SystemCandidates, with_budget
+from equipoise.decide.collect import Collected, collect_candidates
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.training import fixed_budget, training
+from equipoise.decide.solve_for.budget_reach import (
+    AS_GOOD,
+    BudgetReach,
+    ReachLimit,
+    Within,
+    of_usual_sizes,
+    stated_limits,
+)
+from equipoise.decide.strategies.size_searches import NO_EXTRA_SIZES, ExtraSizes
+from equipoise.errors import EvidenceError, UsageError
+from equipoise.intervals import Interval, exact
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.mlperf import Scores
+from equipoise.spec.workload import Workload
+from equipoise.units import HOUR_S
+
+_ALIKE: Final = "every token or sample takes the same time; whether this many are useful is not judged"
+# How near to its limit a solution comes; amounts are rounded down to as many digits.
+_NEAR: Final = 1e-6
+_NUM_DIGITS: Final = 6
+_MOST_STEPS: Final = 60
+# How often tokens are solved for, each time with the usual batch of the amount found before.
+_MOST_BATCHES: Final = 4
+# How closely the amount is found from which on the usual batch is larger: to the digits that documents state.
+_AMOUNT_APART: Final = 1e-6
+
+
+class CandidatesByBatch(Struct, frozen=True, kw_only=True):
+    """The question for amounts of training: candidates follow from the batch, and it may from the amount.
+
+    extra: what is tried besides the usual sizes. found: what was collected, by the training's global batch.
+    """
+
+    query: TrainingQuery
+    known: Catalogue
+    scores: Scores | None
+    extra: ExtraSizes = NO_EXTRA_SIZES
+    found: dict[int | None, Collected] = field(default_factory=dict)
+
+    def collected(self, samples: float, before: Collected | None = None) -> Collected:
+        """The candidates of the question for so many samples, or for others with the same batch.
+
+        before: of another amount; the same where its batch is stated, or that of the user's own model.
+        """
+        if before is not None and before.inputs.training.batch_words is None:
+            return before
+        query = replace(self.query, ask=None, training_samples=samples)
+        batch = training(query, self.known, self.scores).global_batch_samples
+        if batch not in self.found:
+            self.found[batch] = collect_candidates(query, self.known, self.scores, extra=self.extra)
+        return self.found[batch]
+
+
+def most_tokens(asked: CandidatesByBatch, collected: Collected, one: SystemCandidates) -> BudgetReach:
+    """The number of accelerators that trains on the most tokens."""
+    query, inputs, title = asked.query, collected.inputs, one.system.title
+    allowed = of_usual_sizes(query, one)
+    if not allowed:
+        raise EvidenceError(
+            f"{inputs.training.workload.title} does not fit on any size of {title} that may be taken",
+            missing=(nothing_fits(one.assessment) or "more --max-accelerators, or another accelerator",),
+        )
+    within = [found for each in allowed if (found := _within(asked, collected, one, each)) is not None]
+    if not within:
+        raise _unsolved(query, title, allowed)
+    most = _fastest_of_the_best(within)
+    workload = inputs.training.workload
+    _refuse_less_than_a_step(query, most, workload)
+    return BudgetReach(
+        ask="tokens",
+        question=query,
+        workload=workload,
+        system=one.system.name,
+        title=title,
+        training_budget=most.amount,
+        unit="samples" if workload.budget_tokens is None else "tokens",
+        params=None if workload.params is None else exact(workload.params),
+        shape=workload.transformer,
+        recommended=most.candidate,
+        limit=most.limit,
+        by_size=tuple(each for each in within if each.candidate.terms == most.candidate.terms),
+        assumes=(_ALIKE,),
+    )
+
+
+def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) -> EvidenceError:
+    """Why no amount is limited on a system, or none can be estimated."""
+    unknown = "no price, or no power of a machine that you own, is known"
+    why = next((each.why_not for each in allowed if each.why_not is not None), unknown)
+    return EvidenceError(
+        f"no {query.ask} budget can be found on {title}: {why}", missing=("other --terms, or --price",)
+    )
+
+
+def _fastest_of_the_best(within: Sequence[Within]) -> Within:
+    """The fastest of those that train on as much as any, or hardly less."""
+    most = max(each.amount.value for each in within)
+    good = [each for each in within if each.amount.value >= most * (1.0 - AS_GOOD)]
+    return min(good, key=lambda each: each.candidate.known_time_s.value / each.amount.value)
+
+
+def _within(
+    asked: CandidatesByBatch, collected: Collected, one: SystemCandidates, size: Candidate
+) -> Within | None:
+    """What one size of a system does, its usual batch that of a training on as much; None where not known.
+
+    one, size: of those collected.
+    Assumes that the batch hardly changes once it is that of the amount before: a usual one grows more slowly.
+    """
+    workload = collected.inputs.training.workload
+    before: tuple[Collected, _SizeSolver, Within] | None = None
+    for _ in range(_MOST_BATCHES):
+        solver = _SizeSolver(query=asked.query, inputs=collected.inputs, system=one, start=size)
+        found = solver.within()
+        # Less than a step is refused later, whatever its batch.
+        if found is None or found.amount.value < _step_amount(size, workload):
+            break
+        following = asked.collected(found.amount.value / unit_tokens(workload), collected)
+        if before is not None and following is before[0]:
+            return _where_the_batch_grows(asked, before, (collected, solver, found))
+        same = (
+            (system, each) for system in following.systems for each in system.candidates if each.id == size.id
+        )
+        if following is collected or (there := next(same, None)) is None:
+            break
+        before = (collected, solver, found)
+        collected, (one, size) = following, there
+    return found
+
+
+def _where_the_batch_grows(
+    asked: CandidatesByBatch,
+    one: tuple[Collected, "_SizeSolver", Within],
+    other: tuple[Collected, "_SizeSolver", Within],
+) -> Within:
+    """What a size does where each of two batches reaches an amount whose usual batch is the other.
+
+    So it is where the larger batch, which more tokens have, is shared out worse: the most is the last amount
+    before the batch grows.
+    """
+    (smaller, solver, found), (_, _, less) = sorted((one, other), key=lambda each: -each[2].amount.value)
+    low, high = less.amount.value, found.amount.value
+    unit = unit_tokens(smaller.inputs.training.workload)
+    while high - low > _AMOUNT_APART * high:
+        middle = (low + high) / 2.0
+        if asked.collected(middle / unit, smaller) is smaller:
+            low = middle
+        else:
+            high = middle
+    return solver.at_amount(low, found)
+
+
+def _step_amount(candidate: Candidate, workload: Workload) -> float:
+    """Tokens or samples of a step."""
+    return float((candidate.global_batch_samples or 1) * unit_tokens(workload))
+
+
+def unit_tokens(workload: Workload) -> int:
+    """Tokens of a sample, of which amounts are stated; 1 where they are stated in samples."""
+    return workload.budget_tokens or 1
+
+
+def _refuse_less_than_a_step(query: TrainingQuery, most: Within, workload: Workload) -> None:
+    step = _step_amount(most.candidate, workload)
+    if most.amount.value < step:
+        raise UsageError(
+            f"{stated_limits(query)} allows {most.amount.value / step:.2g} of one step of {workload.title}: "
+            "give more, or a smaller --global-batch"
+        )
+
+
+class _SizeSolver(Struct, frozen=True, kw_only=True):
+    """One size of a system. start: its candidate for as many samples as `inputs` state."""
+
+    query: TrainingQuery
+    inputs: Inputs
+    system: SystemCandidates
+    start: Candidate
+
+    def within(self) -> Within | None:
+        """The amount that each limit allows, the least of them; None where no limit can be reached."""
+        within_s, spend_usd, work_s = self.query.within_s, self.query.spend_usd, self.start.work_s.value
+        usd_per_hour = self.start.usd_per_hour
+        bounds: list[tuple[float, float, float, ReachLimit]] = []
+        if math.isfinite(within_s):
+            bounds.append((*self._bounds(within_s, lambda each: each.time_s, within_s / work_s), "deadline"))
+        if math.isfinite(spend_usd):
+            factor = spend_usd / (usd_per_hour * work_s / HOUR_S) if usd_per_hour else 1.0
+            bounds.append((*self._bounds(spend_usd, lambda each: each.usd, factor), "budget"))
+        value, _, _, limit = min(bounds, default=(0.0, 0.0, 0.0, "budget"))
+        if value <= 0.0:
+            return None
+        scale = self._samples * unit_tokens(self.inputs.training.workload)
+        amount = _rounded_down(scale * value)
+        return Within(
+            amount=Interval(
+                value=amount,
+                low=min(amount, *(scale * low for _, low, _, _ in bounds)),
+                high=max(amount, min(scale * high for _, _, high, _ in bounds)),
+                level=self.start.work_s.level,
+            ),
+            candidate=self._at(amount / scale),
+            limit=limit,
+        )
+
+    def at_amount(self, amount: float, found: Within) -> Within:
+        """The same for less than a limit allows."""
+        less = _rounded_down(amount)
+        return Within(
+            amount=replace(found.amount, value=less, low=min(less, found.amount.low)),
+            candidate=self._at(less / (self._samples * unit_tokens(self.inputs.training.workload))),
+            limit=found.limit,
+        )
+
+    @property
+    def _samples(self) -> float:
+        samples = self.inputs.training.budget.samples_at(1)
+        assert samples is not None
+        return samples
+
+    def _bounds(
+        self, limit: float, amount: Callable[[Candidate], Interval | None], factor: float
+    ) -> tuple[float, float, float]:
+        """How many times the samples keep a limit: the central value and both ends; 0 where none do."""
+
+        def most(end: str) -> float:
+            def at(times: float) -> float:
+                found = amount(self._at(times))
+                return math.inf if found is None else float(getattr(found, end))
+
+            return most_within(limit, at, factor)
+
+        value = most("value")
+        return (value, most("high"), most("low")) if value > 0.0 else (0.0, 0.0, 0.0)
+
+    def _at(self, factor: float) -> Candidate:
+        """The candidate for so many times the samples, as the question for them has it."""
+        about = self.inputs.training
+        samples = factor * self._samples
+        unit = about.workload.budget_tokens
+        stated = {"training_samples": samples} if unit is None else {"training_tokens": samples * unit}
+        inputs = replace(
+            self.inputs,
+            query=replace(self.query, ask=None, **stated),
+            training=replace(about, budget=fixed_budget(about.workload, samples, in_samples=unit is None)),
+        )
+        return with_budget(inputs, self.system.assessment, self.start, factor)
+
+
+def most_within(limit: float, amount: Callable[[float], float], factor: float) -> float:
+    """The largest factor whose amount keeps a limit, to _NEAR of the limit; 0 where none does.
+
+    amount: grows with the factor, about in proportion; infinite where it is not known. factor: to start from.
+    Assumes one crossing. Source: fixed-point iteration, factor <- factor x limit / amount(factor), within a
+    bracket that is halved where it leaves it.
+    """
+    fits, fails = 0.0, math.inf
+    goal = limit * (1.0 - _NEAR / 2)
+    for _ in range(_MOST_STEPS):
+        found = amount(factor)
+        if found <= limit:
+            fits = factor
+            if found >= limit * (1.0 - _NEAR):
+                break
+        else:
+            fails = factor
+        following = factor * goal / found if 0.0 < found < math.inf else math.nan
+        if not fits < following < fails:
+            following = (fits + fails) / 2 if math.isfinite(fails) else 2.0 * factor
+        factor = following
+    return fits
+
+
+def _rounded_down(amount: float) -> float:
+    """The amount with the digits that documents state, never more than it was."""
+    unit = 10.0 ** (math.floor(math.log10(amount)) + 1 - _NUM_DIGITS)
+    return math.floor(amount / unit) * unit
