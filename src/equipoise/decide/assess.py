@@ -453,7 +453,7 @@ def _most_on_usual_links(inputs: Inputs, system: RequestedSystem) -> float:
 
 
 def _states_software(query: TrainingQuery) -> bool:
-    """Whether the question names whose measurements calibrate; the priors are none."""
+    """Whether the question names the software by whose measurements the model is calibrated."""
     return query.software not in {None, PRIORS_ONLY}
 
 

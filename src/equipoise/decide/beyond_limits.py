@@ -1,4 +1,4 @@
-"""Sizes beyond the usual ones, or beyond those that may be taken, that keep limits which the others break."""
+"""Sizes larger than a system's usual or allowed ones that would keep the limits which those break."""
 
 import math
 from collections.abc import Mapping
@@ -22,21 +22,21 @@ from equipoise.spec.mlperf import Scores
 if TYPE_CHECKING:
     from equipoise.spec.cluster import Cluster
 
-# Beyond the size that perfect scaling would need, where a refusal looks for one that keeps the limits: one
-# at first, since each larger size takes longer to search, then up to LARGE_SYSTEM.
+# How far a refusal looks for a size that keeps the deadline: at first to one doubling beyond what perfect
+# scaling would need, since larger sizes take longer to search; then (None) up to LARGE_SYSTEM.
 _DOUBLINGS_BEYOND: Final = (1, None)
 
-
-# By the name of a system, sizes beyond its limit.
+# Sizes beyond the largest allowed one, by the name of a system.
 _Beyond: TypeAlias = Mapping[str, frozenset[int]]
 
 
 def least_beyond_usual(found: Collected, scores: Scores | None, *, is_refused: bool) -> dict[str, Candidate]:
-    """The smallest size beyond the usual ones, by system, that keeps all limits; where no number is stated.
+    """By system, the smallest size beyond the usual ones that keeps every limit.
 
-    Each system by itself, so that another beside it changes nothing (law 3), and only those of which no usual
-    size keeps the limits. is_refused: whether no system keeps them; then of one without such a size, too,
-    what a refusal has to know: the smallest that keeps the deadline, whatever it costs, else the fastest.
+    Only of open systems (`open_systems`) of which no usual size keeps the limits. Each is searched alone, so
+    that comparing it with others changes nothing (law 3). is_refused: whether no system keeps the limits. A
+    refusal then needs a size of each: where none keeps every limit, the smallest that keeps the deadline
+    whatever it costs, else the fastest.
     """
     least: dict[str, Candidate] = {}
     for one in found.systems:
@@ -48,11 +48,12 @@ def least_beyond_usual(found: Collected, scores: Scores | None, *, is_refused: b
 
 
 def least_beyond_limits(found: Collected, scores: Scores | None) -> dict[str, Candidate]:
-    """The smallest size, by system, beyond the limit of a system's number that keeps all other limits.
+    """By system, the smallest size beyond its largest allowed one that keeps all other limits.
 
-    Of one where none does, the smallest that keeps the deadline, whatever it costs; else the fastest. Of one
-    of which no size that may be taken fits, at least the smallest that does. Where a size is known to keep
-    the other limits, no time is searched for.
+    Only of systems that are not open. Where no size keeps the other limits, the smallest that keeps the
+    deadline whatever it costs, else the fastest; where no allowed size fits into memory, no less than the
+    smallest that does. Once a usual size keeps the limits, smaller ones down to the last that does not are
+    tried.
     """
     opened = open_systems(found)
     limited = replace(found, systems=tuple(one for one in found.systems if one.system.name not in opened))
@@ -79,7 +80,10 @@ def least_beyond_limits(found: Collected, scores: Scores | None) -> dict[str, Ca
 def _tried_for_least(
     found: Collected, scores: Scores | None
 ) -> tuple[dict[str, Candidate], _Beyond, Collected]:
-    """The smallest usual sizes beyond those that may be taken, by system, and what was tried for them."""
+    """By system, the usual size that `least_beyond_limits` begins with.
+
+    Returns with it the sizes tried beyond the allowed ones, and the candidates with these.
+    """
     beyond: _Beyond = {one.system.name: size for one in found.systems if (size := _first_to_fit(one))}
     tried = _tried_beyond(found, beyond, scores)
     least = {one.system.name: each for one in tried.systems if (each := _least_kept(one)) is not None}
@@ -102,9 +106,9 @@ def _joined(beyond: _Beyond, more: _Beyond) -> dict[str, frozenset[int]]:
 def _tried_in_time(
     found: Collected, beyond: _Beyond, tried: Collected, scores: Scores | None
 ) -> tuple[_Beyond, Collected]:
-    """Sizes beyond, and those among which one may keep the deadline, as far as one that keeps all limits.
+    """The sizes tried and larger ones, until each system has one that keeps all other limits or none is left.
 
-    tried: what was collected with the sizes beyond.
+    beyond: the sizes tried so far. tried: the candidates with them. Returns both with the larger sizes.
     """
     query = found.inputs.query
     if not 0.0 < query.within_s < math.inf:
@@ -123,7 +127,7 @@ def _tried_in_time(
 
 
 def _tried_beyond(found: Collected, beyond: _Beyond, scores: Scores | None) -> Collected:
-    """What was collected, with sizes beyond limits, each as the question that has it as its limit would."""
+    """The candidates with sizes beyond limits added, each as if the question's limit were that size."""
     query, inputs = found.inputs.query, found.inputs
     if beyond:
         names = {one.system.name for one in found.systems}
@@ -138,7 +142,7 @@ def _tried_beyond(found: Collected, beyond: _Beyond, scores: Scores | None) -> C
 
 
 def _in_one_host(inputs: Inputs, one: SystemCandidates) -> SystemCandidates:
-    """A system, with cards beyond a stock that is taken to be one host in one too, where one takes them."""
+    """A system whose stock is taken to be one host, with larger sizes in one host where one holds them."""
     if not is_assumed_host(one.system, inputs.query):
         return one
     sizes = one.assessment.sizes
@@ -155,9 +159,9 @@ def _in_one_host(inputs: Inputs, one: SystemCandidates) -> SystemCandidates:
 
 
 def _first_to_fit(one: SystemCandidates) -> frozenset[int]:
-    """The fewest accelerators of a system on which something fits, where more than may be taken are needed.
+    """The smallest size beyond the allowed ones that fits into memory.
 
-    Empty where fewer have a time, and where nothing says that a few more are enough.
+    Empty where an allowed size has a time, and where no doubling of a limit fits.
     """
     searches, sizes = one.assessment.searches, one.assessment.sizes
     is_open = sizes.fewest <= sizes.most and one.candidates
@@ -168,19 +172,22 @@ def _first_to_fit(one: SystemCandidates) -> frozenset[int]:
 
 
 def _beyond_own(one: SystemCandidates) -> list[Candidate]:
-    """The candidates of a system beyond those that may be taken that have a time."""
+    """A system's candidates beyond its largest allowed size that have a time."""
     most = one.assessment.sizes.most
     return [each for each in one.candidates if each.time_s is not None and each.num_accelerators > most]
 
 
 def _least_kept(one: SystemCandidates) -> Candidate | None:
-    """The smallest size beyond those of a system that keeps all limits but that of size; None without one."""
+    """The smallest size beyond the allowed ones that keeps all other limits; None where none does."""
     kept = [each for each in _beyond_own(one) if not _breaks_more_than_size(each)]
     return min(kept, key=lambda each: (each.num_accelerators, each.id), default=None)
 
 
 def _finer(one: SystemCandidates, least: Candidate, fitting: _Beyond) -> frozenset[int]:
-    """Smaller sizes that may be enough too: down to the next that was tried; empty where all were."""
+    """Sizes between the one found and the next smaller one tried, which may keep the limits as well.
+
+    Empty where the one found breaks other limits itself or is the smallest that fits.
+    """
     size, nodes = least.num_accelerators, one.assessment.cluster
     sizes = one.assessment.sizes
     is_least = size in fitting.get(one.system.name, ()) or sizes.fewest > sizes.most
@@ -191,21 +198,22 @@ def _finer(one: SystemCandidates, least: Candidate, fitting: _Beyond) -> frozens
 
 
 def _grid(one: SystemCandidates) -> SizesBeyond:
-    """What is tried beyond the limit of a system that the catalogue has."""
+    """The sizes that may be tried beyond the limit of a system that the catalogue has."""
     nodes, searches = one.assessment.cluster, one.assessment.searches
     assert nodes is not None
     return sizes_beyond(nodes, {} if searches is None else searches.problem.choices)
 
 
 def _breaks_more_than_size(each: Candidate | None) -> bool:
-    """Whether a candidate, or there being none, leaves another limit broken than that of size."""
+    """Whether a candidate breaks any limit besides that of the number of accelerators; true of None."""
     return each is None or any(one.name != "max_accelerators" for one in each.broken)
 
 
 def _in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None) -> frozenset[int]:
-    """Sizes of a system among which to look for one that keeps the deadline; empty where fewer would.
+    """Usual sizes of a system to try for one that keeps the deadline.
 
-    doublings: beyond the size that perfect scaling would need; None for as many as LARGE_SYSTEM.
+    Empty where a size that is known would keep it at perfect scaling, and where larger ones are not to be
+    had. doublings: how far beyond the size that perfect scaling needs; None for up to LARGE_SYSTEM.
     """
     sizes = one.assessment.sizes
     is_host = is_assumed_host(one.system, query)  # few cards: nobody has hundreds of them
@@ -222,9 +230,9 @@ def _in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None)
 
 
 def _at_perfect_scaling(query: TrainingQuery, one: SystemCandidates) -> tuple[int, float]:
-    """The largest size of a system known, and that which would keep the deadline at perfect scaling from it.
+    """The largest size of a system, and the one that would keep the deadline at perfect scaling from there.
 
-    Zero where no size has a time.
+    Both are zero where no size has a time.
     """
     timed = [each for each in one.allowed if each.time_s is not None]
     larger = _beyond_own(one)
@@ -234,15 +242,16 @@ def _at_perfect_scaling(query: TrainingQuery, one: SystemCandidates) -> tuple[in
 
 
 def _may_be_in_time(query: TrainingQuery, one: SystemCandidates) -> bool:
-    """Whether any number of a system up to LARGE_SYSTEM could keep the deadline, or be the first to fit."""
+    """Whether a size up to LARGE_SYSTEM is the first to fit, or keeps the deadline at perfect scaling."""
     is_timed = 0.0 < query.within_s < math.inf
     return bool(_first_to_fit(one)) or (is_timed and _at_perfect_scaling(query, one)[1] <= LARGE_SYSTEM)
 
 
 def _least_beyond(one: SystemCandidates) -> Candidate | None:
-    """The smallest size beyond those of a system that keeps most of the limits; None without one.
+    """The size beyond the allowed ones that a refusal can offer; None where there is none.
 
-    The fastest where none keeps the deadline, unless a size of the system is as fast.
+    The smallest that keeps all other limits, else the smallest that keeps the deadline, else the fastest,
+    unless an allowed size is as fast.
     """
     larger = _beyond_own(one)
     in_time = [each for each in larger if all(limit.name != "deadline_s" for limit in each.broken)]
@@ -257,7 +266,10 @@ def _least_beyond(one: SystemCandidates) -> Candidate | None:
 
 
 def open_systems(found: Collected) -> set[str]:
-    """The systems, by name, of which neither the question nor what they are limits the number."""
+    """Names of the systems of which any number may be taken.
+
+    The question states no number, they have no stock, and they are no desktop cards.
+    """
     query = found.inputs.query
     is_stated = any(each is not None for each in (query.max_accelerators, query.sizes, query.num_nodes))
     if is_stated or query.compares_rentable:
@@ -269,9 +281,10 @@ def open_systems(found: Collected) -> set[str]:
 def with_sizes_beyond_limits(
     found: Collected, least: Mapping[str, Candidate], scores: Scores | None
 ) -> Collected:
-    """What was collected, with the sizes that break the limit of size alone, or are the first to fit.
+    """The candidates with sizes found by `least_beyond_limits` added.
 
-    least: as `least_beyond_limits`. Where no limit is stated they were tried before.
+    Of systems that have a time, only sizes that break the limit of size alone; open ones tried theirs before.
+    least: by system.
     """
     opened = open_systems(found)
     no_time = {one.system.name for one in found.systems if all(each.time_s is None for each in one.allowed)}
@@ -284,9 +297,9 @@ def with_sizes_beyond_limits(
 
 
 def on_spot(found: Collected) -> Candidate | None:
-    """What would be taken on spot capacity, which costs less, where that keeps all limits.
+    """What would be recommended on spot capacity, where its lower price lets it keep all limits.
 
-    None too where no budget is broken, or the question states terms or prices of its own.
+    None also where no candidate breaks the budget, or where the question states terms or prices.
     """
     query = found.inputs.query
     if query.budget_usd is None or query.terms or query.quotes is not None:
@@ -305,10 +318,10 @@ def on_spot(found: Collected) -> Candidate | None:
 
 
 def near_sizes(asked: int, found: Collected, scores: Scores | None) -> tuple[int, ...]:
-    """The size below a number of accelerators and the one above that have a time, as far as there are any.
+    """The sizes next below and next above a number of accelerators that have a time, if any.
 
-    Tried are multiples of powers of two next to it, which are shared out more easily the larger the power,
-    and the powers of two up to the next; and the number itself, whose uncertainty may be that of more.
+    Multiples of powers of two next to it are tried, since a batch divides more easily among them, powers of
+    two up to the next one, and the number itself, which may have a time beside smaller sizes.
     """
     powers = [1 << each for each in range(asked.bit_length() + 1)]
     sizes = {asked // each * each for each in powers} | {-(-asked // each) * each for each in powers}

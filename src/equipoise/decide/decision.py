@@ -109,10 +109,10 @@ def select_from(found: Collected) -> Selection:
 
 
 def _is_limited(found: Collected, selection: Selection) -> bool:
-    """Whether a limit of time or money keeps a system from its size of balance, or may not be kept there.
+    """Whether a limit of time or money decides a size, so that sizes between the usual ones are worth trying.
 
-    One size is then the best that keeps the limit, and sizes between the usual ones are tried too; where
-    returns diminish is judged by steps between usual sizes.
+    It does where a system offers another size than its size of balance, and where the recommended one has too
+    low a chance to keep the limit. Elsewhere steps between usual sizes decide.
     """
     query, best = found.inputs.query, selection.recommended
     if (query.deadline_s or query.budget_usd) is None:

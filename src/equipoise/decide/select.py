@@ -172,15 +172,14 @@ def timed_figures(candidates: Iterable[Candidate]) -> list[Figures]:
 
 
 def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]) -> str | None:
-    """The id of the best by the rule among those that keep every constraint; None where none does.
+    """The id of the best feasible candidate by the rule; None where none is feasible.
 
-    Of two that are equally good, the one of fewer accelerators. With the objective `balance` each system
-    offers its size of balance (the largest feasible one up to it, else the smallest beyond). Of these offers
-    the one of least money times time is taken that no other system beats in both at any size up to its own;
-    the fastest where no price is known. With `cost` and no price, accelerator-hours stand for money.
-    Sizes are compared with rule.start_s added; limits, and tables, are without it. So that no table
-    contradicts the choice, a candidate that another beats in time and money without rule.start_s is not
-    taken.
+    Under most objectives the first in `order`; with `cost` and no price, accelerator-hours stand for money.
+    Under `balance` each system offers one size: the largest feasible one up to its size of balance, else the
+    smallest beyond. The offer of least money times time is taken (where no price is known, the fastest),
+    unless another system has a size, up to the one it offers, that beats it in time and money.
+    Time and money are compared with the start (rule.start_s) included, while limits and tables exclude it.
+    So that no table contradicts the choice, what another system beats without the start is not taken either.
     """
     within = [each for each in figures if is_feasible(each, rule)]
     is_priced = any(each.usd is not None for each in within)

@@ -67,7 +67,7 @@ def _widths(family_heads: int, family_kv_heads: int) -> tuple[int, ...]:
 
 
 def _kv_heads(heads: int, share: float) -> int:
-    """The number of key heads that is nearest to `share` and divides the number of heads."""
+    """How many key heads: of the divisors of the number of heads the one nearest to `share`, as a ratio."""
     lower = [each for each in range(1, math.isqrt(heads) + 1) if heads % each == 0]
     divisors = (*lower, *(heads // each for each in lower))
     return min(divisors, key=lambda each: abs(math.log(each / share)))

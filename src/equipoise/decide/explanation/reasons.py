@@ -478,7 +478,7 @@ def chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | Non
 
 
 def _host_words(assessment: Assessment) -> Iterator[str]:
-    """The hosts that desktop cards are taken to sit in, where more may be taken than one holds."""
+    """The hosts that desktop cards are assumed to be in, where more may be taken than one host has."""
     system, nodes = assessment.system, assessment.cluster
     is_ours = system.is_desktop and system.name == system.accelerator and "node_size" not in system.node
     if nodes is not None and is_ours and assessment.sizes.most > nodes.node_size:
@@ -487,7 +487,7 @@ def _host_words(assessment: Assessment) -> Iterator[str]:
 
 
 def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
-    """That the user's runs are of other batches than what is recommended, and what carries them to it."""
+    """The batches of the user's runs, where another is recommended, and how their times are converted."""
     batches = sorted({each.global_batch_samples for each in inputs.runs_on(best.accelerator)})
     if batches and best.global_batch_samples not in {None, *batches}:
         how = (
@@ -506,7 +506,7 @@ _NOTICED_RATIO: Final = 0.98
 def _strategy_words(
     chosen: Strategy, query: TrainingQuery, searches: StrategySearches | None
 ) -> Iterator[str]:
-    """What of a strategy was chosen though the question does not ask for it: what computes, and where."""
+    """What the question does not state of a strategy: precision, code, software, and what lies on hosts."""
     stated = query.fixed_names
     if "precision" not in stated:
         yield f"precision {chosen.precision} (--precision for others)"
@@ -525,7 +525,7 @@ def _strategy_words(
 
 
 def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
-    """The software that was chosen, and what others would make of a strategy."""
+    """The software that was chosen, and how long the strategy takes with others."""
     if known.software is not None:
         ratios = software_ratios(known, chosen)
         others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
@@ -533,7 +533,7 @@ def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
 
 
 def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:
-    """Which software runs the pipeline's schedule, where the one whose times are taken does not."""
+    """Which software has the pipeline's schedule, where the one whose measured times are used lacks it."""
     if known.software is None or chosen.schedule in known.software.options["schedule"]:
         return
     name = known.software.name
