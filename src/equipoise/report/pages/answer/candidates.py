@@ -247,6 +247,9 @@ def flip_words(answer: Answer, each: Flip) -> str:
     """One input, its value now, and the value at which another candidate is taken."""
     side = "below" if each.flips_at < each.value else "above"
     to = offer_title(answer.candidate(each.to))
+    # Where a limit decides, sizes between the usual ones are tried too.
+    if each.quantity in {"deadline", "budget"} and not any(one.is_between for one in answer.candidates):
+        to += ", of the usual sizes"
     now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
     unit = f" {each.unit.replace('USD', amounts.currency())}"
     moved = flip_input(answer, each)
