@@ -243,7 +243,9 @@ def test_a_sweep_of_an_earlier_version_is_read_and_resumed(tmp_path):
         path.write_text(json.dumps(renamed))
     files[-1].unlink()
     resumed = run_sweep(plan, tmp_path, instant(run_ids), limit_s=1.0, resume=True)
-    assert [replace(one, file="") for one in resumed] == [replace(one, file="") for one in before]
+    # The load of the machine is a condition, and another one when the last trial is run again.
+    first, second = ([replace(one, file="", conditions={}) for one in some] for some in (before, resumed))
+    assert second == first
     assert len(run_ids) == 4
     assert not (tmp_path / "trials").exists()
     assert {one.file for one in Store(tmp_path).finished()} == {

@@ -96,8 +96,8 @@ def requested_systems(
         found = _all_named(query, catalogue)
     elif query.compares_rentable:
         found = tuple(_named(each.slug, query, catalogue) for each in rentable(catalogue))
-        left_out = "without those for which the same vendor offers at least as much for no more"
-        words = [f"{len(found)} rentable GPUs, {left_out} (--accelerator)"]
+        kept = "none worse for its price than another of its vendor"
+        words = [f"{len(found)} GPUs for rent, {kept} (--accelerator)"]
         if query.max_accelerators is None and query.sizes is None:
             words.append(f"at most {SMALL_SYSTEM} (--max-accelerators)")
         found = tuple(replace(each, chosen_for_you=(*words, *each.chosen_for_you)) for each in found)
