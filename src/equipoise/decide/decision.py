@@ -166,7 +166,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
         ownership=bought,
         rollout=None if best is None else _rollout_split(own.assessment, best),
         safer=None if best is None else safer_strategy(own.assessment, best),
-        chosen_for_you=chosen_for_you(inputs, own.assessment, best),
+        chosen_for_you=chosen_for_you(inputs, own.assessment, best, [one.assessment for one in found]),
         notes=tuple(
             dict.fromkeys(
                 (

@@ -35,7 +35,7 @@ from equipoise.perfmodel.parameters import CollectiveParameters, stacked
 from equipoise.scaling.equilibrium import Equilibrium, deciding_kind, default_answer, returns_words
 from equipoise.spec.strategy import SOFTWARE, Strategy, value_text
 from equipoise.spec.workload import Workload, workload
-from equipoise.units import format_count, format_duration, format_percent, format_si, plural
+from equipoise.units import format_count, format_duration, format_percent, format_si, listed, plural
 
 
 def _links_log_sd(problem: Problem, strategy: Strategy, draws: Sequence[CollectiveParameters]) -> float:
@@ -449,15 +449,17 @@ def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
     )
 
 
-def chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> tuple[str, ...]:
-    """What the question left open and was chosen, in words."""
+def chosen_for_you(
+    inputs: Inputs, assessment: Assessment, best: Candidate | None, compared: Sequence[Assessment]
+) -> tuple[str, ...]:
+    """What the question left open and was chosen, in words. compared: of all systems."""
     chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
     least = {"cost": "money", "energy": "energy"}.get(inputs.query.objective)
     if least is not None and inputs.query.deadline_s is None:
         chosen.append(f"no deadline: few accelerators take the least {least} (--deadline)")
     if best is None:
         return tuple(chosen)
-    chosen += _host_words(assessment)
+    chosen += _host_words(assessment, compared)
     chosen += batch_words(
         inputs.training,
         best.global_batch_samples,
@@ -477,13 +479,30 @@ def chosen_for_you(inputs: Inputs, assessment: Assessment, best: Candidate | Non
     return tuple(chosen)
 
 
-def _host_words(assessment: Assessment) -> Iterator[str]:
-    """The hosts that desktop cards are assumed to be in, where more may be taken than one host has."""
+def _host_words(assessment: Assessment, compared: Sequence[Assessment]) -> Iterator[str]:
+    """The hosts that desktop cards are assumed to be in, where more may be taken than one host has.
+
+    compared: with other desktop cards each is named with its hosts, which differ.
+    """
+    if _assumed_host(assessment) is None:
+        return
+    cards: dict[str, list[str]] = {}
+    for each in compared:
+        host = _assumed_host(each)
+        if host is not None:
+            cards.setdefault(host, []).append(each.system.title)
+    for host, titles in cards.items():
+        yield f"{host}{f' for {listed(titles)}' if len(cards) > 1 else ''} (--node-size)"
+
+
+def _assumed_host(assessment: Assessment) -> str | None:
+    """The host that a desktop card is assumed to be in, where more may be taken than it has; else None."""
     system, nodes = assessment.system, assessment.cluster
     is_ours = system.is_desktop and system.name == system.accelerator and "node_size" not in system.node
-    if nodes is not None and is_ours and assessment.sizes.most > nodes.node_size:
-        rate = format_si(8 * nodes.node_size * nodes.inter.byte_per_s, "bit/s")
-        yield f"hosts of {nodes.node_size}, joined by {rate} (--node-size)"
+    if nodes is None or not is_ours or assessment.sizes.most <= nodes.node_size:
+        return None
+    rate = format_si(8 * nodes.node_size * nodes.inter.byte_per_s, "bit/s")
+    return f"hosts of {nodes.node_size}, joined by {rate}"
 
 
 def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
