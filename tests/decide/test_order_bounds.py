@@ -101,6 +101,8 @@ def test_every_pair_of_comparable_chips_keeps_the_order_at_every_published_size(
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_no_chip_is_estimated_faster_than_a_better_one_was_published_with(workload):
+    # A better chip's result that a third chip beat, in no fact better than it, says nothing of the chip: on
+    # RetinaNet 32 B200 took 1,661 s (University of Florida, v5.0), 32 H100 707 s.
     lesser = ("a100-pcie-40gb", "h100-pcie-80gb", "v100-sxm2-16gb")
     number = 0
     for chip, (slug, sizes) in product(lesser, best_s(workload).items()):
@@ -109,10 +111,16 @@ def test_no_chip_is_estimated_faster_than_a_better_one_was_published_with(worklo
             if slug == chip or not is_no_worse(slug, chip, size):
                 continue
             number += 1
+            beaten_by = (
+                theirs[size]
+                for third, theirs in best_s(workload).items()
+                if third not in {chip, slug} and size in theirs and is_no_worse(slug, third, size)
+            )
             lower = next(each for each in bounds[size] if each.kind == "at_least")
             upper = [each.time_s for each in bounds[size] if each.kind == "at_most"]
-            assert lower.time_s >= time_s * (1 - 1e-9)
-            found = violated_bound(0.5 * time_s, bounds[size])
+            reached_s = min((time_s, *beaten_by))
+            assert lower.time_s >= reached_s * (1 - 1e-9)
+            found = violated_bound(0.5 * reached_s, bounds[size])
             assert found.time_s == pytest.approx(min([lower.time_s, *upper]))
     assert number >= 1
 

@@ -8,12 +8,11 @@ from msgspec.structs import replace
 
 from equipoise.decide.answer import Candidate
 from equipoise.decide.assess import Inputs, assess
-from equipoise.decide.candidates import SystemCandidates, system_candidates, with_terms
+from equipoise.decide.candidates import SystemCandidates, system_candidates
 from equipoise.decide.collect import Collected, collect_candidates
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import LARGE_SYSTEM, is_assumed_host, with_number
-from equipoise.decide.select import choose, rule_of, timed_figures
 from equipoise.decide.strategies.remedies import least_fitting
 from equipoise.decide.strategies.size_searches import SizesBeyond, sizes_beyond
 from equipoise.errors import EvidenceError, UsageError
@@ -296,25 +295,20 @@ def with_sizes_beyond_limits(
     return _tried_beyond(found, shown, scores)
 
 
-def on_spot(found: Collected) -> Candidate | None:
-    """What would be recommended on spot capacity, where its lower price lets it keep all limits.
+def may_keep_budget_on_spot(found: Collected) -> bool:
+    """Whether a budget is broken that spot capacity, which costs less, might keep.
 
-    None also where no candidate breaks the budget, or where the question states terms or prices.
+    Not where the question states terms or prices.
     """
     query = found.inputs.query
     if query.budget_usd is None or query.terms or query.quotes is not None:
-        return None
-    moved = [
-        with_terms(found.inputs, one.assessment, each, "spot")
+        return False
+    return any(
+        each.time_s is not None and any(limit.name == "budget_usd" for limit in each.broken)
         for one in found.systems
         if one.assessment.cluster is not None and one.system.usd_per_accelerator_hour is None
         for each in one.candidates
-        # A time that is too uncertain on usual terms is no surer on others.
-        if each.time_s is not None and any(limit.name == "budget_usd" for limit in each.broken)
-    ]
-    kept = {each.id: each for each in moved if each.time_s is not None and not each.broken}
-    best = choose(timed_figures(kept.values()), rule_of(query), {})
-    return None if best is None else kept[best]
+    )
 
 
 def near_sizes(asked: int, found: Collected, scores: Scores | None) -> tuple[int, ...]:

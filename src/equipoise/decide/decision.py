@@ -10,8 +10,8 @@ from equipoise.decide.assess import Assessment, Inputs, rejections, unfit_sizes
 from equipoise.decide.beyond_limits import (
     least_beyond_limits,
     least_beyond_usual,
+    may_keep_budget_on_spot,
     near_sizes,
-    on_spot,
     with_sizes_beyond_limits,
 )
 from equipoise.decide.candidates import SystemCandidates, safer_strategy, with_strategy, with_terms
@@ -44,7 +44,7 @@ from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.economics import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
-from equipoise.errors import EvidenceError
+from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, Interval, exact
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.runs import embedded
@@ -96,9 +96,19 @@ def answer(
             found = with_sizes_beyond_limits(found, least_beyond_limits(found, scores), scores)
             selection = select_from(found)
         given = answer_of(found, selection)
-        if given.refusal is None:
+        if given.refusal is None or not may_keep_budget_on_spot(found):
             return given
-        return replace(given, refusal=replace(given.refusal, on_spot=on_spot(found)))
+        offered = _on_spot(query, scores, known)
+        return replace(given, refusal=replace(given.refusal, on_spot=offered))
+
+
+def _on_spot(query: TrainingQuery, scores: Scores | None, catalogue: Catalogue) -> Candidate | None:
+    """What the question is answered with on spot terms; None where that keeps not all limits either."""
+    try:
+        asked = answer(replace(query, terms=(("", ("spot",)),)), scores=scores, catalogue=catalogue)
+    except (EvidenceError, UsageError):  # a system has no such terms
+        return None
+    return asked.recommended
 
 
 def select_from(found: Collected) -> Selection:

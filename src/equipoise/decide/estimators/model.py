@@ -207,7 +207,8 @@ def order_bounds(
     modelled_s: the modelled time of the chip asked about, by size.
     Assumes what one chip reached a better one of its maker reaches too: the software is the same. What was
     only carried to a size is no bound from below: as a rule results of worse chips are faster than that.
-    Nor are results so slow that the software is not the same.
+    Nor are results so slow that the software is not the same; a result that a worse chip's is faster than
+    counts as that one, as it does for the better chip itself.
     Source: docs/experiments/0021.
     """
     found: dict[int, list[OrderBound]] = {}
@@ -221,15 +222,25 @@ def order_bounds(
                     and not is_of_other_software(each.time_s.value, modelled_s.get(size))
                 )
                 if is_bound and is_ordered(better, worse, size):
+                    time_s = each.time_s.value if kind == "at_most" else _at_most_s(other, size, others)
                     found.setdefault(size, []).append(
                         OrderBound(
                             kind=kind,
                             accelerator=other.accelerator.slug,
-                            time_s=each.time_s.value,
+                            time_s=time_s,
                             grade=estimates.grade[size],
                         )
                     )
     return {size: tuple(_closest(bounds)) for size, bounds in found.items()}
+
+
+def _at_most_s(nodes: Cluster, size: int, others: Sequence[tuple[Cluster, Estimates]]) -> float:
+    """The time of a size by the results of a system and of those that are in no fact better, the shortest."""
+    return min(
+        estimates.by_size[size].time_s.value
+        for other, estimates in others
+        if size in estimates.by_size and (other is nodes or is_ordered(nodes, other, size))
+    )
 
 
 def is_of_other_software(time_s: float, modelled_s: float | None) -> bool:
