@@ -191,7 +191,8 @@ def _time(best: Candidate) -> Reason:
         )
         return Reason(
             words=(
-                f"The time comes from {only.name}: {format_duration(only.time_s.value)}; {only.why}.{others}"
+                f"The time rests on one estimate, {only.name}: {format_duration(only.time_s.value)}; "
+                f"{only.why}.{others}"
             ),
             sources=sources,
         )
@@ -205,7 +206,9 @@ def _time(best: Candidate) -> Reason:
             "; they differ by more than their ranges explain, so the range was widened "
             f"{best.disagreement:.2g} times"
         )
-    return Reason(words=f"The time combines {parts}{differ}.", sources=sources, formula=_WEIGHTS)
+    return Reason(
+        words=f"The time combines these estimates: {parts}{differ}.", sources=sources, formula=_WEIGHTS
+    )
 
 
 def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:

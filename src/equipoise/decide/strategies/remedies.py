@@ -51,9 +51,9 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
     tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
     shown = list(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
     hint = f": try {', '.join(shown[:-1])}{' or ' if shown[1:] else ''}{shown[-1]}" if shown else ""
-    return (
-        f"needs {needed_text}, {num_accelerators:,} x {format_si(float(held), 'B')} hold {whole_text}{hint}"
-    )
+    holds = "holds" if num_accelerators == 1 else "hold"
+    each_text = format_si(float(held), "B")
+    return f"needs {needed_text}, {num_accelerators:,} x {each_text} {holds} {whole_text}{hint}"
 
 
 def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
