@@ -77,13 +77,14 @@ ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", 
 class ConstraintWords(NamedTuple):
     """What a limit is called in a sentence, its unit, and what a candidate that breaks it does in a table.
 
-    article: of the noun. broken: with {limit} for the number.
+    article: of the noun. broken: with {limit} for the number. loosened: what would let it be kept.
     """
 
     article: str
     noun: str
     unit: str
     broken: str
+    loosened: str
 
     @property
     def name(self) -> str:
@@ -92,10 +93,14 @@ class ConstraintWords(NamedTuple):
 
 
 CONSTRAINTS: Final[Mapping[ConstraintName, ConstraintWords]] = {
-    "deadline_s": ConstraintWords("a ", "deadline", "s", "misses deadline"),
-    "budget_usd": ConstraintWords("a ", "budget", "USD", "over budget"),
-    "memory_bytes": ConstraintWords("", "memory per accelerator", "B", "does not fit"),
-    "max_accelerators": ConstraintWords("a ", "size limit", "accelerators", "above {limit}"),
+    "deadline_s": ConstraintWords("a ", "deadline", "s", "misses deadline", "your deadline were later"),
+    "budget_usd": ConstraintWords("a ", "budget", "USD", "over budget", "your budget were higher"),
+    "memory_bytes": ConstraintWords(
+        "", "memory per accelerator", "B", "does not fit", "its memory were larger"
+    ),
+    "max_accelerators": ConstraintWords(
+        "a ", "size limit", "accelerators", "above {limit}", "your size limit were higher"
+    ),
 }
 
 
@@ -114,6 +119,11 @@ class Constraint(Struct, frozen=True, kw_only=True):
     def is_kept(self) -> bool:
         """Whether the central value keeps the limit."""
         return self.value is not None and self.value <= self.limit
+
+    @property
+    def loosened(self) -> str:
+        """What would let it be kept, as the condition of a sentence."""
+        return CONSTRAINTS[self.name].loosened
 
     @property
     def lacks_price(self) -> bool:

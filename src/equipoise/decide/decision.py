@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from msgspec.structs import replace
-from threadpoolctl import threadpool_limits
 
 from equipoise.decide.answer import LIKELY, Answer, Candidate, Refusal, Relaxation, Renting, SystemAnswer
 from equipoise.decide.assess import Assessment, Inputs, rejections, unfit_sizes
@@ -53,6 +52,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
+from equipoise.stats import one_thread
 
 
 def answer(
@@ -75,7 +75,7 @@ def answer(
         found = collect_candidates(query, known, scores, extra=extra, progress=progress)
         return found, select_from(found)
 
-    with threadpool_limits(limits=1):  # the matrices are small: threads would only wait for each other
+    with one_thread():
         extra = ExtraSizes(between=query.objective != "balance")
         found, selection = selected(extra)
         if not extra.between and _is_limited(found, selection):

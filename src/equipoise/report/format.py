@@ -33,7 +33,7 @@ from equipoise.units import (
 )
 
 if TYPE_CHECKING:
-    from equipoise.decide.answer import Alternative, ConstraintName
+    from equipoise.decide.answer import Alternative
 
 LONGEST_NAME: Final = 160
 # By name, for they are easily taken for other characters.
@@ -46,14 +46,6 @@ listed: Final = units.listed
 UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
 
 
-_LIMIT_WERE: Final[Mapping["ConstraintName", str]] = {
-    "deadline_s": "your deadline were later",
-    "budget_usd": "your budget were higher",
-    "memory_bytes": "its memory were larger",
-    "max_accelerators": "your size limit were higher",
-}
-
-
 def wins_when(other: "Alternative") -> str:
     """When another candidate than the recommended one would be chosen: what follows `would be chosen`."""
     if other.case == "without":
@@ -61,7 +53,7 @@ def wins_when(other: "Alternative") -> str:
     if other.case == "price":
         assert other.high is not None
         return f"if its price fell below {rate(other.high)} per accelerator-hour"
-    allowed = [_LIMIT_WERE[each.name] for each in other.candidate.broken]
+    allowed = [each.loosened for each in other.candidate.broken]
     if other.case == "faster":
         less = "costs no more" if other.is_priced else "takes fewer accelerator-hours"
         return f"if {listed([*allowed, 'it were available'])}: it is faster and {less}"

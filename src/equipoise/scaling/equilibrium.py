@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import UsageError
+from equipoise.intervals import tails
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.posterior import IntArray
 from equipoise.stats import located_quantiles, medians
@@ -374,8 +375,8 @@ def discrete_equilibria(
 
 def _quantiles(level: float) -> tuple[float, float, float]:
     """The low, middle and high one of an interval that holds with probability `level`."""
-    tail = (1.0 - level) / 2.0
-    return tail, 0.5, 1.0 - tail
+    low, high = tails(level)
+    return low, 0.5, high
 
 
 def _next_step(num_accelerators: int, after_s: float, *, over: tuple[int, float]) -> NextStep:

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from threadpoolctl import threadpool_limits
 
 from equipoise import economics
 from equipoise.calibration.curves import CurveQuestion, TimeCurve
@@ -33,6 +32,7 @@ from equipoise.scaling.equilibrium import (
 )
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import Scores, round_key
+from equipoise.stats import one_thread
 from equipoise.units import HOUR_S, format_count, format_duration, format_percent
 
 # Without a reason to hurry the smallest size is always the cheapest: here the hurry is this many times the
@@ -96,8 +96,7 @@ def balances(
     this round; accelerators seen at one size are left out. catalogue: the shipped one unless given.
     """
     known, results = catalogue or shipped(), results_of(scores)
-    # Hundreds of small matrices: threads of their own would only wait for each other.
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_thread():
         return {
             workload: _of_workload(workload, best, results, round_, known)
             for workload, best in curves.items()

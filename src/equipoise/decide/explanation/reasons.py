@@ -395,16 +395,16 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
 def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
     """Errors as a record of the answer, with their sentence."""
     p90, coverage = errors.p90_abs_error, errors.coverage
-    most = "" if p90 is None else f", 90 % by at most {_whole_share(p90)}"
+    most = "" if p90 is None else f", 90 % by at most {_in_tenths(p90)}"
     covered = (
-        "" if coverage is None else f"; the {format_percent(LEVEL)} interval covered {_whole_share(coverage)}"
+        "" if coverage is None else f"; the {format_percent(LEVEL)} interval covered {_in_tenths(coverage)}"
     )
-    off = f"off by {_whole_share(errors.median_abs_error)} (median){most}{covered}"
+    off = f"off by {_in_tenths(errors.median_abs_error)} (median){most}{covered}"
     words = f"{subject}: {format_count(errors.num_held_out)} held out ({errors.of}): {off}."
     return ErrorRecord(kind=kind, words=words, **asdict(errors))
 
 
-def _whole_share(value: float) -> str:
+def _in_tenths(value: float) -> str:
     return format_percent(round(value, 3))
 
 
@@ -444,10 +444,10 @@ def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
         p90_abs_error=found.p90_regret,
         coverage=found.coverage,
         words=(
-            f"The advised number of accelerators: {_whole_share(found.within_doubling)} of "
+            f"The advised number of accelerators: {_in_tenths(found.within_doubling)} of "
             f"{found.num_compared} lay within one doubling of the one found with all data "
-            f"({found.of}); taking it cost {_whole_share(found.median_regret)} of the objective (median), "
-            f"90 % at most {_whole_share(found.p90_regret)}."
+            f"({found.of}); taking it cost {_in_tenths(found.median_regret)} of the objective (median), "
+            f"90 % at most {_in_tenths(found.p90_regret)}."
         ),
     )
 

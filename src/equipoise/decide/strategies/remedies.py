@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from equipoise.decide.evidence import WAYS_OUT
 from equipoise.decide.question.fine_tuning import USUAL_LORA_RANK
 from equipoise.decide.strategies.size_searches import (
     ON_HOST,
@@ -50,7 +51,7 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
     needed_text, whole_text = format_si_apart(found.nearest_bytes * num_accelerators, whole, "B")
     tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
     shown = list(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
-    hint = f": try {', '.join(shown[:-1])}{' or ' if shown[1:] else ''}{shown[-1]}" if shown else ""
+    hint = f"{WAYS_OUT}{', '.join(shown[:-1])}{' or ' if shown[1:] else ''}{shown[-1]}" if shown else ""
     holds = "holds" if num_accelerators == 1 else "hold"
     each_text = format_si(float(held), "B")
     return f"needs {needed_text}, {num_accelerators:,} x {each_text} {holds} {whole_text}{hint}"
