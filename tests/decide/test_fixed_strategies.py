@@ -50,6 +50,12 @@ def test_a_restriction_is_never_faster_and_never_more_certain(name, fixed):
     assert after["high"] / after["low"] >= before["high"] / before["low"] * (1 - 1e-5)
 
 
+def test_stated_software_is_compared_with_the_usual_one_also_where_times_come_from_another_chip():
+    asked = ("stable_diffusion", "--accelerator", "a800", "--at", "8")
+    free, kept = (advised(*asked, *more)["recommended"] for more in ([], ["--software", "megatron_core"]))
+    assert kept["time_s"]["value"] >= free["time_s"]["value"] * (1 - 1e-5)
+
+
 # The rate follows the power to the 0.33 (docs/experiments/0007): halved power takes at most 1.26 times as long.
 @pytest.mark.parametrize(
     ("restriction", "most"), [(["--power-cap", "350"], 2**0.34), (["--oversubscription", "16"], 16.0)]

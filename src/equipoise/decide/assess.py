@@ -598,9 +598,8 @@ def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates
         there = problem(
             inputs.unrestricted or inputs.training,
             inputs.catalogue.cluster(near.chip.slug),
-            _model_for(inputs, near.chip),
+            model_for(near.chip, inputs.training.workload),
             num_best=1,
-            software=inputs.query.software,
         )
         there_s = {
             each.num_accelerators: each.best.work_s.value
