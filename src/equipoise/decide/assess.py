@@ -651,6 +651,9 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
         if found is not None:
             others.append((nodes, found))
     bounds = order_bounds(known.cluster, others, has_results=near is None, modelled_s=modelled_s)
+    # Results of the chip itself are what they are, and what restricts it makes them no faster.
+    submitted = set() if known.published is None else {*known.published.at_size}
+    bounds = {size: of_size for size, of_size in bounds.items() if size not in submitted}
     if not _restricted_by(inputs, known.system):
         return bounds
     ratios = {} if searches is None else _restricted_ratios(inputs, known.system, searches)
