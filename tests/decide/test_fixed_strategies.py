@@ -50,6 +50,54 @@ def test_a_restriction_is_never_faster_and_never_more_certain(name, fixed):
     assert after["high"] / after["low"] >= before["high"] / before["low"] * (1 - 1e-5)
 
 
+# Carried between sizes, from another chip's results, and published, with the batch of the best result.
+OWN_BATCHES = {
+    "between results": ("bert", "h100-sxm5-80gb", "128"),
+    "below all results": ("llama2_70b_lora", "gb200-nvl72-186gb", "6"),
+    "from another chip": ("bert", "mi325x", "6"),
+    "published": ("bert", "h100-sxm5-80gb", "64"),
+}
+
+
+@pytest.mark.parametrize("name", OWN_BATCHES)
+def test_stating_the_batch_that_is_taken_anyway_changes_nothing(name):
+    workload, chip, size = OWN_BATCHES[name]
+    asked = (workload, "--accelerator", chip, "--accelerators", size, "--max", size)
+    free = advised(*asked)["recommended"]
+    kept = advised(*asked, "--global-batch", str(free["global_batch_samples"]))["recommended"]
+    assert kept["strategy"] == free["strategy"]
+    assert kept["time_s"] == free["time_s"]
+    assert kept["grade"] == free["grade"]
+
+
+# MLPerf v4.1 to v5.1: H200 on 64 took 264.6 s with batches of 16, on 32 409.6 s with 8 and 531.8 s with 16.
+# RetinaNet on 512 H100 took 114.4 s with a batch of 1,024, BERT on as many 20.6 s with 3,072.
+STATED_BATCHES = [
+    ("llama2_70b_lora", "h200-sxm5-141gb", "64", "8", None),
+    ("llama2_70b_lora", "h200-sxm5-141gb", "32", "16", 531.8),
+    ("llama2_70b_lora", "h200-sxm5-141gb", "32", "8", 409.6),
+    ("retinanet", "h100-sxm5-80gb", "512", "256", None),
+    ("bert", "h100-sxm5-80gb", "512", "6144", None),
+]
+
+
+@pytest.mark.parametrize(("workload", "chip", "size", "batch", "result_s"), STATED_BATCHES)
+def test_a_stated_batch_is_a_restriction_of_which_there_may_be_results(workload, chip, size, batch, result_s):
+    asked = (workload, "--accelerator", chip, "--accelerators", size, "--max", size)
+    free, kept = (advised(*asked, *more)["recommended"] for more in ([], ["--global-batch", batch]))
+    assert kept["time_s"]["value"] >= free["time_s"]["value"] * (1 - 1e-5)
+    assert kept["grade"] == ("carried" if result_s is None else "published")
+    if result_s is not None:
+        assert kept["time_s"]["value"] == pytest.approx(result_s, rel=1e-3)
+
+
+def test_a_batch_and_a_strategy_that_are_stated_slow_down_the_results_of_the_batch():
+    asked = ("llama2_70b_lora", "--accelerator", "h200-sxm5-141gb", "--at", "32", "--global-batch", "16")
+    free, kept = (advised(*asked, *more)["recommended"] for more in ([], ["--fix", "tp=8"]))
+    assert kept["time_s"]["value"] > 1.01 * free["time_s"]["value"]
+    assert (free["grade"], kept["grade"]) == ("published", "carried")
+
+
 @pytest.mark.parametrize("restriction", [["--node-size", "8"], ["--fix", "pp=2"]])
 def test_what_is_restricted_is_not_bounded_where_its_own_result_is_not(restriction):
     # 16 GB200 took 374 s, 16 B200 349 s: results of the chip itself are what they are, also restricted.

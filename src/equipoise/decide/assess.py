@@ -28,12 +28,16 @@ from equipoise.decide.estimators.model import (
 )
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
+    Slowing,
+    all_ratios,
     as_new_submitter,
     as_restricted,
+    as_slow,
     at_users_level,
     carried_by_model,
     known_sizes,
     largest_known,
+    of_batch,
     of_other_nodes,
     published_estimates,
     published_evidence,
@@ -110,8 +114,8 @@ class Assessment(Struct, frozen=True, kw_only=True):
 class Inputs(Struct, frozen=True, kw_only=True):
     """What every system of a question is assessed with.
 
-    unrestricted: the training without `--fix` and `--precision`, of which results were published; None where
-    neither is stated.
+    unrestricted: the training without `--fix`, `--precision` and a stated batch, of which results were
+    published; None where none of them is stated.
     scores: None where nothing published may be used. extra: sizes to estimate besides those that the question
     chooses from.
     """
@@ -123,6 +127,26 @@ class Inputs(Struct, frozen=True, kw_only=True):
     scores: Scores | None
     user: UserEvidence
     extra: ExtraSizes = NO_EXTRA_SIZES
+
+    @property
+    def restricts_batch(self) -> bool:
+        """Whether the question states the batch of a training that published results chose freely."""
+        free = self.unrestricted
+        return free is not None and free.states_batch != self.training.states_batch
+
+    @property
+    def at_batch(self) -> "Inputs":
+        """The same question, whose batch is no restriction: published results have to have it."""
+        if self.unrestricted is None:
+            return self
+        batch, is_stated = self.training.global_batch_samples, self.training.states_batch
+        kept = replace(self.unrestricted, global_batch_samples=batch, states_batch=is_stated)
+        return replace(self, unrestricted=kept)
+
+    @property
+    def evidence_batch(self) -> int | None:
+        """The batch that published results need to have: one that is stated, where no ratio converts it."""
+        return None if self.restricts_batch else self.query.global_batch_samples
 
     def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
@@ -172,6 +196,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
         missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
         notes.append(f"No strategy was searched: {err}.")
+        inputs = inputs.at_batch
     published = _published(inputs, system, sizes)
     missing += () if published is None else published.missing
     known = Assessment(
@@ -187,7 +212,11 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     )
     estimates, near = _collected(inputs, known)
     known = replace(known, estimates=estimates, transferred=near)
-    return replace(known, bounds=_bounds(inputs, known))
+    known = replace(known, bounds=_bounds(inputs, known))
+    if published is None or not inputs.restricts_batch:
+        return known
+    shown = of_batch(published.at_size, inputs.training.global_batch_samples)
+    return replace(known, published=replace(published, at_size=shown))
 
 
 def _published_batches(inputs: Inputs, system: RequestedSystem) -> dict[int, int]:
@@ -197,7 +226,7 @@ def _published_batches(inputs: Inputs, system: RequestedSystem) -> dict[int, int
     """
     query = inputs.query
     is_theirs = inputs.training.budget.is_to_target and query.round is None and inputs.user.runs is None
-    if inputs.scores is None or not is_theirs or query.global_batch_samples is not None:
+    if inputs.scores is None or not is_theirs:
         return {}
     found = results_at_size(inputs.scores, inputs.training.workload.slug, system.accelerator)
     batches = {size: results[0].global_batch_samples for size, results in found.items()}
@@ -219,7 +248,7 @@ def _model_for(inputs: Inputs, chip: Accelerator) -> CalibratedModel:
 
 def _known_sizes(inputs: Inputs, system: RequestedSystem) -> Sequence[int]:
     """The sizes of a system with results of the training that is asked about, ascending."""
-    is_usual = inputs.training.budget.is_to_target and inputs.query.global_batch_samples is None
+    is_usual = inputs.training.budget.is_to_target and inputs.evidence_batch is None
     slug = inputs.training.workload.slug
     return published_sizes(inputs.scores if is_usual else None, slug, system.accelerator)
 
@@ -337,16 +366,14 @@ def _submitted(
     usual = None if searches is None else _free_searches(inputs, system, searches)
     free = None if usual is None else model_estimates(_with_open_batches(usual))
     if found is not None and searches is not None:
-        is_stated = inputs.training.global_batch_samples is not None
+        is_stated = inputs.evidence_batch is not None
         beyond = 0.0 if is_stated else largest_known(published) or max(published.at_size, default=0)
-        found = _where_trainable(found, searches, beyond=beyond)
+        found = _where_trainable(found, usual or searches, beyond=beyond)
     if searches is None or modelled is None or usual is None or free is None:
         # Whether a fixed strategy runs, let alone how fast, is not known.
         if found is not None and restricted == _DESCRIBED:
             return of_other_nodes(found), modelled, None
-        return None if restricted else found, modelled, None
-    own = model_estimates(_with_open_batches(searches)) if restricted else free
-    assert own is not None  # it has the sizes of `modelled`
+        return None if _is_restricted(inputs, system) else found, modelled, None
     by_law: set[int] = set()
     if found is not None:
         by_law = {*found.by_size}
@@ -354,17 +381,16 @@ def _submitted(
     else:
         found, near = _transferred(inputs, known)
     levels = {} if found is None else published_levels(found, free, known_sizes(published))
-    if found is not None and restricted:
-        # With the batch of the best result where there is one: those who are restricted may keep it.
-        alone, others = model_estimates(searches), model_estimates(usual)
-        assert alone is not None  # as `own`, `free`
-        assert others is not None
-        found = as_restricted(found, restricted=alone, free=others, by=restricted)
+    slowings = _slowings(inputs, known, searches)
+    for each in slowings:
+        found = None if found is None else as_restricted(found, each)
     if found is not None and near is None:
-        at_level = at_published_level(own, found, levels).by_size
+        own = model_estimates(_with_open_batches(searches))
+        assert own is not None  # it has the sizes of `modelled`
+        at_level = at_published_level(as_slow(own, free, slowings), found, levels).by_size
         modelled = replace(
             modelled,
-            by_size={size: at_level[size] for size in modelled.by_size},
+            by_size={size: at_level[size] for size in modelled.by_size if size in at_level},
             references=frozenset(found.by_size) - by_law,
         )
     return found, modelled, near
@@ -381,7 +407,7 @@ def _also_known(inputs: Inputs, known: Assessment, accelerator: str) -> Strategy
 
 def _free_searches(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:
     """The same searches without what is restricted."""
-    return _unrestricted(inputs, system, searches) if _restricted_by(inputs, system) else searches
+    return _unrestricted(inputs, system, searches) if _is_restricted(inputs, system) else searches
 
 
 def _free_estimates(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> Estimates | None:
@@ -395,18 +421,57 @@ def _with_open_batches(searches: StrategySearches) -> StrategySearches:
     Of the ratio of the times of two sizes nothing is then left but what the sizes do: a submitter's batch may
     be far from what the model would choose.
     """
-    stated = {each.num_accelerators for each in searches.sizes} & {*searches.problem.published_batches}
+    posed = searches.problem
+    if posed.training.states_batch:
+        return searches
+    stated = {each.num_accelerators for each in searches.sizes} & {*posed.published_batches}
     if not stated:
         return searches
-    opened = SEARCH_CACHE.searches(replace(searches.problem, published_batches={}), stated)
+    opened = SEARCH_CACHE.searches(replace(posed, published_batches={}), stated)
     kept = (each for each in searches.sizes if each.num_accelerators not in stated)
     return replace(
         searches, sizes=tuple(sorted((*kept, *opened.sizes), key=lambda each: each.num_accelerators))
     )
 
 
+def _slowings(inputs: Inputs, known: Assessment, searches: StrategySearches) -> list[Slowing]:
+    """How many times as long each restriction makes a training, by size: a stated batch, then all others.
+
+    A batch first, for there are results of it: what else is restricted lengthens those.
+    """
+    found, system = [], known.system
+    free = _free_searches(inputs, system, searches)
+    others = _restricted_by(inputs, system)
+    if inputs.restricts_batch:
+        at_size = {} if known.published is None else known.published.at_size
+        results = of_batch(at_size, inputs.training.global_batch_samples)
+        at_batch = _unrestricted(inputs.at_batch, system, searches) if others else searches
+        found.append(Slowing(by="stated batch", ratios=_ratios(at_batch, free), results=results))
+        free = at_batch
+    if others:
+        found.append(Slowing(by=others, ratios=_ratios(searches, free)))
+    return found
+
+
+def _ratios(restricted: StrategySearches, free: StrategySearches) -> dict[int, float]:
+    """By size, how many times as long the model says that a restricted training takes.
+
+    With the batch of the best result where there is one: those who are restricted may keep it.
+    """
+    alone, others = map(model_estimates, (restricted, free))
+    return {} if alone is None or others is None else time_ratios(restricted=alone, free=others)
+
+
+def _is_restricted(inputs: Inputs, system: RequestedSystem) -> bool:
+    """Whether the question restricts anything of a training that published results had free."""
+    return inputs.restricts_batch or bool(_restricted_by(inputs, system))
+
+
 def _restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
-    """What the question restricts of a training that published results had free; empty where nothing."""
+    """What besides its batch the question restricts of a training that published results had free, in words.
+
+    Empty where nothing.
+    """
     assert system.cluster is not None
     query, usual = inputs.query, _unrestricted_cluster(inputs, system)
     restrictions = {
@@ -654,22 +719,14 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     # Results of the chip itself are what they are, and what restricts it makes them no faster.
     submitted = set() if known.published is None else {*known.published.at_size}
     bounds = {size: of_size for size, of_size in bounds.items() if size not in submitted}
-    if not _restricted_by(inputs, known.system):
+    if not _is_restricted(inputs, known.system):
         return bounds
-    ratios = {} if searches is None else _restricted_ratios(inputs, known.system, searches)
+    ratios = {} if searches is None else all_ratios(_slowings(inputs, known, searches))
     return {
         size: tuple(replace(each, time_s=ratios[size] * each.time_s) for each in of_size)
         for size, of_size in bounds.items()
         if size in ratios
     }
-
-
-def _restricted_ratios(
-    inputs: Inputs, system: RequestedSystem, searches: StrategySearches
-) -> dict[int, float]:
-    """By size, how many times as long the model says that a system takes for what restricts it."""
-    alone, free = map(model_estimates, (searches, _free_searches(inputs, system, searches)))
-    return {} if alone is None or free is None else time_ratios(restricted=alone, free=free)
 
 
 def _seconds(estimates: Estimates | None) -> dict[int, float]:
@@ -683,15 +740,15 @@ def _elsewhere(
     """What is published of the training on another chip; without a curve the results alone."""
     assert inputs.scores is not None
     if not with_curve:
-        slug, batch = inputs.training.workload.slug, inputs.query.global_batch_samples
-        at_size = results_at_size(inputs.scores, slug, accelerator, global_batch_samples=batch)
+        slug = inputs.training.workload.slug
+        at_size = of_batch(results_at_size(inputs.scores, slug, accelerator), inputs.evidence_batch)
         return PublishedEvidence(at_size=at_size, curve=None)
     return published_evidence(inputs.scores, _curve_question(inputs, accelerator, sizes))
 
 
 def _curve_question(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> CurveQuestion:
     """What is asked of the published results of a chip: their curve at sizes, at the batch asked about."""
-    batch = inputs.query.global_batch_samples
+    batch = inputs.evidence_batch
     return CurveQuestion(
         workload=inputs.training.workload.slug,
         accelerator=accelerator,

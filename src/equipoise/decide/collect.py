@@ -130,10 +130,12 @@ def _assessed(
         else UserEvidence()
     )
     user = user if runs is None else replace(user, runs=runs)
+    # Of results at other batches, where how many samples they take is known; the user's own have the batch.
+    converts = about.budget.is_to_target and about.budget.samples is not None and user.runs is None
     inputs = Inputs(
         query=query,
         training=about,
-        unrestricted=unrestricted(about, query),
+        unrestricted=unrestricted(about, query, frees_batch=converts),
         catalogue=catalogue,
         scores=scores,
         user=user,

@@ -74,11 +74,9 @@ def published_evidence(
     known: dict[int, tuple[PublishedResult, ...]] = {}
     if with_results and trainings is None:
         batch = question.global_batch_samples
-        known = results_at_size(
-            scores,
-            str(question.workload),
-            str(question.accelerator),
-            global_batch_samples=None if batch is None else int(batch),
+        known = of_batch(
+            results_at_size(scores, str(question.workload), str(question.accelerator)),
+            None if batch is None else int(batch),
         )
     try:
         asked = replace(question, times_option="--runs FILE.csv")
@@ -89,20 +87,21 @@ def published_evidence(
 
 
 def results_at_size(
-    scores: Scores, workload: str, accelerator: str, *, global_batch_samples: int | None = None
+    scores: Scores, workload: str, accelerator: str
 ) -> dict[int, tuple[PublishedResult, ...]]:
-    """The comparable results of each size, the best first; kept, for every system of a question asks.
+    """The comparable results of each size, the best first; kept, for every system of a question asks."""
+    return _results_by_accelerator(scores, workload).get(accelerator, {})
 
-    global_batch_samples: of that batch alone, where given.
-    """
-    found = _results_by_accelerator(scores, workload).get(accelerator, {})
-    if global_batch_samples is None:
-        return found
-    of_batch = {
-        size: tuple(each for each in results if each.global_batch_samples == global_batch_samples)
-        for size, results in found.items()
+
+def of_batch(
+    known: Mapping[int, tuple[PublishedResult, ...]], global_batch_samples: int | None
+) -> dict[int, tuple[PublishedResult, ...]]:
+    """The results of one batch; all where it is None."""
+    found = {
+        size: tuple(each for each in results if global_batch_samples in {None, each.global_batch_samples})
+        for size, results in known.items()
     }
-    return {size: results for size, results in of_batch.items() if results}
+    return {size: results for size, results in found.items() if results}
 
 
 @lru_cache(maxsize=_MOST_KEPT)
@@ -210,27 +209,35 @@ def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
     return replace(published, by_size={size: found[size] for size in sorted(found)}, grade=grade)
 
 
-def as_restricted(
-    published: Estimates, *, restricted: Estimates, free: Estimates, by: str
-) -> Estimates | None:
-    """The published estimates under a restriction that submitters did not have, such as less power.
+class Slowing(Struct, frozen=True, kw_only=True):
+    """A restriction that submitters did not have, such as less power.
 
-    restricted, free: the model's, of the question as asked and without the restriction. by: what restricts,
-    such as "fixed strategy". None where no size has both. A restriction that leaves the time as it was
-    changes nothing.
+    by: what restricts, such as "fixed strategy". ratios: by size, how many times as long the model says that
+    the training takes for it (`time_ratios`). results: those of trainings that had the restriction too; None
+    where results do not state it.
+    """
+
+    by: str
+    ratios: Mapping[int, float]
+    results: Mapping[int, tuple[PublishedResult, ...]] | None = None
+
+
+def as_restricted(published: Estimates, slowing: Slowing) -> Estimates | None:
+    """The published estimates under a restriction that submitters did not have.
+
+    None where no size has both. A restriction that leaves the time as it was changes nothing, but that a
+    result of a training without it is carried over; results of trainings that had it count as they are.
     Source: T_restricted(N) = T(N) T_model,restricted(N) / T_model,free(N); errors of the ratio as in
     docs/experiments/0038.
     """
-    ratios = time_ratios(restricted=restricted, free=free)
+    ratios, by = slowing.ratios, slowing.by
     shared = sorted(set(published.by_size) & set(ratios))
-    if not shared:
-        return None
     found, grade = {}, {}
     for size in shared:
         ratio = ratios[size]
         start = published.by_size[size]
         found[size], grade[size] = start, published.grade[size]
-        if ratio == 1.0:
+        if ratio == 1.0 and (slowing.results is None or grade[size] != "published"):
             continue
         spread = math.hypot(start.log_sd, _STRATEGY_RATIO_LOG_SD)
         slower = with_time(
@@ -242,11 +249,39 @@ def as_restricted(
         )
         found[size] = replace(slower, log_sd=start.log_sd, strategy_log_sd=_STRATEGY_RATIO_LOG_SD, sources=())
         grade[size] = "carried"
+    for size, results in (slowing.results or {}).items():
+        found[size], grade[size] = _submitted(results, size), "published"
+    if not found:
+        return None
     curves = published.curves
     moved = {size: ratios[size] for size in shared}
     if curves is not None and any(each != 1.0 for each in moved.values()):
         curves = scaled_curves(curves, moved)
-    return replace(published, by_size=found, grade=grade, curves=curves)
+    return replace(
+        published, by_size={size: found[size] for size in sorted(found)}, grade=grade, curves=curves
+    )
+
+
+def all_ratios(slowings: Sequence[Slowing]) -> dict[int, float]:
+    """By size, how many times as long all restrictions together make a training; of none, nothing."""
+    shared = set.intersection(*({*each.ratios} for each in slowings)) if slowings else set()
+    return {size: math.prod(each.ratios[size] for each in slowings) for size in sorted(shared)}
+
+
+def as_slow(restricted: Estimates, free: Estimates, slowings: Sequence[Slowing]) -> Estimates:
+    """The model's estimates of a restricted training: those of the free one times the ratios.
+
+    Restrictions then lengthen them as they lengthen published times.
+    """
+    if not slowings:
+        return restricted
+    ratios = all_ratios(slowings)
+    shared = sorted({*restricted.by_size} & {*free.by_size} & {*ratios})
+    found = {}
+    for size in shared:
+        each, time_s = restricted.by_size[size], ratios[size] * free.by_size[size].time_s.value
+        found[size] = with_time(each, time_s, each.log_sd, name=each.name)
+    return replace(restricted, by_size=found)
 
 
 def of_other_nodes(published: Estimates) -> Estimates:

@@ -420,14 +420,20 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
 _OF_ADAPTERS: Final = frozenset({"trained", "lora_rank", "lora_targets"})
 
 
-def unrestricted(restricted: Training, query: TrainingQuery) -> Training | None:
+def unrestricted(restricted: Training, query: TrainingQuery, *, frees_batch: bool) -> Training | None:
     """The training without what `--fix` and `--precision` state, which those who published chose freely.
 
-    None where that is nothing, or which weights are trained.
+    frees_batch: whether without a stated batch too. None where nothing is stated, or where that is which
+    weights are trained.
     """
-    if not (query.fixed or query.precision) or _OF_ADAPTERS & set(parameter_choices(query.fixed)):
+    frees_batch = frees_batch and restricted.states_batch
+    if not (query.fixed or query.precision or frees_batch):
         return None
-    return replace(restricted, choices=_choices(replace(query, fixed=(), precision=()), restricted.workload))
+    if _OF_ADAPTERS & set(parameter_choices(query.fixed)):
+        return None
+    choices = _choices(replace(query, fixed=(), precision=()), restricted.workload)
+    free = replace(restricted, choices=choices)
+    return replace(free, global_batch_samples=None, states_batch=False) if frees_batch else free
 
 
 def _choices(query: TrainingQuery, about: Workload) -> Mapping[str, tuple[Value, ...]]:
