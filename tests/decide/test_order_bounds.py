@@ -4,9 +4,9 @@ from functools import cache
 from itertools import product
 
 import pytest
-from asking import ask, by_size, published_scores
+from asking import RTX, ask, by_size, published_scores
 
-from equipoise.decide.estimators.model import OrderBound, order_bounds, violated_bound
+from equipoise.decide.estimators.model import OrderBound, is_ordered, order_bounds, violated_bound
 from equipoise.decide.estimators.published import PublishedEvidence, published_estimates, results_at_size
 from equipoise.decide.evidence import Estimate, Estimates
 from equipoise.errors import SpecError
@@ -159,6 +159,34 @@ def test_what_bounds_a_time_is_named():
     assert answer.recommended.order_bound.accelerator == "h100-sxm5-80gb"
     assert (answer.recommended.grade, answer.recommended.mfu) == ("carried", None)
     assert any("H100 SXM5 80 GB" in note and "stated fact" in note for note in answer.notes)
+
+
+# H800 is H100 with slower NVLinks; results of H100 are on 32, 64 and 128. RTX 4090 D is RTX 4090 with fewer
+# multiprocessors, which has one slow result, on 6; A100 has slow ones of the adapters, and A30 is lesser.
+CHIPS_IN_ORDER = [
+    ("llama2_70b_lora", "h100-sxm5-80gb", "h800-sxm5-80gb", (32, 40, 56, 72, 80)),
+    ("resnet50", RTX, "rtx-4090-d-pcie-24gb", (1, 2, 4, 6, 8)),
+    ("llama2_70b_lora", "a100-sxm4-80gb", "a30-pcie-24gb", (8, 24, 72)),
+]
+
+
+@pytest.mark.parametrize(("workload", "better", "lesser", "sizes"), CHIPS_IN_ORDER)
+def test_a_better_chip_with_results_is_no_slower_between_them(workload, better, lesser, sizes):
+    first, second = (
+        by_size(ask(workload=workload, accelerator=[each], accelerators=",".join(map(str, sizes))))
+        for each in (better, lesser)
+    )
+    assert {*sizes} <= {*first} & {*second}
+    for size in sizes:
+        assert first[size].work_s.value <= second[size].work_s.value * (1 + 1e-9), size
+
+
+def test_the_network_between_nodes_is_no_fact_of_as_many_as_one_node_has():
+    # Hosts of 8 RTX 4090 share the network that hosts of 2 RTX 4090 D have for themselves.
+    better, lesser = node(RTX), node("rtx-4090-d-pcie-24gb")
+    assert better.inter.byte_per_s < lesser.inter.byte_per_s
+    assert is_ordered(better, lesser, 8)
+    assert not is_ordered(better, lesser, 16)
 
 
 def made(time_s, grade):

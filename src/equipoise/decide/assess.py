@@ -14,17 +14,19 @@ from equipoise.calibration.curves import CurveQuestion, shipped_forecasts
 from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
 from equipoise.decide.answer import Infeasibility, UnfitSize
-from equipoise.decide.combine import nearest_size
+from equipoise.decide.combine import combine, nearest_size, with_time
 from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import (
     NearChip,
     at_published_level,
     carried_over,
+    is_of_other_software,
     model_estimates,
     nearest_chips,
     order_bounds,
     published_levels,
     transfer_record,
+    violated_bound,
 )
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
@@ -656,29 +658,98 @@ def _transferred(inputs: Inputs, known: Assessment) -> tuple[Estimates | None, N
 
 
 def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates | None:
-    """Results of a near chip, carried over to the sizes that the model times; None where nothing can be."""
-    sizes = sorted(modelled.by_size)
-    try:
-        submitted = published_estimates(_elsewhere(inputs, near.chip.slug, sizes, with_curve=True))
-        there = problem(
-            inputs.unrestricted or inputs.training,
-            inputs.catalogue.cluster(near.chip.slug),
-            model_for(near.chip, inputs.training.workload),
-            num_best=1,
+    """Times of a near chip, carried over to the sizes that the model times; None where nothing can be."""
+    there = _as_answered(inputs, near.chip.slug, sorted(modelled.by_size))
+    if there is None:
+        return None
+    found = carried_over(
+        there.published,
+        near,
+        here_s=_seconds(modelled),
+        there_s=_seconds(there.modelled),
+        record=transfer_record(near.nearness),
+    )
+    return None if found is None else carried_by_model(found, modelled)
+
+
+class _Answered(Struct, frozen=True, kw_only=True):
+    """What a chip with results takes, as an answer about it alone says. modelled: by the model alone."""
+
+    published: Estimates
+    modelled: Estimates
+
+    @property
+    def is_of_other_software(self) -> bool:
+        """Whether all results are so slow that their software says nothing of others'."""
+        submitted = [size for size, grade in self.published.grade.items() if grade == "published"]
+        modelled_s = _seconds(self.modelled)
+        return all(
+            is_of_other_software(self.published.by_size[size].time_s.value, modelled_s.get(size))
+            for size in submitted
         )
-        there_s = {
-            each.num_accelerators: each.best.work_s.value
-            for each in SEARCH_CACHE.searches(there, sizes).sizes
-            if each.best is not None
-        }
+
+
+def _as_answered(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> _Answered | None:
+    """What a chip with results takes at sizes where nothing is restricted; None where the model has no time.
+
+    At sizes without results both estimators and the bounds count, as for the chip itself: what is carried to
+    another chip is then on the right side of what the answer says of this one.
+    """
+    assert inputs.scores is not None
+    try:
+        nodes = inputs.catalogue.cluster(accelerator)
+        evidence = published_evidence(inputs.scores, _curve_question(inputs, accelerator, sizes))
+        found = published_estimates(evidence)
+        model = model_for(nodes.accelerator, inputs.training.workload)
+        posed = problem(inputs.unrestricted or inputs.training, nodes, model, num_best=1)
     except (EvidenceError, SpecError):
         return None
-    if submitted is None:
+    searches = SEARCH_CACHE.searches(posed, sizes)
+    free = model_estimates(searches)
+    beyond = largest_known(evidence) or max(evidence.at_size, default=0)
+    found = None if found is None else _where_trainable(found, searches, beyond=beyond)
+    if found is None or free is None:
         return None
-    here_s = {size: each.time_s.value for size, each in modelled.by_size.items()}
-    record = transfer_record(near.nearness)
-    found = carried_over(submitted, near, here_s=here_s, there_s=there_s, record=record)
-    return None if found is None else carried_by_model(found, modelled)
+    carried = carried_by_model(found, free)
+    at_level = at_published_level(free, carried, published_levels(carried, free, known_sizes(evidence)))
+    bounds = order_bounds(nodes, _results_of_others(inputs, nodes), has_results=True, modelled_s={})
+    times = {}
+    for size, each in carried.by_size.items():
+        there = (
+            [each, at_level.by_size[size]] if size in found.by_size and size in at_level.by_size else [each]
+        )
+        time_s = combine([one.time_s for one in there], [one.log_sd for one in there]).time.value
+        bound = None if size in evidence.at_size else violated_bound(time_s, bounds.get(size, ()))
+        time_s = time_s if bound is None else bound.time_s
+        times[size] = with_time(each, time_s, each.log_sd, name=each.name)
+    return _Answered(published=replace(carried, by_size=times), modelled=free)
+
+
+def _comparable(inputs: Inputs, nodes: Cluster) -> Iterator[Cluster]:
+    """The usual nodes of other chips with results that are at least as good as a system's, or no better."""
+    assert inputs.scores is not None
+    own = nodes.accelerator
+    for name in accelerators_of(inputs.scores.of(inputs.training.workload.slug)):
+        try:
+            other = inputs.catalogue.cluster(name)
+        except SpecError:  # what nobody states of its node
+            continue
+        chip = other.accelerator
+        if name != own.slug and (at_least_as_good(own, chip) or at_least_as_good(chip, own)):
+            yield other
+
+
+def _results_of_others(inputs: Inputs, nodes: Cluster) -> list[tuple[Cluster, Estimates]]:
+    """The results of the chips that are comparable with a system's."""
+    found = ((other, _results(inputs, other)) for other in _comparable(inputs, nodes))
+    return [(other, results) for other, results in found if results is not None]
+
+
+def _results(inputs: Inputs, nodes: Cluster) -> Estimates | None:
+    """The published results of a chip, at their own sizes alone."""
+    assert inputs.scores is not None
+    known = results_at_size(inputs.scores, inputs.training.workload.slug, nodes.accelerator.slug)
+    return published_estimates(PublishedEvidence(at_size=of_batch(known, inputs.evidence_batch), curve=None))
 
 
 def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ...]]:
@@ -691,31 +762,18 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     near, searches, kinds = known.transferred, known.searches, {each.estimator for each in known.estimates}
     if inputs.scores is None or "published" not in kinds or "measured" in kinds or inputs.query.round:
         return {}
-    slug, own = inputs.training.workload.slug, known.cluster.accelerator
     searches = searches if "model" in kinds else None
     free = None if searches is None else _free_estimates(inputs, known.system, searches)
-    modelled_s = _seconds(free)
-    others = []
-    for name in accelerators_of(inputs.scores.of(slug)):
-        try:
-            nodes = inputs.catalogue.cluster(name)
-        except SpecError:  # what nobody states of its node
-            continue
-        chip = nodes.accelerator
-        if name == own.slug or not (at_least_as_good(own, chip) or at_least_as_good(chip, own)):
-            continue
-        carrying = None
-        if near is not None and free is not None and (wider := _also_known(inputs, known, name)) is not None:
-            # At sizes of its results too: whatever is asked about, a bound is carried from the same one.
-            carrying = _free_estimates(inputs, known.system, wider)
-            modelled_s |= _seconds(carrying)
-        sizes = known.sizes.tried if carrying is None else sorted(carrying.by_size)
-        found = published_estimates(_elsewhere(inputs, name, sizes, with_curve=near is not None))
-        if found is not None and carrying is not None:
-            found = carried_by_model(found, carrying)
-        if found is not None:
-            others.append((nodes, found))
-    bounds = order_bounds(known.cluster, others, has_results=near is None, modelled_s=modelled_s)
+    others = _results_of_others(inputs, known.cluster)
+    if near is not None and free is not None:
+        others = [(each, _at_all_sizes(inputs, known, each) or results) for each, results in others]
+    bounds = order_bounds(
+        known.cluster,
+        others,
+        has_results=near is None,
+        bounds_carried=near is not None and near.nearness == "maker",
+        modelled_s=_seconds(free),
+    )
     # Results of the chip itself are what they are, and what restricts it makes them no faster.
     submitted = set() if known.published is None else {*known.published.at_size}
     bounds = {size: of_size for size, of_size in bounds.items() if size not in submitted}
@@ -729,21 +787,27 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     }
 
 
+def _at_all_sizes(inputs: Inputs, known: Assessment, other: Cluster) -> Estimates | None:
+    """What another chip takes at sizes without results too; None where that is no bound, or not known.
+
+    A better chip's is none of one whose times come from the same chip in another form or with the same peaks,
+    which say more.
+    """
+    assert known.cluster is not None
+    assert known.transferred is not None
+    name = other.accelerator.slug
+    is_better = not at_least_as_good(known.cluster.accelerator, other.accelerator)
+    if is_better and known.transferred.nearness == "chip":
+        return None
+    found = _as_answered(inputs, name, sorted(_with_results(inputs, name, known.sizes.tried)))
+    if found is None or (is_better and found.is_of_other_software):
+        return None
+    return found.published
+
+
 def _seconds(estimates: Estimates | None) -> dict[int, float]:
     """The time of each size."""
     return {} if estimates is None else {size: each.time_s.value for size, each in estimates.by_size.items()}
-
-
-def _elsewhere(
-    inputs: Inputs, accelerator: str, sizes: Sequence[int], *, with_curve: bool
-) -> PublishedEvidence:
-    """What is published of the training on another chip; without a curve the results alone."""
-    assert inputs.scores is not None
-    if not with_curve:
-        slug = inputs.training.workload.slug
-        at_size = of_batch(results_at_size(inputs.scores, slug, accelerator), inputs.evidence_batch)
-        return PublishedEvidence(at_size=at_size, curve=None)
-    return published_evidence(inputs.scores, _curve_question(inputs, accelerator, sizes))
 
 
 def _curve_question(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> CurveQuestion:

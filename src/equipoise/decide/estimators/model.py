@@ -199,16 +199,18 @@ def order_bounds(
     *,
     modelled_s: Mapping[int, float],
     has_results: bool = False,
+    bounds_carried: bool = False,
 ) -> dict[int, tuple[OrderBound, ...]]:
     """By size, the closest bound of either kind.
 
     nodes: of the chip asked about. others: usual nodes of other chips with results, and their estimates.
     has_results: whether the chip has results of its own, which say more than a better chip's slow ones.
+    bounds_carried: whether what was carried to a size of a better chip bounds from below too.
     modelled_s: the modelled time of the chip asked about, by size.
     Assumes what one chip reached a better one of its maker reaches too: the software is the same. What was
-    only carried to a size is no bound from below: as a rule results of worse chips are faster than that.
-    Nor are results so slow that the software is not the same; a result that a worse chip's is faster than
-    counts as that one, as it does for the better chip itself.
+    only carried to a size is no bound from below of a chip whose times come from another form of it: as a
+    rule results of worse chips are faster than that. Nor are results so slow that the software is not the
+    same; a result that a worse chip's is faster than counts as that one, as for the better chip itself.
     Source: docs/experiments/0021.
     """
     found: dict[int, list[OrderBound]] = {}
@@ -218,7 +220,7 @@ def order_bounds(
                 better, worse = (nodes, other) if kind == "at_most" else (other, nodes)
                 is_bound = kind == "at_most" or (
                     not has_results
-                    and estimates.grade[size] == "published"
+                    and (bounds_carried or estimates.grade[size] == "published")
                     and not is_of_other_software(each.time_s.value, modelled_s.get(size))
                 )
                 if is_bound and is_ordered(better, worse, size):
@@ -249,11 +251,18 @@ def is_of_other_software(time_s: float, modelled_s: float | None) -> bool:
 
 
 def is_ordered(better: Cluster, worse: Cluster, num_accelerators: int) -> bool:
-    """Whether so many of one system are in no stated fact below as many of another: chip, links and node."""
+    """Whether so many of one system are in no stated fact below as many of another: chip, links and node.
+
+    The network between nodes is no fact of as many as one node has.
+    """
+    if not at_least_as_good(better.accelerator, worse.accelerator):
+        return False
+    if better.intra.byte_per_s < worse.intra.byte_per_s:
+        return False
+    if num_accelerators <= better.node_size and better.intra.byte_per_s >= worse.inter.byte_per_s:
+        return True
     return (
-        at_least_as_good(better.accelerator, worse.accelerator)
-        and better.intra.byte_per_s >= worse.intra.byte_per_s
-        and better.inter.byte_per_s >= worse.inter.byte_per_s
+        better.inter.byte_per_s >= worse.inter.byte_per_s
         and _is_no_more_oversubscribed(better, worse)
         and better.node_size >= min(worse.node_size, num_accelerators)
     )
