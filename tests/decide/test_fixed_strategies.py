@@ -113,6 +113,14 @@ def test_stated_software_is_compared_with_the_usual_one_also_where_times_come_fr
     assert kept["time_s"]["value"] >= free["time_s"]["value"] * (1 - 1e-5)
 
 
+def test_a_strategy_that_has_the_published_batch_alone_is_that_of_the_result():
+    # Two A30 were published with a batch of 408, twice 204: no power of two, nor three halves of one.
+    asked = ("resnet50", "--accelerator", "a30", "--at", "2", "--max", "2")
+    free, kept = (advised(*asked, *more)["recommended"] for more in ([], ["--fix", "microbatch=204"]))
+    assert (kept["strategy"], kept["time_s"]) == (free["strategy"], free["time_s"])
+    assert kept["global_batch_samples"] == 408
+
+
 # The rate follows the power to the 0.33 (docs/experiments/0007): halved power takes at most 1.26 times as long.
 @pytest.mark.parametrize(
     ("restriction", "most"), [(["--power-cap", "350"], 2**0.34), (["--oversubscription", "16"], 16.0)]

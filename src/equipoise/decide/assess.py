@@ -426,14 +426,11 @@ def _with_open_batches(searches: StrategySearches) -> StrategySearches:
     posed = searches.problem
     if posed.training.states_batch:
         return searches
-    stated = {each.num_accelerators for each in searches.sizes} & {*posed.published_batches}
-    if not stated:
-        return searches
-    opened = SEARCH_CACHE.searches(replace(posed, published_batches={}), stated)
-    kept = (each for each in searches.sizes if each.num_accelerators not in stated)
-    return replace(
-        searches, sizes=tuple(sorted((*kept, *opened.sizes), key=lambda each: each.num_accelerators))
-    )
+    published = {each.num_accelerators for each in searches.sizes} & {*posed.published_batches}
+    opened = SEARCH_CACHE.searches(replace(posed, published_batches={}), published).sizes
+    # What is fixed may allow the published batch alone.
+    found = {each.num_accelerators: each for each in opened if each.best is not None}
+    return replace(searches, sizes=tuple(found.get(each.num_accelerators, each) for each in searches.sizes))
 
 
 def _slowings(inputs: Inputs, known: Assessment, searches: StrategySearches) -> list[Slowing]:
