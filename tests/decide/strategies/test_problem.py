@@ -185,7 +185,7 @@ def test_plain_strategies_are_those_that_run_without_thought():
     "asked",
     [
         {"workload": "llama31_8b", "tokens": 1e12},
-        {"workload": "llama31_8b", "train": "lora", "examples": 1e5},
+        {"workload": "llama31_8b", "train": "full", "examples": 1e5},
     ],
 )
 def test_a_chip_without_measured_steps_has_the_wider_range(asked):

@@ -344,26 +344,25 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
     )
 
 
-def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
+def software_ratios(known: Problem, chosen: Strategy, *, is_code_stated: bool) -> dict[str, float]:
     """Time of a strategy under each other software that runs on the chip, over that under the problem's own.
 
-    Of software that has the strategy, also where it would choose another. By time, the fastest first.
+    Of software that has the strategy, also where it would choose another; compiled or as written, as each was
+    measured, unless the question states which. By time, the fastest first.
     """
     chip = known.cluster.accelerator
     if known.training.workload.transformer is None:
         return {}
     nodes = known.machine(chosen.num_accelerators)
-    where = grid((chosen,))
-    own_s = estimate(known.load, nodes, where, known.model.parameters).step_s
+    own_s = estimate(known.load, nodes, grid((chosen,)), known.model.parameters).step_s
     ratios = {}
-    is_eager = chosen.implementation == "eager"
     for each in SOFTWARE:
-        runs = runs_on(each.name, chip) and each.can_run(chosen)
-        if each.is_current and each.is_eager == is_eager and runs:
-            other = profiles()[each.name]
-            if other.name != known.model.calibration:
-                there_s = estimate(known.load, nodes, where, other.parameters).step_s
-                ratios[each.name] = float(np.asarray(there_s / own_s).ravel()[0])
+        there = replace(chosen, implementation="eager" if each.is_eager else "compiled")
+        is_other = each.is_current and each.name != known.model.calibration and runs_on(each.name, chip)
+        is_able = each.can_run(there) and not (chip.lacks_compiler and not each.is_eager)
+        if is_other and is_able and (there == chosen or not is_code_stated):
+            there_s = estimate(known.load, nodes, grid((there,)), profiles()[each.name].parameters).step_s
+            ratios[each.name] = float(np.asarray(there_s / own_s).ravel()[0])
     return dict(sorted(ratios.items(), key=lambda each: each[1]))
 
 
