@@ -521,8 +521,9 @@ def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) 
         yield f"your runs used batch {ran}; {how}"
 
 
-# Of the time, what another precision takes at most for it to be named.
+# Of the time, what another precision takes at most for it to be named, and what another software does.
 _NOTICED_RATIO: Final = 0.98
+_FASTER_SOFTWARE: Final = 0.9
 
 
 def _strategy_words(
@@ -551,7 +552,9 @@ def _software_words(known: Problem, chosen: Strategy, *, is_code_stated: bool) -
     if known.software is not None:
         ratios = software_ratios(known, chosen, is_code_stated=is_code_stated)
         others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
-        yield f"software {known.software.name} (--software{f': {others}' if others else ''})"
+        fastest, ratio = next(iter(ratios.items()), ("", 1.0))
+        slower = f", {1.0 / ratio:.2g}x the time of {fastest}" if ratio < _FASTER_SOFTWARE else ""
+        yield f"software {known.software.name}{slower} (--software{f': {others}' if others else ''})"
 
 
 def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:
