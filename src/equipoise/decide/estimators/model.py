@@ -305,20 +305,7 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
     fitting = [each for each in searches.sizes if each.best is not None]
     if not fitting:
         return None
-    problem = searches.problem
-    model, record = problem.model, problem.record
-    error = format_percent(round(record.median, 2))
-    why = f"{record.num_trainings} plans of published trainings: off by {error} (median)"
-    factor = problem.time_per_step_time
-    if problem.training.workload.rollout is not None:
-        why = f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
-    elif problem.training.is_pretraining and problem.has_own_steps:
-        why = f"four published pretrainings took {factor:.2f} times as long as their own steps (median)"
-    elif problem.training.is_pretraining:
-        why = (
-            f"{record.num_trainings} published pretrainings took {factor:.2f} times as "
-            f"long as the model says of their steps (median), and so does this; off from that by {error}"
-        )
+    model = searches.problem.model
     found: dict[int, Estimate] = {}
     for each in fitting:
         assert each.best is not None
@@ -327,7 +314,7 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
             name=f"the performance model (calibration {model.calibration})",
             time_s=each.best.work_s,
             log_sd=_log_sd(searches, each),
-            why=why,
+            why=_plans_words(searches.problem, each.best.time_per_step_time),
         )
     return Estimates(
         estimator="model",
@@ -342,6 +329,23 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
         ),
         curves=_curves(fitting),
     )
+
+
+def _plans_words(problem: Problem, factor: float) -> str:
+    """How wrong plans of such trainings were. factor: time of the training over that of its steps."""
+    record = problem.record
+    error = format_percent(round(record.median, 2))
+    if problem.training.workload.rollout is not None:
+        return f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
+    if problem.training.is_pretraining and problem.has_own_steps:
+        return f"four published pretrainings took {factor:.2f} times as long as their own steps (median)"
+    if problem.training.is_pretraining:
+        return (
+            f"{record.num_trainings} published pretrainings took, of as many accelerator-hours, {factor:.2f} "
+            f"times as long as the model says of their steps (median), and so does this; off from that by "
+            f"{error}"
+        )
+    return f"{record.num_trainings} plans of published trainings: off by {error} (median)"
 
 
 def software_ratios(known: Problem, chosen: Strategy, *, is_code_stated: bool) -> dict[str, float]:
