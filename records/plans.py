@@ -25,6 +25,7 @@ from equipoise.decide.combine import (
     WorkloadPlans,
     model_kind,
     pretraining_kind,
+    share_of_bias,
 )
 from equipoise.decide.estimators.model import model_estimates
 from equipoise.decide.evidence import Estimates
@@ -138,7 +139,7 @@ def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
     if posed.training.budget.samples is None:
         return None
     best = posed.search_size(row.num_accelerators).best
-    return best[0].training_s * posed.time_per_step_time if best else None
+    return best[0].training_s * posed.time_per_own_step_time if best else None
 
 
 def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
@@ -220,28 +221,42 @@ def by_workload(found: Sequence[Planned]) -> tuple[WorkloadPlans, ...]:
 
 
 def _record(kind: PlanKind, found: Sequence[Planned]) -> PlanRecord:
-    planned = [
-        (each.workload, each.planned_s / each.published_s) for each in found if each.planned_s is not None
-    ]
-    names = np.array([name for name, _ in planned])
-    ratios = np.array([ratio for _, ratio in planned])
+    known = [(each, each.planned_s) for each in found if each.planned_s is not None]
+    names = np.array([each.workload for each, _ in known])
+    ratios = np.array([planned_s / each.published_s for each, planned_s in known])
     weights = np.array([1.0 / np.count_nonzero(names == name) for name in names])
-    corrected = ratios
+    shares, corrected = np.ones(len(known)), ratios
     if kind in _PRETRAININGS:
+        shares = share_of_bias(
+            np.array([planned_s * each.num_accelerators / HOUR_S for each, planned_s in known])
+        )
         others = [names != name for name in names]
-        corrected = ratios / [_median(ratios[each], weights[each]) for each in others]
+        biases = [_bias(ratios[each], shares[each], weights[each]) for each in others]
+        corrected = ratios / np.array(biases) ** shares
     errors = np.abs(corrected - 1.0)
     return PlanRecord(
         kind=kind,
-        num_trainings=len(planned),
-        num_unexpressed=len(found) - len(planned),
+        num_trainings=len(known),
+        num_unexpressed=len(found) - len(known),
         workloads=tuple(sorted(set(names.tolist()))),
         median=_median(errors, weights),
         p90=_quantile(errors, weights, 0.9),
-        bias=_median(ratios, weights),
+        bias=_bias(ratios, shares, weights),
         level=LEVEL,
         log_half_width=_quantile(np.abs(np.log(corrected)), weights, LEVEL),
     )
+
+
+def _bias(ratios: FloatArray, shares: FloatArray, weights: FloatArray) -> float:
+    """The bias of which shares, as powers, lie closest to some ratios: least absolute deviations of logs.
+
+    1 where no ratio has a share of it.
+    Source: the line through the origin by weighted medians (Bloomfield and Steiger 1983, chapter 1).
+    """
+    some = shares > 0.0
+    if not some.any():
+        return 1.0
+    return _median(ratios[some] ** (1.0 / shares[some]), (weights * shares)[some])
 
 
 def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:

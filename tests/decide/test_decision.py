@@ -976,13 +976,16 @@ def test_software_that_ran_without_a_compiler_is_planned_so_unless_asked_otherwi
     assert ask(asked).recommended.strategy.implementation == "eager"
     compiled = ask(asked, fix=["implementation=compiled"]).recommended
     assert compiled.strategy.implementation == "compiled"
-    assert ask(asked, train="lora").recommended.strategy.implementation == "compiled"
+    assert ask(asked, train="lora").recommended.strategy.implementation == "eager"
+    assert (
+        ask(asked, train="lora", software="megatron_core").recommended.strategy.implementation == "compiled"
+    )
 
 
 def test_adapters_are_not_trained_by_a_pipeline_that_nothing_has_for_them():
     # What trains adapters (Megatron Bridge, torchtune, Hugging Face) has no DualPipe.
     asked = {"workload": "qwen3_30b_a3b", "train": "lora", "examples": "50k", "accelerator": "rtx-4090"}
-    chosen = ask(asked, accelerators=8, node_size=2).recommended.strategy
+    chosen = ask(asked, accelerators=8, node_size=2, software="megatron_core").recommended.strategy
     assert (chosen.pp > 1, chosen.schedule) == (True, "1f1b")
 
 

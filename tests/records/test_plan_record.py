@@ -88,7 +88,11 @@ def test_a_pretraining_is_planned_with_the_strategy_that_it_states():
 def test_an_error_of_a_pretraining_is_from_the_other_families_by_hand():
     found = [
         Planned(
-            entry=f"{name} {ratio}", workload=name, kind="dense pretraining", published_s=1.0, planned_s=ratio
+            entry=f"{name} {ratio}",
+            workload=name,
+            kind="dense pretraining",
+            published_s=1e8,
+            planned_s=1e8 * ratio,
         )
         for name, ratio in (("a", 0.5), ("a", 0.6), ("b", 0.8), ("c", 1.0))
     ]

@@ -190,10 +190,9 @@ def software(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
             "measured_on": one.vendor,
             "is_eager": one.is_eager,
             "default_of": [
-                f"{kind}{' in 4 bits' if rule.trained == ('qlora',) else ''} on {rule.vendor}"
+                f"{' and '.join(rule.architectures)} on {rule.vendor}: {', '.join(rule.parts)}"
                 for rule in RULES
                 if rule.software == one.name
-                for kind in rule.architectures
             ],
         }
         for one in SOFTWARE

@@ -557,12 +557,22 @@ def with_terms(inputs: Inputs, assessment: Assessment, candidate: Candidate, ter
 def with_budget(inputs: Inputs, assessment: Assessment, candidate: Candidate, factor: float) -> Candidate:
     """The candidate for a training of `factor` times as many samples, at the same batch.
 
-    inputs: of that training. Assumes every estimate grows with the samples: a stated training budget.
+    inputs: of that training. Assumes every estimate grows with the samples: a stated training budget; and
+    with what the steps of modelled pretrainings of as many accelerator-hours leave out.
     """
     times, known = exact(factor), _known_of(assessment, candidate)
-    timed = known.timed
-    if timed is not None:
-        timed = replace(timed, num_samples=factor * timed.num_samples, work_s=product(timed.work_s, times))
+    timed, searches = known.timed, assessment.searches
+    if timed is not None and searches is not None:
+        hours = np.array(factor * timed.step_hours)
+        longer = float(searches.problem.time_per_step_time(hours))
+        modelled_times = exact(factor * longer / timed.time_per_step_time)
+        times = times if candidate.grade == "measured" else modelled_times
+        timed = replace(
+            timed,
+            num_samples=factor * timed.num_samples,
+            time_per_step_time=longer,
+            work_s=product(timed.work_s, modelled_times),
+        )
     grown = replace(
         known,
         work_s=product(known.work_s, times),

@@ -25,16 +25,19 @@ ModelKind: TypeAlias = Literal["transformer", "other"]
 PretrainingKind: TypeAlias = Literal["dense pretraining", "expert pretraining"]
 PlanKind: TypeAlias = Literal[ModelKind, PretrainingKind]
 PLAN_RECORD_NAME = "plans.json"
+# Accelerator-hours of steps between which pretrainings come to take longer than their steps: one of some
+# hours on a node is watched by whoever wrote it, and made of nothing but steps (docs/experiments/0062).
+_LONGER_FROM_HOURS, _LONGER_TO_HOURS = 30.0, 3000.0
 
 
 class PlanRecord(Struct, frozen=True, kw_only=True):
     """Errors of planned times, |planned / published - 1|, each workload with equal weight.
 
     num_unexpressed: trainings that had no plan: what the workload asks for is not known, or nothing fits.
-    workloads: of pretrainings the families of models. bias: median of planned over published. log_half_width:
-    of the interval at `level`. Plans of pretrainings are divided by the bias, here by that of all other
-    families: what evaluation, checkpoints, restarts, slow nodes and growing batches and sequences add to the
-    steps is in what was published.
+    workloads: of pretrainings the families of models. bias: median of planned over published; of pretrainings
+    that of _LONGER_TO_HOURS and more. log_half_width: of the interval at `level`. Plans of pretrainings take
+    longer than their steps by the bias, here by that of all other families: what evaluation, checkpoints,
+    restarts, slow nodes and growing batches and sequences add to the steps is in what was published.
     """
 
     kind: PlanKind
@@ -46,6 +49,23 @@ class PlanRecord(Struct, frozen=True, kw_only=True):
     bias: float
     level: float
     log_half_width: float
+
+    def time_per_step_time(self, accelerator_hours: FloatArray | float) -> FloatArray:
+        """Time of pretrainings over that of their steps, by accelerator-hours of these.
+
+        Assumes that it grows with their logarithm. Source: docs/experiments/0062.
+        """
+        return np.asarray(self.bias ** -share_of_bias(accelerator_hours))
+
+
+def share_of_bias(accelerator_hours: FloatArray | float) -> FloatArray:
+    """How much of the logarithm of a bias counts, by accelerator-hours of steps: none of few, all of many.
+
+    >>> share_of_bias(np.array([10.0, 300.0, 1e6])).round(2).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    decades = math.log(_LONGER_TO_HOURS / _LONGER_FROM_HOURS)
+    return np.clip(np.log(np.asarray(accelerator_hours) / _LONGER_FROM_HOURS) / decades, 0.0, 1.0)
 
 
 class WorkloadPlans(Struct, frozen=True, kw_only=True):

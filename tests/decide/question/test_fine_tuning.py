@@ -92,9 +92,9 @@ def test_a_fine_tuning_has_the_batch_of_fine_tunings(workload, given, batch):
 def test_a_training_that_nothing_published_was_held_against_has_a_wider_interval():
     nodes = shipped().cluster("h100", num_accelerators=8)
     found = {}
-    for kind in ("lora", "qlora", "lora,dpo"):
+    for kind, software in (("lora", "megatron_core"), ("qlora", None), ("lora,dpo", "megatron_core")):
         asked = trained(train=kind, examples="10k", global_batch=128)
-        model = model_for(nodes.accelerator, asked.workload)
+        model = model_for(nodes.accelerator, asked.workload, software=software)
         one = strategy(f"dp=8 microbatch=1 global_batch=128 lora_rank=16 trained={kind.partition(',')[0]}")
         found[kind] = problem(asked, nodes, model, num_best=1).timed([one]).strategies[0].work_s
     widths = {kind: math.log(each.high / each.low) / 2 for kind, each in found.items()}
@@ -258,7 +258,8 @@ def test_activations_go_to_hosts_that_hold_them():
         asked = trained(
             "llama3_70b", train="lora", examples="1k", sequence=tokens, fix=[*fixes, "zero_stage=3"]
         )
-        start = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
+        model = model_for(nodes.accelerator, asked.workload, software="jax")
+        start = problem(asked, nodes, model, num_best=1, software="jax")
         fits[tokens] = SEARCH_CACHE.fits(start, 8)
     assert fits == {2**19: True, 2**20: False}
 
@@ -476,6 +477,7 @@ def test_a_card_with_more_of_everything_is_not_slower_for_want_of_memory():
     for card in ("rx-7900-xtx", "rx-7900-xt"):
         asked = trained("qwen25_7b", train="lora", examples="20k", sequence=2048)
         nodes = shipped().cluster(card, num_accelerators=1)
-        known = problem(asked, nodes, model_for(nodes.accelerator, asked.workload), num_best=1)
+        model = model_for(nodes.accelerator, asked.workload, software="torchtitan")
+        known = problem(asked, nodes, model, num_best=1, software="torchtitan")
         times[card] = SEARCH_CACHE.searches(known, (1,)).sizes[0].best.work_s.value
     assert times["rx-7900-xtx"] <= times["rx-7900-xt"]

@@ -314,20 +314,7 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
     fitting = [each for each in searches.sizes if each.best is not None]
     if not fitting:
         return None
-    problem = searches.problem
-    model, record = problem.model, problem.record
-    error = format_percent(round(record.median, 2))
-    why = f"{record.num_trainings} plans of published trainings: off by {error} (median)"
-    factor = problem.time_per_step_time
-    if problem.training.workload.rollout is not None:
-        why = f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
-    elif problem.training.is_pretraining and problem.has_own_steps:
-        why = f"four published pretrainings took {factor:.2f} times as long as their own steps (median)"
-    elif problem.training.is_pretraining:
-        why = (
-            f"{record.num_trainings} published pretrainings took {factor:.2f} times as "
-            f"long as the model says of their steps (median), and so does this; off from that by {error}"
-        )
+    model = searches.problem.model
     found: dict[int, Estimate] = {}
     for each in fitting:
         assert each.best is not None
@@ -336,7 +323,7 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
             name=f"the performance model (calibration {model.calibration})",
             time_s=each.best.work_s,
             log_sd=_log_sd(searches, each),
-            why=why,
+            why=_plans_words(searches.problem, each.best.time_per_step_time),
         )
     return Estimates(
         estimator="model",
@@ -353,26 +340,42 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
     )
 
 
-def software_ratios(known: Problem, chosen: Strategy) -> dict[str, float]:
+def _plans_words(problem: Problem, factor: float) -> str:
+    """How wrong plans of such trainings were. factor: time of the training over that of its steps."""
+    record = problem.record
+    error = format_percent(round(record.median, 2))
+    if problem.training.workload.rollout is not None:
+        return f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
+    if problem.training.is_pretraining and problem.has_own_steps:
+        return f"four published pretrainings took {factor:.2f} times as long as their own steps (median)"
+    if problem.training.is_pretraining:
+        return (
+            f"{record.num_trainings} published pretrainings took, of as many accelerator-hours, {factor:.2f} "
+            f"times as long as the model says of their steps (median), and so does this; off from that by "
+            f"{error}"
+        )
+    return f"{record.num_trainings} plans of published trainings: off by {error} (median)"
+
+
+def software_ratios(known: Problem, chosen: Strategy, *, is_code_stated: bool) -> dict[str, float]:
     """Time of a strategy under each other software that runs on the chip, over that under the problem's own.
 
-    Of software that has the strategy, also where it would choose another. By time, the fastest first.
+    Of software that has the strategy, also where it would choose another; compiled or as written, as each was
+    measured, unless the question states which. By time, the fastest first.
     """
     chip = known.cluster.accelerator
     if known.training.workload.transformer is None:
         return {}
     nodes = known.machine(chosen.num_accelerators)
-    where = grid((chosen,))
-    own_s = estimate(known.load, nodes, where, known.model.parameters).step_s
+    own_s = estimate(known.load, nodes, grid((chosen,)), known.model.parameters).step_s
     ratios = {}
-    is_eager = chosen.implementation == "eager"
     for each in SOFTWARE:
-        runs = runs_on(each.name, chip) and each.can_run(chosen)
-        if each.is_current and each.is_eager == is_eager and runs:
-            other = profiles()[each.name]
-            if other.name != known.model.calibration:
-                there_s = estimate(known.load, nodes, where, other.parameters).step_s
-                ratios[each.name] = float(np.asarray(there_s / own_s).ravel()[0])
+        there = replace(chosen, implementation="eager" if each.is_eager else "compiled")
+        is_other = each.is_current and each.name != known.model.calibration and runs_on(each.name, chip)
+        is_able = each.can_run(there) and not (chip.lacks_compiler and not each.is_eager)
+        if is_other and is_able and (there == chosen or not is_code_stated):
+            there_s = estimate(known.load, nodes, grid((there,)), profiles()[each.name].parameters).step_s
+            ratios[each.name] = float(np.asarray(there_s / own_s).ravel()[0])
     return dict(sorted(ratios.items(), key=lambda each: each[1]))
 
 

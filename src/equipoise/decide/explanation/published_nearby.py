@@ -384,6 +384,8 @@ def near_published_pretrainings(answer: Answer | None) -> tuple[NearPretraining,
         distance += PER_DOUBLING_OF_PARAMS * abs(math.log2(planned.active_params / about.active_params))
         if distance > FARTHEST:
             continue
+        step_hours = planned.step_hours_ratio * each.accelerator_hours
+        longer = float(record_of(planned.kind).time_per_step_time(step_hours))
         found.append(
             NearPretraining(
                 title=each.title,
@@ -394,7 +396,7 @@ def near_published_pretrainings(answer: Answer | None) -> tuple[NearPretraining,
                 num_accelerators=each.num_accelerators,
                 accelerator_hours=each.accelerator_hours,
                 accelerator_hours_per_t_tokens=each.accelerator_hours / each.tokens * TRILLION,
-                model_ratio=planned.step_hours_ratio / record_of(planned.kind).bias,
+                model_ratio=planned.step_hours_ratio * longer,
                 source=each.source,
             )
         )

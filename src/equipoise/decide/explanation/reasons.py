@@ -521,8 +521,9 @@ def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) 
         yield f"your runs used batch {ran}; {how}"
 
 
-# Of the time, what another precision takes at most for it to be named.
+# Of the time, what another precision takes at most for it to be named, and what another software does.
 _NOTICED_RATIO: Final = 0.98
+_FASTER_SOFTWARE: Final = 0.9
 
 
 def _strategy_words(
@@ -537,7 +538,7 @@ def _strategy_words(
     if "implementation" not in stated:
         yield f"{chosen.implementation} code (--fix implementation=eager,compiled)"
     if query.software is None and searches is not None:
-        yield from _software_words(searches.problem, chosen)
+        yield from _software_words(searches.problem, chosen, is_code_stated="implementation" in stated)
         if "schedule" not in stated:
             yield from _schedule_words(searches.problem, chosen)
     if searches is not None:
@@ -546,12 +547,14 @@ def _strategy_words(
                 yield f"{words} (--fix {option}={value_text(STAYS[option])})"
 
 
-def _software_words(known: Problem, chosen: Strategy) -> Iterator[str]:
+def _software_words(known: Problem, chosen: Strategy, *, is_code_stated: bool) -> Iterator[str]:
     """The software that was chosen, and how long the strategy takes with others."""
     if known.software is not None:
-        ratios = software_ratios(known, chosen)
+        ratios = software_ratios(known, chosen, is_code_stated=is_code_stated)
         others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
-        yield f"software {known.software.name} (--software{f': {others}' if others else ''})"
+        fastest, ratio = next(iter(ratios.items()), ("", 1.0))
+        slower = f", {1.0 / ratio:.2g}x the time of {fastest}" if ratio < _FASTER_SOFTWARE else ""
+        yield f"software {known.software.name}{slower} (--software{f': {others}' if others else ''})"
 
 
 def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:

@@ -98,7 +98,7 @@ def _trained_so(about: Workload, trained: Trained) -> Workload:
     Raises UsageError where it has no layers for adapters.
     """
     rank = None if trained == "full" else about.lora_rank or USUAL_LORA_RANK
-    found = replace(about, trained=trained, lora_rank=rank)
+    found = replace(_no_benchmark(about, trained), trained=trained, lora_rank=rank)
     if found.trained_params == 0:
         found = replace(found, lora_targets="all_linear")
     if found.trained_params == 0:
@@ -108,14 +108,20 @@ def _trained_so(about: Workload, trained: Trained) -> Workload:
     return found
 
 
+def _no_benchmark(about: Workload, trained: Trained) -> Workload:
+    """The workload without the rounds of a benchmark, which trains other weights of it."""
+    return about if trained == about.trained else replace(about, first_round=None, last_round=None)
+
+
 def _adapted_figures(about: Workload, trained: Trained) -> Workload:
     """The workload with adapters, of a model that is known by figures per sample.
 
     Raises UsageError where its attention, or for 4 bits its linear layers, are not known.
     """
+    other = _no_benchmark(about, trained)
     if trained == "full":
-        return replace(about, trained=trained, lora_rank=None)
-    found = replace(about, trained=trained, lora_rank=about.lora_rank or USUAL_LORA_RANK)
+        return replace(other, trained=trained, lora_rank=None)
+    found = replace(other, trained=trained, lora_rank=about.lora_rank or USUAL_LORA_RANK)
     if found.trained_params is not None:
         return found
     if about.adapter_width is None:

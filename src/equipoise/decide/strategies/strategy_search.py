@@ -56,7 +56,7 @@ from equipoise.spec.strategy import (
 )
 from equipoise.spec.strategy import software as software_named
 from equipoise.stats import quantiles
-from equipoise.units import SI_PREFIXES
+from equipoise.units import HOUR_S, SI_PREFIXES
 
 # The precision to train in unless stated: the first of these whose rate the chip states.
 _USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32")
@@ -87,8 +87,8 @@ class TimedStrategy(Struct, frozen=True, kw_only=True):
     """One strategy: what a step and the whole training take by the performance model.
 
     by_cause_s: seconds of a step by cause. memory_bytes, memory_by_kind_bytes: of the fullest accelerator.
-    num_samples: of the training. work_s: of all of it, without interruptions: of a pretraining more than its
-    steps.
+    num_samples: of the training. work_s: of all of it, without interruptions: time_per_step_time as long as
+    its steps, of a pretraining longer.
     """
 
     strategy: Strategy
@@ -97,7 +97,14 @@ class TimedStrategy(Struct, frozen=True, kw_only=True):
     memory_bytes: float
     memory_by_kind_bytes: Mapping[str, float]
     num_samples: float
+    time_per_step_time: float
     work_s: Interval
+
+    @property
+    def step_hours(self) -> float:
+        """Accelerator-hours of all steps."""
+        num_steps = self.num_samples / self.strategy.global_batch_samples
+        return self.step_s * num_steps * self.strategy.num_accelerators / HOUR_S
 
 
 class TimedStrategies(Struct, frozen=True, kw_only=True):
@@ -138,18 +145,19 @@ class Problem(Struct, frozen=True, kw_only=True):
         about = self.training.workload
         return record_of(pretraining_kind(about) if self.training.is_pretraining else model_kind(about))
 
-    @property
-    def time_per_step_time(self) -> float:
+    def time_per_step_time(self, accelerator_hours: Numbers) -> Numbers:
         """Time of the whole training over that of its steps, as published: evaluation of those to a target,
         all else of pretrainings and rollouts.
 
-        That of pretrainings holds how far the steps of other teams are from the model, unless they are known.
+        accelerator_hours: of the steps. That of pretrainings holds how far the steps of other teams are from
+        the model, unless they are known.
         """
+        alike = np.ones_like(accelerator_hours)
         if self.training.workload.rollout is not None:
-            return ROLLOUT_TIME_PER_STEP_TIME
+            return alike * ROLLOUT_TIME_PER_STEP_TIME
         if self.training.is_pretraining and not self.has_own_steps:
-            return 1.0 / self.record.bias
-        return self.time_per_own_step_time
+            return self.record.time_per_step_time(accelerator_hours)
+        return alike * self.time_per_own_step_time
 
     @property
     def time_per_own_step_time(self) -> float:
@@ -290,15 +298,13 @@ class Problem(Struct, frozen=True, kw_only=True):
         drawn = np.broadcast_to(self.estimated(strategies, self.model.drawn).step_s, shape) + before_s
         estimates = replace(estimates, step_s=estimates.step_s + before_s)
         widths = _log_half_widths(drawn, estimates.step_s, self.model.log_half_width)
-        return TimedStrategies(
-            strategies=tuple(
-                self._timed(each, estimates, index, float(widths[index]), made[index])
-                for index, each in enumerate(strategies)
-            ),
-            drawn_s=np.asarray(
-                drawn * (self.num_steps(grid(strategies).global_batch_samples) * self.time_per_step_time)
-            ),
+        timed = tuple(
+            self._timed(each, estimates, index, float(widths[index]), made[index])
+            for index, each in enumerate(strategies)
         )
+        longer = np.array([each.time_per_step_time for each in timed])
+        num_steps = self.num_steps(grid(strategies).global_batch_samples)
+        return TimedStrategies(strategies=timed, drawn_s=np.asarray(drawn * (num_steps * longer)))
 
     def estimated(self, strategies: Sequence[Strategy], parameters: Parameters) -> StepEstimates:
         """Time and memory of strategies of any sizes, each on a cluster of its own size.
@@ -384,6 +390,8 @@ class Problem(Struct, frozen=True, kw_only=True):
         by_cause_s = {name: at(getattr(estimates.seconds, name)) for name in Seconds.__struct_fields__}
         if made is not None:
             by_cause_s["generation"] = made.seconds
+        steps_s = at(estimates.step_s) * samples / batch
+        longer = float(self.time_per_step_time(np.array(steps_s * chosen.num_accelerators / HOUR_S)))
         return TimedStrategy(
             strategy=chosen,
             step_s=at(estimates.step_s),
@@ -393,9 +401,8 @@ class Problem(Struct, frozen=True, kw_only=True):
                 {name: at(getattr(estimates.memory, name)) for name in RankMemory.__struct_fields__}
             ),
             num_samples=samples,
-            work_s=spread(
-                at(estimates.step_s) * samples / batch * self.time_per_step_time, width, level=LEVEL
-            ),
+            time_per_step_time=longer,
+            work_s=spread(steps_s * longer, width, level=LEVEL),
         )
 
     def mfu(self, chosen: Strategy, step_s: float, precision: Precision) -> float | None:
