@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource
+from equipoise.calibration import EvidenceSource, Note
 from equipoise.decide.answer import (
     Alternative,
     Answer,
@@ -278,7 +278,7 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
         renting=(Renting(candidate=own[2], tornado=tornado),),
         ownership=None,
         chosen_for_you=("precision bf16 (--precision for others)",),
-        notes=(f"A note with {HOSTILE}.",),
+        notes=(Note(f"A note with {HOSTILE}."),),
         num_considered=100,
         search_s=0.01,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlia
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource
+from equipoise.calibration import EvidenceSource, Note, NoteKind
 from equipoise.decide.evidence import (
     LEAST_LOG_SD,
     ErrorRecord,
@@ -20,6 +20,7 @@ from equipoise.decide.evidence import (
     Group,
     OrderBound,
     PublishedResult,
+    Shortfall,
     UserRun,
 )
 from equipoise.decide.question.query import TrainingQuery
@@ -495,10 +496,10 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     pretrainings and where evaluation counts; None without a model. unfit: sizes that may be taken and have
     no candidate.
     best_strategies: of the recommended size, the fastest first, each as a candidate that has this strategy.
-    trainings: the user's own whole trainings; None where there are none.
+    trainings: the user's own whole trainings; None where there are none. shortfall: where nothing fits.
     """
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("topology", "estimates", "trainings")
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("topology", "estimates", "trainings", "shortfall")
 
     name: str
     title: str
@@ -523,8 +524,9 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     num_considered: int
     num_fitting: int
     search_s: float
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     trainings: "Measurements | None" = None
+    shortfall: Shortfall | None = None
 
 
 class Renting(Struct, frozen=True, kw_only=True):
@@ -571,7 +573,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
     rollout: RolloutSplit | None = None
     safer: SaferStrategy | None = None
     chosen_for_you: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     num_considered: int
     search_s: float
 
@@ -589,6 +591,10 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
             return launch_snippets(best.strategy, nodes, workload=self.workload, settings=self.settings)
         except SpecError:
             return ()
+
+    def notes_of(self, *kinds: NoteKind) -> list[Note]:
+        """The notes of some kinds."""
+        return [each for each in self.notes if each.kind in kinds]
 
     @property
     def listed(self) -> tuple[Candidate, ...]:

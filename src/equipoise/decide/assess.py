@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from equipoise.calibration import Note
 from equipoise.calibration.curves import CurveQuestion, shipped_forecasts
 from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
@@ -41,7 +42,7 @@ from equipoise.decide.estimators.published import (
     results_at_size,
     time_ratios,
 )
-from equipoise.decide.evidence import Estimates, OrderBound, UserRun
+from equipoise.decide.evidence import Estimates, OrderBound, Shortfall, UserRun
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_sizes
 from equipoise.decide.question.training import Training
@@ -104,7 +105,7 @@ class Assessment(Struct, frozen=True, kw_only=True):
     bounds: Mapping[int, tuple[OrderBound, ...]] = field(default_factory=dict)
     traces: tuple[TraceCheck, ...] = ()
     missing: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 class Inputs(Struct, frozen=True, kw_only=True):
@@ -143,7 +144,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     )
     chip = system.cluster.accelerator
     traces = inputs.user.traces
-    notes = [*system.notes, *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
+    notes = [*map(Note, system.notes), *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
     missing: list[str] = []
     searches: StrategySearches | None = None
     run_fit: UserFit | UserLevel | None = None
@@ -171,7 +172,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         searches = replace(searches, sizes=searches.at(sizes.tried))
     except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
         missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
-        notes.append(f"No strategy was searched: {err}.")
+        notes.append(Note(f"No strategy was searched: {err}."))
     published = _published(inputs, system, sizes)
     missing += () if published is None else published.missing
     known = Assessment(
@@ -259,7 +260,7 @@ def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[Unfi
             yield UnfitSize(num_accelerators=size, needed_bytes=needed_bytes)
 
 
-def nothing_fits(assessment: Assessment) -> str | None:
+def nothing_fits(assessment: Assessment) -> Shortfall | None:
     """What the training needs where no strategy fits on any size asked about; None where some do."""
     searches = assessment.searches
     if searches is None or any(
@@ -526,7 +527,7 @@ def _run_fit(steps: UserSteps | None, start: Problem) -> UserFit | UserLevel | N
     return user_level(steps, start.model, found) if isinstance(found, str) else found
 
 
-def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[str, ...]:
+def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[Note, ...]:
     """Notes of steps that are far slower than modelled; of no stated precision they are held against fp32."""
     stated = [each if each.precision else replace(each, precision="fp32") for each in runs]
     steps = _user_steps(start, stated)
@@ -724,7 +725,10 @@ def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
         estimates=() if found is None or not within else (found,),
         traces=traces,
         missing=(measuring(inputs.query),),
-        notes=(*system.notes, *ran_elsewhere(inputs.user.traces, system.accelerator, system.title)),
+        notes=(
+            *map(Note, system.notes),
+            *ran_elsewhere(inputs.user.traces, system.accelerator, system.title),
+        ),
     )
 
 

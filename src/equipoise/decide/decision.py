@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from equipoise.calibration import Note
 from equipoise.decide.answer import LIKELY, Answer, Candidate, Refusal, Relaxation, Renting, SystemAnswer
-from equipoise.decide.assess import Assessment, Inputs, rejections, unfit_sizes
+from equipoise.decide.assess import Assessment, Inputs, nothing_fits, rejections, unfit_sizes
 from equipoise.decide.beyond_limits import (
     least_beyond_limits,
     least_beyond_usual,
@@ -15,7 +16,6 @@ from equipoise.decide.beyond_limits import (
 )
 from equipoise.decide.candidates import SystemCandidates, safer_strategy, with_strategy, with_terms
 from equipoise.decide.collect import Collected, Progress, collect_candidates
-from equipoise.decide.evidence import NOT_COMPARED
 from equipoise.decide.explanation.explain import (
     alternatives,
     does_not_fit,
@@ -180,7 +180,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
         notes=tuple(
             dict.fromkeys(
                 (
-                    *inputs.training.budget.notes,
+                    *map(Note, inputs.training.budget.notes),
                     *(
                         note
                         for one in found
@@ -189,11 +189,11 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
                     *(() if inputs.user.runs is None else inputs.user.runs.notes),
                     *stated_on_host(query, best, searches),
                     *slow_results([one.assessment for one in found]),
-                    *does_not_fit(found),
-                    *electricity_unused(query, candidates),
-                    *outside_of_budgets(query, found),
-                    *(f"{NOT_COMPARED}{each}." for each in refused),
-                    *unbought,
+                    *does_not_fit(systems.values()),
+                    *map(Note, electricity_unused(query, candidates)),
+                    *map(Note, outside_of_budgets(query, found)),
+                    *(Note(f"{each}.", "not_compared") for each in refused),
+                    *map(Note, unbought),
                 )
             )
         ),
@@ -253,7 +253,7 @@ def _with_near_sizes(first: Answer, found: Collected, scores: Scores | None) -> 
         return first
     sizes = " and ".join(f"{size:,}" for size in near)
     return replace(
-        first, notes=(*first.notes, f"The nearest sizes that have a time: {sizes} (--accelerators).")
+        first, notes=(*first.notes, Note(f"The nearest sizes that have a time: {sizes} (--accelerators)."))
     )
 
 
@@ -292,6 +292,7 @@ def _system(
         num_fitting=fitting,
         search_s=0.0 if searches is None else searches.search_s,
         notes=assessment.notes,
+        shortfall=nothing_fits(assessment),
     )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, Refusal, Relaxation, about_fixed
-from equipoise.decide.evidence import NOTHING_FITS, WAYS_OUT
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Labelled, Strong, Tile, bullets, facts, note, prose, tiles
 from equipoise.report.format import TIMES, capital, count, listed, sentence
@@ -21,7 +20,7 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
         return (
             prose("Not enough evidence for a time of any configuration:"),
             bullets(_without_times(answer)),
-            *(note(sentence(each)) for each in answer.notes),
+            *(note(sentence(str(each))) for each in answer.notes),
         )
     if is_of_memory(answer):
         return tuple(_unfit_blocks(answer))
@@ -80,13 +79,10 @@ def _unfit_blocks(answer: Answer) -> Iterator[Block]:
 
     More memory for each accelerator, which nobody can give it, where nothing else is known.
     """
-    found = [each.removeprefix(NOTHING_FITS) for each in answer.notes if each.startswith(NOTHING_FITS)]
+    found = [(each.title, each.shortfall) for each in answer.systems if each.shortfall is not None]
     lines: list[Labelled] = []
-    has_way = False
-    for each in found:
-        title, _, about = each.rstrip(".").partition(": it ")
-        needs, _, ways = about.partition(WAYS_OUT)
-        has_way = has_way or bool(ways)
+    for title, short in found:
+        needs, ways = short.needs, short.ways_words
         if len(found) > 1:
             lines.append((chip_of(title), f"{capital(ways)}; it {needs}" if ways else f"It {needs}"))
         else:
@@ -96,7 +92,7 @@ def _unfit_blocks(answer: Answer) -> Iterator[Block]:
     if chosen:
         lines.append(("Chosen", chosen))
     yield facts((label, sentence(str(words))) for label, words in lines)
-    if not has_way:
+    if not any(short.ways for _, short in found):
         yield prose("It would fit with:")
         yield bullets(relaxed(answer))
 
