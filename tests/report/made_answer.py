@@ -256,7 +256,7 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
             Alternative(candidate=other[1], case="price", high=4.0),
             Alternative(candidate=own[3], case="hour", low=330.0),
         ),
-        rejected=(Infeasibility(reason="memory_bytes", needed=90e9, available=80e9, count=40),),
+        rejected=(Infeasibility(needed=90e9, available=80e9, count=40),),
         reasons=(Reason(words=f"Because {HOSTILE}.", sources=(), formula="w = 1"),),
         to_measure=(
             Measurement(

@@ -1,7 +1,6 @@
 """The records of a decision: Candidate, Answer. decision.py makes them in that order."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from statistics import NormalDist
@@ -31,6 +30,7 @@ from equipoise.economics.quotes import Charges
 from equipoise.errors import SpecError
 from equipoise.intervals import Interval, Tornado, num_sd
 from equipoise.perfmodel.generation import RolloutSplit
+from equipoise.perfmodel.space import Fault
 from equipoise.scaling.equilibrium import Equilibrium, Limit, least_speedup, paying_step, pays
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import STARTED_KINDS, PriceTerms
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from equipoise.bench.topology.topology import Topology
     from equipoise.launch import Setting, Snippet
     from equipoise.runs.readers.measurements import Measurements
-
-
-_WORD: Final = re.compile(r"\w+")
 
 
 def probability_within(amount: Interval, limit: float) -> float:
@@ -67,9 +64,9 @@ def probability_within(amount: Interval, limit: float) -> float:
     return NormalDist().cdf((math.log(limit) - math.log(amount.value)) / spread)
 
 
-def about_fixed(faults: Sequence[str], query: TrainingQuery) -> Sequence[str]:
+def about_fixed(faults: Sequence[Fault], query: TrainingQuery) -> Sequence[Fault]:
     """Of the reasons why strategies are illegal, those about what the question fixes; all where none is."""
-    return [each for each in faults if query.fixed_names & set(_WORD.findall(each))] or faults
+    return [each for each in faults if query.fixed_names.intersection(each.parameters)] or faults
 
 
 ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", "max_accelerators"]
@@ -448,17 +445,23 @@ class Alternative(Struct, frozen=True, kw_only=True):
 
 
 class Infeasibility(Struct, frozen=True, kw_only=True):
-    """Why strategies, or whole sizes, are no candidates. needed, available: in the unit of the reason."""
+    """Why strategies are no candidates: a fault makes them illegal; None where they lack memory.
 
-    reason: str
-    needed: float | None
-    available: float | None
+    needed, available: bytes, where memory is lacking.
+    """
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("reason",)
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("fault",)
+
+    fault: Fault | None = None
+    needed: float | None = None
+    available: float | None = None
     count: int
 
     @property
-    def limit(self) -> ConstraintWords | None:
-        """What the limit is called that is not kept; None of a strategy that is not legal."""
-        return next((words for name, words in CONSTRAINTS.items() if name == self.reason), None)
+    def reason(self) -> str:
+        """The words of the fault, or the name of the limit that is not kept."""
+        return "memory_bytes" if self.fault is None else self.fault.words
 
 
 class UnfitSize(Struct, frozen=True, kw_only=True):

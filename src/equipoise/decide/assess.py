@@ -4,6 +4,7 @@ What a system is assessed to be depends on the question and on nothing else that
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -76,6 +77,7 @@ from equipoise.decide.user_evidence.runs import (
     whole_trainings,
 )
 from equipoise.errors import EvidenceError, SpecError
+from equipoise.perfmodel.space import Fault
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
@@ -236,17 +238,13 @@ def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
     if too_large:
         held = searches.problem.cluster.accelerator.memory_bytes
         yield Infeasibility(
-            reason="memory_bytes",
             needed=min(nearest, default=None),
             available=None if held is None else float(held),
             count=too_large,
         )
-    faults: dict[str, int] = {}
-    for each in within:
-        for reason, count in each.found.faults.items():
-            faults[reason] = faults.get(reason, 0) + count
-    for reason, count in sorted(faults.items(), key=lambda pair: -pair[1]):
-        yield Infeasibility(reason=reason, needed=None, available=None, count=count)
+    faults = sum((each.found.faults for each in within), Counter[Fault]())
+    for fault, count in faults.most_common():
+        yield Infeasibility(fault=fault, count=count)
 
 
 def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[UnfitSize]:

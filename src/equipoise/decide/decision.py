@@ -228,7 +228,7 @@ def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
         )
         for one in found
         for each in rejections(one.assessment)
-        if each.reason == "memory_bytes" and each.needed is not None and each.available is not None
+        if each.fault is None and each.needed is not None and each.available is not None
     ]
     closest = min(short, key=lambda each: each.needed / each.limit, default=None)
     return Refusal(cheapest=None, fastest=None, relaxations=() if closest is None else (closest,))

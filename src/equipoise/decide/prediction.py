@@ -288,7 +288,8 @@ def _why_nothing_runs(query: TrainingQuery, known: Problem, size: int) -> str | 
     found = SEARCH_CACHE.searches(known, (size,)).sizes[0].found
     if needs is not None or found.num_legal:
         return None if needs is None else f"it {needs}"
-    return f"no strategy is legal: {'; '.join(about_fixed([*found.faults], query))}"
+    faults = about_fixed([*found.faults], query)
+    return f"no strategy is legal: {'; '.join(each.words for each in faults)}"
 
 
 def _another(query: TrainingQuery, candidates: Sequence[Candidate]) -> str:

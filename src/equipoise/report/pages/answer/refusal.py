@@ -172,8 +172,8 @@ def _is_of_stock(answer: Answer, each: Relaxation) -> bool:
 
 def _faults(answer: Answer) -> str:
     """What makes strategies illegal; empty where nothing does."""
-    found = [each.reason for each in answer.rejected if each.needed is None]
-    return "; ".join(about_fixed(found, answer.question)[:_MOST_FAULTS])
+    found = [each.fault for each in answer.rejected if each.fault is not None]
+    return "; ".join(each.words for each in about_fixed(found, answer.question)[:_MOST_FAULTS])
 
 
 def _refused(answer: Answer, label: str, each: Candidate) -> Tile:
