@@ -228,6 +228,7 @@ def _allocation(definitions: _Definitions) -> Schema:
     pool = {"accelerator": _TEXT, "num_accelerators": _WHOLE, "node_size": _WHOLE}
     return {
         "cluster": _object(pool),
+        "currency": _CURRENCY,
         "objective": definitions.of(ObjectiveName),
         "unit": {"enum": ["s", "usd", "j"]},
         "value": amount,

@@ -281,6 +281,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
             "accelerator": found.pool.cluster.accelerator.slug,
             **picked(found.pool.cluster, "num_accelerators", "node_size"),
         },
+        "currency": _currency(found.pool.question),
         "objective": found.objective,
         "unit": _UNITS.get(found.objective, "s"),
         "value": fields_of(found.value),
