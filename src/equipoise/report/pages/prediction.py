@@ -268,6 +268,8 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
 
 
 def _brief_facts(found: Prediction) -> Iterator[Labelled]:
+    for why, sizes in _untimed(found).items() if found.question.sizes is not None else ():
+        yield "No time", sentence(f"{listed(sizes)}: {why}")
     if found.equilibria:
         yield "Returns", capital(returns_words(found.equilibria, subject="they"))
     else:

@@ -106,8 +106,9 @@ def headline(answer: Answer) -> str:
     """What to take, or that nothing fits or meets the limits; whether the time rests on no measurement."""
     best = answer.recommended
     if best is None:
-        reason = "meets your limits" if answer.refusal is not None else "can be estimated"
-        return no_room_headline(answer) or f"No configuration {reason}"
+        if answer.refusal is None:
+            return "No time can be estimated"
+        return no_room_headline(answer) or "No configuration meets your limits"
     nodes = f" ({plural(best.num_nodes, _node(answer))})" if best.num_nodes is not None else ""
     guess = f" ({GRADES[best.grade][0]})" if best.grade == "priors" else ""
     return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
