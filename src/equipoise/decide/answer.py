@@ -97,7 +97,7 @@ CONSTRAINTS: Final[Mapping[ConstraintName, ConstraintWords]] = {
         "", "memory per accelerator", "B", "does not fit", "its memory were larger"
     ),
     "max_accelerators": ConstraintWords(
-        "a ", "size limit", "accelerators", "above {limit}", "your size limit were higher"
+        "a ", "size limit", "accelerators", "above {limit}", "more accelerators were allowed"
     ),
 }
 
@@ -291,6 +291,22 @@ class Candidate(Struct, frozen=True, kw_only=True):
         if self.strategy is not None:
             return self.strategy.text()
         return None if self.user_run is None else self.user_run.strategy
+
+
+def beyond_balance_words(
+    best: Candidate, balance_size: int | None, candidates: Sequence[Candidate]
+) -> str | None:
+    """Why a size was taken beyond that of balance though smaller ones keep the limits; None where it was not.
+
+    balance_size: of its system. candidates: of the answer.
+    """
+    if balance_size is None or best.num_accelerators <= balance_size:
+        return None
+    smaller = (each for each in candidates if each.num_accelerators <= balance_size)
+    if not any(each.feasible and each.group == best.group for each in smaller):
+        return None
+    saved = "takes no more accelerator-hours" if best.usd is None else "costs no more"
+    return f"{best.num_accelerators:,} is faster and {saved}"
 
 
 class SizeStep(Struct, frozen=True, kw_only=True):

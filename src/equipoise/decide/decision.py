@@ -166,9 +166,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
         offers=offered,
         alternatives=() if best is None else alternatives(candidates, best, rule, offered, changes),
         rejected=tuple(each for one in systems.values() for each in one.rejected),
-        reasons=()
-        if best is None
-        else reasons(inputs, own.assessment, selection, best, own.rates[best.terms]),
+        reasons=() if best is None else reasons(inputs, own, selection, best),
         to_measure=() if best is None else tuple(to_measure(inputs, own.assessment, best)),
         records=systems[own.system.name].records,
         sensitivity=None if best is None else tornado_of(best),

@@ -6,7 +6,15 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
-from equipoise.decide.answer import LIKELY, Alternative, Answer, Candidate, MemoryUse, SaferStrategy
+from equipoise.decide.answer import (
+    LIKELY,
+    Alternative,
+    Answer,
+    Candidate,
+    MemoryUse,
+    SaferStrategy,
+    beyond_balance_words,
+)
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -161,7 +169,11 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
 def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool) -> Iterator[Labelled]:
     """Where returns diminish, what an hour is worth, and what buying brings."""
     if with_returns:
-        yield "Returns", capital(returns_words(answer.equilibria, subject="they"))
+        beyond = None
+        if answer.question.objective == "balance":
+            beyond = beyond_balance_words(best, answer.system.balance_size, answer.candidates)
+        words = returns_words(answer.equilibria, subject="they")
+        yield "Returns", capital(f"{words}; {beyond}" if beyond else words)
     hours = values_around(answer, best)
     # On one screen what is paid for takes its lines, but where the question states what an hour is worth.
     is_asked = answer.question.objective == "value_of_time"
