@@ -23,6 +23,7 @@ from asking import (
 )
 from msgspec.structs import replace
 
+from equipoise.decide.answer import beyond_balance_words
 from equipoise.decide.evidence import LEAST_LOG_SD
 from equipoise.decide.select import figures_of, is_feasible, rule_of
 from equipoise.errors import EvidenceError, SpecError, UsageError
@@ -1166,3 +1167,22 @@ def test_strategies_are_listed_by_their_time():
     assert len(times) >= 9
     assert times == sorted(times)
     assert found.system.best_strategies[0].strategy == found.recommended.strategy
+
+
+def test_a_way_to_fit_that_is_named_is_answered_and_every_such_way_of_adapters_is_named():
+    asked = {"workload": "llama31_405b", "tokens": "1e12", "accelerator": [RTX], "max_accelerators": 8}
+    assert "--train qlora" in ask(asked).systems[0].shortfall.ways
+    assert ask(asked, train="qlora").recommended is not None
+
+
+def test_a_size_beyond_where_returns_are_known_is_taken_for_being_faster_and_no_dearer():
+    found = ask({"workload": "bert", "accelerator": ["mi325x"]})
+    best, balance_size = found.recommended, found.system.balance_size
+    at_balance = found.candidate(f"{best.system}/{balance_size}/{best.terms}")
+    assert best.num_accelerators > balance_size
+    assert best.time_s.value < at_balance.time_s.value
+    assert best.usd.value < at_balance.usd.value
+    assert str(best.num_accelerators) in beyond_balance_words(best, balance_size, found.candidates)
+    # Where no smaller one keeps the limits, these are why.
+    assert beyond_balance_words(best, balance_size, [best]) is None
+    assert beyond_balance_words(best, best.num_accelerators, found.candidates) is None

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.calibration import Note
-from equipoise.decide.answer import Flip, UnfitSize
+from equipoise.decide.answer import CONSTRAINTS, Flip, UnfitSize
 from equipoise.decide.decision import answer
 from equipoise.decide.evidence import Shortfall
 from equipoise.decide.question.query import query
@@ -27,6 +27,7 @@ from equipoise.report.pages.answer.candidates import flip_words, limit_words, ti
 from equipoise.report.pages.answer.compare import money_chart
 from equipoise.report.pages.answer.costs import power_price
 from equipoise.report.pages.answer.head import around_choice
+from equipoise.report.pages.answer.refusal import relaxed
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import TERM_WORDS
@@ -892,3 +893,16 @@ def test_a_deadline_that_may_be_missed_names_the_size_that_likely_keeps_it(deadl
     assert found.recommended.num_accelerators == 512
     (time,) = [line for line in printed(found, width=120).splitlines() if line.startswith("Time ")]
     assert re.findall(r"% on ([\d,]+)", time) == larger
+
+
+@pytest.mark.parametrize(
+    ("stated", "is_limit"), [({"max_accelerators": 8}, True), ({"accelerators": "8"}, False)], ids=str
+)
+def test_a_number_that_was_asked_for_is_not_called_a_limit(stated, is_limit):
+    asked = {"workload": "llama31_8b", "tokens": "1e12", "accelerator": ["h100"], "deadline": "100h"}
+    found = answer(query({**asked, **stated}), scores=None)
+    needed = next(
+        int(each.needed) for each in found.refusal.relaxations if each.constraint == "max_accelerators"
+    )
+    (line,) = [each for each in relaxed(found) if re.search(rf"\b{needed:,}\b.* instead of 8\b", each)]
+    assert (CONSTRAINTS["max_accelerators"].noun in line) is is_limit

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from equipoise.decide.evidence import Shortfall
-from equipoise.decide.question.fine_tuning import USUAL_LORA_RANK
+from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
 from equipoise.decide.strategies.size_searches import (
     ON_HOST,
     SEARCH_CACHE,
@@ -107,6 +107,7 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
             choices["zero_stage"] = USUAL["zero_stage"]
         if name == "trained":
             choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
+            choices |= {"offload": QLORA_OFFLOAD, **choices} if value == "qlora" else {}  # as --train has it
         if _fits_hosts_too(replace(problem, choices=choices), num_accelerators):
             text = value_text(value)
             yield f"--train {text}" if name == "trained" else f"--fix {name}={text}"

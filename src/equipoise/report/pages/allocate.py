@@ -185,8 +185,8 @@ def _lateness(each: JobShare) -> str:
     by = f"{printable(each.job.name)} by {amounts.duration(each.late_s)}"
     if is_after(alone, each.job.deadline_s):
         least = amounts.duration(alone - each.job.deadline_s)
-        return f"{by}, for its deadline cannot be kept (alone it would be late by {least})"
-    return f"{by} (alone it would end after {amounts.duration(alone)})"
+        return f"{by} (with the whole pool to itself by {least})"
+    return f"{by} (with the whole pool to itself it would end after {amounts.duration(alone)})"
 
 
 def _price(found: Allocation) -> str:

@@ -128,20 +128,11 @@ def relaxed(answer: Answer) -> Iterator[str]:
     refusal = answer.refusal
     assert refusal is not None
     for each in refusal.relaxations:
-        known = CONSTRAINTS[each.constraint]
-        if each.constraint == "max_accelerators" and each.candidate is None:
-            yield f"{count(int(each.needed))} accelerators instead of {count(int(each.limit))}."
-            continue
-        taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
-        needed, limit = amounts.enough(each.needed, each.limit, known.unit)
-        name = "a stock" if _is_of_stock(answer, each) else known.name
-        yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
+        needed, limit = _enough(answer, each)
+        title = needed if each.candidate is None else title_of(answer.candidate(each.candidate))
+        yield f"{capital(needed)} instead of {limit}{'' if needed == title else f': {title}'}."
     if refusal.joint:
-        parts = []
-        for each in refusal.joint:
-            known = CONSTRAINTS[each.constraint]
-            needed, _ = amounts.enough(each.needed, each.limit, known.unit)
-            parts.append(f"{known.name} of {needed}")
+        parts = [_enough(answer, each)[0] for each in refusal.joint]
         first = refusal.joint[0].candidate
         taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
@@ -160,6 +151,24 @@ def relaxed(answer: Answer) -> Iterator[str]:
         faults = _faults(answer)
         why = f"no strategy is legal: {faults}" if faults else "no configuration fits"
         yield f"No change of a limit helps: {why}."
+
+
+def _enough(answer: Answer, each: Relaxation) -> tuple[str, str]:
+    """The limit that would do, as the question states such, and the one that there is.
+
+    A number of accelerators that was asked for, or tried by default, is no limit of the user's.
+    """
+    known = CONSTRAINTS[each.constraint]
+    if each.constraint != "max_accelerators":
+        needed, limit = amounts.enough(each.needed, each.limit, known.unit)
+        return f"{known.name} of {needed}", limit
+    needed, limit = f"{count(int(each.needed))} accelerators", count(int(each.limit))
+    if each.candidate is None:
+        return needed, limit
+    if _is_of_stock(answer, each):
+        return f"a stock of {needed}", limit
+    is_stated = answer.question.max_accelerators is not None
+    return f"{known.name} of {needed}" if is_stated else title_of(answer.candidate(each.candidate)), limit
 
 
 def _is_of_stock(answer: Answer, each: Relaxation) -> bool:
