@@ -1186,3 +1186,20 @@ def test_a_size_beyond_where_returns_are_known_is_taken_for_being_faster_and_no_
     # Where no smaller one keeps the limits, these are why.
     assert beyond_balance_words(best, balance_size, [best]) is None
     assert beyond_balance_words(best, best.num_accelerators, found.candidates) is None
+
+
+def test_a_size_or_precision_that_is_far_faster_than_what_was_asked_for_is_named():
+    asked = {"workload": "mixtral_8x7b", "tokens": "1e11", "accelerator": [RTX]}
+    taken_s = {
+        name: ask(asked, **changed).recommended.time_s.value
+        for name, changed in {
+            "asked": {"accelerators": 12},
+            "16": {"accelerators": 16},
+            "fp16": {"accelerators": 12, "precision": "fp16"},
+        }.items()
+    }
+    assert taken_s["asked"] > 3 * max(taken_s["16"], taken_s["fp16"])
+    (words,) = (each.words for each in ask(asked, accelerators=12).notes_of("check"))
+    assert "16 accelerators" in words
+    assert "--precision fp16" in words
+    assert not ask(asked, accelerators=16).notes_of("check")

@@ -20,6 +20,7 @@ from equipoise.decide.explanation.explain import (
     alternatives,
     does_not_fit,
     electricity_unused,
+    far_faster,
     notes,
     outside_of_budgets,
     slow_results,
@@ -185,6 +186,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
                         for note in notes(inputs, one.assessment, best if one is own else None)
                     ),
                     *(() if inputs.user.runs is None else inputs.user.runs.notes),
+                    *far_faster(searches, best),
                     *stated_on_host(query, best, searches),
                     *slow_results([one.assessment for one in found]),
                     *does_not_fit(systems.values()),

@@ -37,15 +37,21 @@ from equipoise.decide.select import (
     time_values,
     timed_figures,
 )
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, StrategySearches, beyond_hosts, on_host
+from equipoise.decide.strategies.size_searches import (
+    SEARCH_CACHE,
+    StrategySearches,
+    beyond_hosts,
+    on_host,
+    sizes_beyond,
+)
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.intervals import DEVIATE, LEVEL, Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.strategy import Strategy
-from equipoise.units import HOUR_S, format_duration, format_percent, plural, whole_percent
+from equipoise.spec.strategy import PRECISIONS, Strategy
+from equipoise.units import HOUR_S, format_duration, format_percent, listed, plural, whole_percent
 
 NUM_ALTERNATIVES: Final = 4
 
@@ -517,6 +523,42 @@ def does_not_fit(systems: Iterable[SystemAnswer]) -> Iterator[Note]:
     for each in systems:
         if each.shortfall is not None:
             yield Note(f"{each.title}: it {each.shortfall}.", "nothing_fits")
+
+
+# A strategy of so little of the peak may be the only one that fits: only then others are searched for.
+_POOR_MFU: Final = 0.1
+# Another size or precision that is less than so many times as fast is for the question to decide.
+_FAR_FASTER: Final = 3.0
+
+
+def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Iterator[Note]:
+    """That another precision, or a usual size next to it, is far faster than what the question leaves.
+
+    Of memory that hardly any strategy fits into: the next one up may change all. By the model alone.
+    """
+    if searches is None or best is None or best.mfu is None or best.mfu > _POOR_MFU:
+        return
+    known, size = searches.problem, best.num_accelerators
+    own = SEARCH_CACHE.searches(known, (size,)).sizes[0].best
+    if own is None:
+        return
+    usual = sizes_beyond(known.cluster, known.choices).usual(size // 2, 2 * size)
+    near = [each for each in usual if each != size and each <= 2 * size]
+    others = {
+        f"{each.num_accelerators:,} accelerators": each for each in SEARCH_CACHE.searches(known, near).sizes
+    }
+    for each in PRECISIONS:
+        if each not in known.choices.get("precision", ()):
+            changed = replace(known, choices={**known.choices, "precision": (each,)})
+            others[f"--precision {each}"] = SEARCH_CACHE.searches(changed, (size,)).sizes[0]
+    ratios = {
+        name: own.work_s.value / each.best.work_s.value
+        for name, each in others.items()
+        if each.best is not None
+    }
+    named = [f"{name} {ratio:.0f} times" for name, ratio in ratios.items() if ratio > _FAR_FASTER]
+    if named:
+        yield Note(f"Far faster by the model: {listed(named)} as fast.", "check")
 
 
 def stated_on_host(
