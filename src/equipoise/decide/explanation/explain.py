@@ -370,8 +370,8 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
         yield (
             f"{size:,} have {plural(len(results[size]), 'published result')}, "
             f"{format_duration(best_s[size])} at best, though {at_most[1]:,} took "
-            f"{format_duration(best_s[at_most[1]])}: {size:,} with as much work in all need no more than "
-            f"{format_duration(at_most[0])}. Runs of your own would tell (--runs)."
+            f"{format_duration(best_s[at_most[1]])}: with the same total work, {size:,} should need at most "
+            f"{format_duration(at_most[0])}. Measure runs of your own to decide (--runs)."
         )
 
 

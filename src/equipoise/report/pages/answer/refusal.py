@@ -120,7 +120,7 @@ def _without_times(answer: Answer) -> Iterator[str]:
         sizes.setdefault((each.title, each.why_not or "no estimate"), []).append(each.num_accelerators)
     for (title, why), some in sizes.items():
         yield f"{listed([count(size) for size in some])} x {title}: {why}."
-    yield "Runs of your own would tell: --runs DIR (`equipoise bench`, or a CSV file of measured steps)."
+    yield "Measure runs of your own: --runs DIR (`equipoise bench`, or a CSV file of measured steps)."
 
 
 def relaxed(answer: Answer) -> Iterator[str]:
