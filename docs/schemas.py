@@ -16,6 +16,7 @@ import orjson
 from msgspec import Struct
 
 from equipoise.bench.topology.topology import Topology
+from equipoise.calibration import Note
 from equipoise.decide.allocation import SimplerSchedule
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer, Candidate
@@ -43,6 +44,7 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
     bool: {"type": "boolean"},
     int: _WHOLE,
     float: _NUMBER,
+    Note: _TEXT,
     Path: _TEXT,
     dt.date: {"type": "string", "format": "date"},
     Strategy: {"type": "string", "description": "the strategy in its text form"},
@@ -226,6 +228,7 @@ def _allocation(definitions: _Definitions) -> Schema:
     pool = {"accelerator": _TEXT, "num_accelerators": _WHOLE, "node_size": _WHOLE}
     return {
         "cluster": _object(pool),
+        "currency": _CURRENCY,
         "objective": definitions.of(ObjectiveName),
         "unit": {"enum": ["s", "usd", "j"]},
         "value": amount,

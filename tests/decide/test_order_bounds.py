@@ -158,7 +158,7 @@ def test_what_bounds_a_time_is_named():
     assert answer.recommended.work_s.value <= 191.2621
     assert answer.recommended.order_bound.accelerator == "h100-sxm5-80gb"
     assert (answer.recommended.grade, answer.recommended.mfu) == ("carried", None)
-    assert any("H100 SXM5 80 GB" in note and "stated fact" in note for note in answer.notes)
+    assert any("H100 SXM5 80 GB" in note and "stated fact" in note for note in map(str, answer.notes))
 
 
 # H800 is H100 with slower NVLinks; results of H100 are on 32, 64 and 128. RTX 4090 D is RTX 4090 with fewer

@@ -374,3 +374,19 @@ def test_a_strategy_that_cannot_be_is_why_there_is_no_time():
     with pytest.raises(EvidenceError, match=r"heads=16\b") as refused:
         predict(asked, scores=embedded.scores())
     assert "--fix" in refused.value.missing[0]
+
+
+@pytest.mark.parametrize(("size", "has_time"), [(2048, True), (4096, False)])
+def test_a_law_alone_states_no_time_beyond_four_times_the_largest_result(size, has_time):
+    # No performance model of the workload is known; its results, of any chip, end at 512 accelerators.
+    scores = embedded.scores()
+    assert max(each.num_accelerators for each in scores.of("rgat")) == 512
+    asked = query({"workload": "rgat", "accelerator": "h100-sxm5-80gb", "accelerators": size})
+    advised = answer(asked, scores=scores)
+    found = {
+        each.num_accelerators: each
+        for each in (*advised.candidates, *predict(asked, scores=scores).candidates)
+    }
+    assert (found[size].time_s is not None) is has_time
+    assert (advised.recommended is not None) is has_time
+    assert has_time or {"4", "512"} <= set(re.findall(r"\d+", found[size].why_not))

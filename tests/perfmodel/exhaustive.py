@@ -17,7 +17,7 @@ from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.search import FoundStrategy, SearchResult
-from equipoise.perfmodel.space import AXES, Limits, Space, limits
+from equipoise.perfmodel.space import AXES, Fault, Limits, Space, limits
 from equipoise.spec.strategy import FLAGS, Strategy
 
 # A strategy's value, less is better, from the grid and its estimates; broadcasts to the grid's shape.
@@ -32,7 +32,7 @@ class LegalStrategies(Struct, frozen=True, kw_only=True):
     """
 
     meshes: tuple[StrategyGrid, ...]
-    faults: Counter[str]
+    faults: Counter[Fault]
 
     @property
     def num_legal(self) -> int:

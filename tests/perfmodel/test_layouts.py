@@ -119,7 +119,7 @@ def test_what_is_illegal_is_counted_by_its_reason():
     space = Space(num_accelerators=3, global_batches=(4,), choices={"precision": ("fp8",)})
     faults = legal_strategies(space, SMALL, most_elements=500).faults
     for reason in (r"^tp .*heads=4 .*hidden=64", r"^2 x cp .*sequence=64", r"^dp .*batch", r"precision=fp8"):
-        assert [number for fault, number in faults.items() if re.search(reason, fault)] == [1], reason
+        assert [number for fault, number in faults.items() if re.search(reason, fault.words)] == [1], reason
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_values_that_nothing_has_are_a_reason(choices, words):
     space = Space(num_accelerators=8, global_batches=(16,), choices=choices)
     found = legal_strategies(space, SMALL, most_elements=500)
     assert not found.meshes
-    assert any(re.search(words, each) for each in found.faults)
+    assert any(re.search(words, each.words) for each in found.faults)
 
 
 def test_divisors_come_in_order():

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource
+from equipoise.calibration import EvidenceSource, Note
 from equipoise.decide.answer import (
     Alternative,
     Answer,
@@ -256,7 +256,7 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
             Alternative(candidate=other[1], case="price", high=4.0),
             Alternative(candidate=own[3], case="hour", low=330.0),
         ),
-        rejected=(Infeasibility(reason="memory_bytes", needed=90e9, available=80e9, count=40),),
+        rejected=(Infeasibility(needed=90e9, available=80e9, count=40),),
         reasons=(Reason(words=f"Because {HOSTILE}.", sources=(), formula="w = 1"),),
         to_measure=(
             Measurement(
@@ -278,7 +278,7 @@ def made_answer(*, limited_by=None, is_refused=False, **changed):
         renting=(Renting(candidate=own[2], tornado=tornado),),
         ownership=None,
         chosen_for_you=("precision bf16 (--precision for others)",),
-        notes=(f"A note with {HOSTILE}.",),
+        notes=(Note(f"A note with {HOSTILE}."),),
         num_considered=100,
         search_s=0.01,
     )

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from equipoise.decide.answer import Flip, UnfitSize
+from equipoise.calibration import Note
+from equipoise.decide.answer import CONSTRAINTS, Flip, UnfitSize
 from equipoise.decide.decision import answer
-from equipoise.decide.evidence import NOTHING_FITS, WAYS_OUT
+from equipoise.decide.evidence import Shortfall
 from equipoise.decide.question.query import query
 from equipoise.economics import Offer
 from equipoise.intervals import Interval
@@ -26,6 +27,7 @@ from equipoise.report.pages.answer.candidates import flip_words, limit_words, ti
 from equipoise.report.pages.answer.compare import money_chart
 from equipoise.report.pages.answer.costs import power_price
 from equipoise.report.pages.answer.head import around_choice
+from equipoise.report.pages.answer.refusal import relaxed
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import TERM_WORDS
@@ -534,8 +536,8 @@ def test_a_mixture_is_no_number_of_its_first_kind():
 
 
 def test_the_short_form_of_a_refusal_has_the_note_that_says_why():
-    why = f"{NOTHING_FITS}H100: it needs 700 GB, 8 x 80 GB hold 640 GB: try 16 accelerators."
-    answer = replace(made_answer(is_refused=True), notes=("Another.", why))
+    why = "H100: it needs 700 GB, 8 x 80 GB hold 640 GB: try 16 accelerators."
+    answer = replace(made_answer(is_refused=True), notes=(Note("Another."), Note(why, "nothing_fits")))
     text = " ".join(printed(answer).split())
     assert why in text
     assert "Another" not in text
@@ -736,9 +738,20 @@ def test_on_several_systems_without_room_each_has_its_line_and_the_headline_name
     step = replace(
         answer.refusal.relaxations[0], constraint="memory_bytes", limit=24e9, needed=879e9, candidate=None
     )
-    first = replace(answer.systems[0], unfit=(UnfitSize(num_accelerators=8, needed_bytes=879e9),))
-    second = replace(first, name="b", title="NVIDIA B", unfit=(replace(first.unfit[0], num_accelerators=4),))
-    ways = {"NVIDIA A": "112 accelerators", "NVIDIA B": "80 accelerators"}
+    needs = "needs 7 TB, 8 x 24 GB hold 192 GB"
+    first = replace(
+        answer.systems[0],
+        title="NVIDIA A",
+        unfit=(UnfitSize(num_accelerators=8, needed_bytes=879e9),),
+        shortfall=Shortfall(needs=needs, ways=("112 accelerators",)),
+    )
+    second = replace(
+        first,
+        name="b",
+        title="NVIDIA B",
+        unfit=(replace(first.unfit[0], num_accelerators=4),),
+        shortfall=Shortfall(needs=needs, ways=("80 accelerators",)),
+    )
     nothing = replace(
         answer,
         refusal=replace(answer.refusal, cheapest=None, fastest=None, relaxations=(step,)),
@@ -746,10 +759,7 @@ def test_on_several_systems_without_room_each_has_its_line_and_the_headline_name
         alternatives=(),
         offers=(),
         systems=(first, second),
-        notes=tuple(
-            f"{NOTHING_FITS}{title}: it needs 7 TB, 8 x 24 GB hold 192 GB{WAYS_OUT}{way}."
-            for title, way in ways.items()
-        ),
+        notes=(Note("NVIDIA A: it needs 7 TB.", "nothing_fits"),),
     )
     assert {"8", "4"} <= set(ANSWER.headline(nothing).split())
     found = facts(nothing)
@@ -883,3 +893,16 @@ def test_a_deadline_that_may_be_missed_names_the_size_that_likely_keeps_it(deadl
     assert found.recommended.num_accelerators == 512
     (time,) = [line for line in printed(found, width=120).splitlines() if line.startswith("Time ")]
     assert re.findall(r"% on ([\d,]+)", time) == larger
+
+
+@pytest.mark.parametrize(
+    ("stated", "is_limit"), [({"max_accelerators": 8}, True), ({"accelerators": "8"}, False)], ids=str
+)
+def test_a_number_that_was_asked_for_is_not_called_a_limit(stated, is_limit):
+    asked = {"workload": "llama31_8b", "tokens": "1e12", "accelerator": ["h100"], "deadline": "100h"}
+    found = answer(query({**asked, **stated}), scores=None)
+    needed = next(
+        int(each.needed) for each in found.refusal.relaxations if each.constraint == "max_accelerators"
+    )
+    (line,) = [each for each in relaxed(found) if re.search(rf"\b{needed:,}\b.* instead of 8\b", each)]
+    assert (CONSTRAINTS["max_accelerators"].noun in line) is is_limit

@@ -1,9 +1,11 @@
 """Money in the user's currency: every amount of every form, by the rate that was given."""
 
+import json
 import re
 
 import pytest
 
+from equipoise import allocate, plan, predict
 from equipoise.cli.output import page_text
 from equipoise.decide.decision import answer
 from equipoise.decide.question.query import query
@@ -54,6 +56,32 @@ def test_offers_lie_around_the_price_that_is_taken(answers):
     assert price.low < price.usd_per_accelerator_hour < price.high
     shown = [4 * price.usd_per_accelerator_hour, 4 * price.low, 4 * price.high]
     assert [float(each) for each in found.groups()] == pytest.approx(shown, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("ask", "asked"),
+    [
+        (predict, {"workload": "bert", "accelerator": "h100", "value_of_time": 100}),
+        (plan, {"workload": "llama2_70b_lora", "accelerator": "h100", "accelerators": 8, "budget": 100}),
+        (allocate, {"jobs": [{"name": "a", "workload": "bert"}], "accelerator": "16x h100"}),
+    ],
+)
+def test_other_verbs_write_the_users_currency_too(ask, asked):
+    plain, own = (ask(**asked, currency=name) for name in (None, "XYZ=4@2026-11-20"))
+    pages = [
+        " ".join(page_text(each.presentation.page, each.record, full=True).split()) for each in (plain, own)
+    ]
+    found = [AMOUNT.findall(page) for page in pages]
+    assert len(found[0]) >= 1
+    assert {unit for _, unit in found[0]} == {"USD"}
+    others = [value for value, unit in found[1] if unit == "XYZ"]
+    assert len(others) >= len(found[0])
+    (first, _), *_ = found[0]
+    assert float(others[0].replace(",", "")) == pytest.approx(4 * float(first.replace(",", "")), rel=0.01)
+    assert " XYZ " in pages[1]  # the head of a column of amounts
+    documents = [json.loads(each.to_json()) for each in (plain, own)]
+    assert documents[0]["currency"] is None
+    assert documents[1]["currency"] == {"name": "XYZ", "per_usd": 4.0, "date": "2026-11-20"}
 
 
 def test_the_headline_is_the_dollars_times_the_rate(answers):

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from equipoise.bench.collectives import CollectiveRun
+from equipoise.calibration import Note
 from equipoise.calibration.collective_runs import LARGEST_HOST, cluster_of_device, is_like, thinned
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS
 from equipoise.errors import EvidenceError, SpecError, UsageError
@@ -169,32 +170,32 @@ class TimedOperation(Struct, frozen=True, kw_only=True):
 
 def timed_operations(
     given: TimedCollectives, nodes: Cluster
-) -> tuple[tuple[TimedOperation, ...], tuple[str, ...]]:
+) -> tuple[tuple[TimedOperation, ...], tuple[Note, ...]]:
     """What was timed on a cluster, in order, and sentences on what does not apply to it or contradicts it.
 
     Runs of one operation over one group are taken together: files may come in any order. A file that names
     no accelerator is taken to be of this one.
     """
     together: dict[tuple[str, float, float], list[CollectiveRun]] = defaultdict(list)
-    notes: dict[tuple[str, str], list[str]] = defaultdict(list)  # what stands before and after the files
+    notes: dict[Note, list[str]] = defaultdict(list)  # what stands behind the files
     for run in given.runs:
         name = run.file.rpartition("/")[2]
         reason = _why_not(run, nodes.accelerator, given.catalogue)
         if reason is not None:
-            notes[f"Not used for {nodes.accelerator.title}: ", f": {reason}."].append(name)
+            notes[Note(f" for {nodes.accelerator.title}: {reason}.", "not_used")].append(name)
             continue
         for remark in _remarks(run, nodes, given.catalogue):
-            notes["", remark].append(name)
+            notes[Note(remark)].append(name)
         together[run.operation, *_group(run, nodes)].append(run)
     of_runs = (
-        f"{before}{file_names(tuple(dict.fromkeys(names)), _MOST_FILES)}{after}"
-        for (before, after), names in notes.items()
+        Note(f"{file_names(tuple(dict.fromkeys(names)), _MOST_FILES)}{behind.words}", behind.kind)
+        for behind, names in notes.items()
     )
     found = (
         _operation(name, Group(ranks_per_node=ranks, num_nodes=num_nodes), together[name, ranks, num_nodes])
         for name, ranks, num_nodes in sorted(together)
     )
-    return tuple(found), (*given.notes, *of_runs)
+    return tuple(found), (*map(Note, given.notes), *of_runs)
 
 
 def _operation(name: str, group: Group, runs: Sequence[CollectiveRun]) -> TimedOperation:

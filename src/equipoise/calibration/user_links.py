@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.collectives import bus_fraction
+from equipoise.calibration import Note
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS, SMALL_BYTES
 from equipoise.calibration.user_collectives import (
     Numbers,
@@ -167,7 +168,7 @@ class UserLinks(Struct, frozen=True, kw_only=True):
     parameters: CollectiveParameters
     draws: tuple[CollectiveParameters, ...]
     usual_draws: tuple[CollectiveParameters, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     figures: tuple[LinkFigure, ...] = ()
     by_law: tuple[str, ...] = ()
     inside: bool = False

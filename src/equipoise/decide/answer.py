@@ -1,7 +1,6 @@
 """The records of a decision: Candidate, Answer. decision.py makes them in that order."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from statistics import NormalDist
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlia
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource
+from equipoise.calibration import EvidenceSource, Note, NoteKind
 from equipoise.decide.evidence import (
     LEAST_LOG_SD,
     ErrorRecord,
@@ -20,6 +19,7 @@ from equipoise.decide.evidence import (
     Group,
     OrderBound,
     PublishedResult,
+    Shortfall,
     UserRun,
 )
 from equipoise.decide.question.query import TrainingQuery
@@ -30,6 +30,7 @@ from equipoise.economics.quotes import Charges
 from equipoise.errors import SpecError
 from equipoise.intervals import Interval, Tornado, num_sd
 from equipoise.perfmodel.generation import RolloutSplit
+from equipoise.perfmodel.space import Fault
 from equipoise.scaling.equilibrium import Equilibrium, Limit, least_speedup, paying_step, pays
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import STARTED_KINDS, PriceTerms
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from equipoise.bench.topology.topology import Topology
     from equipoise.launch import Setting, Snippet
     from equipoise.runs.readers.measurements import Measurements
-
-
-_WORD: Final = re.compile(r"\w+")
 
 
 def probability_within(amount: Interval, limit: float) -> float:
@@ -66,9 +64,9 @@ def probability_within(amount: Interval, limit: float) -> float:
     return NormalDist().cdf((math.log(limit) - math.log(amount.value)) / spread)
 
 
-def about_fixed(faults: Sequence[str], query: TrainingQuery) -> Sequence[str]:
+def about_fixed(faults: Sequence[Fault], query: TrainingQuery) -> Sequence[Fault]:
     """Of the reasons why strategies are illegal, those about what the question fixes; all where none is."""
-    return [each for each in faults if query.fixed_names & set(_WORD.findall(each))] or faults
+    return [each for each in faults if query.fixed_names.intersection(each.parameters)] or faults
 
 
 ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", "max_accelerators"]
@@ -99,7 +97,7 @@ CONSTRAINTS: Final[Mapping[ConstraintName, ConstraintWords]] = {
         "", "memory per accelerator", "B", "does not fit", "its memory were larger"
     ),
     "max_accelerators": ConstraintWords(
-        "a ", "size limit", "accelerators", "above {limit}", "your size limit were higher"
+        "a ", "size limit", "accelerators", "above {limit}", "more accelerators were allowed"
     ),
 }
 
@@ -295,6 +293,22 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return None if self.user_run is None else self.user_run.strategy
 
 
+def beyond_balance_words(
+    best: Candidate, balance_size: int | None, candidates: Sequence[Candidate]
+) -> str | None:
+    """Why a size was taken beyond that of balance though smaller ones keep the limits; None where it was not.
+
+    balance_size: of its system. candidates: of the answer.
+    """
+    if balance_size is None or best.num_accelerators <= balance_size:
+        return None
+    smaller = (each for each in candidates if each.num_accelerators <= balance_size)
+    if not any(each.feasible and each.group == best.group for each in smaller):
+        return None
+    saved = "takes no more accelerator-hours" if best.usd is None else "costs no more"
+    return f"{best.num_accelerators:,} is faster and {saved}"
+
+
 class SizeStep(Struct, frozen=True, kw_only=True):
     """Going from a candidate to a larger one of the same system and terms.
 
@@ -447,17 +461,23 @@ class Alternative(Struct, frozen=True, kw_only=True):
 
 
 class Infeasibility(Struct, frozen=True, kw_only=True):
-    """Why strategies, or whole sizes, are no candidates. needed, available: in the unit of the reason."""
+    """Why strategies are no candidates: a fault makes them illegal; None where they lack memory.
 
-    reason: str
-    needed: float | None
-    available: float | None
+    needed, available: bytes, where memory is lacking.
+    """
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("reason",)
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("fault",)
+
+    fault: Fault | None = None
+    needed: float | None = None
+    available: float | None = None
     count: int
 
     @property
-    def limit(self) -> ConstraintWords | None:
-        """What the limit is called that is not kept; None of a strategy that is not legal."""
-        return next((words for name, words in CONSTRAINTS.items() if name == self.reason), None)
+    def reason(self) -> str:
+        """The words of the fault, or the name of the limit that is not kept."""
+        return "memory_bytes" if self.fault is None else self.fault.words
 
 
 class UnfitSize(Struct, frozen=True, kw_only=True):
@@ -495,10 +515,10 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     pretrainings and where evaluation counts; None without a model. unfit: sizes that may be taken and have
     no candidate.
     best_strategies: of the recommended size, the fastest first, each as a candidate that has this strategy.
-    trainings: the user's own whole trainings; None where there are none.
+    trainings: the user's own whole trainings; None where there are none. shortfall: where nothing fits.
     """
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("topology", "estimates", "trainings")
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("topology", "estimates", "trainings", "shortfall")
 
     name: str
     title: str
@@ -523,8 +543,9 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     num_considered: int
     num_fitting: int
     search_s: float
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     trainings: "Measurements | None" = None
+    shortfall: Shortfall | None = None
 
 
 class Renting(Struct, frozen=True, kw_only=True):
@@ -571,7 +592,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
     rollout: RolloutSplit | None = None
     safer: SaferStrategy | None = None
     chosen_for_you: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     num_considered: int
     search_s: float
 
@@ -589,6 +610,10 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
             return launch_snippets(best.strategy, nodes, workload=self.workload, settings=self.settings)
         except SpecError:
             return ()
+
+    def notes_of(self, *kinds: NoteKind) -> list[Note]:
+        """The notes of some kinds."""
+        return [each for each in self.notes if each.kind in kinds]
 
     @property
     def listed(self) -> tuple[Candidate, ...]:

@@ -4,12 +4,14 @@ What a system is assessed to be depends on the question and on nothing else that
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from equipoise.calibration import Note
 from equipoise.calibration.curves import CurveQuestion, shipped_forecasts
 from equipoise.calibration.forecasts import results_of
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
@@ -47,7 +49,7 @@ from equipoise.decide.estimators.published import (
     results_at_size,
     time_ratios,
 )
-from equipoise.decide.evidence import Estimates, OrderBound, UserRun
+from equipoise.decide.evidence import Estimates, OrderBound, Shortfall, UserRun
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, usual_sizes
 from equipoise.decide.question.training import Training
@@ -81,6 +83,7 @@ from equipoise.decide.user_evidence.runs import (
     whole_trainings,
 )
 from equipoise.errors import EvidenceError, SpecError
+from equipoise.perfmodel.space import Fault
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, at_least_as_good
@@ -110,7 +113,7 @@ class Assessment(Struct, frozen=True, kw_only=True):
     bounds: Mapping[int, tuple[OrderBound, ...]] = field(default_factory=dict)
     traces: tuple[TraceCheck, ...] = ()
     missing: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 class Inputs(Struct, frozen=True, kw_only=True):
@@ -169,7 +172,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     )
     chip = system.cluster.accelerator
     traces = inputs.user.traces
-    notes = [*system.notes, *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
+    notes = [*map(Note, system.notes), *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
     missing: list[str] = []
     searches: StrategySearches | None = None
     run_fit: UserFit | UserLevel | None = None
@@ -197,7 +200,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         searches = replace(searches, sizes=searches.at(sizes.tried))
     except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
         missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
-        notes.append(f"No strategy was searched: {err}.")
+        notes.append(Note(f"No strategy was searched: {err}."))
         inputs = inputs.at_batch
     published = _published(inputs, system, sizes)
     missing += () if published is None else published.missing
@@ -266,17 +269,13 @@ def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
     if too_large:
         held = searches.problem.cluster.accelerator.memory_bytes
         yield Infeasibility(
-            reason="memory_bytes",
             needed=min(nearest, default=None),
             available=None if held is None else float(held),
             count=too_large,
         )
-    faults: dict[str, int] = {}
-    for each in within:
-        for reason, count in each.found.faults.items():
-            faults[reason] = faults.get(reason, 0) + count
-    for reason, count in sorted(faults.items(), key=lambda pair: -pair[1]):
-        yield Infeasibility(reason=reason, needed=None, available=None, count=count)
+    faults = sum((each.found.faults for each in within), Counter[Fault]())
+    for fault, count in faults.most_common():
+        yield Infeasibility(fault=fault, count=count)
 
 
 def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[UnfitSize]:
@@ -290,7 +289,7 @@ def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[Unfi
             yield UnfitSize(num_accelerators=size, needed_bytes=needed_bytes)
 
 
-def nothing_fits(assessment: Assessment) -> str | None:
+def nothing_fits(assessment: Assessment) -> Shortfall | None:
     """What the training needs where no strategy fits on any size asked about; None where some do."""
     searches = assessment.searches
     if searches is None or any(
@@ -590,7 +589,7 @@ def _run_fit(steps: UserSteps | None, start: Problem) -> UserFit | UserLevel | N
     return user_level(steps, start.model, found) if isinstance(found, str) else found
 
 
-def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[str, ...]:
+def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[Note, ...]:
     """Notes of steps that are far slower than modelled; of no stated precision they are held against fp32."""
     stated = [each if each.precision else replace(each, precision="fp32") for each in runs]
     steps = _user_steps(start, stated)
@@ -844,7 +843,10 @@ def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
         estimates=() if found is None or not within else (found,),
         traces=traces,
         missing=(measuring(inputs.query),),
-        notes=(*system.notes, *ran_elsewhere(inputs.user.traces, system.accelerator, system.title)),
+        notes=(
+            *map(Note, system.notes),
+            *ran_elsewhere(inputs.user.traces, system.accelerator, system.title),
+        ),
     )
 
 

@@ -23,7 +23,7 @@ from equipoise.decide.answer import (
 from equipoise.decide.assess import Assessment, Inputs
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
 from equipoise.decide.estimators.model import violated_bound
-from equipoise.decide.estimators.published import ended_at
+from equipoise.decide.estimators.published import FARTHEST, ended_at, largest_known
 from equipoise.decide.evidence import (
     Estimate,
     Estimates,
@@ -196,14 +196,8 @@ def _priced(
         is_spot=terms == "spot",
         shrinks=query.on_reclaim == "shrink",
     )
-    time_s, why_not = stopped.time_s, stopped.why
-    unsure = [each.num_accelerators for each in fewer if _is_too_wide(each) and each.grade == sized.grade]
-    if time_s is not None and time_s.high > WIDEST * time_s.low:
-        why_not = f"its {format_percent(LEVEL)} interval spans more than a factor of {WIDEST:g}"
-        time_s = None
-    elif unsure and sized.grade in _OF_MODEL:
-        why_not = f"the time on {unsure[0]:,} accelerators is already too uncertain to compare larger sizes"
-        time_s = None
+    why_not = stopped.why or _why_no_time(inputs, assessment, sized, stopped.time_s, fewer=fewer)
+    time_s = None if why_not else stopped.time_s
     paid = None if time_s is None else bill(size, time_s, rates)
     price, usd, made_of = rates.price, None, None
     if time_s is not None and price is not None and (rates.others or not price.is_hourly):
@@ -231,7 +225,7 @@ def _priced(
         work_s=work_s,
         time_s=time_s,
         goodput=None if time_s is None else stopped.goodput,
-        why_not=why_not if time_s is None else None,
+        why_not=why_not,
         price=price,
         power_w=rates.power_w,
         usd=usd,
@@ -255,6 +249,37 @@ def _priced(
         is_between=size in assessment.sizes.between,
     )
     return replace(candidate, constraints=constraints(query, assessment, candidate))
+
+
+def _why_no_time(
+    inputs: Inputs,
+    assessment: Assessment,
+    sized: _Sized,
+    time_s: Interval | None,
+    *,
+    fewer: Sequence[Candidate],
+) -> str | None:
+    """Why a time is too uncertain to be stated; None where it is not. fewer: as of `_priced`."""
+    if time_s is not None and time_s.high > WIDEST * time_s.low:
+        return f"its {format_percent(LEVEL)} interval spans more than a factor of {WIDEST:g}"
+    unsure = [each.num_accelerators for each in fewer if _is_too_wide(each) and each.grade == sized.grade]
+    if unsure and sized.grade in _OF_MODEL:
+        return f"the time on {unsure[0]:,} accelerators is already too uncertain to compare larger sizes"
+    known = _largest_by_law(inputs, assessment)
+    if known is not None and sized.num_accelerators > FARTHEST * known and sized.grade == "carried":
+        return (
+            f"more than {FARTHEST:g} times the largest published, {known:,.0f}, and no performance model of "
+            f"{inputs.training.workload.title} carries times farther"
+        )
+    return None
+
+
+def _largest_by_law(inputs: Inputs, assessment: Assessment) -> float | None:
+    """The largest size with a result on any chip, where only a law goes beyond; None where a model does."""
+    if assessment.searches is not None or assessment.published is None or inputs.scores is None:
+        return None
+    submitted = (each.num_accelerators for each in inputs.scores.of(inputs.training.workload.slug))
+    return max((*submitted, largest_known(assessment.published) or 0), default=None)
 
 
 # Grades of times that rest on the performance model alone.

@@ -18,6 +18,7 @@ from equipoise.decide.strategies.size_searches import NO_EXTRA_SIZES, SEARCH_CAC
 from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.perfmodel.space import Fault
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
 from equipoise.units import format_count, listed
@@ -68,7 +69,7 @@ def collect_candidates(
     for assessment in assessments:
         candidates = system_candidates(inputs, assessment)
         # Where memory is what is short, or another size runs, the answer says so.
-        lacks_memory = any(each.reason == "memory_bytes" for each in rejections(assessment))
+        lacks_memory = any(each.fault is None for each in rejections(assessment))
         if not (candidates.candidates or lacks_memory or _runs_on_another_size(assessment)):
             refused.append(_no_estimate(inputs, assessment))
         else:
@@ -167,11 +168,11 @@ def is_unpriced(one: SystemCandidates) -> bool:
 def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
     """What is missing, where no estimator has a time on a system."""
     title, system = inputs.training.workload.title, assessment.system
-    faults = about_fixed([each.reason for each in rejections(assessment)], inputs.query)
-    if faults:
+    found_faults = [each.fault for each in rejections(assessment) if each.fault is not None]
+    if faults := about_fixed(found_faults, inputs.query):
         return EvidenceError(
             f"no strategy of {title} is possible on {system.title} as asked: "
-            f"{'; '.join(faults[:_MOST_NAMED])}",
+            f"{'; '.join(each.words for each in faults[:_MOST_NAMED])}",
             missing=(f"other values of {_restrictions(inputs.query, faults)}, or another system",),
         )
     found = ""
@@ -205,10 +206,10 @@ def _of_another_set_up(runs: Sequence[UserRun]) -> str:
 _RESTRICTING: Final = ("fixed", "precision", "sizes", "num_nodes", "max_accelerators", "global_batch_samples")
 
 
-def _restrictions(query: TrainingQuery, faults: Sequence[str]) -> str:
+def _restrictions(query: TrainingQuery, faults: Sequence[Fault]) -> str:
     """The options of a question that restrict strategies or sizes, of which other values may do."""
     names: Sequence[str] = _RESTRICTING
-    if all("precision=" in each for each in faults):  # of the chip, however many there are
+    if all("precision" in each.parameters for each in faults):  # of the chip, however many there are
         names = ("precision",) if query.precision else ("fixed",)
     stated = [f"--{FIELDS[name].option}" for name in names if getattr(query, name)]
     return " or ".join(stated or ["--precision"])

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from equipoise.calibration import Note
 from equipoise.decide.answer import LIKELY, Answer, Candidate, Refusal, Relaxation, Renting, SystemAnswer
-from equipoise.decide.assess import Assessment, Inputs, rejections, unfit_sizes
+from equipoise.decide.assess import Assessment, Inputs, nothing_fits, rejections, unfit_sizes
 from equipoise.decide.beyond_limits import (
     least_beyond_limits,
     least_beyond_usual,
@@ -15,11 +16,11 @@ from equipoise.decide.beyond_limits import (
 )
 from equipoise.decide.candidates import SystemCandidates, safer_strategy, with_strategy, with_terms
 from equipoise.decide.collect import Collected, Progress, collect_candidates
-from equipoise.decide.evidence import NOT_COMPARED
 from equipoise.decide.explanation.explain import (
     alternatives,
     does_not_fit,
     electricity_unused,
+    far_faster,
     notes,
     outside_of_budgets,
     slow_results,
@@ -165,9 +166,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
         offers=offered,
         alternatives=() if best is None else alternatives(candidates, best, rule, offered, changes),
         rejected=tuple(each for one in systems.values() for each in one.rejected),
-        reasons=()
-        if best is None
-        else reasons(inputs, own.assessment, selection, best, own.rates[best.terms]),
+        reasons=() if best is None else reasons(inputs, own, selection, best),
         to_measure=() if best is None else tuple(to_measure(inputs, own.assessment, best)),
         records=systems[own.system.name].records,
         sensitivity=None if best is None else tornado_of(best),
@@ -179,20 +178,21 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
         notes=tuple(
             dict.fromkeys(
                 (
-                    *inputs.training.budget.notes,
+                    *map(Note, inputs.training.budget.notes),
                     *(
                         note
                         for one in found
                         for note in notes(inputs, one.assessment, best if one is own else None)
                     ),
                     *(() if inputs.user.runs is None else inputs.user.runs.notes),
+                    *far_faster(searches, best),
                     *stated_on_host(query, best, searches),
                     *slow_results([one.assessment for one in found]),
-                    *does_not_fit(found),
-                    *electricity_unused(query, candidates),
-                    *outside_of_budgets(query, found),
-                    *(f"{NOT_COMPARED}{each}." for each in refused),
-                    *unbought,
+                    *does_not_fit(systems.values()),
+                    *map(Note, electricity_unused(query, candidates)),
+                    *map(Note, outside_of_budgets(query, found)),
+                    *(Note(f"{each}.", "not_compared") for each in refused),
+                    *map(Note, unbought),
                 )
             )
         ),
@@ -233,7 +233,7 @@ def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
         )
         for one in found
         for each in rejections(one.assessment)
-        if each.reason == "memory_bytes" and each.needed is not None and each.available is not None
+        if each.fault is None and each.needed is not None and each.available is not None
     ]
     closest = min(short, key=lambda each: each.needed / each.limit, default=None)
     return Refusal(cheapest=None, fastest=None, relaxations=() if closest is None else (closest,))
@@ -258,7 +258,7 @@ def _with_near_sizes(first: Answer, found: Collected, scores: Scores | None) -> 
         return first
     sizes = " and ".join(f"{size:,}" for size in near)
     return replace(
-        first, notes=(*first.notes, f"The nearest sizes that have a time: {sizes} (--accelerators).")
+        first, notes=(*first.notes, Note(f"The nearest sizes that have a time: {sizes} (--accelerators)."))
     )
 
 
@@ -297,6 +297,7 @@ def _system(
         num_fitting=fitting,
         search_s=0.0 if searches is None else searches.search_s,
         notes=assessment.notes,
+        shortfall=nothing_fits(assessment),
     )
 
 

@@ -22,16 +22,6 @@ BoundKind: TypeAlias = Literal["at_most", "at_least"]
 LEAST_LOG_SD: Final = 0.033
 # A slope that exceeds its standard error so many times is one.
 _CLEAR: Final = 2.0
-# How a note of evidence that was given and rejected begins: answers show it in their first lines.
-NOT_USED: Final = "Not used: "
-# How a note begins of evidence that is used and looks wrong: answers show it in their first lines too.
-CHECK: Final = "Check: "
-# How a note begins that says why a system has no candidate within the limits, and what would fit.
-NOTHING_FITS: Final = "Nothing fits on "
-# What follows in such a note what the training needs: the changes that make it fit.
-WAYS_OUT: Final = ": try "
-# How a note begins that says why a system of the question has no time at all.
-NOT_COMPARED: Final = "Not compared: "
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -52,6 +42,25 @@ class Estimate(Struct, frozen=True, kw_only=True):
     strategy_log_sd: float = 0.0
     weight: float = 0.0
     sources: tuple[EvidenceSource, ...] = ()  # the evidence has them
+
+
+class Shortfall(Struct, frozen=True, kw_only=True):
+    """Where nothing fits: what the training needs and what there is, in words, and changes that make it fit.
+
+    ways: the first ones alone, as options or numbers of accelerators.
+    """
+
+    needs: str
+    ways: tuple[str, ...]
+
+    @property
+    def ways_words(self) -> str:
+        """The changes as a list; empty where none is known."""
+        return " or ".join(filter(None, (", ".join(self.ways[:-1]), *self.ways[-1:])))
+
+    def __str__(self) -> str:
+        """As what follows the name of a system."""
+        return f"{self.needs}: try {self.ways_words}" if self.ways else self.needs
 
 
 class DrawnCurves(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource
+from equipoise.calibration import EvidenceSource, Note
 from equipoise.calibration.curves import (
     CurveQuestion,
     LawUsed,
@@ -208,7 +208,9 @@ def _of_answer(
     query: TrainingQuery, catalogue: Catalogue, scores: Scores | None, own: "Measurements | None"
 ) -> Prediction:
     """The candidates of an answer, at the sizes asked about."""
-    runs = None if own is None else UserRuns(where=own.where, trainings=own, notes=own.notes)
+    runs = None
+    if own is not None:
+        runs = UserRuns(where=own.where, trainings=own, notes=tuple(map(Note, own.notes)))
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
     collected = collect_candidates(
@@ -255,7 +257,11 @@ def _of_answer(
         ),
         notes=tuple(
             dict.fromkeys(
-                (*(() if curve is None else curve.notes), *found.notes, *(f"{each}." for each in unknown))
+                (
+                    *(() if curve is None else curve.notes),
+                    *map(str, found.notes),
+                    *(f"{each}." for each in unknown),
+                )
             )
         ),
         answer=found,
@@ -282,7 +288,8 @@ def _why_nothing_runs(query: TrainingQuery, known: Problem, size: int) -> str | 
     found = SEARCH_CACHE.searches(known, (size,)).sizes[0].found
     if needs is not None or found.num_legal:
         return None if needs is None else f"it {needs}"
-    return f"no strategy is legal: {'; '.join(about_fixed([*found.faults], query))}"
+    faults = about_fixed([*found.faults], query)
+    return f"no strategy is legal: {'; '.join(each.words for each in faults)}"
 
 
 def _another(query: TrainingQuery, candidates: Sequence[Candidate]) -> str:

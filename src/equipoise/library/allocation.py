@@ -117,6 +117,7 @@ def allocation_of(
         price=next((price for _, price in stated.get("price", ())), None),
         node_size=stated.get("node_size"),
         region=stated.get("region", DEFAULT_GRID),
+        currency=stated.get("currency"),
         tariff=tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin")),
     )
     if scores is None:

@@ -11,6 +11,7 @@ class SharedFields(TypedDict, total=False):
     accelerator: str | Sequence[str]
     price: float | str | Mapping[str, float | str]
     region: str
+    currency: str
     data: str | PathLike[str]
     also: str | PathLike[str] | Sequence[str | PathLike[str]]
     hardware: str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -72,7 +73,6 @@ class AdviseFields(TrainingFields, total=False):
     on_reclaim: Literal["wait", "shrink"]
     electricity: float | str
     pue: float | str
-    currency: str
     buy: bool
     purchase: float | str
     utilisation: float | str

@@ -19,6 +19,7 @@ from equipoise.perfmodel.space import (
     LAYOUT_OPTIONS,
     STATE_OPTIONS,
     Combinations,
+    Fault,
     LegalCombinations,
     Limits,
     Space,
@@ -339,7 +340,7 @@ def flat_rows(groups: Sequence[LayoutGroup]) -> StrategyGrid:
 @lru_cache(maxsize=2)
 def layout_groups(
     spaces: tuple[Space, ...], limits: Limits
-) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[str], ...]]:
+) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[Fault], ...]]:
     """The layouts of spaces by what they allow, and why layouts of each space were left out.
 
     spaces: of the same choices, at least one; they differ in their accelerators and batches.
@@ -368,7 +369,7 @@ def forget_layouts() -> None:
 def _legal_blocks(space: Space, limits: Limits) -> "_LegalBlocks":
     legal = _legal_combinations(replace(space, num_accelerators=1, global_batches=(1,)), limits)
     kinds: dict[tuple[int, int], tuple[_Allowed, list[_Block]]] = {}
-    faults, counted = Counter[str](), set[tuple[Any, ...]]()
+    faults, counted = Counter[Fault](), set[tuple[Any, ...]]()
     for block in _blocks(space, limits, faults):
         layers = legal.of_layers(tp=block.tp, cp=block.cp)
         states = legal.of_states(
@@ -416,7 +417,7 @@ class _Splits(NamedTuple):
 
     shares: Mapping[bool, Codes]
     num_experts: int
-    faults: Counter[str]
+    faults: Counter[Fault]
 
 
 class _Block(NamedTuple):
@@ -437,6 +438,16 @@ class _Block(NamedTuple):
     axes: int
 
 
+_UNEQUAL_GROUPS = Fault(
+    "the chosen dp_replicate does not divide dp, or leaves one rank a group", ("dp_replicate", "dp")
+)
+_UNEQUAL_EXPERTS = Fault(
+    "ep does not divide the ranks of a group of the chosen dp_replicate", ("ep", "dp_replicate")
+)
+_UNEQUAL_SHARES = Fault("dp does not divide the global batch", ("dp", "global_batch_samples"))
+_UNEQUAL_MICROBATCHES = Fault(
+    "the chosen microbatch does not divide the samples of a data rank", ("microbatch_samples",)
+)
 _Allowed: TypeAlias = tuple[Combinations, Combinations]
 
 
@@ -446,17 +457,18 @@ class _LegalBlocks(NamedTuple):
     """
 
     kinds: Sequence[tuple[_Allowed, Sequence[_Block]]]
-    faults: Counter[str]
+    faults: Counter[Fault]
 
 
-def _blocks(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[_Block]:
+def _blocks(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[_Block]:
     """Every way to share the accelerators and the batch out; what is illegal is counted by its reason."""
     shares = [*divisors(limits.experts)] if limits.experts else [1]
     experts = [each for each in shares if space.allows("ep", each)]
     if not experts and limits.experts:
-        faults[f"the chosen ep is not among {_short(shares)}, which divide the experts"] += 1
+        among = f"the chosen ep is not among {_short(shares)}, which divide the experts"
+        faults[Fault(among, ("ep",))] += 1
     elif not experts:
-        faults["the model has no experts, and ep as chosen shares them out"] += 1
+        faults[Fault("the model has no experts, and ep as chosen shares them out", ("ep",))] += 1
     batches = cache(partial(_batches, space))
     schedules = space.values("schedule")
     by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp, schedules))
@@ -464,7 +476,7 @@ def _blocks(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[_Blo
     for number, (dp, tp, pp, cp) in enumerate(_shares(space, limits, faults)):
         groups = _group_counts(space, limits, dp=dp, tp=tp, pp=pp, cp=cp)
         if not groups:
-            faults["the chosen dp_replicate does not divide dp, or leaves one rank a group"] += 1
+            faults[_UNEQUAL_GROUPS] += 1
         found = splits(dp * tp * cp, groups)
         for reason, times in batches(dp)[1]:
             faults[reason] += times * found.num_experts
@@ -479,7 +491,7 @@ def _blocks(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[_Blo
 def _splits(limits: Limits, experts: Sequence[int], ranks: int, groups: Sequence[int]) -> _Splits:
     """How so many ranks of one stage are shared out among experts and groups."""
     shares: dict[bool, list[tuple[int, ...]]] = defaultdict(list)
-    faults = Counter[str]()
+    faults = Counter[Fault]()
     rows, num_experts = count(), 0
     for ep in experts:
         wrong = expert_fault(limits, ranks=ranks, ep=ep)
@@ -488,7 +500,7 @@ def _splits(limits: Limits, experts: Sequence[int], ranks: int, groups: Sequence
             continue
         whole = [each for each in groups if ranks // each % ep == 0]
         if groups and not whole:
-            faults["ep does not divide the ranks of a group of the chosen dp_replicate"] += 1
+            faults[_UNEQUAL_EXPERTS] += 1
         for num_groups in whole:
             shares[num_groups > 1].append((ep, num_groups, num_experts, next(rows)))
         num_experts += 1
@@ -538,19 +550,19 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*small, *(number // each for each in reversed(small)))))
 
 
-def _batches(space: Space, dp: int) -> tuple[Numbers, tuple[tuple[str, int], ...]]:
+def _batches(space: Space, dp: int) -> tuple[Numbers, tuple[tuple[Fault, int], ...]]:
     """Global batches and micro-batches that so many data ranks can share, a pair a row; what is left out."""
     pairs: list[tuple[int, int]] = []
-    wrong: Counter[str] = Counter()
+    wrong: Counter[Fault] = Counter()
     for batch in space.global_batches:
         if batch % dp:
-            wrong["dp does not divide the global batch"] += 1
+            wrong[_UNEQUAL_SHARES] += 1
             continue
         sizes = divisors(batch // dp)
         if "microbatch_samples" in space.choices:
             sizes = tuple(each for each in sizes if space.allows("microbatch_samples", each))
         if not sizes:
-            wrong["the chosen microbatch does not divide the samples of a data rank"] += 1
+            wrong[_UNEQUAL_MICROBATCHES] += 1
         pairs += [(batch, size) for size in sizes]
     return np.array(pairs, dtype=float).reshape(-1, 2), tuple(wrong.items())
 
@@ -574,7 +586,7 @@ def _by_rounds(pairs: Numbers, dp: int, pp: int, schedules: Sequence[Value]) -> 
     return tuple(found)
 
 
-def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tuple[int, int, int, int]]:
+def _shares(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[tuple[int, int, int, int]]:
     """Sizes of dp, tp, pp and cp whose product is the number of accelerators."""
     total = space.num_accelerators
     any_allowed = False
@@ -598,9 +610,10 @@ def _shares(space: Space, limits: Limits, faults: Counter[str]) -> Iterator[tupl
         if all(len(values) == 1 for values in chosen.values()):
             least = math.prod(int(values[0]) for values in chosen.values())
             verb = "needs" if len(chosen) == 1 else "need"
-            faults[f"{names} as chosen {verb} a multiple of {least:,} accelerators"] += 1
+            words = f"{names} as chosen {verb} a multiple of {least:,} accelerators"
         else:
-            faults[f"{names} as chosen cannot make dp x tp x pp x cp the number of accelerators"] += 1
+            words = f"{names} as chosen cannot make dp x tp x pp x cp the number of accelerators"
+        faults[Fault(words, tuple(chosen))] += 1
 
 
 def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp: int) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.memory import Fitting, any_fits, by_activations, count_fitting, whatever_fits
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Space, limits
+from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Fault, Space, limits
 from equipoise.spec.strategy import Strategy, Value
 
 _Values: TypeAlias = dict[str, Any]
@@ -78,7 +78,7 @@ class SearchResult(Struct, frozen=True, kw_only=True):
     num_fitting: int
     best: tuple[FoundStrategy, ...]
     nearest_bytes: float | None
-    faults: Counter[str]
+    faults: Counter[Fault]
 
 
 def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tuple[SearchResult, ...]:

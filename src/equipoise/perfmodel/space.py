@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
@@ -165,37 +165,47 @@ def limits(load: Load, machine: Machine) -> Limits:
     )
 
 
-def axes_fault(limits: Limits, *, tp: int, pp: int, cp: int) -> str | None:
+class Fault(NamedTuple):
+    """Why strategies are illegal. parameters: of a strategy, those of which other values may be legal."""
+
+    words: str
+    parameters: tuple[str, ...]
+
+
+_NO_CHUNKS = Fault("the chosen interleave needs pp above 1, and as many layers a stage", ("interleave", "pp"))
+
+
+def axes_fault(limits: Limits, *, tp: int, pp: int, cp: int) -> Fault | None:
     """Why these sizes of the tensor, pipeline and context axes are illegal.
 
     Source: Shoeybi et al. 2019 (whole heads a rank; shared keys are copied where tp exceeds them); Llama team
     2024, section 3.3.2 (2 cp chunks a sequence balance causal attention).
     """
     if not limits.hidden and (tp > 1 or cp > 1):
-        return "a model known by its figures a sample has no tensor or context axis"
+        return Fault("a model known by its figures a sample has no tensor or context axis", ("tp", "cp"))
     if tp > 1 and (limits.heads % tp or limits.hidden % tp):
-        return f"tp does not divide heads={limits.heads} and hidden={limits.hidden}"
+        return Fault(f"tp does not divide heads={limits.heads} and hidden={limits.hidden}", ("tp",))
     if tp > 1 and limits.kv_heads % tp and tp % limits.kv_heads:
-        return f"tp neither divides nor is a multiple of kv_heads={limits.kv_heads}"
+        return Fault(f"tp neither divides nor is a multiple of kv_heads={limits.kv_heads}", ("tp",))
     if cp > 1 and limits.sequence % (2 * cp):
-        return f"2 x cp does not divide sequence={limits.sequence}"
-    return f"pp exceeds layers={limits.layers}" if pp > limits.layers else None
+        return Fault(f"2 x cp does not divide sequence={limits.sequence}", ("cp",))
+    return Fault(f"pp exceeds layers={limits.layers}", ("pp",)) if pp > limits.layers else None
 
 
-def expert_fault(limits: Limits, *, ranks: int, ep: int) -> str | None:
+def expert_fault(limits: Limits, *, ranks: int, ep: int) -> Fault | None:
     """Why an expert axis within so many ranks of one stage is illegal. Source: Lepikhin et al. 2020."""
     if ep == 1:
         return None
     if not limits.experts:
-        return "a model without experts has no expert axis"
+        return Fault("a model without experts has no expert axis", ("ep",))
     if limits.experts % ep:
-        return f"ep does not divide experts={limits.experts}"
-    return "ep does not divide dp x tp x cp" if ranks % ep else None
+        return Fault(f"ep does not divide experts={limits.experts}", ("ep",))
+    return Fault("ep does not divide dp x tp x cp", ("ep", "dp", "tp", "cp")) if ranks % ep else None
 
 
 def pipeline_fault(
     limits: Limits, *, pp: int, interleave: int, num_microbatches: int, schedule: str = "1f1b"
-) -> str | None:
+) -> Fault | None:
     """Why a pipeline schedule is illegal. Source: Narayanan et al. 2021, section 2.2; `_dual_fault`."""
     wrong, halves = None, interleave
     if schedule != "1f1b":
@@ -203,35 +213,37 @@ def pipeline_fault(
         halves = 2 if schedule == "dualpipe_v" else 1
     elif interleave > 1:
         if pp == 1:
-            wrong = "interleave needs pp above 1"
+            wrong = Fault("interleave needs pp above 1", ("interleave", "pp"))
         elif num_microbatches % pp:
-            wrong = "interleave needs micro-batches in multiples of pp"
+            wrong = Fault("interleave needs micro-batches in multiples of pp", ("interleave", "pp"))
         elif limits.layers % (pp * interleave) and not limits.layers % pp:
-            wrong = f"pp x interleave does not divide layers={limits.layers}"
+            wrong = Fault(f"pp x interleave does not divide layers={limits.layers}", ("pp", "interleave"))
     fullest = -(-limits.layers // (pp * halves)) * halves
     if wrong is None and limits.layers <= (pp - 1) * fullest:
-        return f"pp x interleave leaves the last stage none of layers={limits.layers}"
+        return Fault(
+            f"pp x interleave leaves the last stage none of layers={limits.layers}", ("pp", "interleave")
+        )
     return wrong
 
 
-def _dual_fault(schedule: str, *, pp: int, interleave: int, num_microbatches: int) -> str | None:
+def _dual_fault(schedule: str, *, pp: int, interleave: int, num_microbatches: int) -> Fault | None:
     """Why DualPipe or its V cannot run.
 
     Source: github.com/deepseek-ai/DualPipe (dualpipe.py, step); torch.distributed.pipelining,
     ScheduleDualPipeV.
     """
     if pp == 1:
-        return f"schedule={schedule} needs pp above 1"
+        return Fault(f"schedule={schedule} needs pp above 1", ("schedule", "pp"))
     if interleave > 1:
-        return f"schedule={schedule} excludes interleave above 1"
+        return Fault(f"schedule={schedule} excludes interleave above 1", ("schedule", "interleave"))
     if num_microbatches < 2 * pp:
-        return f"schedule={schedule} needs 2 pp micro-batches"
+        return Fault(f"schedule={schedule} needs 2 pp micro-batches", ("schedule", "pp"))
     if schedule == "dualpipe" and (pp % 2 or num_microbatches % 2):
-        return "schedule=dualpipe needs an even pp and even micro-batches"
+        return Fault("schedule=dualpipe needs an even pp and even micro-batches", ("schedule", "pp"))
     return None
 
 
-def head_fault(limits: Limits, *, tp: int, cp: int, ulysses: bool) -> str | None:
+def head_fault(limits: Limits, *, tp: int, cp: int, ulysses: bool) -> Fault | None:
     """Why exchanging heads for tokens over the context axis is illegal.
 
     Source: Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.1: a rank attends to whole sequences of its
@@ -240,27 +252,36 @@ def head_fault(limits: Limits, *, tp: int, cp: int, ulysses: bool) -> str | None
     if not ulysses:
         return None
     if cp == 1:
-        return "ulysses needs cp above 1"
+        return Fault("ulysses needs cp above 1", ("ulysses", "cp"))
     if limits.heads % (tp * cp):
-        return f"ulysses needs tp x cp to divide heads={limits.heads}"
+        return Fault(f"ulysses needs tp x cp to divide heads={limits.heads}", ("ulysses", "tp", "cp"))
     return None
 
 
-def split_fault(limits: Limits, *, tp: int, cp: int, sequence_parallel: bool, tp_overlap: bool) -> str | None:
+def split_fault(
+    limits: Limits, *, tp: int, cp: int, sequence_parallel: bool, tp_overlap: bool
+) -> Fault | None:
     """Why splitting activations along the sequence is illegal.
 
     Source: Korthikanti et al. 2022; Transformer Engine's userbuffers and PyTorch's symmetric memory: ranks
     that overlap write into each other's memory, over NVLink or its like.
     """
     if sequence_parallel and tp == 1:
-        return "sequence_parallel needs tp above 1"
+        return Fault("sequence_parallel needs tp above 1", ("sequence_parallel", "tp"))
     if sequence_parallel and limits.sequence % (tp * cp):
-        return f"sequence_parallel needs tp x cp to divide sequence={limits.sequence}"
+        return Fault(
+            f"sequence_parallel needs tp x cp to divide sequence={limits.sequence}",
+            ("sequence_parallel", "tp", "cp"),
+        )
     # What is overlapped are the pieces of gathers and scatters, which only sequence parallelism makes.
     if tp_overlap and limits.peer_ranks < max(2, tp):
         joined = f"tp up to {limits.peer_ranks} here" if limits.peer_ranks > 1 else "which none here have"
-        return f"tp_overlap needs fast links of a node between its ranks, {joined}"
-    return "tp_overlap needs sequence_parallel" if tp_overlap and not sequence_parallel else None
+        return Fault(
+            f"tp_overlap needs fast links of a node between its ranks, {joined}", ("tp_overlap", "tp")
+        )
+    if tp_overlap and not sequence_parallel:
+        return Fault("tp_overlap needs sequence_parallel", ("tp_overlap", "sequence_parallel"))
+    return None
 
 
 def state_fault(
@@ -271,7 +292,7 @@ def state_fault(
     offload: str,
     whole_gradients: bool = False,
     is_pipeline_chosen: bool = False,
-) -> str | None:
+) -> Fault | None:
     """Why sharding or offloading states among so many ranks with the same weights is illegal.
 
     is_pipeline_chosen: whether both pp and zero_stage were: in a pipeline stages 2 and 3 hold and send what
@@ -280,47 +301,60 @@ def state_fault(
     whole); Ren et al. 2021, Rajbhandari et al. 2021 (what is offloaded is a rank's shard).
     """
     if zero_stage and ranks == 1:
-        return "zero_stage needs dp x cp above 1"
+        return Fault("zero_stage needs dp x cp above 1", ("zero_stage", "dp", "cp"))
     if zero_stage >= GRADIENTS_SHARDED and pp > 1 and not is_pipeline_chosen:
-        return "zero_stage of 2 and 3 exclude pp above 1 unless both are chosen"
+        return Fault("zero_stage of 2 and 3 exclude pp above 1 unless both are chosen", ("zero_stage", "pp"))
     if whole_gradients and (zero_stage < GRADIENTS_SHARDED or pp > 1):
-        return "whole_gradients needs gradients that are sharded: a zero_stage of 2 or 3 and no pipeline"
+        return Fault(
+            "whole_gradients needs gradients that are sharded: a zero_stage of 2 or 3 and no pipeline",
+            ("whole_gradients", "zero_stage", "pp"),
+        )
     if offload != "none" and ranks > 1 and not zero_stage:
-        return "offload among several data ranks needs zero_stage"
+        return Fault("offload among several data ranks needs zero_stage", ("offload", "zero_stage"))
     if offload == "optimizer_and_params" and (pp > 1 or (ranks > 1 and zero_stage < WEIGHTS_SHARDED)):
-        return "offloaded weights need zero_stage=3 (or one data rank) and no pipeline"
+        return Fault(
+            "offloaded weights need zero_stage=3 (or one data rank) and no pipeline",
+            ("offload", "zero_stage"),
+        )
     return None
 
 
 def exchange_fault(
     *, ranks: int, zero_stage: int, compression: str, compression_rank: int, sync_period: int
-) -> str | None:
+) -> Fault | None:
     """Why compressing gradients or exchanging them less often is illegal.
 
     Source: torch.distributed, DDP communication hooks (replicated weights only); Stich 2019 (local SGD).
     """
     if compression == "none" and compression_rank:
-        return "compression_rank needs a compression"
+        return Fault("compression_rank needs a compression", ("compression_rank", "compression"))
     if compression in {"powersgd", "topk"} and not compression_rank:
-        return f"compression={compression} needs a compression_rank"
+        return Fault(
+            f"compression={compression} needs a compression_rank", ("compression", "compression_rank")
+        )
     if (compression != "none" or sync_period > 1) and (ranks == 1 or zero_stage):
-        return "compression and sync_period need several data ranks and zero_stage=0"
+        return Fault(
+            "compression and sync_period need several data ranks and zero_stage=0",
+            ("compression", "sync_period", "zero_stage"),
+        )
     return None
 
 
-def adapter_fault(limits: Limits, *, tp: int, trained: str, lora_rank: int) -> str | None:
+def adapter_fault(limits: Limits, *, tp: int, trained: str, lora_rank: int) -> Fault | None:
     """Why training this part of the weights is illegal. Source: Hu et al. 2021; Dettmers et al. 2023."""
     if (trained == "full") != (lora_rank == 0):
-        return "adapters need a lora_rank, and only they have one"
+        return Fault("adapters need a lora_rank, and only they have one", ("lora_rank", "trained"))
     if trained != "full" and not limits.has_adapters:
-        return "the model has no layers that adapters are known for"
+        return Fault("the model has no layers that adapters are known for", ("trained", "lora_rank"))
     # bitsandbytes packs a whole matrix into blocks of 4-bit numbers and has no tensor-parallel layer.
-    return "trained=qlora needs tp=1" if trained == "qlora" and tp > 1 else None
+    return Fault("trained=qlora needs tp=1", ("trained", "tp")) if trained == "qlora" and tp > 1 else None
 
 
-def precision_fault(limits: Limits, precision: str) -> str | None:
+def precision_fault(limits: Limits, precision: str) -> Fault | None:
     """Why a number format is illegal: the maker of the chip states no rate for it."""
-    return None if precision in limits.precisions else f"the chip states no rate for precision={precision}"
+    if precision in limits.precisions:
+        return None
+    return Fault(f"the chip states no rate for precision={precision}", ("precision",))
 
 
 class LegalValues(Struct, frozen=True, kw_only=True):
@@ -328,7 +362,7 @@ class LegalValues(Struct, frozen=True, kw_only=True):
 
     key: tuple[Any, ...]
     allowed: Combinations
-    reason: str | None
+    reason: Fault | None
 
 
 class LegalCombinations(Struct, frozen=True, kw_only=True):
@@ -388,17 +422,17 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
                 else:
                     wrong[reason] += num_others
             if not chunks:
-                wrong = Counter(["the chosen interleave needs pp above 1, and as many layers a stage"])
+                wrong = Counter([_NO_CHUNKS])
             self._know(key, tuple((*each, *rest) for each in legal for rest in kept), wrong)
         return self.known[key]
 
-    def _know(self, key: tuple[Any, ...], allowed: Combinations, wrong: Counter[str]) -> None:
+    def _know(self, key: tuple[Any, ...], allowed: Combinations, wrong: Counter[Fault]) -> None:
         """Keep what a key allows; where that is nothing, with the most frequent reason."""
         reason = wrong.most_common(1)[0][0] if wrong and not allowed else None
         one = self.made.setdefault(allowed, allowed)
         self.known[key] = LegalValues(key=key, allowed=one, reason=reason)
 
-    def _layer_fault(self, chosen: dict[str, Any], *, tp: int, cp: int) -> str | None:
+    def _layer_fault(self, chosen: dict[str, Any], *, tp: int, cp: int) -> Fault | None:
         return (
             precision_fault(self.limits, chosen["precision"])
             or head_fault(self.limits, tp=tp, cp=cp, ulysses=chosen["ulysses"])
@@ -411,7 +445,7 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
             )
         )
 
-    def _state_fault(self, chosen: dict[str, Any], *, tp: int, pp: int, ranks: int) -> str | None:
+    def _state_fault(self, chosen: dict[str, Any], *, tp: int, pp: int, ranks: int) -> Fault | None:
         return (
             state_fault(
                 ranks=ranks,
@@ -433,11 +467,11 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
 
 
 def _legal(
-    names: tuple[str, ...], choices: list[tuple[Value, ...]], reason: Callable[[Any], str | None]
-) -> tuple[Combinations, Counter[str]]:
+    names: tuple[str, ...], choices: list[tuple[Value, ...]], reason: Callable[[Any], Fault | None]
+) -> tuple[Combinations, Counter[Fault]]:
     """The combinations without a fault, and the faults of the others with their number."""
     kept: list[tuple[Value, ...]] = []
-    wrong: Counter[str] = Counter()
+    wrong: Counter[Fault] = Counter()
     for values in product(*choices):
         found = reason(dict(zip(names, values, strict=True)))
         if found is None:

@@ -12,7 +12,7 @@ import orjson
 from msgspec import Struct
 
 from equipoise import __version__
-from equipoise.calibration import EstimatorName, EvidenceSource
+from equipoise.calibration import EstimatorName, EvidenceSource, Note
 from equipoise.decide.answer import Alternative, Answer, Candidate, Relaxation
 from equipoise.decide.explanation.published_nearby import near_published_pretrainings, near_published_steps
 from equipoise.economics import Bill
@@ -197,6 +197,7 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (Relaxation, lambda change: fields_of(change) | {"needed": round_up(change.needed, _NUM_DIGITS)}),
     (Interval, lambda amount: None if usable(amount) is None else fields_of(amount)),
     (Alternative, lambda other: candidate_fields(other.candidate) | {"wins_when": wins_when(other)}),
+    (Note, str),
     (Path, str),
     (dt.date, str),
 )
@@ -280,6 +281,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
             "accelerator": found.pool.cluster.accelerator.slug,
             **picked(found.pool.cluster, "num_accelerators", "node_size"),
         },
+        "currency": _currency(found.pool.question),
         "objective": found.objective,
         "unit": _UNITS.get(found.objective, "s"),
         "value": fields_of(found.value),

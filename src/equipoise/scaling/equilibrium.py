@@ -448,6 +448,8 @@ def point_words(point: Equilibrium, *, kind: str | None = None, subject: str = "
         return f"{point.title} is {size_words(point)}{span}{end}"
     if end:
         return _UP_TO[name].format(end=f"{size}{end}")
+    if point.is_smallest and name == MARGINAL.name:
+        return f"no step pays from the smallest size, {size}, on (a doubling pays from 1.5 times the speed)"
     if point.is_smallest:
         return f"{subject} diminish from the smallest size, {size}, on: {point.title}"
     return f"{subject} diminish beyond {size}{span}: {point.title}"

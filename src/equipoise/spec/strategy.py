@@ -326,6 +326,15 @@ def strategy(text: str) -> Strategy:
     return Strategy(**stated)  # type: ignore[arg-type]  # each value was checked by name
 
 
+def field_of(name: str) -> str:
+    """The field of `Strategy` that a name of its text form means: another name is its own.
+
+    >>> field_of("microbatch"), field_of("tp")
+    ('microbatch_samples', 'tp')
+    """
+    return _SHORT.get(name, name)
+
+
 def parameter_guessed(name: str) -> str | None:
     """The parameter of the text form that a person means by a name: its own, or one that others use.
 
@@ -347,7 +356,7 @@ def read_option(text: str, *, where: str) -> tuple[str, Value]:
     ('microbatch_samples', 4)
     """
     name, equals, value = text.partition("=")
-    name = _SHORT.get(name, name)
+    name = field_of(name)
     known = set(Strategy.__struct_fields__)
     if name in _EXPERT_TENSOR:
         raise SpecError(f"{where}: {text!r}: {WHOLE_EXPERTS}: leave it out")

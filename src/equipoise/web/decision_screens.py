@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from equipoise.decide.allocation import Allocation
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
-from equipoise.decide.answer import Answer
+from equipoise.decide.answer import Answer, SystemAnswer
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
 from equipoise.errors import SpecError, UsageError
@@ -81,17 +81,31 @@ def _stamp(fields: QuestionFields, sources: DataSources) -> str:
 def _shown(found: Result[Any]) -> PageAnswer:
     """The page of a result; what names options beside the answer is said in the words of the form."""
     record = found.record
-    if isinstance(record, Reaches) or (isinstance(record, Answer) and record.recommended is None):
+    if isinstance(record, Reaches):
         record = replace(
             record,
             notes=tuple(map(in_form, record.notes)),
             chosen_for_you=tuple(map(in_form, record.chosen_for_you)),
+        )
+    if isinstance(record, Answer) and record.recommended is None:
+        record = replace(
+            record,
+            notes=tuple(replace(each, words=in_form(each.words)) for each in record.notes),
+            chosen_for_you=tuple(map(in_form, record.chosen_for_you)),
+            systems=tuple(map(_with_ways_in_form, record.systems)),
         )
     if isinstance(record, Allocation):
         system = record.pool.system
         system = replace(system, chosen_for_you=tuple(map(in_form, system.chosen_for_you)))
         record = replace(record, pool=replace(record.pool, system=system))
     return shown(found.presentation.page, record)
+
+
+def _with_ways_in_form(system: SystemAnswer) -> SystemAnswer:
+    short = system.shortfall
+    if short is None:
+        return system
+    return replace(system, shortfall=replace(short, ways=tuple(map(in_form, short.ways))))
 
 
 def _saved(found: Result[Any], kind: FileKind) -> bytes:

@@ -154,7 +154,7 @@ def test_the_cost_of_the_recommended_is_sensitive_to_time_and_price():
     assert {name.partition(" ")[0] for name in names} == {"time", "price"}
     free = ask(SMALL, accelerator=["mi100-pcie-32gb"])
     assert free.recommended.usd is None
-    assert any(re.search("price .*mi100-pcie-32gb", note) for note in free.notes)
+    assert any(re.search("price .*mi100-pcie-32gb", note) for note in map(str, free.notes))
 
 
 def test_renting_lists_the_terms_that_have_a_price():
@@ -175,7 +175,7 @@ def test_buying_is_compared_where_it_is_asked_for():
     assert found.ownership is not None
     unknown = ask(SMALL, accelerator=["mi100-pcie-32gb"], buy=True)
     assert unknown.ownership is None
-    assert any("--purchase USD" in note for note in unknown.notes)
+    assert any("--purchase USD" in note for note in map(str, unknown.notes))
     assert ask(PRETRAINING).ownership is None
 
 

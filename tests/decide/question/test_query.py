@@ -5,8 +5,10 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from equipoise.decide.answer import about_fixed
 from equipoise.decide.question.query import ATTRIBUTES, FIELDS, default_of, fields_of, guessed, query, unknown
 from equipoise.errors import DataError, UsageError
+from equipoise.perfmodel.space import Fault
 
 BERT = {"workload": "bert", "accelerator": ["h100"]}
 
@@ -23,6 +25,13 @@ def test_what_is_not_given_is_none_or_empty_and_changes_nothing():
     asked = query(BERT)
     assert (asked.deadline_s, asked.price, asked.objective) == (None, (), "balance")
     assert (asked.within_s, asked.spend_usd) == (math.inf, math.inf)
+
+
+@pytest.mark.parametrize("name", ["microbatch", "microbatch_samples"])
+def test_a_fault_is_about_a_parameter_that_is_fixed_by_whichever_of_its_names(name):
+    faults = [Fault("unequal", ("microbatch_samples", "dp")), Fault("heads", ("tp",))]
+    assert about_fixed(faults, query({**BERT, "fix": f"{name}=7"})) == faults[:1]
+    assert about_fixed(faults, query({**BERT, "fix": "pp=7"})) == faults  # of others nobody knows which
 
 
 @pytest.mark.parametrize(

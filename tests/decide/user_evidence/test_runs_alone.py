@@ -83,7 +83,7 @@ def test_a_training_takes_the_mean_of_uneven_steps_not_their_median(question, tm
         write(tmp_path / name, [run_row(row)], rows)
         answer = ask(question, runs=tmp_path / name, scores=False)
         found.append(answer.recommended.work_s)
-        assert any("2.0 times" in each for each in answer.notes) is (name == "uneven")
+        assert any("2.0 times" in str(each) for each in answer.notes) is (name == "uneven")
     first, second = found
     assert first.value == pytest.approx(SAMPLES / 1000)
     assert first.high < 1.1 * first.value

@@ -7,7 +7,6 @@ import pytest
 
 from equipoise.calibration.profiles import prior_model
 from equipoise.decide.estimators.measured import measured_estimates
-from equipoise.decide.evidence import NOT_USED
 from equipoise.decide.explanation.reasons import trace_words
 from equipoise.decide.question.query import query
 from equipoise.decide.question.training import fixed_budget
@@ -166,8 +165,8 @@ def test_a_trace_is_compared_with_the_modelled_step(traced):
     assert checks([found], load, cluster("h100-sxm5-80gb"), parameters) == ()
     assert ran_elsewhere([found], "a100-sxm4-80gb", "A100") == ()
     (elsewhere,) = ran_elsewhere([found], "h100-sxm5-80gb", "H100")
-    assert elsewhere.startswith(NOT_USED)  # by which an answer finds it for its first lines
-    assert re.findall(r"H100|rank0\.json|A100-SXM4-80GB", elsewhere) == [
+    assert elsewhere.kind == "not_used"  # by which an answer finds it for its first lines
+    assert re.findall(r"H100|rank0\.json|A100-SXM4-80GB", elsewhere.words) == [
         "rank0.json",
         "H100",
         "A100-SXM4-80GB",

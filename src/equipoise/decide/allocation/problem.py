@@ -81,6 +81,7 @@ def pool_of(
     price: float | None = None,
     node_size: int | None = None,
     region: str = DEFAULT_GRID,
+    currency: str | None = None,
     tariff: Tariff | None = None,
 ) -> Pool:
     """The pool that a text such as "64x h100-sxm5-80gb" names; one node without a number.
@@ -105,6 +106,7 @@ def pool_of(
             "node_size": node_size,
             "price": None if price is None else (("", price),),
             "region": region,
+            "currency": currency,
         }
     )
     system = requested_systems(question, catalogue)[0]

@@ -1,26 +1,28 @@
 """What belongs to a choice: alternatives, what to measure, notes."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
 
+from equipoise.calibration import Note
 from equipoise.decide.answer import (
     Alternative,
     Candidate,
     Flip,
     Measurement,
+    SystemAnswer,
     SystemOffer,
     price_that_wins,
 )
-from equipoise.decide.assess import Assessment, Inputs, is_batch_beyond_published, nothing_fits
+from equipoise.decide.assess import Assessment, Inputs, is_batch_beyond_published
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.collect import is_unpriced
 from equipoise.decide.combine import distance_log_sd
 from equipoise.decide.estimators.model import is_of_other_software
-from equipoise.decide.evidence import CHECK, LEAST_LOG_SD, NOTHING_FITS, Group
+from equipoise.decide.evidence import LEAST_LOG_SD, Group
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import kinds
 from equipoise.decide.select import (
@@ -35,15 +37,21 @@ from equipoise.decide.select import (
     time_values,
     timed_figures,
 )
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, StrategySearches, beyond_hosts, on_host
+from equipoise.decide.strategies.size_searches import (
+    SEARCH_CACHE,
+    StrategySearches,
+    beyond_hosts,
+    on_host,
+    sizes_beyond,
+)
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.intervals import DEVIATE, LEVEL, Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.strategy import Strategy
-from equipoise.units import HOUR_S, format_duration, format_percent, plural, whole_percent
+from equipoise.spec.strategy import PRECISIONS, Strategy
+from equipoise.units import HOUR_S, format_duration, format_percent, listed, plural, whole_percent
 
 NUM_ALTERNATIVES: Final = 4
 
@@ -274,12 +282,16 @@ def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
     return "equipoise.watch(model) in your training loop, then: equipoise advise ... --runs runs"
 
 
-def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[str]:
+def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[Note]:
     """What the figures do not show: where the answer guesses, extrapolates or has little room."""
     yield from assessment.notes
     if assessment.searches is not None and assessment.searches.problem.model.links is not None:
         yield from assessment.searches.problem.model.links.notes
-    yield from dict.fromkeys(note for each in assessment.traces for note in each.trace.notes)
+    yield from map(Note, (note for each in assessment.traces for note in each.trace.notes))
+    yield from map(Note, _remarks(inputs, assessment, best))
+
+
+def _remarks(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[str]:
     batch, budget = inputs.query.global_batch_samples, inputs.training.budget
     if budget.batches and batch and not budget.batches[0] <= batch <= budget.batches[1]:
         yield (
@@ -358,8 +370,8 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
         yield (
             f"{size:,} have {plural(len(results[size]), 'published result')}, "
             f"{format_duration(best_s[size])} at best, though {at_most[1]:,} took "
-            f"{format_duration(best_s[at_most[1]])}: {size:,} with as much work in all need no more than "
-            f"{format_duration(at_most[0])}. Runs of your own would tell (--runs)."
+            f"{format_duration(best_s[at_most[1]])}: with the same total work, {size:,} should need at most "
+            f"{format_duration(at_most[0])}. Measure runs of your own to decide (--runs)."
         )
 
 
@@ -368,7 +380,7 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
 _SLOW: Final = 1.5
 
 
-def slow_results(compared: Sequence[Assessment]) -> Iterator[str]:
+def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
     """That all results of a system took far longer than modelled, so that their software may be the reason.
 
     Sooner where another system compared has no results: it does not share them.
@@ -383,14 +395,15 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[str]:
             if one.best is not None
         ]
         least = min((taken_s / modelled_s for taken_s, modelled_s in pairs), default=0.0)
-        took = f"{CHECK}Results published for {each.system.title} took {least:.1f} times as long as modelled"
+        took = f"Results published for {each.system.title} took {least:.1f} times as long as modelled"
         if without and least >= _SLOW:
-            yield (
+            yield Note(
                 f"{took}; none are published for {' or '.join(without)}: software may differ more than the "
-                "accelerators."
+                "accelerators.",
+                "check",
             )
         elif pairs and all(is_of_other_software(*pair) for pair in pairs):
-            yield f"{took}: other software may be far faster."
+            yield Note(f"{took}: other software may be far faster.", "check")
 
 
 def _results_s(assessment: Assessment) -> dict[int, float]:
@@ -505,24 +518,58 @@ def electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) ->
         )
 
 
-def does_not_fit(found: Sequence[SystemCandidates]) -> Sequence[str]:
+def does_not_fit(systems: Iterable[SystemAnswer]) -> Iterator[Note]:
     """Of each system on which nothing fits, what the training needs there."""
-    return [
-        f"{NOTHING_FITS}{one.system.title}: it {why}."
-        for one in found
-        if (why := nothing_fits(one.assessment)) is not None
-    ]
+    for each in systems:
+        if each.shortfall is not None:
+            yield Note(f"{each.title}: it {each.shortfall}.", "nothing_fits")
+
+
+# A strategy of so little of the peak may be the only one that fits: only then others are searched for.
+_POOR_MFU: Final = 0.1
+# Another size or precision that is less than so many times as fast is for the question to decide.
+_FAR_FASTER: Final = 3.0
+
+
+def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Iterator[Note]:
+    """That another precision, or a usual size next to it, is far faster than what the question leaves.
+
+    Of memory that hardly any strategy fits into: the next one up may change all. By the model alone.
+    """
+    if searches is None or best is None or best.mfu is None or best.mfu > _POOR_MFU:
+        return
+    known, size = searches.problem, best.num_accelerators
+    own = SEARCH_CACHE.searches(known, (size,)).sizes[0].best
+    if own is None:
+        return
+    usual = sizes_beyond(known.cluster, known.choices).usual(size // 2, 2 * size)
+    near = [each for each in usual if each != size and each <= 2 * size]
+    others = {
+        f"{each.num_accelerators:,} accelerators": each for each in SEARCH_CACHE.searches(known, near).sizes
+    }
+    for each in PRECISIONS:
+        if each not in known.choices.get("precision", ()):
+            changed = replace(known, choices={**known.choices, "precision": (each,)})
+            others[f"--precision {each}"] = SEARCH_CACHE.searches(changed, (size,)).sizes[0]
+    ratios = {
+        name: own.work_s.value / each.best.work_s.value
+        for name, each in others.items()
+        if each.best is not None
+    }
+    named = [f"{name} {ratio:.0f} times" for name, ratio in ratios.items() if ratio > _FAR_FASTER]
+    if named:
+        yield Note(f"Far faster by the model: {listed(named)} as fast.", "check")
 
 
 def stated_on_host(
     query: TrainingQuery, best: Candidate | None, searches: StrategySearches | None
-) -> Iterator[str]:
+) -> Iterator[Note]:
     """How much lies on the host of what the question moves there, and that hosts have less where they do."""
     if best is None or best.strategy is None or searches is None:
         return
     too_much = beyond_hosts(searches.problem, best.strategy)
     if too_much is not None:
-        yield f"{CHECK}{too_much}."
+        yield Note(f"{too_much}.", "check")
     for option, words in on_host(searches.problem, best.strategy).items():
         if option in query.fixed_names:
-            yield f"{words[:1].upper()}{words[1:]}."
+            yield Note(f"{words[:1].upper()}{words[1:]}.")

@@ -10,8 +10,9 @@ from msgspec.structs import asdict, replace
 
 from equipoise.calibration import EvidenceSource, HeldOutErrors
 from equipoise.calibration.curves import COMBINED, PUBLISHED, shipped_advice
-from equipoise.decide.answer import Candidate, Reason
+from equipoise.decide.answer import Candidate, Reason, beyond_balance_words
 from equipoise.decide.assess import Assessment, Inputs
+from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.combine import WorkloadPlans, combined_record, workload_plans
 from equipoise.decide.estimators.model import software_ratios, transfer_record, usual_precision_ratio
 from equipoise.decide.estimators.published import FARTHEST, largest_known
@@ -128,22 +129,23 @@ _WEIGHTS = "w = s^-2 / sum s^-2, s: standard deviation of log time (Bates and Gr
 
 
 def reasons(
-    inputs: Inputs, assessment: Assessment, selection: Selection, best: Candidate, rates: Rates
+    inputs: Inputs, own: SystemCandidates, selection: Selection, best: Candidate
 ) -> tuple[Reason, ...]:
-    """Every reason for the recommended candidate."""
+    """Every reason for the recommended candidate. own: of its system."""
+    assessment = own.assessment
     return (
-        _size(inputs, assessment, selection, best),
+        _size(inputs, own, selection, best),
         _time(best),
         *_measured(assessment, best),
         *_run_fit(assessment),
         *_strategy(assessment, best),
         *_batch(inputs, best),
-        *_money(best, rates),
+        *_money(best, own.rates[best.terms]),
         *closest_reason(inputs, assessment),
     )
 
 
-def _size(inputs: Inputs, assessment: Assessment, selection: Selection, best: Candidate) -> Reason:
+def _size(inputs: Inputs, own: SystemCandidates, selection: Selection, best: Candidate) -> Reason:
     """Why so many accelerators."""
     size = format_count(best.num_accelerators)
     objective = inputs.query.objective
@@ -158,24 +160,25 @@ def _size(inputs: Inputs, assessment: Assessment, selection: Selection, best: Ca
             sources=sources,
         )
     answer, where = default_answer(found), returns_words(found)
-    if assessment.sizes.is_one and answer.limited_by == "catalogue":
+    if own.assessment.sizes.is_one and answer.limited_by == "catalogue":
         # Those around the one size asked about show what fewer and more would do; no option adds to them.
         most, asked = (format_count(each.num_accelerators) for each in (answer, best))
         where = f"up to {most} accelerators, the most tried around {asked}, each step pays"
-    words = f"{where}{_nearest(best, answer)}."
+    words = f"{where}{_nearest(best, answer, own.candidates)}."
     kind = deciding_kind(found)
     return Reason(
         words=f"{words[:1].upper()}{words[1:]}", sources=sources, formula=f"{kind.name}: {kind.definition}"
     )
 
 
-def _nearest(best: Candidate, answer: Equilibrium) -> str:
+def _nearest(best: Candidate, answer: Equilibrium, candidates: Sequence[Candidate]) -> str:
     if best.num_accelerators == answer.num_accelerators:
         return ""
     size = format_count(best.num_accelerators)
     if best.num_accelerators < answer.num_accelerators:
         return f"; {size} is the largest size up to it that keeps every limit"
-    return f"; {size} is the smallest size that keeps every limit"
+    beyond = beyond_balance_words(best, answer.num_accelerators, candidates)
+    return f"; {beyond or f'{size} is the smallest size that keeps every limit'}"
 
 
 def _time(best: Candidate) -> Reason:

@@ -26,6 +26,7 @@ from equipoise.spec.strategy import (
     PRIORS_ONLY,
     SOFTWARE_NAMES,
     TRAINED,
+    field_of,
     parameter_guessed,
 )
 from equipoise.units import format_stated
@@ -212,7 +213,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     @property
     def fixed_names(self) -> frozenset[str]:
         """The parameters of a strategy that the question states, by name."""
-        stated = frozenset(name for text in self.fixed for name in re.findall(r"(\w+)\s*=", text))
+        stated = frozenset(field_of(name) for text in self.fixed for name in re.findall(r"(\w+)\s*=", text))
         return stated | {"precision"} if self.precision else stated
 
     @property

@@ -8,9 +8,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from equipoise.calibration import Note
 from equipoise.decide.answer import Candidate
 from equipoise.decide.candidates import SystemCandidates
-from equipoise.decide.evidence import NOT_COMPARED
 from equipoise.decide.question.query import BUDGETS, FIELDS, USUAL_MOST, TrainingQuery
 from equipoise.decide.question.systems import usual_most
 from equipoise.decide.question.training import batch_words
@@ -107,7 +107,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         titles=tuple(each.title for each in found),
         chosen_for_you=chosen,
         notes=(
-            *(f"{NOT_COMPARED}{each}." for each in refused),
+            *(str(Note(f"{each}.", "not_compared")) for each in refused),
             *(("Your runs are not used: they are of another model.",) if own else ()),
         ),
     )

@@ -71,9 +71,10 @@ def most_tokens(asked: CandidatesByBatch, collected: Collected, one: SystemCandi
     query, inputs, title = asked.query, collected.inputs, one.system.title
     allowed = of_usual_sizes(query, one)
     if not allowed:
+        short = nothing_fits(one.assessment)
         raise EvidenceError(
             f"{inputs.training.workload.title} does not fit on any size of {title} that may be taken",
-            missing=(nothing_fits(one.assessment) or "more --max-accelerators, or another accelerator",),
+            missing=(str(short or "more --max-accelerators, or another accelerator"),),
         )
     within = [found for each in allowed if (found := _within(asked, collected, one, each)) is not None]
     if not within:

@@ -6,8 +6,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from equipoise.decide.evidence import WAYS_OUT
-from equipoise.decide.question.fine_tuning import USUAL_LORA_RANK
+from equipoise.decide.evidence import Shortfall
+from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
 from equipoise.decide.strategies.size_searches import (
     ON_HOST,
     SEARCH_CACHE,
@@ -38,7 +38,7 @@ _SPARING: Final[tuple[tuple[str, Value], ...]] = (
 )
 
 
-def remedy(problem: Problem, num_accelerators: int) -> str | None:
+def remedy(problem: Problem, num_accelerators: int) -> Shortfall | None:
     """What the training needs, what there is, and what would do; None where nothing is legal or all is well.
 
     Amounts are of all accelerators together, by the strategy that needs the least.
@@ -50,11 +50,12 @@ def remedy(problem: Problem, num_accelerators: int) -> str | None:
     whole = float(held) * num_accelerators
     needed_text, whole_text = format_si_apart(found.nearest_bytes * num_accelerators, whole, "B")
     tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
-    shown = list(islice(tries, _MOST_SHOWN))  # tries take their time: no more than are shown
-    hint = f"{WAYS_OUT}{', '.join(shown[:-1])}{' or ' if shown[1:] else ''}{shown[-1]}" if shown else ""
     holds = "holds" if num_accelerators == 1 else "hold"
     each_text = format_si(float(held), "B")
-    return f"needs {needed_text}, {num_accelerators:,} x {each_text} {holds} {whole_text}{hint}"
+    return Shortfall(
+        needs=f"needs {needed_text}, {num_accelerators:,} x {each_text} {holds} {whole_text}",
+        ways=tuple(islice(tries, _MOST_SHOWN)),  # tries take their time: no more than are shown
+    )
 
 
 def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
@@ -106,6 +107,7 @@ def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
             choices["zero_stage"] = USUAL["zero_stage"]
         if name == "trained":
             choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
+            choices |= {"offload": QLORA_OFFLOAD, **choices} if value == "qlora" else {}  # as --train has it
         if _fits_hosts_too(replace(problem, choices=choices), num_accelerators):
             text = value_text(value)
             yield f"--train {text}" if name == "trained" else f"--fix {name}={text}"

@@ -150,7 +150,8 @@ def _up_to_limits(
         uneven = [] if asked.is_range else [each for each in asked.listed if each % num_kinds]
         if uneven:
             raise UsageError(
-                f"{uneven[0]} of {system.name}: not as many of each; give multiples of {num_kinds}"
+                f"{system.name} is as many of each of {num_kinds} kinds: {uneven[0]} is no multiple of "
+                f"{num_kinds}"
             )
         fewest, most = asked.fewest, min((asked.most, *limits))
         if fewest == asked.most == most:

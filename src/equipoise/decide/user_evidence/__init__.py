@@ -13,7 +13,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.decide.evidence import LEAST_LOG_SD, NOT_USED, UserRun
+from equipoise.calibration import Note
+from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.question.field import MAX_ACCELERATORS
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.user_evidence.runs import UserRuns
@@ -350,10 +351,10 @@ def checks(
     )
 
 
-def ran_elsewhere(traces: Sequence[UserTrace], accelerator: str, title: str) -> tuple[str, ...]:
+def ran_elsewhere(traces: Sequence[UserTrace], accelerator: str, title: str) -> tuple[Note, ...]:
     """A note of each trace of another accelerator than the one asked about."""
     return tuple(
-        f"{NOT_USED}{file_names(each.files, 1)} for {title}: it ran on {each.device}."
+        Note(f"{file_names(each.files, 1)} for {title}: it ran on {each.device}.", "not_used")
         for each in traces
         if each.accelerator not in {None, accelerator}
     )
@@ -433,7 +434,7 @@ def user_evidence(
 
 def _no_row(runs: UserRuns) -> str:
     """That nothing of what was given can be used, and why."""
-    why = next((each.removeprefix(NOT_USED) for each in runs.notes if each.startswith(NOT_USED)), "no rows")
+    why = next((each.words for each in runs.notes if each.kind == "not_used"), "no rows")
     others = runs.other_workloads
     held = f"; it has {listed(others, _MOST_NAMED)}" if len(others) > 1 else ""
     return f"--runs {runs.where}: no run can be used: {why.removesuffix('.')}{held}"

@@ -11,13 +11,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import UNCALIBRATED_LOG_SD, EvidenceSource, HeldOutErrors
+from equipoise.calibration import UNCALIBRATED_LOG_SD, EvidenceSource, HeldOutErrors, Note
 from equipoise.calibration.profiles import (
     USER_CALIBRATION,
     CalibratedModel,
 )
 from equipoise.decide.combine import nearest_size, with_time
-from equipoise.decide.evidence import CHECK, Estimates, clear_slope
+from equipoise.decide.evidence import Estimates, clear_slope
 from equipoise.decide.strategies.size_searches import StrategySearches
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD
 from equipoise.decide.user_evidence.runs import UserSteps
@@ -153,7 +153,7 @@ _FAR_SLOWER = 20.0
 _MOST_OF_STEP = 0.5
 
 
-def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[str]:
+def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
     """That a step took far longer than modelled, of the set-up that did most; none where none did.
 
     Of steps that mostly compute, by the model: what launching and links take of small ones may be anything.
@@ -167,10 +167,11 @@ def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[str]:
         batch = format_count(steps.strategies[at].global_batch_samples)
         size, measured_s = plural(int(steps.sizes[at]), "accelerator"), float(steps.measured_s[at])
         predicted = format_duration(measured_s / math.exp(logs[at]))
-        yield (
-            f"{CHECK}{steps.run_ids[at]}: a step of {format_duration(measured_s)} on {size} at "
+        yield Note(
+            f"{steps.run_ids[at]}: a step of {format_duration(measured_s)} on {size} at "
             f"batch {batch}; the model says {predicted}. Are the times in the unit that the column names "
-            "(step_s, step_ms), and is the batch right?"
+            "(step_s, step_ms), and is the batch right?",
+            "check",
         )
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from equipoise.decide.evidence import CHECK, LEAST_LOG_SD, NOT_USED, UserRun
+from equipoise.calibration import Note
+from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.user_evidence.runs import UserRuns, num_accumulated
 from equipoise.decide.user_evidence.usable import Asked, Unused, not_used_notes, unreadable, why_not
 from equipoise.errors import DataError, SpecError
@@ -90,7 +91,7 @@ def user_runs(
     frames += [_frame(each, workload) for each in read]
     runs = pl.concat(frames) if frames else frame_of([], RUNS)
     runs = runs.with_columns(pl.col("accelerator").replace(_slugs(runs, accelerators, catalogue)))
-    named: list[str] = []
+    named: list[Note] = []
     is_named_here = is_named_here or ":" in workload
     asked = Asked(
         workload=_name_in_runs(runs, workload, named) if is_named_here else workload,
@@ -125,7 +126,7 @@ def user_runs(
             *not_used_notes(unused, len(runs) + len(refused) + len(unfinished), where),
             *unread,
             *named,
-            *_of_uneven(uneven),
+            *map(Note, _of_uneven(uneven)),
             *_of_unlike(mine),
         ),
     )
@@ -146,12 +147,12 @@ def _slugs(runs: pl.DataFrame, accelerators: Sequence[str], catalogue: Catalogue
     return found
 
 
-def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[str]) -> str:
+def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[Note]) -> str:
     """The name by which the runs know the workload: of a user's own model often that of its class alone."""
     names = runs["workload"].drop_nulls().unique().to_list()
     if workload in names or len(names) != 1:
         return workload
-    notes.append(f"The runs are of {names[0]}, the only workload there; they are used for {workload}.")
+    notes.append(Note(f"The runs are of {names[0]}, the only workload there; they are used for {workload}."))
     return str(names[0])
 
 
@@ -216,17 +217,17 @@ def _rated(runs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_unlike(runs: pl.DataFrame) -> Iterator[str]:
+def _of_unlike(runs: pl.DataFrame) -> Iterator[Note]:
     """That runs of the same set-up differ by far, of the one where they do most."""
     rate = pl.col("samples_per_s")
     found = _rated(runs).group_by(_SET_UP).agg((rate.max() / rate.min()).alias("ratio"), pl.len())
     worst = found.sort("ratio", "num_accelerators").tail(1).to_dicts()
     for each in worst if worst and worst[0]["ratio"] > _UNLIKE else ():
         size, batch = format_count(each["num_accelerators"]), format_count(each["global_batch_samples"])
-        begin = CHECK if each["ratio"] > _FAR_UNLIKE else ""
-        yield (
-            f"{begin}Your {each['len']} runs on {size} accelerators at batch {batch} differ by a factor of "
-            f"{each['ratio']:.1f}; their median is taken: see what was different."
+        yield Note(
+            f"Your {each['len']} runs on {size} accelerators at batch {batch} differ by a factor of "
+            f"{each['ratio']:.1f}; their median is taken: see what was different.",
+            "check" if each["ratio"] > _FAR_UNLIKE else "remark",
         )
 
 
@@ -292,7 +293,7 @@ def _of_files(
     *,
     tokens: int | None,
     batch: int | None,
-) -> "tuple[list[FileRuns], list[str]]":
+) -> "tuple[list[FileRuns], list[Note]]":
     """What exported files hold, and notes of those that could not be read.
 
     tokens, batch: of samples and steps of rows that do not state them.
@@ -301,12 +302,12 @@ def _of_files(
 
     unstated = Unstated(sequence_tokens=tokens, global_batch_samples=batch)
     read: list[FileRuns] = []
-    unread: list[str] = []
+    unread: list[Note] = []
     for path in files:
         try:
             read.append(runs_of_file(path, catalogue=catalogue, asked=accelerators, unstated=unstated))
         except DataError as err:
-            unread.append(f"{NOT_USED}{err}.")
+            unread.append(Note(f"{err}.", "not_used"))
     return read, unread
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from equipoise.calibration import Note
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.strategies.size_searches import StrategySearches
@@ -47,7 +48,7 @@ class UserRuns(Struct, frozen=True, kw_only=True):
     trainings: "Measurements | None" = None
     machines: tuple[str, ...] = ()
     other_workloads: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The set-ups measured on an accelerator, or on what is not stated."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from equipoise.decide.evidence import NOT_USED
+from equipoise.calibration import Note
 from equipoise.runs.readers.cells import is_success
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
@@ -130,7 +130,7 @@ def _highest_peak(chip: Accelerator, precision: str | None) -> float | None:
     return max((peak for dtype in dtypes if (peak := chip.peak_flop_per_s(dtype))), default=None)
 
 
-def not_used_notes(unused: Iterable[Unused], num_rows: int, where: str) -> Iterator[str]:
+def not_used_notes(unused: Iterable[Unused], num_rows: int, where: str) -> Iterator[Note]:
     """How many rows are not used, with the most frequent reason; then the other reasons, a note each."""
     kinds: dict[str, list[Unused]] = {}
     for each in unused:
@@ -144,12 +144,14 @@ def not_used_notes(unused: Iterable[Unused], num_rows: int, where: str) -> Itera
         reasons = "another reason" if len(others) == 1 else f"{len(others)} other reasons"
         more = f"; {format_count(num_unused - len(most))} for {reasons}"
     total = f"{format_count(num_unused)} of {format_count(num_rows)} rows of {where}"
-    notes = (
-        f"{NOT_USED}{total}: {_of_kind(most, is_counted=bool(others))}{more}.",
-        *(f"Rows of {where} that are not used: {_of_kind(each, is_counted=True)}." for each in others),
-    )
-    # Readers of files name the file in each row.
-    yield from (note.replace(f" {where}: row", " row") for note in notes)
+    yield Note(_in_file(f"{total}: {_of_kind(most, is_counted=bool(others))}{more}.", where), "not_used")
+    for kind in others:
+        yield Note(_in_file(f"Rows of {where} that are not used: {_of_kind(kind, is_counted=True)}.", where))
+
+
+def _in_file(words: str, where: str) -> str:
+    """Words that name a file once: readers of files name it in each row."""
+    return words.replace(f" {where}: row", " row")
 
 
 def _of_kind(kind: Sequence[Unused], *, is_counted: bool) -> str:

@@ -24,6 +24,7 @@ from equipoise.report.blocks import (
     names,
     note,
     numbers,
+    page_within,
     table_of,
     words,
 )
@@ -71,7 +72,7 @@ def _table(found: Allocation, shares: list[JobShare]) -> Table:
         numbers("Starts", lambda each: _moment(found, each.start_s)),
         numbers("Done", lambda each: _moment(found, each.end_s.value)),
         *((words("Deadline", lambda each: _deadline(found, each), is_kept=True),) if has_deadlines else ()),
-        numbers("USD", _usd, amounts.digits),
+        numbers(amounts.currency(), _usd, amounts.sums),
         numbers("Takes", "time_s.value", amounts.duration),
     )
     return table_of("allocation-jobs", columns, shares, caption="Jobs, in the order of their start")
@@ -184,17 +185,17 @@ def _lateness(each: JobShare) -> str:
     by = f"{printable(each.job.name)} by {amounts.duration(each.late_s)}"
     if is_after(alone, each.job.deadline_s):
         least = amounts.duration(alone - each.job.deadline_s)
-        return f"{by}, for its deadline cannot be kept (alone it would be late by {least})"
-    return f"{by} (alone it would end after {amounts.duration(alone)})"
+        return f"{by} (with the whole pool to itself by {least})"
+    return f"{by} (with the whole pool to itself it would end after {amounts.duration(alone)})"
 
 
 def _price(found: Allocation) -> str:
     tariff, price = found.pool.tariff, found.pool.rates.price
-    rent = "" if price is None else f"{price.usd_per_accelerator_hour:.3g} USD per accelerator-hour"
+    rent = "" if price is None else f"{amounts.rate(price.usd_per_accelerator_hour)} per accelerator-hour"
     if tariff is not None:
         low, high = min(tariff.usd_per_kwh), max(tariff.usd_per_kwh)
         more = f", and {rent}" if found.pool.is_rented and rent else ""
-        return f"Electricity at {low:g} to {high:g} USD per kWh by the hour{more}"
+        return f"Electricity at {amounts.prices(low)} to {amounts.rate(high)} per kWh by the hour{more}"
     if price is None:
         return "Not known: give --price"
     return f"{rent} ({price.basis.partition(',')[0]})"
@@ -222,22 +223,25 @@ def _brief(found: Allocation, num_rows: int) -> tuple[Block, ...]:
     )
 
 
-ALLOCATION: Final[Page[Allocation]] = Page(
-    title=_headline,
-    about=_about,
-    headline=_headline,
-    sections=(
-        Section(
-            "jobs",
-            "The schedule",
-            lambda found: (
-                _table(found, _by_start(found)),
-                facts(_facts(found, most=len(found.shares))),
+ALLOCATION: Final[Page[Allocation]] = page_within(
+    Page(
+        title=_headline,
+        about=_about,
+        headline=_headline,
+        sections=(
+            Section(
+                "jobs",
+                "The schedule",
+                lambda found: (
+                    _table(found, _by_start(found)),
+                    facts(_facts(found, most=len(found.shares))),
+                ),
             ),
+            Section("strategies", "Strategies", _strategies),
+            Section("notes", "Notes", notes_blocks, needs=("notes",), is_extra=True),
         ),
-        Section("strategies", "Strategies", _strategies),
-        Section("notes", "Notes", notes_blocks, needs=("notes",), is_extra=True),
+        closing=lambda _: ("Times that nobody has measured are predictions.",),
+        brief=_brief,
     ),
-    closing=lambda _: ("Times that nobody has measured are predictions.",),
-    brief=_brief,
+    lambda found: amounts.written_in(found.pool.question.own_currency),
 )

@@ -86,7 +86,7 @@ def _headline(found: Prediction) -> str:
     times = f"{amounts.duration(first.known_time_s.value)} to {amounts.duration(last.known_time_s.value)}"
     money = ""
     if first.usd is not None and last.usd is not None:
-        money = f", {amounts.digits(first.usd.value)} to {amounts.money(last.usd.value)}"
+        money = f", {amounts.sums(first.usd.value)} to {amounts.money(last.usd.value)}"
     return f"{count(first.num_accelerators)} to {title_of(last)}: {times}{money}"
 
 
@@ -149,7 +149,7 @@ def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
         (replace(ENDS[0], meaning=None), ENDS[1]),
         *((kept,) if within else ()),
         numbers("Hours", "accelerator_hours", amounts.digits, meaning="accelerator-hours"),
-        numbers("USD", "usd", amounts.digits),
+        numbers(amounts.currency(), "usd", amounts.sums),
         numbers("Energy", "energy_j", amounts.watt_hours),
         numbers("CO2", "carbon_kg", amounts.mass),
         words("", remark),
@@ -160,8 +160,10 @@ def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
 def _price(found: Prediction) -> Block:
     price = next((each.price for each in found.candidates if each.price is not None), None)
     if price is None:
-        return note("No price is known: give --price in US dollars per accelerator-hour.")
-    return note(sentence(f"{price.usd_per_accelerator_hour:,.3g} USD per accelerator-hour: {price.basis}."))
+        return note("No price is known: give --price.")
+    return note(
+        sentence(f"{amounts.rate(price.usd_per_accelerator_hour)} per accelerator-hour: {price.basis}.")
+    )
 
 
 def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
@@ -180,7 +182,8 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
 def _values(found: Prediction) -> Iterator[Block]:
     """Which size costs least at which value of an hour."""
     if len(found.time_values) > 1:
-        sizes = [f"{_size(found, each)} from {hour_usd(each)} USD per hour" for each in found.time_values]
+        unit = f"{amounts.currency()} per hour"
+        sizes = [f"{_size(found, each)} from {hour_usd(each)} {unit}" for each in found.time_values]
         yield note(f"Size with the least money and time together, by the value of an hour: {listed(sizes)}.")
 
 
@@ -265,6 +268,8 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
 
 
 def _brief_facts(found: Prediction) -> Iterator[Labelled]:
+    for why, sizes in _untimed(found).items() if found.question.sizes is not None else ():
+        yield "No time", sentence(f"{listed(sizes)}: {why}")
     if found.equilibria:
         yield "Returns", capital(returns_words(found.equilibria, subject="they"))
     else:
@@ -276,18 +281,21 @@ def _brief_facts(found: Prediction) -> Iterator[Labelled]:
         yield "Accuracy", sentence(accuracy)
 
 
-PREDICTION: Final[Page[Prediction]] = Page(
-    title=_about,
-    about=_about,
-    headline=_headline,
-    sections=(
-        Section("times", "Times by size", _times_blocks, needs=("candidates",)),
-        Section("returns", "Where returns diminish", _returns_blocks),
-        Section("evidence", "Evidence", _evidence_blocks, needs=("evidence",)),
-        Section("notes", "Notes", notes_blocks, needs=("notes",), is_extra=True),
+PREDICTION: Final[Page[Prediction]] = page_within(
+    Page(
+        title=_about,
+        about=_about,
+        headline=_headline,
+        sections=(
+            Section("times", "Times by size", _times_blocks, needs=("candidates",)),
+            Section("returns", "Where returns diminish", _returns_blocks),
+            Section("evidence", "Evidence", _evidence_blocks, needs=("evidence",)),
+            Section("notes", "Notes", notes_blocks, needs=("notes",), is_extra=True),
+        ),
+        closing=lambda _: ("Times that nobody has measured are predictions.",),
+        brief=_brief,
     ),
-    closing=lambda _: ("Times that nobody has measured are predictions.",),
-    brief=_brief,
+    lambda found: amounts.written_in(found.question.own_currency),
 )
 
 

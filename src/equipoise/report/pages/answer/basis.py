@@ -32,6 +32,7 @@ from equipoise.spec.strategy import DTYPE_OF
 from equipoise.units import MICROSECOND_S, format_percent, format_si
 
 if TYPE_CHECKING:
+    from equipoise.calibration import Note
     from equipoise.launch import Snippet
 
 _MOST_REFS: Final = 3
@@ -144,13 +145,13 @@ class Noted(Protocol):
     """A record with notes."""
 
     @property
-    def notes(self) -> Sequence[str]:
+    def notes(self) -> "Sequence[str | Note]":
         """What a reader must know, a sentence each."""
 
 
 def notes_blocks(found: Noted) -> tuple[Block, ...]:
     """What the figures do not show."""
-    return (bullets(map(sentence, found.notes)),)
+    return (bullets(sentence(str(each)) for each in found.notes),)
 
 
 def _chip(answer: Answer) -> Iterator[_Assumption]:

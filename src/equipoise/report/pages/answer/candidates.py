@@ -121,12 +121,19 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
     if broken.name == "memory_bytes":
         needed = "" if broken.value is None else f"needs {amounts.memory(broken.value)} "
         return f"{needed}of {amounts.memory(broken.limit)} memory"
-    question = answer.question
-    if any(each.stock == broken.limit for each in answer.systems):
-        return f"beyond your stock of {count(broken.limit)}"
-    limits = (question.max_accelerators, question.sizes, question.num_nodes)
-    is_users = any(each is not None for each in limits)
-    return f"beyond {'your limit of' if is_users else 'the largest tried,'} {count(broken.limit)}"
+    return f"beyond {_size_limit_words(answer, broken.limit)}"
+
+
+def _size_limit_words(answer: Answer, limit: float) -> str:
+    """What a number is the most of: what there is, what the question states, or what was tried."""
+    question, most = answer.question, count(limit)
+    if any(each.stock == limit for each in answer.systems):
+        return f"your stock of {most}"
+    asked = question.sizes
+    if question.max_accelerators is not None or (asked is not None and asked.is_range):
+        return f"your limit of {most}"
+    is_asked = asked is not None or question.num_nodes is not None
+    return f"the {most} asked for" if is_asked else f"the largest tried, {most}"
 
 
 def size_beside(each: Candidate, best: Candidate | None) -> str:

@@ -6,8 +6,15 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
-from equipoise.decide.answer import LIKELY, Alternative, Answer, Candidate, MemoryUse, SaferStrategy
-from equipoise.decide.evidence import CHECK, NOT_COMPARED, NOT_USED, NOTHING_FITS
+from equipoise.decide.answer import (
+    LIKELY,
+    Alternative,
+    Answer,
+    Candidate,
+    MemoryUse,
+    SaferStrategy,
+    beyond_balance_words,
+)
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -107,8 +114,9 @@ def headline(answer: Answer) -> str:
     """What to take, or that nothing fits or meets the limits; whether the time rests on no measurement."""
     best = answer.recommended
     if best is None:
-        reason = "meets your limits" if answer.refusal is not None else "can be estimated"
-        return no_room_headline(answer) or f"No configuration {reason}"
+        if answer.refusal is None:
+            return "No time can be estimated"
+        return no_room_headline(answer) or "No configuration meets your limits"
     nodes = f" ({plural(best.num_nodes, _node(answer))})" if best.num_nodes is not None else ""
     guess = f" ({GRADES[best.grade][0]})" if best.grade == "priors" else ""
     return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
@@ -146,10 +154,8 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
     step = larger(answer)
     if step is not None:
         yield "Larger?", step
-    for begin in (NOT_USED, CHECK):
-        doubtful = [each.removeprefix(begin) for each in answer.notes if each.startswith(begin)]
-        if doubtful:
-            yield begin.removesuffix(": "), sentence(doubtful[0])
+    for first in (*answer.notes_of("not_used")[:1], *answer.notes_of("check")[:1]):
+        yield first.label.removesuffix(": "), sentence(first.words)
     if not (is_brief and answer.question.compares_rentable):
         # On one screen what is paid for, generated or published takes the line of what the step to a larger
         # size says: of a published training only where that names whose limit it is.
@@ -163,7 +169,11 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
 def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool) -> Iterator[Labelled]:
     """Where returns diminish, what an hour is worth, and what buying brings."""
     if with_returns:
-        yield "Returns", capital(returns_words(answer.equilibria, subject="they"))
+        beyond = None
+        if answer.question.objective == "balance":
+            beyond = beyond_balance_words(best, answer.system.balance_size, answer.candidates)
+        words = returns_words(answer.equilibria, subject="they")
+        yield "Returns", capital(f"{words}; {beyond}" if beyond else words)
     hours = values_around(answer, best)
     # On one screen what is paid for takes its lines, but where the question states what an hour is worth.
     is_asked = answer.question.objective == "value_of_time"
@@ -392,11 +402,11 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
         change = prose(Strong("Would change it: "), f"{flip_words(answer, answer.flips[0])}.")
     # Where another system is recommended, one on which nothing fits has a line of its own below.
     has_no_room = answer.refusal is not None and is_of_memory(answer)
-    begin = NOT_COMPARED if answer.refusal is None or has_no_room else (NOTHING_FITS, NOT_COMPARED)
-    why = [each for each in answer.notes if each.startswith(begin)][:_MOST_NOTES]
+    is_said = answer.refusal is None or has_no_room
+    why = answer.notes_of("not_compared", *(() if is_said else ("nothing_fits",)))[:_MOST_NOTES]
     further = [each for each in answer.notes if each not in why]
     if has_no_room:  # the first lines have what such notes say
-        further = [each for each in further if not each.startswith(NOTHING_FITS)]
+        further = [each for each in further if each.kind != "nothing_fits"]
     known = {each.system for each in answer.candidates}
     others = known - {each.system for each in shown} if len(shown) > 1 else ()
     unfit = [chip_of(each.title) for each in answer.systems if each.name not in known and not answer.refusal]
@@ -407,7 +417,7 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     counted = ((len(answer.candidates), "candidate"), "how to run it" if answer.is_launched else "")
     return (
         *(refusal_blocks(answer) if answer.recommended is None else ()),
-        *(note(sentence(each)) for each in why),
+        *(note(sentence(str(each))) for each in why),
         *figures,
         *((sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
         *((prose(f"Nothing fits on {where}: see the notes."),) if unfit else ()),

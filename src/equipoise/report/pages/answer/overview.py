@@ -1,10 +1,9 @@
 """The first page of an answer: what to take, its time, money and chances, against all systems asked about."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, SystemAnswer, SystemOffer, price_that_wins
-from equipoise.decide.evidence import NOTHING_FITS, Group
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -48,6 +47,9 @@ from equipoise.report.pages.answer.refusal import is_of_memory, refusal_blocks
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.units import format_percent, format_stated, plural
 
+if TYPE_CHECKING:
+    from equipoise.decide.evidence import Group
+
 # Rows that a printed page has room for beside all else: narrow columns break the words of a cell over lines.
 _MOST_ROWS, _MOST_NARROW_ROWS = 10, 6
 _MOST_WIDE_COLUMNS: Final = 4
@@ -63,7 +65,7 @@ def overview_blocks(answer: Answer) -> tuple[Block, ...]:
     best = answer.recommended
     top: tuple[Block, ...] = (tiles(_tiles(answer, best)),) if best is not None else refusal_blocks(answer)
     if answer.refusal is not None and not is_of_memory(answer):
-        top += tuple(note(sentence(each)) for each in answer.notes if each.startswith(NOTHING_FITS))
+        top += tuple(note(sentence(str(each))) for each in answer.notes_of("nothing_fits"))
     if not answer.offers:
         return top
     chart = money_chart(answer)

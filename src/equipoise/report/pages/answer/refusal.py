@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, Refusal, Relaxation, about_fixed
-from equipoise.decide.evidence import NOTHING_FITS, WAYS_OUT
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Labelled, Strong, Tile, bullets, facts, note, prose, tiles
 from equipoise.report.format import TIMES, capital, count, listed, sentence
@@ -21,7 +20,7 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
         return (
             prose("Not enough evidence for a time of any configuration:"),
             bullets(_without_times(answer)),
-            *(note(sentence(each)) for each in answer.notes),
+            *(note(sentence(str(each))) for each in answer.notes),
         )
     if is_of_memory(answer):
         return tuple(_unfit_blocks(answer))
@@ -80,13 +79,10 @@ def _unfit_blocks(answer: Answer) -> Iterator[Block]:
 
     More memory for each accelerator, which nobody can give it, where nothing else is known.
     """
-    found = [each.removeprefix(NOTHING_FITS) for each in answer.notes if each.startswith(NOTHING_FITS)]
+    found = [(each.title, each.shortfall) for each in answer.systems if each.shortfall is not None]
     lines: list[Labelled] = []
-    has_way = False
-    for each in found:
-        title, _, about = each.rstrip(".").partition(": it ")
-        needs, _, ways = about.partition(WAYS_OUT)
-        has_way = has_way or bool(ways)
+    for title, short in found:
+        needs, ways = short.needs, short.ways_words
         if len(found) > 1:
             lines.append((chip_of(title), f"{capital(ways)}; it {needs}" if ways else f"It {needs}"))
         else:
@@ -96,7 +92,7 @@ def _unfit_blocks(answer: Answer) -> Iterator[Block]:
     if chosen:
         lines.append(("Chosen", chosen))
     yield facts((label, sentence(str(words))) for label, words in lines)
-    if not has_way:
+    if not any(short.ways for _, short in found):
         yield prose("It would fit with:")
         yield bullets(relaxed(answer))
 
@@ -124,7 +120,7 @@ def _without_times(answer: Answer) -> Iterator[str]:
         sizes.setdefault((each.title, each.why_not or "no estimate"), []).append(each.num_accelerators)
     for (title, why), some in sizes.items():
         yield f"{listed([count(size) for size in some])} x {title}: {why}."
-    yield "Runs of your own would tell: --runs DIR (`equipoise bench`, or a CSV file of measured steps)."
+    yield "Measure runs of your own: --runs DIR (`equipoise bench`, or a CSV file of measured steps)."
 
 
 def relaxed(answer: Answer) -> Iterator[str]:
@@ -132,20 +128,11 @@ def relaxed(answer: Answer) -> Iterator[str]:
     refusal = answer.refusal
     assert refusal is not None
     for each in refusal.relaxations:
-        known = CONSTRAINTS[each.constraint]
-        if each.constraint == "max_accelerators" and each.candidate is None:
-            yield f"{count(int(each.needed))} accelerators instead of {count(int(each.limit))}."
-            continue
-        taken = "" if each.candidate is None else f": {title_of(answer.candidate(each.candidate))}"
-        needed, limit = amounts.enough(each.needed, each.limit, known.unit)
-        name = "a stock" if _is_of_stock(answer, each) else known.name
-        yield f"{capital(name)} of {needed} instead of {limit.removesuffix(' accelerators')}{taken}."
+        needed, limit = _enough(answer, each)
+        title = needed if each.candidate is None else title_of(answer.candidate(each.candidate))
+        yield f"{capital(needed)} instead of {limit}{'' if needed == title else f': {title}'}."
     if refusal.joint:
-        parts = []
-        for each in refusal.joint:
-            known = CONSTRAINTS[each.constraint]
-            needed, _ = amounts.enough(each.needed, each.limit, known.unit)
-            parts.append(f"{known.name} of {needed}")
+        parts = [_enough(answer, each)[0] for each in refusal.joint]
         first = refusal.joint[0].candidate
         taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
@@ -166,6 +153,24 @@ def relaxed(answer: Answer) -> Iterator[str]:
         yield f"No change of a limit helps: {why}."
 
 
+def _enough(answer: Answer, each: Relaxation) -> tuple[str, str]:
+    """The limit that would do, as the question states such, and the one that there is.
+
+    A number of accelerators that was asked for, or tried by default, is no limit of the user's.
+    """
+    known = CONSTRAINTS[each.constraint]
+    if each.constraint != "max_accelerators":
+        needed, limit = amounts.enough(each.needed, each.limit, known.unit)
+        return f"{known.name} of {needed}", limit
+    needed, limit = f"{count(int(each.needed))} accelerators", count(int(each.limit))
+    if each.candidate is None:
+        return needed, limit
+    if _is_of_stock(answer, each):
+        return f"a stock of {needed}", limit
+    is_stated = answer.question.max_accelerators is not None
+    return f"{known.name} of {needed}" if is_stated else title_of(answer.candidate(each.candidate)), limit
+
+
 def _is_of_stock(answer: Answer, each: Relaxation) -> bool:
     """Whether a limit of size is how many of a system there are, by the question."""
     if each.constraint != "max_accelerators" or each.candidate is None:
@@ -176,8 +181,8 @@ def _is_of_stock(answer: Answer, each: Relaxation) -> bool:
 
 def _faults(answer: Answer) -> str:
     """What makes strategies illegal; empty where nothing does."""
-    found = [each.reason for each in answer.rejected if each.needed is None]
-    return "; ".join(about_fixed(found, answer.question)[:_MOST_FAULTS])
+    found = [each.fault for each in answer.rejected if each.fault is not None]
+    return "; ".join(each.words for each in about_fixed(found, answer.question)[:_MOST_FAULTS])
 
 
 def _refused(answer: Answer, label: str, each: Candidate) -> Tile:

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from equipoise.decide.answer import Answer, Candidate, Infeasibility, Renting
+from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, Infeasibility, Renting
 from equipoise.economics.ownership import Ownership
 from equipoise.intervals import Interval
 from equipoise.report import format as amounts
@@ -177,7 +177,7 @@ def _strategies_table(found: Sequence[Candidate]) -> Table:
 def _rejected_table(answer: Answer) -> Table:
     """Of the recommended system where it has any; the document has all."""
     columns = (
-        names("Reason", lambda each: each.reason if each.limit is None else f"exceeds the {each.limit.noun}"),
+        names("Reason", _reason),
         numbers("Needed", lambda each: _apart(each)[0], meaning="the least that any of them needs"),
         numbers("Available", lambda each: _apart(each)[1]),
         numbers("Strategies", "count", format_count),
@@ -190,12 +190,16 @@ def _rejected_table(answer: Answer) -> Table:
     )
 
 
+def _reason(each: Infeasibility) -> str:
+    """Why strategies were left out."""
+    return f"exceeds the {CONSTRAINTS['memory_bytes'].noun}" if each.fault is None else each.fault.words
+
+
 def _apart(each: Infeasibility) -> tuple[Cell | None, Cell | None]:
     """What is needed and what there is, as texts that differ, where both are known."""
     if each.needed is None or each.available is None:
         return None, None
-    unit = "" if each.limit is None else each.limit.unit
-    needed, available = amounts.apart(each.needed, each.available, unit)
+    needed, available = amounts.apart(each.needed, each.available, CONSTRAINTS["memory_bytes"].unit)
     return Cell(text=needed, key=each.needed), Cell(text=available, key=each.available)
 
 
