@@ -53,8 +53,8 @@ ORDER = {
         *("decision", "prediction", "solve_for", "allocation"),
     ),
     "report": (
-        *("format", "charts", "blocks", "figures", "svg", "json", "bench_json"),
-        *("measured_json", "html", "textplot", "pages", "terminal"),
+        *("format", "charts", "blocks", "figures", "svg", "json"),
+        *("html", "textplot", "pages", "terminal"),
     ),
     "report.pages": (
         *(
