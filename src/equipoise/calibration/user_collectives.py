@@ -3,14 +3,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from equipoise.bench.collectives import CollectiveRun
-from equipoise.calibration.collective_runs import LARGEST_HOST, cluster_of_device, is_like, thinned
+from equipoise.calibration.collective_runs import LARGEST_HOST, Numbers, cluster_of_device, is_like, thinned
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.files import file_names
@@ -129,8 +127,6 @@ def _group(run: CollectiveRun, nodes: Cluster) -> tuple[float, float]:
         num_nodes = -(-run.num_ranks // nodes.node_size)
     return run.num_ranks / num_nodes, float(num_nodes)
 
-
-Numbers: TypeAlias = NDArray[np.float64]
 
 # More sizes add nothing; beyond, they are thinned evenly.
 MOST_SIZES = 200

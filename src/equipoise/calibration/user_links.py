@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.collectives import bus_fraction
+from equipoise.calibration.collective_runs import Numbers
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS, SMALL_BYTES
 from equipoise.calibration.user_collectives import (
-    Numbers,
     TimedCollectives,
     TimedOperation,
     timed_operations,

@@ -13,10 +13,9 @@ from equipoise.perfmodel.layouts import (
     QUERY_VALUE,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
-    Numbers,
     StrategyGrid,
 )
-from equipoise.perfmodel.load import Floats, Load
+from equipoise.perfmodel.load import Floats, Load, Numbers
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.strategy import WEIGHTS_SHARDED

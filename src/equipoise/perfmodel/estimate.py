@@ -38,10 +38,9 @@ from equipoise.perfmodel.layouts import (
     QLORA,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
-    Numbers,
     StrategyGrid,
 )
-from equipoise.perfmodel.load import Floats, Load
+from equipoise.perfmodel.load import Floats, Load, Numbers
 from equipoise.perfmodel.machine import GROUPS, Group, Machine
 from equipoise.perfmodel.memory import (
     RankMemory,

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.space import (
     AXES,
     LAYER_OPTIONS,
@@ -35,7 +36,6 @@ from equipoise.spec.strategy import (
     Value,
 )
 
-Numbers: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.intp]
 
 # Options that are words: their code is the position in the tuple.

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.compute import layer_time, soft_maximum
 from equipoise.perfmodel.estimate import axis_group, estimate
-from equipoise.perfmodel.layouts import Numbers, StrategyGrid
-from equipoise.perfmodel.load import GRADIENT_BYTES, Floats, Load
+from equipoise.perfmodel.layouts import StrategyGrid
+from equipoise.perfmodel.load import GRADIENT_BYTES, Floats, Load, Numbers
 from equipoise.perfmodel.machine import Group, Machine, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
 from equipoise.units import MIB

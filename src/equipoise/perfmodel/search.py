@@ -20,13 +20,12 @@ from equipoise.perfmodel.layouts import (
     MESH_ELEMENTS,
     Codes,
     LayoutGroup,
-    Numbers,
     distinct,
     flat_rows,
     joined,
     layout_groups,
 )
-from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.load import Load, Numbers
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.memory import Fitting, any_fits, by_activations, count_fitting, whatever_fits
 from equipoise.perfmodel.parameters import Parameters
