@@ -88,6 +88,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
     link_byte_per_s: float | None = None
     evidence: tuple[str, ...] = ()
 
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes of the message as busbw counts them."""
+        return self.payload_bytes * bus_fraction(self.run.operation, self.run.num_ranks)
+
 
 class Links(Struct, frozen=True, kw_only=True):
     """What files of timed collectives hold: fits, runs that allow none (with the reason), verdicts."""
@@ -262,7 +267,7 @@ def _on_bandwidth(found: Verdict, machine: RunLinks | str) -> Verdict:
     """The verdict on the largest messages: by published figures of such machines, else by the model."""
     if isinstance(machine, str):
         return _unknown(found, machine)
-    moved = found.payload_bytes * bus_fraction(found.run.operation, found.run.num_ranks)
+    moved = found.moved_bytes
     belief = _belief(found, machine)
     published = _published(found, machine)
     if belief is None and not published:
@@ -353,8 +358,7 @@ def _suspect(found: Verdict, machine: RunLinks) -> str | None:
         )
     if machine.wires.switch_reduces:
         ring = _belief(found, machine, switch_reduces=False)
-        moved = found.payload_bytes * bus_fraction(found.run.operation, found.run.num_ranks)
-        if ring is not None and measured >= moved / ring.high_s:
+        if ring is not None and measured >= found.moved_bytes / ring.high_s:
             return (
                 "as a ring algorithm takes: the switch does not reduce; is NVLink SHARP "
                 "(NCCL_NVLS_ENABLE) off?"

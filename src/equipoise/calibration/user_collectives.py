@@ -8,14 +8,15 @@ import numpy as np
 from msgspec import Struct, field
 
 from equipoise.bench.collectives import CollectiveRun
-from equipoise.calibration.collective_runs import LARGEST_HOST, Numbers, cluster_of_device, is_like, thinned
+from equipoise.calibration.collective_runs import cluster_of_device, is_like, thinned
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.files import file_names
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
+from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Group
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.cluster import Cluster
+from equipoise.spec.cluster import LARGEST_HOST, Cluster
 from equipoise.spec.hardware import Accelerator
 from equipoise.units import format_count, plural
 

@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.collectives import bus_fraction
-from equipoise.calibration.collective_runs import Numbers
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS, SMALL_BYTES
 from equipoise.calibration.user_collectives import (
     TimedCollectives,
@@ -18,6 +17,7 @@ from equipoise.calibration.user_collectives import (
 )
 from equipoise.files import file_names
 from equipoise.perfmodel.collectives import OPERATIONS, Fitted, fitted
+from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Wires, machine
 from equipoise.perfmodel.parameters import (
     COLLECTIVE_PRIORS,

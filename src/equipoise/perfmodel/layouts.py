@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.space import (
-    AXES,
     LAYER_OPTIONS,
     LAYOUT_OPTIONS,
     STATE_OPTIONS,
@@ -27,6 +26,7 @@ from equipoise.perfmodel.space import (
     expert_fault,
 )
 from equipoise.spec.strategy import (
+    AXES,
     CHOICES,
     GRADIENTS_SHARDED,
     LORA_TARGETS,

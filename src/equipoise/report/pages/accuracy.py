@@ -27,7 +27,7 @@ from equipoise.report.blocks import (
     tiles,
     words,
 )
-from equipoise.report.format import TIMES, count, listed, printable, ratio, sentence, workload_name
+from equipoise.report.format import TIMES, count, listed, printable, ratio, sentence, tenths, workload_name
 from equipoise.scaling.backtest import BacktestRecord
 from equipoise.spec.strategy import software as software_named
 from equipoise.study.findings import AccuracyFindings
@@ -178,12 +178,12 @@ def _headline(findings: AccuracyFindings) -> str:
     medians_of = []
     if findings.forecasts is not None and findings.forecasts.summaries:
         ours = findings.forecasts.summaries[0].pooled_law
-        medians_of.append(f"predicted published results {format_percent(round(ours.median_abs_error, 3))}")
+        medians_of.append(f"predicted published results {tenths(ours.median_abs_error)}")
     steps = [each.record.median for each in findings.profiles]
     plans = [each.median for each in findings.plans]
     for what, medians in (("predicted steps", steps), ("plans of whole trainings", plans)):
         if medians:
-            low, high = (format_percent(round(value, 3)) for value in (min(medians), max(medians)))
+            low, high = map(tenths, (min(medians), max(medians)))
             medians_of.append(f"{what} {low} to {high}")
     if not medians_of:
         return "This installation has no accuracy records"

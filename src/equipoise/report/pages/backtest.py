@@ -145,14 +145,6 @@ def _brief(found: Backtest, _: int) -> tuple[Block, ...]:
     )
 
 
-def _by_workload(found: Backtest) -> Table:
-    return _errors("workloads", "Workload", found.pooled_law.by_workload)
-
-
-def _by_cause(found: Backtest) -> Table:
-    return _errors("causes", "Part", found.pooled_law.by_cause)
-
-
 BACKTEST: Final[Page[Backtest]] = Page(
     title=lambda _: "Backtest of predicted times",
     about=_about,
@@ -160,8 +152,18 @@ BACKTEST: Final[Page[Backtest]] = Page(
     sections=(
         Section("methods", "Errors", _methods_blocks, needs=("groups",)),
         Section("jumps", "By distance", lambda found: (_by_jump(found),), needs=("groups",)),
-        Section("workloads", "By workload", lambda found: (_by_workload(found),), needs=("groups",)),
-        Section("causes", "By part of the time", lambda found: (_by_cause(found),), needs=("groups",)),
+        Section(
+            "workloads",
+            "By workload",
+            lambda found: (_errors("workloads", "Workload", found.pooled_law.by_workload),),
+            needs=("groups",),
+        ),
+        Section(
+            "causes",
+            "By part of the time",
+            lambda found: (_errors("causes", "Part", found.pooled_law.by_cause),),
+            needs=("groups",),
+        ),
         Section("worst", "Predicted worst", lambda found: (_worst(found, _MOST_WORST),), needs=("groups",)),
     ),
     closing=lambda _: ("Every result was predicted from strictly earlier rounds.",),
@@ -365,7 +367,7 @@ def _calibration_words(found: Validation) -> str:
 def _validation_headline(found: Validation) -> str:
     sample = "; IN SAMPLE: fitted to these rows" if found.in_sample else ""
     return (
-        f"Off by {format_percent(round(found.errors.median, 3))} (median) over "
+        f"Off by {amounts.tenths(found.errors.median)} (median) over "
         f"{plural(found.num_executions, 'execution')}{sample}"
     )
 

@@ -32,7 +32,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import DASH, listed, printable, sentence
+from equipoise.report.format import DASH, listed, printable, sentence, tenths
 from equipoise.spec.links import FABRICS, kind, rank
 from equipoise.spec.links import meaning as what_lies_between
 from equipoise.units import format_percent, format_rough, format_si, plural, significant
@@ -247,7 +247,7 @@ def _verdict(gain: Gain) -> Badge:
 
 
 def _crossover(each: Crossover, batch: int) -> str:
-    least = format_percent(round(LEAST_GAIN - 1, 3))
+    least = tenths(LEAST_GAIN - 1)
     start = f"Over {each.link_class}, {FAMILY} with a batch of {batch}"
     if each.params is None:
         return f"{start} gain less than {least} at every size up to {format_rough(each.most)} parameters."
