@@ -258,30 +258,29 @@ def _on_bandwidth(found: Verdict, machine: RunLinks | str) -> Verdict:
     """The verdict on the largest messages: by published figures of such machines, else by the model."""
     if isinstance(machine, str):
         return _unknown(found, machine)
-    moved = found.moved_bytes
-    belief = _belief(found, machine)
-    published = _published(found, machine)
-    if belief is None and not published:
+    published, belief, moved = _published(found, machine), _belief(found, machine), found.moved_bytes
+    believed = belief and Interval(
+        value=moved / belief.value, low=moved / belief.high, high=moved / belief.low, level=LEVEL
+    )
+    expected = _best_of(published) if published else believed
+    if expected is None:
         return _unknown(found, machine)
     evidence = [
         f"published {format_si(each.bus_byte_per_s, 'B/s', digits=4)}: {each.source}" for each in published
     ]
-    if belief is not None:
-        rate = format_si(moved / belief.value, "B/s", digits=4)
+    if believed is not None:
+        rate = format_si(believed.value, "B/s", digits=4)
         evidence.append(f"the performance model, not fitted: {rate}")
-        expected = Interval(
-            value=moved / belief.value, low=moved / belief.high, high=moved / belief.low, level=LEVEL
-        )
-    if published:
-        rate_of_published = max(each.bus_byte_per_s for each in published)
-        expected = Interval(
-            value=rate_of_published,
-            low=rate_of_published * (1 - PUBLISHED_MARGIN),
-            high=rate_of_published * (1 + PUBLISHED_MARGIN),
-            level=LEVEL,
-        )
     on = _on_machine(found, machine, evidence)
     return _compared(on, expected, partial(_why, found, machine))
+
+
+def _best_of(published: Sequence[PublishedCollective]) -> Interval:
+    """The fastest of published figures, and how far from it is normal."""
+    rate = max(each.bus_byte_per_s for each in published)
+    return Interval(
+        value=rate, low=rate * (1 - PUBLISHED_MARGIN), high=rate * (1 + PUBLISHED_MARGIN), level=LEVEL
+    )
 
 
 def _unknown(found: Verdict, machine: RunLinks | str) -> Verdict:
