@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from equipoise.errors import DataError, SpecError
 from equipoise.files import parsed_json, read_input
-from equipoise.spec import shown
+from equipoise.spec import is_number, shown
 from equipoise.spec.hub_diffusion import UNet, denoiser_sizes, denoiser_tokens, latents, with_frozen
 from equipoise.spec.hub_keys import (
     MOST_LAYERS,
@@ -253,7 +253,7 @@ def _stack(config: HubConfig) -> Sizes:
     is_gated = family.gated or config.flag("use_gated_mlp", default=False)
     is_gated = is_gated or (isinstance(projection, str) and projection.startswith("gated"))
     ratio = config.keys.get("expansion_ratio", family.ffn_ratio)
-    ratio = ratio if isinstance(ratio, int | float) and 1 <= ratio <= MOST_LAYERS else family.ffn_ratio
+    ratio = ratio if is_number(ratio) and 1 <= ratio <= MOST_LAYERS else family.ffn_ratio
     has_own_width = {"states_alone", "layer_lists", "block_configs"} & set(
         family.parts
     ) or family.has_ffn_ratio

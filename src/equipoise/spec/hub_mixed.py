@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.spec.hub_keys import MOST_LAYERS, WHOLE, WINDOWED, HubConfig, Sizes, is_factor
+from equipoise.spec.hub_keys import MOST_LAYERS, WHOLE, WINDOWED, HubConfig, Sizes, is_factor, is_whole
 from equipoise.spec.transformer import Tower, Transformer, feed_forward_stack, matrix_tower
 
 # State spaces.
@@ -388,7 +388,7 @@ def _block_layer(config: HubConfig, found: Sizes, block: object) -> Sizes:
 
 
 def _shared_keys(config: HubConfig, heads: int, group: object) -> int:
-    if isinstance(group, bool) or not isinstance(group, int) or group < 1 or heads % group:
+    if not is_whole(group, 1, heads) or heads % group:
         raise config.refuse("block_configs", f"n_heads_in_group that divides {heads} heads")
     return heads // group
 
