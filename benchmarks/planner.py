@@ -37,7 +37,8 @@ from equipoise.decide.strategies.size_searches import SEARCH_CACHE, size_range
 from equipoise.decide.strategies.strategy_search import problem
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.perfmodel.estimate import StepEstimates
-from equipoise.perfmodel.layouts import Numbers, StrategyGrid, forget_layouts
+from equipoise.perfmodel.layouts import StrategyGrid, forget_layouts
+from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.search import SearchJob, SearchResult, fastest
 from equipoise.perfmodel.space import Space

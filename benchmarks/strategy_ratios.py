@@ -12,7 +12,7 @@ from collections import defaultdict
 import numpy as np
 
 from equipoise.calibration.published import published_steps, rows_of_table
-from equipoise.calibration.published_steps import predictions
+from equipoise.calibration.validate import predictions
 
 SAME = (
     "repository", "software", "model", "layers", "hidden", "accelerator", "num_accelerators",

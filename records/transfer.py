@@ -12,36 +12,19 @@ from itertools import groupby
 
 import numpy as np
 from msgspec import Struct, to_builtins
-from plans import modelled, published_problem, recent_rounds
+from plans import recent_rounds
 from threadpoolctl import threadpool_limits
 from written import write_of_dataset
 
-from equipoise.calibration.curves import CurveQuestion
-from equipoise.calibration.forecasts import results_of
-from equipoise.decide.estimators.model import (
-    NAME,
-    NearChip,
-    Nearness,
-    TransferRecord,
-    is_of_other_software,
-    is_ordered,
-    nearest_chips,
-    order_bounds,
-    violated_bound,
-)
-from equipoise.decide.estimators.published import (
-    carried_by_model,
-    published_estimates,
-    published_evidence,
-)
-from equipoise.decide.evidence import Estimates
+from equipoise.decide.collect import collect_candidates
+from equipoise.decide.estimators.model import NAME, Nearness, TransferRecord
 from equipoise.errors import EvidenceError, InputError
 from equipoise.intervals import DEVIATE
+from equipoise.library.decisions import given_fields, read_question
 from equipoise.runs import embedded
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import shipped
-from equipoise.spec.cluster import Cluster
-from equipoise.spec.mlperf import Entries, Scores, accelerators_of, best_per_size, round_key
+from equipoise.spec.mlperf import Entries, Scores, best_per_size, round_key
 
 _P90 = 0.9
 
@@ -109,72 +92,38 @@ def held_out_chips(scores: Scores) -> Iterator[HeldOutChip]:
         known = Scores(
             tuple(each for each in scores.entries if each.accelerator != slug and each.campaign in until)
         )
-        others = results_of(known).best
         mine = (each for each in kept if (each.campaign, each.accelerator) == (campaign, slug))
-        for workload, of_workload in groupby(mine, lambda each: each.workload):
-            rows = tuple(of_workload)
-            sizes = [each.num_accelerators for each in rows]
-            for near in nearest_chips(others, workload, shipped().accelerator(slug), sizes, shipped()):
-                found = list(_of_group(known, near, rows))
-                if found:
-                    yield from found
-                    break
+        for _, of_workload in groupby(mine, lambda each: each.workload):
+            yield from _of_group(known, tuple(of_workload))
 
 
-def _of_group(known: Scores, near: NearChip, rows: Entries) -> Iterator[HeldOutChip]:
-    """The held-out results of one workload on one chip in one round, carried over as an answer does it.
+def _of_group(known: Scores, rows: Entries) -> Iterator[HeldOutChip]:
+    """The held-out results of one workload on one chip in one round, as they are answered.
 
     known: published results without the chip. rows: the chip's results.
     """
     sizes = [each.num_accelerators for each in rows]
-    workload, slug = rows[0].workload, rows[0].accelerator
-    question = CurveQuestion(workload=workload, accelerator=near.chip.slug, sizes=tuple(sizes))
+    given = {"accelerator": rows[0].accelerator, "accelerators": sizes}
+    question = read_question(given_fields("advise", rows[0].workload, given), verb="advise")
     try:
-        evidence = published_evidence(known, question)
-        published, both = published_estimates(evidence), sorted({*sizes, *evidence.at_size})
-        posed = published_problem(workload, slug, known)
-        here = modelled(posed, both)
-        there = modelled(published_problem(workload, near.chip.slug, known), both)
+        (one,) = collect_candidates(question, shipped(), known).systems
     except (InputError, EvidenceError):
         return
-    if here is None or there is None or published is None:
+    near = one.assessment.transferred
+    if near is None:
         return
-    there_s = {size: each.time_s.value for size, each in there.by_size.items()}
-    published_s = {size: each.time_s.value for size, each in published.by_size.items()}
-    if all(is_of_other_software(published_s[size], there_s[size]) for size in {*published_s} & {*there_s}):
-        return
-    carried = carried_by_model(published, there)
-    bounds = order_bounds(
-        posed.cluster,
-        list(_in_order(known, posed.cluster, workload, sizes, here)),
-        modelled_s={size: each.time_s.value for size, each in here.by_size.items()},
-    )
-    for size, actual_s in ((each.num_accelerators, each.score_s) for each in rows):
-        if size in here.by_size and size in there.by_size and size in carried.by_size:
-            here_s = here.by_size[size].time_s.value
-            carried_s = carried.by_size[size].time_s.value * here_s / there_s[size]
-            bound = violated_bound(carried_s, bounds.get(size, ()))
+    carried_s = {each.num_accelerators: each.work_s.value for each in one.candidates}
+    modelled = next((each for each in one.assessment.estimates if each.estimator == "model"), None)
+    modelled_s = {} if modelled is None else {n: each.time_s.value for n, each in modelled.by_size.items()}
+    for row in rows:
+        if row.num_accelerators in carried_s:
             yield HeldOutChip(
                 nearness=near.nearness,
-                chip=slug,
-                actual_s=actual_s,
-                carried_s=carried_s if bound is None else bound.time_s,
-                modelled_s=None if posed.training.budget.samples is None else here_s,
+                chip=row.accelerator,
+                actual_s=row.score_s,
+                carried_s=carried_s[row.num_accelerators],
+                modelled_s=modelled_s.get(row.num_accelerators),
             )
-
-
-def _in_order(
-    known: Scores, nodes: Cluster, workload: str, sizes: Sequence[int], here: Estimates
-) -> Iterator[tuple[Cluster, Estimates]]:
-    """The chips with results that are better or worse than the one held out, with their estimates."""
-    for name in accelerators_of(known.of(workload)):
-        other = shipped().cluster(name)
-        if not (is_ordered(nodes, other, 1) or is_ordered(other, nodes, 1)):
-            continue
-        question = CurveQuestion(workload=workload, accelerator=name, sizes=tuple(sizes))
-        found = published_estimates(published_evidence(known, question))
-        if found is not None:
-            yield other, carried_by_model(found, here)
 
 
 def main() -> int:

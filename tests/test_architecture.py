@@ -44,7 +44,7 @@ ORDER = {
         *("collective_runs", "collective_verdicts", "user_collectives"),
         *("user_links", "published", "curves", "accuracy"),
         *("step_rows", "scale_up_rows", "forecasts", "advice_backtest"),
-        *("profiles", "validate", "published_steps"),
+        *("profiles", "validate"),
     ),
     "decide": (
         *("question", "evidence", "answer", "select", "combine", "ledger"),
@@ -53,8 +53,8 @@ ORDER = {
         *("decision", "prediction", "solve_for", "allocation"),
     ),
     "report": (
-        *("format", "charts", "blocks", "figures", "svg", "json", "bench_json"),
-        *("measured_json", "html", "textplot", "pages", "terminal"),
+        *("format", "charts", "blocks", "figures", "svg", "json"),
+        *("html", "textplot", "pages", "terminal"),
     ),
     "report.pages": (
         *(
@@ -78,7 +78,7 @@ ORDER = {
     "runs.readers": ("cells", "mlperf", "exports", "measurements"),
     "spec": (
         *("hardware", "mlperf", "transformer", "scaled_transformer", "cluster", "links", "strategy"),
-        *("workload", "hub_keys", "hub_diffusion", "hub_media", "hub_mixed", "hub_layers", "hub_config"),
+        *("workload", "hub_keys", "hub_diffusion", "hub_media", "hub_mixed", "hub_config"),
         *("catalogue", "torch_model"),
     ),
 }

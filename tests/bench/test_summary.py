@@ -20,7 +20,7 @@ from equipoise.bench.summary import (
 from equipoise.bench.trial import FinishedTrial, Trial
 from equipoise.diagnose.sweeps import called_different, false_differences, judged, lost_s, meanings, swept
 from equipoise.errors import DataError
-from equipoise.report.bench_json import training
+from equipoise.report.pages.sweep import training
 
 
 def split(step_s, exposed=0.0):

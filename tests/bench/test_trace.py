@@ -21,8 +21,7 @@ from equipoise.bench.trace.activity import Spans, covered_ns, merged, union
 from equipoise.bench.trace.stream import TraceStream
 from equipoise.diagnose.stragglers import lateness, trace_steps
 from equipoise.errors import DataError
-from equipoise.report.measured_json import trace_fields
-from equipoise.report.pages.trace import TRACE
+from equipoise.report.pages.trace import TRACE, trace_fields
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MATMUL = "ampere_sgemm_128x64_nn"

@@ -10,7 +10,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from step_table import COLLECTED, date_of, steps_document, trust_of, url_of
 
-from equipoise.calibration import published_steps as steps
+from equipoise.calibration import validate as steps
 from equipoise.calibration.published import (
     FILE_COLUMNS,
     published_steps,

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from command_line import in_process
 
-from equipoise.calibration.published_steps import StepFilter, listed_steps
+from equipoise.calibration.validate import StepFilter, listed_steps
 from equipoise.cli.app import _exit_code
 from equipoise.cli.listing import LISTED
 from equipoise.cli.output import page_text

@@ -12,8 +12,8 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from equipoise.perfmodel.estimate import StepEstimates, estimate
-from equipoise.perfmodel.layouts import CODES, MESH_ELEMENTS, Numbers, StrategyGrid, layout_groups
-from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.layouts import CODES, MESH_ELEMENTS, StrategyGrid, layout_groups
+from equipoise.perfmodel.load import Load, Numbers
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.search import FoundStrategy, SearchResult

@@ -10,7 +10,6 @@ from msgspec import Struct
 from equipoise.calibration.curves import (
     ADVICE_JUMPS,
     ALL_JUMPS,
-    HELD_OUT_PARTS,
     OURS,
     AdviceErrors,
     HeldOutPart,
@@ -267,7 +266,7 @@ def advice_errors(results: Sequence[HeldOutAdvice]) -> tuple[AdviceErrors, ...]:
     jumps = ((ALL_JUMPS, 0.0, np.inf), *ADVICE_JUMPS)
     found = []
     for objective in OBJECTIVES:
-        for part in HELD_OUT_PARTS:
+        for part in _FEWEST_SIZES:
             of_objective = [one for one in results if (one.objective, one.held_out) == (objective, part)]
             for name, above, most in jumps:
                 kept = [one for one in of_objective if above < one.jump <= most]

@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from equipoise.bench.collectives import CollectiveRun
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.intervals import LEVEL, Interval
+from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Group, Wires, machine
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
-from equipoise.spec.cluster import Cluster, build_cluster, usual_system
+from equipoise.spec.cluster import LARGEST_HOST, Cluster, build_cluster, usual_system
 from equipoise.spec.links import FABRICS, KINDS, LinkReach, kind, link_class, network_reach, reach
 from equipoise.units import plural
 
@@ -31,7 +32,6 @@ MOST_REGIMES = 5
 MOST_SIZES = 400
 _ROUNDS = 3
 
-Numbers: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.intp]
 
 
@@ -260,10 +260,6 @@ def _rate(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:
     return Interval(
         value=1.0 / line.byte_s, low=1.0 / slow, high=1.0 / quick if quick > 0 else np.inf, level=LEVEL
     )
-
-
-# Domains of the fast links that are larger span hosts: racks and pods.
-LARGEST_HOST = 16
 
 
 def is_like(one: str, other: str) -> bool:

@@ -3,8 +3,8 @@
 A verdict holds a measurement against the performance model under its priors and against published figures.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -22,7 +22,7 @@ from equipoise.calibration.collective_runs import (
     run_links,
 )
 from equipoise.errors import EvidenceError
-from equipoise.intervals import DEVIATE
+from equipoise.intervals import LEVEL, Interval, with_log_sd
 from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
@@ -87,6 +87,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
     link: str | None = None
     link_byte_per_s: float | None = None
     evidence: tuple[str, ...] = ()
+
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes of the message as busbw counts them."""
+        return self.payload_bytes * bus_fraction(self.run.operation, self.run.num_ranks)
 
 
 class Links(Struct, frozen=True, kw_only=True):
@@ -163,18 +168,25 @@ def _verdicts(run: CollectiveRun, machine: RunLinks | str, link: str | None) -> 
 
 def _on_link(found: Verdict, stated: LinkReach, link: str) -> Verdict:
     """The verdict on the largest messages by the class of link alone, as spec.links knows it."""
-    verdict = _compared(found.measured, stated.low, stated.high, more_is_faster=True)
+    expected = Interval(value=stated.byte_per_s, low=stated.low, high=stated.high, level=LEVEL)
     words = _network_words(found, link) if stated.path == "network" else _class_words(link)
+    on = replace(found, link=link, link_byte_per_s=stated.stated_byte_per_s[1], evidence=(stated.source,))
+    return _compared(on, expected, words.__getitem__)
+
+
+def _compared(found: Verdict, expected: Interval, because: Callable[[str], str]) -> Verdict:
+    """The verdict on a figure of which so much was expected. because: the reason of each verdict."""
+    verdict = "normal"
+    if not expected.low <= found.measured <= expected.high:
+        is_more, more_is_faster = found.measured > expected.high, found.quantity == "bus_byte_per_s"
+        verdict = "fast" if is_more == more_is_faster else "slow"
     return replace(
         found,
         verdict=verdict,
-        because=words[verdict],
-        expected=stated.byte_per_s,
-        low=stated.low,
-        high=stated.high,
-        link=link,
-        link_byte_per_s=stated.stated_byte_per_s[1],
-        evidence=(stated.source,),
+        because=because(verdict),
+        expected=expected.value,
+        low=expected.low,
+        high=expected.high,
     )
 
 
@@ -210,16 +222,8 @@ def _network_words(found: Verdict, link: str) -> Mapping[str, str]:
     }
 
 
-class _Belief(Struct, frozen=True, kw_only=True):
-    """What the model expects under its priors: seconds between low_s and high_s with LEVEL."""
-
-    seconds: float
-    low_s: float
-    high_s: float
-
-
-def _belief(about: Verdict, machine: RunLinks, *, switch_reduces: bool = True) -> _Belief | None:
-    """The model's expectation of one message; None for operations it does not know."""
+def _belief(about: Verdict, machine: RunLinks, *, switch_reduces: bool = True) -> Interval | None:
+    """The seconds of one message that the model expects under its priors; None for what it does not know."""
     timer = OPERATIONS.get(about.run.operation)
     if timer is None:
         return None
@@ -228,9 +232,7 @@ def _belief(about: Verdict, machine: RunLinks, *, switch_reduces: bool = True) -
     def seconds(values: Mapping[str, Any]) -> float:
         return float(timer(float(about.payload_bytes), machine.group, wires, CollectiveParameters(**values)))
 
-    usual_s = seconds({})
-    width = math.exp(DEVIATE * float(prior_log_sd(seconds, COLLECTIVE_PRIORS)))
-    return _Belief(seconds=usual_s, low_s=usual_s / width, high_s=usual_s * width)
+    return with_log_sd(seconds({}), float(prior_log_sd(seconds, COLLECTIVE_PRIORS)))
 
 
 def _on_latency(found: Verdict, machine: RunLinks | str) -> Verdict:
@@ -238,65 +240,47 @@ def _on_latency(found: Verdict, machine: RunLinks | str) -> Verdict:
     belief = None if isinstance(machine, str) else _belief(found, machine)
     if isinstance(machine, str) or belief is None:
         return _unknown(found, machine)
-    verdict = _compared(found.measured, belief.low_s, belief.high_s, more_is_faster=False)
     words = {
         "normal": "as launches and steps between ranks take on such links",
         "slow": "more than launches and steps between ranks explain: check for a busy host, "
         "unpinned processes, or a slower network than intended",
         "fast": "less than usual for such links: fewer steps, or CUDA graphs (-G)",
-    }[verdict]
-    return replace(
-        found,
-        verdict=verdict,
-        because=words,
-        expected=belief.seconds,
-        low=belief.low_s,
-        high=belief.high_s,
-        link=machine.link,
-        link_byte_per_s=machine.bus_byte_per_s,
-        evidence=("the performance model, not fitted",),
-    )
+    }
+    on = _on_machine(found, machine, ("the performance model, not fitted",))
+    return _compared(on, belief, words.__getitem__)
+
+
+def _on_machine(found: Verdict, machine: RunLinks, evidence: Sequence[str]) -> Verdict:
+    return replace(found, link=machine.link, link_byte_per_s=machine.bus_byte_per_s, evidence=tuple(evidence))
 
 
 def _on_bandwidth(found: Verdict, machine: RunLinks | str) -> Verdict:
     """The verdict on the largest messages: by published figures of such machines, else by the model."""
     if isinstance(machine, str):
         return _unknown(found, machine)
-    moved = found.payload_bytes * bus_fraction(found.run.operation, found.run.num_ranks)
-    belief = _belief(found, machine)
-    published = _published(found, machine)
-    if belief is None and not published:
+    published, belief, moved = _published(found, machine), _belief(found, machine), found.moved_bytes
+    believed = belief and Interval(
+        value=moved / belief.value, low=moved / belief.high, high=moved / belief.low, level=LEVEL
+    )
+    expected = _best_of(published) if published else believed
+    if expected is None:
         return _unknown(found, machine)
     evidence = [
         f"published {format_si(each.bus_byte_per_s, 'B/s', digits=4)}: {each.source}" for each in published
     ]
-    if published:
-        expected = max(each.bus_byte_per_s for each in published)
-        low, high = expected * (1 - PUBLISHED_MARGIN), expected * (1 + PUBLISHED_MARGIN)
-    if belief is not None:
-        evidence.append(
-            f"the performance model, not fitted: {format_si(moved / belief.seconds, 'B/s', digits=4)}"
-        )
-        if not published:
-            expected, low, high = (moved / each for each in (belief.seconds, belief.high_s, belief.low_s))
-    verdict = _compared(found.measured, low, high, more_is_faster=True)
-    return replace(
-        found,
-        verdict=verdict,
-        because=_why(found, machine, verdict),
-        expected=expected,
-        low=low,
-        high=high,
-        link=machine.link,
-        link_byte_per_s=machine.bus_byte_per_s,
-        evidence=tuple(evidence),
+    if believed is not None:
+        rate = format_si(believed.value, "B/s", digits=4)
+        evidence.append(f"the performance model, not fitted: {rate}")
+    on = _on_machine(found, machine, evidence)
+    return _compared(on, expected, partial(_why, found, machine))
+
+
+def _best_of(published: Sequence[PublishedCollective]) -> Interval:
+    """The fastest of published figures, and how far from it is normal."""
+    rate = max(each.bus_byte_per_s for each in published)
+    return Interval(
+        value=rate, low=rate * (1 - PUBLISHED_MARGIN), high=rate * (1 + PUBLISHED_MARGIN), level=LEVEL
     )
-
-
-def _compared(measured: float, low: float, high: float, *, more_is_faster: bool) -> str:
-    if low <= measured <= high:
-        return "normal"
-    return "fast" if (measured > high) == more_is_faster else "slow"
 
 
 def _unknown(found: Verdict, machine: RunLinks | str) -> Verdict:
@@ -353,8 +337,7 @@ def _suspect(found: Verdict, machine: RunLinks) -> str | None:
         )
     if machine.wires.switch_reduces:
         ring = _belief(found, machine, switch_reduces=False)
-        moved = found.payload_bytes * bus_fraction(found.run.operation, found.run.num_ranks)
-        if ring is not None and measured >= moved / ring.high_s:
+        if ring is not None and measured >= found.moved_bytes / ring.high:
             return (
                 "as a ring algorithm takes: the switch does not reduce; is NVLink SHARP "
                 "(NCCL_NVLS_ENABLE) off?"

@@ -198,8 +198,6 @@ def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> HeldOut
 
 
 FORECAST = "forecast.json"
-_HELD_OUT = {"largest": "the largest size of a group", "new_round": "all but the smallest size of a group"}
-
 HeldOutPart: TypeAlias = Literal["largest", "half"]
 Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
 OURS: Final = "equipoise"
@@ -209,9 +207,11 @@ ALL_JUMPS = "all"
 PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
 # Up to four times the largest known, and beyond: too few groups are compared for more.
 ADVICE_JUMPS = JUMPS[-2:]
-HELD_OUT_PARTS: Mapping[HeldOutPart, str] = {
+# What is held out, of times by protocol and of advice by part.
+HELD_OUT: Mapping[Protocol | HeldOutPart, str] = {
     "largest": "the largest size of a group",
     "half": "the larger half of a group's sizes",
+    "new_round": "all but the smallest size of a group",
 }
 
 
@@ -258,7 +258,7 @@ class Shipped(Struct, frozen=True, kw_only=True):
             if errors and above < jump <= most and errors.coverage is not None:
                 far = f"up to {most:g}" if np.isfinite(most) else f"more than {above:g}"
                 return HeldOutErrors(
-                    of=f"{_HELD_OUT[protocol]}, {far} times the largest known",
+                    of=f"{HELD_OUT[protocol]}, {far} times the largest known",
                     num_held_out=errors.num_groups,
                     median_abs_error=errors.median_abs_error or 0.0,
                     p90_abs_error=errors.p90_abs_error,
@@ -344,7 +344,7 @@ class ShippedAdvice(Struct, frozen=True, kw_only=True):
                 return None
             return AdviceRecord(
                 objective=objective,
-                of=f"{HELD_OUT_PARTS[each.held_out]} held out, {name} the largest known",
+                of=f"{HELD_OUT[each.held_out]} held out, {name} the largest known",
                 num_groups=each.num_groups,
                 num_compared=each.num_compared,
                 within_doubling=ours.within_doubling,

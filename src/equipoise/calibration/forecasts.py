@@ -23,7 +23,7 @@ from equipoise.calibration.curves import (
 )
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.files import shipped_record
-from equipoise.intervals import LEVEL, scaled
+from equipoise.intervals import scaled
 from equipoise.scaling import pooled
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.fit import MeasuredTimes, measured_times
@@ -201,7 +201,7 @@ def published_growth(entries: Entries) -> BatchGrowth:
 
     Raises EvidenceError, naming what to add, when the batches differ too little.
     """
-    return batch_growth(entries, level=LEVEL, stretch=kept_fits().stretches.get(entries_hash(entries)))
+    return batch_growth(entries, stretch=kept_fits().stretches.get(entries_hash(entries)))
 
 
 def published_curve(

@@ -1,6 +1,6 @@
 """Profiles that ship: parameters by software, how wrong they were, which serves a question, as a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from equipoise.calibration import HeldOutErrors
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
-from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
+from equipoise.perfmodel.load import Numbers
+from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator, Kind
 from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE_NAMES
@@ -321,15 +322,13 @@ def _software_model(name: str, of_model: Architecture) -> CalibratedModel:
     record = found.record
     factor = np.zeros((len(found.values), len(found.values)))
     factor[np.tril_indices(len(factor))] = [float(each) for row in found.cholesky for each in row.split()]
-    spread = np.array([each.log_sd for each in PRIORS if each.name in found.values])
-    largest = np.array([each.largest for each in PRIORS if each.name in found.values])
+    priors = [each for each in PRIORS if each.name in found.values]
+    spread = np.array([each.log_sd for each in priors])
     deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(factor)))
-    middle = np.array([found.values[each.name] for each in PRIORS if each.name in found.values])
-    drawn = np.minimum(middle * np.exp(deviates @ factor.T * spread), largest)
-    names = [each.name for each in PRIORS if each.name in found.values]
+    middle = np.array([found.values[each.name] for each in priors])
     return CalibratedModel(
         parameters=found.parameters,
-        draws=tuple(Parameters().changed(dict(zip(names, each, strict=True))) for each in drawn.tolist()),
+        draws=_drawn(priors, middle * np.exp(deviates @ factor.T * spread)),
         log_half_width=found.log_half_width * (EXPERTS_SPREAD if of_model == "mixture of experts" else 1.0),
         calibration=found.name,
         words=f"fitted to all software, as {software_named(name).title} runs; sources held out whole",
@@ -346,9 +345,14 @@ def _prior_draws() -> tuple[Parameters, ...]:
     deviates = np.concatenate([half, -half])
     medians = np.array([each.median for each in PRIORS])
     spreads = np.array([each.log_sd for each in PRIORS])
-    drawn = np.minimum(medians * np.exp(spreads * deviates), [each.largest for each in PRIORS])
-    names = [each.name for each in PRIORS]
-    return tuple(Parameters().changed(dict(zip(names, each, strict=True))) for each in drawn.tolist())
+    return _drawn(PRIORS, medians * np.exp(spreads * deviates))
+
+
+def _drawn(priors: Sequence[Prior], values: Numbers) -> tuple[Parameters, ...]:
+    """Parameters of each row of values, none of which exceeds what its prior allows: (n_draws, n_priors)."""
+    names = [each.name for each in priors]
+    rows = np.minimum(values, [each.largest for each in priors]).tolist()
+    return tuple(Parameters().changed(dict(zip(names, each, strict=True))) for each in rows)
 
 
 def with_links(model: CalibratedModel, given: "TimedCollectives | None", nodes: Cluster) -> CalibratedModel:

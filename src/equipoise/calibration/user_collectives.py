@@ -3,22 +3,21 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from equipoise.bench.collectives import CollectiveRun
 from equipoise.calibration import Note
-from equipoise.calibration.collective_runs import LARGEST_HOST, cluster_of_device, is_like, thinned
+from equipoise.calibration.collective_runs import cluster_of_device, is_like, thinned
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.files import file_names
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
+from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Group
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.cluster import Cluster
+from equipoise.spec.cluster import LARGEST_HOST, Cluster
 from equipoise.spec.hardware import Accelerator
 from equipoise.units import format_count, plural
 
@@ -130,8 +129,6 @@ def _group(run: CollectiveRun, nodes: Cluster) -> tuple[float, float]:
         num_nodes = -(-run.num_ranks // nodes.node_size)
     return run.num_ranks / num_nodes, float(num_nodes)
 
-
-Numbers: TypeAlias = NDArray[np.float64]
 
 # More sizes add nothing; beyond, they are thinned evenly.
 MOST_SIZES = 200

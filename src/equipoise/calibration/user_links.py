@@ -12,13 +12,13 @@ from equipoise.bench.collectives import bus_fraction
 from equipoise.calibration import Note
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS, SMALL_BYTES
 from equipoise.calibration.user_collectives import (
-    Numbers,
     TimedCollectives,
     TimedOperation,
     timed_operations,
 )
 from equipoise.files import file_names
 from equipoise.perfmodel.collectives import OPERATIONS, Fitted, fitted
+from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Wires, machine
 from equipoise.perfmodel.parameters import (
     COLLECTIVE_PRIORS,

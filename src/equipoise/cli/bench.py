@@ -136,8 +136,7 @@ def bench(
         expect_folder(out)
     with output.answering():
         from equipoise.cli.sweeps import SweepOptions, stored_plan, trials_of
-        from equipoise.report.bench_json import sweep_fields
-        from equipoise.report.pages.sweep import SWEEP
+        from equipoise.report.pages.sweep import SWEEP, sweep_fields
 
         settings = {"scaling": scaling, "launcher": launcher}
         options = _options(slurm or (), address)
@@ -164,8 +163,7 @@ def bench(
         if find:
             from equipoise.cli.sweeps import SearchLimits
             from equipoise.cli.sweeps import search_for_methods as search
-            from equipoise.report.bench_json import find_fields
-            from equipoise.report.pages.find import FIND
+            from equipoise.report.pages.find import FIND, find_fields
 
             limits = SearchLimits(num_trials=trials or _SEARCH_TRIALS, num_repetitions=repeat)
             folder = out or Path(f"find-{_name(planned)}")

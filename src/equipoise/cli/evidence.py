@@ -264,8 +264,12 @@ def backtest(
         )
     with output.answering():
         from equipoise.calibration.advice_backtest import held_out_advice
-        from equipoise.report.measured_json import advice_backtest_fields, backtest_fields
-        from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
+        from equipoise.report.pages.backtest import (
+            ADVICE_BACKTEST,
+            BACKTEST,
+            advice_backtest_fields,
+            backtest_fields,
+        )
         from equipoise.runs.embedded import scores
         from equipoise.scaling.backtest import backtest as hold_out
         from equipoise.spec.mlperf import best_per_size
@@ -345,8 +349,7 @@ def validate(
     with output.answering():
         from equipoise.calibration.validate import basis_of
         from equipoise.calibration.validate import validate as hold_against
-        from equipoise.report.measured_json import validation_fields
-        from equipoise.report.pages.backtest import validation_page
+        from equipoise.report.pages.backtest import validation_fields, validation_page
         from equipoise.stats import one_thread
 
         with progress_line() as line, one_thread():

@@ -15,7 +15,6 @@ from equipoise.files import written
 
 if TYPE_CHECKING:
     from equipoise.bench.collectives import CollectiveRuns
-    from equipoise.diagnose.links import Meaning
 
 MEASURED = "measured here"
 
@@ -135,7 +134,7 @@ def topology(
     with output.answering():
         from equipoise.bench.topology import here, read
         from equipoise.diagnose.links import meaning
-        from equipoise.report.pages.topology import TOPOLOGY
+        from equipoise.report.pages.topology import TOPOLOGY, topology_fields
 
         chip = None if accelerator is None else catalogue.cluster(accelerator).accelerator
         # The parser of options takes `--` for itself: only the arguments as given still have it.
@@ -148,13 +147,7 @@ def topology(
                 "`nvidia-smi topo -m` prints where there are some, or leave it out"
             )
         found = meaning(links, chip=chip, batch=batch, with_autocast=not fp32, catalogue=catalogue)
-        output.give_page(TOPOLOGY, found, _topology_fields)
-
-
-def _topology_fields(found: "Meaning") -> Mapping[str, Any]:
-    from equipoise.report.measured_json import topology_fields
-
-    return topology_fields(found)
+        output.give_page(TOPOLOGY, found, topology_fields)
 
 
 @verb(reads=("hardware",), outputs=PAGE)
@@ -224,8 +217,7 @@ def collectives(
             return
     with output.answering():
         from equipoise.calibration.collective_verdicts import judged
-        from equipoise.report.measured_json import collectives_fields
-        from equipoise.report.pages.collectives import COLLECTIVES
+        from equipoise.report.pages.collectives import COLLECTIVES, collectives_fields
 
         wanted = Wanted(
             files=tuple(files or ()),
@@ -275,8 +267,7 @@ def trace(
     with output.answering():
         from equipoise.bench.trace import read_traces
         from equipoise.diagnose.stragglers import trace_steps
-        from equipoise.report.measured_json import trace_fields
-        from equipoise.report.pages.trace import TRACE
+        from equipoise.report.pages.trace import TRACE, trace_fields
 
         with progress_line() as line:
             found = trace_steps(read_traces(files, progress=line.update))

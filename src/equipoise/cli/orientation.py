@@ -114,7 +114,7 @@ def _list_steps(
     catalogue: "Catalogue",
 ) -> None:
     """The published training steps, with what the model predicts of each."""
-    from equipoise.calibration.published_steps import StepFilter, listed_steps
+    from equipoise.calibration.validate import StepFilter, listed_steps
     from equipoise.report.json import plain
     from equipoise.report.pages.published_steps import STEPS, StepListing
     from equipoise.units import significant

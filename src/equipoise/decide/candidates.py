@@ -41,10 +41,9 @@ from equipoise.economics import Bill, Rates, bill
 from equipoise.economics.interruptions import interrupted
 from equipoise.economics.quotes import least_charged
 from equipoise.intervals import LEVEL, WIDEST, Interval, exact, product, scaled, with_log_sd
-from equipoise.perfmodel.space import AXES
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.hardware import PriceTerms
-from equipoise.spec.strategy import PRECISIONS, Precision
+from equipoise.spec.strategy import AXES, PRECISIONS, Precision
 from equipoise.stats import medians
 from equipoise.units import format_percent
 

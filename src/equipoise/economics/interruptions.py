@@ -131,7 +131,7 @@ def hazards() -> Hazards:
     rates within those published.
     """
     usual = table("failures.toml")["usual"]
-    share = _wave_share()
+    share = _over_traces([each.share for each in spot_traces() if each.share is not None])
     return Hazards(
         hours_between=_hours_between(),
         restart_s=stated(usual["restart_s"]),
@@ -157,11 +157,6 @@ def _hours_between() -> Interval:
     """Hours between failures of an accelerator in a further cluster."""
     logs = [math.log(each.hours_between) for each in clusters()]
     return spread(math.exp(fmean(logs)), num_sd() * stdev(logs))
-
-
-def _wave_share() -> Interval:
-    """Share of the nodes that a wave takes, over traces."""
-    return _over_traces([each.share for each in spot_traces() if each.share is not None])
 
 
 def _waves_per_hour(share: float) -> Interval:

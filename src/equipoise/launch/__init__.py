@@ -18,7 +18,7 @@ from equipoise.launch.platforms import Launch
 from equipoise.launch.program import PROGRAMS, Program, Translation
 from equipoise.launch.settings import Setting, runtime_settings
 from equipoise.launch.text import filled, holds, joined
-from equipoise.spec.cluster import Cluster
+from equipoise.spec.cluster import LARGEST_HOST, Cluster
 from equipoise.spec.hardware import STARTED_KINDS
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload
@@ -173,8 +173,8 @@ def _method(strategy: Strategy, size: int) -> tuple[str, bool]:
     return method, accumulated > 1
 
 
-# Domains of the fast links that are larger span hosts; those of NVL72 have four accelerators a tray.
-_LARGEST_HOST, _TRAY = 16, 4
+# Of larger domains, those of NVL72, accelerators of one host.
+_TRAY = 4
 _SCRIPT = "train.py"
 
 
@@ -293,7 +293,7 @@ def ranks_per_host(cluster: Cluster, strategy: Strategy) -> int:
 
 
 def _host_size(cluster: Cluster) -> int:
-    return cluster.node_size if cluster.node_size <= _LARGEST_HOST else _TRAY
+    return cluster.node_size if cluster.node_size <= LARGEST_HOST else _TRAY
 
 
 def _of_hosts(launch: Launch, cluster: Cluster) -> Iterator[str]:

@@ -12,9 +12,8 @@ from equipoise.calibration.validate import validate as validation_of
 from equipoise.diagnose.links import USUAL_BATCH, Meaning, meaning
 from equipoise.files import read_input
 from equipoise.library import Presentation, Result
-from equipoise.report.measured_json import topology_fields, validation_fields
-from equipoise.report.pages.backtest import validation_page
-from equipoise.report.pages.topology import TOPOLOGY
+from equipoise.report.pages.backtest import validation_fields, validation_page
+from equipoise.report.pages.topology import TOPOLOGY, topology_fields
 from equipoise.runs.embedded import Folders, paths
 from equipoise.spec.catalogue import catalogue
 from equipoise.stats import one_thread

@@ -11,12 +11,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.errors import FitError
-from equipoise.perfmodel.load import Floats
+from equipoise.perfmodel.load import Floats, Numbers
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior
 
 # Seconds of every measured case. Parameters are floats or arrays that broadcast against (n_points, n_cases),
 # and so does what is returned.
-Predict: TypeAlias = Callable[[Parameters], NDArray[np.float64]]
+Predict: TypeAlias = Callable[[Parameters], Numbers]
 
 # Errors beyond this many standard deviations count linearly, not squared: one cluster may have a broken
 # cable.
@@ -46,9 +46,9 @@ class Calibration(Struct, frozen=True, kw_only=True):
     parameters: Parameters
     by_campaign: tuple[Parameters, ...]
     moved: tuple[str, ...]
-    log_sd: NDArray[np.float64]
-    covariance: NDArray[np.float64]
-    residuals: NDArray[np.float64]
+    log_sd: Numbers
+    covariance: Numbers
+    residuals: Numbers
 
 
 class _Unknowns(Struct, frozen=True, kw_only=True):
@@ -61,16 +61,16 @@ class _Unknowns(Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     centre: Parameters
     columns: NDArray[np.intp]
-    medians: NDArray[np.float64]
-    spreads: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    medians: Numbers
+    spreads: Numbers
+    upper: Numbers
 
-    def values(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+    def values(self, units: Numbers) -> Numbers:
         """The parameters of every campaign: (n_campaigns, n_names)."""
         return np.asarray(np.exp(self.medians + units[self.columns] * self.spreads))
 
     @property
-    def bounds(self) -> NDArray[np.float64]:
+    def bounds(self) -> Numbers:
         """What no unknown may exceed, in the vector's order."""
         whole = np.empty(self.columns.max() + 1)
         whole[self.columns] = self.upper
@@ -85,27 +85,27 @@ class _Loss(Struct, frozen=True, kw_only=True):
 
     predict: Predict
     unknowns: _Unknowns
-    target: NDArray[np.float64]
-    root: NDArray[np.float64]
+    target: Numbers
+    root: Numbers
     campaigns: NDArray[np.intp]
     noise_log_sd: float
 
-    def _values(self, units: NDArray[np.float64]) -> dict[str, Floats]:
+    def _values(self, units: Numbers) -> dict[str, Floats]:
         """Every parameter, of each case's campaign: (n_cases,) by name."""
         by_case = self.unknowns.values(units)[self.campaigns].T
         return dict(zip(self.unknowns.names, by_case, strict=True))
 
-    def residuals(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+    def residuals(self, units: Numbers) -> Numbers:
         """log(measured / predicted); (n_cases,)."""
         predicted = self.predict(self.unknowns.centre.changed(self._values(units)))
         return np.asarray(self.target - np.log(predicted))
 
-    def at(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+    def at(self, units: Numbers) -> Numbers:
         """Every part of the loss; (n_cases + n_unknowns,)."""
         soft, _ = self._soft(self.residuals(units))
         return np.concatenate([self.root * soft, units])
 
-    def slopes(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+    def slopes(self, units: Numbers) -> Numbers:
         """Its change with every unknown; (n_cases + n_unknowns, n_unknowns)."""
         unknowns = self.unknowns
         log_s, slopes = log_times(self.predict, unknowns.centre, self._values(units))
@@ -116,7 +116,7 @@ class _Loss(Struct, frozen=True, kw_only=True):
         whole[cases, unknowns.columns[self.campaigns]] = -scale * slopes.T * unknowns.spreads
         return np.vstack([whole, np.eye(len(units))])
 
-    def _soft(self, errors: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _soft(self, errors: Numbers) -> tuple[Numbers, Numbers]:
         """Errors over their noise with outliers weakened, and the change of that with each; (n_cases,)."""
         scaled = errors / self.noise_log_sd
         # soft L1 by hand, so that the priors stay plain squares
@@ -126,9 +126,7 @@ class _Loss(Struct, frozen=True, kw_only=True):
         return soft, steepness
 
 
-def log_times(
-    predict: Predict, centre: Parameters, values: Mapping[str, Floats]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def log_times(predict: Predict, centre: Parameters, values: Mapping[str, Floats]) -> tuple[Numbers, Numbers]:
     """The logarithms of all times, (n_cases,), and their change with that of each parameter, (n_names,
     n_cases).
 
@@ -150,10 +148,10 @@ def log_times(
 
 def calibrate(
     predict: Predict,
-    measured_s: NDArray[np.float64],
+    measured_s: Numbers,
     *,
     names: Sequence[str],
-    weights: NDArray[np.float64],
+    weights: Numbers,
     campaigns: NDArray[np.intp] | None = None,
     noise_log_sd: float = NOISE_LOG_SD,
     beliefs: Sequence[Prior] = PRIORS,
@@ -234,14 +232,14 @@ def _unknowns(
     )
 
 
-def _covariance(jacobian: NDArray[np.float64], unknowns: _Unknowns) -> NDArray[np.float64]:
+def _covariance(jacobian: Numbers, unknowns: _Unknowns) -> Numbers:
     """Of the logarithms of what moved for the first campaign, around the fit; (n_moved, n_moved)."""
     mine = unknowns.columns[0]
     units = np.linalg.pinv(jacobian.T @ jacobian)[np.ix_(mine, mine)]
     return np.asarray(units * np.outer(unknowns.spreads, unknowns.spreads))
 
 
-def _log_sd(jacobian: NDArray[np.float64], unknowns: _Unknowns) -> NDArray[np.float64]:
+def _log_sd(jacobian: Numbers, unknowns: _Unknowns) -> Numbers:
     """Standard deviations of the logarithms for other campaigns: of what is local, as wide as its prior."""
     local = {each.name for each in PRIORS if each.local}
     fitted = np.sqrt(np.diag(_covariance(jacobian, unknowns)))

@@ -12,12 +12,11 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.errors import DataError, EvidenceError, FitError
-from equipoise.perfmodel.load import Floats
+from equipoise.perfmodel.load import Floats, Numbers
 from equipoise.perfmodel.machine import Group, Wires
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, OCTAVES, CollectiveParameters, Prior
 from equipoise.units import plural
 
-Numbers: TypeAlias = NDArray[np.float64]
 Timer: TypeAlias = Callable[[Floats, Group, Wires, CollectiveParameters], Floats]
 
 # A step of a tree moves a whole chunk: 28 us inside and 50 us between nodes where a step of a ring takes 3.4
@@ -31,104 +30,91 @@ NOISE_LOG_SD = 0.05
 _RESIDUAL_LOG_SD = 0.1
 
 
-def _together(intra: Floats, inter: Floats, parameters: CollectiveParameters) -> Floats:
-    # Two pipelined phases: the longer, and what it does not hide of the shorter.
-    return np.maximum(intra, inter) + parameters.serial_share * np.minimum(intra, inter)
+class _Route(Struct, frozen=True, kw_only=True):
+    """What one group's collectives travel over, and the numbers of the model for it."""
 
+    group: Group
+    wires: Wires
+    parameters: CollectiveParameters
 
-def _steps_s(
-    intra_steps: Floats, inter_steps: Floats, wires: Wires, parameters: CollectiveParameters
-) -> Floats:
-    return intra_steps * (parameters.intra_latency_scale * wires.intra.latency_s) + inter_steps * (
-        parameters.inter_latency_scale * wires.inter.latency_s
-    )
+    @property
+    def intra_byte_per_s(self) -> Floats:
+        """Of the weakest link inside a node on the way of a ring, or of a pair."""
+        return self.wires.intra.byte_per_s / self.group.intra_slowdown
 
+    @property
+    def inter_byte_s(self) -> Floats:
+        """A rank's seconds per byte over its share of the cards; none where the group stays inside a node."""
+        rate = self.parameters.inter_fraction * self.wires.inter.byte_per_s
+        return np.greater(self.group.num_nodes, 1) * (self.group.num_sharing / rate)
 
-def _intra_byte_per_s(group: Group, wires: Wires) -> Floats:
-    # Of the weakest link inside a node on the way of a ring, or of a pair.
-    return wires.intra.byte_per_s / group.intra_slowdown
+    def together(self, intra: Floats, inter: Floats) -> Floats:
+        """Two pipelined phases: the longer, and what it does not hide of the shorter."""
+        return np.maximum(intra, inter) + self.parameters.serial_share * np.minimum(intra, inter)
 
+    def steps_s(self, intra_steps: Floats, inter_steps: Floats) -> Floats:
+        """Seconds of so many steps inside nodes, and between them."""
+        return intra_steps * (
+            self.parameters.intra_latency_scale * self.wires.intra.latency_s
+        ) + inter_steps * (self.parameters.inter_latency_scale * self.wires.inter.latency_s)
 
-def _inter_byte_s(group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
-    # A rank's seconds per byte over its share of the cards; none where the group stays inside a node.
-    rate = parameters.inter_fraction * wires.inter.byte_per_s
-    return np.greater(group.num_nodes, 1) * (group.num_sharing / rate)
+    def ring_byte_s(self, traffic: Floats, local: float) -> Floats:
+        """Seconds on the wires per payload byte, of which each rank passes `traffic` bytes on around a ring.
 
+        local: bytes that a rank moves through its own memory on the route.
+        """
+        rate = self.intra_byte_per_s
+        intra_s = (
+            traffic / (self.parameters.intra_fraction * rate) + local * self.parameters.local_share / rate
+        )
+        # A node has a ring for each of its ranks' cards, so each card carries its part.
+        inter_s = traffic / self.group.ranks_per_node * self.inter_byte_s
+        return self.together(np.greater(self.group.ranks_per_node, 1) * intra_s, inter_s)
 
-def _seconds(
-    operation: str,
-    payload_bytes: Floats,
-    byte_s: Floats,
-    steps_s: Floats,
-    *,
-    quick_steps_s: Floats | None = None,
-    group: Group,
-    wires: Wires,
-    parameters: CollectiveParameters,
-) -> Floats:
-    """Seconds by the faster of two protocols, with what was measured of the operation on this machine.
+    def tree_byte_s(self) -> Floats:
+        """Seconds on the wires per byte of an all-reduce by two trees of half the payload each."""
+        inside, rate, parameters = self.group.ranks_per_node, self.intra_byte_per_s, self.parameters
+        chain_s = (2 / parameters.intra_fraction + parameters.local_share) / rate
+        # A reducing switch takes a rank's payload once and its share of sums once more, in each direction.
+        switch_s = (inside + 1) / inside / (parameters.switch_fraction * rate)
+        intra_s = np.where(np.greater(self.wires.switch_reduces, 0), np.minimum(chain_s, switch_s), chain_s)
+        # Between two nodes each card sends the sums once, between more twice: down to two nodes, or up and
+        # down.
+        inter_s = np.minimum(self.group.num_nodes - 1, 2) / inside * self.inter_byte_s
+        return self.together(np.greater(inside, 1) * intra_s, inter_s)
 
-    byte_s: on the wires per byte. steps_s: of all steps; quick_steps_s: those of the quick protocol, where
-    they differ. The ordinary one cuts a long message into chunks and pays the pipeline's fill once; a message
-    shorter than the fill is not cut and pays its trip twice. The other trades rate for latency where the
-    network can. What is no product with the payload is as large as the groups alone.
-    """
-    launch_s = np.greater(group.num_ranks, 1) * parameters.launch_s
-    carried = np.logical_or(np.less_equal(group.num_nodes, 1), np.greater(wires.keeps_order, 0))
-    quick_s = steps_s if quick_steps_s is None else quick_steps_s
-    quick_start_s = np.where(carried, launch_s + parameters.quick_step * quick_s, np.inf)
-    wire_s = payload_bytes * byte_s
-    bulk_s = wire_s * (1.0 + parameters.fill_s / (wire_s + parameters.fill_s)) + (launch_s + steps_s)
-    seconds = np.minimum(bulk_s, wire_s / parameters.quick_rate + quick_start_s)
-    known = None if parameters.measured is None else parameters.measured.get(operation)
-    return seconds if known is None else seconds * np.exp(known.at(payload_bytes, group))
+    def seconds(
+        self,
+        operation: str,
+        payload_bytes: Floats,
+        byte_s: Floats,
+        steps_s: Floats,
+        *,
+        quick_steps_s: Floats | None = None,
+    ) -> Floats:
+        """Seconds by the faster of two protocols, with what was measured of the operation on this machine.
 
+        byte_s: on the wires per byte. steps_s: of all steps; quick_steps_s: those of the quick protocol,
+        where they differ. The ordinary one cuts a long message into chunks and pays the pipeline's fill once;
+        a message shorter than the fill is not cut and pays its trip twice. The other trades rate for latency
+        where the network can. What is no product with the payload is as large as the groups alone.
+        """
+        group, parameters = self.group, self.parameters
+        launch_s = np.greater(group.num_ranks, 1) * parameters.launch_s
+        carried = np.logical_or(np.less_equal(group.num_nodes, 1), np.greater(self.wires.keeps_order, 0))
+        quick_s = steps_s if quick_steps_s is None else quick_steps_s
+        quick_start_s = np.where(carried, launch_s + parameters.quick_step * quick_s, np.inf)
+        wire_s = payload_bytes * byte_s
+        bulk_s = wire_s * (1.0 + parameters.fill_s / (wire_s + parameters.fill_s)) + (launch_s + steps_s)
+        seconds = np.minimum(bulk_s, wire_s / parameters.quick_rate + quick_start_s)
+        known = None if parameters.measured is None else parameters.measured.get(operation)
+        return seconds if known is None else seconds * np.exp(known.at(payload_bytes, group))
 
-def _ring_byte_s(
-    traffic: Floats, local: float, group: Group, wires: Wires, parameters: CollectiveParameters
-) -> Floats:
-    """Seconds on the wires per payload byte, of which each rank passes `traffic` bytes on around a ring.
-
-    local: bytes that a rank moves through its own memory on the way.
-    """
-    rate = _intra_byte_per_s(group, wires)
-    intra_s = traffic / (parameters.intra_fraction * rate) + local * parameters.local_share / rate
-    # A node has a ring for each of its ranks' cards, so each card carries its part.
-    inter_s = traffic / group.ranks_per_node * _inter_byte_s(group, wires, parameters)
-    return _together(np.greater(group.ranks_per_node, 1) * intra_s, inter_s, parameters)
-
-
-def _ring_s(
-    operation: str,
-    payload_bytes: Floats,
-    traffic: Floats,
-    *,
-    group: Group,
-    wires: Wires,
-    parameters: CollectiveParameters,
-) -> Floats:
-    """Seconds of one trip around a ring through all ranks, `traffic` of each byte on every link."""
-    return _seconds(
-        operation,
-        payload_bytes,
-        _ring_byte_s(traffic, 0.5, group, wires, parameters),
-        _steps_s(group.num_ranks - group.num_nodes, group.num_nodes - 1, wires, parameters),
-        group=group,
-        wires=wires,
-        parameters=parameters,
-    )
-
-
-def _tree_byte_s(group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
-    """Seconds on the wires per byte of an all-reduce by two trees of half the payload each."""
-    inside, rate = group.ranks_per_node, _intra_byte_per_s(group, wires)
-    chain_s = (2 / parameters.intra_fraction + parameters.local_share) / rate
-    # A reducing switch takes a rank's payload once and its share of sums once more, in each direction.
-    switch_s = (inside + 1) / inside / (parameters.switch_fraction * rate)
-    intra_s = np.where(np.greater(wires.switch_reduces, 0), np.minimum(chain_s, switch_s), chain_s)
-    # Between two nodes each card sends the sums once, between more twice: down to two nodes, or up and down.
-    inter_s = np.minimum(group.num_nodes - 1, 2) / inside * _inter_byte_s(group, wires, parameters)
-    return _together(np.greater(inside, 1) * intra_s, inter_s, parameters)
+    def ring_s(self, operation: str, payload_bytes: Floats, traffic: Floats) -> Floats:
+        """Seconds of one trip around a ring through all ranks, `traffic` of each byte on every link."""
+        ranks, nodes = self.group.num_ranks, self.group.num_nodes
+        steps_s = self.steps_s(ranks - nodes, nodes - 1)
+        return self.seconds(operation, payload_bytes, self.ring_byte_s(traffic, 0.5), steps_s)
 
 
 def all_reduce_s(
@@ -149,22 +135,12 @@ def all_reduce_s(
     0.01
     """
     ranks, nodes = group.num_ranks, group.num_nodes
-    byte_s = np.minimum(
-        _ring_byte_s(2 * (ranks - 1) / ranks, 1.0, group, wires, parameters),
-        _tree_byte_s(group, wires, parameters),
-    )
-    ring_s = _steps_s(2 * (ranks - nodes), 2 * (nodes - 1), wires, parameters)
-    tree_s = _steps_s(2 * (group.ranks_per_node - 1), 2 * np.ceil(np.log2(nodes)), wires, parameters)
-    return _seconds(
-        "all_reduce",
-        payload_bytes,
-        byte_s,
-        np.minimum(ring_s, _TREE_STEP * tree_s),
-        quick_steps_s=tree_s,
-        group=group,
-        wires=wires,
-        parameters=parameters,
-    )
+    route = _Route(group=group, wires=wires, parameters=parameters)
+    byte_s = np.minimum(route.ring_byte_s(2 * (ranks - 1) / ranks, 1.0), route.tree_byte_s())
+    ring_s = route.steps_s(2 * (ranks - nodes), 2 * (nodes - 1))
+    tree_s = route.steps_s(2 * (group.ranks_per_node - 1), 2 * np.ceil(np.log2(nodes)))
+    steps_s = np.minimum(ring_s, _TREE_STEP * tree_s)
+    return route.seconds("all_reduce", payload_bytes, byte_s, steps_s, quick_steps_s=tree_s)
 
 
 def all_gather_s(
@@ -177,7 +153,8 @@ def all_gather_s(
     Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
     """
     passed_on = (group.num_ranks - 1) / group.num_ranks
-    return _ring_s("all_gather", payload_bytes, passed_on, group=group, wires=wires, parameters=parameters)
+    route = _Route(group=group, wires=wires, parameters=parameters)
+    return route.ring_s("all_gather", payload_bytes, passed_on)
 
 
 def reduce_scatter_s(
@@ -190,9 +167,8 @@ def reduce_scatter_s(
     Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
     """
     passed_on = (group.num_ranks - 1) / group.num_ranks
-    return _ring_s(
-        "reduce_scatter", payload_bytes, passed_on, group=group, wires=wires, parameters=parameters
-    )
+    route = _Route(group=group, wires=wires, parameters=parameters)
+    return route.ring_s("reduce_scatter", payload_bytes, passed_on)
 
 
 def broadcast_s(
@@ -204,7 +180,8 @@ def broadcast_s(
     Source: Hockney 1994 for a step; every link carries the payload once.
     """
     passed_on = np.greater(group.num_ranks, 1) * 1.0
-    return _ring_s("broadcast", payload_bytes, passed_on, group=group, wires=wires, parameters=parameters)
+    route = _Route(group=group, wires=wires, parameters=parameters)
+    return route.ring_s("broadcast", payload_bytes, passed_on)
 
 
 def all_to_all_s(
@@ -216,18 +193,12 @@ def all_to_all_s(
     Assumes equal parts, and that what goes to one node travels together.
     Source: each rank sends (g - 1) / p of its payload inside its node of g ranks, (p - g) / p to other nodes.
     """
+    route = _Route(group=group, wires=wires, parameters=parameters)
     ranks, inside = group.num_ranks, group.ranks_per_node
-    intra_s = (inside - 1) / ranks / (parameters.intra_fraction * _intra_byte_per_s(group, wires))
-    inter_s = (ranks - inside) / ranks * _inter_byte_s(group, wires, parameters)
-    return _seconds(
-        "all_to_all",
-        payload_bytes,
-        _together(intra_s, inter_s, parameters),
-        _steps_s(inside - 1, group.num_nodes - 1, wires, parameters),
-        group=group,
-        wires=wires,
-        parameters=parameters,
-    )
+    intra_s = (inside - 1) / ranks / (parameters.intra_fraction * route.intra_byte_per_s)
+    inter_s = (ranks - inside) / ranks * route.inter_byte_s
+    steps_s = route.steps_s(inside - 1, group.num_nodes - 1)
+    return route.seconds("all_to_all", payload_bytes, route.together(intra_s, inter_s), steps_s)
 
 
 def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
@@ -237,18 +208,12 @@ def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: Collec
     Assumes the slowest neighbour decides: with several nodes some pair crosses.
     Source: Hockney 1994: latency + bytes / rate.
     """
+    route = _Route(group=group, wires=wires, parameters=parameters)
     between = np.greater(group.num_nodes, 1)
     within = np.logical_and(np.greater(group.ranks_per_node, 1), np.logical_not(between))
-    intra_s = within / (parameters.intra_fraction * _intra_byte_per_s(group, wires))
-    return _seconds(
-        "send",
-        payload_bytes,
-        intra_s + _inter_byte_s(group, wires, parameters),
-        _steps_s(within * 1.0, between * 1.0, wires, parameters),
-        group=group,
-        wires=wires,
-        parameters=parameters,
-    )
+    intra_s = within / (parameters.intra_fraction * route.intra_byte_per_s)
+    steps_s = route.steps_s(within * 1.0, between * 1.0)
+    return route.seconds("send", payload_bytes, intra_s + route.inter_byte_s, steps_s)
 
 
 OPERATIONS: Mapping[str, Timer] = {

@@ -13,10 +13,9 @@ from equipoise.perfmodel.layouts import (
     QUERY_VALUE,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
-    Numbers,
     StrategyGrid,
 )
-from equipoise.perfmodel.load import Floats, Load
+from equipoise.perfmodel.load import Floats, Load, Numbers
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.strategy import WEIGHTS_SHARDED
@@ -29,8 +28,8 @@ _FIRST_NARROW = CODES["precision"].index("fp8")
 NF4_BYTES = (4 + 0.127) / 8
 # The way back makes two products for each of the way forward: one for the inputs, one for the weights, which
 # frozen weights do not need.
-BACKWARD_PER_FORWARD = 2.0
-FROZEN_BACKWARD_PER_FORWARD = 1.0
+_BACKWARD_PER_FORWARD = 2.0
+_FROZEN_BACKWARD_PER_FORWARD = 1.0
 # Of an adapter: two products forward; back, those of the gradients of two inputs and of two weights (Hu et
 # al. 2021, equation 3). Both ways its two matrices, of 32 bits, are cast first (unsloth/kernels: utils.py,
 # fast_lora.py).
@@ -50,7 +49,7 @@ _SOFTMAX_ROWS, _SOFTMAX_KERNELS = 4, 6.0
 # Tensor cores read 16 bytes at once: matrices whose width is no multiple of 8 values of 2 bytes are read in
 # halves, quarters or eighths of it.
 _ALIGNED = (8, 4, 2)
-# Weights, biases and norms of a layer, each a tensor.
+# Of a transformer's layer, each a tensor: four matrices of attention, two of the rest, norms, their biases.
 TENSORS = 12
 # Adam as written is 12 kernels a tensor, which move 30 values a weight; fused, 7 (`optimizer_time_s`).
 _KERNELS_PER_PASS = 12 / (30 / 7 - 1)
@@ -136,6 +135,12 @@ def power_rate(machine: Machine, parameters: Parameters) -> Floats:
     return machine.power_share**parameters.power_exponent
 
 
+def backward_per_forward(grid: StrategyGrid) -> Numbers:
+    """Products of the way back for each of the way forward: fewer where weights are frozen."""
+    full = grid.trained == FULL_TRAINING
+    return np.asarray(np.where(full, _BACKWARD_PER_FORWARD, _FROZEN_BACKWARD_PER_FORWARD))
+
+
 def is_narrow(grid: StrategyGrid) -> NDArray[np.bool_]:
     """Where products of a layer run in fewer than 16 bits."""
     return np.asarray(grid.precision >= _FIRST_NARROW)
@@ -194,14 +199,13 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     forward = products + idle + experts + attention + scores + traffic + unpacking + adapters
     fused = grid.fused_attention > 0
     backward = (
-        np.where(grid.trained == FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
-        * (products + experts)
+        backward_per_forward(grid) * (products + experts)
         + idle
-        + np.where(fused, _FUSED_BACKWARD_PER_FORWARD, BACKWARD_PER_FORWARD) * attention
+        + np.where(fused, _FUSED_BACKWARD_PER_FORWARD, _BACKWARD_PER_FORWARD) * attention
         + _SCORES_BACKWARD_PER_FORWARD * scores
         + parameters.backward_traffic * traffic
         + unpacking
-        + BACKWARD_PER_FORWARD * adapters
+        + _BACKWARD_PER_FORWARD * adapters
     )
     # Unfused attention is what is worth computing again; where it is fused, every second product is, and all
     # that is bound by memory (torchtitan 2024, section 2.3); with FSDP's policy experts' products, too.
@@ -352,7 +356,7 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     passes = (
         1
         + load.frozen_share
-        + BACKWARD_PER_FORWARD
+        + _BACKWARD_PER_FORWARD
         + (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     )
     waiting = 1 + parameters.launch_jitter * np.sqrt(2 * np.log(grid.tp * grid.cp))
@@ -399,8 +403,9 @@ def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Pa
     width = np.floor(load.vocabulary / grid.tp)
     halvings = sum((width % each > 0) * 1.0 for each in _ALIGNED)
     reached = parameters.head_fraction * parameters.unaligned_fraction**halvings
-    back = np.where(grid.trained == FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
-    products = (1 + load.frozen_share + back) * sharded * (load.head_flop / (wide * reached))
+    products = (
+        (1 + load.frozen_share + backward_per_forward(grid)) * sharded * (load.head_flop / (wide * reached))
+    )
     moved = np.where(loss_is_fused(grid), load.fused_loss_bytes, load.loss_bytes)
     if np.any(plain := grid.plain_loss > 0):
         # As many readings and writings as in fp32, of values' width, whole on every tensor rank.

@@ -15,12 +15,11 @@ from equipoise.perfmodel.collectives import (
     send_s,
 )
 from equipoise.perfmodel.compute import (
-    BACKWARD_PER_FORWARD,
     EAGER,
-    FROZEN_BACKWARD_PER_FORWARD,
     NF4_BYTES,
     TENSORS,
     LayerTime,
+    backward_per_forward,
     head_time_s,
     layer_time,
     optimizer_time_s,
@@ -38,10 +37,9 @@ from equipoise.perfmodel.layouts import (
     QLORA,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
-    Numbers,
     StrategyGrid,
 )
-from equipoise.perfmodel.load import Floats, Load
+from equipoise.perfmodel.load import Floats, Load, Numbers
 from equipoise.perfmodel.machine import GROUPS, Group, Machine
 from equipoise.perfmodel.memory import (
     RankMemory,
@@ -603,9 +601,9 @@ def _backward_share(grid: StrategyGrid) -> Numbers:
 
     Assumes the share of the products. It is of the whole time, and not the seconds of one pass, so that a
     faster pass never exposes more traffic than it saves.
-    Source: two products on the way back for each of the way forward (`BACKWARD_PER_FORWARD`).
+    Source: two products on the way back for each of the way forward (`backward_per_forward`).
     """
-    passes = np.where(grid.trained == FULL_TRAINING, BACKWARD_PER_FORWARD, FROZEN_BACKWARD_PER_FORWARD)
+    passes = backward_per_forward(grid)
     return np.asarray(passes / (1.0 + passes))
 
 

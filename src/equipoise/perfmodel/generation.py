@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.compute import BF16, NF4_BYTES
+from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Group, Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.transformer import Transformer
@@ -22,7 +22,6 @@ OWN_MEMORY: Final = 0.9
 # Ranks of one engine: the widest of published recipes has 32 (NeMo RL v0.4, DeepSeek-V3).
 _MOST_RANKS: Final = 64
 _BINS: Final = 128
-Numbers = NDArray[np.float64]
 
 
 class Generation(Struct, frozen=True, kw_only=True):

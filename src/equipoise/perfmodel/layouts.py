@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.space import (
-    AXES,
     LAYER_OPTIONS,
     LAYOUT_OPTIONS,
     STATE_OPTIONS,
@@ -27,6 +27,7 @@ from equipoise.perfmodel.space import (
     expert_fault,
 )
 from equipoise.spec.strategy import (
+    AXES,
     CHOICES,
     GRADIENTS_SHARDED,
     LORA_TARGETS,
@@ -36,7 +37,6 @@ from equipoise.spec.strategy import (
     Value,
 )
 
-Numbers: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.intp]
 
 # Options that are words: their code is the position in the tuple.

@@ -13,7 +13,8 @@ from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 
-Floats: TypeAlias = float | NDArray[np.float64]
+Numbers: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = float | Numbers
 
 _BYTES_PER_VALUE = 2  # bf16 and fp16: what activations travel and rest in
 TABLE_BYTES = 4  # of a value in a recommender's tables

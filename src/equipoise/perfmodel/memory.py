@@ -31,10 +31,9 @@ from equipoise.perfmodel.layouts import (
     RECOMPUTE_SELECTIVE,
     Codes,
     LayoutGroup,
-    Numbers,
     StrategyGrid,
 )
-from equipoise.perfmodel.load import TABLE_BYTES, Load
+from equipoise.perfmodel.load import TABLE_BYTES, Load, Numbers
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations

@@ -5,18 +5,15 @@ With them the correction by which measured collectives differ from the model, lo
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, convert, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from equipoise.files import shipped_table
-from equipoise.perfmodel.load import Floats
+from equipoise.perfmodel.load import Floats, Numbers
 from equipoise.perfmodel.machine import Group
-
-Numbers: TypeAlias = NDArray[np.float64]
 
 # Sizes of a table of corrections: so many to an octave, from 1 byte to 1 TiB.
 STEPS = 8
@@ -67,9 +64,7 @@ _STEP = {each.name: each.median for each in _STEP_PRIORS}
 _COLLECTIVE = {each.name: each.median for each in COLLECTIVE_PRIORS}
 
 
-def prior_log_sd(
-    predict: Callable[[Mapping[str, float]], Floats], priors: Sequence[Prior]
-) -> NDArray[np.float64]:
+def prior_log_sd(predict: Callable[[Mapping[str, float]], Floats], priors: Sequence[Prior]) -> Numbers:
     """Standard deviation of a prediction's logarithm under the priors alone, in the prediction's shape.
 
     predict: the prediction with some parameters changed, all others at their priors' medians.

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from equipoise.perfmodel.collectives import all_reduce_s
-from equipoise.perfmodel.compute import layer_time, soft_maximum
+from equipoise.perfmodel.compute import TENSORS, layer_time, soft_maximum
 from equipoise.perfmodel.estimate import axis_group, estimate
-from equipoise.perfmodel.layouts import Numbers, StrategyGrid
-from equipoise.perfmodel.load import GRADIENT_BYTES, Floats, Load
+from equipoise.perfmodel.layouts import StrategyGrid
+from equipoise.perfmodel.load import GRADIENT_BYTES, Floats, Load, Numbers
 from equipoise.perfmodel.machine import Group, Machine, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
 from equipoise.units import MIB
@@ -30,8 +30,6 @@ _TOUCHES = 2
 # Of a layer of a network of convolutions: its matrix, and the scale and shift of its norm; of its norm also
 # two statistics and a count, which rank 0 sends to the others before each forward pass.
 _TENSORS_PER_CONVOLUTION, _BUFFERS_PER_CONVOLUTION = 3.0, 3.0
-# Of a layer of a transformer: four matrices of attention, two of the rest, norms, and their biases.
-_TENSORS_PER_BLOCK = 12.0
 # Networks of images have most of their weights in their last layers: 0.1 to 0.3, counted by
 # `spec.torch_model` on ResNets and MobileNetV2.
 _HALF_READY_OF_CONVOLUTIONS = 0.2
@@ -95,7 +93,7 @@ def exchanged_tensors(load: Load) -> ExchangedTensors:
     is_transformer = np.greater(load.hidden, 0)
     params = np.asarray(load.params, dtype=float)
     return ExchangedTensors(
-        num_tensors=load.layers * np.where(is_transformer, _TENSORS_PER_BLOCK, _TENSORS_PER_CONVOLUTION),
+        num_tensors=load.layers * np.where(is_transformer, TENSORS, _TENSORS_PER_CONVOLUTION),
         gradient_bytes=params * GRADIENT_BYTES,
         num_buffers=load.layers * np.where(is_transformer, 0.0, _BUFFERS_PER_CONVOLUTION),
         buffer_bytes=np.where(is_transformer, 0.0, _STATISTICS_SHARE * params * GRADIENT_BYTES),

@@ -8,11 +8,10 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from equipoise.errors import FitError
 from equipoise.perfmodel.collectives import all_reduce_s
-from equipoise.perfmodel.load import Floats
+from equipoise.perfmodel.load import Floats, Numbers
 from equipoise.perfmodel.machine import Group, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, priors_in
 
@@ -72,10 +71,10 @@ class ScaledUp(Struct, frozen=True, kw_only=True):
     work.
     """
 
-    slowdown: NDArray[np.float64]
-    waiting: NDArray[np.float64]
-    exchange: NDArray[np.float64]
-    input: NDArray[np.float64]
+    slowdown: Numbers
+    waiting: Numbers
+    exchange: Numbers
+    input: Numbers
 
 
 def scaled_up(
@@ -144,10 +143,10 @@ def _added(
 
 
 def fit_scale_up(
-    predict: Callable[[ScaleUpParameters], NDArray[np.float64]],
-    slowdowns: NDArray[np.float64],
+    predict: Callable[[ScaleUpParameters], Numbers],
+    slowdowns: Numbers,
     *,
-    weights: NDArray[np.float64],
+    weights: Numbers,
 ) -> ScaleUpParameters:
     """The parameters under which `predict` comes closest to measured slowdowns, as far as their priors allow.
 
@@ -165,7 +164,7 @@ def fit_scale_up(
     spreads = np.array([prior.log_sd for prior in SCALE_UP_PRIORS])
     target = np.log(slowdowns)
 
-    def loss(units: NDArray[np.float64]) -> NDArray[np.float64]:
+    def loss(units: Numbers) -> Numbers:
         errors = target - np.log(predict(_parameters(medians + units * spreads)))
         # Squares to this are 2 |error| / scale, where errors are not noise.
         smooth = np.sqrt(errors**2 + _NOISE_LOG_SCALE**2) - _NOISE_LOG_SCALE
@@ -180,7 +179,7 @@ def fit_scale_up(
     return _parameters(medians + found.x * spreads)
 
 
-def _parameters(logs: NDArray[np.float64]) -> ScaleUpParameters:
+def _parameters(logs: Numbers) -> ScaleUpParameters:
     values = np.exp(logs).tolist()
     names = [prior.name for prior in SCALE_UP_PRIORS]
     return replace(ScaleUpParameters(), **dict(zip(names, values, strict=True)))

@@ -20,13 +20,12 @@ from equipoise.perfmodel.layouts import (
     MESH_ELEMENTS,
     Codes,
     LayoutGroup,
-    Numbers,
     distinct,
     flat_rows,
     joined,
     layout_groups,
 )
-from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.load import Load, Numbers
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.memory import Fitting, any_fits, by_activations, count_fitting, whatever_fits
 from equipoise.perfmodel.parameters import Parameters
@@ -59,6 +58,12 @@ class SearchJob(Struct, frozen=True, kw_only=True):
     parameters: Parameters
     num_steps: Callable[[Numbers], Numbers]
 
+    def layout_groups(
+        self, spaces: Sequence[Space]
+    ) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[str], ...]]:
+        """The layouts of spaces of the same choices, and why others are illegal."""
+        return layout_groups(tuple(spaces), limits(self.load, self.machine).asked_by(spaces[0]))
+
 
 class FoundStrategy(Struct, frozen=True, kw_only=True):
     """A strategy, and what the steps of the training take with it."""
@@ -90,7 +95,7 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     gets no less by less overlap or unsharded states.
     Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
     """
-    legal, faults = layout_groups(tuple(spaces), limits(job.load, job.machine).asked_by(spaces[0]))
+    legal, faults = job.layout_groups(spaces)
     groups = by_activations(job.load, legal)
     counts, fitting = count_fitting(
         job.load, job.machine, job.parameters, groups=groups, num_spaces=len(spaces)
@@ -124,7 +129,7 @@ def least_s(
     is legal.
     Assumes and source: as of `least_step_s`, whose steps are counted.
     """
-    groups, _ = layout_groups(tuple(spaces), limits(job.load, job.machine).asked_by(spaces[0]))
+    groups, _ = job.layout_groups(spaces)
     changed = [
         group.at(which).with_value(name, value)
         for group in groups
@@ -140,7 +145,7 @@ def least_s(
 
 def fits(job: SearchJob, space: Space) -> bool:
     """Whether any strategy of a space fits into memory."""
-    groups, _ = layout_groups((space,), limits(job.load, job.machine).asked_by(space))
+    groups, _ = job.layout_groups([space])
     return any_fits(job.load, job.machine, job.parameters, by_activations(job.load, groups))
 
 

@@ -14,6 +14,7 @@ from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.spec.strategy import (
+    AXES,
     GRADIENTS_SHARDED,
     PRECISIONS,
     RECOMPUTES,
@@ -24,7 +25,6 @@ from equipoise.spec.strategy import (
 )
 
 Combinations: TypeAlias = tuple[tuple[Value, ...], ...]
-AXES = ("dp", "tp", "pp", "cp", "ep")
 # Layout: how ranks share samples out. Layer: what changes a layer's time. State: what does not.
 LAYOUT_OPTIONS = (*AXES, "dp_replicate", "microbatch_samples", "global_batch_samples")
 LAYER_OPTIONS = (

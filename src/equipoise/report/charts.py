@@ -3,16 +3,12 @@
 Axes, series and marks. figures.py turns it into Plotly's JSON, textplot.py into characters.
 """
 
-from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
 from equipoise.intervals import Interval
-
-if TYPE_CHECKING:
-    from equipoise.study.findings import Findings
 
 Symbol: TypeAlias = Literal["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"]
 SYMBOLS: Final[tuple[Symbol, ...]] = get_args(Symbol)
@@ -173,22 +169,3 @@ class BarChart(Struct, frozen=True, kw_only=True):
         """How far the parts of a bar reach below and above zero."""
         heights = [part.heights[place] or 0.0 for part in self.series]
         return sum(min(each, 0.0) for each in heights), sum(max(each, 0.0) for each in heights)
-
-
-def accelerator_marks(findings: "Findings") -> dict[str | None, Mark]:
-    """A mark for each accelerator: colours for those with the most entries, quiet grey for the rest.
-
-    Symbols repeat the colours' order, so that neither colour blindness nor grey paper hides a series.
-    """
-    entries = Counter[str | None]()
-    for workload in findings.workloads:
-        entries.update(workload.entries["accelerator"].to_list())
-    ranked = sorted(entries, key=lambda slug: (-entries[slug], slug or ""))
-    return {slug: series_mark(place) for place, slug in enumerate(ranked)}
-
-
-def group_mark(cluster: int | None) -> Mark:
-    """The mark of a K-means group, counted from 1; grey where an entry belongs to none."""
-    if cluster is None:
-        return Mark(colour=None, symbol="circle")
-    return series_mark(cluster - 1)

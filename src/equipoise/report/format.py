@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from equipoise import units
 from equipoise.intervals import WIDEST, Interval
 from equipoise.spec.hardware import shipped_hardware
@@ -222,13 +224,23 @@ def duration_ends(time: Interval) -> str:
     return f"{format_time(time.low, unit_s)}{DASH}{format_time(time.high, unit_s)}"
 
 
-# The currency that a page is written in, and how much of it a US dollar is. Records hold dollars.
-_CURRENCY: Final[ContextVar[tuple[str, float]]] = ContextVar("currency", default=("USD", 1.0))
 _USUAL_DIGITS, _LIMIT_DIGITS = 3, 6
-_MONEY_DIGITS: Final[ContextVar[int]] = ContextVar("money_digits", default=_USUAL_DIGITS)
 
 
-_LIMIT_S: Final[ContextVar[float]] = ContextVar("limit_s", default=math.inf)
+class _Manner(Struct, frozen=True):
+    """How a page writes money and time: its currency, what a US dollar is in it, digits, and a limit of time.
+
+    Records hold dollars.
+    """
+
+    currency: str = "USD"
+    per_usd: float = 1.0
+    money_digits: int = _USUAL_DIGITS
+    limit_s: float = math.inf
+
+
+_USUAL: Final = _Manner()
+_MANNER: Final = ContextVar("manner", default=_USUAL)
 
 
 def duration(seconds: float) -> str:
@@ -243,7 +255,7 @@ def duration(seconds: float) -> str:
     ...     duration(53.25), duration(53.3)
     ('53.25 s', '53.3 s')
     """
-    usual, limit_s = format_duration(seconds), _LIMIT_S.get()
+    usual, limit_s = format_duration(seconds), _MANNER.get().limit_s
     if not (math.isfinite(seconds) and math.isfinite(limit_s)):
         return usual
     if seconds == limit_s:
@@ -271,18 +283,15 @@ def written_in(
     none that exceeds the budget to read as if it did not, nor the other way round. limit_s: what times may
     take: durations have as many digits as it takes likewise.
     """
-    named = own or ("USD", 1.0)
+    name, per_usd = own or (_USUAL.currency, _USUAL.per_usd)
     num_digits = _USUAL_DIGITS
     if limit_usd is not None:
-        num_digits = _digits_beside(limit_usd * named[1], [each * named[1] for each in usd])
-    tokens = _CURRENCY.set(named), _MONEY_DIGITS.set(num_digits)
-    limited = _LIMIT_S.set(limit_s)
+        num_digits = _digits_beside(limit_usd * per_usd, [each * per_usd for each in usd])
+    before = _MANNER.set(_Manner(name, per_usd, num_digits, limit_s))
     try:
         yield
     finally:
-        _LIMIT_S.reset(limited)
-        _CURRENCY.reset(tokens[0])
-        _MONEY_DIGITS.reset(tokens[1])
+        _MANNER.reset(before)
 
 
 def _digits_beside(limit: float, amounts: Sequence[float]) -> int:
@@ -300,12 +309,12 @@ def _digits_beside(limit: float, amounts: Sequence[float]) -> int:
 
 def currency() -> str:
     """The name of the currency that money is written in."""
-    return _CURRENCY.get()[0]
+    return _MANNER.get().currency
 
 
 def converted(usd: float) -> float:
     """US dollars in the currency that money is written in."""
-    return usd * _CURRENCY.get()[1]
+    return usd * _MANNER.get().per_usd
 
 
 def money(usd: float) -> str:
@@ -340,7 +349,7 @@ def sums(usd: float) -> str:
     ...     money(17_040.0), limit(17_000.0)
     ('17,040 USD', '17,000 USD')
     """
-    return format_amount(converted(usd), digits=_MONEY_DIGITS.get())
+    return format_amount(converted(usd), digits=_MANNER.get().money_digits)
 
 
 def limit(usd: float) -> str:
@@ -417,6 +426,15 @@ def share(fraction: float) -> str:
     ('93 %', '0.41 %')
     """
     return format_percent(float(f"{fraction:.2g}"))
+
+
+def tenths(fraction: float) -> str:
+    """A fraction in percent, to a tenth of one.
+
+    >>> tenths(0.92714), tenths(0.00412)
+    ('92.7 %', '0.4 %')
+    """
+    return format_percent(round(fraction, 3))
 
 
 def probability(fraction: float) -> str:

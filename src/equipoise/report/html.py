@@ -42,16 +42,15 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart, Chart, Mark, Series
 from equipoise.report.figures import height_px, plotly_figure, plotly_text
-from equipoise.report.format import breakable, capital, visible
+from equipoise.report.format import TIMES, breakable, capital, visible
 from equipoise.report.svg import mark_svg, svg_chart
 
 VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta", "wbr"})
 _BREAK: Final = "<wbr>"
 _UNITS: Final = "min|ms|s|h|d|W|J|kJ|MJ|GJ|TJ|kWh|USD|kg|MB|GB|TB|MiB|GiB|nodes?"
-_TIMES: Final = "\N{MULTIPLICATION SIGN}"
 # A number of seven digits and more may be parted from its unit: both are too long for a narrow card.
 _LONG: Final = "(?<![0-9],[0-9]{3},[0-9]{3})"
-_WITH_UNIT: Final = re.compile(rf"(?<=[0-9]){_LONG} (?=[%{_TIMES}]|(?:{_UNITS})\b)")
+_WITH_UNIT: Final = re.compile(rf"(?<=[0-9]){_LONG} (?=[%{TIMES}]|(?:{_UNITS})\b)")
 Attribute: TypeAlias = str | int | float | bool | None
 
 

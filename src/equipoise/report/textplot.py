@@ -17,17 +17,17 @@ PLOT_ROWS: Final = 13
 MOST_NAME_CHARACTERS: Final = 25
 SIZE_CHARACTERS: Final = 6
 LABEL_COLUMNS: Final = 8
-ASCII_SYMBOLS: Final = {
+# Of symbols, and of lines without points by how they run.
+ASCII_SIGNS: Final = {
     "circle": "o", "square": "#", "diamond": "%", "triangle-up": "^",
     "cross": "+", "x": "x", "star": "*", "pentagon": "@",
+    "level": "-", "upright": ":", "curve": ".",
 }  # fmt: skip
-SYMBOLS: Final = {
+SIGNS: Final = {
     "circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲",
     "cross": "+", "x": TIMES, "star": "*", "pentagon": "◇",
+    "level": "┄", "upright": "┆", "curve": "·",
 }  # fmt: skip
-# Lines without points, by how they run.
-ASCII_LINES: Final = {"level": "-", "upright": ":", "curve": "."}
-LINES: Final = {"level": "┄", "upright": "┆", "curve": "·"}
 # What finds its sign taken gets the next of these.
 ASCII_FURTHER: Final = "=~&$" + ascii_letters
 FURTHER: Final = "○□△▽" + ascii_letters
@@ -67,18 +67,14 @@ def legend_signs(charts: Iterable[Chart | BarChart], canvas: Canvas) -> dict[Ent
         name, mark, runs = entry
         if runs and name in with_points:
             continue
-        own = _line(runs, canvas) if runs else _symbol(mark, canvas)
+        own = _sign(runs or mark.symbol, canvas)
         further, used = FURTHER if canvas.is_unicode else ASCII_FURTHER, found.values()
         found[entry] = next((sign for sign in (own, *further) if sign not in used), own)
     return {entry: found[entry] for entry in entries if entry in found}
 
 
-def _symbol(mark: Mark, canvas: Canvas) -> str:
-    return (SYMBOLS if canvas.is_unicode else ASCII_SYMBOLS)[mark.symbol]
-
-
-def _line(runs: str, canvas: Canvas) -> str:
-    return (LINES if canvas.is_unicode else ASCII_LINES)[runs]
+def _sign(name: str, canvas: Canvas) -> str:
+    return (SIGNS if canvas.is_unicode else ASCII_SIGNS)[name]
 
 
 def style(mark: Mark) -> str:
@@ -112,11 +108,11 @@ def _scatter_plot(chart: Chart, canvas: Canvas, signs: Mapping[Entry, str]) -> T
     cells = [[(" ", "")] * num_columns for _ in range(PLOT_ROWS)]
     if chart.level is not None:
         row = PLOT_ROWS - 1 - y_scale.place(chart.level.y, PLOT_ROWS)
-        cells[row] = [(_line("level", canvas), "dim")] * num_columns
+        cells[row] = [(_sign("level", canvas), "dim")] * num_columns
     first_on_top = [*reversed(chart.series)]
     for series in sorted(first_on_top, key=lambda each: each.is_main):
         entry = entry_of(series)
-        sign = signs.get(entry) or _line(entry[2], canvas)
+        sign = signs.get(entry) or _sign(entry[2], canvas)
         places = [
             (PLOT_ROWS - 1 - y_scale.place(y, PLOT_ROWS), x_scale.place(x, num_columns))
             for x, y in zip(series.x, series.heights, strict=True)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import orjson
 from msgspec import Struct
 
+from equipoise.spec import is_number
 from equipoise.spec.workload import MlperfRules
 
 SUCCESS = "success"
@@ -177,7 +178,7 @@ class _Event(Struct, frozen=True, kw_only=True):
 
 def _finite(value: object) -> float | None:
     """A JSON number as a finite float, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         return None
     return float(value)
 

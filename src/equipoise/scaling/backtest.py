@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling import pooled
-from equipoise.scaling.gaussian_process import Floats
+from equipoise.scaling.laws import FloatArray
 from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
 
 Protocol: TypeAlias = Literal["largest", "new_round"]
@@ -203,7 +203,7 @@ def _predicted(law: pooled.PooledLaw, own: Entries, target: ScoredEntry) -> Held
     )
 
 
-def _power_law_s(sizes: Floats, times: Floats, size: int) -> float | None:
+def _power_law_s(sizes: FloatArray, times: FloatArray, size: int) -> float | None:
     """Time at a size by the line through log time against log size; None with fewer than two sizes."""
     if len(sizes) < 2:  # noqa: PLR2004 - a line has two parameters
         return None

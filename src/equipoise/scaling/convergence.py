@@ -54,13 +54,13 @@ class Convergence(Struct, frozen=True, kw_only=True):
     weight: FloatArray
     stretch: FloatArray
 
-    def samples_min(self, *, level: float = 0.9) -> Interval:
+    def samples_min(self) -> Interval:
         """S_min: the samples needed at a vanishing batch, in the average group."""
-        return _interval(self.draws[:, 0], level)
+        return _interval(self.draws[:, 0])
 
-    def batch_critical(self, *, level: float = 0.9) -> Interval:
+    def batch_critical(self) -> Interval:
         """B_crit: the batch that doubles the samples needed; at most infinity where no growth was seen."""
-        found = _interval(self.draws[:, 1], level)
+        found = _interval(self.draws[:, 1])
         unseen = self.batch_samples.max() * _ABOVE / 2.0
         return replace(found, high=found.high if found.high < unseen else math.inf)
 
@@ -68,13 +68,13 @@ class Convergence(Struct, frozen=True, kw_only=True):
         """Equally likely samples to target at batches: (n,) -> (n_draws, n)."""
         return np.asarray(self.draws[:, :1] * (1.0 + batch_samples / self.draws[:, 1:]))
 
-    def growth(self, from_batch_samples: float, to_batch_samples: float, *, level: float = 0.9) -> Interval:
+    def growth(self, from_batch_samples: float, to_batch_samples: float) -> Interval:
         """How many times the samples are needed when the batch changes; free of S_min and of the group.
 
         Source: the ratio of S(B) at two batches.
         """
         critical = self.draws[:, 1]
-        return _interval((critical + to_batch_samples) / (critical + from_batch_samples), level)
+        return _interval((critical + to_batch_samples) / (critical + from_batch_samples))
 
 
 class _Recipes(Struct, frozen=True, kw_only=True):
@@ -233,7 +233,7 @@ def fit_convergence(
         weight=1.0 / next_stretch[recipes.of_entry],
         stretch=model.stretch,
     )
-    bounds = _interval(found.draws[:, 1], LEVEL)
+    bounds = _interval(found.draws[:, 1])
     if bounds.high > _WIDEST_INTERVAL * bounds.low and bounds.low < batch.min():
         raise EvidenceError(
             f"the samples to target at batches of {format_count(batch.min())}-{format_count(batch.max())} "
@@ -244,8 +244,8 @@ def fit_convergence(
     return found
 
 
-def _interval(draws: FloatArray, level: float) -> Interval:
-    return percentile_interval(draws, value=float(medians(draws)), level=level)
+def _interval(draws: FloatArray) -> Interval:
+    return percentile_interval(draws, value=float(medians(draws)), level=LEVEL)
 
 
 def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
@@ -343,9 +343,7 @@ class BatchGrowth(Struct, frozen=True, kw_only=True):
         return len({each.campaign for each in self.entries})
 
 
-def batch_growth(
-    entries: Iterable[ScoredEntry], *, level: float = 0.9, stretch: ArrayLike | None = None
-) -> BatchGrowth:
+def batch_growth(entries: Iterable[ScoredEntry], *, stretch: ArrayLike | None = None) -> BatchGrowth:
     """The law of samples against batch that the entries of one workload follow.
 
     entries: of all rounds; those without batch or samples to target are left out. stretch: that of the law of
@@ -367,18 +365,18 @@ def batch_growth(
         entries=known,
         adjusted_samples=samples / fitted.group_factor[fitted.group],
         weight=fitted.weight,
-        curve=_curve(fitted, batch, level),
-        samples_min=fitted.samples_min(level=level),
-        batch_critical=fitted.batch_critical(level=level),
-        growth=fitted.growth(float(batch.min()), float(batch.max()), level=level),
+        curve=_curve(fitted, batch),
+        samples_min=fitted.samples_min(),
+        batch_critical=fitted.batch_critical(),
+        growth=fitted.growth(float(batch.min()), float(batch.max())),
         stretch=fitted.stretch,
     )
 
 
-def _curve(fitted: Convergence, batch: FloatArray, level: float) -> tuple[GrowthPoint, ...]:
+def _curve(fitted: Convergence, batch: FloatArray) -> tuple[GrowthPoint, ...]:
     steps = np.geomspace(batch.min(), batch.max(), _NUM_STEPS)
     drawn = fitted.drawn_samples(steps)
-    low, high = quantiles(drawn, tails(level))
+    low, high = quantiles(drawn, tails(LEVEL))
     columns = (steps, medians(drawn), low, high)
     return tuple(
         GrowthPoint(global_batch_samples=at, samples=middle, low=least, high=most)

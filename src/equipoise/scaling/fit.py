@@ -17,6 +17,7 @@ from equipoise.intervals import tails
 from equipoise.scaling.laws import CANDIDATES, CONSTANT, Domain, FloatArray, Law
 from equipoise.scaling.posterior import (
     MEASURED_NOISE,
+    NULL_NOISE,
     BoolArray,
     Clusters,
     IntArray,
@@ -25,7 +26,6 @@ from equipoise.scaling.posterior import (
     clusters,
     even_deviates,
     log_sum,
-    null_noise,
     outliers,
     posterior,
 )
@@ -179,7 +179,7 @@ def fit(data: MeasuredTimes, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise
     used = data.where(~far)
     posteriors = [posterior(law, _clusters(used), used.domain, noise) for law in laws]
     evidence = np.array([[each.log_evidence for each in posteriors]])
-    null = posterior(CONSTANT, _clusters(data), data.domain, null_noise())
+    null = posterior(CONSTANT, _clusters(data), data.domain, NULL_NOISE)
     with_outliers = float(log_sum(evidence)[0]) - math.log(len(laws)) + _LOG_OUTLIER * np.sum(far)
     log_odds = with_outliers - null.log_evidence
     if log_odds < math.log(LEAST_ODDS):

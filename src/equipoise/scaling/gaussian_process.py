@@ -12,9 +12,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from equipoise.spec.hardware import shipped_hardware
+from equipoise.scaling.laws import FloatArray
+from equipoise.spec.hardware import peak_log2, shipped_hardware
 
-Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
 
@@ -27,13 +27,13 @@ class Points(Struct, frozen=True, kw_only=True, eq=False):
     log2 of the batch (of all or of one accelerator); None when the batch is not an input.
     """
 
-    size_log2: Floats
-    age: Floats
-    compute_log2: Floats
+    size_log2: FloatArray
+    age: FloatArray
+    compute_log2: FloatArray
     accelerator: Codes
     family: Codes
     vendor: Codes
-    lever_log2: Floats | None = None
+    lever_log2: FloatArray | None = None
 
     def __post_init__(self) -> None:
         """Check that all columns are as long."""
@@ -66,10 +66,10 @@ class Points(Struct, frozen=True, kw_only=True, eq=False):
 
 def points(
     accelerators: Sequence[str],
-    num_accelerators: Sequence[float] | Floats,
-    age: Sequence[float] | Floats,
+    num_accelerators: Sequence[float] | FloatArray,
+    age: Sequence[float] | FloatArray,
     *,
-    lever: Floats | None = None,
+    lever: FloatArray | None = None,
 ) -> Points:
     """The points of entries, with the facts of their chips.
 
@@ -106,10 +106,7 @@ def chip_facts(slugs: Iterable[str]) -> dict[str, tuple[str, float]]:
 def _chip(slug: str) -> tuple[str, float]:
     """Vendor and log2 of the dense peak at training precision of a chip; slug and NaN if unknown."""
     chip = shipped_hardware().exact(slug)
-    if chip is None:
-        return slug, np.nan
-    peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
-    return chip.vendor, np.nan if peak is None else float(np.log2(peak))
+    return (slug, np.nan) if chip is None else (chip.vendor, peak_log2(chip))
 
 
 # Sizes count from 32 accelerators, and a curve may bend from 64 on: the middle of the sizes submitted.
@@ -120,54 +117,54 @@ SLOPE_LOG2 = 3.0
 # Two years of rounds: the scale on which software and rules drift.
 MEMORY_ROUNDS = 4.0
 
-Covariance: TypeAlias = Callable[[Points, Points], Floats]
+Covariance: TypeAlias = Callable[[Points, Points], FloatArray]
 
 
-def _same(a: Codes, b: Codes) -> Floats:
-    same: Floats = (a[:, None] == b[None]).astype(float)
+def _same(a: Codes, b: Codes) -> FloatArray:
+    same: FloatArray = (a[:, None] == b[None]).astype(float)
     return same
 
 
-def _distance(a: Floats, b: Floats) -> Floats:
+def _distance(a: FloatArray, b: FloatArray) -> FloatArray:
     return np.abs(a[:, None] - b[None])
 
 
-def _bell(distance: Floats, length: float) -> Floats:
+def _bell(distance: FloatArray, length: float) -> FloatArray:
     return np.exp(-0.5 * (distance / length) ** 2)
 
 
-def _ones(a: Points, b: Points) -> Floats:
+def _ones(a: Points, b: Points) -> FloatArray:
     return np.ones((len(a), len(b)))
 
 
-def _recent(a: Points, b: Points) -> Floats:
-    recency: Floats = np.exp(-_distance(a.age, b.age) / MEMORY_ROUNDS)
+def _recent(a: Points, b: Points) -> FloatArray:
+    recency: FloatArray = np.exp(-_distance(a.age, b.age) / MEMORY_ROUNDS)
     return recency
 
 
-def _group(a: Points, b: Points) -> Floats:
+def _group(a: Points, b: Points) -> FloatArray:
     return _same(a.accelerator, b.accelerator) * np.where(_distance(a.age, b.age) == 0.0, 1.0, 0.0)
 
 
-def _slope(a: Points, b: Points) -> Floats:
+def _slope(a: Points, b: Points) -> FloatArray:
     return np.outer((a.size_log2 - CENTRE_LOG2) / SLOPE_LOG2, (b.size_log2 - CENTRE_LOG2) / SLOPE_LOG2)
 
 
-def bend(size_log2: Floats) -> Floats:
+def bend(size_log2: FloatArray) -> FloatArray:
     """Doublings beyond 64 accelerators."""
     return np.maximum(size_log2 - BEND_LOG2, 0.0)
 
 
-def _bend(a: Points, b: Points) -> Floats:
+def _bend(a: Points, b: Points) -> FloatArray:
     return np.outer(bend(a.size_log2) / SLOPE_LOG2, bend(b.size_log2) / SLOPE_LOG2)
 
 
-def _smooth(a: Points, b: Points) -> Floats:
+def _smooth(a: Points, b: Points) -> FloatArray:
     return _bell(_distance(a.size_log2, b.size_log2), 2.5)
 
 
-def _rough(a: Points, b: Points) -> Floats:
-    recency: Floats = np.exp(-_distance(a.size_log2, b.size_log2) / 4.0)
+def _rough(a: Points, b: Points) -> FloatArray:
+    recency: FloatArray = np.exp(-_distance(a.size_log2, b.size_log2) / 4.0)
     return recency
 
 
@@ -215,7 +212,7 @@ class Extra(Struct, frozen=True, kw_only=True):
     is_smooth: bool = True
 
 
-def _compute(a: Points, b: Points) -> Floats:
+def _compute(a: Points, b: Points) -> FloatArray:
     return np.nan_to_num(_bell(_distance(a.compute_log2, b.compute_log2), 2.5), nan=0.0)
 
 
@@ -234,22 +231,22 @@ EXTRAS: tuple[Extra, ...] = (
 )
 
 
-def _levers(a: Points, b: Points) -> tuple[Floats, Floats]:
+def _levers(a: Points, b: Points) -> tuple[FloatArray, FloatArray]:
     assert a.lever_log2 is not None
     assert b.lever_log2 is not None
     return a.lever_log2, b.lever_log2
 
 
-def _lever_slope(a: Points, b: Points) -> Floats:
+def _lever_slope(a: Points, b: Points) -> FloatArray:
     lever_a, lever_b = _levers(a, b)
     return np.outer(lever_a / SLOPE_LOG2, lever_b / SLOPE_LOG2)
 
 
-def _lever_smooth(a: Points, b: Points) -> Floats:
+def _lever_smooth(a: Points, b: Points) -> FloatArray:
     return _bell(_distance(*_levers(a, b)), 2.0)
 
 
-def _lever_rough(a: Points, b: Points) -> Floats:
+def _lever_rough(a: Points, b: Points) -> FloatArray:
     return np.exp(-_distance(*_levers(a, b)) / 2.0)
 
 
@@ -281,7 +278,7 @@ def _extras(*, with_lever: bool) -> tuple[Extra, ...]:
 
 
 @lru_cache(maxsize=3)
-def covariances(a: Points, b: Points) -> Floats:
+def covariances(a: Points, b: Points) -> FloatArray:
     """The covariance of every component at deviation 1: (n_components, n_a, n_b).
 
     The levers are among them where both sets of points have one. Kept: all parts of a prediction ask for
@@ -294,13 +291,13 @@ def covariances(a: Points, b: Points) -> Floats:
     return np.concatenate([products, np.stack(extras)])
 
 
-def prior_deviations(*, with_lever: bool) -> Floats:
+def prior_deviations(*, with_lever: bool) -> FloatArray:
     """The prior median deviation of every component, in the order of `covariances`."""
     of_shares = [deviation for share in SHARES for deviation in share.prior_deviations]
     return np.array([*of_shares, *(extra.prior_deviation for extra in _extras(with_lever=with_lever))])
 
 
-def smooth_components(*, with_lever: bool) -> Floats:
+def smooth_components(*, with_lever: bool) -> FloatArray:
     """1 for every component that is smooth over size, 0 for the others, in the order of `covariances`."""
     shapes = [shape is not _rough for _ in SHARES for shape in SHAPES]
     return np.array([*shapes, *(extra.is_smooth for extra in _extras(with_lever=with_lever))], dtype=float)
@@ -319,7 +316,7 @@ REWEIGHTINGS = 4
 MAX_ITERATIONS = 25
 
 # Of each block: covariances of the components, values, columns of the trend, looseness.
-_System: TypeAlias = list[tuple[Floats, Floats, Floats, Floats]]
+_System: TypeAlias = list[tuple[FloatArray, FloatArray, FloatArray, FloatArray]]
 
 
 class Trend(Struct, frozen=True, kw_only=True):
@@ -333,7 +330,7 @@ class CurveBlock(Struct, frozen=True, kw_only=True):
     """Points that may share deviations (one workload) and their values, log units, (n_points,)."""
 
     points: Points
-    values: Floats
+    values: FloatArray
 
 
 class Predicted(Struct, frozen=True, kw_only=True):
@@ -343,10 +340,10 @@ class Predicted(Struct, frozen=True, kw_only=True):
     weights: (n_at, n_block + n_own), what each known point adds to each mean.
     """
 
-    mean: Floats
-    deviation: Floats
-    covariance: Floats
-    weights: Floats
+    mean: FloatArray
+    deviation: FloatArray
+    covariance: FloatArray
+    weights: FloatArray
 
 
 class Hierarchy(Struct, frozen=True, kw_only=True):
@@ -357,11 +354,11 @@ class Hierarchy(Struct, frozen=True, kw_only=True):
     looseness: by block, what each point's noise variance is multiplied by; outliers have large ones.
     """
 
-    log_deviations: Floats
-    trends: Floats
+    log_deviations: FloatArray
+    trends: FloatArray
     centre: float | None
     blocks: Mapping[str, CurveBlock]
-    looseness: Mapping[str, Floats]
+    looseness: Mapping[str, FloatArray]
 
     def predict(self, name: str, own: CurveBlock, at: Points, *, smooth: bool = False) -> Predicted:
         """What is expected at the points `at` of a curve, from the block `name` and its own points.
@@ -404,10 +401,10 @@ def fit_hierarchy(
     trend: Trend,
     *,
     centre: float | None,
-    prior: Floats,
-    start: Floats | None = None,
+    prior: FloatArray,
+    start: FloatArray | None = None,
     search: bool = True,
-    trends: Floats | None = None,
+    trends: FloatArray | None = None,
 ) -> Hierarchy:
     """The regression with the deviations and trend of highest posterior density, outliers weighted down.
 
@@ -446,13 +443,13 @@ def fit_hierarchy(
     )
 
 
-def prior_log_deviations(*, with_lever: bool) -> Floats:
+def prior_log_deviations(*, with_lever: bool) -> FloatArray:
     """The prior medians of the log deviations, the noise last."""
     medians = np.append(prior_deviations(with_lever=with_lever), NOISE_PRIOR_DEVIATION)
     return np.asarray(np.log(medians), dtype=np.float64)
 
 
-def _searched(start: Floats, prior: Floats, trend: Trend, system: _System) -> Floats:
+def _searched(start: FloatArray, prior: FloatArray, trend: Trend, system: _System) -> FloatArray:
     """The log deviations of highest posterior density near the start."""
     from scipy.optimize import minimize  # noqa: PLC0415 - loading it takes as long as a plan
 
@@ -468,12 +465,12 @@ def _searched(start: Floats, prior: Floats, trend: Trend, system: _System) -> Fl
     return np.asarray(found.x, dtype=np.float64)
 
 
-def _variances(log_deviations: Floats) -> tuple[Floats, float]:
+def _variances(log_deviations: FloatArray) -> tuple[FloatArray, float]:
     """Of the components, and of the noise."""
     return np.exp(2.0 * log_deviations[:-1]), float(np.exp(2.0 * log_deviations[-1]))
 
 
-def _basis(points: Points) -> Floats:
+def _basis(points: Points) -> FloatArray:
     """Columns of the trend: constant, doublings from the centre, doublings beyond the bend: (n_points, 3)."""
     return np.column_stack([np.ones(len(points)), points.size_log2 - CENTRE_LOG2, bend(points.size_log2)])
 
@@ -482,11 +479,11 @@ def _basis(points: Points) -> Floats:
 _TREND_SPREAD = np.array([30.0, 0.07, 0.07])
 
 
-def _prior_coefficients(trend: Trend) -> Floats:
+def _prior_coefficients(trend: Trend) -> FloatArray:
     return np.array([0.0, trend.per_doubling, trend.beyond])
 
 
-def _inverses(log_deviations: Floats, system: _System) -> list[tuple[Floats, float]]:
+def _inverses(log_deviations: FloatArray, system: _System) -> list[tuple[FloatArray, float]]:
     """Of each block the inverse of its covariance matrix, and half the log of the matrix's determinant."""
     variances, noise = _variances(log_deviations)
     found = []
@@ -498,8 +495,11 @@ def _inverses(log_deviations: Floats, system: _System) -> list[tuple[Floats, flo
 
 
 def _coefficients(
-    log_deviations: Floats, trend: Trend, system: _System, inverses: list[tuple[Floats, float]] | None = None
-) -> Floats:
+    log_deviations: FloatArray,
+    trend: Trend,
+    system: _System,
+    inverses: list[tuple[FloatArray, float]] | None = None,
+) -> FloatArray:
     """The trend of highest posterior density, given the deviations."""
     inverses = inverses or _inverses(log_deviations, system)
     left = np.diag(_TREND_SPREAD**-2.0)
@@ -511,8 +511,8 @@ def _coefficients(
 
 
 def _value_and_gradient(
-    log_deviations: Floats, prior: Floats, trend: Trend, system: _System
-) -> tuple[float, Floats]:
+    log_deviations: FloatArray, prior: FloatArray, trend: Trend, system: _System
+) -> tuple[float, FloatArray]:
     """Negative log posterior at the best trend, and its gradient."""
     variances, noise = _variances(log_deviations)
     inverses = _inverses(log_deviations, system)
@@ -533,7 +533,7 @@ def _value_and_gradient(
     return value + 0.5 * float(away @ away), gradient + away / PRIOR_SPREAD
 
 
-def _reweighted(shared: Floats, noise: float, residuals: Floats, looseness: Floats) -> Floats:
+def _reweighted(shared: FloatArray, noise: float, residuals: FloatArray, looseness: FloatArray) -> FloatArray:
     """What the noise variance of each point is multiplied by, under Student-t noise, given the others."""
     for _ in range(REWEIGHTINGS):
         own = noise * looseness

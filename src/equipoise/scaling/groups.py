@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TypeAlias
 
 import numpy as np
 import polars as pl
@@ -12,11 +11,10 @@ from numpy.typing import NDArray
 
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, Interval
+from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.metrics import MEASURED
 from equipoise.stats import percentile_interval
 from equipoise.units import format_count, format_duration
-
-Floats: TypeAlias = NDArray[np.float64]
 
 # The two axes of the study's figure. Time is not a third feature: on a log scale it is fixed by these two
 # (T = T_ref N_ref / (E' N)) and would weigh one direction twice.
@@ -120,19 +118,19 @@ def grouped(entries: pl.DataFrame, *, k: int | None = None) -> tuple[Grouping, p
     return grouping, marked.drop("_row")
 
 
-def _scaled(values: Floats) -> Floats:
+def _scaled(values: FloatArray) -> FloatArray:
     """Each column at mean 0 and standard deviation 1; a constant column becomes zeros."""
     spread = values.std(axis=0)
-    centred: Floats = values - values.mean(axis=0)
+    centred: FloatArray = values - values.mean(axis=0)
     return centred / np.where(spread > 1e-12, spread, 1.0)  # noqa: PLR2004 - rounding of equal logarithms
 
 
-def _squares(points: Floats, centres: Floats) -> Floats:
+def _squares(points: FloatArray, centres: FloatArray) -> FloatArray:
     """Squared distances of every point (..., n, d) from every centre (..., k, d): (..., n, k)."""
     return np.asarray(((points[..., :, None, :] - centres[..., None, :, :]) ** 2).sum(axis=-1))
 
 
-def k_means(samples: Floats, k: int, *, num_starts: int, rng: np.random.Generator) -> Floats:
+def k_means(samples: FloatArray, k: int, *, num_starts: int, rng: np.random.Generator) -> FloatArray:
     """The k centres of each sample, (n_samples, n, d) -> (n_samples, k, d), with the least squared distances.
 
     num_starts: of how many starts the best is taken. A sample of fewer than k distinct points repeats
@@ -171,12 +169,12 @@ def k_means(samples: Floats, k: int, *, num_starts: int, rng: np.random.Generato
     return np.asarray(centres[np.arange(num_samples), lost.argmin(axis=-1)])
 
 
-def _clusters(points: Floats, k: int) -> NDArray[np.int64]:
+def _clusters(points: FloatArray, k: int) -> NDArray[np.int64]:
     centres = k_means(points[None], k, num_starts=NUM_STARTS, rng=np.random.default_rng(_SEED))[0]
     return np.asarray(_squares(points, centres).argmin(axis=-1), dtype=np.int64)
 
 
-def silhouette(points: Floats, clusters: NDArray[np.int64]) -> float:
+def silhouette(points: FloatArray, clusters: NDArray[np.int64]) -> float:
     """The mean silhouette of points (n, d): -1 to 1, a point alone in its group counts 0.
 
     Source: Rousseeuw 1987.
@@ -191,12 +189,12 @@ def silhouette(points: Floats, clusters: NDArray[np.int64]) -> float:
     return float(values.mean())
 
 
-def _silhouettes(points: Floats, *, num_distinct: int) -> tuple[tuple[int, float], ...]:
+def _silhouettes(points: FloatArray, *, num_distinct: int) -> tuple[tuple[int, float], ...]:
     largest = min(MAX_GROUPS, num_distinct - 1)
     return tuple((k, silhouette(points, _clusters(points, k))) for k in range(2, largest + 1))
 
 
-def _by_size(clusters: NDArray[np.int64], points: Floats) -> NDArray[np.int64]:
+def _by_size(clusters: NDArray[np.int64], points: FloatArray) -> NDArray[np.int64]:
     """The same groups, numbered 1.. by mean size, then mean efficiency: K-means numbers at random."""
     order = sorted(
         set(clusters.tolist()), key=lambda cluster: tuple(points[clusters == cluster].mean(axis=0))
@@ -205,7 +203,7 @@ def _by_size(clusters: NDArray[np.int64], points: Floats) -> NDArray[np.int64]:
     return np.array([number[cluster] for cluster in clusters.tolist()], dtype=np.int64)
 
 
-def _stability(points: Floats, clusters: NDArray[np.int64]) -> Interval:
+def _stability(points: FloatArray, clusters: NDArray[np.int64]) -> Interval:
     """How similar the groups of bootstrap resamples are to these, as an adjusted Rand index over all systems.
 
     Each resample is grouped anew; every system then joins the nearest of its centres.
@@ -219,13 +217,13 @@ def _stability(points: Floats, clusters: NDArray[np.int64]) -> Interval:
     return percentile_interval(agreement, value=float(np.median(agreement)), level=LEVEL)
 
 
-def adjusted_rand_indices(clusters: NDArray[np.int64], others: NDArray[np.int64]) -> Floats:
+def adjusted_rand_indices(clusters: NDArray[np.int64], others: NDArray[np.int64]) -> FloatArray:
     """How similar one grouping (n,) is to each of others (n_others, n): 1 where the same, 0 as by chance.
 
     Source: Hubert and Arabie 1985, equation 5.
     """
 
-    def pairs(counts: Floats) -> Floats:
+    def pairs(counts: FloatArray) -> FloatArray:
         return counts * (counts - 1.0) / 2.0
 
     member = (clusters[:, None] == np.unique(clusters)).astype(float)

@@ -36,6 +36,8 @@ _DEFINED = (
     & (pl.col("num_accelerators") > 0)
 ).fill_null(value=False)  # fmt: skip
 
+_SYSTEM_NAME = pl.concat_str("submitter", "system", separator="/", ignore_nulls=True)
+
 # Rows that `with_metrics` could measure: those to compare.
 MEASURED = pl.col("speedup").is_not_null()
 
@@ -51,7 +53,6 @@ def with_metrics(scores: pl.DataFrame) -> pl.DataFrame:
     Assumes official scores: convergence scaling is inside.
     Source: arXiv 2509.03263 equations 1-3; the like-for-like baseline is DESIGN's definition.
     """
-    baseline_name = pl.concat_str("submitter", "system", separator="/", ignore_nulls=True)
     ordered = (
         scores.with_row_index("_row")
         # Fewest accelerators first; among those the slowest is the reference.
@@ -64,7 +65,7 @@ def with_metrics(scores: pl.DataFrame) -> pl.DataFrame:
         # The smallest of the same accelerator; among those the fastest is the baseline.
         .sort("num_accelerators", "score_s", "entry_id", nulls_last=True)
         .with_columns(
-            like_for_like_baseline=_first(baseline_name, over=(*PEERS, "accelerator")),
+            like_for_like_baseline=_first(_SYSTEM_NAME, over=(*PEERS, "accelerator")),
             like_for_like_baseline_id=_first("entry_id", over=(*PEERS, "accelerator")),
             _baseline_s=_first("score_s", over=(*PEERS, "accelerator")),
             _baseline_accelerators=_first("num_accelerators", over=(*PEERS, "accelerator")),
@@ -126,7 +127,7 @@ def spots(entries: pl.DataFrame) -> pl.DataFrame:
         .group_by("accelerator", "num_accelerators", "cluster")
         .agg(
             num_systems=pl.len(),
-            systems=pl.concat_str("submitter", "system", separator="/", ignore_nulls=True).sort(),
+            systems=_SYSTEM_NAME.sort(),
         )
         .sort("num_accelerators", "accelerator", "cluster", nulls_last=True)
     )

@@ -16,7 +16,6 @@ from equipoise.errors import DataError, EvidenceError, UsageError
 from equipoise.intervals import DEVIATE, LEVEL, Interval
 from equipoise.scaling.gaussian_process import (
     CurveBlock,
-    Floats,
     Hierarchy,
     Points,
     Predicted,
@@ -25,6 +24,7 @@ from equipoise.scaling.gaussian_process import (
     points,
     prior_log_deviations,
 )
+from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.posterior import even_deviates
 from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
 from equipoise.units import format_count
@@ -100,8 +100,8 @@ class _Sizes(Struct, frozen=True, kw_only=True):
 
     workload: str
     accelerator: str
-    sizes: Floats
-    batches: Floats | None
+    sizes: FloatArray
+    batches: FloatArray | None
 
 
 def _sizes(questions: Sequence[Question], *, given_batch: bool) -> _Sizes:
@@ -119,7 +119,7 @@ def _sizes(questions: Sequence[Question], *, given_batch: bool) -> _Sizes:
 class _Expected(Struct, frozen=True, kw_only=True):
     """Log accelerator-seconds at each size, and what they are made of; samples: None where unknown."""
 
-    mean: Floats
+    mean: FloatArray
     time: Predicted
     samples: Predicted | None
 
@@ -167,7 +167,9 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
             )
         return tuple(found)
 
-    def curves_s(self, own: Entries, question: Question, sizes: Floats, *, count: int = 500) -> Floats:
+    def curves_s(
+        self, own: Entries, question: Question, sizes: FloatArray, *, count: int = 500
+    ) -> FloatArray:
         """Equally likely courses of time over size: (count, n_sizes). Each is the same curve at every call.
 
         question: its size does not matter. sizes: (n_sizes,), within 1 to 2**20 accelerators.
@@ -290,7 +292,7 @@ def fit(
     return PooledLaw(entries=entries, rounds=rounds, given_batch=given_batch, parts=hierarchies)
 
 
-def _settled(settings: Mapping[str, Sequence[float]], part: Part, num_deviations: int) -> Floats:
+def _settled(settings: Mapping[str, Sequence[float]], part: Part, num_deviations: int) -> FloatArray:
     """The settings of one part. Raises DataError if they are those of another law."""
     found = np.asarray(settings.get(part, ()), dtype=float)
     if found.shape != (num_deviations,) or not np.isfinite(found).all():
@@ -312,7 +314,7 @@ def _known(entries: Entries, part: Part, *, given_batch: bool) -> Entries:
     ]
 
 
-def _block(entries: Entries, ages: Floats, part: Part, *, given_batch: bool) -> CurveBlock:
+def _block(entries: Entries, ages: FloatArray, part: Part, *, given_batch: bool) -> CurveBlock:
     """Values of a part: log of accelerator-seconds, of samples, or of accelerator-seconds per sample."""
     sizes = np.array([each.num_accelerators for each in entries], dtype=float)
     work = np.log(np.array([each.score_s for each in entries], dtype=float) * sizes)
@@ -343,7 +345,7 @@ def _outside(past: Entries, own: Entries, question: Question) -> str | None:
     return None
 
 
-def _evidence(past: Entries, own: Entries, weights: Floats) -> tuple[WeightedEntry, ...]:
+def _evidence(past: Entries, own: Entries, weights: FloatArray) -> tuple[WeightedEntry, ...]:
     """The heaviest entries of the estimate of time; weights: of the past's entries, then of the own."""
     entries = [*past, *own]
     shares = np.abs(weights) / np.abs(weights).sum()

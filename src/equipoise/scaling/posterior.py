@@ -81,8 +81,6 @@ _NEGLIGIBLE_LOG_WEIGHT = -12.0
 # Runs of one training at one size differ by about 2.5 %, from well under 1 % to 10 % and more.
 _RUN_NOISE = np.geomspace(0.0005, 0.3, 13)
 _RUN_NOISE_MEDIAN, _RUN_NOISE_LOG_SD = 0.025, 0.8
-# Times that do not depend on the size at all may scatter by anything from nothing to a factor of twenty.
-_NULL_NOISE = np.geomspace(_RUN_NOISE[0], 3.0, 25)
 
 _OUTLIER_SPREADS = 4.0
 _MOST_OUTLIERS = 0.2
@@ -192,12 +190,13 @@ MEASURED_NOISE = law_noise([0.0, 0.01, 0.02, 0.04, 0.08], [0.6, 0.1, 0.1, 0.1, 0
 # Published results: each size is another system, submitter or recipe; replicates alone differ by 3.3 %. For
 # both, docs/experiments/0001-law-intervals.md has the coverage.
 PUBLISHED_NOISE = law_noise([0.03, 0.06, 0.12, 0.24], [0.3, 0.35, 0.25, 0.1])
-
-
-def null_noise() -> Noise:
-    """The noise of times that do not depend on the size."""
-    even = np.full(len(_NULL_NOISE), -np.log(len(_NULL_NOISE)))
-    return Noise(run=_NULL_NOISE, cluster=np.zeros(len(_NULL_NOISE)), log_weight=even)
+# Of times that do not depend on the size at all: from nothing to a factor of twenty, all equally likely.
+_NULL_RUN_NOISE = np.geomspace(_RUN_NOISE[0], 3.0, 25)
+NULL_NOISE = Noise(
+    run=_NULL_RUN_NOISE,
+    cluster=np.zeros(len(_NULL_RUN_NOISE)),
+    log_weight=np.full(len(_NULL_RUN_NOISE), -np.log(len(_NULL_RUN_NOISE))),
+)
 
 
 def clusters(num_accelerators: FloatArray, log_time_s: FloatArray, label: IntArray) -> Clusters:

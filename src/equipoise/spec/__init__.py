@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeGuard, TypeVar, Union, get_args, get_origin
 
 from msgspec import Struct
 from msgspec.structs import fields
@@ -252,7 +252,7 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         value = self.fields.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise self.refuse(key, "a number")
         try:
             number = float(value)
@@ -405,6 +405,11 @@ def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[FactBlock]:
                 line = _line(text, kind, slug)
                 raise SpecError(f"{path}:{line}: slug {shown(slug)}; expected {expected}")
             yield FactBlock(path=path, file_text=text, kind=kind, slug=slug, fields=stated)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value of a file is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def shown(value: object) -> str:

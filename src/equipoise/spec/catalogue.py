@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from equipoise.spec import FORM, MEMORY, canonical, family_of
 from equipoise.spec.cluster import (
+    LARGEST_HOST,
     Cluster,
     NodeFacts,
     System,
@@ -355,7 +356,7 @@ def _count_before(words: tuple[str, ...], chip: _Match, usual: Cluster) -> int |
     if at == 0 or not words[at - 1].isdecimal() or len(words[at - 1]) > _MAX_DIGITS:
         return None
     count = int(words[at - 1])
-    return count if 0 < count <= _LARGEST_HOST and usual.node_size <= _LARGEST_HOST else None
+    return count if 0 < count <= LARGEST_HOST and usual.node_size <= LARGEST_HOST else None
 
 
 def _with_network(text: str, usual: Cluster) -> Cluster:
@@ -397,7 +398,6 @@ def _network_share(text: str, usual: Cluster) -> float | None:
 _BITS_PER_BYTE = 8
 _MAX_DIGITS = 4
 _NEAR_CHARS = 30
-_LARGEST_HOST = 16
 _CARD_EACH_BYTE_PER_S = 100 * SI_PREFIXES["G"] / _BITS_PER_BYTE  # slower cards are one per node
 # As `8 GPUs per node`, `8 cards a node` or `4 GPUs / host`.
 _PER_NODE = re.compile(

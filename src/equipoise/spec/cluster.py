@@ -46,6 +46,8 @@ from equipoise.spec.hardware import (
 
 LinkCounts: TypeAlias = tuple[tuple[int, ...], ...]
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
+# Domains of the fast links that are larger span hosts: racks and pods.
+LARGEST_HOST = 16
 
 
 _Pair: TypeAlias = tuple[int, int]

@@ -629,15 +629,10 @@ def at_least_as_good(chip: Accelerator, other: Accelerator) -> bool:
     Facts: peaks in every data type, memory, its bandwidth, power and the rate of the link. What only one of
     them states decides nothing in its favour.
     """
-    if not is_same_family(chip, other) or not _dominates(chip, other):
+    if not is_same_family(chip, other) or not all(map(ge, _amounts(chip), _amounts(other))):
         return False
     has_link = other.link_byte_per_s is None or (chip.link_byte_per_s or 0.0) >= other.link_byte_per_s
     return has_link and chip.power_share >= other.power_share
-
-
-def _dominates(chip: Accelerator, other: Accelerator) -> bool:
-    """Whether a chip has at least the other's peak in every data type, memory, bandwidth and power."""
-    return all(map(ge, _amounts(chip), _amounts(other)))
 
 
 def _amounts(chip: Accelerator) -> tuple[float, ...]:

@@ -10,7 +10,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.spec.hub_keys import MOST_LAYERS, Denoiser, HubConfig, Sizes
+from equipoise.spec import is_number
+from equipoise.spec.hub_keys import MOST_LAYERS, Denoiser, HubConfig, Sizes, is_whole
 from equipoise.spec.transformer import Tower, Transformer, feed_forward_stack, matrix_tower
 from equipoise.spec.workload import Workload
 
@@ -89,10 +90,7 @@ def _patch(config: HubConfig) -> tuple[int, int]:
             config.keys.get("patch_size_t") or 1,
             value[0] if isinstance(value, list) and value else value,
         )
-    if not all(
-        isinstance(each, int) and not isinstance(each, bool) and 1 <= each <= _MOST_PATCH
-        for each in (frames, side)
-    ):
+    if not all(is_whole(each, 1, _MOST_PATCH) for each in (frames, side)):
         raise config.refuse(key or "patch_size", "one whole number, or one for frames and two for the sides")
     return frames, side
 
@@ -118,7 +116,7 @@ def denoiser_sizes(config: HubConfig, _found: Sizes) -> Sizes:
     hidden = config.size("hidden", heads * head_size or None)
     head_size = head_size or max(1, hidden // heads)
     ratio = config.keys.get("mlp_ratio", family.ffn_ratio)
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= MOST_LAYERS:
+    if not is_number(ratio) or not 0 < ratio <= MOST_LAYERS:
         raise config.refuse("mlp_ratio", "a number")
     double, single = config.num_layers(about.double), config.num_layers(about.single)
     refiners = config.num_layers(about.image_refiners)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.files import shipped_table
-from equipoise.spec import shown
+from equipoise.spec import is_number, shown
 from equipoise.spec.workload import Area
 
 MODEL_TYPES_FILE = Path(__file__).with_name("model_types.toml")
@@ -174,14 +174,14 @@ class HubConfig(Struct, frozen=True, kw_only=True):
         value = self.keys[key]
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             value = value[0]
-        if not _is_whole(value, least, most):
+        if not is_whole(value, least, most):
             raise self.refuse(key, f"a whole number from {least} to {most:,}")
-        return int(value)
+        return value
 
     def sizes(self, key: str) -> list[int]:
         """A list of whole numbers. Raises SpecError where it is none, or empty."""
         value = self.listed(key)
-        if not value or not all(_is_whole(each, 1, MOST_SIZE) for each in value):
+        if not value or not all(is_whole(each, 1, MOST_SIZE) for each in value):
             raise self.refuse(key, "a list of whole numbers")
         return value
 
@@ -214,7 +214,7 @@ class HubConfig(Struct, frozen=True, kw_only=True):
         """A table of tables or whole numbers; empty where the file has none. Raises SpecError."""
         value = self.keys.get(key, {})
         if not isinstance(value, dict) or not all(
-            isinstance(e, dict) or _is_whole(e, 1, MOST_SIZE) for e in value.values()
+            isinstance(e, dict) or is_whole(e, 1, MOST_SIZE) for e in value.values()
         ):
             raise self.refuse(key, "a table")
         return value
@@ -241,14 +241,15 @@ class HubConfig(Struct, frozen=True, kw_only=True):
 
 def is_factor(value: object) -> TypeGuard[float]:
     """Whether a value of a file is a number that a size may be multiplied by."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MOST_FACTOR
+    return is_number(value) and 0 < value <= _MOST_FACTOR
 
 
 _MOST_FACTOR: Final = 1000
 
 
-def _is_whole(value: object, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+def is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
+    """Whether a value of a file is a whole number within limits."""
+    return is_number(value) and isinstance(value, int) and least <= value <= most
 
 
 def family_of_type(kind: object) -> Family | None:

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.spec import is_number
 from equipoise.spec.hub_keys import MOST_LAYERS, HubConfig, Sizes
 from equipoise.spec.transformer import Tower, Transformer, feed_forward_stack, matrix_tower
 
@@ -199,7 +200,7 @@ def num_patches(config: HubConfig) -> int:
 def _mask_ratio(config: HubConfig) -> float:
     """The fraction of patches that a masked autoencoder leaves out."""
     ratio = config.keys.get("mask_ratio", _USUAL_MASK_RATIO)
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio < 1:
+    if not is_number(ratio) or not 0 <= ratio < 1:
         raise config.refuse("mask_ratio", "a number from 0 to below 1")
     return ratio
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.spec.hub_keys import MOST_LAYERS, WHOLE, WINDOWED, HubConfig, Sizes, is_factor
+from equipoise.spec.hub_keys import MOST_LAYERS, WHOLE, WINDOWED, HubConfig, Sizes, is_factor, is_whole
 from equipoise.spec.transformer import Tower, Transformer, feed_forward_stack, matrix_tower
 
 # State spaces.
@@ -257,7 +257,10 @@ def _layer_inputs(config: HubConfig, found: Sizes) -> Sizes:
     layers, hidden = config.size("layers", most=MOST_LAYERS), found["hidden"]
     width = config.size("hidden_size_per_layer_input", 0, least=0)
     further = width + round(2 * config.size("laurel_rank", 0, least=0) / 3)
-    towers = [replace(each, model=_widened(each.model, further)) for each in found.get("towers", ())]
+    towers = [
+        replace(each, model=replace(each.model, ffn_hidden=each.model.ffn_hidden + further))
+        for each in found.get("towers", ())
+    ]
     if width:
         rows = layers * config.size("vocab_size_per_layer_input", found["vocabulary"])
         table = feed_forward_stack(1, width, ffn_hidden=1)
@@ -266,10 +269,6 @@ def _layer_inputs(config: HubConfig, found: Sizes) -> Sizes:
     if inputs > 1:
         towers.append(matrix_tower(2 * (inputs - 1) * hidden, hidden, 0))
     return found | {"ffn_hidden": found["ffn_hidden"] + further, "towers": tuple(towers)}
-
-
-def _widened(model: Transformer, further: int) -> Transformer:
-    return replace(model, ffn_hidden=model.ffn_hidden + further)
 
 
 def _idle_matrices(config: HubConfig, found: Sizes) -> Sizes:
@@ -389,7 +388,7 @@ def _block_layer(config: HubConfig, found: Sizes, block: object) -> Sizes:
 
 
 def _shared_keys(config: HubConfig, heads: int, group: object) -> int:
-    if isinstance(group, bool) or not isinstance(group, int) or group < 1 or heads % group:
+    if not is_whole(group, 1, heads) or heads % group:
         raise config.refuse("block_configs", f"n_heads_in_group that divides {heads} heads")
     return heads // group
 

@@ -21,6 +21,7 @@ from equipoise.spec import (
     canonical,
     close_names,
     compact,
+    is_number,
     read_blocks,
     shown,
     unknown_name,
@@ -96,7 +97,7 @@ def samples_stated(
     """
     for way in ways:
         value, each = stated.get(way.key), samples_each.get(way.per)
-        if each is None or isinstance(value, bool) or not isinstance(value, int | float):
+        if each is None or not is_number(value):
             continue
         if not (way.first_round <= round_number <= way.last_round and way.above <= value < way.below):
             continue

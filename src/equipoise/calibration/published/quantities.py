@@ -66,7 +66,10 @@ def count(row: TextRow, column: str, *, most: int) -> int | None:
     return int(value)
 
 
-def count_at(row: TextRow, column: str, *, most: int) -> int | None:
+_MOST_SAMPLES = 10**12
+
+
+def count_at(row: TextRow, column: str) -> int | None:
     """A cell as a whole number, where it holds two, that of the row's precision; None where it is not stated.
 
     Two values without names are those of full and of mixed precision, as tables put them in their heads.
@@ -74,9 +77,9 @@ def count_at(row: TextRow, column: str, *, most: int) -> int | None:
     """
     text = stated(row, column)
     value = count_in(text, row.cells.get("precision", "")) if text else None
-    if text and (value is None or not 0 < value <= most):
+    if text and (value is None or not 0 < value <= _MOST_SAMPLES):
         raise row.refusal(
-            column, f"a whole number from 1 to {most}, or one for full and one for mixed precision"
+            column, f"a whole number from 1 to {_MOST_SAMPLES}, or one for full and one for mixed precision"
         )
     return value
 

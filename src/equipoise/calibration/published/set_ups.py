@@ -471,7 +471,6 @@ def _interleaving(text: str) -> tuple[bool, int | None]:
 
 
 MAX_ACCELERATORS = 10_000_000
-_MAX_BATCH = 10**12
 STRATEGY_CELLS = ("parallel_config", "precision", "recompute")
 # Rank of adapters where a row states that they were trained, not how wide: what recipes use most.
 USUAL_RANK = 16
@@ -589,8 +588,8 @@ def _data_axis(row: TextRow, num_accelerators: int, others: int) -> int:
 
 def _batches(row: TextRow, words: StrategyWords, *, dp: int, pp: int, notes: list[str]) -> tuple[int, int]:
     """Samples of a micro-batch and of a step; what one does not say follows from the other."""
-    micro = count_at(row, "micro_batch", most=_MAX_BATCH)
-    whole = count_at(row, "global_batch", most=_MAX_BATCH)
+    micro = count_at(row, "micro_batch")
+    whole = count_at(row, "global_batch")
     accumulated = None
     if words.num_accumulated is not None:
         accumulated = count_in(words.num_accumulated, row.cells.get("precision", ""))

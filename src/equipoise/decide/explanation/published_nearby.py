@@ -29,7 +29,7 @@ from equipoise.units import TRILLION
 if TYPE_CHECKING:
     import polars as pl
 
-    from equipoise.calibration.published_steps import StepPrediction
+    from equipoise.calibration.validate import StepPrediction
 
 # How far apart steps are: tenths of the logarithm of MFU by which steps of two sources that differ in this
 # differ more than those that do not, docs/experiments/0030. The model's name, software of one family and the
@@ -237,7 +237,7 @@ def _near(planned: PlannedStep) -> tuple[NearStep, ...]:
 def _predicted(row_id: str) -> "StepPrediction | None":
     """What the model predicts of a row of the table; kept, for most answers show the same few rows."""
     from equipoise.calibration.published import published_steps, rows_of_table  # noqa: PLC0415 - above
-    from equipoise.calibration.published_steps import predictions  # noqa: PLC0415 - as above
+    from equipoise.calibration.validate import predictions  # noqa: PLC0415 - as above
 
     return predictions(rows_of_table(published_steps().filter(row_id=row_id), shipped()))[0]
 

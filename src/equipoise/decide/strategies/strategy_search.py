@@ -34,8 +34,8 @@ from equipoise.perfmodel.generation import (
     RolloutSplit,
     generation,
 )
-from equipoise.perfmodel.layouts import Numbers, divisors, grid
-from equipoise.perfmodel.load import Load, workload_load
+from equipoise.perfmodel.layouts import divisors, grid
+from equipoise.perfmodel.load import Load, Numbers, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import Parameters

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.calibration.curves import ALL_JUMPS, OURS, AdviceErrors, BacktestSummary, Shipped
+from equipoise.calibration.curves import ALL_JUMPS, HELD_OUT, OURS, AdviceErrors, BacktestSummary, Shipped
 from equipoise.decide.combine import PlanRecord
 from equipoise.intervals import LEVEL
 from equipoise.report.blocks import (
@@ -27,16 +27,12 @@ from equipoise.report.blocks import (
     tiles,
     words,
 )
-from equipoise.report.format import TIMES, count, listed, printable, ratio, sentence, workload_name
+from equipoise.report.format import TIMES, count, listed, printable, ratio, sentence, tenths, workload_name
 from equipoise.scaling.backtest import BacktestRecord
 from equipoise.spec.strategy import software as software_named
 from equipoise.study.findings import AccuracyFindings
 from equipoise.units import format_percent, plural
 
-TIMES_HELD_OUT: Final = {
-    "largest": "the largest size of a group",
-    "new_round": "all sizes but the smallest",
-}
 BASELINES: Final = {"perfect": "Perfect scaling", "power_law": "Power law"}
 ALL: Final = "all"
 
@@ -92,10 +88,7 @@ def _words(summary: BacktestSummary) -> tuple[Span, ...]:
         else f" The {format_percent(LEVEL)} interval covered {format_percent(ours.coverage)} of them."
     )
     return (
-        (
-            f"Over {count(ours.num_groups)} results, {TIMES_HELD_OUT[summary.protocol]} held out: "
-            "median error "
-        ),
+        (f"Over {count(ours.num_groups)} results, {HELD_OUT[summary.protocol]} held out: median error "),
         Strong(format_percent(ours.median_abs_error)),
         f" ({', '.join(others)}), 90 % below {format_percent(ours.p90_abs_error)}.{coverage}",
     )
@@ -104,7 +97,7 @@ def _words(summary: BacktestSummary) -> tuple[Span, ...]:
 def _rows(summary: BacktestSummary) -> Iterator[dict[str, object]]:
     """All held-out results of one protocol, then by jump."""
     ours = summary.pooled_law
-    held_out = TIMES_HELD_OUT[summary.protocol] + (", global batch known" if summary.given_batch else "")
+    held_out = HELD_OUT[summary.protocol] + (", global batch known" if summary.given_batch else "")
     for jump, errors in {ALL: ours, **ours.by_jump}.items():
         yield {
             "held_out": held_out,
@@ -124,12 +117,7 @@ def _of(baseline: BacktestRecord | None, jump: str) -> float | None:
     return None if found is None else found.median_abs_error
 
 
-ADVICE_HELD_OUT: Final = {"largest": "the largest size of a group", "half": "the larger half of the sizes"}
-RULES: Final = {
-    "largest_known": "Largest known",
-    "perfect": "Perfect scaling",
-    "power_law": "Power law",
-}
+RULES: Final = {"largest_known": "Largest known", **BASELINES}
 
 
 def _method(name: str, field: str) -> Of:
@@ -143,7 +131,7 @@ def _shares(title: str, of: Of, meaning: str) -> ColumnOf:
 
 ADVISED_COLUMNS: Final = (
     names("Objective", "objective"),
-    words("Held out", lambda errors: ADVICE_HELD_OUT[errors.held_out]),
+    words("Held out", lambda errors: HELD_OUT[errors.held_out]),
     numbers("Groups", "num_groups"),
     numbers("Compared", "num_compared", meaning="both numbers lie within the measured sizes"),
     _shares(
@@ -190,12 +178,12 @@ def _headline(findings: AccuracyFindings) -> str:
     medians_of = []
     if findings.forecasts is not None and findings.forecasts.summaries:
         ours = findings.forecasts.summaries[0].pooled_law
-        medians_of.append(f"predicted published results {format_percent(round(ours.median_abs_error, 3))}")
+        medians_of.append(f"predicted published results {tenths(ours.median_abs_error)}")
     steps = [each.record.median for each in findings.profiles]
     plans = [each.median for each in findings.plans]
     for what, medians in (("predicted steps", steps), ("plans of whole trainings", plans)):
         if medians:
-            low, high = (format_percent(round(value, 3)) for value in (min(medians), max(medians)))
+            low, high = map(tenths, (min(medians), max(medians)))
             medians_of.append(f"{what} {low} to {high}")
     if not medians_of:
         return "This installation has no accuracy records"

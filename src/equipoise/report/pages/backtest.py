@@ -1,13 +1,16 @@
-"""The pages of `backtest` and `validate`: errors of predictions of what was held out, against baselines."""
+"""The pages of `backtest` and `validate`: errors of predictions of what was held out, against baselines.
+
+With them their documents in JSON.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from equipoise.calibration.accuracy import TimeErrors
 from equipoise.calibration.advice_backtest import LARGEST_KNOWN, OBJECTIVES, HeldOutAdvice, advice_errors
 from equipoise.calibration.curves import ALL_JUMPS, OURS, AdviceErrors
-from equipoise.calibration.validate import Validation
+from equipoise.calibration.validate import ValidatedRow, Validation
 from equipoise.intervals import LEVEL
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -38,10 +41,10 @@ from equipoise.report.format import (
     sentence,
     workload_name,
 )
-from equipoise.report.measured_json import MOST_WORST, worst
+from equipoise.report.json import fields_of, picked, plain
 from equipoise.scaling.backtest import Backtest, Errors, HeldOut
 from equipoise.scaling.equilibrium import Equilibrium
-from equipoise.units import format_amount, format_duration, format_percent, plural
+from equipoise.units import format_amount, format_duration, format_percent, plural, significant
 
 _HELD_OUT: Final = {
     "largest": "the largest size of every group of three sizes or more",
@@ -54,6 +57,7 @@ _METHODS: Final = {
     "power_law": "power law",
     LARGEST_KNOWN: "largest known size",
 }
+_MOST_WORST: Final = 8
 # Of one screen.
 _MOST_BRIEF: Final = 4
 
@@ -141,14 +145,6 @@ def _brief(found: Backtest, _: int) -> tuple[Block, ...]:
     )
 
 
-def _by_workload(found: Backtest) -> Table:
-    return _errors("workloads", "Workload", found.pooled_law.by_workload)
-
-
-def _by_cause(found: Backtest) -> Table:
-    return _errors("causes", "Part", found.pooled_law.by_cause)
-
-
 BACKTEST: Final[Page[Backtest]] = Page(
     title=lambda _: "Backtest of predicted times",
     about=_about,
@@ -156,13 +152,29 @@ BACKTEST: Final[Page[Backtest]] = Page(
     sections=(
         Section("methods", "Errors", _methods_blocks, needs=("groups",)),
         Section("jumps", "By distance", lambda found: (_by_jump(found),), needs=("groups",)),
-        Section("workloads", "By workload", lambda found: (_by_workload(found),), needs=("groups",)),
-        Section("causes", "By part of the time", lambda found: (_by_cause(found),), needs=("groups",)),
-        Section("worst", "Predicted worst", lambda found: (_worst(found, MOST_WORST),), needs=("groups",)),
+        Section(
+            "workloads",
+            "By workload",
+            lambda found: (_errors("workloads", "Workload", found.pooled_law.by_workload),),
+            needs=("groups",),
+        ),
+        Section(
+            "causes",
+            "By part of the time",
+            lambda found: (_errors("causes", "Part", found.pooled_law.by_cause),),
+            needs=("groups",),
+        ),
+        Section("worst", "Predicted worst", lambda found: (_worst(found, _MOST_WORST),), needs=("groups",)),
     ),
     closing=lambda _: ("Every result was predicted from strictly earlier rounds.",),
     brief=_brief,
 )
+
+
+def backtest_fields(result: Backtest) -> dict[str, Any]:
+    """The document of `backtest`."""
+    found: dict[str, Any] = significant(fields_of(result))
+    return found
 
 
 # --- advised numbers
@@ -270,7 +282,7 @@ def _rules(found: Sequence[HeldOutAdvice], parts: Sequence[str]) -> Iterator[Blo
 def _advice_worst_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
     """The balances that lose most."""
     compared = [one for one in found if one.objective == "balance" and one.held_out == "largest"]
-    worst = sorted(compared, key=lambda one: -one.losses[OURS].curve)[:MOST_WORST]
+    worst = sorted(compared, key=lambda one: -one.losses[OURS].curve)[:_MOST_WORST]
     return (
         table_of("advice-worst", _LOSS_COLUMNS, worst, caption="Balance points that lose most"),
         note("+: at that size or beyond; -: there or below."),
@@ -307,6 +319,21 @@ ADVICE_BACKTEST: Final[Page[Sequence[HeldOutAdvice]]] = Page(
 )
 
 
+def advice_backtest_fields(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
+    """The document of `backtest --advice`."""
+    return {
+        "protocol": "advice",
+        "errors": significant(plain(advice_errors(results))),
+        "groups": [_held_out(one) for one in results],
+    }
+
+
+def _held_out(one: HeldOutAdvice) -> dict[str, Any]:
+    where = ("num_accelerators", "limited_by", "is_smallest", "low", "high")  # not what it costs
+    points = {"advised": picked(one.advised, *where), "found": picked(one.found, *where)}
+    return {**fields_of(one, losses=None), **points, "losses": significant(plain(one.losses))}
+
+
 # --- measured rows against the model
 
 
@@ -340,7 +367,7 @@ def _calibration_words(found: Validation) -> str:
 def _validation_headline(found: Validation) -> str:
     sample = "; IN SAMPLE: fitted to these rows" if found.in_sample else ""
     return (
-        f"Off by {format_percent(round(found.errors.median, 3))} (median) over "
+        f"Off by {amounts.tenths(found.errors.median)} (median) over "
         f"{plural(found.num_executions, 'execution')}{sample}"
     )
 
@@ -414,7 +441,7 @@ def _reasons_blocks(found: Validation) -> tuple[Block, ...]:
     )
 
 
-def validation_page(num_worst: int = MOST_WORST) -> Page[Validation]:
+def validation_page(num_worst: int = _MOST_WORST) -> Page[Validation]:
     """The page, with so many of the worst rows."""
 
     def worst_blocks(found: Validation) -> tuple[Block, ...]:
@@ -435,3 +462,61 @@ def validation_page(num_worst: int = MOST_WORST) -> Page[Validation]:
         ),
         brief=lambda found, _: _errors_blocks(found),
     )
+
+
+def validation_fields(found: Validation, *, num_worst: int = _MOST_WORST) -> dict[str, Any]:
+    """The document of `validate`."""
+    return {
+        "summary": significant(_summary(found)),
+        "files": significant(plain(found.by_file)),
+        "folds": significant(plain(found.by_fold)),
+        "reasons": [{"reason": reason, "count": count} for reason, count in found.reasons],
+        "worst": [
+            {**picked(each.row, "file", "row"), "error": significant(each.error)}
+            for each in worst(found, num_worst)
+        ],
+        "rows": [_row(each) for each in found.verdicts],
+    }
+
+
+def _summary(found: Validation) -> dict[str, Any]:
+    num_predicted = len(found.verdicts) - found.num_given
+    whole = {"verdicts": None, "by_file": None, "by_fold": None, "reasons": None, "errors": None}
+    return {
+        **fields_of(found.errors),
+        **fields_of(found, **whole),
+        "num_rows": len(found.verdicts),
+        "modelled_fraction": found.num_modelled / num_predicted if num_predicted else None,
+        "calibrations": [*dict.fromkeys(each.calibration for each in found.verdicts if each.calibration)],
+    }
+
+
+def _row(verdict: ValidatedRow) -> dict[str, Any]:
+    row = verdict.row
+    return {
+        **picked(row, "file", "row", "measured"),
+        **significant(picked(verdict, "predicted", "low", "high")),
+        "unit": row.unit,
+        "reason": verdict.reason,
+        "error": significant(verdict.error),
+        "measured_s": significant(row.seconds),
+        "execution": row.execution if row.execution >= 0 else None,
+        "cluster": row.cluster if row.cluster >= 0 else None,
+        **picked(verdict, "fold", "by", "calibration", by="predictor"),
+        "memory_bytes": significant(row.memory_bytes),
+        "predicted_memory_bytes": significant(verdict.memory_bytes),
+        **picked(row, "strategy", "notes"),
+    }
+
+
+def worst(found: Validation, num_worst: int) -> list[ValidatedRow]:
+    """The rows with the largest errors, one per execution."""
+    seen: set[int] = set()
+    worst = []
+    for each in sorted(
+        (each for each in found.verdicts if each.error is not None), key=lambda each: -(each.error or 0.0)
+    ):
+        if each.row.execution not in seen:
+            seen.add(each.row.execution)
+            worst.append(each)
+    return worst[:num_worst]

@@ -21,8 +21,9 @@ from equipoise.report.format import (
     quantity,
     ratio,
     sentence,
+    tenths,
 )
-from equipoise.units import MILLISECOND_S, format_milliseconds, format_percent
+from equipoise.units import MILLISECOND_S, format_milliseconds
 
 if TYPE_CHECKING:
     from equipoise.bench.summary import Spread
@@ -112,7 +113,7 @@ class Stack(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def _share(amount: float, parts: Mapping[str, float]) -> str:
-    return format_percent(round(amount / sum(parts.values()), 3))
+    return tenths(amount / sum(parts.values()))
 
 
 LOW_MARK, HIGH_MARK = Mark(colour=3, symbol="circle"), Mark(colour=2, symbol="square")

@@ -1,8 +1,11 @@
-"""The page of timed collectives: latency and rate by operation and size, and whether they are normal."""
+"""The page of timed collectives: latency and rate by operation and size, and whether they are normal.
+
+With it its document in JSON.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from equipoise.bench.collectives import CollectiveRun, bus_fraction
 from equipoise.calibration.collective_verdicts import CollectiveFit, Links, Verdict
@@ -22,7 +25,8 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import ABSENT, DASH, listed, sentence
-from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent, plural
+from equipoise.report.json import fields_of, picked
+from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent, plural, significant
 
 _GB: Final = SI_PREFIXES["G"]
 _KIB: Final = 1024
@@ -244,3 +248,43 @@ COLLECTIVES: Final[Page[Links]] = Page(
     ),
     brief=_brief,
 )
+
+
+# --- document
+
+
+def collectives_fields(found: Links) -> dict[str, Any]:
+    """The document of `collectives`."""
+    return {
+        "level": LEVEL,
+        "num_rows": found.reading.num_rows,
+        "fits": [significant(_fit(each)) for each in found.fits],
+        "verdicts": [
+            significant({**_run_fields(each.run), **fields_of(each, run=None)}) for each in found.verdicts
+        ],
+        "unfitted": [{**_run_fields(run), "reason": reason} for run, reason in found.unfitted],
+        "rejected": found.reading.rejected.rows(),
+        "notes": list(found.reading.notes),
+    }
+
+
+def _run_fields(run: CollectiveRun) -> dict[str, Any]:
+    """What identifies a run."""
+    return fields_of(run, number="run", timings=None, num_copies=None, link=None)
+
+
+_LATENCY_NAMES: Final = {"value": "latency_s", "low": "latency_low_s", "high": "latency_high_s"}
+
+
+def _fit(fit: CollectiveFit) -> dict[str, Any]:
+    ends = ("value", "low", "high")
+    return {
+        **_run_fields(fit.run),
+        **picked(fit.curve.latency_s, *ends, **_LATENCY_NAMES),
+        **picked(fit.curve.byte_per_s, *ends, value="byte_per_s"),
+        "bus_byte_per_s": fit.bus_byte_per_s,
+        **picked(fit.curve, "num_points", "log_sd", "regimes"),
+        "cpu_fractions": [
+            {"payload_bytes": size, "cpu_fraction": share} for size, share in fit.cpu_fractions
+        ],
+    }

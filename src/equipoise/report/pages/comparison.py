@@ -34,12 +34,13 @@ from equipoise.report.format import (
     printable,
     ratio,
     sentence,
+    tenths,
 )
 from equipoise.report.pages.study import entries
 from equipoise.report.pages.study.losses import lost_chart
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study.findings import ComparedFindings
-from equipoise.units import MINUTE_S, format_duration, format_percent, plural
+from equipoise.units import MINUTE_S, format_duration, plural
 
 CHOSEN: Final = "side by side"
 
@@ -228,7 +229,7 @@ def _against(first: entries.Row, row: entries.Row) -> tuple[Span, ...]:
     found = f" is {pace} the first with {ratio(more)}{TIMES} the accelerators"
     if row["accelerator"] is None or row["accelerator"] != first["accelerator"]:
         return (Strong(name), f"{found}, which are of another kind.")
-    kept = format_percent(round(speed / more, 3))
+    kept = tenths(speed / more)
     return (Strong(name), f"{found} of the same kind: {kept} of perfect scaling.")
 
 
@@ -245,6 +246,6 @@ COMPARED: Final[Page[ComparedFindings]] = Page(
     ),
     closing=lambda findings: (
         entries.NOT_VERIFIED,
-        f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}.",
+        entries.dataset_words(findings),
     ),
 )

@@ -1,11 +1,14 @@
-"""The page of a search for the fastest way to train: measured, predicted, and what cannot run."""
+"""The page of a search for the fastest way to train: measured, predicted, and what cannot run.
+
+With it its document in JSON.
+"""
 
 from collections.abc import Iterator
 from math import exp
-from typing import Final
+from typing import Any, Final
 
 from equipoise.diagnose.method_search import EVIDENCE, EXACT, LOSSY, OTHER, FoundMethod, MethodCandidate
-from equipoise.intervals import Interval
+from equipoise.intervals import LEVEL, Interval
 from equipoise.report.blocks import (
     Block,
     Cell,
@@ -20,7 +23,8 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import TIMES, capital, printable, ratio, sentence
-from equipoise.units import format_percent, plural
+from equipoise.report.json import fields_of, picked
+from equipoise.units import format_percent, plural, significant
 
 # Of one screen.
 _MOST_TRIED: Final = 10
@@ -163,3 +167,65 @@ FIND: Final[Page[FoundMethod]] = Page(
     closing=_closing,
     brief=_brief,
 )
+
+
+# --- document
+
+
+WAY_NAMES: Final = {"method": "strategy", "num_ranks": "num_accelerators", "batch_samples": "batch"}
+
+
+def find_fields(found: FoundMethod) -> dict[str, Any]:
+    """The document of a search."""
+    found_fields: dict[str, Any] = significant(
+        {
+            "find": {
+                "folder": str(found.folder),
+                **picked(found.space, "workload", "precision", "device"),
+                "best": _candidate(found.best),
+                "one_device": _candidate(found.alone),
+                "plain_ddp": None if found.plain is None else _candidate(found.plain),
+                "gain_over_one_device": _gain(found, found.alone, found.over_alone),
+                "gain_over_plain_ddp": _gain(found, found.plain, found.over_plain),
+                "num_candidates": len(found.tried),
+                "num_trials": found.num_trials,
+                "stopped": found.stopped,
+                "predicted_median_error_fraction": found.median_error_fraction,
+                "candidates": [_candidate(each) for each in found.tried],
+                "refused": [fields_of(each, **WAY_NAMES) for each in found.refused],
+            }
+        }
+    )
+    return found_fields
+
+
+def _candidate(each: MethodCandidate) -> dict[str, Any]:
+    step = each.predicted_step
+    return {
+        **picked(each.trial, *WAY_NAMES, **WAY_NAMES),
+        **picked(each, "effect", "samples_per_s"),
+        "num_runs": len(each.runs),
+        "failed": each.failed,
+        "predicted": None
+        if step is None
+        else {
+            "samples_per_s": step.samples_per_s,
+            **fields_of(step, method=None, num_ranks=None, batch_samples=None),
+            "step_s": fields_of(step.step_s, level=None),
+            "level": LEVEL,
+        },
+        "not_predicted": each.not_predicted,
+    }
+
+
+def _gain(
+    found: FoundMethod, other: MethodCandidate | None, interval: Interval | None
+) -> dict[str, Any] | None:
+    best = found.best.samples_per_s
+    if other is None or other.samples_per_s is None or best is None:
+        return None
+    return {
+        "value": best / other.samples_per_s,
+        **picked(interval, "low", "high"),
+        "level": LEVEL,
+    }

@@ -19,7 +19,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import count, digits, duration, duration_range, ends, printable
+from equipoise.report.format import count, digits, duration, duration_range, ends, printable, tenths
 from equipoise.units import format_percent, plural
 
 
@@ -63,7 +63,7 @@ def _rate(samples_per_s: float) -> str:
 
 
 def _signed(error: float) -> str:
-    return f"{'+' if error >= 0 else '-'}{_rounded(abs(error))}"
+    return f"{'+' if error >= 0 else '-'}{tenths(abs(error))}"
 
 
 _N: Final = numbers("N", "prediction.num_accelerators")
@@ -137,19 +137,13 @@ def _closing(found: LedgerReport) -> Block:
         )
     assert running.record.coverage is not None  # every prediction has its interval
     record, side = running.record, "longer" if running.bias >= 1.0 else "shorter"
-    most = (
-        "" if record.p90_abs_error is None else f", 90 % of them by at most {_rounded(record.p90_abs_error)}"
-    )
+    most = "" if record.p90_abs_error is None else f", 90 % of them by at most {tenths(record.p90_abs_error)}"
     return prose(
         f"Measured {running.num_measured} of {running.num_predictions}: off by "
-        f"{_rounded(record.median_abs_error)} (median){most}; predicted times were "
-        f"{_rounded(abs(running.bias - 1.0))} {side} (median); the {format_percent(running.level)} interval "
-        f"covered {_rounded(running.record.coverage)} of them."
+        f"{tenths(record.median_abs_error)} (median){most}; predicted times were "
+        f"{tenths(abs(running.bias - 1.0))} {side} (median); the {format_percent(running.level)} interval "
+        f"covered {tenths(running.record.coverage)} of them."
     )
-
-
-def _rounded(share: float) -> str:
-    return format_percent(round(share, 3))
 
 
 LEDGER: Final = short_page(

@@ -280,8 +280,6 @@ def _missing(name: str, title: str, checks: "Sequence[Check]") -> tuple[Block, .
 DOCTOR: Final = short_page(headline=_doctor_headline, blocks=_doctor_blocks)
 
 
-_Entry: TypeAlias = dict[str, Any]
-
 # --- ingest
 
 _MOST_NAMES: Final = 20  # a round of another kind may know hundreds; the document lists all
@@ -334,7 +332,7 @@ def _ingest_blocks(found: "IngestReport", into: Path | None) -> Iterator[Block]:
 # --- scores
 
 
-def _name(entry: _Entry) -> str:
+def _name(entry: _Row) -> str:
     """Who and what, and why there is no score where there is none."""
     reason = "" if entry["reason"] is None else f"({entry['reason']}) "
     return f"{reason}{entry_name(entry['submitter'], entry['system'])}"
@@ -366,11 +364,11 @@ def scores_page(*, is_sorted: bool) -> "Page[pl.DataFrame]":
     )
 
 
-def _about(entry: _Entry) -> tuple[str | None, str | None]:
+def _about(entry: _Row) -> tuple[str | None, str | None]:
     return entry["round"], entry["workload"]
 
 
-def _scores_blocks(entries: Sequence[_Entry], *, is_sorted: bool) -> Iterator[Block]:
+def _scores_blocks(entries: Sequence[_Row], *, is_sorted: bool) -> Iterator[Block]:
     groups = [entries] if is_sorted else [list(group) for _, group in groupby(entries, key=_about)]
     for place, group in enumerate(groups if entries else ()):
         kinds = {entry["accelerator"] for entry in group}

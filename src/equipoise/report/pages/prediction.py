@@ -1,6 +1,6 @@
 """The pages of `predict`, times by size, and of `advise --ask`, the largest size within the limits."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from equipoise.report.blocks import (
     Labelled,
     Page,
     Panels,
+    Prose,
     Section,
     Span,
     Strong,
@@ -107,26 +108,28 @@ def _times_blocks(found: Prediction) -> tuple[Block, ...]:
     known = [each for each in found.candidates if each.time_s is not None]
     charts = (time_chart("prediction-times", known),) if len(known) > 1 else ()
     shown = {each.num_accelerators for each in known}
-    reasons: dict[str, list[str]] = {}
-    for size, why in sorted(found.outside.items()):
-        if size in shown:
-            reasons.setdefault(why, []).append(count(size))
+    outside = [(why, size) for size, why in sorted(found.outside.items()) if size in shown]
+    untimed = [
+        (each.why_not or "no estimate", each.num_accelerators)
+        for each in found.candidates
+        if each.time_s is None
+    ]
     return (
         Panels(charts=charts, legend="System"),
         _table(found, found.candidates),
-        *(note(sentence(f"Extrapolated at {listed(sizes)}: {why}.")) for why, sizes in reasons.items()),
-        *(note(sentence(f"No time at {listed(sizes)}: {why}.")) for why, sizes in _untimed(found).items()),
+        *_reasons("Extrapolated", outside),
+        *_reasons("No time", untimed),
         _price(found),
     )
 
 
-def _untimed(found: Prediction) -> dict[str, list[str]]:
-    """Why sizes have no time, with the sizes."""
-    reasons: dict[str, list[str]] = {}
-    for each in found.candidates:
-        if each.time_s is None:
-            reasons.setdefault(each.why_not or "no estimate", []).append(count(each.num_accelerators))
-    return reasons
+def _reasons(what: str, sizes: Iterable[tuple[str, int]]) -> Iterator[Prose]:
+    """An aside per reason, with the sizes that it holds for."""
+    by_reason: dict[str, list[str]] = {}
+    for why, size in sizes:
+        by_reason.setdefault(why, []).append(count(size))
+    for why, counts in by_reason.items():
+        yield note(sentence(f"{what} at {listed(counts)}: {why}."))
 
 
 def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:

@@ -1,24 +1,38 @@
-"""The page of a sweep: steps and speedups, where a step goes, resources, trainings, and what failed."""
+"""The page of a sweep: steps and speedups, where a step goes, resources, trainings, and what failed.
+
+With it its document in JSON.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from math import sqrt
 from operator import attrgetter
-from typing import Final
+from statistics import mean, stdev
+from typing import Any, Final
 
-from equipoise.bench.phases import EXPOSED, OVERLAPPED, TOTAL
-from equipoise.bench.summary import LEVEL, Spread, interval_method
-from equipoise.bench.trial import Trial
+from equipoise.bench.phases import EXPOSED, OVERLAPPED, PARTS, TOTAL
+from equipoise.bench.summary import (
+    LEVEL,
+    ConfigurationSummary,
+    Spread,
+    interval_method,
+    run_id,
+    timed_run,
+)
+from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial, Trial
 from equipoise.diagnose.sweeps import (
     PLAIN,
     Failure,
+    FalseDifferences,
     Judgement,
     SweepNow,
+    Swept,
     false_difference_words,
     is_slower,
 )
+from equipoise.errors import EvidenceError
 from equipoise.report import format as amounts
-from equipoise.report.bench_json import energy_reason
 from equipoise.report.blocks import (
     Badge,
     Block,
@@ -43,8 +57,18 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import Axis, Chart, Level, Mark, Series, series_mark, series_of
 from equipoise.report.format import TIMES, count, printable, ratio, sentence
+from equipoise.report.json import missing_fields, picked, plain
 from equipoise.report.pages.breakdowns import PHASES, PHASES_INTRO, milliseconds, spread_cell, step_chart
-from equipoise.units import MIB, format_duration, format_milliseconds, format_percent, format_si, plural
+from equipoise.report.pages.find import WAY_NAMES
+from equipoise.units import (
+    MIB,
+    format_duration,
+    format_milliseconds,
+    format_percent,
+    format_si,
+    plural,
+    significant,
+)
 
 _Subject = tuple[str, str, str]
 _FEWEST_SIZES: Final = 2
@@ -304,6 +328,13 @@ def _resource(title: str) -> ColumnOf:
     return numbers(title, lambda row: row.summary.median_of(of), form)
 
 
+def _energy_reason(summary: ConfigurationSummary) -> str | None:
+    """Why no energy was measured; None where it was."""
+    if not summary.timed or summary.median_of("energy_j") is not None:
+        return None
+    return next((run.energy_reason for run in summary.timed if run.energy_reason), "not measured")
+
+
 def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
     """Memory, utilisation and energy of a step; what was not measured is named."""
     rows = [each for _, group in _timed(found) for each in group]
@@ -313,7 +344,7 @@ def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
         if any(row.summary.median_of(of) is not None for row in rows)
     ]
     missing = [title for title in _RESOURCES if title not in measured]
-    reasons = (energy_reason(row.summary) for row in rows)
+    reasons = (_energy_reason(row.summary) for row in rows)
     why = next((reason for reason in reasons if reason), None) if "J per step" in missing else None
     because = f" (energy: {why})" if why else ""
     columns = (
@@ -428,3 +459,141 @@ SWEEP: Final[Page[SweepNow]] = Page(
     closing=_closing,
     brief=_brief,
 )
+
+
+# --- document
+
+
+def sweep_fields(found: Swept) -> dict[str, Any]:
+    """The document of a sweep."""
+    refusal = {}
+    if found.refusal:
+        refusal = missing_fields(EvidenceError(found.refusal, missing=("a run that succeeds",)))
+    return {
+        **refusal,
+        "sweep": found.name,
+        "folder": str(found.folder),
+        "num_trials": found.num_planned,
+        "num_finished": len(found.finished),
+        "num_failed": len(found.failed),
+        **found.settings,
+        "level": LEVEL,
+        "configurations": [significant(_configuration(each, found.name)) for each in found.judgements],
+        "false_differences": _false(found.false_differences),
+        "meaning": list(found.meanings),
+    }
+
+
+_RATE_NAMES: Final = {
+    "value": "samples_per_s",
+    "low": "samples_per_s_low",
+    "high": "samples_per_s_high",
+}
+
+
+def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
+    summary = judgement.summary
+    trial = summary.trial
+    rate, reasons = summary.samples_per_s, [one.reason for one in summary.failed]
+    return {
+        "run_id": f"{sweep}/{trial.configuration_id}",
+        "status": _status(summary),
+        "reason": reasons[0] if reasons else None,
+        **picked(trial, "workload", *WAY_NAMES, "precision", "device", **WAY_NAMES),
+        "num_repetitions": len(summary.finished),
+        "num_failed": len(summary.failed),
+        "step_s": _step(summary),
+        "phases": summary.phases,
+        **picked(rate, "value", "low", "high", **_RATE_NAMES),
+        "speedup": plain(judgement.speedup),
+        "efficiency": judgement.efficiency,
+        "over_ddp": plain(judgement.over_plain),
+        "lost_s": judgement.lost,
+        "steady": summary.is_steady if summary.timed else None,
+        "phases_sum": summary.parts_sum if summary.timed else None,
+        "num_outlying_steps": sum(run.num_outliers for run in summary.timed),
+        "num_outlying_repetitions": sum(summary.outlying),
+        "num_disturbed": summary.num_disturbed,
+        "memory_bytes": summary.median_of("memory_bytes"),
+        "utilisation": {name: summary.median_of(name) for name in _UTILISATION},
+        "energy_j": summary.median_of("energy_j"),
+        "energy_reason": _energy_reason(summary),
+        "training": training(summary),
+        "repetitions": [_repetition(one, sweep) for one in summary.finished],
+    }
+
+
+_UTILISATION: Final = (
+    "cpu_fraction",
+    "accelerator_fraction",
+    "network_byte_per_s",
+    "others_cpu_fraction",
+    "others_accelerator_fraction",
+    "num_others_on_accelerators",
+)
+
+
+def _status(summary: ConfigurationSummary) -> str:
+    """`success`, `failed`, or that only some repetitions failed."""
+    if not summary.failed:
+        return SUCCESS
+    return FAILED if len(summary.failed) == len(summary.finished) else "partly_failed"
+
+
+def _step(summary: ConfigurationSummary) -> dict[str, Any] | None:
+    found: Spread | None = summary.step_s
+    if found is None:
+        return None
+    method = interval_method(len(summary.timed))
+    return {**picked(found, "value", "low", "high", value="median"), "method": method}
+
+
+def training(summary: ConfigurationSummary) -> dict[str, Any] | None:
+    """The ends of the trainings, one per seed: means with standard errors; None where nothing was trained."""
+    runs = summary.trained
+    if not runs:
+        return None
+    ends = {
+        "loss": [run.loss for run in runs],
+        "accuracy": [run.accuracy for run in runs if run.accuracy is not None],
+        "seconds": [run.seconds for run in runs],
+    }
+    return {
+        "num_seeds": len(runs),
+        "num_samples": runs[0].num_samples,
+        **{name: _mean(values) for name, values in ends.items()},
+    }
+
+
+def _mean(values: list[float]) -> dict[str, float | None] | None:
+    """A mean and its standard error, which one value has not."""
+    if not values:
+        return None
+    error = stdev(values) / sqrt(len(values)) if len(values) > 1 else None
+    return {"mean": mean(values), "standard_error": error}
+
+
+_RUN_NAMES: Final = {"is_steady": "steady", "num_outliers": "num_outlying_steps"}
+
+
+def _repetition(finished: FinishedTrial, sweep: str) -> dict[str, Any]:
+    run = timed_run(finished)
+    phases = {name: run.shares[name] * run.step_s for name in PARTS if name in run.shares} if run else {}
+    return {
+        "run_id": run_id(sweep, finished),
+        **picked(finished, "status", "reason"),
+        **picked(finished.trial, "repetition", "arm", "seed"),
+        "file": finished.file,
+        **picked(run, "step_s", "num_steps", "num_warm_up", "is_steady", "num_outliers", **_RUN_NAMES),
+        "phases": phases,
+    }
+
+
+def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "arms": "own" if found.are_arms else "odd and even repetitions",
+        **picked(found, "num_compared", "num_different"),
+        **picked(found.rate, "value", "low", "high", value="rate"),
+    }

@@ -1,9 +1,12 @@
-"""The page of a topology: links of every pair, their rates, speedup on two accelerators, which to use."""
+"""The page of a topology: links of every pair, their rates, speedup on two accelerators, which to use.
+
+With it its document in JSON.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
-from equipoise.bench.topology.topology import DeviceLink, Topology
+from equipoise.bench.topology.topology import DeviceLink, Nic, Topology
 from equipoise.diagnose.link_findings import basis, gaps, sentences
 from equipoise.diagnose.link_findings import named as name_range
 from equipoise.diagnose.links import FAMILY, LEAST_GAIN, ClassReach, Crossover, Gain, Meaning
@@ -29,10 +32,10 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import DASH, listed, printable, sentence
+from equipoise.report.format import DASH, listed, printable, sentence, tenths
 from equipoise.spec.links import FABRICS, kind, rank
 from equipoise.spec.links import meaning as what_lies_between
-from equipoise.units import format_percent, format_rough, format_si, plural
+from equipoise.units import format_percent, format_rough, format_si, plural, significant
 
 _LINK_TONES: Final[dict[str, Tone]] = {"PIX": "plain", "PXB": "plain", "SYS": "bad"}
 _GAIN_TONES: Final[dict[str, Tone]] = {
@@ -244,7 +247,7 @@ def _verdict(gain: Gain) -> Badge:
 
 
 def _crossover(each: Crossover, batch: int) -> str:
-    least = format_percent(round(LEAST_GAIN - 1, 3))
+    least = tenths(LEAST_GAIN - 1)
     start = f"Over {each.link_class}, {FAMILY} with a batch of {batch}"
     if each.params is None:
         return f"{start} gain less than {least} at every size up to {format_rough(each.most)} parameters."
@@ -334,3 +337,62 @@ TOPOLOGY: Final[Page[Meaning]] = Page(
     ),
     brief=_brief,
 )
+
+
+# --- document
+
+
+def topology_fields(found: Meaning) -> dict[str, Any]:
+    """The document of `topology`."""
+    from equipoise.report.json import fields_of, plain  # noqa: PLC0415 - loads what the page does not need
+
+    topology = found.topology
+    fields = {
+        "origin": topology.origin,
+        "devices": [
+            {"accelerator": found.catalogue.accelerator_slug(each.title or ""), **fields_of(each)}
+            for each in topology.devices
+        ],
+        "links": [fields_of(each, link_class="class") for each in topology.links],
+        "islands": plain(found.islands.members),
+        "unplaced": plain(found.islands.unplaced),
+        "groups": [fields_of(each, link_class="class") for each in found.groups],
+        "nics": [{**fields_of(each), "nearest": _nearest(each, topology)} for each in topology.nics],
+        "missing_rows": [row.name for row in topology.missing_rows],
+        "cut_rows": [fields_of(row) for row in topology.missing_rows if row.num_cells],
+        "meaning": list(sentences(found)),
+        "notes": list(gaps(topology)),
+        "rates": [
+            {"class": each.link_class, "num_pairs": each.num_pairs, **fields_of(each.reach)}
+            for each in found.reached
+        ],
+        "predictions": {
+            "batch": found.batch,
+            "level": LEVEL,
+            "basis": basis(found),
+            "accelerators": [chip.slug for chip in found.candidates],
+            "gains": [
+                {**fields_of(each, link_class="class", title=None), "verdict": each.verdict}
+                for each in found.gains
+            ],
+            "crossovers": [
+                {**fields_of(each, link_class="class"), "family": FAMILY} for each in found.crossovers
+            ],
+            "parts": [fields_of(each, link_class="class", title=None) for each in found.parts],
+        },
+    }
+    return {name: significant(value) for name, value in fields.items()}
+
+
+def _nearest(nic: Nic, topology: Topology) -> dict[str, Any] | None:
+    """The best class of link between a card and a device, and the devices that have it."""
+    known = topology.classes
+    near = {
+        device.name: known[pair]
+        for device in topology.devices
+        if (pair := frozenset((device.name, nic.name))) in known
+    }
+    best = min(near.values(), key=rank, default=None)
+    if best is None:
+        return None
+    return {"class": best, "devices": [name for name, link_class in near.items() if link_class == best]}

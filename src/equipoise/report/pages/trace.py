@@ -1,12 +1,16 @@
-"""The page of traced ranks: where each rank's steps go, and which rank the others wait for."""
+"""The page of traced ranks: where each rank's steps go, and which rank the others wait for.
 
+With it its document in JSON.
+"""
+
+import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 from msgspec import to_builtins
 
-from equipoise.bench.trace import RankTrace, TraceStep
+from equipoise.bench.trace import RankTrace, Traces, TraceStep
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
 from equipoise.files import file_names
 from equipoise.report.blocks import (
@@ -22,7 +26,7 @@ from equipoise.report.blocks import (
     table_of,
 )
 from equipoise.report.format import ABSENT, listed, printable, sentence
-from equipoise.report.measured_json import median_step_s, stragglers, total_s, trace_notes
+from equipoise.report.json import fields_of, picked
 from equipoise.units import format_milliseconds, format_percent, plural
 
 _CAUSES: Final = {
@@ -53,6 +57,38 @@ def _overlapped(step: TraceStep) -> float | None:
     """The share of communication that computation hides."""
     exposed = _share(step.exposed_s, step.communication_s)
     return None if exposed is None else 1.0 - exposed
+
+
+def total_s(trace: RankTrace, part: str) -> float | None:
+    """A part's sum over the steps; None where the trace lacks it."""
+    values = [getattr(step, part) for step in trace.steps]
+    return None if any(value is None for value in values) else _nanoseconds(math.fsum(values))
+
+
+def _nanoseconds(seconds: float) -> float:
+    """Seconds to the nanosecond, which is what traces resolve."""
+    return round(seconds, 9)
+
+
+def stragglers(lateness: Sequence[Lateness]) -> list[Lateness]:
+    """The ranks that are late, the latest first."""
+    return sorted((each for each in lateness if each.is_late), key=lambda each: -each.late_s)
+
+
+def median_step_s(trace: RankTrace) -> float:
+    """The median step of a rank."""
+    ordered = sorted(step.step_s for step in trace.steps)
+    return ordered[len(ordered) // 2]
+
+
+def trace_notes(found: Traces) -> dict[str, list[str]]:
+    """Each note once, with the files it is of."""
+    notes: dict[str, list[str]] = {}
+    for trace in found.ranks:
+        for text in trace.notes:
+            if trace.where not in notes.setdefault(text, []):
+                notes[text].append(trace.where)
+    return notes
 
 
 _PARTS: Final = (
@@ -217,3 +253,43 @@ TRACE: Final[Page[TraceSteps]] = Page(
     ),
     brief=_brief,
 )
+
+
+# --- document
+
+
+# Parts that are stated of all steps of a rank together.
+_SUMMED: Final = ("compute_s", "communication_s", "exposed_s", "idle_s", "copy_s")
+
+
+def trace_fields(found: TraceSteps) -> dict[str, Any]:
+    """The document of `trace`. Seconds are exact to the nanosecond, so that parts sum to steps."""
+    late = {id(each.trace): each for each in found.lateness}
+    return {
+        "ranks": [_traced_rank(each, late.get(id(each))) for each in found.traces.ranks],
+        "stragglers": [_straggler_fields(each) for each in stragglers(found.lateness)],
+        "rejected": found.traces.rejected.rows(),
+        "unread": [fields_of(each) for each in found.traces.unread],
+        "notes": [{"note": note, "files": files} for note, files in trace_notes(found.traces).items()],
+    }
+
+
+def _traced_rank(trace: RankTrace, late: Lateness | None) -> dict[str, Any]:
+    return {
+        **picked(trace, "rank", "device", "world_size", "where", where="file"),
+        "num_steps": len(trace.steps),
+        "total_s": total_s(trace, "step_s"),
+        **{part: total_s(trace, part) for part in _SUMMED},
+        "late_s": None if late is None else _nanoseconds(late.late_s),
+        "steps": [fields_of(each, number="step") for each in trace.steps],
+    }
+
+
+def _straggler_fields(each: Lateness) -> dict[str, Any]:
+    step_s = median_step_s(each.trace)
+    return {
+        **picked(each.trace, "rank", "device", "where", where="file"),
+        "late_s": _nanoseconds(each.late_s),
+        "late_fraction": each.late_s / step_s if step_s else None,
+        **picked(each, "share_of_steps", "cause", "by"),
+    }

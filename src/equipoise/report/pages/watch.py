@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.bench.counters import MOST_OTHERS
 from equipoise.bench.summary import LEVEL
+from equipoise.bench.trial import SUCCESS
 from equipoise.diagnose.watched_runs import ENDED, RankSeen, WatchedNow, WatchedRun
 from equipoise.report.blocks import (
     Badge,
@@ -30,11 +31,10 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.charts import Axis, Chart, Series, series_mark, series_of
-from equipoise.report.format import accelerator_name, capital, count, printable, ratio, sentence
+from equipoise.report.format import accelerator_name, capital, count, printable, ratio, sentence, tenths
 from equipoise.report.pages import breakdowns
 from equipoise.units import MIB, MILLISECOND_S, format_milliseconds, format_percent, plural
 
-_SUCCESS: Final = "success"
 _NAME: Final = re.compile(r"\A(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)-[0-9a-f]+\Z", re.ASCII)
 _RANK_PHASES: Final = {name: title for name, title in breakdowns.PHASES.items() if name != "rest"}
 _MOST_GAINS: Final = 2
@@ -93,19 +93,20 @@ def _of_run(run: WatchedRun) -> tuple[str, ...]:
         return waiting if run.is_running else ()
     rate = "" if run.samples_per_s is None else f", {ratio(run.samples_per_s.value)} samples/s"
     steady = () if run.is_steady else ("Step times still had a trend: they are not steady.",)
+    stalled = (
+        ()
+        if run.uneven is None
+        else (f"Steps took {run.uneven:.1f} times their median on average: some stalled.",)
+    )
     others = run.others_cpu_fraction or 0.0
     taken = f"The machine was busy: other programs took {format_percent(others)} of the ranks' cores."
     return (
         *((taken,) if others > MOST_OTHERS else ()),
         f"{plural(run.num_steps, 'step')} measured{rate}{_largest(run)}.",
-        *(() if run.uneven is None else (_stalled(run.uneven),)),
+        *stalled,
         *(capital(sentence(f"{each}.")) for each in run.gains[:_MOST_GAINS]),
         *steady,
     )
-
-
-def _stalled(factor: float) -> str:
-    return f"Steps took {factor:.1f} times their median on average: some stalled."
 
 
 def _largest(run: WatchedRun) -> str:
@@ -114,7 +115,7 @@ def _largest(run: WatchedRun) -> str:
     if not known:
         return ""
     most = max(known, key=lambda name: known[name])
-    share = format_percent(round(known[most] / sum(known.values()), 3))
+    share = tenths(known[most] / sum(known.values()))
     return f"; {share} of a step is {breakdowns.PHASES[most]}"
 
 
@@ -142,7 +143,7 @@ def _runs_blocks(found: WatchedNow) -> tuple[Block, ...]:
 
 def _reasons(found: WatchedNow) -> tuple[str, ...]:
     """Why runs were cut short, have no steps or cannot be read."""
-    failed = [run for run in found.runs if not run.is_running and run.status != _SUCCESS]
+    failed = [run for run in found.runs if not run.is_running and run.status != SUCCESS]
     why = [
         f"{_begun(run)}: {run.status.removeprefix('failed: ')}"
         f"{'; the steps before it stand' if _is_cut_short(run) else ''}."
@@ -167,7 +168,7 @@ def _badge(run: WatchedRun) -> Badge | None:
     """What to know before relying on a row."""
     if run.is_running:
         return Badge(text="training", tone="good")
-    if run.status != _SUCCESS:
+    if run.status != SUCCESS:
         return Badge(text="cut short" if _is_cut_short(run) else "no steps", tone="bad")
     if run.missing_ranks:
         return Badge(text=f"{plural(len(run.missing_ranks), 'rank')} missing", tone="bad")

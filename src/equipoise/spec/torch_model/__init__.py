@@ -46,18 +46,18 @@ def count(
     return counted
 
 
-def count_function(reference: str, *, allocate: bool = False, num_samples: int | None = None) -> Counted:
+def count_function(reference: str, *, allocate: bool = False) -> Counted:
     """The figures of `module:function`, a user's function that returns model, batch and perhaps a loss.
 
     allocate: let the function take real memory, for one that needs the values of tensors.
     Raises SpecError, UsageError as `count` does. The same function is counted once a process.
     """
-    return _counted(load_factory(reference), allocate=allocate, num_samples=num_samples)
+    return _counted(load_factory(reference), allocate=allocate)
 
 
 @lru_cache(maxsize=16)
-def _counted(factory: Factory, *, allocate: bool, num_samples: int | None) -> Counted:
-    counted: Counted = _counting().count_factory(factory, allocate=allocate, num_samples=num_samples)
+def _counted(factory: Factory, *, allocate: bool) -> Counted:
+    counted: Counted = _counting().count_factory(factory, allocate=allocate)
     return counted
 
 

@@ -215,8 +215,7 @@ def transformer_sizes(counted: "Counted") -> Transformer | None:
     if ffn is None:
         return None
     vocabulary = max((side for side, number in partners.items() if number < layers), default=1)
-    tables = [pair for layer in counted.layers if layer.kind == "Embedding" for pair in layer.matrices]
-    positions = sum(rows for rows, columns in tables if columns == hidden and rows != vocabulary)
+    positions = sum(rows for rows, columns in _tables(counted) if columns == hidden and rows != vocabulary)
     for kv_heads in _kv_heads(shape, partners, layers):
         try:
             found = Transformer(
@@ -257,8 +256,12 @@ def adapter_rank(counted: "Counted") -> int | None:
 
 def embeds(counted: "Counted", vocabulary: int) -> bool:
     """Whether a table of so many rows turns tokens into vectors."""
-    tables = [pair for layer in counted.layers if layer.kind == "Embedding" for pair in layer.matrices]
-    return any(rows == vocabulary for rows, _ in tables)
+    return any(rows == vocabulary for rows, _ in _tables(counted))
+
+
+def _tables(counted: "Counted") -> list[tuple[int, int]]:
+    """Rows and columns of the tables that turn numbers into vectors."""
+    return [pair for layer in counted.layers if layer.kind == "Embedding" for pair in layer.matrices]
 
 
 def _kv_heads(shape: "AttentionShape", partners: Counter[int], layers: int) -> Iterator[int]:

@@ -102,7 +102,7 @@ def count_model(
         return step.counted()
 
 
-def count_factory(factory: Factory, *, allocate: bool = False, num_samples: int | None = None) -> Counted:
+def count_factory(factory: Factory, *, allocate: bool) -> Counted:
     """The figures of a user's function that returns model, batch and perhaps loss.
 
     allocate: call the function with real memory, for one that needs the values of tensors.
@@ -116,8 +116,7 @@ def count_factory(factory: Factory, *, allocate: bool = False, num_samples: int 
         expected = f"{factory.reference} to return model and batch when called without arguments"
         with explained({}, factory.reference, way_round, expected=expected):
             model, batch, loss = factory.made() if allocate else _without_memory(factory.made)
-    if num_samples is None:
-        num_samples = _batch_size(batch, f"{factory.reference}: the batch is")
+    num_samples = _batch_size(batch, f"{factory.reference}: the batch is")
     return count_model(model, batch, loss=loss, num_samples=num_samples)
 
 

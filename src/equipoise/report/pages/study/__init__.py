@@ -13,7 +13,7 @@ from equipoise.report.format import printable, sentence
 from equipoise.report.json import bill_fields, fields_of, picked, plain
 from equipoise.report.pages import accuracy
 from equipoise.report.pages.study import balance, batches, claims, entries, losses, workloads
-from equipoise.report.pages.study.entries import NOT_VERIFIED
+from equipoise.report.pages.study.entries import NOT_VERIFIED, dataset_words
 from equipoise.scaling.equilibrium import KINDS
 from equipoise.scaling.metrics import FACTORS, SCORE_COLUMNS
 from equipoise.study.claims import RULE, Claim
@@ -65,7 +65,7 @@ def study_page(out: Path | None = None) -> Page[Findings]:
         sections=SECTIONS,
         closing=lambda findings: (
             NOT_VERIFIED,
-            f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}.",
+            dataset_words(findings),
         ),
         brief=None
         if out is None

@@ -24,7 +24,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Point, Series, accelerator_marks, series_of
+from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Point, Series, series_of
 from equipoise.report.format import (
     DASH,
     accelerator_name,
@@ -38,6 +38,7 @@ from equipoise.report.format import (
     sentence,
     watt_hours,
 )
+from equipoise.report.pages.study.entries import accelerator_marks
 from equipoise.scaling.equilibrium import KINDS, Equilibrium, range_words, size_words
 from equipoise.study.diminishing_returns import RULE, Balance, Unanswered
 from equipoise.study.findings import Findings, WorkloadFindings

@@ -1,5 +1,6 @@
 """Every entry with its numbers and its source, where to look next, and what the terms mean."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +23,7 @@ from equipoise.report.blocks import (
     tiles,
     words,
 )
+from equipoise.report.charts import Mark, series_mark
 from equipoise.report.format import (
     ABSENT,
     TIMES,
@@ -35,7 +37,7 @@ from equipoise.report.format import (
     sentence,
 )
 from equipoise.scaling.metrics import RULE, Pointer
-from equipoise.study.findings import Findings, WorkloadFindings
+from equipoise.study.findings import ComparedFindings, Findings, WorkloadFindings
 from equipoise.units import format_duration, plural
 
 Row: TypeAlias = Mapping[str, Any]  # one row of a frame with the columns of scaling.metrics.ENTRY_COLUMNS
@@ -87,6 +89,18 @@ def _causes(row: Row) -> tuple[str, ...]:
     if row["statistical"] is None or row["throughput"] is None:
         return ()
     return (f"of which batch growth {ratio(row['statistical'])}, throughput {ratio(row['throughput'])}",)
+
+
+def accelerator_marks(findings: Findings) -> dict[str | None, Mark]:
+    """A mark for each accelerator: colours for those with the most entries, quiet grey for the rest.
+
+    Symbols repeat the colours' order, so that neither colour blindness nor grey paper hides a series.
+    """
+    entries = Counter[str | None]()
+    for workload in findings.workloads:
+        entries.update(workload.entries["accelerator"].to_list())
+    ranked = sorted(entries, key=lambda slug: (-entries[slug], slug or ""))
+    return {slug: series_mark(place) for place, slug in enumerate(ranked)}
 
 
 def source_cell(row: Row) -> Cell:
@@ -229,16 +243,20 @@ CAUTION = (
 )
 
 
+def dataset_words(findings: Findings | ComparedFindings) -> str:
+    """Which data the figures are of."""
+    return f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}."
+
+
 def method_blocks(findings: Findings) -> tuple[Block, ...]:
     """What the terms mean and where the data come from."""
     division = f"Only entries of the {printable(findings.division)} division are compared."
-    data = f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}."
     terms = (
         (Strong("Score. "), SCORE),
         (Strong("Speedup "), "= reference time / time. ", Strong("E' "), RELATIVE),
         (Strong("Like-for-like E "), LIKE_FOR_LIKE),
         (Strong("Division. "), division),
-        (Strong("Data. "), data),
+        (Strong("Data. "), dataset_words(findings)),
         (Strong("Follow a number. "), FOLLOW, Code("equipoise scores --json"),
          " prints the same rows for programs, ", Code("equipoise explain TERM"), " each term."),
     )  # fmt: skip

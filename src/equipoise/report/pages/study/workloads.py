@@ -26,12 +26,11 @@ from equipoise.report.charts import (
     Mark,
     Note,
     Series,
-    accelerator_marks,
-    group_mark,
+    series_mark,
     series_of,
 )
 from equipoise.report.format import DASH, accelerator_name, count, listed, printable, ratio, sentence
-from equipoise.report.pages.study.entries import Row, entry_cell, hardware, hover
+from equipoise.report.pages.study.entries import Row, accelerator_marks, entry_cell, hardware, hover
 from equipoise.scaling.groups import Grouping, SystemGroup
 from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_duration, format_percent, plural
@@ -124,12 +123,19 @@ def _group_series(cluster: int | None, rows: list[Row]) -> Series:
     mine = [row for row in rows if row["cluster"] == cluster]
     return Series(
         name="in no group" if cluster is None else f"group {cluster}",
-        mark=group_mark(cluster),
+        mark=_group_mark(cluster),
         x=tuple(float(row["num_accelerators"]) for row in mine),
         y=tuple(accelerator_name(row["accelerator"]) for row in mine),
         hovers=tuple(_spot_hover(row) for row in mine),
         weights=tuple(row["num_systems"] for row in mine),
     )
+
+
+def _group_mark(cluster: int | None) -> Mark:
+    """The mark of a K-means group, counted from 1; grey where an entry belongs to none."""
+    if cluster is None:
+        return Mark(colour=None, symbol="circle")
+    return series_mark(cluster - 1)
 
 
 def _spot_hover(spot: Row) -> tuple[str, ...]:
