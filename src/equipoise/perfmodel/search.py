@@ -60,7 +60,7 @@ class SearchJob(Struct, frozen=True, kw_only=True):
 
     def layout_groups(
         self, spaces: Sequence[Space]
-    ) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[str], ...]]:
+    ) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[Fault], ...]]:
         """The layouts of spaces of the same choices, and why others are illegal."""
         return layout_groups(tuple(spaces), limits(self.load, self.machine).asked_by(spaces[0]))
 

@@ -21,7 +21,6 @@ from equipoise.report.blocks import (
     Labelled,
     Page,
     Panels,
-    Prose,
     Section,
     Span,
     Strong,
@@ -109,27 +108,27 @@ def _times_blocks(found: Prediction) -> tuple[Block, ...]:
     charts = (time_chart("prediction-times", known),) if len(known) > 1 else ()
     shown = {each.num_accelerators for each in known}
     outside = [(why, size) for size, why in sorted(found.outside.items()) if size in shown]
-    untimed = [
-        (each.why_not or "no estimate", each.num_accelerators)
-        for each in found.candidates
-        if each.time_s is None
-    ]
     return (
         Panels(charts=charts, legend="System"),
         _table(found, found.candidates),
-        *_reasons("Extrapolated", outside),
-        *_reasons("No time", untimed),
+        *(note(sentence(f"Extrapolated at {each}.")) for each in _by_reason(outside)),
+        *(note(sentence(f"No time at {each}.")) for each in _by_reason(_untimed(found))),
         _price(found),
     )
 
 
-def _reasons(what: str, sizes: Iterable[tuple[str, int]]) -> Iterator[Prose]:
-    """An aside per reason, with the sizes that it holds for."""
+def _untimed(found: Prediction) -> Iterator[tuple[str, int]]:
+    """Why a size has no time, and the size."""
+    untimed = (each for each in found.candidates if each.time_s is None)
+    return ((each.why_not or "no estimate", each.num_accelerators) for each in untimed)
+
+
+def _by_reason(sizes: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """The sizes that each reason holds for, and the reason."""
     by_reason: dict[str, list[str]] = {}
     for why, size in sizes:
         by_reason.setdefault(why, []).append(count(size))
-    for why, counts in by_reason.items():
-        yield note(sentence(f"{what} at {listed(counts)}: {why}."))
+    return (f"{listed(counts)}: {why}" for why, counts in by_reason.items())
 
 
 def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:
@@ -271,8 +270,8 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
 
 
 def _brief_facts(found: Prediction) -> Iterator[Labelled]:
-    for why, sizes in _untimed(found).items() if found.question.sizes is not None else ():
-        yield "No time", sentence(f"{listed(sizes)}: {why}")
+    for each in _by_reason(_untimed(found)) if found.question.sizes is not None else ():
+        yield "No time", sentence(each)
     if found.equilibria:
         yield "Returns", capital(returns_words(found.equilibria, subject="they"))
     else:
