@@ -78,7 +78,7 @@ ORDER = {
     "runs.readers": ("cells", "mlperf", "exports", "measurements"),
     "spec": (
         *("hardware", "mlperf", "transformer", "scaled_transformer", "cluster", "links", "strategy"),
-        *("workload", "hub_keys", "hub_diffusion", "hub_media", "hub_mixed", "hub_layers", "hub_config"),
+        *("workload", "hub_keys", "hub_diffusion", "hub_media", "hub_mixed", "hub_config"),
         *("catalogue", "torch_model"),
     ),
 }

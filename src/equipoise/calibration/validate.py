@@ -15,7 +15,6 @@ from equipoise.calibration.accuracy import (
     MemoryErrors,
     PredictionTask,
     Predictor,
-    Progress,
     Regret,
     Split,
     TimeErrors,
@@ -39,6 +38,7 @@ from equipoise.calibration.scale_up_rows import SCALE_UP
 from equipoise.calibration.step_rows import COLLECTIVE, step_predictor
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.intervals import LEVEL
+from equipoise.runs import Progress
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import PRIORS_ONLY, Strategy, software
 from equipoise.units import plural

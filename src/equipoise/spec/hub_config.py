@@ -1,10 +1,11 @@
-"""A model's config.json, as the Hugging Face hub has it, as a workload.
+"""A model's config.json, as the Hugging Face hub has it, as a workload. No network, and nothing of it is run.
 
-No network, and nothing of it is run.
+Layers are a plain stack, and the parts that families add to it or put in its place: the functions of _PARTS.
 """
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +14,21 @@ from msgspec import Struct
 from equipoise.errors import DataError, SpecError
 from equipoise.files import parsed_json, read_input
 from equipoise.spec import shown
-from equipoise.spec.hub_diffusion import UNet, latents, with_frozen
-from equipoise.spec.hub_keys import MOST_NAME, HubConfig, family_of_type, hub_config
-from equipoise.spec.hub_layers import sample_tokens, sizes
-from equipoise.spec.transformer import Transformer
+from equipoise.spec.hub_diffusion import UNet, denoiser_sizes, denoiser_tokens, latents, with_frozen
+from equipoise.spec.hub_keys import (
+    MOST_LAYERS,
+    MOST_NAME,
+    WHOLE,
+    WINDOWED,
+    HubConfig,
+    Sizes,
+    family_of_type,
+    hub_config,
+    is_factor,
+)
+from equipoise.spec.hub_media import MEDIA_PARTS, num_frames, num_patches, num_series_tokens, prompted_towers
+from equipoise.spec.hub_mixed import MIXED_PARTS
+from equipoise.spec.transformer import CompressedKeys, Tower, Transformer
 from equipoise.spec.workload import Workload
 from equipoise.units import format_count, format_si
 
@@ -206,3 +218,316 @@ def _left_out(config: HubConfig, outer: Mapping[str, Any]) -> tuple[str, ...]:
         models -= {"vision_config", "prompt_encoder_config", "mask_decoder_config"}
     further = [each for each in ("quantization_config", *parts) if config.keys.get(each)]
     return (*sorted(models), *further, *((family.without,) if family.without else ()))
+
+
+def sizes(config: HubConfig) -> Sizes:
+    """The sizes of a transformer, as its record names them."""
+    found: Sizes = {}
+    if not _OWN_SIZES & set(config.family.parts):
+        found = _stack(config)
+    for part in config.family.parts:
+        found = _PARTS[part](config, found)
+    return {**found, **config.family.fixed}
+
+
+def _stack(config: HubConfig) -> Sizes:
+    """The sizes of a plain stack of layers."""
+    family = config.family
+    hidden = config.size("hidden")
+    kinds = config.listed("layers_block_type") or config.listed("layer_types")
+    heads = config.size(
+        "heads", 1 if {"states_alone", "recurrent", "layer_lists"} & set(family.parts) else None
+    )
+    if hidden % heads and config.stated("head_size") is None:
+        raise config.refuse("head_dim", f"this size, since hidden={hidden} is no multiple of heads={heads}")
+    layers = config.size("layers", len(kinds) or None, most=MOST_LAYERS)
+    kv_heads = heads if "layer_lists" in family.parts else config.size("kv_heads", heads)
+    # Falcon's older files state as many keys as queries, and one all the same.
+    is_one_key = config.keys.get("multi_query") is True and not config.keys.get("new_decoder_architecture")
+    width = config.size("embedding_width", hidden)
+    projection = config.keys.get("feed_forward_proj")
+    is_gated = family.gated or config.flag("use_gated_mlp", default=False)
+    is_gated = is_gated or (isinstance(projection, str) and projection.startswith("gated"))
+    ratio = config.keys.get("expansion_ratio", family.ffn_ratio)
+    ratio = ratio if isinstance(ratio, int | float) and 1 <= ratio <= MOST_LAYERS else family.ffn_ratio
+    has_own_width = {"states_alone", "layer_lists", "block_configs"} & set(
+        family.parts
+    ) or family.has_ffn_ratio
+    needs_width = is_gated and not has_own_width and not config.stated("expert_ffn_hidden")
+    return {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": 1 if is_one_key and kv_heads == heads else kv_heads,
+        "head_size": config.size("head_size", max(1, hidden // heads)),
+        "ffn_hidden": config.size("ffn_hidden", None if needs_width else int(ratio * hidden)),
+        "vocabulary": 1 if family.area == "vision" else _vocabulary(config),
+        "gated": is_gated,
+        "causal": family.causal,
+        "tied_embeddings": config.flag("tie_word_embeddings", default=family.tied),
+        "position_embeddings": _positions(config),
+        "embedding_width": 0 if width == hidden else width,
+        "predicted_fraction": family.predicted_fraction,
+        **_windows(config, layers),
+    }
+
+
+def _vocabulary(config: HubConfig) -> int:
+    """Rows of the table of tokens; models of series, or of sound that write none, need none."""
+    has_none = {"conformer", "series"} & set(config.family.parts)
+    return config.size("vocabulary", 1 if has_none else None)
+
+
+def _positions(config: HubConfig) -> int:
+    """Rows of learned positions."""
+    tables = config.family.position_tables
+    if not tables or config.keys.get("position_embedding_type") == "rotary" or config.family.area == "vision":
+        return 0
+    return tables * config.size("positions")
+
+
+# Parts that read kinds of layers of their own.
+_WITH_KINDS: Final = frozenset({"hybrid", "compressed", "shared_blocks"})
+
+
+def _windows(config: HubConfig, layers: int) -> Sizes:
+    """The layers that look back a window only."""
+    family, kinds = config.family, [str(each)[:40] for each in config.listed("layer_types")]
+    unknown = set(kinds) - WINDOWED - WHOLE
+    if unknown and not _WITH_KINDS & set(family.parts):
+        raise SpecError(
+            f"{config.path}: layer_types has {', '.join(sorted(unknown)[:4])}, which is not mapped; "
+            "count the model as MODULE:FUNCTION"
+        )
+    window = config.size("window", 0, least=0)
+    has_none = family.window_every is None and not WINDOWED & set(kinds)
+    if not window or has_none or not config.flag("use_sliding_window", default=True):
+        return {}
+    pattern = config.keys.get("sliding_window_pattern")
+    if isinstance(pattern, str):  # EXAONE 4: "LLLG"
+        every = len(pattern)
+    else:
+        every = config.size("window_every", family.window_every or 0, least=0)
+    windowed = (
+        sum(each in WINDOWED for each in kinds) if kinds else layers - (layers // every if every else 0)
+    )
+    return {"window": window, "windowed_layers": windowed}
+
+
+def sample_tokens(config: HubConfig, model: Transformer) -> int:
+    """The tokens of a sample unless the question states them."""
+    if config.family.denoiser is not None:
+        return denoiser_tokens(config)
+    if config.family.area == "vision":
+        has_parts = {"pair", "prompted"} & set(config.family.parts)
+        return num_patches(config.part("vision") if has_parts else config)
+    if "waveform" in config.family.parts:
+        return num_frames(config)[-1]
+    if "series" in config.family.parts:
+        return num_series_tokens(config)
+    most = config.size("positions", config.family.sequence_tokens)
+    tables = max(1, config.family.position_tables)
+    return max(1, min(config.family.sequence_tokens, most, model.position_embeddings // tables or most))
+
+
+# Experts.
+
+
+def _routed(config: HubConfig, found: Sizes) -> Sizes:
+    """A mixture of experts in as many layers as the file states; where it has none, shared ones alone."""
+    expert = config.size("expert_ffn_hidden", found["ffn_hidden"])
+    shared = config.size("shared_expert_ffn_hidden", 0, least=0)
+    if config.size("experts", 0, least=0) == 0:
+        return found | {"ffn_hidden": shared or found["ffn_hidden"]}
+    shared = shared or expert * config.size("shared_experts", 0, least=0)
+    return found | {
+        **config.experts(expert),
+        "shared_expert_ffn_hidden": shared,
+        "dense_layers": _dense_layers(config, found["layers"]),
+    }
+
+
+def _dense_layers(config: HubConfig, layers: int) -> int:
+    """Layers of a mixture of experts whose feed-forward block is dense."""
+    kinds = config.listed("mlp_layer_types")
+    if kinds:
+        return kinds.count("dense")
+    if isinstance(config.keys.get("moe_layer_freq"), list):
+        return config.listed("moe_layer_freq").count(0)
+    first = config.size("first_expert_layer", 0, least=0)
+    every = config.size("expert_every", 1)
+    offset = config.size("expert_offset", every - 1, least=0)
+    only = config.listed("mlp_only_layers")
+    sparse = [each for each in range(first, layers) if (each - offset) % every == 0 and each not in only]
+    return layers - len(sparse)
+
+
+def _latent(config: HubConfig, found: Sizes) -> Sizes:
+    """Latent attention (DeepSeek-V2)."""
+    groups = config.size("expert_groups", 1)
+    return found | {
+        "kv_heads": found["heads"],
+        "head_size": config.size("qk_nope_head_dim"),
+        "query_rank": config.size("query_rank", 0, least=0),
+        "kv_rank": config.size("kv_rank"),
+        "rope_head_size": config.size("rope_head_size"),
+        "value_head_size": config.size("v_head_dim"),
+        "expert_groups": groups if groups > 1 else 0,
+        "top_groups": config.size("top_groups", 1) if groups > 1 else 0,
+    }
+
+
+def _predicting(config: HubConfig, found: Sizes) -> Sizes:
+    """Layers that predict later tokens."""
+    return found | {"prediction_layers": config.size("prediction_layers", 0, least=0, most=100)}
+
+
+def _llama4(config: HubConfig, found: Sizes) -> Sizes:
+    """Llama 4: an expert of the same width is shared, and dense layers are wider."""
+    expert, layers = found["ffn_hidden"], found["layers"]
+    step = config.size("interleave_moe_layer_step", 1)
+    sparse = len(config.listed("moe_layers")) or layers // step
+    return found | {
+        **config.experts(expert),
+        "shared_expert_ffn_hidden": expert,
+        "ffn_hidden": config.size("intermediate_size_mlp", expert),
+        "dense_layers": layers - sparse,
+    }
+
+
+def _adjusted(config: HubConfig, found: Sizes) -> Sizes:
+    """LFM2: two thirds of the stated width, up to a multiple."""
+    if not config.flag("block_auto_adjust_ff_dim", default=True):
+        return found
+    factor, step = config.keys.get("block_ffn_dim_multiplier", 1), config.size("block_multiple_of", 256)
+    if not is_factor(factor):
+        raise config.refuse("block_ffn_dim_multiplier", "a number")
+    return found | {"ffn_hidden": -(-int(factor * int(2 * found["ffn_hidden"] / 3)) // step) * step}
+
+
+def _halved(_config: HubConfig, found: Sizes) -> Sizes:
+    """Qwen of 2023: the width that its file states is that of both halves of the gated block."""
+    return found | {"ffn_hidden": max(1, found["ffn_hidden"] // 2)}
+
+
+def _expert_stacks(config: HubConfig, found: Sizes) -> Sizes:
+    """Experts in every so many layers of an encoder and of a decoder (Switch Transformer, NLLB)."""
+    encoder, layers = config.size("layers", most=MOST_LAYERS), found["layers"]
+    decoder = layers - encoder
+    sparse = sum(
+        config.size(f"num_sparse_{kind}_layers", count // config.size(f"{kind}_sparse_step", 1), least=0)
+        for kind, count in (("encoder", encoder), ("decoder", decoder))
+    )
+    return found | {
+        **config.experts(found["ffn_hidden"]),
+        "dense_layers": max(0, layers - sparse),
+        "expert_layers": min(layers, sparse),
+    }
+
+
+def _dense_beside(config: HubConfig, found: Sizes) -> Sizes:
+    """Arctic: beside the experts of each layer a dense block, as wide as the layer."""
+    layers = found["layers"]
+    sparse = layers // config.size("expert_every", 1)
+    has_dense = config.flag("use_residual", default=True)
+    found = found | {
+        **config.experts(found["ffn_hidden"]),
+        "expert_layers": sparse,
+        "dense_layers": layers if has_dense else layers - sparse,
+    }
+    return found | {"ffn_hidden": found["hidden"]} if has_dense else found
+
+
+def _shortcut(config: HubConfig, found: Sizes) -> Sizes:
+    """LongCat: each layer is two of attention and a dense block, beside experts; some do nothing."""
+    layers, experts = found["layers"], config.experts()
+    places = experts["experts"] + config.size("zero_expert_num", 0, least=0)
+    return found | {
+        **experts,
+        "top_k": max(1, round(experts["top_k"] * experts["experts"] / places)),
+        "attention_layers": 2 * layers,
+        "dense_layers": 2 * layers,
+        "expert_layers": layers,
+    }
+
+
+_SPARSE, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
+
+
+def _compressed(config: HubConfig, found: Sizes) -> Sizes:
+    """DeepSeek-V4: windows, and behind them keys compressed 4 to 1, of which an index picks, or 128 to 1."""
+    rates: dict[str, Any] = {_SPARSE: 4, _HEAVY: 128, **config.table("compress_rates")}
+    ratios = config.listed("compress_ratios") or [
+        rates.get(str(each), 0) for each in config.listed("layer_types")
+    ]
+    sparse, heavy = rates[_SPARSE], rates[_HEAVY]
+    counts = Counter(each if isinstance(each, int) else -1 for each in ratios[: found["layers"]])
+    if isinstance(sparse, dict) or isinstance(heavy, dict) or not {sparse, heavy, 0} >= set(counts):
+        raise config.refuse("compress_ratios", f"0, {sparse} or {heavy} for each layer")
+    return found | {
+        "query_rank": config.size("query_rank"),
+        "kv_shared": True,
+        "output_rank": config.size("o_lora_rank"),
+        "output_groups": config.size("o_groups"),
+        "window": config.size("window"),
+        "windowed_layers": found["layers"],
+        "compressed": CompressedKeys(
+            sparse_layers=counts[sparse],
+            sparse_ratio=sparse,
+            top_k=config.size("index_topk"),
+            index_heads=config.size("index_n_heads"),
+            index_head_size=config.size("index_head_dim"),
+            heavy_layers=counts[heavy],
+            heavy_ratio=heavy,
+        ),
+    }
+
+
+# Encoders with decoders, pairs.
+
+
+def _two_stacks(config: HubConfig, found: Sizes) -> Sizes:
+    """An encoder, and a decoder that attends to it too, on as many tokens."""
+    encoder = found["layers"]
+    decoder = config.size("decoder_layers", encoder, most=MOST_LAYERS)
+    return found | {
+        "layers": encoder + decoder,
+        "attention_layers": encoder + 2 * decoder,
+        "dense_layers": encoder + decoder,
+    }
+
+
+def _pair(config: HubConfig, _found: Sizes) -> Sizes:
+    """CLIP: an encoder of images, and one of texts in a tower."""
+    images, words = sizes(config.part("vision")), Transformer(**sizes(config.part("text")))
+    tower = Tower(model=words, tokens=max(1, words.position_embeddings))
+    return images | {"towers": (*images.get("towers", ()), tower)}
+
+
+def _prompted(config: HubConfig, _found: Sizes) -> Sizes:
+    """SAM: an encoder of images, and a small decoder of masks behind it."""
+    images = config.part("vision")
+    found = sizes(images)
+    return found | {"towers": prompted_towers(images, found["hidden"], num_patches(images))}
+
+
+# Parts that need no plain stack.
+_OWN_SIZES: Final = frozenset({"pair", "prompted", "pyramid", "denoiser"})
+_PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
+    **MIXED_PARTS,
+    **MEDIA_PARTS,
+    "experts": _routed,
+    "latent": _latent,
+    "predicting": _predicting,
+    "llama4": _llama4,
+    "halved": _halved,
+    "adjusted": _adjusted,
+    "expert_stacks": _expert_stacks,
+    "dense_beside": _dense_beside,
+    "shortcut": _shortcut,
+    "compressed": _compressed,
+    "denoiser": denoiser_sizes,
+    "two_stacks": _two_stacks,
+    "pair": _pair,
+    "prompted": _prompted,
+}
