@@ -25,8 +25,15 @@ from equipoise.bench.environment import (
     scheduling,
     time_slice_s,
 )
-from equipoise.bench.launchers import SEAT, JobOutcome, Launcher, LaunchJob
-from equipoise.bench.launchers.processes import Command, rank_command, run_commands
+from equipoise.bench.launchers import (
+    SEAT,
+    Command,
+    JobOutcome,
+    Launcher,
+    LaunchJob,
+    rank_command,
+    run_commands,
+)
 from equipoise.errors import UsageError
 from equipoise.units import MICROSECOND_S, NANOSECOND_S, SI_PREFIXES
 

@@ -24,7 +24,6 @@ from two_hosts import timed
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import in_random_order, interference
 from equipoise.bench.trial import FinishedTrial, Store, Trial, write_whole
-from equipoise.diagnose.exchange_costs import exchange_costs, needed
 from equipoise.diagnose.method_search import (
     FoundMethod,
     MethodSpace,
@@ -32,6 +31,7 @@ from equipoise.diagnose.method_search import (
     one_device_trials,
     search_methods,
 )
+from equipoise.diagnose.predicted_steps import exchange_costs, needed
 from equipoise.errors import UsageError
 
 RATES = ("1gbit", "10gbit")

@@ -23,8 +23,17 @@ from two_hosts import PARTS, RATES, undisturbed
 
 from equipoise.bench.summary import summaries
 from equipoise.bench.trial import SUCCESS, FinishedTrial, Store, Trial
-from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, Slowed, exchange_costs
-from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
+from equipoise.diagnose.predicted_steps import (
+    ExchangeCosts,
+    Messages,
+    MethodWork,
+    OneDevice,
+    PredictedStep,
+    Slowed,
+    exchange_costs,
+    one_device,
+    predict_step,
+)
 
 NEAR = 0.2
 # Of a document of bench.interference.

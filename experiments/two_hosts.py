@@ -28,8 +28,7 @@ from emulated import emulated, hosts, prompt_wakeups
 from msgspec import Struct, to_builtins
 from quiet import in_quiet
 
-from equipoise.bench.collectives import CollectivesTask
-from equipoise.bench.collectives.documents import timed_document
+from equipoise.bench.collectives import CollectivesTask, timed_document
 from equipoise.bench.environment import conditions
 from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import InterferenceTask, in_random_order, interference

@@ -22,7 +22,7 @@ from equipoise.bench.collectives.files import read_files
 from equipoise.bench.topology import read as read_topology
 from equipoise.bench.trace import read_traces
 from equipoise.bench.trial import Store
-from equipoise.bench.watching.record import RecordedStep, run_folder
+from equipoise.bench.watching import RecordedStep, run_folder
 from equipoise.bench.watching.rows import watched
 from equipoise.calibration.published import read_rows
 from equipoise.decide.allocation.jobs import read_jobs, read_prices

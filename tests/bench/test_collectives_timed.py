@@ -12,10 +12,9 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 from waiting import awaited
 
-from equipoise.bench.collectives import OPERATIONS, CollectivesTask, sizes_of
-from equipoise.bench.collectives.documents import reading_in, timed_document
-from equipoise.bench.collectives.files import read_files
-from equipoise.bench.launchers.processes import INPROCESS
+from equipoise.bench.collectives import OPERATIONS, CollectivesTask, sizes_of, timed_document
+from equipoise.bench.collectives.files import read_files, reading_in
+from equipoise.bench.launchers import INPROCESS
 from equipoise.calibration.collective_verdicts import judged
 from equipoise.errors import DataError, EvidenceError, UsageError
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.bench.environment import core_sets_by_node, refuse_unlike_nodes
-from equipoise.bench.launchers import RESULT, End, LaunchJob, outcome, write_document
+from equipoise.bench.launchers import RESULT, End, LaunchJob, interface_towards, outcome, write_document
 from equipoise.bench.launchers.hosts import HostConnection
-from equipoise.bench.launchers.processes import interface_towards
 from equipoise.bench.trial import Trial
 from equipoise.errors import DataError
 

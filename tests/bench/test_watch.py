@@ -42,8 +42,8 @@ from equipoise.bench.phases import (
 from equipoise.bench.stopwatch import Stopwatch
 from equipoise.bench.trial import Trial
 from equipoise.bench.trial_rank import prepared_training
-from equipoise.bench.watching.ranks import combine_ranks
-from equipoise.bench.watching.record import RankEnd, RankRecord, RecordedStep, rank_record, runs_in
+from equipoise.bench.watching import RankEnd, RankRecord, RecordedStep, rank_record, runs_in
+from equipoise.bench.watching.rows import combine_ranks
 from equipoise.bench.watching.user_loop import is_recorded, recorded_share
 from equipoise.errors import DataError, UsageError
 

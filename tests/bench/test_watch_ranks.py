@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import equipoise
 from equipoise.bench.phases import EXPOSED, FORWARD, INPUT, OVERLAPPED, PARTS, STEP, TOTAL
-from equipoise.bench.watching.record import rank_record
+from equipoise.bench.watching import rank_record
 
 pytestmark = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores of their own"

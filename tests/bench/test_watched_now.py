@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from msgspec import to_builtins
 
-from equipoise.bench.watching.record import RankFile, RecordedStep, rank_record, rank_records, run_folder
+from equipoise.bench.watching import RankFile, RecordedStep, rank_record, rank_records, run_folder
 from equipoise.bench.watching.rows import latest_step, run_files, run_now, runs_files
 from equipoise.errors import DataError
 

@@ -13,7 +13,7 @@ import typer
 from command_line import equipoise, in_process
 
 from equipoise import cli
-from equipoise.cli.complaints import with_takers
+from equipoise.cli.app import with_takers
 from equipoise.cli.decide import advise, allocate, plan, predict
 from equipoise.cli.output import Output
 from equipoise.decide.question.field import GROUPS

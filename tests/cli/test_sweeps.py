@@ -4,11 +4,11 @@ import pytest
 
 from equipoise.bench.trial import Trial
 from equipoise.cli import sweeps
-from equipoise.cli.sweeps import Pace, SweepOptions, trials_of
+from equipoise.cli.sweeps import Pace, trials_of
 from equipoise.errors import UsageError
 
 
-def options(**changes):
+def planned(**changes):
     plain = {
         "workloads": ("mlp",),
         "sizes": None,
@@ -24,11 +24,11 @@ def options(**changes):
         "learning_rate": None,
         "num_arms": 1,
     }
-    return SweepOptions(**{**plain, **changes})
+    return trials_of(**{**plain, **changes})
 
 
 def sizes(**changes):
-    return [trial.num_ranks for trial in trials_of(options(**changes))]
+    return [trial.num_ranks for trial in planned(**changes)]
 
 
 @pytest.fixture(autouse=True)
@@ -47,20 +47,20 @@ def test_sizes_double_up_to_the_devices():
 
 def test_work_is_shared_or_grows():
     def batches(scaling):
-        return {c.num_ranks: c.batch_samples for c in trials_of(options(sizes="1,2,4", scaling=scaling))}
+        return {c.num_ranks: c.batch_samples for c in planned(sizes="1,2,4", scaling=scaling)}
 
     assert batches("strong") == {1: 32, 2: 32, 4: 32}
     assert batches("weak") == {1: 32, 2: 64, 4: 128}
 
 
 def test_one_rank_runs_once_and_single_runs_on_one_rank():
-    trials = trials_of(options(sizes="1,2", strategies="single,ddp,fp16"))
+    trials = planned(sizes="1,2", strategies="single,ddp,fp16")
     assert sorted((c.num_ranks, c.method) for c in trials) == [(1, "single"), (2, "ddp"), (2, "fp16")]
 
 
 def test_arms_are_trials_of_their_own_and_trainings_have_their_seeds():
-    assert len({c.trial_id for c in trials_of(options(sizes="1", num_arms=2, num_repetitions=3))}) == 6
-    trials = trials_of(options(sizes="1", train_samples=64, num_repetitions=3))
+    assert len({c.trial_id for c in planned(sizes="1", num_arms=2, num_repetitions=3)}) == 6
+    trials = planned(sizes="1", train_samples=64, num_repetitions=3)
     assert [c.seed for c in trials] == [1, 2, 3]
 
 
@@ -85,14 +85,14 @@ def test_arms_are_trials_of_their_own_and_trainings_have_their_seeds():
 )
 def test_what_cannot_be_run_is_refused_before_anything_is(changes, words):
     with pytest.raises(UsageError) as refused:
-        trials_of(options(**changes))
+        planned(**changes)
     assert words in str(refused.value)
 
 
 def test_more_trials_than_anybody_waits_for_are_refused(monkeypatch):
     monkeypatch.setattr(sweeps, "_MOST_TRIALS", 3)
     with pytest.raises(UsageError, match=r"\b4 runs; .*\b3"):
-        trials_of(options(sizes="1,2", num_repetitions=2))
+        planned(sizes="1,2", num_repetitions=2)
 
 
 def test_time_left_goes_by_runs_of_as_many_ranks():

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from equipoise.bench.training import METHODS
 from equipoise.bench.trial import FAILED, SUCCESS, FinishedTrial, Trial
-from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, exchange_costs
 from equipoise.diagnose.method_search import (
     EXACT,
     LARGER_BATCH,
@@ -23,6 +22,7 @@ from equipoise.diagnose.method_search import (
     one_device_trials,
     search_methods,
 )
+from equipoise.diagnose.predicted_steps import ExchangeCosts, Messages, MethodWork, exchange_costs
 from equipoise.errors import EvidenceError, UsageError
 
 SPACE = MethodSpace(

@@ -7,8 +7,16 @@ from msgspec.structs import replace
 
 from equipoise.bench.sweep import INTERFERENCE_SCHEMA as SCHEMA
 from equipoise.bench.training import METHODS
-from equipoise.diagnose.exchange_costs import ExchangeCosts, Messages, MethodWork, Slowed, exchange_costs
-from equipoise.diagnose.predicted_steps import OneDevice, Tensor, predict_step
+from equipoise.diagnose.predicted_steps import (
+    ExchangeCosts,
+    Messages,
+    MethodWork,
+    OneDevice,
+    ShapedGradient,
+    Slowed,
+    exchange_costs,
+    predict_step,
+)
 from equipoise.errors import DataError, EvidenceError
 
 MIB = 2**20
@@ -51,7 +59,7 @@ ONE = OneDevice(
     },
     steps_s={16: (0.035,) * 5, 32: (0.065,) * 5},
     gradients=tuple(
-        Tensor(shape=(1024, 1024), grad_bytes=4 * MIB, dtype="float32", ready=share)
+        ShapedGradient(shape=(1024, 1024), grad_bytes=4 * MIB, dtype="float32", ready_fraction=share)
         for share in (0.25, 0.5, 0.75, 1.0)
     ),
     buffers_bytes={"float32": 4096},

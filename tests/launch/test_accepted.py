@@ -15,8 +15,7 @@ import pytest
 from installed import imported, quiet
 from waiting import ahead_of_others
 
-from equipoise.launch import launch_files, launch_snippets, program
-from equipoise.launch.platforms import SKYPILOT_NAMES
+from equipoise.launch import SKYPILOT_NAMES, launch_files, launch_snippets, program
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload

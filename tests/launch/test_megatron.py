@@ -7,7 +7,7 @@ import pytest
 from option_table import faults, given, table
 
 from equipoise.launch import program
-from equipoise.launch.facts import pipeline_layout, stage_layers
+from equipoise.launch.program import pipeline_layout, stage_layers
 from equipoise.perfmodel.estimate import stages as stages_of_time_model
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import transformer_load

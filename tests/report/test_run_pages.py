@@ -15,7 +15,7 @@ from equipoise.bench.phases import EXPOSED, PARTS
 from equipoise.bench.summary import Spread
 from equipoise.bench.sweep import planned
 from equipoise.bench.trial import FinishedTrial, Store, folders_below, is_watched, sweep_progress
-from equipoise.bench.watching.record import RankFile, RecordedStep, run_folder
+from equipoise.bench.watching import RankFile, RecordedStep, run_folder
 from equipoise.cli.app import app
 from equipoise.decide.combine import PlanKind
 from equipoise.diagnose.sweeps import sweep_now

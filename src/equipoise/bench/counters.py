@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from equipoise.bench.environment import file_text, usable_cores
+from equipoise.bench.environment import PROCESSES, file_text, usable_cores
 from equipoise.units import MICROJOULE_J, MICROWATT_W, MILLIJOULE_J, MILLIWATT_W, SI_PREFIXES
 
 Reading = Callable[[], float | None]
@@ -178,7 +178,7 @@ def amdgpu_conditions(address: str, bus: Path = BUS) -> dict[str, Any]:
     """Driver and clock of one accelerator; None where not known."""
     clock = _CLOCK.search(file_text(bus / address / "pp_dpm_sclk"))
     return {
-        "driver": file_text(_AMDGPU_VERSION).strip() or None,
+        "driver": file_text(_AMDGPU_VERSION) or None,
         "accelerator_clock_hz": float(clock[1]) * SI_PREFIXES["M"] if clock else None,
     }
 
@@ -222,9 +222,9 @@ def rapl_sources(root: Path = POWERCAP) -> PowerMeters:
 def _zones(root: Path) -> Iterator[tuple[Path, str]]:
     """Zones to add up, with a name for each."""
     for zone in sorted(root.iterdir()):
-        name = file_text(zone / "name").strip()
+        name = file_text(zone / "name")
         if _ZONE.fullmatch(zone.name) and _ADDED.fullmatch(name):
-            above = file_text(root / zone.name.rpartition(":")[0] / "name").strip()
+            above = file_text(root / zone.name.rpartition(":")[0] / "name")
             yield zone, f"{above} {name}" if name == "dram" else name
 
 
@@ -232,7 +232,6 @@ def _number(path: Path) -> float:
     return float(path.read_text(encoding="ascii"))
 
 
-PROCESSES = Path("/proc")
 # Of a core's line in /proc/stat after its name: user, nice, system, and what the host gave to other machines.
 # Interrupts are left out: those of the loopback are a program's own messages.
 _TAKEN = (0, 1, 2, 7)
@@ -330,5 +329,5 @@ def sent_bytes(processes: Path = PROCESSES, system: Path = Path("/sys")) -> dict
 
 
 def _infiniband_bytes(root: Path) -> int:
-    words = (file_text(path).strip() for path in root.glob("*/ports/*/counters/port_xmit_data"))
+    words = (file_text(path) for path in root.glob("*/ports/*/counters/port_xmit_data"))
     return sum(int(each) for each in words if each.isdigit()) * _WORD_BYTES

@@ -16,6 +16,7 @@ from typing import Any
 from equipoise.errors import DataError
 from equipoise.units import NANOSECOND_S, SI_PREFIXES
 
+PROCESSES = Path("/proc")
 # Numbers of sched_setattr(2) and sched_getattr(2), for which the C library has no functions.
 SCHEDULING_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275), "riscv64": (274, 275)}
 # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period.
@@ -89,14 +90,14 @@ def conditions(
 def _machine() -> dict[str, Any]:
     """What a machine is, and its clock and load now."""
     page_bytes, num_pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
-    clock_mhz = _cpuinfo("cpu MHz")
+    clock_mhz = cpuinfo("cpu MHz")
     return {
         "host": platform.node(),
         "kernel": platform.release(),
-        "processor": _cpuinfo("model name") or platform.processor() or None,
+        "processor": cpuinfo("model name") or platform.processor() or None,
         "num_cores": len(usable_cores()),
         "memory_bytes": page_bytes * num_pages,
-        "governor": _line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        "governor": file_text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")) or None,
         "clock_hz": None if clock_mhz is None else float(clock_mhz) * SI_PREFIXES["M"],
         "load_1min": os.getloadavg()[0],
         "time_slice_s": time_slice_s(),
@@ -194,7 +195,7 @@ def no_torch() -> str | None:
 
 def kernel_id() -> str:
     """The same for all processes of one machine, whatever name its containers give it."""
-    return _line(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
+    return file_text(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
 
 
 def this_node() -> dict[str, Any]:
@@ -209,16 +210,16 @@ def num_memory_kills() -> int | None:
     return int(counts[0]) if counts else None
 
 
-def _cpuinfo(key: str) -> str | None:
-    for line in file_text(Path("/proc/cpuinfo")).splitlines():
+def cpuinfo(key: str, processes: Path = PROCESSES) -> str | None:
+    """What the kernel states first of its processors under that key; None where it does not.
+
+    processes: a folder that looks like /proc.
+    """
+    for line in file_text(processes / "cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == key:
             return value.strip()
     return None
-
-
-def _line(path: Path) -> str | None:
-    return file_text(path).strip() or None
 
 
 _COMMAND_S = 30.0
@@ -226,9 +227,9 @@ _MOST_OUTPUT_BYTES = 1_000_000
 
 
 def file_text(path: Path) -> str:
-    """The text of a file of the kernel; empty where it cannot be read."""
+    """The text of a file of the kernel without blanks around it; empty where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 

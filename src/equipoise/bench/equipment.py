@@ -16,9 +16,8 @@ from equipoise import __version__
 from equipoise.bench import counters
 from equipoise.bench.devices import available_devices
 from equipoise.bench.environment import usable_cores, version_of
-from equipoise.bench.launchers import Launcher
+from equipoise.bench.launchers import INPROCESS, TORCHRUN, Launcher
 from equipoise.bench.launchers.hosts import over_hosts
-from equipoise.bench.launchers.processes import INPROCESS, TORCHRUN
 from equipoise.bench.launchers.ray_cluster import NAME as RAY
 from equipoise.bench.launchers.ray_cluster import ray_cluster
 from equipoise.bench.launchers.slurm import NAME as SLURM

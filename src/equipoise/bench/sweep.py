@@ -27,10 +27,9 @@ from equipoise.bench.trial import (
     write_whole,
 )
 from equipoise.errors import DataError, EvidenceError, UsageError
+from equipoise.runs import Progress
 from equipoise.units import MIB
 
-# What is run, how many trials are finished, how many there are.
-Progress = Callable[[str, int, int], None]
 Report = Callable[[str], None]
 Scaling = Literal["strong", "weak"]
 

@@ -15,6 +15,7 @@ from equipoise.calibration.published.set_ups import known_workload
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, num_sd
 from equipoise.perfmodel.parameters import Parameters
+from equipoise.runs import Progress
 from equipoise.runs.readers.cells import quoted
 from equipoise.spec.strategy import AXES
 from equipoise.stats import conformal_half_width
@@ -371,8 +372,6 @@ def _order(value: object) -> tuple[float, str]:
 
 # Of the rows a calibration is made on, so many folds show how wrong it is on rows it has not seen.
 _NUM_INNER_FOLDS = 5
-
-Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def held_out(

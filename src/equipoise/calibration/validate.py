@@ -19,7 +19,6 @@ from equipoise.calibration.accuracy import (
     MemoryErrors,
     PredictionTask,
     Predictor,
-    Progress,
     Regret,
     Split,
     TimeErrors,
@@ -44,6 +43,7 @@ from equipoise.calibration.scale_up_rows import SCALE_UP
 from equipoise.calibration.step_rows import COLLECTIVE, step_predictor
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.intervals import LEVEL
+from equipoise.runs import Progress
 from equipoise.runs.readers.cells import quoted
 from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped

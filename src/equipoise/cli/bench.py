@@ -1,24 +1,16 @@
 """The verb `bench`: its options become a plan of runs, which are executed, kept and shown."""
 
+from collections.abc import Sequence
 from functools import partial
-from hashlib import sha256
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from equipoise.cli.output import PAGE, InputFiles, Output, verb
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.files import expect_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from equipoise.bench.launchers import Launcher
-    from equipoise.bench.trial import Trial
-    from equipoise.diagnose.sweeps import SweepNow
-    from equipoise.spec.catalogue import Catalogue
 
 _DEFAULT_WORKLOAD = "mlp"
 _SEARCH_TRIALS = 12
@@ -135,68 +127,60 @@ def bench(
     if out is not None:
         expect_folder(out)
     with output.answering():
-        from equipoise.cli.sweeps import SweepOptions, stored_plan, trials_of
+        from equipoise.bench.equipment import launcher as launcher_of
+        from equipoise.cli import sweeps
         from equipoise.report.pages.sweep import SWEEP, sweep_fields
 
         settings = {"scaling": scaling, "launcher": launcher}
         options = _options(slurm or (), address)
         if resume and out is not None and not workloads and not find:
-            planned, before = stored_plan(out, allow_code=output.allow_code)
+            planned, before = sweeps.stored_plan(out, allow_code=output.allow_code)
             settings |= before
         else:
-            sweep = SweepOptions(
+            planned = sweeps.trials_of(
                 workloads=tuple(workloads or (_DEFAULT_WORKLOAD,)),
                 sizes=sizes,
                 batches=batch,
-                strategies=_strategies(strategy, find=find, exact=exact),
+                strategies=sweeps.strategies(strategy, exact_only=exact) if find else strategy or "ddp",
                 precisions=precision,
                 scaling=scaling,
                 device=device,
-                binds_here=_launcher(launcher, options).binds_here,
+                binds_here=launcher_of(launcher, options).binds_here,
                 num_repetitions=repeat,
                 num_steps=steps,
                 train_samples=train,
                 learning_rate=learning_rate,
                 num_arms=2 if aa else 1,
             )
-            planned = trials_of(sweep)
         if find:
-            from equipoise.cli.sweeps import SearchLimits
-            from equipoise.cli.sweeps import search_for_methods as search
             from equipoise.report.pages.find import FIND, find_fields
 
-            limits = SearchLimits(num_trials=trials or _SEARCH_TRIALS, num_repetitions=repeat)
-            folder = out or Path(f"find-{_name(planned)}")
-            best = search(planned, folder, _launcher(launcher, options), limits, limit_s=limit, resume=resume)
+            best = sweeps.search_for_methods(
+                planned,
+                out or Path(f"find-{sweeps.name_of(planned)}"),
+                launcher_of(launcher, options),
+                num_trials=trials or _SEARCH_TRIALS,
+                num_repetitions=repeat,
+                limit_s=limit,
+                resume=resume,
+            )
             output.give_page(FIND, best, find_fields)
             return
-        folder = out or Path(_name(planned))
-        start = partial(_launcher, settings["launcher"], options)
-        found = _swept(
-            planned, folder, settings, start=start, limits=(limit, resume), catalogue=inputs.catalogue
+        found = sweeps.swept(
+            planned,
+            out or Path(sweeps.name_of(planned)),
+            settings,
+            start=partial(launcher_of, settings["launcher"], options),
+            limit_s=limit,
+            resume=resume,
+            catalogue=inputs.catalogue,
         )
         output.give_page(SWEEP, found, lambda now: sweep_fields(now.swept))
     if found.swept.refusal:
         raise EvidenceError(found.swept.refusal)
 
 
-def _strategies(given: str | None, *, find: bool, exact: bool) -> str:
-    """The ways to train as text: plain ddp unless others are searched for."""
-    if not find:
-        return given or "ddp"
-    from equipoise.cli.sweeps import strategies
-
-    return strategies(given, exact_only=exact)
-
-
-def _name(trials: "Sequence[Trial]") -> str:
-    """The folder of a plan where none is given: the same plan has the same."""
-    names = "\n".join(sorted(trial.trial_id for trial in trials))
-    workload = "".join(char if char.isalnum() else "-" for char in trials[0].workload)[:40]
-    return f"bench-{workload}-{sha256(names.encode()).hexdigest()[:8]}"
-
-
-def _options(slurm: "Sequence[str]", address: str | None) -> dict[str, str]:
+def _options(slurm: Sequence[str], address: str | None) -> dict[str, str]:
     """Options of a launcher, besides its name."""
     options = {} if address is None else {"address": address}
     for item in slurm:
@@ -205,51 +189,3 @@ def _options(slurm: "Sequence[str]", address: str | None) -> dict[str, str]:
             raise UsageError(f"--slurm {item!r}: expected KEY=VALUE, such as partition=main")
         options[key.strip()] = value.strip()
     return options
-
-
-def _launcher(name: str, options: "Mapping[str, str]") -> "Launcher":
-    from equipoise.bench.equipment import launcher
-
-    return launcher(name, options) if options else launcher(name)
-
-
-def _swept(
-    trials: "Sequence[Trial]",
-    folder: Path,
-    settings: "Mapping[str, str]",
-    *,
-    start: "Callable[[], Launcher]",
-    limits: tuple[float, bool],
-    catalogue: "Catalogue",
-) -> "SweepNow":
-    """The sweep, run to its end; interrupted or stopped by an error, it reports the finished trials.
-
-    limits: seconds of a run, and whether to go on with a sweep.
-    """
-    from equipoise.bench.summary import write_sweep_tables
-    from equipoise.bench.sweep import run_sweep
-    from equipoise.bench.trial import Store
-    from equipoise.cli.sweeps import resumable, trial_progress, warn_of_others
-    from equipoise.diagnose.sweeps import sweep_now
-
-    store, (limit_s, resume) = Store(folder), limits
-    # Where nothing is left to run it is shown again, on machines that cannot train too.
-    if not (resume and store.holds_all(trials)):
-        launch_with = start()
-        if launch_with.binds_here:
-            warn_of_others()
-        with (
-            resumable(folder, len(trials), partial(write_sweep_tables, folder, catalogue)),
-            trial_progress(trials, store) as progress,
-        ):
-            run_sweep(
-                trials,
-                folder,
-                launch_with,
-                limit_s=limit_s,
-                resume=resume,
-                progress=progress,
-                settings=settings,
-            )
-    write_sweep_tables(folder, catalogue)
-    return sweep_now(folder)

@@ -12,12 +12,10 @@ from msgspec.structs import replace
 
 from equipoise.cli.options import Accelerator, Columns, Round, SeveralWorkloads, Workload
 from equipoise.cli.output import NAMES, PAGE, RESULTS, InputFiles, Output, progress_line, stated, verb
-from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.errors import DataError, UsageError
 from equipoise.files import expect_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import polars as pl
 
     from equipoise.runs.ingest import IngestReport
@@ -195,33 +193,21 @@ def export(
         else:
             both = tables(data=inputs.data, also=inputs.also)
             frame = as_stored(both.runs, RUNS) if table == "runs" else both.scores
-        frame = _chosen(frame, stated(campaign=round_, workload=workload, accelerator=accelerator))
+        frame = _chosen(frame, stated(round=round_, workload=workload, accelerator=accelerator))
         output.give_table(frame, format_, out, lambda kept: {"table": table, "rows": kept.to_dicts()})
 
 
-def _chosen(frame: "pl.DataFrame", wanted: dict[str, str]) -> "pl.DataFrame":
+def _chosen(frame: "pl.DataFrame", wanted: Mapping[str, str]) -> "pl.DataFrame":
     """The rows of the round, workload and accelerator named, by any of their names."""
-    import polars as pl
+    from equipoise.study import named, spellings
 
-    from equipoise.spec.hardware import slug_typed
-    from equipoise.spec.mlperf import round_name
-    from equipoise.spec.workload import shipped_workloads
-
-    spelt: dict[str, Callable[[str], str | None]] = {
-        "campaign": round_name,
-        "workload": shipped_workloads().slug,
-        "accelerator": slug_typed,
-    }
-    for column, name in wanted.items():
+    spelt = spellings(wanted.get("round"))
+    for option, name in wanted.items():
+        column = "campaign" if option == "round" else option
         if column not in frame.columns:
             raise UsageError("export steps: steps have no round, workload or accelerator; use --data DIR")
-        known = {name, spelt[column](name) or name}
-        kept = frame.filter(pl.col(column).is_in(list(known)))
-        if kept.is_empty():
-            option = "--round" if column == "campaign" else f"--{column}"
-            held = ", ".join(sorted(map(str, frame[column].drop_nulls().unique())))
-            raise UsageError(f"{option} {name!r} is not in the rows of the table; expected one of {held}")
-        frame = kept
+        found = named(name, frame[column].alias(f"--{option}"), spelt[option], where="the rows of the table")
+        frame = frame.filter(frame[column] == found)
     return frame
 
 
@@ -301,15 +287,14 @@ def backtest(
 
 def _rounds(listed: str | None, held: list[str]) -> list[str] | None:
     """Rounds from the command line as the data name them."""
+    import polars as pl
+
     from equipoise.spec.mlperf import round_name
+    from equipoise.study import named
 
     if listed is None:
         return None
-    wanted = [round_name(item) for item in listed.split(",")]
-    unknown = next((name for name in wanted if name not in held), None)
-    if unknown is not None:
-        raise SpecError(f"round {unknown!r} is not in the data; it has {', '.join(held)}")
-    return wanted
+    return [named(item.strip(), pl.Series("round", held), round_name) for item in listed.split(",")]
 
 
 @verb(reads=NAMES)

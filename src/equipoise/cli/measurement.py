@@ -58,8 +58,8 @@ def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None]) -> 
 def _measured(
     wanted: Wanted, operations: tuple[str, ...], progress: Callable[[str, int, int], None]
 ) -> "CollectiveRuns":
-    from equipoise.bench.collectives import CollectivesTask, sizes_of
-    from equipoise.bench.collectives.documents import DEFAULT_STARTS, reading_in, timed_document
+    from equipoise.bench.collectives import DEFAULT_STARTS, CollectivesTask, sizes_of, timed_document
+    from equipoise.bench.collectives.files import reading_in
     from equipoise.bench.equipment import launcher
     from equipoise.report.json import encode
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from equipoise.cli.complaints import HelpFormatter
 from equipoise.decide.question.field import GROUPS, Field, Kind
 from equipoise.decide.question.query import FIELDS, default_words
 
@@ -179,7 +178,7 @@ _TYPE_WORDS: Final = {"str": "NAME", "Path": "FILE", "int": "N", "float": "X"}
 class QuestionCommand(TyperCommand):
     """Lists options by group, in plain text: docs/decisions/0002-plain-help.md."""
 
-    def format_options(self, ctx: Any, formatter: HelpFormatter) -> None:  # noqa: ANN401 - typer's own
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's own
         """Write one block per group."""
         blocks: dict[str, list[tuple[str, str]]] = {
             title: [] for title in (_OPTIONS, *GROUPS.values(), _OUTPUT)

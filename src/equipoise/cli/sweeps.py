@@ -4,18 +4,23 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import sha256
 from importlib.machinery import PathFinder
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from msgspec import Struct, field
 
 from equipoise.bench.counters import MOST_OTHERS, core_use, others_fraction
-from equipoise.bench.devices import AvailableDevices, available_devices, device
+from equipoise.bench.devices import AvailableDevices, available_devices
+from equipoise.bench.devices import device as device_kind
 from equipoise.bench.launchers import Launcher
-from equipoise.bench.sweep import AdaptiveSweep, Progress, Scaling, planned
+from equipoise.bench.summary import write_sweep_tables
+from equipoise.bench.sweep import AdaptiveSweep, planned, run_sweep
 from equipoise.bench.training import known_name, method
 from equipoise.bench.trial import Store, Trial
 from equipoise.cli.app import printable
@@ -29,7 +34,10 @@ from equipoise.diagnose.method_search import (
     one_device_trials,
     tuned,
 )
+from equipoise.diagnose.sweeps import SweepNow, sweep_now
 from equipoise.errors import DataError, EquipoiseError, UsageError
+from equipoise.runs import Progress
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.torch_model.factory import refuse_code
 from equipoise.units import format_percent, plural
 
@@ -42,57 +50,43 @@ _MOST_DEFAULT_RANKS = 8
 _WHOLE = re.compile(r"[0-9]{1,12}")
 
 
-class SweepOptions(Struct, frozen=True, kw_only=True):
-    """The options as they were given: lists are still text. binds_here: whether ranks run on this machine."""
+def trials_of(
+    *,
+    workloads: tuple[str, ...],
+    sizes: str | None,
+    batches: str,
+    strategies: str,
+    precisions: str,
+    device: str,
+    binds_here: bool,
+    **rest: Any,  # noqa: ANN401 - as `planned` has them
+) -> tuple[Trial, ...]:
+    """The trials of the sweep. sizes, batches, strategies, precisions: lists, as they are typed.
 
-    workloads: tuple[str, ...]
-    sizes: str | None
-    batches: str
-    strategies: str
-    precisions: str
-    scaling: Scaling
-    device: str
-    binds_here: bool
-    num_repetitions: int
-    num_steps: int
-    train_samples: int | None
-    learning_rate: float | None
-    num_arms: int
-
-
-def trials_of(options: SweepOptions) -> tuple[Trial, ...]:
-    """The trials of the sweep.
-
+    binds_here: whether ranks run on this machine. rest: of `planned`, what is no list.
     Raises UsageError for what no trial can be made of: unknown names, batches that ranks cannot share, more
     ranks than devices.
     """
-    for workload in options.workloads:
+    for workload in workloads:
         _refuse_unknown(workload)
-    methods = _items(options.strategies, "--strategy")
+    methods = _items(strategies, "--strategy")
     for text in methods:
         method(text)
-    here = available_devices(options.device)
-    if options.binds_here and not here.num_devices:
-        raise UsageError(
-            f"--device {options.device}: {device(here.device).why_not() or 'none was found here'}"
-        )
-    sizes = _sizes(options.sizes, here if options.binds_here else None)
+    here = available_devices(device)
+    if binds_here and not here.num_devices:
+        raise UsageError(f"--device {device}: {device_kind(here.device).why_not() or 'none was found here'}")
+    counts = _sizes(sizes, here if binds_here else None)
     trials = tuple(
         trial
-        for precision in _items(options.precisions, "--precision")
+        for precision in _items(precisions, "--precision")
         for trial in planned(
-            workloads=options.workloads,
+            workloads=workloads,
             methods=methods,
-            sizes=sizes,
-            batches=[_whole(item, "--batch", _MOST_BATCH) for item in _items(options.batches, "--batch")],
-            num_repetitions=options.num_repetitions,
+            sizes=counts,
+            batches=[_whole(item, "--batch", _MOST_BATCH) for item in _items(batches, "--batch")],
             precision=precision,
-            num_steps=options.num_steps,
-            scaling=options.scaling,
-            num_arms=options.num_arms,
             device=here.device,
-            train_samples=options.train_samples,
-            learning_rate=options.learning_rate,
+            **rest,
         )
     )
     if len(trials) > _MOST_TRIALS:
@@ -115,6 +109,13 @@ def stored_plan(folder: Path, *, allow_code: bool) -> tuple[tuple[Trial, ...], d
     if not allow_code:
         refuse_code((trial.workload for trial in trials), where=folder / "sweep.json")
     return trials, store.settings()
+
+
+def name_of(trials: Sequence[Trial]) -> str:
+    """The folder of a plan where none is given: the same plan has the same."""
+    names = "\n".join(sorted(trial.trial_id for trial in trials))
+    workload = "".join(char if char.isalnum() else "-" for char in trials[0].workload)[:40]
+    return f"bench-{workload}-{sha256(names.encode()).hexdigest()[:8]}"
 
 
 def _refuse_unknown(workload: str) -> None:
@@ -172,13 +173,6 @@ def _whole(item: str, option: str, most: int) -> int:
     return int(item)
 
 
-class SearchLimits(Struct, frozen=True, kw_only=True):
-    """How far to look: runs on several ranks, repetitions of the best few."""
-
-    num_trials: int
-    num_repetitions: int
-
-
 def strategies(given: str | None, *, exact_only: bool) -> str:
     """The ways to train that are searched: those named, or those searched by default.
 
@@ -193,16 +187,56 @@ def strategies(given: str | None, *, exact_only: bool) -> str:
     return ",".join(kept)
 
 
+def swept(
+    trials: Sequence[Trial],
+    folder: Path,
+    settings: Mapping[str, str],
+    *,
+    start: Callable[[], Launcher],
+    limit_s: float,
+    resume: bool,
+    catalogue: Catalogue,
+) -> SweepNow:
+    """The sweep, run to its end; interrupted or stopped by an error, it reports the finished trials.
+
+    start: the launcher, asked for where something is left to run.
+    """
+    store = Store(folder)
+    # Where nothing is left to run it is shown again, on machines that cannot train too.
+    if not (resume and store.holds_all(trials)):
+        launch_with = start()
+        if launch_with.binds_here:
+            warn_of_others()
+        with (
+            resumable(folder, len(trials), partial(write_sweep_tables, folder, catalogue)),
+            trial_progress(trials, store) as progress,
+        ):
+            run_sweep(
+                trials,
+                folder,
+                launch_with,
+                limit_s=limit_s,
+                resume=resume,
+                progress=progress,
+                settings=settings,
+            )
+    write_sweep_tables(folder, catalogue)
+    return sweep_now(folder)
+
+
 def search_for_methods(
     trials: Sequence[Trial],
     folder: Path,
     launch_with: Launcher,
-    limits: SearchLimits,
     *,
+    num_trials: int,
+    num_repetitions: int,
     limit_s: float,
     resume: bool,
 ) -> FoundMethod:
     """The fastest way that was found among the trials of a sweep, and one device alone.
+
+    num_trials: runs on several ranks at most. num_repetitions: of the best few.
 
     Raises UsageError for what is no one search, and as `tuned`.
     """
@@ -218,10 +252,10 @@ def search_for_methods(
         batches=tuple(sorted({trial.batch_samples for trial in trials})),
         precision=first.precision,
         device=first.device,
-        backend=device(first.device).backend,
+        backend=device_kind(first.device).backend,
         num_steps=first.num_steps,
     )
-    most, num_ended = len(one_device_trials(space)) + limits.num_trials, 0
+    most, num_ended = len(one_device_trials(space)) + num_trials, 0
     if launch_with.binds_here:
         warn_of_others()
     with resumable(folder, None), progress_line() as line:
@@ -241,8 +275,8 @@ def search_for_methods(
         return tuned(
             space,
             sweep,
-            num_trials=limits.num_trials,
-            num_repetitions=limits.num_repetitions,
+            num_trials=num_trials,
+            num_repetitions=num_repetitions,
             resume=resume,
         )
 

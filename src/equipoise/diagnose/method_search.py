@@ -14,8 +14,15 @@ from equipoise.bench.summary import timed_run
 from equipoise.bench.sweep import AdaptiveSweep
 from equipoise.bench.training import Effect, method
 from equipoise.bench.trial import SUCCESS, FinishedTrial, Trial
-from equipoise.diagnose.exchange_costs import ExchangeCosts, exchange_costs, needed
-from equipoise.diagnose.predicted_steps import OneDevice, PredictedStep, one_device, predict_step
+from equipoise.diagnose.predicted_steps import (
+    ExchangeCosts,
+    OneDevice,
+    PredictedStep,
+    exchange_costs,
+    needed,
+    one_device,
+    predict_step,
+)
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, Interval
 from equipoise.stats import ratio_interval

@@ -11,9 +11,8 @@ from msgspec.structs import asdict, replace
 
 from equipoise.bench.phases import PARTS, STEP
 from equipoise.bench.summary import Spread, accelerator_of, spread_of_steps, uneven
-from equipoise.bench.watching.ranks import CombinedRun, gains, shares_of
-from equipoise.bench.watching.record import RankRecord
-from equipoise.bench.watching.rows import RunFiles, RunNow, run_now, runs_files
+from equipoise.bench.watching import RankRecord
+from equipoise.bench.watching.rows import CombinedRun, RunFiles, RunNow, gains, run_now, runs_files, shares_of
 from equipoise.errors import DataError
 
 _MOST_POINTS = 100

@@ -1,20 +1,210 @@
-"""Programs that train: each with a template of how it expresses a strategy, and how its options are written.
+"""Programs that train: how each expresses a strategy, by a template, and what templates may name of one.
 
 Of the template a line is an option, `NAME = VALUE` or a flag's name alone; a reason (`! `, `!! `) states what
 the program cannot express. tests/launch/test_programs.py holds every program to every field of a strategy.
 """
 
 import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from shlex import join
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, convert
+from msgspec.structs import asdict
 
 from equipoise.files import shipped_table
-from equipoise.launch.facts import Model, program_facts
 from equipoise.launch.text import filled, yaml_text
-from equipoise.spec.strategy import Strategy
+from equipoise.spec.strategy import LoraTargets, Strategy, adapted_layers
+from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import Workload
+
+Model: TypeAlias = Transformer | None
+
+_PROPERTIES = ("num_accelerators", "num_microbatches", "shards_gradients", "shards_weights")
+_OPTIMIZERS = {
+    "adam": ("torch.optim.AdamW", "lr=1e-3"),
+    "adam_8bit": ("AdamW8bit", "lr=1e-3"),
+    "sgd": ("torch.optim.SGD", "lr=1e-2, momentum=0.9"),
+}
+# Of attention, as transformers and diffusers name them; models of images have those of the text besides.
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_QUERIES_AND_VALUES = ("q_proj", "v_proj")
+# What a sentence says of the layers that adapters were asked for on.
+_ON_TARGETS: Mapping[LoraTargets, str] = {
+    "usual": "",
+    "query_value": " on queries and values",
+    "attention": " on attention",
+    "all_linear": " on every linear layer",
+}
+_DIFFUSERS_PROJECTIONS = (
+    *("to_q", "to_k", "to_v", "to_out.0"),
+    *("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"),
+)
+
+
+def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
+    """What templates of programs may name.
+
+    model: None where its sizes are not known: then they are zero.
+    """
+    experts = 0 if model is None else model.experts or 0
+    has_hosted_adam = strategy.optimizer == "adam" and strategy.offload == "optimizer"
+    is_precision_aware = not strategy.shards_gradients and (
+        strategy.optimizer == "adam_8bit" or has_hosted_adam
+    )
+    needs_fsdp = strategy.zero_stage > 0 or strategy.offload != "none" or strategy.tp * strategy.cp > 1
+    expert_ranks = (strategy.num_shards if strategy.zero_stage else strategy.cp) * strategy.tp
+    return {
+        **strategy_facts(strategy),
+        **_stage_facts(strategy, model),
+        "num_experts": experts,
+        "num_dense_layers": 0 if model is None else model.dense_layers,
+        "has_expert_axis": strategy.ep > 1 or experts > 0,
+        "shards_hold_experts": expert_ranks % strategy.ep == 0,
+        # Optimizer states are narrow or in the host's memory, and Megatron-LM can do that.
+        "is_precision_aware": is_precision_aware,
+        "has_distributed_optimizer": strategy.zero_stage > 0 or is_precision_aware,
+        "gathers_weights": strategy.dp > 1 and strategy.zero_stage > 0,
+        # FSDP shards, offloads, and alone has tensor and context parallelism in accelerate and the Trainer.
+        "needs_fsdp": needs_fsdp,
+        "runs_fsdp": needs_fsdp and strategy.num_accelerators > 1,
+        "has_mesh": strategy.tp * strategy.cp * strategy.dp_replicate > 1,
+        "num_dp_shards": strategy.dp // strategy.dp_replicate,
+        "num_samples_per_rank": strategy.microbatch_samples * strategy.num_microbatches,
+    }
+
+
+def strategy_facts(strategy: Strategy) -> dict[str, object]:
+    """Fields of a strategy, its properties, and the layers that have adapters."""
+    return {
+        **asdict(strategy),
+        **{name: getattr(strategy, name) for name in _PROPERTIES},
+        "adapted_layers": adapted_layers(strategy.trained, strategy.lora_targets),
+        "on_targets": _ON_TARGETS[strategy.lora_targets],
+    }
+
+
+def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, object]:
+    """What templates of scripts and additions may name."""
+    sharded = is_sharded(strategy)
+    alone = strategy.dp == 1 and not sharded
+    averages = strategy.sync_period > 1 and not alone and not sharded
+    waits = strategy.num_microbatches > 1 and not alone and not averages
+    dtype = _compute_dtype(strategy)
+    is_narrowed_by_shard = strategy.dp > 1 if strategy.tp > 1 else sharded and strategy.pp == 1
+    is_of_images = workload is not None and workload.area == "generation"
+    optimizer, settings = _OPTIMIZERS[strategy.optimizer]
+    return {
+        **strategy_facts(strategy),
+        **_stage_facts(strategy, None if workload is None else workload.transformer),
+        "has_states": _has_states(workload),
+        "projections": json.dumps(_projections(strategy, is_of_images=is_of_images)),
+        "sharded": sharded,
+        "alone": alone,
+        "averages": averages,
+        "quiet": waits and not sharded,
+        # Unless told otherwise, FSDP shards gradients after each micro-batch.
+        "sums_whole": waits and (strategy.whole_gradients or not strategy.shards_gradients),
+        "replicated": not (alone or sharded or averages),
+        "zero_1": strategy.zero_stage == 1 and strategy.dp > 1 and not sharded,
+        # Of a layer that is not recomputed torch keeps its weights too, which would be copied with the rest.
+        "hosted": strategy.activation_offload and strategy.recompute == "full",
+        "autocast": dtype != "float32" and not is_narrowed_by_shard,
+        "dtype": dtype,
+        "again": str(strategy.shards_weights),
+        # Over gloo, PowerSGD's hook hangs where there are several buckets: all gradients in one.
+        "bucket_mib": 4096 if strategy.compression == "powersgd" else 25,
+        "compression_rank": max(1, strategy.compression_rank),
+        "num_shards": strategy.num_shards,
+        "optimizer_class": optimizer,
+        "optimizer_settings": settings,
+        "schedule_class": "ScheduleInterleaved1F1B" if strategy.interleave > 1 else "Schedule1F1B",
+    }
+
+
+def _has_states(workload: Workload | None) -> bool:
+    """Whether layers of a model are state spaces."""
+    return workload is not None and workload.transformer is not None and workload.transformer.state_layers > 0
+
+
+def _projections(strategy: Strategy, *, is_of_images: bool) -> tuple[str, ...]:
+    """Of attention, those that have adapters."""
+    if is_of_images:
+        return _DIFFUSERS_PROJECTIONS
+    return _QUERIES_AND_VALUES if strategy.lora_targets == "query_value" else _PROJECTIONS
+
+
+def is_sharded(strategy: Strategy) -> bool:
+    """Whether gradients or weights are, or lie in the host's memory: what `fully_shard` does."""
+    return strategy.shards_gradients or strategy.offload != "none"
+
+
+def _compute_dtype(strategy: Strategy) -> str:
+    """The dtype of torch that products run in: those below 16 bits are narrowed inside a bf16 network."""
+    if strategy.precision in {"fp32", "tf32"}:
+        return "float32"
+    return "float16" if strategy.precision == "fp16" else "bfloat16"
+
+
+def _stage_facts(strategy: Strategy, model: Model) -> Mapping[str, object]:
+    """How layers are shared out among the stages of a pipeline; zero where the layers are not known."""
+    counts = () if model is None else stage_layers(model.layers, strategy.pp, strategy.interleave)
+    extra = 0 if model is None else model.prediction_layers
+    most, num_layers = max(counts, default=0), sum(counts)
+    # Of equal stages, how many layers the last one lacks.
+    lacking = most - counts[-1] if counts and set(counts[:-1]) == {most} else 0
+    needs_layout = strategy.pp > 1 and (len(set(counts)) > 1 or extra > 0)
+    return {
+        "num_layers": num_layers,
+        "num_stages": len(counts),
+        "prediction_layers": extra,
+        "most_stage_layers": most,
+        "num_lacking_layers": lacking,
+        "stage_sizes": ", ".join(map(str, counts)),
+        "has_unlike_stages": len(set(counts)) > 1,
+        # Stages of the most layers are as many as the strategy has.
+        "has_stages_by_layers": bool(counts) and -(-(num_layers + lacking) // most) == len(counts),
+        "needs_layout": needs_layout,
+        "layout": pipeline_layout(counts, extra) if needs_layout else "",
+    }
+
+
+def stage_layers(num_layers: int, num_ranks: int, interleave: int = 1) -> tuple[int, ...]:
+    """Layers of each stage of a pipeline in order: all full but those of the last rank, the last least.
+
+    Where that leaves a stage none, stages are as even as they go, fuller ones first.
+    Source: the performance model shares layers out so (perfmodel.estimate.stages).
+
+    >>> stage_layers(10, 4), stage_layers(13, 2, 2), stage_layers(9, 8)
+    ((3, 3, 3, 1), (4, 4, 4, 1), (2, 1, 1, 1, 1, 1, 1, 1))
+    """
+    num_stages = num_ranks * interleave
+    fullest = -(-num_layers // num_stages)
+    counts, missing = [fullest] * num_stages, fullest * num_stages - num_layers
+    for stage in range(num_stages - 1, 0, -num_ranks):
+        counts[stage] -= min(missing, fullest - 1)
+        missing -= fullest - counts[stage]
+    if missing:
+        least, num_fuller = divmod(num_layers, num_stages)
+        return (least + 1,) * num_fuller + (least,) * (num_stages - num_fuller)
+    return tuple(counts)
+
+
+def pipeline_layout(counts: Sequence[int], num_prediction_layers: int = 0) -> str:
+    """Layers of each stage in Megatron-LM's layout language.
+
+    counts: as `stage_layers` has them. The embedding (E) is in the first stage; prediction layers (m) and the
+    loss (L) are in the last.
+
+    >>> pipeline_layout(stage_layers(61, 16))
+    'Et*4|(t*4|)*14t*1L'
+    """
+    groups = [(count, len(list(same))) for count, same in groupby(counts[1:-1])]
+    between = "".join(f"(t*{count}|)*{times}" if times > 1 else f"t*{count}|" for count, times in groups)
+    return f"Et*{counts[0]}|{between}t*{counts[-1]}{'m' * num_prediction_layers}L"
+
 
 Value: TypeAlias = bool | int | float | str | tuple[str | int, ...] | None
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 Row: TypeAlias = dict[str, Any]  # a row of `runs` or `scores`: column name -> value
+# Called with what is under way, how much is done, and of how much: trials, files, folds or bytes.
+Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 class RowRejection(Struct, frozen=True, kw_only=True):

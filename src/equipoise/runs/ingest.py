@@ -2,15 +2,15 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from equipoise.errors import DataError, SpecError, UsageError
-from equipoise.runs import ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
+from equipoise.runs import Progress, ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
 from equipoise.runs.readers import READERS
 from equipoise.runs.readers.cells import (
     BATCH,
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from equipoise.runs.store import Tables
-
-Progress: TypeAlias = Callable[[str, int, int], None]  # what is being read, bytes done, bytes in all
 
 # Below this a second process costs more than it saves: one starts in about 0.1 s, which parses 40 MB.
 _WORTH_SHARING_BYTES = 40_000_000

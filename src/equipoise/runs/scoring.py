@@ -8,11 +8,11 @@ Source: MLPerf Training rules, with the appendix on power, as applied by the off
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
-import orjson
-from msgspec import Struct
+from msgspec import DecodeError, Struct, json
 
-from equipoise.spec import is_number
 from equipoise.spec.workload import MlperfRules
 
 SUCCESS = "success"
@@ -169,42 +169,29 @@ _MAX_POWER_W = 100_000_000.0
 
 
 class _Event(Struct, frozen=True, kw_only=True):
-    """One line of a power log: milliseconds since the epoch, key, and the value if it is a finite number."""
+    """One line of a power log. time_ms: since the epoch. value: no power where it is no number."""
 
     time_ms: float
     key: str
-    value: float | None
+    value: float | bool | str | list[Any] | dict[str, Any] | None = None
 
 
-def _finite(value: object) -> float | None:
-    """A JSON number as a finite float, else None."""
-    if not is_number(value) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def _event(line: bytes) -> _Event | None:
-    """The event of a line, or None for a line that is corrupt or about something else."""
-    try:
-        record = orjson.loads(line.rpartition(_TOKEN)[2])
-    except orjson.JSONDecodeError:
-        return None
-    key = record.get("key") if isinstance(record, dict) else None
-    if not isinstance(key, str) or key not in _KEYS:
-        return None
-    time_ms = _finite(record.get("time_ms"))
-    return None if time_ms is None else _Event(time_ms=time_ms, key=key, value=_finite(record.get("value")))
+_LINES = json.Decoder(_Event)
 
 
 def _events(data: bytes) -> list[_Event]:
     """The events of a log in file order; corrupt lines are passed over, as the official code does."""
-    found = (_event(line) for line in data.splitlines() if _TOKEN in line)
-    return [event for event in found if event is not None]
+    found = []
+    for line in data.splitlines():
+        if _TOKEN in line:
+            with suppress(DecodeError, ValueError, RecursionError):
+                found.append(_LINES.decode(line.rpartition(_TOKEN)[2]))
+    return [event for event in found if event.key in _KEYS]
 
 
 def _efficiency(events: Sequence[_Event]) -> float:
     """The last stated conversion efficiency, watts at the plug per logged watt; 1.0 when none is stated."""
-    stated = [event.value for event in events if event.key == _EFFICIENCY and event.value is not None]
+    stated = [event.value for event in events if event.key == _EFFICIENCY and type(event.value) is float]
     return stated[-1] if stated else 1.0
 
 
@@ -229,7 +216,7 @@ def node_power_w(data: bytes) -> float | None:
     readings = [
         (event.time_ms, event.value)
         for event in events
-        if event.key == _READING and event.value is not None and start_ms <= event.time_ms <= stop_ms
+        if event.key == _READING and type(event.value) is float and start_ms <= event.time_ms <= stop_ms
     ]
     before_ms, sum_w_ms = start_ms, 0.0
     for time_ms, power_w in readings:
@@ -251,7 +238,7 @@ def switch_power_w(data: bytes) -> float | None:
     """
     events = _events(data)
     for position, event in enumerate(events):
-        if event.key == _ESTIMATE and event.value is not None:
+        if event.key == _ESTIMATE and type(event.value) is float:
             return _checked(_efficiency(events[:position]) * event.value)
     return 0.0 if events else None
 

@@ -4,7 +4,7 @@ Here are the entries of the rounds with their metrics, and the names by which us
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import polars as pl
@@ -56,18 +56,12 @@ def scores(
     known = catalogue or shipped()
     rows = with_metrics(score_table(data=data, also=also)).rename({"campaign": "round"})
     rows = _ordered(rows.sort("num_accelerators", "score_s", "entry_id", nulls_last=True), sort)
-    filters: tuple[tuple[str, str | None, Spelling], ...] = (
-        ("round", round, round_name),
-        ("workload", workload, workload_spelling(round, known)),
-        ("accelerator", accelerator, lambda name: known.accelerator(name).slug),
-        ("submitter", submitter, str),
-        ("division", division, str.lower),
-    )
+    spelt = spellings(round, known)
     stated: list[str] = []
-    for column, wanted, spelt in filters:
+    for column, wanted in {**names, "division": division}.items():
         if wanted is not None:
             where = f"the entries of {', '.join(stated)}" if stated else "the data"
-            value = named(wanted, rows[column], spelt, where=where)
+            value = named(wanted, rows[column], spelt[column], where=where)
             rows = rows.filter(pl.col(column).str.to_lowercase() == value.lower())
             stated.append(value)
     return rows.select(SCORE_COLUMNS)
@@ -105,8 +99,14 @@ def named(wanted: str, held: pl.Series, spelt: Spelling, *, where: str = "the da
     raise SpecError(f"{held.name} {wanted!r} is not in {where}; they hold {', '.join(listed)}")
 
 
-def workload_spelling(round_: str | None, catalogue: Catalogue | None = None) -> Spelling:
-    """The slug a name stands for in a round: `ssd` was another model before v2.0."""
+def spellings(round_: str | None, catalogue: Catalogue | None = None) -> Mapping[str, Spelling]:
+    """How names of each kind are spelt in the data of a round: `ssd` was another model before v2.0."""
+    known = catalogue or shipped()
     number = re.fullmatch(r"v(\d+(?:\.\d+)?)", round_name(round_)) if round_ else None
-    slug_of = (catalogue or shipped()).workload_slug
-    return lambda name: slug_of(name, float(number[1]) if number else None) or name
+    return {
+        "round": round_name,
+        "workload": lambda name: known.workload_slug(name, float(number[1]) if number else None) or name,
+        "accelerator": lambda name: known.accelerator(name).slug,
+        "submitter": str,
+        "division": str.lower,
+    }

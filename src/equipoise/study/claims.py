@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 
 from equipoise.errors import EvidenceError
 from equipoise.files import shipped_table
@@ -229,7 +229,7 @@ _BOUNDS: Final[dict[str, Callable[[float, float], bool]]] = {
 }
 
 
-class Comparison(Struct, frozen=True, kw_only=True):
+class Comparison(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one quantity is compared with.
 
     compares: the quantity in words. quantity: its name in `QUANTITIES`, taken with these options. holds,
@@ -258,7 +258,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         return "reverses" if self.reverses and _within(value, self.reverses) else "not supported"
 
 
-class Statement(Struct, frozen=True, kw_only=True):
+class Statement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One statement that data can test: it holds or reverses where all compared values do.
 
     workload: the only one of its claim's that it is about; None for each of them, or for all together where
@@ -360,7 +360,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 def claim_table() -> tuple[Stated, ...]:
     """The claims of the first published study, by number."""
     study = studies()[0]
-    statements = {each["name"]: _statement(each) for each in study["statement"]}
+    statements = {each["name"]: convert(each, Statement) for each in study["statement"]}
     return tuple(
         Stated(
             number=each["number"],
@@ -372,11 +372,6 @@ def claim_table() -> tuple[Stated, ...]:
         )
         for each in study["claim"]
     )
-
-
-def _statement(facts: Mapping[str, Any]) -> Statement:
-    comparisons = tuple(Comparison(**each) for each in facts["comparisons"])
-    return Statement(**{**facts, "comparisons": comparisons})
 
 
 def _within(value: float, bounds: str) -> bool:

@@ -29,7 +29,7 @@ from equipoise.scaling.metrics import (
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import ScoredEntry, is_round, round_name, round_order
 from equipoise.spec.workload import workload_title
-from equipoise.study import named, workload_spelling
+from equipoise.study import named, spellings
 from equipoise.study.claims import (
     Published,
     attributed,
@@ -276,7 +276,7 @@ def chosen_workloads(
     )
     if wanted:
         where = f"the {DIVISION} entries of {round_}"
-        spelling = workload_spelling(round_, catalogue)
+        spelling = spellings(round_, catalogue)["workload"]
         names = [named(name, entries["workload"], spelling, where=where) for name in wanted]
         chosen = tuple(dict.fromkeys(names))
     else:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, ParamSpec, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -250,10 +250,7 @@ def _key(screen: Screen, query: PageQuery, state: str) -> str:
 
 def _given(request: Request) -> dict[str, list[str]]:
     """What the address holds, by name."""
-    given: dict[str, list[str]] = {}
-    for name, value in request.query_params.multi_items():
-        given.setdefault(name, []).append(value)
-    return given
+    return parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
 def _answered(screen: Screen, query: PageQuery, sources: DataSources) -> PageAnswer:

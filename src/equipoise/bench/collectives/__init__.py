@@ -1,18 +1,26 @@
-"""Records of collectives.
+"""Collectives: what to time, a row of a table, a run of the program that printed it; and timing them here.
 
-What to time, one row of a table, and one run of the program that printed it.
+Files of timings, those written here among them, are read by files.py.
 """
 
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from statistics import median
+from threading import Event, Thread
+from typing import Any, ClassVar
 
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
+from equipoise.bench.environment import shared_core_sets
+from equipoise.bench.launchers import SO_FAR, Launcher, LaunchJob, read_document
 from equipoise.bench.trial import DEVICES
-from equipoise.errors import UsageError
+from equipoise.errors import EvidenceError, UsageError
 from equipoise.files import shipped_table
-from equipoise.runs import Tally
-from equipoise.units import GIB, MIB
+from equipoise.runs import Progress, Tally
+from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES
 
 WIDTH_BYTES = 4  # of float32
 DEFAULT_SIZES_BYTES = tuple(4**power for power in range(5, 14))  # 1 KiB to 64 MiB
@@ -165,3 +173,145 @@ def bus_fraction(operation: str, num_ranks: int) -> float:
     """
     passes = BY_NAME[operation].ring_passes if operation in BY_NAME else 0
     return passes * (num_ranks - 1) / num_ranks if passes else 1.0
+
+
+MEASURED_SCHEMA = "equipoise.timed_collectives/1"
+DEFAULT_STARTS = 3
+# A sweep of the default sizes at 1 Gbit/s takes two minutes; one call is bounded much more closely.
+LIMIT_S = 1800.0
+_LOOK_S = 0.2
+_PARTS = 1000
+
+
+def timed_document(
+    task: CollectivesTask,
+    launch_with: Launcher,
+    *,
+    num_starts: int = DEFAULT_STARTS,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """What was measured, as one document with everything that was timed.
+
+    num_starts: how often fresh processes measure all of it. An operation that hangs or fails is measured no
+    more, and the others in new processes.
+    Raises EvidenceError where nothing could be measured, with the reason.
+    """
+    refused: dict[str, str] = {}
+    rows: list[dict[str, Any]] = []
+    setting: dict[str, Any] = {}
+    for start in range(num_starts):
+
+        def show(what: str, done_fraction: float, start: int = start) -> None:
+            if progress is not None:
+                progress(what, round((start + done_fraction) * _PARTS), num_starts * _PARTS)
+
+        todo = [each for each in task.operations if each not in refused]
+        while todo:
+            task = replace(task, operations=tuple(todo), seed=task.seed + start)
+            found, failure = _one_start(task, launch_with, show)
+            rows.extend({**row, "start": start + 1} for row in found.pop("rows"))
+            refused |= found.pop("refused")
+            operation = found.pop("now", [None])[0]
+            setting |= found
+            if failure is None:
+                break
+            if operation is None:
+                raise EvidenceError(f"collectives could not be measured: {failure}")
+            refused[operation] = failure
+            done = {row["operation"] for row in rows if row["start"] == start + 1}
+            todo = [each for each in todo if each not in refused and each not in done]
+    if not rows:
+        raise EvidenceError(
+            "no collective could be measured",
+            missing=tuple(f"{operation}: {reason}" for operation, reason in refused.items()),
+        )
+    return {
+        "schema": MEASURED_SCHEMA,
+        "launcher": launch_with.name,
+        "num_ranks": task.num_ranks,
+        **setting,
+        "conditions": launch_with.conditions(_cores(task, launch_with)),
+        "results": [result_of(row, task.num_ranks) for row in rows if row["operation"] not in refused],
+        "refused": refused,
+    }
+
+
+def _cores(task: CollectivesTask, launch_with: Launcher) -> tuple[tuple[int, ...], ...]:
+    return shared_core_sets(task.num_ranks) if launch_with.binds_here else ()
+
+
+def _one_start(
+    task: CollectivesTask, launch_with: Launcher, show: Callable[[str, float], None]
+) -> tuple[dict[str, Any], str | None]:
+    """What processes left that measured all of it, or up to where they failed; and why they did.
+
+    show: called with what is done, and which share of all of it is.
+    """
+    # Other machines see the folder that a user works in rather than this one's own for passing things.
+    place = None if launch_with.binds_here else Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="running-", dir=place, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        job = LaunchJob(
+            task=task,
+            folder=folder,
+            core_sets=_cores(task, launch_with),
+            limit_s=LIMIT_S,
+            report=lambda message: show(message, 0.0),
+        )
+        with _watched(folder, show):
+            outcome = launch_with.launch(job)
+        if outcome.result is not None:
+            return dict(outcome.result), None
+        partial = dict(read_document(folder, SO_FAR) or {})
+        partial.pop("done_fraction", None)
+        return {"rows": [], "refused": {}, **partial}, outcome.reason
+
+
+@contextmanager
+def _watched(folder: Path, show: Callable[[str, float], None]) -> Iterator[None]:
+    """Shows progress of rank 0, as often as one can read it."""
+    over = Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            found = read_document(folder, SO_FAR) or {}
+            if "now" in found:
+                operation, payload_bytes = found["now"]
+                show(f"{operation} of {payload_bytes:,} bytes", found["done_fraction"])
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
+    """One result of the document: a size of an operation, in one start of the processes.
+
+    row: as communication_rank.py leaves it, with `start`.
+    """
+    operation, size = row["operation"], row["payload_bytes"]
+    seconds = median(row["seconds"])
+    known = BY_NAME[operation]
+    rate = size / seconds / SI_PREFIXES["G"]
+    return {
+        "operation": operation,
+        "start": row["start"],
+        "size": size,
+        "count": size // WIDTH_BYTES // (num_ranks if known.is_cut else 1),
+        "type": "float",
+        "redop": "sum" if known.reduces else None,
+        "in_place" if operation in {"all_reduce", "broadcast"} else "out_of_place": {
+            "time": seconds / MICROSECOND_S,
+            "alg_bw": rate,
+            "bus_bw": rate * bus_fraction(operation, num_ranks),
+            "nwrong": row["num_wrong"],
+        },
+        "num_calls": row["num_calls"],
+        "is_steady": row["is_steady"],
+        "cpu_fraction": median(row["cpu_fraction"]),
+        "rounds_s": row["seconds"],
+    }

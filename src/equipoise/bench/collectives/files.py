@@ -1,23 +1,29 @@
-"""Files of timed collectives as runs whose rows may be pooled; what was refused is counted with reasons."""
+"""Files of timed collectives as runs whose rows may be pooled; what was refused is counted with reasons.
+
+Files are text of nccl-tests and rccl-tests (text.py), JSON of nccl-tests -J, and the documents written here.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
+import orjson
 from msgspec.structs import replace
 
-from equipoise.bench.collectives import CollectiveRun, CollectiveRuns
-from equipoise.bench.collectives.documents import (
+from equipoise.bench.collectives import (
     MEASURED_SCHEMA,
-    document_in,
-    looks_like_json,
-    reading_in,
-    tables_in_document,
+    OPERATIONS,
+    CollectiveRun,
+    CollectiveRuns,
+    Timing,
 )
 from equipoise.bench.collectives.text import (
     PROGRAMS,
     Clues,
+    Printed,
+    PrintedLog,
     PrintedRow,
     PrintedTable,
     Side,
@@ -34,7 +40,7 @@ from equipoise.bench.collectives.text import (
 from equipoise.bench.trace.stream import DamagedError, pieces
 from equipoise.errors import DataError, UsageError
 from equipoise.runs import Tally
-from equipoise.units import MIB
+from equipoise.units import MIB, listed
 
 # A sweep of 30 sizes on a thousand ranks that all log is some MB.
 MAX_FILE_BYTES = 64 * MIB
@@ -72,7 +78,7 @@ def _read_file(
 ) -> None:
     text = _text(path, notes)
     stated = [*_named(path), *([operation] if operation else [])]
-    if looks_like_json(text):
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
         document = document_in(text, where=str(path))
         if document.get("schema") == MEASURED_SCHEMA:
             reading = reading_in(document, where=str(path))
@@ -231,3 +237,186 @@ def _num_nodes(table: PrintedTable, num_ranks: int) -> int | None:
     """Hosts, where every one of them can have been listed."""
     whole = len(table.devices) == num_ranks and not table.num_listed_again
     return len({host for host, _ in table.devices.values()}) if whole else None
+
+
+_MOST_RANKS = 1_000_000
+_MOST_NAMED = 4
+
+
+def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
+    """The runs of a document: one an operation.
+
+    where: names it. Raises DataError for a document of another form.
+    """
+    rejected, notes = Tally(), list[str]()
+    by_operation: dict[str, list[Timing]] = {}
+    unsteady: list[str] = []
+    try:
+        num_ranks = _whole(document["num_ranks"])
+        num_nodes = _whole(document["num_nodes"])
+        for number, result in enumerate(document["results"], 1):
+            timing = _timing(result, number, num_ranks, num_nodes)
+            name = f"{timing.operation} of {timing.payload_bytes:,} bytes"
+            if timing.num_wrong:
+                detail = f"{name} had wrong results: its time is not used"
+                rejected.refuse("wrong_results", f"{where}:{number}", detail)
+                continue
+            by_operation.setdefault(timing.operation, []).append(timing)
+            if not result["is_steady"]:
+                unsteady.append(name)
+        for operation, reason in document["refused"].items():
+            rejected.refuse(f"refused {operation}", where, f"{operation}: {str(reason)[:300]}")
+        backend, device = str(document["backend"])[:16], document["device_name"]
+        link = document.get("link")
+    except (AttributeError, KeyError, TypeError, ValueError) as err:
+        raise DataError(
+            f"{where}: {type(err).__name__}: {err}; expected what "
+            "`equipoise collectives --measure --out` wrote"
+        ) from err
+    if unsteady:
+        named = listed(dict.fromkeys(unsteady), _MOST_NAMED)
+        notes.append(f"did not reach a steady time during warm-up: {named}")
+    runs = [
+        CollectiveRun(
+            file=where,
+            number=number,
+            operation=operation,
+            num_ranks=num_ranks,
+            num_nodes=num_nodes,
+            device=None if device is None else str(device)[:256],
+            timings=tuple(timings),
+            backend=backend,
+            link=None if link is None else str(link)[:40],
+        )
+        for number, (operation, timings) in enumerate(by_operation.items(), 1)
+    ]
+    return CollectiveRuns(runs=tuple(runs), rejected=rejected, notes=tuple(notes))
+
+
+def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: int) -> Timing:
+    operation, share = result["operation"], float(result["cpu_fraction"])
+    if operation not in OPERATIONS:
+        raise ValueError(f"operation {str(operation)[:40]!r}")
+    row = _row(number, result)
+    times_us = [side.time_us.value for side in row.sides if side is not None]
+    if not times_us or min(times_us) <= 0 or not row.payload_bytes > 0 or not 0 <= share < _MOST_RANKS:
+        raise ValueError(f"result {number}")
+    return replace(timing_of(row, operation, num_ranks, num_nodes), resolution=0.0, cpu_fraction=share)
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 < value <= _MOST_RANKS:
+        raise ValueError(f"{value!r} instead of a whole number from 1 to {_MOST_RANKS:,}")
+    return value
+
+
+# Printed with %lf: six digits after the point, of microseconds and of GB/s.
+_HALF = 5e-7
+_INFINITE = re.compile(r"(?<=:)-?(?:inf|nan)(?=[,}])")
+_MOST_PRINTED_BYTES = 2**62
+
+
+def document_in(text: str, *, where: str) -> dict[str, Any]:
+    """The document without the environment it was written in.
+
+    Raises DataError where the text is no JSON object, or neither of nccl-tests nor of `collectives`.
+    """
+    try:
+        # A rate over no time is printed as `inf`, which JSON does not have.
+        whole = orjson.loads(_INFINITE.sub("null", text.lstrip("\ufeff")))
+    except (orjson.JSONDecodeError, RecursionError) as err:
+        raise DataError(
+            f"{where}: broken or cut JSON ({err}); expected the whole file of `nccl-tests -J`, or its "
+            "text output"
+        ) from err
+    if not (isinstance(whole, dict) and isinstance(whole.get("results"), list)):
+        raise DataError(
+            f"{where}: JSON without a list `results`; expected what `nccl-tests -J FILE` or `equipoise "
+            "collectives --measure --out FILE` writes, timings and not fits to them"
+        )
+    return {key: value for key, value in whole.items() if key != "env"}
+
+
+def tables_in_document(document: Mapping[str, Any]) -> PrintedLog:
+    """The one table of a document; lines are counted by result, from 1."""
+    config = document.get("config")
+    config = config if isinstance(config, dict) else {}
+    table = PrintedTable(programs=_programs(document), devices=_devices(config))
+    found = PrintedLog(tables=[table])
+    for number, result in enumerate(document["results"], 1):
+        try:
+            table.rows.append(_row(number, result))
+            table.is_host_time |= any("cpu_time" in _side_of(result, key) for key in _SIDES)
+        except (TypeError, ValueError, KeyError, OverflowError) as err:
+            found.broken.append((number, f"a result whose {err} is not as nccl-tests writes it"))
+    return found
+
+
+_SIDES = ("out_of_place", "in_place")
+
+
+def _programs(document: Mapping[str, Any]) -> list[str]:
+    arguments = document.get("args")
+    if not isinstance(arguments, list) or not arguments or not isinstance(arguments[0], str):
+        return []
+    name = PurePath(arguments[0][:4096]).name.partition("_perf")[0]
+    return [PROGRAMS[name]] if name in PROGRAMS else []
+
+
+def _devices(config: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
+    """Host and name by rank. Of each process only the first rank is listed: the others are like it."""
+    listed = config.get("devices")
+    counts = [config.get(key, 1) for key in ("nthreads", "ngpus")]
+    num_each = (
+        counts[0] * counts[1] if all(type(each) is int and 0 < each <= _MOST_EACH for each in counts) else 1
+    )
+    found: dict[int, tuple[str, str]] = {}
+    for device in listed if isinstance(listed, list) else ():
+        if isinstance(device, dict) and type(device.get("rank")) is int:
+            each = (str(device.get("hostname"))[:256], str(device.get("device_info"))[:256])
+            found |= {device["rank"] + at: each for at in range(num_each) if device["rank"] + at not in found}
+    return found
+
+
+_MOST_EACH = 1024
+
+
+def _row(number: int, result: Mapping[str, Any]) -> PrintedRow:
+    sides = [_side(_side_of(result, key)) for key in _SIDES]
+    wrongs = [_side_of(result, key).get("nwrong") for key in _SIDES]
+    counted = [int(float(each)) for each in wrongs if each is not None]
+    size, count = result["size"], result["count"]
+    if not all(type(each) is int and 0 <= each < _MOST_PRINTED_BYTES for each in (size, count)):
+        raise ValueError("size or count")
+    root = result.get("root")
+    redop = result.get("redop")
+    return PrintedRow(
+        line=number,
+        payload_bytes=size,
+        count=count,
+        dtype=str(result["type"])[:16],
+        redop=str(redop)[:16] if redop else None,
+        root=None if root is None else int(root),
+        sides=(sides[0], sides[1]),
+        num_wrong=max(counted) if counted else None,
+        is_checked=(wrongs[0] is not None, wrongs[1] is not None),
+    )
+
+
+def _side_of(result: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    side = result.get(key)
+    if side is not None and not isinstance(side, dict):
+        raise TypeError(key)
+    return side or {}
+
+
+def _side(values: Mapping[str, Any]) -> Side | None:
+    """One side; None where it was not run, or took what is no number (`nan`)."""
+    time_us = values.get("time", values.get("cpu_time"))
+    bus = values.get("bus_bw")
+    if not isinstance(time_us, int | float) or not isinstance(bus, int | float):
+        return None
+    return Side(
+        time_us=Printed(value=float(time_us), half=_HALF),
+        bus=Printed(value=float(bus), half=_HALF),
+    )

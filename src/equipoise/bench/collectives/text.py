@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -52,9 +53,7 @@ def printed(text: str) -> Printed:
     >>> printed("0.05").half, printed("16215").half, printed("1.2e+05").half
     (0.005, 0.5, 5000.0)
     """
-    mantissa, _, exponent = text.lower().partition("e")
-    decimals = len(mantissa.partition(".")[2])
-    return Printed(value=float(text), half=0.5 * 10.0 ** (int(exponent or 0) - decimals))
+    return Printed(value=float(text), half=0.5 * 10.0 ** int(Decimal(text).as_tuple().exponent))
 
 
 def fraction_bounds(rows: Iterable[tuple[int, Side]]) -> tuple[float, float] | None:

@@ -24,12 +24,15 @@ from equipoise.bench.launchers import (
     JobOutcome,
     Launcher,
     LaunchJob,
+    Order,
+    Ranks,
+    begin,
     collect_ends,
     first_line,
+    free_port,
     instructions,
     outcome,
 )
-from equipoise.bench.launchers.processes import Order, Ranks, begin, free_port
 from equipoise.errors import DataError, UsageError
 
 # A host whose connection breaks without being closed counts as gone after about so long.

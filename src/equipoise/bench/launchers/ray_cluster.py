@@ -24,15 +24,18 @@ from equipoise.bench.launchers import (
     JobOutcome,
     Launcher,
     LaunchJob,
+    Order,
+    Ranks,
+    begin,
     collect_ends,
     first_line,
+    free_port,
     instructions,
     lost_another,
     outcome,
     read_document,
     write_document,
 )
-from equipoise.bench.launchers.processes import Order, Ranks, begin, free_port
 from equipoise.errors import DataError, UsageError
 
 _RAY_TASK_POLL_S = 0.05

@@ -22,6 +22,9 @@ from equipoise.bench.launchers import (
     JobOutcome,
     Launcher,
     LaunchJob,
+    Order,
+    Ranks,
+    begin,
     instructions,
     lost_another,
     outcome,
@@ -29,7 +32,6 @@ from equipoise.bench.launchers import (
     write_document,
 )
 from equipoise.bench.launchers.hosts import hostnames, shared_port, slurm_address
-from equipoise.bench.launchers.processes import Order, Ranks, begin
 from equipoise.errors import UsageError
 from equipoise.units import MINUTE_S
 

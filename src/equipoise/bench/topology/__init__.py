@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from equipoise.bench.environment import command_output, file_text
+from equipoise.bench.environment import PROCESSES, command_output, cpuinfo, file_text
 from equipoise.bench.topology.nvidia import read_nvidia
 from equipoise.bench.topology.topology import Device, DeviceLink, MissingRow, Nic, Topology, pairs
 from equipoise.errors import DataError, EvidenceError
@@ -274,10 +274,6 @@ def sockets(system: Path, processes: Path) -> Topology:
     )
 
 
-def _text(path: Path) -> str:
-    return file_text(path).strip()
-
-
 def _numbered(folder: Path, name: str) -> list[tuple[int, Path]]:
     """Entries of a folder that are called by a name and a number, in the order of the numbers."""
     found = [
@@ -292,14 +288,14 @@ def _sockets(system: Path, processes: Path) -> Iterator[Device]:
     threads: dict[int, list[int]] = {}
     cores: dict[int, set[str]] = {}
     for number, path in _numbered(system / "devices" / "system" / "cpu", "cpu"):
-        package = _text(path / "topology" / "physical_package_id")
+        package = file_text(path / "topology" / "physical_package_id")
         if package.lstrip("-").isdigit():
             place = max(0, int(package))  # -1 where the kernel does not know
             threads.setdefault(place, []).append(number)
-            cores.setdefault(place, set()).add(_text(path / "topology" / "core_id"))
-    title = re.search(r"^model name\s*:\s*(.+)$", _text(processes / "cpuinfo"), re.MULTILINE)
+            cores.setdefault(place, set()).add(file_text(path / "topology" / "core_id"))
+    title = cpuinfo("model name", processes) or None
     nodes = {
-        number: _expanded(_text(path / "cpulist"))
+        number: _expanded(file_text(path / "cpulist"))
         for number, path in _numbered(system / "devices" / "system" / "node", "node")
     }
     for socket, cpus in sorted(threads.items()):
@@ -307,7 +303,7 @@ def _sockets(system: Path, processes: Path) -> Iterator[Device]:
         yield Device(
             name=f"CPU{socket}",
             kind="cpu",
-            title=title[1].strip() if title else None,
+            title=title,
             cpu_affinity=_ranges(cpus),
             numa_affinity=_ranges(near) if near else None,
             num_cores=len(cores[socket]),
@@ -342,7 +338,7 @@ def _cards(system: Path) -> Iterator[Nic]:
     folder = system / "class" / "net"
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if (path / "device").exists():
-            speed = _text(path / "speed")
+            speed = file_text(path / "speed")
             rate = int(speed) * _ETHERNET_BYTE_PER_S if speed.isdigit() and int(speed) > 0 else None
             yield Nic(name=path.name, byte_per_s=rate)
     folder = system / "class" / "infiniband"
@@ -355,7 +351,7 @@ def rdma_byte_per_s(system: Path, name: str) -> float | None:
     if not re.fullmatch(r"[\w.-]+", name):
         return None
     ports = _numbered(system / "class" / "infiniband" / name / "ports", "")
-    rates = [float(found[1]) for _, port in ports if (found := _RATE.match(_text(port / "rate")))]
+    rates = [float(found[1]) for _, port in ports if (found := _RATE.match(file_text(port / "rate")))]
     return max(rates) * _RDMA_BYTE_PER_S if rates else None
 
 
@@ -367,7 +363,7 @@ _SLOT = re.compile(r"\s*(\d+),\s*([1-6]),\s*([1-9]\d?)\s*")
 Run = Callable[[Sequence[str]], str]
 
 
-def here(*, run: Run | None = None, system: Path = Path("/sys"), processes: Path = Path("/proc")) -> Topology:
+def here(*, run: Run | None = None, system: Path = Path("/sys"), processes: Path = PROCESSES) -> Topology:
     """The accelerators of this machine and their links; its processor sockets where it has none.
 
     run: what a command prints, empty where there is no such command. system, processes: folders of the

@@ -1,10 +1,10 @@
 """One rank's trace: where its steps begin and end, and what each was spent on, in parts that sum exactly."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
 from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
 from equipoise.errors import DataError
-from equipoise.runs import RowRejection, Tally
+from equipoise.runs import Progress, RowRejection, Tally
 from equipoise.runs.sources import BLOCK_BYTES, has_tar_header, open_source
 from equipoise.units import plural
 
@@ -320,8 +320,6 @@ def _collectives(device: DeviceActivity, windows: Spans, activity: Activity) -> 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 # A folder with more is no folder of traces: the largest systems have some ten thousand ranks.
 MAX_FILES = 100_000
-
-Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 class Traces(Struct, frozen=True, kw_only=True):

@@ -3,10 +3,8 @@
 import gzip
 import io
 import json
-import lzma
 import re
 import stat
-import zlib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from itertools import islice
@@ -16,7 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 import orjson
 
 from equipoise.errors import DataError
-from equipoise.runs.sources.gate import Compression, Read, compression
+from equipoise.runs.sources.gate import UNPACKING_ERRORS, Compression, Read, compression
 from equipoise.units import GIB, MIB
 
 # 256 KiB: what is made of a piece fits into the processor's caches (docs/decisions/0006-streamed-traces.md).
@@ -72,7 +70,7 @@ def stream_pieces(file: BinaryIO, num_bytes: int, *, where: str) -> Iterator[byt
                 read_bytes = read(PIECE_BYTES - len(piece))
                 piece += read_bytes
                 ended = not read_bytes
-        except (EOFError, ValueError, MemoryError, zlib.error, lzma.LZMAError, OSError) as err:
+        except UNPACKING_ERRORS as err:
             if kind is None:
                 raise
             damage, ended = err, True

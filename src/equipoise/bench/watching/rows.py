@@ -1,26 +1,282 @@
-"""Watched runs from their files: as the tables `runs`, `scores`, `steps`, and while they train."""
+"""Watched runs from their files: many ranks as one run, the tables of them, and runs while they train."""
 
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import polars as pl
 from msgspec import Struct
 
-from equipoise.bench.phases import STEP
-from equipoise.bench.summary import accelerator_of, run_row, step_rows, write
+from equipoise.bench.counters import MOST_OTHERS, others_fraction
+from equipoise.bench.phases import (
+    EXPOSED,
+    INPUT,
+    OPTIMIZER,
+    PARTS,
+    REST,
+    STEP,
+    TOTAL,
+    with_exchanges,
+)
+from equipoise.bench.summary import (
+    CHECKED_EVERY,
+    MOST_WARM_UP,
+    WINDOW_STEPS,
+    accelerator_of,
+    is_steady,
+    outliers,
+    run_row,
+    spread_of_steps,
+    step_rows,
+    uneven,
+    write,
+)
 from equipoise.bench.trial import SUCCESS, WATCHED, is_held
-from equipoise.bench.watching.ranks import CombinedRun, combine_ranks
-from equipoise.bench.watching.record import RankRecord, rank_record, rank_records, run_folder, runs_in
+from equipoise.bench.watching import RankRecord, RecordedStep, rank_record, rank_records, run_folder, runs_in
 from equipoise.errors import DataError
 from equipoise.runs.store import RUNS, STEPS
-from equipoise.units import MIB
+from equipoise.units import MIB, MILLISECOND_S, format_si, plural, whole_percent
+
+
+class CombinedRun(Struct, frozen=True, kw_only=True):
+    """One run as the tables hold it.
+
+    steps: seconds by phase of each step that counts, of its slowest rank; their numbers in `numbers`.
+    num_unlike: steps left out because they took another number of batches or samples than most, as with a
+    skipped update or the end of the data. num_counted: updates between recorded steps that some rank did not
+    record: where steps are short, most are only counted. missing_ranks: those that left nothing.
+    num_samples: of a step, over the ranks; None where batches were not seen or a rank is missing.
+    others_cpu_fraction: of the ranks' cores, what other programs took; None where a rank did not say.
+    """
+
+    about: Mapping[str, Any]
+    steps: Sequence[Mapping[str, float]]
+    numbers: Sequence[int]
+    num_warm_up: int
+    is_steady: bool
+    num_unlike: int
+    num_counted: int
+    num_batches: int
+    num_samples: int | None
+    missing_ranks: Sequence[int]
+    num_nodes: int
+    others_cpu_fraction: float | None
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks the run had."""
+        return int(self.about["num_ranks"])
+
+    @property
+    def batch_samples(self) -> int | None:
+        """Samples of a step over the ranks, as stated or as seen."""
+        stated: int | None = self.about["batch_samples"]
+        return stated or self.num_samples
+
+    @property
+    def strategy(self) -> str | None:
+        """How ranks share the model, by the sweep's names; None on one rank, or where that is not known."""
+        found: str | None = self.about.get("strategy")
+        if found == "ddp" and self.num_batches > 1:
+            found = f"accumulate:{self.num_batches}"
+        return found if self.num_ranks > 1 else None
+
+
+def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
+    """The run that these ranks saw; steps that some rank did not see are left out.
+
+    Assumes updates are counted the same on all ranks, as where they train one model together.
+    Source: the same choices as the sweep's timed steps; docs/measure/watch.md.
+    """
+    first = records[0]
+    by_number = [{step.step: step for step in record.steps} for record in records]
+    common = sorted(set.intersection(*(set(steps) for steps in by_number)))
+    profiled = {number for steps in by_number for number in common if steps[number].profiled}
+    series = [number for number in common if number not in profiled]
+    num_warm_up, steady = _warm_up([max(steps[n].seconds[STEP] for steps in by_number) for n in series])
+    timed = series[num_warm_up:]
+    usual = [_usual([steps[number] for number in timed]) for steps in by_number]
+    like = [
+        number
+        for number in timed
+        if all(_size(steps[number]) == size for steps, size in zip(by_number, usual, strict=True))
+    ]
+    shares = [_share(record) for record in records]
+    missing = sorted(set(range(first.num_ranks)) - {record.rank for record in records})
+    samples = sum(size[1] for size in usual)
+    return CombinedRun(
+        about=first.about,
+        steps=[_slowest([steps[n].seconds for steps in by_number], shares) for n in like],
+        numbers=like,
+        num_warm_up=num_warm_up + sum(number < (timed or [0])[0] for number in profiled),
+        is_steady=steady,
+        num_unlike=len(timed) - len(like),
+        num_counted=common[-1] - common[0] + 1 - len(common) if common else 0,
+        num_batches=usual[0][0],
+        num_samples=samples if samples and not missing else None,
+        missing_ranks=missing,
+        num_nodes=len({record.host for record in records}),
+        others_cpu_fraction=_others(records) if not missing else None,
+    )
+
+
+def _others(records: Sequence[RankRecord]) -> float | None:
+    """What other programs took of the ranks' cores; None where a rank did not say what it took itself."""
+    uses = [
+        (record.host, record.end.use)
+        for record in records
+        if record.end is not None and record.end.use is not None
+    ]
+    return others_fraction(uses) if len(uses) == len(records) else None
+
+
+def _warm_up(step_s: Sequence[float]) -> tuple[int, bool]:
+    """How many of the first steps are warm-up, and whether steps were steady after them.
+
+    step_s: (n_steps,), of the rank that took longest. A run too short to become steady keeps its second half.
+    """
+    for num_first in range(WINDOW_STEPS, min(MOST_WARM_UP + 1, len(step_s)), CHECKED_EVERY):
+        if is_steady(step_s[:num_first]):
+            return num_first, True
+    return min(MOST_WARM_UP, len(step_s) // 2), False
+
+
+def _size(step: RecordedStep) -> tuple[int, int]:
+    return step.batches, step.samples
+
+
+def _usual(steps: Sequence[RecordedStep]) -> tuple[int, int]:
+    """Batches and samples of most steps."""
+    found = Counter(map(_size, steps)).most_common(1)
+    return found[0][0] if found else (0, 0)
+
+
+def _share(record: RankRecord) -> Mapping[str, float]:
+    """Seconds of communication, in so many seconds of steps and passes; empty where not profiled."""
+    if record.num_ranks == 1:
+        return {"communication_s": 0.0, "step_s": 1.0}
+    return {} if record.end is None else record.end.exchanged
+
+
+def _slowest(
+    splits: Sequence[Mapping[str, float]], shares: Sequence[Mapping[str, float]]
+) -> Mapping[str, float]:
+    """The split of the rank whose step took longest, with communication in total where it was profiled."""
+    split, share = max(zip(splits, shares, strict=True), key=lambda each: each[0][STEP])
+    return with_exchanges(split, share)
+
+
+# A part that takes less is not worth a line.
+_WORTH_FRACTION = 0.1
+
+_NAMES = {EXPOSED: "exposed communication"}
+_WAYS = {
+    EXPOSED: "larger batches, accumulated gradients, compression: {bench} measures them",
+    INPUT: "more workers or prefetching in the data loader",
+    OPTIMIZER: "an optimizer with fused=True or foreach=True",
+    REST: "fewer .item(), prints and logs per step",
+}
+
+
+def summary(watched: CombinedRun) -> str:
+    """Lines for a terminal; step and rate are of the mean over the steps that count."""
+    if not watched.steps:
+        return (
+            "No step was seen after warm-up: iterate over seen.batches(loader), or call seen.end_step() "
+            "after each update, for a few dozen steps."
+        )
+    step_s = [step[STEP] for step in watched.steps]
+    shares = shares_of(watched)
+    lines = [_headline(watched, step_s), _split(shares)]
+    total = shares.get(TOTAL)
+    if total:
+        hidden = 1 - shares[EXPOSED] / total
+        lines.append(
+            f"  communication runs {whole_percent(total)} of the time, {whole_percent(hidden)} of it "
+            "overlapped with computation"
+        )
+    lines += [f"  {line}" for line in gains(shares, watched)]
+    return "\n".join([*lines, *_notes(watched, step_s)])
+
+
+def gains(shares: Mapping[str, float], watched: CombinedRun) -> list[str]:
+    """What a step could gain, a line for each part that takes enough of it, and how.
+
+    shares: of phases in the time of the steps.
+    Assumes the other parts take as long as before. Source: Amdahl 1967.
+    """
+    workload = watched.about["workload"]
+    model = workload if ":" in (workload or "") else "MODULE:FUNCTION"
+    sizes = f"--sizes 1,{watched.num_ranks}"
+    batch = f" --batch {watched.batch_samples}" if watched.batch_samples else ""
+    bench = f"equipoise bench {model} {sizes}{batch} --strategy ddp,accumulate:4,fp16"
+    return [
+        f"without {_NAMES.get(name, name)} a step is at most {1 / (1 - share):.2f} times as fast: "
+        f"{way.format(bench=bench)}"
+        for name, way in _WAYS.items()
+        if _WORTH_FRACTION <= (share := shares.get(name, 0.0)) < 1
+    ]
+
+
+def _headline(watched: CombinedRun, step_s: list[float]) -> str:
+    found = spread_of_steps(step_s)
+    step = f"{found.value / MILLISECOND_S:.3g} ms"
+    if found.low is not None and found.high is not None:
+        step += f" ({found.low / MILLISECOND_S:.3g} to {found.high / MILLISECOND_S:.3g})"
+    samples = watched.batch_samples
+    rate = f", {samples} samples each, {format_si(samples / found.value)} samples/s" if samples else ""
+    ranks = "1 rank" if watched.num_ranks == 1 else f"{watched.num_ranks} ranks"
+    return f"{watched.about['workload']} on {ranks}: {plural(len(step_s), 'step')} of {step}{rate}"
+
+
+def shares_of(watched: CombinedRun) -> dict[str, float]:
+    """Each phase's fraction of all the time of the steps that count; parts sum to 1."""
+    whole_s = sum(step[STEP] for step in watched.steps)
+    named = [name for name in (*PARTS, TOTAL) if all(name in step for step in watched.steps)]
+    return {name: sum(step[name] for step in watched.steps) / whole_s for name in named}
+
+
+def _split(shares: dict[str, float]) -> str:
+    words = [
+        f"{_NAMES.get(name, name)} {whole_percent(share)}" for name, share in shares.items() if name != TOTAL
+    ]
+    return "  " + ", ".join(words)
+
+
+def _notes(watched: CombinedRun, step_s: list[float]) -> list[str]:
+    """What to know before relying on it."""
+    notes = [
+        f"warm-up {plural(watched.num_warm_up, 'step')}, {plural(sum(outliers(step_s)), 'outlier')} kept"
+    ]
+    if not watched.is_steady:
+        notes.append("NOT steady: step times still had a trend")
+    others = watched.others_cpu_fraction or 0.0
+    if others > MOST_OTHERS:
+        notes.append(f"machine busy: other programs took {whole_percent(others)} of the cores")
+    if watched.num_unlike:
+        notes.append(f"{plural(watched.num_unlike, 'step')} of another size excluded")
+    if watched.num_counted:
+        notes.append(f"{plural(watched.num_counted, 'step')} between them only counted")
+    if watched.missing_ranks and watched.about["rank"]:
+        notes.append(f"of rank {watched.about['rank']} only; rank 0 reports all ranks")
+    elif watched.missing_ranks:
+        notes.append(f"ranks {', '.join(map(str, watched.missing_ranks))} wrote nothing to this folder")
+    found = [f"  {'; '.join(notes)}"]
+    factor = uneven(step_s)
+    if factor is not None:
+        usual = f"{median(step_s) / MILLISECOND_S:.3g} ms"
+        found.insert(
+            0, f"  some steps stalled: on average they took {factor:.1f} times their median of {usual}"
+        )
+    return found
+
 
 # Ranks end at about the same time; one that died has nothing more to say.
 _END_S = 10.0

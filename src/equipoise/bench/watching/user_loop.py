@@ -17,9 +17,8 @@ from equipoise.bench.counters import core_use
 from equipoise.bench.environment import usable_cores
 from equipoise.bench.launchers import first_line
 from equipoise.bench.phases import EXPOSED, Loop, WatchedStep, phases_of
-from equipoise.bench.watching.ranks import CombinedRun, combine_ranks, summary
-from equipoise.bench.watching.record import RankEnd, RankFile, RankRecord, RecordedStep, run_folder, runs_in
-from equipoise.bench.watching.rows import write_tables
+from equipoise.bench.watching import RankEnd, RankFile, RankRecord, RecordedStep, run_folder, runs_in
+from equipoise.bench.watching.rows import CombinedRun, combine_ranks, summary, write_tables
 from equipoise.errors import DataError, UsageError
 from equipoise.units import MICROSECOND_S, format_duration
 

@@ -30,6 +30,7 @@ from equipoise.runs.readers.cells import (
     STATUS,
     STRATEGY,
     TIMED,
+    UNIT_S,
     TextRow,
     amount_of,
     column_name,
@@ -421,11 +422,11 @@ def _bare(name: str) -> str:
 
 def _in_unit(ours: str, cell: str) -> str:
     """A cell; a duration, as `1.2h` or Slurm's `1-02:30:00`, in the unit that the column's name ends in."""
-    if TIMED.fullmatch(ours) is None or not ours.startswith(("time_to_train_", "step_")):
+    timed = TIMED.fullmatch(ours)
+    if timed is None or timed[2] is None:
         return cell
     seconds = _clock_s(cell) or duration_s(cell) if len(cell) <= MAX_TEXT else None
-    unit = duration_s(f"1 {ours.rpartition('_')[2]}")
-    return cell if seconds is None or unit is None else repr(seconds / unit)
+    return cell if seconds is None else repr(seconds / UNIT_S[timed[2]])
 
 
 def _expect_no_list(text: str, where: str) -> None:

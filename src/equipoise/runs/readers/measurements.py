@@ -208,7 +208,7 @@ def _measurements(
     rows: Sequence[TextRow], timed: Sequence[_Timed], header: Sequence[str], where: str, notes: list[str]
 ) -> Measurements:
     """The columns of rows that were all kept. timed: the preferred column first."""
-    chosen, batch = timed[0], np.array([_batch(row) for row in rows])
+    chosen, batch = timed[0], np.array([stated_amount(row, BATCH) for row in rows], dtype=float)
     time_s = np.array([_time_s(row, timed) for row in rows])
     notes += _not_used(rows, timed)
     work = "the complete training"
@@ -243,10 +243,6 @@ def common_strategy(runs: Iterable[tuple[int, str | None]]) -> str | None:
     """
     stated = {(strategy or "").strip() for size, strategy in runs if size > 1}
     return stated.pop() or None if len(stated) == 1 else None
-
-
-def _batch(row: TextRow) -> float:
-    return amount(row, BATCH) if row.cells.get(BATCH, "").strip() else math.nan
 
 
 def _time_s(row: TextRow, timed: Sequence[_Timed]) -> float:
@@ -383,13 +379,13 @@ def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list
     curve, as of weak scaling; several at one size are several.
     Raises DataError where one of several must be chosen, or the one that is wanted is not there.
     """
-    stated = [row for row in rows if math.isfinite(_batch(row))]
-    held = quoted([f"{each:,.0f}" for each in sorted({_batch(row) for row in stated})])
+    stated = [row for row in rows if stated_amount(row, BATCH)]
+    held = quoted([f"{each:,.0f}" for each in sorted({amount(row, BATCH) for row in stated})])
     theirs = rows[0].written(BATCH) if rows else BATCH
     if wanted is None:
         batches: dict[int, set[float]] = {}
         for row in stated:
-            batches.setdefault(count(row, SIZE), set()).add(_batch(row))
+            batches.setdefault(count(row, SIZE), set()).add(amount(row, BATCH))
         several = next((size for size, of_size in batches.items() if len(of_size) > 1), None)
         if several is not None:
             raise DataError(
@@ -397,7 +393,7 @@ def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list
                 f"accelerators; it has {held}; choose one with --global-batch"
             )
         return rows, []
-    kept = [row for row in rows if _batch(row) == wanted or not math.isfinite(_batch(row))]
+    kept = [row for row in rows if stated_amount(row, BATCH) in {wanted, None}]
     if rows and not kept:
         raise DataError(f"{where}: no row has {theirs} {wanted:,}; it has {held}")
     notes = []

@@ -19,7 +19,7 @@ from equipoise.runs.readers.mlperf.entries import (
     file_kind,
     looks_like_log,
 )
-from equipoise.runs.readers.mlperf.log import LogFacts, Progress, read_log
+from equipoise.runs.readers.mlperf.log import LogFacts, TrainingProgress, read_log
 from equipoise.runs.readers.mlperf.system import (
     MAX_NAME_CHARACTERS,
     Names,
@@ -49,10 +49,10 @@ from equipoise.units import HOUR_S, MINUTE_S, plural
 _CHECKPOINT_TARGETS = {"FID": (0.0, 90.0), "CLIP": (0.15, 1.0)}
 
 
-def _checkpoint(log: LogFacts) -> Progress | None:
+def _checkpoint(log: LogFacts) -> TrainingProgress | None:
     """The first checkpoint with all metrics within their targets; None where no metrics are logged apart."""
     results: dict[float, dict[str, float]] = {}
-    reached: dict[float, Progress] = {}
+    reached: dict[float, TrainingProgress] = {}
     for metric in log.metrics:
         at = metric.progress.get("samples_count", metric.progress.get("step_num"))
         if at is not None and metric.name in _CHECKPOINT_TARGETS:

@@ -91,7 +91,7 @@ _MAX_METRICS = 10_000
 
 
 # How far training was at an evaluation: every number with its result, under the log's own keys.
-Progress: TypeAlias = dict[str, float]
+TrainingProgress: TypeAlias = dict[str, float]
 
 
 class Metric(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class Metric(Struct, frozen=True, kw_only=True):
 
     name: str
     value: float
-    progress: Progress
+    progress: TrainingProgress
 
 
 class LogFacts(Struct, frozen=True, kw_only=True):
@@ -129,7 +129,7 @@ class LogFacts(Struct, frozen=True, kw_only=True):
     init_stop_s: float | None
     global_batch: float | None
     train_samples: float | None
-    progress: Progress | None
+    progress: TrainingProgress | None
     metrics: tuple[Metric, ...]
     missed_target: bool
     first_train_epoch: float | None
@@ -156,7 +156,7 @@ _PROGRESS_KEYS = frozenset(
 )
 
 
-def _progress(event: Event) -> Progress:
+def _progress(event: Event) -> TrainingProgress:
     metadata = _metadata(event)
     return {
         key: number
