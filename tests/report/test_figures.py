@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise.report.charts import (
+    Annotation,
     Axis,
     Band,
     BarChart,
@@ -16,7 +17,6 @@ from equipoise.report.charts import (
     Chart,
     Level,
     Mark,
-    Note,
     Series,
     series_mark,
 )
@@ -84,7 +84,7 @@ def test_what_the_reader_looks_for_is_drawn_on_top():
 @pytest.mark.parametrize(("is_minor", "first"), [(False, "note"), (True, "512")])
 def test_minor_notes_are_written_where_labels_of_points_leave_room(is_minor, first):
     points = replace(chart().series[0], labels=("512", "64"), is_line=False)
-    note = Note(x=8.0, y=1.0, text="note", is_minor=is_minor)
+    note = Annotation(x=8.0, y=1.0, text="note", is_minor=is_minor)
     drawn = svg_chart(chart(series=(points,), y=Axis(title="E", is_log=True), notes=(note,)))
     texts = [each for each in re.findall(r">([^<>]+)</text>", drawn) if each in {"note", "512"}]
     assert sorted(texts) == ["512", "note"]
@@ -92,7 +92,9 @@ def test_minor_notes_are_written_where_labels_of_points_leave_room(is_minor, fir
 
 
 def test_a_level_spans_the_axis_and_a_note_stands_at_its_point():
-    figure = plotly_figure(chart(level=Level(y=1.0, text="ideal"), notes=(Note(x=64.0, y=0.4, text="0.4"),)))
+    figure = plotly_figure(
+        chart(level=Level(y=1.0, text="ideal"), notes=(Annotation(x=64.0, y=0.4, text="0.4"),))
+    )
     level, _, note = figure["data"]
     assert level["y"] == [1.0, 1.0]
     left, right = level["x"]

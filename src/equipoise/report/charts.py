@@ -99,7 +99,7 @@ def line_with_band(
     return line, Band(name=name, mark=mark, x=x, low=lows, high=highs)
 
 
-class Note(Struct, frozen=True, kw_only=True):
+class Annotation(Struct, frozen=True, kw_only=True):
     """A direct label, right of a point or above it. is_minor: written where labels of points leave room."""
 
     x: float
@@ -130,7 +130,7 @@ class Chart(Struct, frozen=True, kw_only=True):
     y: Axis
     series: tuple[Series, ...]
     level: Level | None = None
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Annotation, ...] = ()
     bands: tuple[Band, ...] = ()
 
 

@@ -16,7 +16,7 @@ import orjson
 
 from equipoise.errors import UsageError
 from equipoise.report.blocks import Block, Fold, Page, Panels, Shown, SideBySide
-from equipoise.report.charts import Axis, Band, BarChart, BarPart, Chart, Mark, Note, Series
+from equipoise.report.charts import Annotation, Axis, Band, BarChart, BarPart, Chart, Mark, Series
 from equipoise.report.format import visible
 from equipoise.units import format_amount
 
@@ -201,7 +201,7 @@ def _level_trace(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
     }
 
 
-def _note_trace(each: Note) -> PlotlyJson:
+def _note_trace(each: Annotation) -> PlotlyJson:
     text = plotly_text(each.text)
     # An empty line below lifts the text off the marker.
     shown = f"{text}<br>\u00a0" if each.is_above else f"\u00a0\u00a0{text}\u00a0\u00a0"

@@ -36,7 +36,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.charts import Axis, Chart, Note, line_with_band, series_mark
+from equipoise.report.charts import Annotation, Axis, Chart, line_with_band, series_mark
 from equipoise.report.format import (
     DASH,
     accelerator_name,
@@ -483,7 +483,7 @@ def _chart(best: BudgetReach) -> Chart:
         x=Axis(title="number of accelerators", is_log=True),
         y=Axis(title=f"{prefix} {_unit(best)}".strip(), is_log=True),
         series=(line, star(best.recommended, *at)),
-        notes=(Note(x=at[0], y=at[1], text=count(best.recommended.num_accelerators), is_above=True),),
+        notes=(Annotation(x=at[0], y=at[1], text=count(best.recommended.num_accelerators), is_above=True),),
         bands=(band,),
     )
 

@@ -27,7 +27,16 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.charts import Axis, Chart, Mark, Note, Series, line_with_band, series_mark, series_of
+from equipoise.report.charts import (
+    Annotation,
+    Axis,
+    Chart,
+    Mark,
+    Series,
+    line_with_band,
+    series_mark,
+    series_of,
+)
 from equipoise.report.format import STAR, capital, count, listed, printable, sentence
 from equipoise.report.pages.answer.candidates import (
     after_queue,
@@ -106,7 +115,7 @@ def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = N
     if best is not None and best.time_s is not None:
         at = (float(best.num_accelerators), best.time_s.value / scale)
         stars = [star(best, *at)]
-        notes = [Note(x=at[0], y=at[1], text=count(best.num_accelerators), is_above=True)]
+        notes = [Annotation(x=at[0], y=at[1], text=count(best.num_accelerators), is_above=True)]
     words = [f"{title_of(each)} {amounts.duration(each.time_s.value)}" for each in known if each.time_s]
     return Chart(
         name=name,
@@ -194,7 +203,7 @@ def money_chart(answer: Answer) -> Chart | None:
     if best is not None and best.id in places:
         x, y = places[best.id]
         series.append(star(best, x, y))
-        notes.insert(0, Note(x=x, y=y, text=f"{STAR} {count(best.num_accelerators)}"))
+        notes.insert(0, Annotation(x=x, y=y, text=f"{STAR} {count(best.num_accelerators)}"))
     left_out = len(priced) - len(near)
     more = f"; {plural(left_out, 'slower size')} not shown" if left_out else ""
     known = "; ".join(f"{title_of(each)} {takes(each)}" for each in near)
@@ -210,7 +219,7 @@ def money_chart(answer: Answer) -> Chart | None:
     )
 
 
-def _break_evens(answer: Answer, best: Candidate, scale: float) -> Iterator[tuple[Series, Note]]:
+def _break_evens(answer: Answer, best: Candidate, scale: float) -> Iterator[tuple[Series, Annotation]]:
     """The lines of equal cost, money and time together, from the choice to the offer of each other system.
 
     Between the two points as shown: the value of an hour counts what comes before the first step, the chart
@@ -228,13 +237,13 @@ def _break_evens(answer: Answer, best: Candidate, scale: float) -> Iterator[tupl
         x, y = tuple(each / scale for each in times), tuple(map(amounts.converted, costs))
         middle = len(x) // 2
         words = f"{hour_digits(value)} {amounts.currency()}/h"
-        note = Note(x=x[middle], y=y[middle], text=words, is_minor=True)
+        note = Annotation(x=x[middle], y=y[middle], text=words, is_minor=True)
         yield replace(_curve("break-even", x, y), is_extrapolated=True), note
 
 
 def _limit_lines(
     answer: Answer, shown: Sequence[tuple[float, float]], scale: float
-) -> Iterator[tuple[Series, Note]]:
+) -> Iterator[tuple[Series, Annotation]]:
     """The deadline and the budget, as wide as the points, each with its name. shown: time and money."""
     times, money = zip(*shown, strict=True)
     deadline_s, budget_usd = answer.question.deadline_s, answer.question.budget_usd
@@ -242,11 +251,11 @@ def _limit_lines(
         at = (deadline_s - (answer.question.queue_s or 0.0)) / scale
         if at * _FARTHEST_LIMIT > min(times):
             line = _curve("deadline", (at, at), (min(money), max(money)))
-            yield line, Note(x=at, y=max(money), text=f"deadline{after_queue(answer)}")
+            yield line, Annotation(x=at, y=max(money), text=f"deadline{after_queue(answer)}")
     if budget_usd is not None and min(money) < amounts.converted(budget_usd) * _FARTHEST_LIMIT:
         budget = amounts.converted(budget_usd)
         line = _curve("budget", (min(times), max(times)), (budget, budget))
-        yield line, Note(x=min(times), y=budget, text="budget")
+        yield line, Annotation(x=min(times), y=budget, text="budget")
 
 
 def _curve(name: str, x: tuple[float, ...], y: tuple[float, ...]) -> Series:

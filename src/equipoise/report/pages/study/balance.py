@@ -24,7 +24,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.charts import Axis, Band, Chart, Mark, Note, Point, Series, series_of
+from equipoise.report.charts import Annotation, Axis, Band, Chart, Mark, Point, Series, series_of
 from equipoise.report.format import (
     DASH,
     accelerator_name,
@@ -116,16 +116,16 @@ def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str
     )
 
 
-def _notes(answers: Sequence[Equilibrium]) -> tuple[Note, ...]:
+def _notes(answers: Sequence[Equilibrium]) -> tuple[Annotation, ...]:
     """The answers next to their stars; those too close to each other share a note."""
-    notes: list[Note] = []
+    notes: list[Annotation] = []
     for point in sorted(answers, key=lambda each: each.num_accelerators):
         x, y, text = float(point.num_accelerators), point.time_s / MINUTE_S, count(point.num_accelerators)
         if notes and x < NEAR * notes[-1].x:
             last = notes.pop()
-            notes.append(Note(x=x, y=max(y, last.y), text=f"{last.text}, {text}"))
+            notes.append(Annotation(x=x, y=max(y, last.y), text=f"{last.text}, {text}"))
         else:
-            notes.append(Note(x=x, y=y, text=text))
+            notes.append(Annotation(x=x, y=y, text=text))
     return tuple(notes)
 
 

@@ -20,11 +20,11 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.charts import (
+    Annotation,
     Axis,
     Chart,
     Level,
     Mark,
-    Note,
     Series,
     series_mark,
     series_of,
@@ -204,13 +204,13 @@ def _series(name: str, mark: Mark, rows: Sequence[Row], column: str, *, is_line:
     return series_of(name, mark, points, is_line=is_line and len(rows) > 1)
 
 
-def _largest_note(rows: list[Row], column: str) -> tuple[Note, ...]:
+def _largest_note(rows: list[Row], column: str) -> tuple[Annotation, ...]:
     """The value at the largest size, written next to its marker."""
     if not rows:
         return ()
     largest = _largest(rows)
     value = float(largest[column])
-    return (Note(x=float(largest["num_accelerators"]), y=value, text=ratio(value)),)
+    return (Annotation(x=float(largest["num_accelerators"]), y=value, text=ratio(value)),)
 
 
 def _alternative(workload: WorkloadFindings, rows: list[Row], column: str, symbol: str) -> str:
