@@ -582,21 +582,17 @@ def with_budget(inputs: Inputs, assessment: Assessment, candidate: Candidate, fa
     """The candidate for a training of `factor` times as many samples, at the same batch.
 
     inputs: of that training. Assumes every estimate grows with the samples: a stated training budget; and
-    with what the steps of modelled pretrainings of as many accelerator-hours leave out.
+    modelled ones of a pretraining with what its steps leave out.
     """
     times, known = exact(factor), _known_of(assessment, candidate)
     timed, searches = known.timed, assessment.searches
     if timed is not None and searches is not None:
-        hours = np.array(factor * timed.step_hours)
-        longer = float(searches.problem.time_per_step_time(hours))
-        modelled_times = exact(factor * longer / timed.time_per_step_time)
-        times = times if candidate.grade == "measured" else modelled_times
-        timed = replace(
-            timed,
-            num_samples=factor * timed.num_samples,
-            time_per_step_time=longer,
-            work_s=product(timed.work_s, modelled_times),
-        )
+        there = replace(searches.problem, training=inputs.training)
+        longer = there.time_per_step_time / searches.problem.time_per_step_time
+        work_s = product(timed.work_s, exact(factor * longer))
+        timed = replace(timed, num_samples=factor * timed.num_samples, work_s=work_s)
+        if candidate.grade != "measured":
+            times = exact(factor * longer)
     grown = replace(
         known,
         work_s=product(known.work_s, times),

@@ -25,9 +25,10 @@ ModelKind: TypeAlias = Literal["transformer", "other"]
 PretrainingKind: TypeAlias = Literal["dense pretraining", "expert pretraining"]
 PlanKind: TypeAlias = Literal[ModelKind, PretrainingKind]
 PLAN_RECORD_NAME = "plans.json"
-# Accelerator-hours of steps between which pretrainings come to take longer than their steps: one of some
-# hours on a node is watched by whoever wrote it, and made of nothing but steps (docs/experiments/0062).
-_LONGER_FROM_HOURS, _LONGER_TO_HOURS = 30.0, 3000.0
+# Accelerator-hours at the peak of a chip, which take some three as long, between which pretrainings come to
+# take longer than their steps: one of a day on a node is watched by whoever wrote it, and made of nothing but
+# steps (docs/experiments/0062).
+_LONGER_FROM_HOURS, _LONGER_TO_HOURS = 30.0, 1000.0
 
 
 class PlanRecord(Struct, frozen=True, kw_only=True):
@@ -35,9 +36,10 @@ class PlanRecord(Struct, frozen=True, kw_only=True):
 
     num_unexpressed: trainings that had no plan: what the workload asks for is not known, or nothing fits.
     workloads: of pretrainings the families of models. bias: median of planned over published; of pretrainings
-    that of _LONGER_TO_HOURS and more. log_half_width: of the interval at `level`. Plans of pretrainings take
-    longer than their steps by the bias, here by that of all other families: what evaluation, checkpoints,
-    restarts, slow nodes and growing batches and sequences add to the steps is in what was published.
+    that of _LONGER_TO_HOURS and more at the peak. log_half_width: of the interval at `level`. Plans of
+    pretrainings take longer than their steps by the bias, here by that of all other families: what
+    evaluation, checkpoints, restarts, slow nodes and growing batches and sequences add to the steps is in
+    what was published.
     """
 
     kind: PlanKind
@@ -50,22 +52,22 @@ class PlanRecord(Struct, frozen=True, kw_only=True):
     level: float
     log_half_width: float
 
-    def time_per_step_time(self, accelerator_hours: FloatArray | float) -> FloatArray:
-        """Time of pretrainings over that of their steps, by accelerator-hours of these.
+    def time_per_step_time(self, peak_hours: float) -> float:
+        """Time of pretrainings over that of their steps, by accelerator-hours of their FLOP at the peak.
 
         Assumes that it grows with their logarithm. Source: docs/experiments/0062.
         """
-        return np.asarray(self.bias ** -share_of_bias(accelerator_hours))
+        return float(self.bias ** -share_of_bias(peak_hours))
 
 
-def share_of_bias(accelerator_hours: FloatArray | float) -> FloatArray:
-    """How much of the logarithm of a bias counts, by accelerator-hours of steps: none of few, all of many.
+def share_of_bias(peak_hours: float) -> float:
+    """How much of the logarithm of a bias counts, by accelerator-hours at the peak: none of few, all of many.
 
-    >>> share_of_bias(np.array([10.0, 300.0, 1e6])).round(2).tolist()
+    >>> [round(share_of_bias(hours), 2) for hours in (10.0, 173.0, 1e6)]
     [0.0, 0.5, 1.0]
     """
-    decades = math.log(_LONGER_TO_HOURS / _LONGER_FROM_HOURS)
-    return np.clip(np.log(np.asarray(accelerator_hours) / _LONGER_FROM_HOURS) / decades, 0.0, 1.0)
+    whole = math.log(_LONGER_TO_HOURS / _LONGER_FROM_HOURS)
+    return min(1.0, max(0.0, math.log(peak_hours / _LONGER_FROM_HOURS) / whole))
 
 
 class WorkloadPlans(Struct, frozen=True, kw_only=True):
@@ -81,12 +83,16 @@ class WorkloadPlans(Struct, frozen=True, kw_only=True):
 
 
 class PlannedPretraining(Struct, frozen=True, kw_only=True):
-    """A published pretraining as planned. step_hours_ratio: hours of its steps over those published."""
+    """A published pretraining as planned. step_hours_ratio: hours of its steps over those published.
+
+    peak_hours: `Problem.peak_hours`.
+    """
 
     title: str
     kind: PretrainingKind
     active_params: float
     step_hours_ratio: float
+    peak_hours: float
 
 
 class _Plans(Struct, frozen=True, kw_only=True):

@@ -40,7 +40,8 @@ from equipoise.decide.select import (
     timed_figures,
     tornado_of,
 )
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, StrategySearches
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes
+from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.economics import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
@@ -201,17 +202,11 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
     )
 
 
-def _time_per_step_time(searches: StrategySearches, best: Candidate | None) -> float | None:
-    """Time of the training over that of its steps, as recommended or on the fewest that train.
-
-    Of steps that were measured, not of the model's. None where nothing trains.
-    """
-    known = searches.problem
+def _time_per_step_time(known: Problem, best: Candidate | None) -> float:
+    """Time of the training over that of its steps; of steps that were measured, not of the model's."""
     if best is not None and best.grade == "measured" and known.training.workload.rollout is None:
         return known.time_per_own_step_time
-    size = None if best is None else best.num_accelerators
-    timed = (each.best for each in searches.sizes if each.num_accelerators == size or size is None)
-    return next((each.time_per_step_time for each in timed if each is not None), None)
+    return known.time_per_step_time
 
 
 def _rollout_split(assessment: Assessment, best: Candidate) -> RolloutSplit | None:
@@ -290,7 +285,7 @@ def _system(
         software=None if searches is None or (ran := searches.problem.software) is None else ran.name,
         time_per_step_time=None
         if searches is None
-        else _time_per_step_time(searches, best if is_best else None),
+        else _time_per_step_time(searches.problem, best if is_best else None),
         transferred_from=None if assessment.transferred is None else assessment.transferred.chip.title,
         run_fit=None if assessment.run_fit is None else assessment.run_fit.sentence,
         num_considered=considered,

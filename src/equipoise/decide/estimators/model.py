@@ -314,7 +314,7 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
     fitting = [each for each in searches.sizes if each.best is not None]
     if not fitting:
         return None
-    model = searches.problem.model
+    model, why = searches.problem.model, _plans_words(searches.problem)
     found: dict[int, Estimate] = {}
     for each in fitting:
         assert each.best is not None
@@ -323,7 +323,7 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
             name=f"the performance model (calibration {model.calibration})",
             time_s=each.best.work_s,
             log_sd=_log_sd(searches, each),
-            why=_plans_words(searches.problem, each.best.time_per_step_time),
+            why=why,
         )
     return Estimates(
         estimator="model",
@@ -340,9 +340,9 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
     )
 
 
-def _plans_words(problem: Problem, factor: float) -> str:
-    """How wrong plans of such trainings were. factor: time of the training over that of its steps."""
-    record = problem.record
+def _plans_words(problem: Problem) -> str:
+    """How wrong plans of such trainings were."""
+    record, factor = problem.record, problem.time_per_step_time
     error = format_percent(round(record.median, 2))
     if problem.training.workload.rollout is not None:
         return f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
@@ -350,9 +350,8 @@ def _plans_words(problem: Problem, factor: float) -> str:
         return f"four published pretrainings took {factor:.2f} times as long as their own steps (median)"
     if problem.training.is_pretraining:
         return (
-            f"{record.num_trainings} published pretrainings took, of as many accelerator-hours, {factor:.2f} "
-            f"times as long as the model says of their steps (median), and so does this; off from that by "
-            f"{error}"
+            f"{record.num_trainings} published pretrainings took, of as much work, {factor:.2f} times as "
+            f"long as the model says of their steps (median), and so does this; off from that by {error}"
         )
     return f"{record.num_trainings} plans of published trainings: off by {error} (median)"
 

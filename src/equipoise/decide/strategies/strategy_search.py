@@ -87,8 +87,8 @@ class TimedStrategy(Struct, frozen=True, kw_only=True):
     """One strategy: what a step and the whole training take by the performance model.
 
     by_cause_s: seconds of a step by cause. memory_bytes, memory_by_kind_bytes: of the fullest accelerator.
-    num_samples: of the training. work_s: of all of it, without interruptions: time_per_step_time as long as
-    its steps, of a pretraining longer.
+    num_samples: of the training. work_s: of all of it, without interruptions: of a pretraining more than its
+    steps.
     """
 
     strategy: Strategy
@@ -97,14 +97,7 @@ class TimedStrategy(Struct, frozen=True, kw_only=True):
     memory_bytes: float
     memory_by_kind_bytes: Mapping[str, float]
     num_samples: float
-    time_per_step_time: float
     work_s: Interval
-
-    @property
-    def step_hours(self) -> float:
-        """Accelerator-hours of all steps."""
-        num_steps = self.num_samples / self.strategy.global_batch_samples
-        return self.step_s * num_steps * self.strategy.num_accelerators / HOUR_S
 
 
 class TimedStrategies(Struct, frozen=True, kw_only=True):
@@ -145,19 +138,32 @@ class Problem(Struct, frozen=True, kw_only=True):
         about = self.training.workload
         return record_of(pretraining_kind(about) if self.training.is_pretraining else model_kind(about))
 
-    def time_per_step_time(self, accelerator_hours: Numbers) -> Numbers:
+    @property
+    def time_per_step_time(self) -> float:
         """Time of the whole training over that of its steps, as published: evaluation of those to a target,
         all else of pretrainings and rollouts.
 
-        accelerator_hours: of the steps. That of pretrainings holds how far the steps of other teams are from
-        the model, unless they are known.
+        That of pretrainings holds how far the steps of other teams are from the model, unless they are known.
         """
-        alike = np.ones_like(accelerator_hours)
         if self.training.workload.rollout is not None:
-            return alike * ROLLOUT_TIME_PER_STEP_TIME
+            return ROLLOUT_TIME_PER_STEP_TIME
         if self.training.is_pretraining and not self.has_own_steps:
-            return self.record.time_per_step_time(accelerator_hours)
-        return alike * self.time_per_own_step_time
+            return self.record.time_per_step_time(self.peak_hours)
+        return self.time_per_own_step_time
+
+    @property
+    def peak_hours(self) -> float:
+        """Accelerator-hours of the training's FLOP at the peak of the chip's usual precision.
+
+        Infinite where one of them is not known. No number of accelerators and no strategy changes them.
+        """
+        usual = DTYPE_OF[_usual_precision(self.cluster, self.training)]
+        peak = self.cluster.accelerator.peak_flop_per_s(usual)
+        flop = self.training.workload.train_flop_per_sample
+        samples = self.training.budget.samples_at(self.training.global_batch_samples or 1)
+        if peak is None or flop is None or samples is None:
+            return math.inf
+        return flop * samples / peak / HOUR_S
 
     @property
     def time_per_own_step_time(self) -> float:
@@ -298,13 +304,15 @@ class Problem(Struct, frozen=True, kw_only=True):
         drawn = np.broadcast_to(self.estimated(strategies, self.model.drawn).step_s, shape) + before_s
         estimates = replace(estimates, step_s=estimates.step_s + before_s)
         widths = _log_half_widths(drawn, estimates.step_s, self.model.log_half_width)
-        timed = tuple(
-            self._timed(each, estimates, index, float(widths[index]), made[index])
-            for index, each in enumerate(strategies)
+        return TimedStrategies(
+            strategies=tuple(
+                self._timed(each, estimates, index, float(widths[index]), made[index])
+                for index, each in enumerate(strategies)
+            ),
+            drawn_s=np.asarray(
+                drawn * (self.num_steps(grid(strategies).global_batch_samples) * self.time_per_step_time)
+            ),
         )
-        longer = np.array([each.time_per_step_time for each in timed])
-        num_steps = self.num_steps(grid(strategies).global_batch_samples)
-        return TimedStrategies(strategies=timed, drawn_s=np.asarray(drawn * (num_steps * longer)))
 
     def estimated(self, strategies: Sequence[Strategy], parameters: Parameters) -> StepEstimates:
         """Time and memory of strategies of any sizes, each on a cluster of its own size.
@@ -390,8 +398,6 @@ class Problem(Struct, frozen=True, kw_only=True):
         by_cause_s = {name: at(getattr(estimates.seconds, name)) for name in Seconds.__struct_fields__}
         if made is not None:
             by_cause_s["generation"] = made.seconds
-        steps_s = at(estimates.step_s) * samples / batch
-        longer = float(self.time_per_step_time(np.array(steps_s * chosen.num_accelerators / HOUR_S)))
         return TimedStrategy(
             strategy=chosen,
             step_s=at(estimates.step_s),
@@ -401,8 +407,9 @@ class Problem(Struct, frozen=True, kw_only=True):
                 {name: at(getattr(estimates.memory, name)) for name in RankMemory.__struct_fields__}
             ),
             num_samples=samples,
-            time_per_step_time=longer,
-            work_s=spread(steps_s * longer, width, level=LEVEL),
+            work_s=spread(
+                at(estimates.step_s) * samples / batch * self.time_per_step_time, width, level=LEVEL
+            ),
         )
 
     def mfu(self, chosen: Strategy, step_s: float, precision: Precision) -> float | None:
