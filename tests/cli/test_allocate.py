@@ -55,6 +55,24 @@ def test_the_least_makespan_by_hand(jobs):
     assert found["side_by_side"]
 
 
+@pytest.mark.parametrize(
+    ("prices", "usd_per_hour"), [(("h100=4",), 4.0), (("3",), 3.0), (("h100=4", "5"), 4.0)]
+)
+def test_a_price_is_of_the_system_that_it_names(jobs, prices, usd_per_hour):
+    stated = [each for price in prices for each in ("--price", price)]
+    found = json.loads(in_process("allocate", jobs(TWO), *POOL, *stated, "--json").stdout)
+    # 16 for 1 h and for 2.5 h.
+    spent = [each["candidate"]["usd"]["value"] for each in found["jobs"]]
+    assert spent == pytest.approx([16 * usd_per_hour, 40 * usd_per_hour])
+
+
+@pytest.mark.parametrize("price", ["b200=2", "b200=2,h100=9", "nonsense=2"])
+def test_a_price_of_another_system_is_refused(jobs, price):
+    ended = in_process("allocate", jobs(TWO), *POOL, "--price", price)
+    assert ended.returncode == 2
+    assert price.partition("=")[0] in ended.stderr
+
+
 def test_deadlines_that_cannot_be_kept_are_an_answer(jobs):
     path = jobs(TWO.replace('"1 h" }', '"1 h" }\ndeadline = "30 min"'))
     ended = in_process("allocate", path, *POOL)

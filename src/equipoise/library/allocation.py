@@ -114,7 +114,7 @@ def allocation_of(
     pool = pool_of(
         pools[0],
         known,
-        price=next((price for _, price in stated.get("price", ())), None),
+        price=stated.get("price", ()),
         node_size=stated.get("node_size"),
         region=stated.get("region", DEFAULT_GRID),
         currency=stated.get("currency"),
