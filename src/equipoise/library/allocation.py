@@ -1,6 +1,6 @@
 """`allocate` as a function: several trainings on one pool, each a question as `advise` asks it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, Unpack, get_args
@@ -80,9 +80,20 @@ def allocate(
         if not allow_code:
             refuse_code((job.workload for job in file.jobs), where=jobs)
     else:
-        file = jobs_of({"job": [_table_of(each) for each in jobs]}, where="jobs", folder=Path())
+        file = jobs_of({"job": _tables_of(jobs)}, where="jobs", folder=Path())
     prices = None if electricity_by_hour is None else read_prices(Path(electricity_by_hour))
     return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
+
+
+def _tables_of(jobs: object) -> list[dict[str, Any]]:
+    """Jobs as a file states them. Raises UsageError for what is no list of mappings."""
+    if isinstance(jobs, Mapping) or not isinstance(jobs, Iterable):
+        raise UsageError(f"jobs is a {type(jobs).__name__}; expected a list with a mapping for each job")
+    listed = list(jobs)
+    wrong = [each for each in listed if not isinstance(each, Mapping)]
+    if wrong:
+        raise UsageError(f"jobs has {str(wrong[0])[:40]!r}; expected a mapping for each job")
+    return [_table_of(each) for each in listed]
 
 
 def _table_of(job: Mapping[str, Any]) -> dict[str, Any]:
