@@ -153,6 +153,15 @@ def test_a_training_without_its_budget_is_refused(jobs):
     assert "tokens = 1e12" in words
 
 
+def test_what_would_let_a_job_fit_is_stated_as_fields_of_it(jobs):
+    text = '[[job]]\nworkload = "llama31_70b"\ntrain = "lora"\nexamples = "10k"\nsequence = "2k"\n'
+    ended = in_process("allocate", jobs(text), "--cluster", "3x rtx4090")
+    assert ended.returncode == 2
+    ways = re.findall(r'\w+ = "[^"]+"', " ".join(ended.stderr.split()))
+    assert ways == ['fix = "offload=optimizer_and_params"', 'train = "qlora"']
+    assert "--" not in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
