@@ -14,6 +14,7 @@ from equipoise.calibration import Note
 from equipoise.decide.answer import CONSTRAINTS, Flip, UnfitSize
 from equipoise.decide.decision import answer
 from equipoise.decide.evidence import Shortfall
+from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import query
 from equipoise.economics import Offer
 from equipoise.intervals import Interval
@@ -340,6 +341,17 @@ def test_whose_limit_ended_the_search_are_three_sentences(limited_by):
 
 def test_a_point_that_was_found_has_its_range():
     assert re.search(r"32 \(16 to 64", facts(made_answer())["Returns"])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [(Sizes(listed=(16,)), ["16"]), (Sizes(listed=(8, 16)), ["8,16"]), (Sizes(listed=(8, 64), is_range=True), ["8..64"]),
+     (None, [])],
+)  # fmt: skip
+def test_where_returns_diminish_is_among_sizes_that_are_named_where_some_are_stated(sizes, named):
+    answer = made_answer()
+    one = replace(answer, recommended=answer.candidates[1], question=replace(answer.question, sizes=sizes))
+    assert re.findall(r"\bamong\D*([\d.,]*\d)", facts(one)["Returns"]) == named
 
 
 def test_the_value_of_an_hour_names_the_sizes_and_the_thresholds():

@@ -54,7 +54,7 @@ from equipoise.report.pages.answer.costs import (
     values_around,
 )
 from equipoise.report.pages.answer.refusal import is_of_memory, no_room_headline, refusal_blocks
-from equipoise.scaling.equilibrium import returns_words
+from equipoise.scaling.equilibrium import default_answer, returns_words
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
 _LEAST_GOODPUT_SHOWN: Final = 0.99
@@ -172,7 +172,7 @@ def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns
         beyond = None
         if answer.question.objective == "balance":
             beyond = beyond_balance_words(best, answer.system.balance_size, answer.candidates)
-        words = returns_words(answer.equilibria, subject="they")
+        words = f"{returns_words(answer.equilibria, subject='they')}{_among_words(answer, best)}"
         yield "Returns", capital(f"{words}; {beyond}" if beyond else words)
     hours = values_around(answer, best)
     # On one screen what is paid for takes its lines, but where the question states what an hour is worth.
@@ -182,6 +182,17 @@ def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns
         yield "An hour", hours
     if answer.ownership is not None:
         yield "Buying", buying_words(answer.ownership)
+
+
+def _among_words(answer: Answer, best: Candidate) -> str:
+    """Among which sizes returns were found to diminish, where the question states sizes."""
+    asked = answer.question.sizes
+    is_stated = asked is not None or answer.question.num_nodes is not None
+    if not is_stated or not answer.equilibria or not default_answer(answer.equilibria).is_found:
+        return ""
+    if asked is not None and len(asked.listed) > 1:
+        return f", among the sizes of {asked}"
+    return f", among halvings and doublings of {count(best.num_accelerators)}"
 
 
 def _step_facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
