@@ -918,3 +918,10 @@ def test_a_number_that_was_asked_for_is_not_called_a_limit(stated, is_limit):
     )
     (line,) = [each for each in relaxed(found) if re.search(rf"\b{needed:,}\b.* instead of 8\b", each)]
     assert (CONSTRAINTS["max_accelerators"].noun in line) is is_limit
+
+
+def test_sizes_on_which_no_strategy_is_legal_are_in_the_headline():
+    asked = {"workload": "llama31_8b", "tokens": "1T", "accelerator": "h100", "accelerators": 3_000_000}
+    found = answer(query(asked), scores=None)
+    assert not found.candidates
+    assert re.findall(r"[\d,]{2,}", ANSWER.headline(found))[0] == "3,000,000"

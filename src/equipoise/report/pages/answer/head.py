@@ -53,7 +53,12 @@ from equipoise.report.pages.answer.costs import (
     paid_for,
     values_around,
 )
-from equipoise.report.pages.answer.refusal import is_of_memory, no_room_headline, refusal_blocks
+from equipoise.report.pages.answer.refusal import (
+    illegal_headline,
+    is_of_memory,
+    no_room_headline,
+    refusal_blocks,
+)
 from equipoise.scaling.equilibrium import default_answer, returns_words
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
@@ -116,7 +121,7 @@ def headline(answer: Answer) -> str:
     if best is None:
         if answer.refusal is None:
             return "No time can be estimated"
-        return no_room_headline(answer) or "No configuration meets your limits"
+        return no_room_headline(answer) or illegal_headline(answer) or "No configuration meets your limits"
     nodes = f" ({plural(best.num_nodes, _node(answer))})" if best.num_nodes is not None else ""
     guess = f" ({GRADES[best.grade][0]})" if best.grade == "priors" else ""
     return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
