@@ -145,6 +145,13 @@ def test_jobs_move_into_cheap_hours(jobs, tmp_path):
     assert found["value"]["value"] == pytest.approx(0.6608)
 
 
+@pytest.mark.parametrize(("text", "options"), [("", ("--begin", "12:00")), ('begin = "12:00"\n', ())])
+def test_a_time_of_day_that_nothing_depends_on_is_refused(jobs, text, options):
+    ended = in_process("allocate", jobs(text + TWO), *POOL, *options)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.search(r"--begin .*--electricity-by-hour", " ".join(ended.stderr.split()))
+
+
 def test_a_training_without_its_budget_is_refused(jobs):
     ended = in_process("allocate", jobs('[[job]]\nname = "ours"\nworkload = "llama2_7b"\n'), *POOL, "--json")
     assert (ended.returncode, ended.stdout) == (2, "")

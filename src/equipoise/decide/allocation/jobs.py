@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES
 from equipoise.decide.question.query import ATTRIBUTES, FIELDS, meant, values
-from equipoise.errors import DataError
+from equipoise.errors import DataError, UsageError
 from equipoise.files import parsed_toml, read_input
 from equipoise.runs.readers.cells import TextRow, amount_of, column_name, rows_of, table
 from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
@@ -226,11 +226,19 @@ def read_prices(path: Path) -> tuple[float, ...]:
 
 
 def tariff_of(file: JobsFile, own: tuple[float, ...] | None, begin_s: float | None) -> Tariff | None:
-    """The prices of the command line, else of the file; None where neither states any."""
+    """The prices of the command line, else of the file; None where neither states any.
+
+    Raises UsageError for a time of day without them: nothing else depends on it.
+    """
     prices = own or file.usd_per_kwh
-    if prices is None:
-        return None
     begin = begin_s if begin_s is not None else file.begin_s
+    if prices is None:
+        if begin is not None:
+            raise UsageError(
+                "--begin counts only with prices of electricity by the hour: add --electricity-by-hour "
+                "FILE.csv, or electricity_usd_per_kwh to the file of jobs, or leave it out"
+            )
+        return None
     return Tariff(usd_per_kwh=prices, begin_s=begin or 0.0)
 
 
