@@ -7,10 +7,18 @@ from typing import Any, Final, Literal, TypeAlias, Unpack, get_args
 
 from equipoise.decide.allocation import Allocation, job_times
 from equipoise.decide.allocation import allocate as best_schedule
-from equipoise.decide.allocation.jobs import JobsFile, clock_s, jobs_of, read_jobs, read_prices, tariff_of
+from equipoise.decide.allocation.jobs import (
+    JobsFile,
+    clock_s,
+    in_job_fields,
+    jobs_of,
+    read_jobs,
+    read_prices,
+    tariff_of,
+)
 from equipoise.decide.allocation.problem import pool_of
 from equipoise.decide.question.query import values
-from equipoise.errors import UsageError
+from equipoise.errors import EvidenceError, InputError, UsageError
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AllocateFields
 from equipoise.library.decisions import CANDIDATE_COLUMNS, candidate_row, given_fields
@@ -82,7 +90,10 @@ def allocate(
     else:
         file = jobs_of({"job": _tables_of(jobs)}, where="jobs", folder=Path())
     prices = None if electricity_by_hour is None else read_prices(Path(electricity_by_hour))
-    return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
+    try:
+        return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
+    except (InputError, EvidenceError) as err:  # in a browser its fields have other names
+        raise err.reworded(in_job_fields) from err
 
 
 def _tables_of(jobs: object) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
-from equipoise.decide.allocation.jobs import JobRequest, in_job_fields
+from equipoise.decide.allocation.jobs import JobRequest
 from equipoise.decide.allocation.problem import (
     AllocationJob,
     ObjectiveName,
@@ -91,11 +91,11 @@ def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalo
     except EvidenceError as err:
         missing = err.missing or ('times that you measured: times = {8 = "3 h", 16 = "1.7 h"}',)
         raise EvidenceError(
-            f"{job.where} ({job.name}): {in_job_fields(str(err))}",
-            missing=tuple(f"{job.name}: {in_job_fields(each)}" for each in missing),
+            f"{job.where} ({job.name}): {err}",
+            missing=tuple(f"{job.name}: {each}" for each in missing),
         ) from err
     except InputError as err:
-        raise err.reworded(lambda message: f"{job.where} ({job.name}): {in_job_fields(message)}") from err
+        raise err.reworded(lambda message: f"{job.where} ({job.name}): {message}") from err
 
 
 def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
