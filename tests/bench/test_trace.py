@@ -336,6 +336,54 @@ def test_a_step_that_a_rank_has_twice_is_refused(tmp_path):
     assert "step 3" in found.rejected.rows()[0]["first"]
 
 
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        (
+            {"distributedInfo": {"rank": 0, "world_size": 2}},
+            {"distributedInfo": {"rank": 0, "world_size": 16}},
+        ),
+        (
+            {"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]},
+            {"deviceProperties": [{"id": 0, "name": "NVIDIA A100"}]},
+        ),
+        ({"process": 9}, {"process": 10}),
+    ],
+)
+def test_traces_of_one_rank_in_different_jobs_are_not_averaged(tmp_path, own, other):
+    for name, first, facts in (("a.json", 3, own), ("b.json", 7, other)):
+        about = {key: each for key, each in facts.items() if key != "process"}
+        step = {**marked(first, 0, 100), "pid": facts.get("process", 9)}
+        (tmp_path / name).write_text(json.dumps(document([step, kernel(MATMUL, 0, 60)], **about)))
+    found = read_traces([tmp_path])
+    assert [[step.number for step in each.steps] for each in found.ranks] == [[3]]
+    (refused,) = found.unread
+    assert (refused.kind, Path(refused.where).name) == ("other_job", "b.json")
+    assert "a.json" in refused.detail
+
+
+def test_ranks_of_another_job_are_not_compared_with_those_of_most(tmp_path):
+    for rank, size in enumerate((16, 2, 2)):
+        content = document([kernel(MATMUL, 0, 60)], distributedInfo={"rank": rank, "world_size": size})
+        (tmp_path / f"{rank}.json").write_text(json.dumps(content))
+    found = read_traces([tmp_path])
+    assert [each.rank for each in found.ranks] == [1, 2]
+    assert [(each.kind, Path(each.where).name) for each in found.unread] == [("other_job", "0.json")]
+
+
+def test_archives_in_a_folder_are_read_or_named(tmp_path):
+    content = json.dumps(document([kernel(MATMUL, 0, 1)], rank=1)).encode()
+    for archive, name in (("traces.tar.gz", "rank1.json"), ("data.tar.gz", "images.bin")):
+        with tarfile.open(tmp_path / archive, "w:gz") as opened:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            opened.addfile(member, io.BytesIO(content))
+    (tmp_path / "rank0.json").write_text(json.dumps(document([kernel(MATMUL, 0, 1)])))
+    found = read_traces([tmp_path])
+    assert [each.rank for each in found.ranks] == [0, 1]
+    assert [Path(each.where).name for each in found.unread] == ["data.tar.gz"]
+
+
 def test_odd_events_are_left_out_and_counted(read):
     odd = [
         {**kernel(MATMUL, 0, 1), "ts": "soon"},

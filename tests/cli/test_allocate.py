@@ -55,6 +55,24 @@ def test_the_least_makespan_by_hand(jobs):
     assert found["side_by_side"]
 
 
+@pytest.mark.parametrize(
+    ("prices", "usd_per_hour"), [(("h100=4",), 4.0), (("3",), 3.0), (("h100=4", "5"), 4.0)]
+)
+def test_a_price_is_of_the_system_that_it_names(jobs, prices, usd_per_hour):
+    stated = [each for price in prices for each in ("--price", price)]
+    found = json.loads(in_process("allocate", jobs(TWO), *POOL, *stated, "--json").stdout)
+    # 16 for 1 h and for 2.5 h.
+    spent = [each["candidate"]["usd"]["value"] for each in found["jobs"]]
+    assert spent == pytest.approx([16 * usd_per_hour, 40 * usd_per_hour])
+
+
+@pytest.mark.parametrize("price", ["b200=2", "b200=2,h100=9", "nonsense=2"])
+def test_a_price_of_another_system_is_refused(jobs, price):
+    ended = in_process("allocate", jobs(TWO), *POOL, "--price", price)
+    assert ended.returncode == 2
+    assert price.partition("=")[0] in ended.stderr
+
+
 def test_deadlines_that_cannot_be_kept_are_an_answer(jobs):
     path = jobs(TWO.replace('"1 h" }', '"1 h" }\ndeadline = "30 min"'))
     ended = in_process("allocate", path, *POOL)
@@ -127,12 +145,28 @@ def test_jobs_move_into_cheap_hours(jobs, tmp_path):
     assert found["value"]["value"] == pytest.approx(0.6608)
 
 
+@pytest.mark.parametrize(("text", "options"), [("", ("--begin", "12:00")), ('begin = "12:00"\n', ())])
+def test_a_time_of_day_that_nothing_depends_on_is_refused(jobs, text, options):
+    ended = in_process("allocate", jobs(text + TWO), *POOL, *options)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.search(r"--begin .*--electricity-by-hour", " ".join(ended.stderr.split()))
+
+
 def test_a_training_without_its_budget_is_refused(jobs):
     ended = in_process("allocate", jobs('[[job]]\nname = "ours"\nworkload = "llama2_7b"\n'), *POOL, "--json")
     assert (ended.returncode, ended.stdout) == (2, "")
     words = " ".join(ended.stderr.split())
     assert "job 1 (ours)" in words
     assert "tokens = 1e12" in words
+
+
+def test_what_would_let_a_job_fit_is_stated_as_fields_of_it(jobs):
+    text = '[[job]]\nworkload = "llama31_70b"\ntrain = "lora"\nexamples = "10k"\nsequence = "2k"\n'
+    ended = in_process("allocate", jobs(text), "--cluster", "3x rtx4090")
+    assert ended.returncode == 2
+    ways = re.findall(r'\w+ = "[^"]+"', " ".join(ended.stderr.split()))
+    assert ways == ['fix = "offload=optimizer_and_params"', 'train = "qlora"']
+    assert "--" not in ended.stderr
 
 
 @pytest.mark.parametrize(

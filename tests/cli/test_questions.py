@@ -212,6 +212,13 @@ def test_a_complaint_says_which_verb_takes_an_option_that_this_one_does_not():
     ]
 
 
+def test_times_that_predict_lacks_are_given_by_its_own_option():
+    done = in_process("predict", "gnmt", "--accelerator", "h100", "--at", "16")
+    assert done.returncode == 3
+    assert "--from FILE.csv" in done.stderr
+    assert not re.findall(r"--runs|\badvise\b", done.stderr)
+
+
 def test_what_is_missing_and_another_verb_takes_is_a_command_of_it_that_runs():
     done = in_process("predict", "gpt2", "--accelerator", "h100", "--at", "8")
     assert done.returncode != 0

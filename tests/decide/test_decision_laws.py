@@ -263,7 +263,10 @@ def asked_with(question, flip, value, found):
         "deadline": ("deadline", HOUR_S),
         "budget": ("budget", 1.0),
         "value of an hour": ("value_of_time", 1.0),
+        "accelerators allowed": ("max_accelerators", 1.0),
     }[flip.quantity]
+    if name == "max_accelerators":
+        return {**question, name: math.floor(value)}
     return {**question, name: value / unit}
 
 
@@ -278,6 +281,8 @@ def test_a_flip_is_where_the_choice_changes_and_not_before(question):
         beyond, short = flip.flips_at * (1 + step), flip.flips_at * (1 - step)
         # Between value and flip, not past the value itself.
         short = short if abs(flip.flips_at / flip.value - 1) > 2 * SHORT_OF else flip.value
+        if flip.unit == "accelerators":  # of the sizes tried: up to a limit between them, others are
+            short = flip.value
         assert ask(asked_with(question, flip, short, found)).recommended.id == best, flip
         changed = ask(asked_with(question, flip, beyond, found)).recommended
         assert changed is None or changed.id != best, flip
@@ -313,6 +318,25 @@ def test_flips_come_nearest_first_and_lie_within_a_factor_of_ten():
         factors = [abs(math.log(each.flips_at / each.value)) for each in ask(question).flips]
         assert factors == pytest.approx(sorted(factors), abs=1e-6)  # to six digits, as they are ordered
         assert all(0.0 < each <= math.log(10.0) * (1 + EQUAL) for each in factors)
+
+
+@pytest.mark.parametrize("name", ["max_accelerators", "accelerators"])
+def test_a_limit_of_size_flips_at_the_fewest_accelerators_that_are_taken_instead(name):
+    found = ask(PRETRAINING, accelerator=[H100], **{name: 64})
+    (flip,) = [each for each in found.flips if each.unit == "accelerators"]
+    assert (found.recommended.num_accelerators, flip.value) == (64, 64)
+    taken = ask(PRETRAINING, accelerator=[H100], max_accelerators=int(flip.flips_at)).recommended
+    assert taken.num_accelerators == flip.flips_at
+    assert taken.id == flip.to
+    short = ask(PRETRAINING, accelerator=[H100], max_accelerators=int(flip.flips_at) - 1).recommended
+    assert short.num_accelerators < flip.flips_at
+    assert {each.case for each in found.alternatives if each.candidate.id == flip.to} == {"size"}
+
+
+def test_a_limit_of_size_that_binds_nothing_flips_nothing():
+    found = ask(PRETRAINING, accelerator=[H100], objective="cost", max_accelerators=64)
+    assert found.recommended.num_accelerators < 64
+    assert "accelerators" not in {each.unit for each in found.flips}
 
 
 def test_no_flip_is_at_more_flop_than_the_peak():

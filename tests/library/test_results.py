@@ -218,6 +218,22 @@ def test_jobs_are_a_file_or_mappings(tmp_path):
         equipoise.allocate(listed, accelerator="16x h100", objective="fun")
 
 
+@pytest.mark.parametrize(
+    ("jobs", "found"), [({"workload": "bert"}, "dict"), (["bert"], "bert"), (7, "int"), ([None], "None")]
+)
+def test_jobs_that_are_no_list_of_mappings_are_refused(jobs, found):
+    with pytest.raises(UsageError, match=rf"jobs .*{found}"):
+        equipoise.allocate(jobs, accelerator="16x h100")
+
+
+def test_a_price_in_a_mapping_is_of_the_system_that_it_names():
+    jobs = [{"name": "own", "times": {16: "1 h"}}]
+    found = equipoise.allocate(jobs, accelerator="16x h100", price={"h100": 9})
+    assert found.frame()["usd"].to_list() == pytest.approx([16 * 9])
+    with pytest.raises(UsageError, match="b200"):
+        equipoise.allocate(jobs, accelerator="16x h100", price={"b200": 2, "h100": 9})
+
+
 def test_an_argument_that_is_a_word_of_python_is_offered_as_it_can_be_typed():
     with pytest.raises(TypeError, match=r", from_, "):
         equipoise.predict(times_from="mine.csv")

@@ -14,6 +14,7 @@ from equipoise.calibration import Note
 from equipoise.decide.answer import CONSTRAINTS, Flip, UnfitSize
 from equipoise.decide.decision import answer
 from equipoise.decide.evidence import Shortfall
+from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import query
 from equipoise.economics import Offer
 from equipoise.intervals import Interval
@@ -340,6 +341,17 @@ def test_whose_limit_ended_the_search_are_three_sentences(limited_by):
 
 def test_a_point_that_was_found_has_its_range():
     assert re.search(r"32 \(16 to 64", facts(made_answer())["Returns"])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [(Sizes(listed=(16,)), ["16"]), (Sizes(listed=(8, 16)), ["8,16"]), (Sizes(listed=(8, 64), is_range=True), ["8..64"]),
+     (None, [])],
+)  # fmt: skip
+def test_where_returns_diminish_is_among_sizes_that_are_named_where_some_are_stated(sizes, named):
+    answer = made_answer()
+    one = replace(answer, recommended=answer.candidates[1], question=replace(answer.question, sizes=sizes))
+    assert re.findall(r"\bamong\D*([\d.,]*\d)", facts(one)["Returns"]) == named
 
 
 def test_the_value_of_an_hour_names_the_sizes_and_the_thresholds():
@@ -906,3 +918,10 @@ def test_a_number_that_was_asked_for_is_not_called_a_limit(stated, is_limit):
     )
     (line,) = [each for each in relaxed(found) if re.search(rf"\b{needed:,}\b.* instead of 8\b", each)]
     assert (CONSTRAINTS["max_accelerators"].noun in line) is is_limit
+
+
+def test_sizes_on_which_no_strategy_is_legal_are_in_the_headline():
+    asked = {"workload": "llama31_8b", "tokens": "1T", "accelerator": "h100", "accelerators": 3_000_000}
+    found = answer(query(asked), scores=None)
+    assert not found.candidates
+    assert re.findall(r"[\d,]{2,}", ANSWER.headline(found))[0] == "3,000,000"

@@ -135,6 +135,15 @@ def _slow_times(tmp_path):
     return {"workload": "bert", "accelerator": "h100-sxm5-80gb", "from": tmp_path / "mine.csv"}
 
 
+def test_returns_are_of_all_sizes_that_have_a_time_whatever_is_asked_for():
+    found = predict(query(ASKED["one size"]), scores=embedded.scores())
+    sizes = [each.num_accelerators for each in found.answer.candidates if each.time_s is not None]
+    text = " ".join(_printed(found, full=False).split())
+    said = re.findall(r"\bamong ([\d,]+) to ([\d,]+)", text)
+    assert [tuple(int(each.replace(",", "")) for each in ends) for ends in said] == [(min(sizes), max(sizes))]
+    assert max(sizes) > 64
+
+
 def test_sizes_without_a_time_are_in_the_short_table_only_where_they_are_asked_for():
     # All results are of 8: nobody can say what 256 take.
     of_one_size = {"workload": "unet3d", "accelerator": "a30-pcie-24gb"}

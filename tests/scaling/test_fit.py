@@ -184,6 +184,26 @@ def test_rising_times_are_not_said_to_be_flat():
 
 
 @pytest.mark.parametrize(
+    ("sizes", "times_s", "speedup", "growth"),
+    [
+        ([1, 2, 4, 8], [100, 30, 10, 3], "33.3", "8"),
+        (np.repeat([1, 2, 4, 8, 16, 32], 3), np.repeat([1000, 300, 100, 30, 10, 3], 3), "333", "32"),
+    ],
+)
+def test_times_that_fall_faster_than_in_proportion_are_called_that(sizes, times_s, speedup, growth):
+    with pytest.raises(FitError, match=rf"\b{speedup} .*\b{growth} ") as refused:
+        fit(measured_times(sizes, times_s))
+    assert not re.findall("[0-9]+ accelerators|repetitions", " ".join(refused.value.missing))
+
+
+def test_scatter_about_proportional_times_is_not_called_faster():
+    # 80, 72 and 64 accelerator-seconds: a quarter less over the range, as runs may scatter.
+    with pytest.raises(FitError) as refused:
+        fit(measured_times([8, 9, 10], [10.0, 8.0, 6.4]))
+    assert re.findall("[0-9]+ accelerators", " ".join(refused.value.missing))
+
+
+@pytest.mark.parametrize(
     ("sizes", "minutes"),
     [([1, 2, 4, 8], [120.0, 70.0, 50.0, 45.0]), ([1, 2, 4, 8, 16], [120, 70, 50, 45, 50])],
 )

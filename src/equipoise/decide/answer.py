@@ -393,6 +393,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 PER_ACCELERATOR_HOUR: Final = "USD per accelerator-hour"
+ACCELERATORS: Final = "accelerators"  # the unit of how many are allowed
 
 
 class Flip(Struct, frozen=True, kw_only=True):
@@ -449,12 +450,13 @@ class Alternative(Struct, frozen=True, kw_only=True):
     """Another candidate, and when it would be chosen.
 
     case: `faster` where it is available, for it costs no more; `hour` where an hour is worth what lies
-    between the ends; `price` where its price falls below `high`; `without` the recommended system.
+    between the ends; `price` where its price falls below `high`; `size` where more accelerators are allowed;
+    `without` the recommended system.
     low, high: in US dollars, where is_priced, else in accelerator-hours; None is no end.
     """
 
     candidate: Candidate
-    case: Literal["faster", "hour", "price", "without"]
+    case: Literal["faster", "hour", "price", "size", "without"]
     low: float | None = None
     high: float | None = None
     is_priced: bool = True

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.decide.answer import (
+    ACCELERATORS,
     PER_ACCELERATOR_HOUR,
     Candidate,
     ConstraintName,
@@ -447,7 +448,7 @@ def flips(
     """For each input that can change the choice within a factor of ten: the nearest value at which it does.
 
     Prices of every system, the speed of the recommended one (as MFU where it is known), the limits, the value
-    of an hour.
+    of an hour, and how many accelerators may be taken.
     """
     figures = timed_figures(candidates)
     decides_price = (
@@ -460,7 +461,8 @@ def flips(
         _speed(figures, rule, balance, best),
         *_limits(figures, rule, balance),
     ]
-    found = [flip for each in inputs if (flip := each.flip(best.id)) is not None]
+    moved = (*(each.flip(best.id) for each in inputs), _size_flip(candidates, rule, balance, best))
+    found = [flip for flip in moved if flip is not None]
     # A time that reaches a deadline is as far as the deadline that reaches it, but for the last digits of a
     # machine's arithmetic, which must not order them.
     return tuple(sorted(found, key=lambda each: round(abs(math.log(each.flips_at / each.value)), 6)))
@@ -536,6 +538,41 @@ def _limits(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int 
 
         if 0.0 < value < math.inf:
             yield _Moved(quantity=quantity, unit=unit, value=value, chosen_at=chosen_at)
+
+
+def _size_flip(
+    candidates: Sequence[Candidate], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
+) -> Flip | None:
+    """The fewest accelerators beyond those allowed with which another candidate is chosen.
+
+    Of the sizes that are known. Those are moved that are allowed as many as the recommended system is: each
+    system has its own stock.
+    """
+    beyond = {
+        each.id: one.limit for each in candidates for one in each.broken if one.name == "max_accelerators"
+    }
+    systems = {each.system: beyond[each.id] for each in candidates if each.id in beyond}
+    limit = systems.get(best.system, min(systems.values(), default=math.inf))
+    movable = {
+        each.id
+        for each in candidates
+        if beyond.get(each.id) == limit and not any(one.name == "memory_bytes" for one in each.broken)
+    }
+    figures = timed_figures(candidates)
+    sizes = {each.num_accelerators for each in figures if each.id in movable}
+    for size in sorted(each for each in sizes if each <= _FARTHEST * limit):
+        moved = [
+            each._replace(is_within_size=True)
+            if each.id in movable and each.num_accelerators <= size
+            else each
+            for each in figures
+        ]
+        to = choose(moved, rule, balance)
+        if to is not None and to != best.id:
+            return Flip(
+                quantity="accelerators allowed", unit=ACCELERATORS, value=limit, flips_at=float(size), to=to
+            )
+    return None
 
 
 def _solved(chosen_at: Callable[[float], str | None], now: str) -> tuple[float, str] | None:

@@ -1,16 +1,24 @@
 """`allocate` as a function: several trainings on one pool, each a question as `advise` asks it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, Unpack, get_args
 
 from equipoise.decide.allocation import Allocation, job_times
 from equipoise.decide.allocation import allocate as best_schedule
-from equipoise.decide.allocation.jobs import JobsFile, clock_s, jobs_of, read_jobs, read_prices, tariff_of
+from equipoise.decide.allocation.jobs import (
+    JobsFile,
+    clock_s,
+    in_job_fields,
+    jobs_of,
+    read_jobs,
+    read_prices,
+    tariff_of,
+)
 from equipoise.decide.allocation.problem import pool_of
 from equipoise.decide.question.query import values
-from equipoise.errors import UsageError
+from equipoise.errors import EvidenceError, InputError, UsageError
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AllocateFields
 from equipoise.library.decisions import CANDIDATE_COLUMNS, candidate_row, given_fields
@@ -80,9 +88,23 @@ def allocate(
         if not allow_code:
             refuse_code((job.workload for job in file.jobs), where=jobs)
     else:
-        file = jobs_of({"job": [_table_of(each) for each in jobs]}, where="jobs", folder=Path())
+        file = jobs_of({"job": _tables_of(jobs)}, where="jobs", folder=Path())
     prices = None if electricity_by_hour is None else read_prices(Path(electricity_by_hour))
-    return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
+    try:
+        return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
+    except (InputError, EvidenceError) as err:  # in a browser its fields have other names
+        raise err.reworded(in_job_fields) from err
+
+
+def _tables_of(jobs: object) -> list[dict[str, Any]]:
+    """Jobs as a file states them. Raises UsageError for what is no list of mappings."""
+    if isinstance(jobs, Mapping) or not isinstance(jobs, Iterable):
+        raise UsageError(f"jobs is a {type(jobs).__name__}; expected a list with a mapping for each job")
+    listed = list(jobs)
+    wrong = [each for each in listed if not isinstance(each, Mapping)]
+    if wrong:
+        raise UsageError(f"jobs has {str(wrong[0])[:40]!r}; expected a mapping for each job")
+    return [_table_of(each) for each in listed]
 
 
 def _table_of(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +136,7 @@ def allocation_of(
     pool = pool_of(
         pools[0],
         known,
-        price=next((price for _, price in stated.get("price", ())), None),
+        price=stated.get("price", ()),
         node_size=stated.get("node_size"),
         region=stated.get("region", DEFAULT_GRID),
         currency=stated.get("currency"),

@@ -56,6 +56,8 @@ def wins_when(other: "Alternative") -> str:
         assert other.high is not None
         return f"if its price fell below {rate(other.high)} per accelerator-hour"
     allowed = [each.loosened for each in other.candidate.broken]
+    if other.case == "size":
+        return f"if {listed(allowed)}"
     if other.case == "faster":
         less = "costs no more" if other.is_priced else "takes fewer accelerator-hours"
         return f"if {listed([*allowed, 'it were available'])}: it is faster and {less}"

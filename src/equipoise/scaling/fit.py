@@ -43,6 +43,8 @@ _FEWEST_SIZES = 3
 _NUM_DRAWS = 2000
 _EXACT = 1e-12
 _ENOUGH_REPETITIONS = 3
+# Accelerator-hours that fall at every size, by this factor in all, are taken for more than scatter.
+_FASTER_THAN_PROPORTION = 1.5
 _SILVER = 0.41421356237309503  # sqrt(2) - 1: as even as the golden ratio, and unlike it
 
 
@@ -299,7 +301,17 @@ def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> F
     if runs.min() < _ENOUGH_REPETITIONS:
         again = sizes[runs < _ENOUGH_REPETITIONS]
         missing += f", or {_ENOUGH_REPETITIONS} repetitions at each of {_listed(again)} accelerators"
-    ends_s = [float(np.median(data.time_s[data.num_accelerators == size])) for size in sizes[[0, -1]]]
+    at_size_s = [float(np.median(data.time_s[data.num_accelerators == size])) for size in sizes]
+    ends_s = at_size_s[0], at_size_s[-1]
+    work_s = sizes * at_size_s
+    if np.all(np.diff(work_s) < 0.0) and work_s[0] > _FASTER_THAN_PROPORTION * work_s[-1]:
+        speedup, growth = ends_s[0] / ends_s[1], sizes[-1] / sizes[0]
+        return FitError(
+            f"the times at {_listed(sizes)} accelerators fall faster than in proportion to that number, "
+            f"which no law here continues: {speedup:.3g} times as fast on {growth:.3g} times as many; "
+            "usually the smaller sizes lack memory or cache, or ran with other settings.",
+            missing=("times at sizes that have enough memory and ran with the same settings",),
+        )
     if len(laws) == 1:
         what = f"fit the law {laws[0].name} no better than a constant; all laws together may show more"
     elif ends_s[1] > ends_s[0]:

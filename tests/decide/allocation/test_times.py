@@ -59,7 +59,7 @@ def times(tmp_path, scores):
     ],
 )
 def test_a_job_takes_what_advise_says(times, scores, job, asked):
-    jobs, pool, found = times(f"[[job]]\n{job}\n", price=2.5)
+    jobs, pool, found = times(f"[[job]]\n{job}\n", price=[("", 2.5)])
     whole = answer(query(asked | {"accelerator": "64x h100-sxm5-80gb", "price": 2.5}), scores=scores)
     expected = {each.num_accelerators: each for each in whole.candidates if each.num_accelerators <= 64}
     assert len(expected) > 3
@@ -74,7 +74,7 @@ def test_a_model_of_ones_own_is_read_beside_the_file_of_jobs(times, tmp_path):
         json.dumps({"model_type": "llama", "intermediate_size": 8192, **shape})
     )
     asked = 'config = "mine.json"\ntokens = "10G"\nsequence = "2k"'
-    (job,), pool, (found,) = times(f"[[job]]\n{asked}\n", price=2.5)
+    (job,), pool, (found,) = times(f"[[job]]\n{asked}\n", price=[("", 2.5)])
     assert job.name == "mine.json"
     whole = query(
         {
@@ -100,7 +100,7 @@ def test_sizes_named_are_estimated_and_no_other_is_offered(times):
 
 def test_stated_times_are_the_users_own(times):
     _, _, found = times(
-        '[[job]]\nname = "a"\ntimes = { 8 = ["3 h", "3 h"], 16 = "2 h", 128 = "1 h" }\n', price=2.0
+        '[[job]]\nname = "a"\ntimes = { 8 = ["3 h", "3 h"], 16 = "2 h", 128 = "1 h" }\n', price=[("", 2.0)]
     )
     assert found[0].sizes == (8, 16)
     assert [each.value for each in found[0].time_s] == pytest.approx([3 * 3600, 2 * 3600])

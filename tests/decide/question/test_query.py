@@ -52,6 +52,7 @@ def test_a_fault_is_about_a_parameter_that_is_fixed_by_whichever_of_its_names(na
         ({**BERT, "objective": "cost", "value_of_time": 50}, UsageError, "--objective cost.*--value-of-time"),
         ({**BERT, "ask": "tokens"}, UsageError, "--ask tokens.*--budget.*--deadline"),
         ({**BERT, "ask": "model", "buy": True, "budget": 1}, UsageError, "keep one"),
+        ({**BERT, "at": 8, "accelerators": 16}, UsageError, "--accelerators and --at"),
         # What counts only in a question that is not asked.
         ({**BERT, "on_reclaim": "shrink"}, UsageError, "--on-reclaim shrink.*--terms spot"),
         ({**BERT, "on_reclaim": "shrink", "terms": "on_demand"}, UsageError, "--terms spot"),

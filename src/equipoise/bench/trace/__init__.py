@@ -1,7 +1,8 @@
 """One rank's trace: where its steps begin and end, and what each was spent on, in parts that sum exactly."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, cove
 from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
 from equipoise.errors import DataError
 from equipoise.runs import Progress, RowRejection, Tally
-from equipoise.runs.sources import BLOCK_BYTES, has_tar_header, open_source
+from equipoise.runs.sources import ARCHIVE_SUFFIXES, BLOCK_BYTES, has_tar_header, open_source
 from equipoise.units import plural
 
 # Work of a device after the last step's end on the host, as a share of its work, from which on its own steps
@@ -157,8 +158,8 @@ class Collectives(Struct, frozen=True, kw_only=True):
 class RankTrace(Struct, frozen=True, kw_only=True):
     """What one device of one rank did.
 
-    where: the file. device: None where only the host was traced; device_name: as the trace names it. notes:
-    what a reader must know.
+    where: the file. device: None where only the host was traced; device_name: as the trace names it.
+    process: that marked its steps. notes: what a reader must know.
     """
 
     where: str
@@ -169,6 +170,7 @@ class RankTrace(Struct, frozen=True, kw_only=True):
     collectives: Collectives
     notes: tuple[str, ...] = ()
     device_name: str | None = None
+    process: int | None = None
 
 
 def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
@@ -205,6 +207,7 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
                 collectives=_collectives(device, steps.windows, activity),
                 notes=(*notes, _LAGGING) if steps.lagging else notes,
                 device_name=_device_name(stream.metadata, number),
+                process=activity.process,
             )
         )
     return found
@@ -364,15 +367,40 @@ def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> T
         named = ", ".join(str(path) for path in paths[:3])
         raise first or DataError(f"{named}: no trace in it; expected files that end in {', '.join(SUFFIXES)}")
     found.sort(key=lambda each: (each.rank is None, each.rank or 0, each.device or 0))
-    ranks = tuple(_joined(found, unread))
+    ranks = tuple(_joined(_of_one_job(found, unread), unread))
     rejected.extend(unread)
     return Traces(ranks=ranks, rejected=rejected, unread=tuple(unread))
+
+
+def _of_one_job(traces: Sequence[RankTrace], unread: list[RowRejection]) -> list[RankTrace]:
+    """The traces of as many ranks as most of them are; others are of another job, and are refused."""
+    sizes = Counter(each.world_size for each in traces if each.world_size is not None)
+    ((size, _),) = sizes.most_common(1) or ((None, 0),)
+    kept = [each for each in traces if each.world_size in {None, size}]
+    first = next((each for each in kept if each.world_size == size), None)
+    for each in traces:
+        if first is not None and each.world_size not in {None, size}:
+            other = f"rank {each.rank} of {each.world_size}; of another job than {first.where}, of {size}"
+            unread.append(RowRejection(kind="other_job", where=each.where, detail=f"{each.where}: {other}"))
+    return kept
+
+
+def _difference(one: RankTrace, other: RankTrace) -> str | None:
+    """What shows that two files of a rank are of different jobs; None where nothing does."""
+    for what, ours, theirs in (
+        ("device", one.device_name, other.device_name),
+        ("process", one.process, other.process),
+    ):
+        if None not in {ours, theirs} and ours != theirs:
+            return f"{what} {ours}, where {other.where} has {theirs}"
+    return None
 
 
 def _joined(traces: Sequence[RankTrace], unread: list[RowRejection]) -> Iterator[RankTrace]:
     """One record per rank and device: a profiler with a schedule writes a file for each of its cycles.
 
-    A file with a step that an earlier one has is of another run, or a copy: it is refused.
+    A file with a step that an earlier one has is of another run, or a copy, and one of another process or
+    device is of another job: they are refused.
     """
     of_rank: dict[tuple[int | None, int | None, str], RankTrace] = {}
     for each in traces:
@@ -380,6 +408,11 @@ def _joined(traces: Sequence[RankTrace], unread: list[RowRejection]) -> Iterator
         before = of_rank.get(key)
         if before is None:
             of_rank[key] = each
+            continue
+        difference = _difference(each, before)
+        if difference is not None:
+            detail = f"{each.where}: rank {each.rank} has {difference}; of another job"
+            unread.append(RowRejection(kind="other_job", where=each.where, detail=detail))
             continue
         numbers = {step.number for step in before.steps}
         again = [step.number for step in each.steps if step.number in numbers]
@@ -411,10 +444,14 @@ def _with_steps(first: RankTrace, then: RankTrace) -> RankTrace:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or the traces in a folder."""
+    """The file, or the traces and archives in a folder."""
     if not path.is_dir():
         return [path]
-    files = sorted(each for each in path.rglob("*") if _is_trace(each.name) and each.is_file())
+    files = sorted(
+        each
+        for each in path.rglob("*")
+        if each.name.lower().endswith((*SUFFIXES, *ARCHIVE_SUFFIXES)) and each.is_file()
+    )
     if len(files) > MAX_FILES:
         raise DataError(f"{path}: {len(files):,} files; at most {MAX_FILES:,} traces are read")
     return files
@@ -427,11 +464,13 @@ def _contents(path: Path, rejected: Tally) -> Iterator[tuple[str, Iterator[bytes
     if not has_tar_header(first[:BLOCK_BYTES]):
         yield str(path), chain([first], content)
         return
-    source = open_source(path)
+    source, has_trace = open_source(path), False
     for blob in source.files(lambda name, _: _is_trace(name)):
-        where = f"{path}:{blob.path}"
+        where, has_trace = f"{path}:{blob.path}", True
         yield where, blob_pieces(blob.data, where=where)
     rejected.extend(source.rejections)
+    if not has_trace:
+        raise DataError(f"{path}: no trace in it; expected files that end in {', '.join(SUFFIXES)}")
 
 
 def _is_trace(name: str) -> bool:

@@ -230,7 +230,8 @@ class Activity(Struct, kw_only=True):
     """What the events of one trace add up to.
 
     devices: by number. host: the processor, as if it were one. host_steps, device_steps: number to start and
-    end. names: groups of ranks with their operation, by the number that Device.groups holds.
+    end. process: that marked the first of the host's steps. names: groups of ranks with their operation, by
+    the number that Device.groups holds.
     """
 
     where: str
@@ -239,6 +240,7 @@ class Activity(Struct, kw_only=True):
     launched: Numbered = field(default_factory=Numbered)
     host_steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     device_steps: dict[int, tuple[int, int]] = field(default_factory=dict)
+    process: int | None = None
     names: dict[tuple[str, str], int] = field(default_factory=dict)
     num_events: int = 0
     num_odd: int = 0
@@ -322,6 +324,9 @@ class Activity(Struct, kw_only=True):
 
     def _add_host(self, event: Event, category: str, name: str) -> None:
         if self._add_step(self.host_steps, event, name):
+            process = event.get("pid")
+            if self.process is None and type(process) is int:
+                self.process = process
             return
         operation = host_operation(name)
         if operation is not None:

@@ -91,7 +91,8 @@ def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalo
     except EvidenceError as err:
         missing = err.missing or ('times that you measured: times = {8 = "3 h", 16 = "1.7 h"}',)
         raise EvidenceError(
-            f"{job.where} ({job.name}): {err}", missing=tuple(f"{job.name}: {each}" for each in missing)
+            f"{job.where} ({job.name}): {err}",
+            missing=tuple(f"{job.name}: {each}" for each in missing),
         ) from err
     except InputError as err:
         raise err.reworded(lambda message: f"{job.where} ({job.name}): {message}") from err

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES
-from equipoise.decide.question.query import FIELDS, meant, values
-from equipoise.errors import DataError
+from equipoise.decide.question.query import ATTRIBUTES, FIELDS, meant, values
+from equipoise.errors import DataError, UsageError
 from equipoise.files import parsed_toml, read_input
 from equipoise.runs.readers.cells import TextRow, amount_of, column_name, rows_of, table
 from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
@@ -46,6 +46,31 @@ _OF_QUESTION: Final = frozenset(
 # Of a file of measured times they choose rows; nothing else that is trained matters to times.
 _CHOOSING_ROWS: Final = frozenset({"precision", "global_batch"})
 _OF_FILE = frozenset({"job", "electricity_usd_per_kwh", "begin"})
+
+
+_OPTION: Final = re.compile(r"--([a-z][a-z-]*)(?: ([\w.,=]+))?")
+
+
+def in_job_fields(words: str) -> str:
+    """A sentence in which options of `advise` that a job has as fields stand as a file states those.
+
+    >>> in_job_fields("try --fix zero_stage=3 or --train qlora; --runs FILE.csv")
+    'try fix = "zero_stage=3" or train = "qlora"; file = "FILE.csv"'
+    """
+
+    def stated(found: re.Match[str]) -> str:
+        key, value = found[1].replace("-", "_"), found[2]
+        if key == "runs" and value == "FILE.csv":
+            return f'file = "{value}"'
+        if key not in _OF_QUESTION:
+            return found[0]
+        if value is None:
+            return key
+        choices = FIELDS[ATTRIBUTES[key]].choices
+        is_value = "=" in value or value in choices or value[0].isupper() or value[0].isdigit()
+        return f'{key} = "{value}"' if is_value else f"{key} {value}"
+
+    return _OPTION.sub(stated, words)
 
 
 class JobRequest(Struct, frozen=True, kw_only=True):
@@ -201,11 +226,19 @@ def read_prices(path: Path) -> tuple[float, ...]:
 
 
 def tariff_of(file: JobsFile, own: tuple[float, ...] | None, begin_s: float | None) -> Tariff | None:
-    """The prices of the command line, else of the file; None where neither states any."""
+    """The prices of the command line, else of the file; None where neither states any.
+
+    Raises UsageError for a time of day without them: nothing else depends on it.
+    """
     prices = own or file.usd_per_kwh
-    if prices is None:
-        return None
     begin = begin_s if begin_s is not None else file.begin_s
+    if prices is None:
+        if begin is not None:
+            raise UsageError(
+                "--begin counts only with prices of electricity by the hour: add --electricity-by-hour "
+                "FILE.csv, or electricity_usd_per_kwh to the file of jobs, or leave it out"
+            )
+        return None
     return Tariff(usd_per_kwh=prices, begin_s=begin or 0.0)
 
 

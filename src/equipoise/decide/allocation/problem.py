@@ -78,7 +78,7 @@ def pool_of(
     name: str,
     catalogue: Catalogue,
     *,
-    price: float | None = None,
+    price: Sequence[tuple[str, float]] = (),
     node_size: int | None = None,
     region: str = DEFAULT_GRID,
     currency: str | None = None,
@@ -86,9 +86,9 @@ def pool_of(
 ) -> Pool:
     """The pool that a text such as "64x h100-sxm5-80gb" names; one node without a number.
 
-    price: US dollars per accelerator-hour, in place of the table's. node_size: accelerators per node, in
-    place of what the system is sold with. Raises SpecError for a name that is not known, UsageError for a
-    number or price that cannot be.
+    price: US dollars per accelerator-hour by the system it is of, as a question has it, in place of the
+    table's. node_size: accelerators per node, in place of what the system is sold with. Raises SpecError for
+    a name that is not known, UsageError for a number or price that cannot be.
     """
     count, named = counted_name(name)
     if count == 0:
@@ -104,7 +104,7 @@ def pool_of(
             "accelerator": [f"{number}x {named}"],
             "max_accelerators": number,
             "node_size": node_size,
-            "price": None if price is None else (("", price),),
+            "price": tuple(price),
             "region": region,
             "currency": currency,
         }
@@ -120,7 +120,7 @@ def pool_of(
         question=question,
         rates=rates_of(question, system, system.terms[0]),
         tariff=tariff,
-        is_rented=tariff is None or price is not None,
+        is_rented=tariff is None or system.usd_per_accelerator_hour is not None,
     )
 
 

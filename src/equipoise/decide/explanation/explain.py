@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from equipoise.calibration import Note
 from equipoise.decide.answer import (
+    ACCELERATORS,
     Alternative,
     Candidate,
     Flip,
@@ -183,6 +184,8 @@ def _alternative(
     best: Candidate, other: Candidate, rule: Rule, feasible: Sequence[Figures], flips: Sequence[Flip]
 ) -> Alternative | None:
     """When another candidate would be the best one; None where never. feasible: all that keep the limits."""
+    if any(each.to == other.id and each.unit == ACCELERATORS for each in flips):
+        return Alternative(candidate=other, case="size")
     saved_h = (best.known_time_s.value - other.known_time_s.value) / HOUR_S
     ours, theirs = figures_of(best), figures_of(other)
     is_priced = ours.usd is not None and theirs.usd is not None

@@ -359,6 +359,7 @@ def values(
     is no field.
     """
     found: dict[str, Any] = {}
+    named: dict[str, str] = {}
     stated = str(given.get("currency", "")).strip()
     own = _currency(stated) if _CURRENCY.fullmatch(stated) else None  # any other is refused with the question
     for name, value in given.items():
@@ -368,7 +369,8 @@ def values(
         if value is None or value in ((), []):
             continue
         if attribute in found:
-            raise UsageError(f"--{name} and --{FIELDS[attribute].option} are one option; keep one")
+            raise UsageError(f"--{name.replace('_', '-')} and --{named[attribute]} are one option; keep one")
+        named[attribute] = name.replace("_", "-")
         try:
             is_money = (FIELDS[attribute].unit or "").startswith("USD")
             found[attribute] = FIELDS[attribute].read(in_usd(value, own) if own and is_money else value)
@@ -376,8 +378,8 @@ def values(
             if where is None:
                 raise
             field = FIELDS[attribute]
-            named = str(err).replace(f"--{field.option}", field.key, 1).removeprefix("--")
-            raise DataError(f"{where}: {named}") from err
+            words = str(err).replace(f"--{field.option}", field.key, 1).removeprefix("--")
+            raise DataError(f"{where}: {words}") from err
     return found
 
 

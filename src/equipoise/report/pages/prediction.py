@@ -269,11 +269,20 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
     )
 
 
+def _among_words(found: Prediction) -> str:
+    """Among which sizes returns were found to diminish, where other sizes are shown."""
+    is_found = bool(found.equilibria) and default_answer(found.equilibria).is_found
+    if found.answer is None or found.question.sizes is None or not is_found:
+        return ""
+    tried = [each.num_accelerators for each in found.answer.candidates if each.time_s is not None]
+    return f", among {count(min(tried))} to {count(max(tried))}" if tried else ""
+
+
 def _brief_facts(found: Prediction) -> Iterator[Labelled]:
     for each in _by_reason(_untimed(found)) if found.question.sizes is not None else ():
         yield "No time", sentence(each)
     if found.equilibria:
-        yield "Returns", capital(returns_words(found.equilibria, subject="they"))
+        yield "Returns", f"{capital(returns_words(found.equilibria, subject='they'))}{_among_words(found)}"
     else:
         yield "Returns", sentence(f"Not known: {found.no_equilibria}")
     yield from _hour_asked(found)

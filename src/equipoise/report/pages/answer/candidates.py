@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.decide.answer import CONSTRAINTS, Alternative, Answer, Candidate, Constraint, Flip
+from equipoise.decide.answer import (
+    ACCELERATORS,
+    CONSTRAINTS,
+    Alternative,
+    Answer,
+    Candidate,
+    Constraint,
+    Flip,
+)
 from equipoise.decide.evidence import Grade, Group
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.intervals import LEVEL
@@ -258,6 +266,8 @@ def flip_words(answer: Answer, each: Flip) -> str:
     if each.quantity in {"deadline", "budget"} and not any(one.is_between for one in answer.candidates):
         to += ", of the usual sizes"
     now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
+    if each.unit == ACCELERATORS:
+        return sentence(f"{then} allowed (now {count(each.value)}): {to}, of the sizes tried")
     unit = f" {each.unit.replace('USD', amounts.currency())}"
     moved = flip_input(answer, each)
     if then == now:
@@ -265,6 +275,15 @@ def flip_words(answer: Answer, each: Flip) -> str:
     if then.endswith(unit):
         now = now.removesuffix(unit)
     return sentence(f"{moved} {side} {then} (now {now}): {to}")
+
+
+def no_flip_words(answer: Answer) -> str:
+    """That no input which was moved changes the answer, and what was not tried."""
+    best = answer.recommended
+    sizes = [] if best is None else [each.num_accelerators for each in answer.sizes_of(best)]
+    is_largest = best is not None and best.num_accelerators == max(sizes)
+    untried = f"; more than {count(max(sizes))} accelerators were not tried" if is_largest else ""
+    return f"No price, speed or limit within a factor of ten changes the answer{untried}."
 
 
 def flip_input(answer: Answer, each: Flip) -> str:

@@ -46,6 +46,7 @@ from equipoise.report.pages.answer.candidates import (
     group_title,
     groups,
     lead_columns,
+    no_flip_words,
     offer_title,
     sizes_table,
     takes,
@@ -345,7 +346,7 @@ def changes_blocks(answer: Answer) -> tuple[Block, ...]:
     if answer.flips:
         blocks.append(_flips_table(answer))
     else:
-        blocks.append(prose("No price, speed or limit within a factor of ten changes the answer."))
+        blocks.append(prose(no_flip_words(answer)))
     return tuple(blocks)
 
 

@@ -53,8 +53,13 @@ from equipoise.report.pages.answer.costs import (
     paid_for,
     values_around,
 )
-from equipoise.report.pages.answer.refusal import is_of_memory, no_room_headline, refusal_blocks
-from equipoise.scaling.equilibrium import returns_words
+from equipoise.report.pages.answer.refusal import (
+    illegal_headline,
+    is_of_memory,
+    no_room_headline,
+    refusal_blocks,
+)
+from equipoise.scaling.equilibrium import default_answer, returns_words
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
 _LEAST_GOODPUT_SHOWN: Final = 0.99
@@ -116,7 +121,7 @@ def headline(answer: Answer) -> str:
     if best is None:
         if answer.refusal is None:
             return "No time can be estimated"
-        return no_room_headline(answer) or "No configuration meets your limits"
+        return no_room_headline(answer) or illegal_headline(answer) or "No configuration meets your limits"
     nodes = f" ({plural(best.num_nodes, _node(answer))})" if best.num_nodes is not None else ""
     guess = f" ({GRADES[best.grade][0]})" if best.grade == "priors" else ""
     return f"Take {offer_title(best)}{nodes}: {takes(best)}{guess}"
@@ -172,7 +177,7 @@ def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns
         beyond = None
         if answer.question.objective == "balance":
             beyond = beyond_balance_words(best, answer.system.balance_size, answer.candidates)
-        words = returns_words(answer.equilibria, subject="they")
+        words = f"{returns_words(answer.equilibria, subject='they')}{_among_words(answer, best)}"
         yield "Returns", capital(f"{words}; {beyond}" if beyond else words)
     hours = values_around(answer, best)
     # On one screen what is paid for takes its lines, but where the question states what an hour is worth.
@@ -182,6 +187,17 @@ def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns
         yield "An hour", hours
     if answer.ownership is not None:
         yield "Buying", buying_words(answer.ownership)
+
+
+def _among_words(answer: Answer, best: Candidate) -> str:
+    """Among which sizes returns were found to diminish, where the question states sizes."""
+    asked = answer.question.sizes
+    is_stated = asked is not None or answer.question.num_nodes is not None
+    if not is_stated or not answer.equilibria or not default_answer(answer.equilibria).is_found:
+        return ""
+    if asked is not None and len(asked.listed) > 1:
+        return f", among the sizes of {asked}"
+    return f", among halvings and doublings of {count(best.num_accelerators)}"
 
 
 def _step_facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:

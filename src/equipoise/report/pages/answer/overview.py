@@ -36,6 +36,7 @@ from equipoise.report.pages.answer.candidates import (
     is_recommended,
     limit_words,
     limits_broken,
+    no_flip_words,
     offer_title,
     place_of,
     takes,
@@ -284,7 +285,7 @@ def _changes(answer: Answer) -> tuple[Block, ...]:
     """What would flip the answer, the nearest first."""
     title = Heading(name="answer-changes", text="What would change it", is_minor=True)
     if not answer.flips:
-        return (title, prose("No price, speed or limit within a factor of ten does."))
+        return (title, prose(no_flip_words(answer)))
     return (
         title,
         bullets(f"{capital(flip_words(answer, each))}." for each in answer.flips[:_MOST_FLIPS]),

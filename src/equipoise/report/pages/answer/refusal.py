@@ -74,6 +74,19 @@ def no_room_headline(answer: Answer) -> str | None:
     return f"Does not fit on {' or '.join(titles)}{'' if is_stated else ', the most taken by default'}"
 
 
+def illegal_headline(answer: Answer) -> str | None:
+    """On how many accelerators no strategy is legal, where none is on any size asked for; else None."""
+    if answer.candidates or not _faults(answer):
+        return None
+    steps = () if answer.refusal is None else answer.refusal.relaxations
+    sizes = {count(each.limit) for each in steps if each.constraint == "max_accelerators"}
+    titles = [chip_of(each.title) for each in answer.systems]
+    on = (
+        f" on {listed(sorted(sizes))} {TIMES} {' or '.join(titles)}" if len(sizes) == 1 == len(titles) else ""
+    )
+    return f"No strategy is legal{on}"
+
+
 def _unfit_blocks(answer: Answer) -> Iterator[Block]:
     """What makes it fit where nothing does: changes to what there is first, then what was chosen.
 
