@@ -27,7 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
-from equipoise.decide.assess import Inputs, start_model
+from equipoise.decide.assessment import Inputs, start_model
 from equipoise.decide.decision import answer
 from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import TrainingQuery, query

@@ -48,7 +48,7 @@ ORDER = {
     ),
     "decide": (
         *("question", "evidence", "answer", "select", "combine", "ledger"),
-        *("strategies", "user_evidence", "estimators", "assess", "candidates"),
+        *("strategies", "user_evidence", "estimators", "assessment", "other_chips", "candidates"),
         *("collect", "beyond_limits", "explanation"),
         *("decision", "prediction", "solve_for", "allocation"),
     ),

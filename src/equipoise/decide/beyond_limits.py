@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec.structs import replace
 
 from equipoise.decide.answer import Candidate
-from equipoise.decide.assess import Inputs, assess
+from equipoise.decide.assessment import Inputs
 from equipoise.decide.candidates import SystemCandidates, system_candidates
-from equipoise.decide.collect import Collected, collect_candidates
+from equipoise.decide.collect import Collected, assess, collect_candidates
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import LARGE_SYSTEM, is_assumed_host, with_number

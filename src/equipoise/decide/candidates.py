@@ -20,7 +20,7 @@ from equipoise.decide.answer import (
     SaferStrategy,
     probability_within,
 )
-from equipoise.decide.assess import Assessment, Inputs
+from equipoise.decide.assessment import Assessment, Inputs
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
 from equipoise.decide.estimators.model import violated_bound
 from equipoise.decide.estimators.published import FARTHEST, ended_at, largest_known

@@ -1,5 +1,9 @@
-"""The candidates of every system of a question, before any choice; why a system has none."""
+"""Every system of a question assessed, and its candidates, before any choice; why a system has none.
 
+What a system is assessed to be depends on the question and on nothing else that is asked about (law 3).
+"""
+
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NoReturn, TypeAlias
@@ -7,22 +11,101 @@ from typing import Final, NoReturn, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.calibration import Note
+from equipoise.calibration.curves import shipped_forecasts
 from equipoise.decide.answer import Candidate, about_fixed
-from equipoise.decide.assess import Assessment, Inputs, assess, measuring, rejections
+from equipoise.decide.assessment import (
+    DESCRIBED,
+    Assessment,
+    Inputs,
+    also_known,
+    free_estimates,
+    free_searches,
+    is_restricted,
+    published_batches,
+    published_of,
+    rejections,
+    restricted_by,
+    results_of_others,
+    seconds_by_size,
+    sizes_with_results,
+    slowings_of,
+    start_model,
+    where_trainable,
+    with_open_batches,
+    with_results,
+)
 from equipoise.decide.candidates import SystemCandidates, system_candidates
-from equipoise.decide.evidence import UserRun
+from equipoise.decide.estimators.measured import measured_estimates
+from equipoise.decide.estimators.model import (
+    NearChip,
+    at_published_level,
+    model_estimates,
+    order_bounds,
+    published_levels,
+)
+from equipoise.decide.estimators.published import (
+    PublishedEvidence,
+    all_ratios,
+    as_new_submitter,
+    as_restricted,
+    as_slow,
+    at_users_level,
+    carried_by_model,
+    known_sizes,
+    largest_known,
+    of_batch,
+    of_other_nodes,
+    published_estimates,
+)
+from equipoise.decide.evidence import Estimates, OrderBound, UserRun
+from equipoise.decide.other_chips import at_all_sizes, transferred
 from equipoise.decide.question.query import FIELDS, TrainingQuery, without_choice
 from equipoise.decide.question.systems import RequestedSystem, requested_systems
 from equipoise.decide.question.training import training, unrestricted
-from equipoise.decide.strategies.size_searches import NO_EXTRA_SIZES, SEARCH_CACHE, ExtraSizes
-from equipoise.decide.user_evidence import UserEvidence, unusable, user_evidence
-from equipoise.decide.user_evidence.runs import UserRuns
+from equipoise.decide.strategies.size_searches import (
+    NO_EXTRA_SIZES,
+    SEARCH_CACHE,
+    ExtraSizes,
+    SizeRange,
+    StrategySearches,
+    fixed_ranks,
+    size_range,
+)
+from equipoise.decide.strategies.strategy_search import Problem, problem
+from equipoise.decide.user_evidence import (
+    TraceCheck,
+    UserEvidence,
+    checks,
+    ran_elsewhere,
+    unusable,
+    user_evidence,
+)
+from equipoise.decide.user_evidence.fit import (
+    UserFit,
+    UserLevel,
+    far_slower,
+    fitted_estimates,
+    levelled_estimates,
+    user_fit,
+    user_level,
+)
+from equipoise.decide.user_evidence.runs import (
+    Recast,
+    UserRuns,
+    UserSteps,
+    other_batches,
+    recasts,
+    user_steps,
+    whole_trainings,
+)
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.space import Fault
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
 from equipoise.units import format_count, listed
 
+_NUM_STRATEGIES: Final = 3
 Progress: TypeAlias = Callable[[str, int, int], None]  # the system, how many are done, of how many
 
 _MOST_ASSESSED: Final = 64
@@ -222,3 +305,275 @@ def _refuse(refused: Sequence[EvidenceError], missing_of_traces: Sequence[str]) 
         "; ".join(map(str, refused)),
         missing=(*dict.fromkeys(item for each in refused for item in each.missing), *missing_of_traces),
     )
+
+
+def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
+    """The estimates of a system: from the user's runs, published results, the performance model."""
+    if system.cluster is None or (system.is_cpu and inputs.user.runs is not None):
+        return _by_runs_alone(inputs, system)
+    sizes = size_range(
+        inputs.query,
+        system,
+        flop=inputs.training.stated_flop,
+        known=sizes_with_results(inputs, system),
+        extra=inputs.extra,
+        fixed_ranks=fixed_ranks(inputs.training.choices),
+    )
+    chip = system.cluster.accelerator
+    traces = inputs.user.traces
+    notes = [*map(Note, system.notes), *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
+    missing: list[str] = []
+    searches: StrategySearches | None = None
+    run_fit: UserFit | UserLevel | None = None
+    traced = checks(traces, None, system.cluster, None) if traces else ()
+    model = start_model(inputs, system)
+    try:
+        start = problem(
+            inputs.training,
+            system.cluster,
+            model,
+            num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies),
+            software=inputs.query.software,
+            published_batches=published_batches(inputs, system),
+        )
+        if traces:
+            traced = checks(traces, start.load, system.cluster, start.model.parameters)
+        runs = inputs.runs_on(chip.slug)
+        run_fit = _run_fit(_user_steps(start, runs), start)
+        notes += _doubts(start, runs)
+        if isinstance(run_fit, UserFit):
+            start = replace(start, model=run_fit.model)
+        start = replace(start, has_own_steps=run_fit is not None)
+        # Those with results too, which are asked for next: all are searched at once.
+        searches = SEARCH_CACHE.searches(start, with_results(inputs, system.accelerator, sizes.tried))
+        searches = replace(searches, sizes=searches.at(sizes.tried))
+    except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
+        missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
+        notes.append(Note(f"No strategy was searched: {err}."))
+        inputs = inputs.at_batch
+    published = published_of(inputs, system, sizes)
+    missing += () if published is None else published.missing
+    known = Assessment(
+        system=system,
+        sizes=sizes,
+        cluster=system.cluster,
+        searches=searches,
+        published=published,
+        run_fit=run_fit,
+        traces=traced,
+        missing=tuple(dict.fromkeys(missing)),
+        notes=tuple(notes),
+    )
+    estimates, near = _collected(inputs, known)
+    known = replace(known, estimates=estimates, transferred=near)
+    known = replace(known, bounds=_bounds(inputs, known))
+    if published is None or not inputs.restricts_batch:
+        return known
+    shown = of_batch(published.at_size, inputs.training.global_batch_samples)
+    return replace(known, published=replace(published, at_size=shown))
+
+
+def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...], NearChip | None]:
+    """The estimates of every estimator, the surest kind first; the chip they were carried from."""
+    searches, run_fit, near = known.searches, known.run_fit, None
+    measured = _measured(inputs, known)
+    modelled = None if searches is None else model_estimates(with_open_batches(searches))
+    submitted: Estimates | None = None
+    if known.published is not None:
+        submitted, modelled, near = _submitted(inputs, known, known.published, modelled)
+        if near is not None and modelled is not None and run_fit is None:
+            # The model carried them over: its own times would count it twice.
+            modelled = replace(modelled, references=frozenset(modelled.by_size))
+    # Ratios of its times may carry published ones; they are of another amount of work.
+    if inputs.training.budget.samples is None:
+        modelled = None
+    # The user's own times state the user's level: no spread of other submitters is left.
+    if submitted is not None and inputs.query.submitter == "new" and inputs.user.runs is None:
+        submitted = as_new_submitter(submitted, shipped_forecasts().submitters)
+    if measured is not None:
+        ran = sorted({each.num_accelerators for each in inputs.runs_on(known.system.accelerator)})
+        if submitted is not None:
+            submitted = at_users_level(submitted, measured, ran, grade="carried")
+        if modelled is not None and run_fit is None:
+            modelled = at_users_level(modelled, measured, ran, grade="measured")
+    if modelled is not None and searches is not None and run_fit is not None:
+        if isinstance(run_fit, UserFit):
+            modelled = fitted_estimates(modelled, searches, run_fit)
+        else:
+            modelled = levelled_estimates(modelled, searches, run_fit)
+    return tuple(each for each in (measured, submitted, modelled) if each is not None), near
+
+
+def _submitted(
+    inputs: Inputs, known: Assessment, published: PublishedEvidence, modelled: Estimates | None
+) -> tuple[Estimates | None, Estimates | None, NearChip | None]:
+    """Estimates from published results, carried by the model where they lack sizes, the chip or the strategy.
+
+    Returned with the model's own, as wrong as they are beside published ones, and the chip carried from.
+    """
+    found, near, system = published_estimates(published), None, known.system
+    restricted = restricted_by(inputs, system)
+    searches = also_known(inputs, known, system.accelerator)
+    usual = None if searches is None else free_searches(inputs, system, searches)
+    free = None if usual is None else model_estimates(with_open_batches(usual))
+    if found is not None and searches is not None:
+        is_stated = inputs.evidence_batch is not None
+        beyond = 0.0 if is_stated else largest_known(published) or max(published.at_size, default=0)
+        found = where_trainable(found, usual or searches, beyond=beyond)
+    if searches is None or modelled is None or usual is None or free is None:
+        # Whether a fixed strategy runs, let alone how fast, is not known.
+        if found is not None and restricted == DESCRIBED:
+            return of_other_nodes(found), modelled, None
+        return None if is_restricted(inputs, system) else found, modelled, None
+    by_law: set[int] = set()
+    if found is not None:
+        by_law = {*found.by_size}
+        found = carried_by_model(found, free)
+    else:
+        found, near = transferred(inputs, known)
+    levels = {} if found is None else published_levels(found, free, known_sizes(published))
+    slowings = slowings_of(inputs, known, searches)
+    for each in slowings:
+        found = None if found is None else as_restricted(found, each)
+    if found is not None and near is None:
+        own = model_estimates(with_open_batches(searches))
+        assert own is not None  # it has the sizes of `modelled`
+        at_level = at_published_level(as_slow(own, free, slowings), found, levels).by_size
+        modelled = replace(
+            modelled,
+            by_size={size: at_level[size] for size in modelled.by_size if size in at_level},
+            references=frozenset(found.by_size) - by_law,
+        )
+    return found, modelled, near
+
+
+def _run_fit(steps: UserSteps | None, start: Problem) -> UserFit | UserLevel | None:
+    """What the user's steps make of the model that would be searched with."""
+    if steps is None:
+        return None
+    found = user_fit(steps, start.model)
+    return user_level(steps, start.model, found) if isinstance(found, str) else found
+
+
+def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[Note, ...]:
+    """Notes of steps that are far slower than modelled; of no stated precision they are held against fp32."""
+    stated = [each if each.precision else replace(each, precision="fp32") for each in runs]
+    steps = _user_steps(start, stated)
+    return () if steps is None else tuple(far_slower(steps, start.model))
+
+
+def _user_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
+    """The runs that the model expresses."""
+    if not runs:
+        return None
+    is_eager = start.choices.get("implementation") == ("eager",)
+    return user_steps(
+        runs,
+        start.load,
+        start.cluster,
+        start.model.parameters,
+        implementation="eager" if is_eager else "compiled",
+    )
+
+
+def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
+    """Estimates from the user's steps; beyond sizes that ran only where the model is not fitted to them."""
+    runs, nodes = inputs.runs_on(known.system.accelerator), known.cluster
+    if not runs or nodes is None:
+        return None
+    budget, workload = inputs.training.budget, inputs.training.workload
+    searches, run_fit = known.searches, known.run_fit
+    links = None if searches is None else searches.problem.model.links
+    nodes = nodes if links is None else links.on(nodes)
+    advised: dict[str, Recast] = {}
+    if searches is not None:
+        as_they_ran = whole_trainings(runs, searches.problem)
+        for run_id, log_sd in other_batches(runs, searches).items():
+            kept = as_they_ran.get(run_id, Recast(factor=1.0, log_sd=0.0, keeps_strategy=True))
+            as_they_ran[run_id] = replace(kept, log_sd=math.hypot(kept.log_sd, log_sd))
+        advised = as_they_ran | ({} if run_fit is None else recasts(run_fit.steps, searches))
+    if not isinstance(run_fit, UserFit):
+        return measured_estimates(
+            runs, budget, known.sizes.tried, cluster=nodes, workload=workload, recasts=advised
+        )
+    # Of other sizes, and of the curve, a model fitted to the runs is more certain than the runs alone.
+    found = measured_estimates(runs, budget, (), cluster=None, workload=None, recasts=advised)
+    return None if found is None else replace(found, curves=None)
+
+
+def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ...]]:
+    """Bounds on the times of a system from results of other chips of its maker; none where the user has runs.
+
+    Where no result is of the chip itself, what is carried to a size from the others' results counts too.
+    Others had no such restriction: it moves their times as it moves the system's own.
+    """
+    assert known.cluster is not None
+    near, searches, kinds = known.transferred, known.searches, {each.estimator for each in known.estimates}
+    if inputs.scores is None or "published" not in kinds or "measured" in kinds or inputs.query.round:
+        return {}
+    searches = searches if "model" in kinds else None
+    free = None if searches is None else free_estimates(inputs, known.system, searches)
+    others = results_of_others(inputs, known.cluster)
+    if near is not None and free is not None:
+        others = [(each, at_all_sizes(inputs, known, each) or results) for each, results in others]
+    bounds = order_bounds(
+        known.cluster,
+        others,
+        has_results=near is None,
+        bounds_carried=near is not None and near.nearness == "maker",
+        modelled_s=seconds_by_size(free),
+    )
+    # Results of the chip itself are what they are, and what restricts it makes them no faster.
+    submitted = set() if known.published is None else {*known.published.at_size}
+    bounds = {size: of_size for size, of_size in bounds.items() if size not in submitted}
+    if not is_restricted(inputs, known.system):
+        return bounds
+    ratios = {} if searches is None else all_ratios(slowings_of(inputs, known, searches))
+    return {
+        size: tuple(replace(each, time_s=ratios[size] * each.time_s) for each in of_size)
+        for size, of_size in bounds.items()
+        if size in ratios
+    }
+
+
+def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
+    """A machine that only the user's own runs are of: ranks on processors, or an unknown chip.
+
+    No model converts between batches or precisions: only runs with those of the question count.
+    """
+    runs = () if inputs.user.runs is None else inputs.user.runs.asked_about(system.accelerator, inputs.query)
+    ran = sorted({each.num_accelerators for each in runs})
+    limit = inputs.query.max_accelerators
+    most = limit or max(ran, default=1)
+    within = [size for size in ran if size <= most]
+    found = measured_estimates(runs, inputs.training.budget, within, cluster=None, workload=None)
+    traces = tuple(
+        TraceCheck(trace=each)
+        for each in inputs.user.traces
+        if each.accelerator in {None, system.accelerator}
+    )
+    return Assessment(
+        system=system,
+        sizes=SizeRange(
+            tried=tuple(within), fewest=1, most=most, limited_by="data" if limit is None else "question"
+        ),
+        cluster=None,
+        estimates=() if found is None or not within else (found,),
+        traces=traces,
+        missing=(measuring(inputs.query),),
+        notes=(
+            *map(Note, system.notes),
+            *ran_elsewhere(inputs.user.traces, system.accelerator, system.title),
+        ),
+    )
+
+
+def measuring(query: TrainingQuery) -> str:
+    """What measures steps of a training: `bench`, with batch and precisions of the question, where it can."""
+    from equipoise.bench.training import ZOO  # noqa: PLC0415 - only for a refusal
+
+    if ":" not in query.workload and query.workload not in {each.name for each in ZOO}:
+        return "measured steps: equipoise.watch(model, out='runs') in your training loop; then --runs runs"
+    batch = "" if query.global_batch_samples is None else f" --batch {query.global_batch_samples}"
+    precision = f" --precision {','.join(query.precision)}" if query.precision else ""
+    return f"measured steps: equipoise bench {query.workload}{batch}{precision} --out runs; then --runs runs"

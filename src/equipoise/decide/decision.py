@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from equipoise.calibration import Note
 from equipoise.decide.answer import LIKELY, Answer, Candidate, Refusal, Relaxation, Renting, SystemAnswer
-from equipoise.decide.assess import Assessment, Inputs, nothing_fits, rejections, unfit_sizes
+from equipoise.decide.assessment import Assessment, Inputs, nothing_fits, rejections, unfit_sizes
 from equipoise.decide.beyond_limits import (
     least_beyond_limits,
     least_beyond_usual,

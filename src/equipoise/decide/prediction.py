@@ -29,7 +29,7 @@ from equipoise.calibration.forecasts import (
     workload_in,
 )
 from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
-from equipoise.decide.assess import Assessment
+from equipoise.decide.assessment import Assessment
 from equipoise.decide.candidates import amount_limits, timed_candidate
 from equipoise.decide.collect import collect_candidates
 from equipoise.decide.decision import answer_of, select_from

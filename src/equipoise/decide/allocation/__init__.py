@@ -21,7 +21,7 @@ from equipoise.decide.allocation.problem import (
 )
 from equipoise.decide.allocation.schedule import in_turn, replayed, schedule, split
 from equipoise.decide.answer import Candidate
-from equipoise.decide.assess import nothing_fits
+from equipoise.decide.assessment import nothing_fits
 from equipoise.decide.candidates import timed_candidate
 from equipoise.decide.collect import collect_candidates
 from equipoise.decide.evidence import Estimate

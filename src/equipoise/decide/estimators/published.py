@@ -1,7 +1,7 @@
 """The estimator of published results: the best submitted at a size, else carried there from others.
 
 A size with comparable results has the best of them. Sizes without are carried from sizes that have results by
-the pooled law, beyond those by the model's ratio; a chip without any, from the nearest chip (`assess`).
+the pooled law, beyond those by the model's ratio; a chip without any, from the nearest chip (`other_chips`).
 """
 
 import math

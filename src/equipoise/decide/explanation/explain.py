@@ -18,7 +18,7 @@ from equipoise.decide.answer import (
     SystemOffer,
     price_that_wins,
 )
-from equipoise.decide.assess import Assessment, Inputs, is_batch_beyond_published
+from equipoise.decide.assessment import Assessment, Inputs, is_batch_beyond_published
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.collect import is_unpriced
 from equipoise.decide.combine import distance_log_sd

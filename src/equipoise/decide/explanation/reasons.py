@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from equipoise.calibration import EvidenceSource, HeldOutErrors
 from equipoise.calibration.curves import COMBINED, PUBLISHED, shipped_advice
 from equipoise.decide.answer import Candidate, Reason, beyond_balance_words
-from equipoise.decide.assess import Assessment, Inputs
+from equipoise.decide.assessment import Assessment, Inputs
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.combine import WorkloadPlans, combined_record, workload_plans
 from equipoise.decide.estimators.model import software_ratios, transfer_record, usual_precision_ratio

@@ -8,8 +8,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise.decide.answer import Candidate
-from equipoise.decide.assess import Inputs, assess
+from equipoise.decide.assessment import Inputs
 from equipoise.decide.candidates import SystemCandidates, system_candidates
+from equipoise.decide.collect import assess
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem
 from equipoise.decide.question.training import fixed_budget

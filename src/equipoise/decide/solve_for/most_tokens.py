@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise.decide.answer import Candidate
-from equipoise.decide.assess import Inputs, nothing_fits
+from equipoise.decide.assessment import Inputs, nothing_fits
 from equipoise.decide.candidates import SystemCandidates, with_budget
 from equipoise.decide.collect import Collected, collect_candidates
 from equipoise.decide.question.query import TrainingQuery

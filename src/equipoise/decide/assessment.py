@@ -1,0 +1,443 @@
+"""What is known of one system for one question; its searches as asked, and free of what is restricted."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from equipoise.calibration import Note
+from equipoise.calibration.curves import CurveQuestion
+from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
+from equipoise.decide.answer import Infeasibility, UnfitSize
+from equipoise.decide.combine import nearest_size
+from equipoise.decide.estimators.model import (
+    NearChip,
+    model_estimates,
+)
+from equipoise.decide.estimators.published import (
+    PublishedEvidence,
+    Slowing,
+    of_batch,
+    published_estimates,
+    published_evidence,
+    published_sizes,
+    results_at_size,
+    time_ratios,
+)
+from equipoise.decide.evidence import Estimates, OrderBound, Shortfall, UserRun
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.systems import RequestedSystem
+from equipoise.decide.question.training import Training
+from equipoise.decide.strategies.remedies import remedy
+from equipoise.decide.strategies.size_searches import (
+    NO_EXTRA_SIZES,
+    SEARCH_CACHE,
+    ExtraSizes,
+    SizeRange,
+    StrategySearches,
+)
+from equipoise.decide.strategies.strategy_search import problem
+from equipoise.decide.user_evidence import TraceCheck, UserEvidence
+from equipoise.decide.user_evidence.fit import (
+    UserFit,
+    UserLevel,
+)
+from equipoise.errors import SpecError
+from equipoise.perfmodel.space import Fault
+from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import Accelerator, at_least_as_good
+from equipoise.spec.mlperf import Scores, accelerators_of
+from equipoise.spec.strategy import PRIORS_ONLY
+
+# Facts of the network between nodes, not of a node.
+_OF_NETWORK: Final = frozenset({"oversubscription", "leaf_nodes"})
+# What restricts a system that is described with less than submitters of its accelerator usually have.
+DESCRIBED: Final = "network and node as described"
+
+
+class Assessment(Struct, frozen=True, kw_only=True):
+    """All that is known of one system for the question.
+
+    cluster: with links as the tables or the user's files state them. searches: None where the model cannot
+    search. published: None where nothing published is asked about. run_fit: what the user's own steps made of
+    the model. transferred: the chip whose results were carried over. bounds: by size, what other chips take,
+    within which estimated times have to lie. missing: what would give estimates.
+    """
+
+    system: RequestedSystem
+    sizes: SizeRange
+    cluster: Cluster | None
+    estimates: tuple[Estimates, ...] = ()
+    searches: StrategySearches | None = None
+    published: PublishedEvidence | None = None
+    run_fit: UserFit | UserLevel | None = None
+    transferred: NearChip | None = None
+    bounds: Mapping[int, tuple[OrderBound, ...]] = field(default_factory=dict)
+    traces: tuple[TraceCheck, ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+class Inputs(Struct, frozen=True, kw_only=True):
+    """What every system of a question is assessed with.
+
+    unrestricted: the training without `--fix`, `--precision` and a stated batch, of which results were
+    published; None where none of them is stated.
+    scores: None where nothing published may be used. extra: sizes to estimate besides those that the question
+    chooses from.
+    """
+
+    query: TrainingQuery
+    training: Training
+    unrestricted: Training | None = None
+    catalogue: Catalogue
+    scores: Scores | None
+    user: UserEvidence
+    extra: ExtraSizes = NO_EXTRA_SIZES
+
+    @property
+    def restricts_batch(self) -> bool:
+        """Whether the question states the batch of a training that published results chose freely."""
+        free = self.unrestricted
+        return free is not None and free.states_batch != self.training.states_batch
+
+    @property
+    def at_batch(self) -> "Inputs":
+        """The same question, whose batch is no restriction: published results have to have it."""
+        if self.unrestricted is None:
+            return self
+        batch, is_stated = self.training.global_batch_samples, self.training.states_batch
+        kept = replace(self.unrestricted, global_batch_samples=batch, states_batch=is_stated)
+        return replace(self, unrestricted=kept)
+
+    @property
+    def evidence_batch(self) -> int | None:
+        """The batch that published results need to have: one that is stated, where no ratio converts it."""
+        return None if self.restricts_batch else self.query.global_batch_samples
+
+    def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
+        """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
+        return () if self.user.runs is None else self.user.runs.on(accelerator)
+
+
+def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
+    """The model before any training of the user: a calibration, with the user's own links where given."""
+    assert system.cluster is not None
+    calibrated = _model_for(inputs, system.cluster.accelerator)
+    return with_links(calibrated, inputs.user.collectives, system.cluster)
+
+
+def _model_for(inputs: Inputs, chip: Accelerator) -> CalibratedModel:
+    """The calibration that a question asks for, on a chip."""
+    return model_for(chip, inputs.training.workload, software=inputs.query.software)
+
+
+def published_batches(inputs: Inputs, system: RequestedSystem) -> dict[int, int]:
+    """The global batch of the best result of each size, where the training is that of published results.
+
+    Submitters chose theirs for the links that they had: sizes that slower ones join may want another.
+    """
+    query = inputs.query
+    is_theirs = inputs.training.budget.is_to_target and query.round is None and inputs.user.runs is None
+    if inputs.scores is None or not is_theirs:
+        return {}
+    found = results_at_size(inputs.scores, inputs.training.workload.slug, system.accelerator)
+    batches = {size: results[0].global_batch_samples for size, results in found.items()}
+    most = most_on_usual_links(inputs, system)
+    return {size: batch for size, batch in batches.items() if batch is not None and size <= most}
+
+
+def sizes_with_results(inputs: Inputs, system: RequestedSystem) -> Sequence[int]:
+    """The sizes of a system with results of the training that is asked about, ascending."""
+    is_usual = inputs.training.budget.is_to_target and inputs.evidence_batch is None
+    slug = inputs.training.workload.slug
+    return published_sizes(inputs.scores if is_usual else None, slug, system.accelerator)
+
+
+def published_of(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> PublishedEvidence | None:
+    """What is published of the training on the system; None where no published training is asked about."""
+    query, scores = inputs.query, inputs.scores
+    # No result is of trainings whose trained part is fixed, not even by the model's ratio.
+    is_another = bool(query.fixed) and inputs.unrestricted is None
+    if scores is None or not inputs.training.budget.is_to_target or is_another:
+        return None
+    if is_batch_beyond_published(inputs):
+        return None
+    wanted = sorted(with_results(inputs, system.accelerator, sizes.tried))
+    question = replace(curve_question(inputs, system.accelerator, wanted), law=query.law, round=query.round)
+    trainings = None if inputs.user.runs is None else inputs.user.runs.trainings_on(system.accelerator)
+    return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
+
+
+def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
+    """Why strategies of the sizes asked about are no candidates: memory first, then what is not legal."""
+    searches = assessment.searches
+    if searches is None:
+        return
+    within = [each for each in searches.sizes if assessment.sizes.holds(each.num_accelerators)]
+    too_large = sum(each.found.num_legal - each.found.num_fitting for each in within)
+    nearest = [each.found.nearest_bytes for each in within if each.found.nearest_bytes is not None]
+    if too_large:
+        held = searches.problem.cluster.accelerator.memory_bytes
+        yield Infeasibility(
+            needed=min(nearest, default=None),
+            available=None if held is None else float(held),
+            count=too_large,
+        )
+    faults = sum((each.found.faults for each in within), Counter[Fault]())
+    for fault, count in faults.most_common():
+        yield Infeasibility(fault=fault, count=count)
+
+
+def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[UnfitSize]:
+    """The sizes that may be taken at which no strategy runs, other than those known otherwise."""
+    searches = assessment.searches
+    for each in () if searches is None else searches.at(assessment.sizes.tried):
+        size = each.num_accelerators
+        if each.best is None and size not in known and assessment.sizes.holds(size):
+            # Where some fit, what does not is an engine that generates.
+            needed_bytes = None if each.found.num_fitting else each.found.nearest_bytes
+            yield UnfitSize(num_accelerators=size, needed_bytes=needed_bytes)
+
+
+def nothing_fits(assessment: Assessment) -> Shortfall | None:
+    """What the training needs where no strategy fits on any size asked about; None where some do."""
+    searches = assessment.searches
+    if searches is None or any(
+        each.best is not None for each in searches.sizes if assessment.sizes.holds(each.num_accelerators)
+    ):
+        return None
+    return remedy(searches.problem, assessment.sizes.most)
+
+
+def is_batch_beyond_published(inputs: Inputs) -> bool:
+    """Whether a batch is stated that lies more than a doubling outside of those of all published results.
+
+    What they took carries no information about it: how fast such a batch trains is left to the model.
+    """
+    batch, known = inputs.query.global_batch_samples, inputs.training.budget.batches
+    return batch is not None and known is not None and not known[0] / 2 <= batch <= 2 * known[1]
+
+
+def also_known(inputs: Inputs, known: Assessment, accelerator: str) -> StrategySearches | None:
+    """Searches at the sizes tried and those with results of an accelerator that times are carried from."""
+    if known.searches is None:
+        return None
+    return SEARCH_CACHE.searches(known.searches.problem, with_results(inputs, accelerator, known.sizes.tried))
+
+
+def with_results(inputs: Inputs, accelerator: str, tried: Sequence[int]) -> set[int]:
+    """The sizes tried, and those with results of an accelerator from which times are carried to them."""
+    is_published = inputs.training.budget.is_to_target
+    scores = inputs.scores if is_published else None
+    known = published_sizes(scores, inputs.training.workload.slug, accelerator)
+    return {*tried, *_nearest_known(tried, known)}
+
+
+def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:
+    """The sizes with results from which the model carries times to those tried.
+
+    Whatever else is asked about, a time is then carried from the same size.
+    """
+    return {nearest_size(known, size) for size in tried if known}
+
+
+def free_searches(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:
+    """The same searches without what is restricted."""
+    return _unrestricted(inputs, system, searches) if is_restricted(inputs, system) else searches
+
+
+def free_estimates(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> Estimates | None:
+    """The model's estimates at searched sizes without what is restricted, at batches that it chooses."""
+    return model_estimates(with_open_batches(free_searches(inputs, system, searches)))
+
+
+def with_open_batches(searches: StrategySearches) -> StrategySearches:
+    """Searches in which sizes with published results are free in their batch, as all others are.
+
+    Of the ratio of the times of two sizes nothing is then left but what the sizes do: a submitter's batch may
+    be far from what the model would choose.
+    """
+    posed = searches.problem
+    if posed.training.states_batch:
+        return searches
+    published = {each.num_accelerators for each in searches.sizes} & {*posed.published_batches}
+    opened = SEARCH_CACHE.searches(replace(posed, published_batches={}), published).sizes
+    # What is fixed may allow the published batch alone.
+    found = {each.num_accelerators: each for each in opened if each.best is not None}
+    return replace(searches, sizes=tuple(found.get(each.num_accelerators, each) for each in searches.sizes))
+
+
+def where_trainable(estimates: Estimates, searches: StrategySearches, *, beyond: float) -> Estimates | None:
+    """The estimates without sizes beyond one, the largest with results, on which no strategy runs and fits.
+
+    None where there is none. A curve of published times goes on to sizes among which nobody can share out
+    a batch.
+    """
+    trained = {each.num_accelerators for each in searches.sizes if each.best is not None}
+    kept = {size: each for size, each in estimates.by_size.items() if size in trained or size <= beyond}
+    return replace(estimates, by_size=kept) if kept else None
+
+
+def is_restricted(inputs: Inputs, system: RequestedSystem) -> bool:
+    """Whether the question restricts anything of a training that published results had free."""
+    return inputs.restricts_batch or bool(restricted_by(inputs, system))
+
+
+def slowings_of(inputs: Inputs, known: Assessment, searches: StrategySearches) -> list[Slowing]:
+    """How many times as long each restriction makes a training, by size: a stated batch, then all others.
+
+    A batch first, for there are results of it: what else is restricted lengthens those.
+    """
+    found, system = [], known.system
+    free = free_searches(inputs, system, searches)
+    others = restricted_by(inputs, system)
+    if inputs.restricts_batch:
+        at_size = {} if known.published is None else known.published.at_size
+        results = of_batch(at_size, inputs.training.global_batch_samples)
+        at_batch = _unrestricted(inputs.at_batch, system, searches) if others else searches
+        found.append(Slowing(by="stated batch", ratios=_ratios(at_batch, free), results=results))
+        free = at_batch
+    if others:
+        found.append(Slowing(by=others, ratios=_ratios(searches, free)))
+    return found
+
+
+def _ratios(restricted: StrategySearches, free: StrategySearches) -> dict[int, float]:
+    """By size, how many times as long the model says that a restricted training takes.
+
+    With the batch of the best result where there is one: those who are restricted may keep it.
+    """
+    alone, others = map(model_estimates, (restricted, free))
+    return {} if alone is None or others is None else time_ratios(restricted=alone, free=others)
+
+
+def restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
+    """What besides its batch the question restricts of a training that published results had free, in words.
+
+    Empty where nothing.
+    """
+    assert system.cluster is not None
+    query, usual = inputs.query, _unrestricted_cluster(inputs, system)
+    restrictions = {
+        "fixed strategy": inputs.unrestricted is not None and bool(query.fixed),
+        "stated precision": inputs.unrestricted is not None and bool(query.precision),
+        "stated software": _states_software(query),
+        "power limit": query.power_cap_w is not None and usual.accelerator != system.cluster.accelerator,
+        "oversubscribed network": query.oversubscription is not None,
+        "stated node": bool({*system.node} - _OF_NETWORK),
+        DESCRIBED: _is_described_slower(inputs, system),
+    }
+    return " and ".join(name for name, restricts in restrictions.items() if restricts)
+
+
+def _is_described_slower(inputs: Inputs, system: RequestedSystem) -> bool:
+    """Whether a named system has slower links, or other nodes, than its accelerator is usually sold in."""
+    described = inputs.catalogue.cluster(system.name)
+    usual = inputs.catalogue.cluster(system.accelerator)
+    return (
+        described.node_size != usual.node_size
+        or described.inter.byte_per_s < usual.inter.byte_per_s
+        or described.intra.byte_per_s < usual.intra.byte_per_s
+    )
+
+
+def most_on_usual_links(inputs: Inputs, system: RequestedSystem) -> float:
+    """How many are joined by links no slower than those with which the accelerator is usually sold."""
+    own, usual = system.cluster, inputs.catalogue.cluster(system.accelerator)
+    assert own is not None
+    if own.intra.byte_per_s < usual.intra.byte_per_s:
+        return 1
+    is_slower = (
+        own.node_size < usual.node_size
+        or own.inter.byte_per_s < usual.inter.byte_per_s
+        or own.oversubscription > usual.oversubscription
+    )
+    return own.node_size if is_slower else math.inf
+
+
+def _states_software(query: TrainingQuery) -> bool:
+    """Whether the question names the software by whose measurements the model is calibrated."""
+    return query.software not in {None, PRIORS_ONLY}
+
+
+def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
+    """A system without the power limit, the network and the node that the question states or describes."""
+    assert system.cluster is not None
+    query = inputs.query
+    usual = inputs.catalogue.cluster(system.name)
+    if _is_described_slower(inputs, system):
+        # Its hosts feed samples as they are: submitters had no others.
+        return replace(inputs.catalogue.cluster(system.accelerator), num_cores=usual.num_cores)
+    if {*system.node} - _OF_NETWORK:
+        return usual
+    if query.power_cap_w is None and query.oversubscription is None:
+        return system.cluster
+    return replace(
+        system.cluster,
+        accelerator=usual.accelerator,
+        oversubscription=usual.oversubscription,
+        leaf_nodes=usual.leaf_nodes,
+    )
+
+
+def _unrestricted(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:
+    """The same sizes, searched with the same model without what is restricted."""
+    start, cluster = searches.problem, _unrestricted_cluster(inputs, system)
+    model = start.model
+    if _states_software(inputs.query) and not start.has_own_steps:
+        model = start_model(replace(inputs, query=replace(inputs.query, software=None)), system)
+    found = replace(
+        problem(inputs.unrestricted or inputs.training, cluster, model, num_best=1),
+        has_own_steps=start.has_own_steps,
+        published_batches=start.published_batches,
+    )
+    return SEARCH_CACHE.searches(found, [each.num_accelerators for each in searches.sizes])
+
+
+def curve_question(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> CurveQuestion:
+    """What is asked of the published results of a chip: their curve at sizes, at the batch asked about."""
+    batch = inputs.evidence_batch
+    return CurveQuestion(
+        workload=inputs.training.workload.slug,
+        accelerator=accelerator,
+        sizes=tuple(sizes),
+        catalogue=inputs.catalogue,
+        global_batch_samples=None if batch is None else float(batch),
+    )
+
+
+def _comparable(inputs: Inputs, nodes: Cluster) -> Iterator[Cluster]:
+    """The usual nodes of other chips with results that are at least as good as a system's, or no better."""
+    assert inputs.scores is not None
+    own = nodes.accelerator
+    for name in accelerators_of(inputs.scores.of(inputs.training.workload.slug)):
+        try:
+            other = inputs.catalogue.cluster(name)
+        except SpecError:  # what nobody states of its node
+            continue
+        chip = other.accelerator
+        if name != own.slug and (at_least_as_good(own, chip) or at_least_as_good(chip, own)):
+            yield other
+
+
+def results_of_others(inputs: Inputs, nodes: Cluster) -> list[tuple[Cluster, Estimates]]:
+    """The results of the chips that are comparable with a system's."""
+    found = ((other, _results(inputs, other)) for other in _comparable(inputs, nodes))
+    return [(other, results) for other, results in found if results is not None]
+
+
+def _results(inputs: Inputs, nodes: Cluster) -> Estimates | None:
+    """The published results of a chip, at their own sizes alone."""
+    assert inputs.scores is not None
+    known = results_at_size(inputs.scores, inputs.training.workload.slug, nodes.accelerator.slug)
+    return published_estimates(PublishedEvidence(at_size=of_batch(known, inputs.evidence_batch), curve=None))
+
+
+def seconds_by_size(estimates: Estimates | None) -> dict[int, float]:
+    """The time of each size."""
+    return {} if estimates is None else {size: each.time_s.value for size, each in estimates.by_size.items()}

@@ -1,0 +1,156 @@
+"""Times of a system without results from those of other chips: carried over, and as bounds.
+
+What another chip takes is what an answer about it alone says.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from equipoise.calibration.forecasts import results_of
+from equipoise.calibration.profiles import model_for
+from equipoise.decide.assessment import (
+    Assessment,
+    Inputs,
+    also_known,
+    curve_question,
+    free_estimates,
+    results_of_others,
+    seconds_by_size,
+    where_trainable,
+    with_results,
+)
+from equipoise.decide.combine import combine, with_time
+from equipoise.decide.estimators.model import (
+    NearChip,
+    at_published_level,
+    carried_over,
+    is_of_other_software,
+    model_estimates,
+    nearest_chips,
+    order_bounds,
+    published_levels,
+    transfer_record,
+    violated_bound,
+)
+from equipoise.decide.estimators.published import (
+    carried_by_model,
+    known_sizes,
+    largest_known,
+    published_estimates,
+    published_evidence,
+)
+from equipoise.decide.evidence import Estimates
+from equipoise.decide.question.systems import usual_sizes
+from equipoise.decide.strategies.size_searches import (
+    SEARCH_CACHE,
+)
+from equipoise.decide.strategies.strategy_search import problem
+from equipoise.errors import EvidenceError, SpecError
+from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import at_least_as_good
+
+
+def transferred(inputs: Inputs, known: Assessment) -> tuple[Estimates | None, NearChip | None]:
+    """Results of the nearest chip of which they can be carried over to the sizes that the model times.
+
+    Which chip that is does not depend on the sizes asked about.
+    """
+    assert known.cluster is not None
+    assert inputs.scores is not None
+    best, slug = results_of(inputs.scores).best, inputs.training.workload.slug
+    usual = usual_sizes(known.system)
+    for near in nearest_chips(best, slug, known.cluster.accelerator, usual, inputs.catalogue):
+        searches = also_known(inputs, known, near.chip.slug)
+        free = None if searches is None else free_estimates(inputs, known.system, searches)
+        found = None if free is None else _from_chip(inputs, near, free)
+        if found is not None:
+            return found, near
+    return None, None
+
+
+def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates | None:
+    """Times of a near chip, carried over to the sizes that the model times; None where nothing can be."""
+    there = _as_answered(inputs, near.chip.slug, sorted(modelled.by_size))
+    if there is None:
+        return None
+    found = carried_over(
+        there.published,
+        near,
+        here_s=seconds_by_size(modelled),
+        there_s=seconds_by_size(there.modelled),
+        record=transfer_record(near.nearness),
+    )
+    return None if found is None else carried_by_model(found, modelled)
+
+
+class _Answered(Struct, frozen=True, kw_only=True):
+    """What a chip with results takes, as an answer about it alone says. modelled: by the model alone."""
+
+    published: Estimates
+    modelled: Estimates
+
+    @property
+    def is_of_other_software(self) -> bool:
+        """Whether all results are so slow that their software says nothing of others'."""
+        submitted = [size for size, grade in self.published.grade.items() if grade == "published"]
+        modelled_s = seconds_by_size(self.modelled)
+        return all(
+            is_of_other_software(self.published.by_size[size].time_s.value, modelled_s.get(size))
+            for size in submitted
+        )
+
+
+def _as_answered(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> _Answered | None:
+    """What a chip with results takes at sizes where nothing is restricted; None where the model has no time.
+
+    At sizes without results both estimators and the bounds count, as for the chip itself: what is carried to
+    another chip is then on the right side of what the answer says of this one.
+    """
+    assert inputs.scores is not None
+    try:
+        nodes = inputs.catalogue.cluster(accelerator)
+        evidence = published_evidence(inputs.scores, curve_question(inputs, accelerator, sizes))
+        found = published_estimates(evidence)
+        model = model_for(nodes.accelerator, inputs.training.workload)
+        posed = problem(inputs.unrestricted or inputs.training, nodes, model, num_best=1)
+    except (EvidenceError, SpecError):
+        return None
+    searches = SEARCH_CACHE.searches(posed, sizes)
+    free = model_estimates(searches)
+    beyond = largest_known(evidence) or max(evidence.at_size, default=0)
+    found = None if found is None else where_trainable(found, searches, beyond=beyond)
+    if found is None or free is None:
+        return None
+    carried = carried_by_model(found, free)
+    at_level = at_published_level(free, carried, published_levels(carried, free, known_sizes(evidence)))
+    bounds = order_bounds(nodes, results_of_others(inputs, nodes), has_results=True, modelled_s={})
+    times = {}
+    for size, each in carried.by_size.items():
+        there = (
+            [each, at_level.by_size[size]] if size in found.by_size and size in at_level.by_size else [each]
+        )
+        time_s = combine([one.time_s for one in there], [one.log_sd for one in there]).time.value
+        bound = None if size in evidence.at_size else violated_bound(time_s, bounds.get(size, ()))
+        time_s = time_s if bound is None else bound.time_s
+        times[size] = with_time(each, time_s, each.log_sd, name=each.name)
+    return _Answered(published=replace(carried, by_size=times), modelled=free)
+
+
+def at_all_sizes(inputs: Inputs, known: Assessment, other: Cluster) -> Estimates | None:
+    """What another chip takes at sizes without results too; None where that is no bound, or not known.
+
+    A better chip's is none of one whose times come from the same chip in another form or with the same peaks,
+    which say more.
+    """
+    assert known.cluster is not None
+    assert known.transferred is not None
+    name = other.accelerator.slug
+    is_better = not at_least_as_good(known.cluster.accelerator, other.accelerator)
+    if is_better and known.transferred.nearness == "chip":
+        return None
+    found = _as_answered(inputs, name, sorted(with_results(inputs, name, known.sizes.tried)))
+    if found is None or (is_better and found.is_of_other_software):
+        return None
+    return found.published
