@@ -3,7 +3,6 @@
 python records/plans.py
 """
 
-import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
@@ -55,7 +54,7 @@ _USUAL_PRETRAINING_SIZE: Final = 1024
 class Planned(Struct, frozen=True, kw_only=True):
     """A published training and its plan at the same batch; planned_s: None where there is none.
 
-    group: round, workload and accelerator. peak_hours: of a pretraining, `Problem.peak_hours`.
+    group: round, workload and accelerator. training_flop: of a pretraining.
     """
 
     entry: str
@@ -65,7 +64,7 @@ class Planned(Struct, frozen=True, kw_only=True):
     planned_s: float | None
     group: tuple[str, ...] = ()
     num_accelerators: int = 1
-    peak_hours: float = math.inf
+    training_flop: float | None = None
 
 
 def published_problem(
@@ -191,7 +190,7 @@ def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
                 published_s=published_s,
                 planned_s=best[0].training_s / stopped.goodput.value if best else None,
                 num_accelerators=size,
-                peak_hours=found.peak_hours,
+                training_flop=posed.stated_flop,
             ),
             about.transformer.active_params,
         )
@@ -230,7 +229,7 @@ def _record(kind: PlanKind, found: Sequence[Planned]) -> PlanRecord:
     weights = np.array([1.0 / np.count_nonzero(names == name) for name in names])
     shares, corrected = np.ones(len(known)), ratios
     if kind in _PRETRAININGS:
-        shares = np.array([share_of_bias(each.peak_hours) for each, _ in known])
+        shares = np.array([share_of_bias(each.training_flop) for each, _ in known])
         others = [names != name for name in names]
         biases = [_bias(ratios[each], shares[each], weights[each]) for each in others]
         corrected = ratios / np.array(biases) ** shares
@@ -289,7 +288,7 @@ def main() -> int:
                     "kind": each.kind,
                     "active_params": active_params,
                     "step_hours_ratio": each.planned_s / each.published_s,
-                    "peak_hours": each.peak_hours,
+                    "training_flop": each.training_flop,
                 }
                 for each, active_params in pretrained
                 if each.planned_s is not None

@@ -25,10 +25,9 @@ ModelKind: TypeAlias = Literal["transformer", "other"]
 PretrainingKind: TypeAlias = Literal["dense pretraining", "expert pretraining"]
 PlanKind: TypeAlias = Literal[ModelKind, PretrainingKind]
 PLAN_RECORD_NAME = "plans.json"
-# Accelerator-hours at the peak of a chip, which take some three as long, between which pretrainings come to
-# take longer than their steps: one of a day on a node is watched by whoever wrote it, and made of nothing but
-# steps (docs/experiments/0062).
-_LONGER_FROM_HOURS, _LONGER_TO_HOURS = 30.0, 1000.0
+# FLOP between which pretrainings come to take longer than their steps, of 30 and 1,000 hours of an A100: one
+# of hours on a node is watched by who wrote it, and made of nothing but steps (docs/experiments/0062).
+_LONGER_FROM_FLOP, _LONGER_TO_FLOP = 1e19, 3e20
 
 
 class PlanRecord(Struct, frozen=True, kw_only=True):
@@ -36,7 +35,7 @@ class PlanRecord(Struct, frozen=True, kw_only=True):
 
     num_unexpressed: trainings that had no plan: what the workload asks for is not known, or nothing fits.
     workloads: of pretrainings the families of models. bias: median of planned over published; of pretrainings
-    that of _LONGER_TO_HOURS and more at the peak. log_half_width: of the interval at `level`. Plans of
+    that of _LONGER_TO_FLOP and more. log_half_width: of the interval at `level`. Plans of
     pretrainings take longer than their steps by the bias, here by that of all other families: what
     evaluation, checkpoints, restarts, slow nodes and growing batches and sequences add to the steps is in
     what was published.
@@ -52,22 +51,24 @@ class PlanRecord(Struct, frozen=True, kw_only=True):
     level: float
     log_half_width: float
 
-    def time_per_step_time(self, peak_hours: float) -> float:
-        """Time of pretrainings over that of their steps, by accelerator-hours of their FLOP at the peak.
+    def time_per_step_time(self, training_flop: float | None) -> float:
+        """Time of pretrainings over that of their steps, by their FLOP; all of it where these are not known.
 
         Assumes that it grows with their logarithm. Source: docs/experiments/0062.
         """
-        return float(self.bias ** -share_of_bias(peak_hours))
+        return float(self.bias ** -share_of_bias(training_flop))
 
 
-def share_of_bias(peak_hours: float) -> float:
-    """How much of the logarithm of a bias counts, by accelerator-hours at the peak: none of few, all of many.
+def share_of_bias(training_flop: float | None) -> float:
+    """How much of the logarithm of a bias counts, by FLOP of a training: none of few, all of many or unknown.
 
-    >>> [round(share_of_bias(hours), 2) for hours in (10.0, 173.0, 1e6)]
-    [0.0, 0.5, 1.0]
+    >>> [round(share_of_bias(flop), 2) for flop in (1e18, 5.5e19, 1e24, None)]
+    [0.0, 0.5, 1.0, 1.0]
     """
-    whole = math.log(_LONGER_TO_HOURS / _LONGER_FROM_HOURS)
-    return min(1.0, max(0.0, math.log(peak_hours / _LONGER_FROM_HOURS) / whole))
+    if training_flop is None:
+        return 1.0
+    whole = math.log(_LONGER_TO_FLOP / _LONGER_FROM_FLOP)
+    return min(1.0, max(0.0, math.log(training_flop / _LONGER_FROM_FLOP) / whole))
 
 
 class WorkloadPlans(Struct, frozen=True, kw_only=True):
@@ -83,16 +84,13 @@ class WorkloadPlans(Struct, frozen=True, kw_only=True):
 
 
 class PlannedPretraining(Struct, frozen=True, kw_only=True):
-    """A published pretraining as planned. step_hours_ratio: hours of its steps over those published.
-
-    peak_hours: `Problem.peak_hours`.
-    """
+    """A published pretraining as planned. step_hours_ratio: hours of its steps over those published."""
 
     title: str
     kind: PretrainingKind
     active_params: float
     step_hours_ratio: float
-    peak_hours: float
+    training_flop: float
 
 
 class _Plans(Struct, frozen=True, kw_only=True):

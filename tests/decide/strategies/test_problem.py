@@ -70,12 +70,9 @@ def test_what_is_found_fits_is_the_fastest_and_sums_up(asked):
         steps_s = each.step_s * 1e6 / asked["global_batch"]
         longer = found.training.budget.time_per_step_time
         if found.training.is_pretraining:
-            # Of 30 accelerator-hours at the peak as long as their steps, of 1,000 as much longer as most were,
-            # between them by the logarithm.
-            chip = found.cluster.accelerator
-            peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s
-            hours = found.training.workload.train_flop_per_sample * 1e6 / peak / 3600
-            share = min(1, max(0, math.log(hours / 30) / math.log(1000 / 30)))
+            # Of 10 EFLOP as long as their steps, of 300 as much longer as most were, between them by the logarithm.
+            flop = found.training.workload.train_flop_per_sample * 1e6
+            share = min(1, max(0, math.log(flop / 1e19) / math.log(30)))
             longer = record_of(pretraining_kind(found.training.workload)).bias ** -share
         assert each.work_s.value == pytest.approx(steps_s * longer)
         assert each.work_s.low < each.work_s.value < each.work_s.high

@@ -384,7 +384,7 @@ def near_published_pretrainings(answer: Answer | None) -> tuple[NearPretraining,
         distance += PER_DOUBLING_OF_PARAMS * abs(math.log2(planned.active_params / about.active_params))
         if distance > FARTHEST:
             continue
-        longer = record_of(planned.kind).time_per_step_time(planned.peak_hours)
+        longer = record_of(planned.kind).time_per_step_time(planned.training_flop)
         found.append(
             NearPretraining(
                 title=each.title,

@@ -56,7 +56,7 @@ from equipoise.spec.strategy import (
 )
 from equipoise.spec.strategy import software as software_named
 from equipoise.stats import quantiles
-from equipoise.units import HOUR_S, SI_PREFIXES
+from equipoise.units import SI_PREFIXES
 
 # The precision to train in unless stated: the first of these whose rate the chip states.
 _USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32")
@@ -148,22 +148,8 @@ class Problem(Struct, frozen=True, kw_only=True):
         if self.training.workload.rollout is not None:
             return ROLLOUT_TIME_PER_STEP_TIME
         if self.training.is_pretraining and not self.has_own_steps:
-            return self.record.time_per_step_time(self.peak_hours)
+            return self.record.time_per_step_time(self.training.stated_flop)
         return self.time_per_own_step_time
-
-    @property
-    def peak_hours(self) -> float:
-        """Accelerator-hours of the training's FLOP at the peak of the chip's usual precision.
-
-        Infinite where one of them is not known. No number of accelerators and no strategy changes them.
-        """
-        usual = DTYPE_OF[_usual_precision(self.cluster, self.training)]
-        peak = self.cluster.accelerator.peak_flop_per_s(usual)
-        flop = self.training.workload.train_flop_per_sample
-        samples = self.training.budget.samples_at(self.training.global_batch_samples or 1)
-        if peak is None or flop is None or samples is None:
-            return math.inf
-        return flop * samples / peak / HOUR_S
 
     @property
     def time_per_own_step_time(self) -> float:
