@@ -526,7 +526,7 @@ def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) 
 
 # Of the time, what another precision takes at most for it to be named, and what another software does.
 _NOTICED_RATIO: Final = 0.98
-_FASTER_SOFTWARE: Final = 0.9
+_FASTER_SOFTWARE: Final = 0.85
 
 
 def _strategy_words(

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from equipoise.decide.answer import (
+    ACCELERATORS,
     LIKELY,
     Alternative,
     Answer,
@@ -414,8 +415,10 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     shown = around_choice(answer, max(num_rows, LEAST_ROWS))
     alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
     change: Block = bullets(alternative_spans(answer, each) for each in alternatives)
-    if answer.flips:
-        change = prose(Strong("Would change it: "), f"{flip_words(answer, answer.flips[0])}.")
+    # What more accelerators would do stands beside "Larger?".
+    flip = next((each for each in answer.flips if each.unit != ACCELERATORS), None)
+    if flip is not None:
+        change = prose(Strong("Would change it: "), f"{flip_words(answer, flip)}.")
     # Where another system is recommended, one on which nothing fits has a line of its own below.
     has_no_room = answer.refusal is not None and is_of_memory(answer)
     is_said = answer.refusal is None or has_no_room
