@@ -228,8 +228,9 @@ def test_the_software_named_serves_and_the_default_is_the_makers():
     benchmark, adapters = workload("llama2_70b_lora"), replace(about, trained="lora", first_round=None)
     assert software_for(chip, benchmark) == "megatron_core"
     assert software_for(accelerator("mi300x-oam-192gb"), benchmark) is None
-    for each in ("h100-sxm5-80gb", "rtx-5090-pcie-32gb", "mi300x-oam-192gb"):
+    for each in ("h100-sxm5-80gb", "rtx-5090-pcie-32gb", "mi300x-oam-192gb", "gaudi2-oam-96gb"):
         assert software_for(accelerator(each), adapters) == "hf"
+    assert software_for(accelerator("tpu-v5e"), adapters) == "jax_tpu"
     with pytest.raises(SpecError, match=r"jax_tpu.* H100"):
         model_for(chip, about, software="jax_tpu")
     with pytest.raises(SpecError, match="jax_tpu"):

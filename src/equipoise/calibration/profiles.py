@@ -134,10 +134,13 @@ TrainedPart: TypeAlias = Literal["all weights", "adapters of MLPerf's benchmark"
 
 
 class CalibrationRule(Struct, frozen=True, kw_only=True):
-    """For all chips of a vendor and kind: the software that serves some trainings, and why it does."""
+    """For all chips of a vendor and kind: the software that serves some trainings, and why it does.
 
-    vendor: str
-    kind: Kind
+    vendor, kind: None for all chips but TPUs, on which software of their own runs.
+    """
+
+    vendor: str | None
+    kind: Kind | None
     architectures: tuple[Architecture, ...]
     parts: tuple[TrainedPart, ...]
     software: str
@@ -157,21 +160,13 @@ RULES: tuple[CalibrationRule, ...] = (
     # as advised for Megatron-Core, and 1.1 to 1.5 times as long as for Hugging Face's; on RTX cards 1.5 times
     # and as long: docs/experiments/0061. 42 steps in 4 bits: 11 to 16 % off by source, 11 to 23 %: 0048.
     CalibrationRule(
-        vendor="NVIDIA",
-        kind="gpu",
+        vendor=None,
+        kind=None,
         architectures=_TRANSFORMERS,
         parts=("other adapters",),
         software="hf",
+        # Makers are compared in the same code: by the priors alone a compiler's would stand against eager.
         reason="the one that most published trainings of adapters ran",
-    ),
-    CalibrationRule(
-        vendor="AMD",
-        kind="gpu",
-        architectures=_TRANSFORMERS,
-        parts=("other adapters",),
-        software="hf",
-        # Compared with NVIDIA's as the same code: by the priors alone a compiler's would stand against eager.
-        reason="the one that most published trainings of adapters ran, on other GPUs",
     ),
     CalibrationRule(
         vendor="NVIDIA",
@@ -212,7 +207,8 @@ def trained_part(about: Workload) -> TrainedPart:
 
 
 def _rule(vendor: str, kind: Kind, architecture: Architecture, part: TrainedPart) -> CalibrationRule | None:
-    served = (each for each in RULES if (each.vendor, each.kind) == (vendor, kind))
+    kinds = {(vendor, kind)} if vendor == _TPU_VENDOR else {(vendor, kind), (None, None)}
+    served = (each for each in RULES if (each.vendor, each.kind) in kinds)
     return next((each for each in served if architecture in each.architectures and part in each.parts), None)
 
 

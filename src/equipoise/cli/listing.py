@@ -190,7 +190,8 @@ def software(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
             "measured_on": one.vendor,
             "is_eager": one.is_eager,
             "default_of": [
-                f"{' and '.join(rule.architectures)} on {rule.vendor}: {', '.join(rule.parts)}"
+                f"{' and '.join(rule.architectures)} on {rule.vendor or 'all but TPUs'}: "
+                f"{', '.join(rule.parts)}"
                 for rule in RULES
                 if rule.software == one.name
             ],
