@@ -13,10 +13,7 @@ from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
 from equipoise.decide.answer import Infeasibility, UnfitSize
 from equipoise.decide.combine import nearest_size
-from equipoise.decide.estimators.model import (
-    NearChip,
-    model_estimates,
-)
+from equipoise.decide.estimators.model import NearChip, model_estimates
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
     Slowing,
@@ -41,15 +38,12 @@ from equipoise.decide.strategies.size_searches import (
 )
 from equipoise.decide.strategies.strategy_search import problem
 from equipoise.decide.user_evidence import TraceCheck, UserEvidence
-from equipoise.decide.user_evidence.fit import (
-    UserFit,
-    UserLevel,
-)
+from equipoise.decide.user_evidence.fit import UserFit, UserLevel
 from equipoise.errors import SpecError
 from equipoise.perfmodel.space import Fault
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.hardware import Accelerator, at_least_as_good
+from equipoise.spec.hardware import at_least_as_good
 from equipoise.spec.mlperf import Scores, accelerators_of
 from equipoise.spec.strategy import PRIORS_ONLY
 
@@ -126,14 +120,10 @@ class Inputs(Struct, frozen=True, kw_only=True):
 
 def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
     """The model before any training of the user: a calibration, with the user's own links where given."""
-    assert system.cluster is not None
-    calibrated = _model_for(inputs, system.cluster.accelerator)
-    return with_links(calibrated, inputs.user.collectives, system.cluster)
-
-
-def _model_for(inputs: Inputs, chip: Accelerator) -> CalibratedModel:
-    """The calibration that a question asks for, on a chip."""
-    return model_for(chip, inputs.training.workload, software=inputs.query.software)
+    nodes = system.cluster
+    assert nodes is not None
+    calibrated = model_for(nodes.accelerator, inputs.training.workload, software=inputs.query.software)
+    return with_links(calibrated, inputs.user.collectives, nodes)
 
 
 def published_batches(inputs: Inputs, system: RequestedSystem) -> dict[int, int]:
@@ -167,7 +157,7 @@ def published_of(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> P
         return None
     if is_batch_beyond_published(inputs):
         return None
-    wanted = sorted(with_results(inputs, system.accelerator, sizes.tried))
+    wanted = sorted(with_nearest_results(inputs, system.accelerator, sizes.tried))
     question = replace(curve_question(inputs, system.accelerator, wanted), law=query.law, round=query.round)
     trainings = None if inputs.user.runs is None else inputs.user.runs.trainings_on(system.accelerator)
     return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
@@ -227,10 +217,12 @@ def also_known(inputs: Inputs, known: Assessment, accelerator: str) -> StrategyS
     """Searches at the sizes tried and those with results of an accelerator that times are carried from."""
     if known.searches is None:
         return None
-    return SEARCH_CACHE.searches(known.searches.problem, with_results(inputs, accelerator, known.sizes.tried))
+    return SEARCH_CACHE.searches(
+        known.searches.problem, with_nearest_results(inputs, accelerator, known.sizes.tried)
+    )
 
 
-def with_results(inputs: Inputs, accelerator: str, tried: Sequence[int]) -> set[int]:
+def with_nearest_results(inputs: Inputs, accelerator: str, tried: Sequence[int]) -> set[int]:
     """The sizes tried, and those with results of an accelerator from which times are carried to them."""
     is_published = inputs.training.budget.is_to_target
     scores = inputs.scores if is_published else None

@@ -32,8 +32,8 @@ from equipoise.decide.assessment import (
     slowings_of,
     start_model,
     where_trainable,
+    with_nearest_results,
     with_open_batches,
-    with_results,
 )
 from equipoise.decide.candidates import SystemCandidates, system_candidates
 from equipoise.decide.estimators.measured import measured_estimates
@@ -345,7 +345,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
             start = replace(start, model=run_fit.model)
         start = replace(start, has_own_steps=run_fit is not None)
         # Those with results too, which are asked for next: all are searched at once.
-        searches = SEARCH_CACHE.searches(start, with_results(inputs, system.accelerator, sizes.tried))
+        searches = SEARCH_CACHE.searches(start, with_nearest_results(inputs, system.accelerator, sizes.tried))
         searches = replace(searches, sizes=searches.at(sizes.tried))
     except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
         missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]

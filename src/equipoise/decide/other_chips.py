@@ -19,7 +19,7 @@ from equipoise.decide.assessment import (
     results_of_others,
     seconds_by_size,
     where_trainable,
-    with_results,
+    with_nearest_results,
 )
 from equipoise.decide.combine import combine, with_time
 from equipoise.decide.estimators.model import (
@@ -43,9 +43,7 @@ from equipoise.decide.estimators.published import (
 )
 from equipoise.decide.evidence import Estimates
 from equipoise.decide.question.systems import usual_sizes
-from equipoise.decide.strategies.size_searches import (
-    SEARCH_CACHE,
-)
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE
 from equipoise.decide.strategies.strategy_search import problem
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.spec.cluster import Cluster
@@ -150,7 +148,7 @@ def at_all_sizes(inputs: Inputs, known: Assessment, other: Cluster) -> Estimates
     is_better = not at_least_as_good(known.cluster.accelerator, other.accelerator)
     if is_better and known.transferred.nearness == "chip":
         return None
-    found = _as_answered(inputs, name, sorted(with_results(inputs, name, known.sizes.tried)))
+    found = _as_answered(inputs, name, sorted(with_nearest_results(inputs, name, known.sizes.tried)))
     if found is None or (is_better and found.is_of_other_software):
         return None
     return found.published
