@@ -254,14 +254,11 @@ def with_open_batches(searches: StrategySearches) -> StrategySearches:
     Of the ratio of the times of two sizes nothing is then left but what the sizes do: a submitter's batch may
     be far from what the model would choose.
     """
-    posed = searches.problem
-    if posed.training.states_batch:
-        return searches
-    published = {each.num_accelerators for each in searches.sizes} & {*posed.published_batches}
-    opened = SEARCH_CACHE.searches(replace(posed, published_batches={}), published).sizes
     # What is fixed may allow the published batch alone.
-    found = {each.num_accelerators: each for each in opened if each.best is not None}
-    return replace(searches, sizes=tuple(found.get(each.num_accelerators, each) for each in searches.sizes))
+    opened = (
+        each if each.freed is None or each.freed.best is None else each.freed for each in searches.sizes
+    )
+    return replace(searches, sizes=tuple(opened))
 
 
 def where_trainable(estimates: Estimates, searches: StrategySearches, *, beyond: float) -> Estimates | None:

@@ -458,7 +458,7 @@ def uneven_batch(inputs: Inputs, searches: StrategySearches | None, size: int) -
 
 def _takes_samples_alone(known: Problem, batch: int, size: int) -> bool:
     """Whether every one of so many accelerators has samples of its own in the fastest strategy of a batch."""
-    asked = replace(known, training=replace(known.training, global_batch_samples=batch), published_batches={})
+    asked = replace(known, training=replace(known.training, global_batch_samples=batch))
     best = SEARCH_CACHE.searches(asked, (size,)).sizes[0].best
     return best is not None and best.strategy.dp == size
 

@@ -17,7 +17,15 @@ from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, kinds, usual_most
-from equipoise.decide.strategies.strategy_search import STAYS, Problem, TimedStrategy, plain_strategies
+from equipoise.decide.strategies.strategy_search import (
+    STAYS,
+    Problem,
+    ProblemAtSize,
+    TimedStrategy,
+    lower_bounds_s,
+    plain_strategies,
+    search_at_once,
+)
 from equipoise.errors import UsageError
 from equipoise.perfmodel.compute import NF4_BYTES
 from equipoise.perfmodel.machine import HOST_MEMORY_RATIO
@@ -320,13 +328,15 @@ _MOST_SIZES: Final = 2 * MAX_SIZES
 class SearchedSize(Struct, frozen=True, kw_only=True):
     """What a search at one size found. best: the best strategy in full; None where nothing fits.
 
-    drawn_s: (n_draws,) equally likely times of the training by the best.
+    drawn_s: (n_draws,) equally likely times of the training by the best. freed: what was found at any batch,
+    where the batch is that of the best published result.
     """
 
     num_accelerators: int
     found: SearchResult
     best: TimedStrategy | None
     drawn_s: FloatArray
+    freed: "SearchedSize | None" = None
 
 
 class StrategySearches(Struct, frozen=True, kw_only=True):
@@ -353,36 +363,38 @@ class StrategySearches(Struct, frozen=True, kw_only=True):
 
 
 def _search_with_fallbacks(problem: Problem, sizes: Sequence[int]) -> list[SearchedSize]:
-    """What a search finds at each size.
+    """What a search finds at each size, and at those of a published batch at any other.
 
     QLoRA that fits on no layout of several cards keeps its sharded weights on the host (Answer.AI 2024, FSDP
     and QLoRA: 70B on two cards of 24 GB), as it does where it only just fits and that is faster; adapters
     that still do not fit, activations (Unsloth, torchtune). Optimizer states are moved to the host wherever
     that is faster, by any margin: else a chip with more memory or faster links could be the slower one.
     """
-    searched = _with_states_open(problem, sizes)
+    with_published = [size for size in sizes if problem.has_published_batch(size)]
+    asked = [(problem, size) for size in sizes] + [(problem.freed, size) for size in with_published]
+    searched = search_at_once([(_with_states_open(*each), each[1]) for each in asked])
     found = [
-        each
-        if problem.training.workload.rollout is None
-        or any(problem.generation(size, batch) for batch in problem.batches(size))
-        else replace(each, best=())
-        for size, each in zip(sizes, searched, strict=True)
+        _or_leaner(*each, _generable(*each, result)) for each, result in zip(asked, searched, strict=True)
     ]
-    found = [_or_leaner(problem, size, each) for size, each in zip(sizes, found, strict=True)]
-    timed = _timed(problem, sizes, found)
-    moved = _with_activations_on_host(problem, timed)
-    again = iter(_timed(problem, [*moved], [*moved.values()]))
-    return [next(again) if each.num_accelerators in moved else each for each in timed]
+    found = _with_activations_on_host(asked, found)
+    timed = _timed(problem, [size for _, size in asked], found)
+    freed = {each.num_accelerators: each for each in timed[len(sizes) :]}
+    return [replace(each, freed=freed.get(each.num_accelerators)) for each in timed[: len(sizes)]]
 
 
-def _with_states_open(problem: Problem, sizes: Sequence[int]) -> tuple[SearchResult, ...]:
-    """What a search finds at each size, with optimizer states on hosts that hold them where that is open."""
-    opened = {size for size in sizes if _may_keep_states_away(problem, size)}
-    choices = {**problem.choices, "offload": (STAYS["offload"], "optimizer")}
-    found: dict[int, SearchResult] = {}
-    for each, some in ((replace(problem, choices=choices), opened), (problem, {*sizes} - opened)):
-        found |= zip(sorted(some), each.search_sizes(sorted(some)), strict=True)
-    return tuple(found[size] for size in sizes)
+def _with_states_open(problem: Problem, size: int) -> Problem:
+    """The problem, with optimizer states on hosts that hold them where that is open."""
+    if not _may_keep_states_away(problem, size):
+        return problem
+    return replace(problem, choices={**problem.choices, "offload": (STAYS["offload"], "optimizer")})
+
+
+def _generable(problem: Problem, size: int, found: SearchResult) -> SearchResult:
+    """What was found, without the strategies of rollouts whose samples no engine can generate."""
+    if problem.training.workload.rollout is None:
+        return found
+    is_generable = any(problem.generation(size, batch) for batch in problem.batches(size))
+    return found if is_generable else replace(found, best=())
 
 
 def _timed(problem: Problem, sizes: Sequence[int], found: Sequence[SearchResult]) -> list[SearchedSize]:
@@ -397,29 +409,30 @@ def _timed(problem: Problem, sizes: Sequence[int], found: Sequence[SearchResult]
     return searched
 
 
-def _with_activations_on_host(problem: Problem, kept: Sequence[SearchedSize]) -> dict[int, SearchResult]:
-    """What is found with the activations of adapters on the host, at the sizes where that is faster.
+def _with_activations_on_host(
+    asked: Sequence[ProblemAtSize], found: Sequence[SearchResult]
+) -> list[SearchResult]:
+    """What was found, with the activations of adapters on the host wherever that is faster.
 
-    It is tried whatever the memory, where bounds alone do not settle it, as they do at nearly all sizes: a
-    chip with more memory, or with faster links, would else be the slower one.
+    asked: as searched just before. It is tried whatever the memory, where bounds alone do not settle it, as
+    they do at nearly all sizes: a chip with more memory, or with faster links, would else be the slower one.
     """
+    problem, _ = asked[0]
     choices = problem.with_activations_on_host
     is_open = choices is not None and _may_move(problem, "activation_offload")
     if not is_open or "full" in problem.choices.get("trained", ("full",)):
-        return {}
-    found = {each.num_accelerators: each.found for each in kept if each.best is not None}
-    sizes = [each.num_accelerators for each in kept]
-    least_s = problem.least_s(sizes, found, name="activation_offload", value=True)
-    kept_s = {size: each.best[0].training_s for size, each in found.items()}
-    promising = [size for size in found if least_s[size] < kept_s[size]]
-    moved = replace(problem, choices=choices)
-    faster = {}
-    for size, searched in zip(promising, moved.search_sizes(promising), strict=True):
-        other = _or_leaner(moved, size, searched)
-        is_faster = bool(other.best) and other.best[0].training_s < kept_s[size]
-        if is_faster and beyond_hosts(moved, other.best[0].strategy) is None:
-            faster[size] = _merged(problem, found[size], other)
-    return faster
+        return [*found]
+    kept_s = {place: each.best[0].training_s for place, each in enumerate(found) if each.best}
+    bounds_s = lower_bounds_s(asked, kept_s, name="activation_offload", value=True)
+    promising = {place: asked[place] for place in kept_s if bounds_s[place] < kept_s[place]}
+    moved = [(replace(each, choices=choices), size) for each, size in promising.values()]
+    faster = dict(enumerate(found))
+    for place, each, searched in zip(promising, moved, search_at_once(moved), strict=True):
+        other = _or_leaner(*each, searched)
+        is_faster = bool(other.best) and other.best[0].training_s < kept_s[place]
+        if is_faster and beyond_hosts(each[0], other.best[0].strategy) is None:
+            faster[place] = _merged(problem, found[place], other)
+    return [*faster.values()]
 
 
 def _may_move(problem: Problem, option: str) -> bool:
@@ -566,8 +579,8 @@ def _fallbacks(problem: Problem, size: int) -> Iterator[Problem]:
 
     Of adapters their activations, and weights of QLoRA; of a training of all weights the optimizer states.
     """
-    free = replace(problem, published_batches={})
-    if size in problem.published_batches:
+    free = problem.freed
+    if problem.has_published_batch(size):
         yield free
     trained = problem.choices.get("trained", ("full",))
     if "full" in trained:

@@ -2,9 +2,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -166,7 +166,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         batch = self.training.global_batch_samples
         if batch is not None and self.training.batch_words is None:
             return (batch,)
-        if batch is None and num_accelerators in self.published_batches:
+        if self.has_published_batch(num_accelerators):
             return (self.published_batches[num_accelerators],)
         batches = self.training.budget.batches
         if batch is not None or batches is None:
@@ -208,40 +208,22 @@ class Problem(Struct, frozen=True, kw_only=True):
             batch //= 2
         return batch if usual < batch <= most else usual
 
+    @property
+    def freed(self) -> "Problem":
+        """The same where no published batch is kept."""
+        return replace(self, published_batches=_NO_BATCHES)
+
+    def has_published_batch(self, num_accelerators: int) -> bool:
+        """Whether the only batch tried is that of the best published result."""
+        return self.training.global_batch_samples is None and num_accelerators in self.published_batches
+
     def search_size(self, num_accelerators: int) -> SearchResult:
         """The strategies that train fastest on so many accelerators; money and energy go with the time."""
         return self.search_sizes((num_accelerators,))[0]
 
     def search_sizes(self, sizes: Sequence[int]) -> tuple[SearchResult, ...]:
         """The strategies that train fastest, by number of accelerators: all sizes at once."""
-        found: dict[int, SearchResult] = {}
-        for job, spaces in self._jobs(sizes):
-            searched = fastest(job, [*spaces.values()], num_best=self.num_best)
-            found |= dict(zip(spaces, searched, strict=True))
-        return tuple(found[size] for size in sizes)
-
-    def least_s(
-        self, sizes: Sequence[int], asked: Collection[int], *, name: str, value: Value
-    ) -> dict[int, float]:
-        """Seconds that a training takes at least by number of accelerators, but for an option's value.
-
-        By bounds alone. sizes: as searched just before, whose layouts are kept; asked: those to bound.
-        """
-        found: dict[int, float] = {}
-        for job, spaces in self._jobs(sizes):
-            places = {size: place for place, size in enumerate(spaces) if size in asked}
-            bounds_s = least_s(job, [*spaces.values()], [*places.values()], name=name, value=value)
-            found |= zip(places, bounds_s, strict=True)
-        return found
-
-    def _jobs(self, sizes: Sequence[int]) -> Iterator[tuple[SearchJob, dict[int, Space]]]:
-        """What to search for some sizes, by the machine that they share."""
-        by_machine: dict[Machine, dict[int, Space]] = defaultdict(dict)
-        for size in sizes:
-            nodes = self.machine(size)
-            by_machine[nodes][size] = self._space(size)
-        for nodes, spaces in by_machine.items():
-            yield self._job(nodes), spaces
+        return search_at_once([(self, size) for size in sizes])
 
     def machine(self, num_accelerators: int) -> Machine:
         """So many accelerators of the cluster, as the performance model takes them."""
@@ -250,14 +232,16 @@ class Problem(Struct, frozen=True, kw_only=True):
     def fits(self, num_accelerators: int) -> bool:
         """Whether any strategy on so many accelerators fits into memory."""
         nodes = self.machine(num_accelerators)
-        return fits(self._job(nodes), self._space(num_accelerators))
+        return fits(self.job(nodes), self.space(num_accelerators))
 
-    def _job(self, nodes: Machine) -> SearchJob:
+    def job(self, nodes: Machine) -> SearchJob:
+        """What is searched on some machine."""
         return SearchJob(
             load=self.load, machine=nodes, parameters=self.model.parameters, num_steps=self.num_steps
         )
 
-    def _space(self, num_accelerators: int) -> Space:
+    def space(self, num_accelerators: int) -> Space:
+        """What is searched on so many accelerators."""
         return Space(
             num_accelerators=num_accelerators,
             global_batches=self.batches(num_accelerators),
@@ -408,6 +392,49 @@ class Problem(Struct, frozen=True, kw_only=True):
         if peak is None or flop is None:
             return None
         return flop * chosen.global_batch_samples / (step_s * peak * chosen.num_accelerators)
+
+
+ProblemAtSize: TypeAlias = tuple[Problem, int]
+
+
+def search_at_once(asked: Sequence[ProblemAtSize]) -> tuple[SearchResult, ...]:
+    """The strategies that train fastest, of problems that differ in choices and published batches alone.
+
+    One search of many spaces takes little more than one of few.
+    """
+    found: dict[int, SearchResult] = {}
+    for job, spaces, num_best in _jobs(asked):
+        found |= zip(spaces, fastest(job, [*spaces.values()], num_best=num_best), strict=True)
+    return tuple(found[place] for place in range(len(asked)))
+
+
+def lower_bounds_s(
+    asked: Sequence[ProblemAtSize], places: Collection[int], *, name: str, value: Value
+) -> dict[int, float]:
+    """Seconds that trainings take at least, but for an option's value, by their place in what is asked.
+
+    By bounds alone. asked: as searched just before, whose layouts are kept; places: those to bound.
+    """
+    found: dict[int, float] = {}
+    for job, spaces, _ in _jobs(asked):
+        bounded = [place for place in spaces if place in places]
+        numbers = [number for number, place in enumerate(spaces) if place in places]
+        found |= zip(bounded, least_s(job, [*spaces.values()], numbers, name=name, value=value), strict=True)
+    return found
+
+
+def _jobs(asked: Sequence[ProblemAtSize]) -> Iterator[tuple[SearchJob, dict[int, Space], int]]:
+    """What is searched at once, for it shares its machine and choices.
+
+    A job, its spaces by their place in what is asked, and how many strategies to find.
+    """
+    alike: dict[Hashable, dict[int, Space]] = defaultdict(dict)
+    for place, (posed, size) in enumerate(asked):
+        space = posed.space(size)
+        alike[posed.machine(size), frozenset(space.choices.items())][place] = space
+    for spaces in alike.values():
+        posed, size = asked[next(iter(spaces))]
+        yield posed.job(posed.machine(size)), spaces, posed.num_best
 
 
 def _by_kind_bytes(held: Mapping[str, float]) -> dict[str, float]:
