@@ -185,9 +185,12 @@ class Layouts(Struct, frozen=True, kw_only=True):
         """A layout of every batch."""
         return replace(self, share=self.share_of, batch=np.arange(len(self.share_of)))
 
-    def numbered(self, names: Sequence[str]) -> Codes:
-        """A small number for every layout, the same for those that agree in these sizes: (n_layouts,)."""
-        numbers = np.zeros(len(self), dtype=np.intp)
+    def numbered(self, names: Sequence[str], also: Numbers | None = None) -> Codes:
+        """A small number for every layout, the same for those that agree in these sizes: (n_layouts,).
+
+        also: another size of every layout, (n_layouts,).
+        """
+        numbers = np.zeros(len(self), dtype=np.intp) if also is None else _numbered(also)[0]
         for sizes, which in ((self.shares, self.share), (self.batches, self.batch)):
             of_sizes, num_different = np.zeros(len(next(iter(sizes.values()))), dtype=np.intp), 1
             for name in (each for each in names if each in sizes):

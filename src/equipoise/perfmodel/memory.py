@@ -1,6 +1,7 @@
 """Memory of the fullest rank, by kind, and how many strategies fit. Bytes only; nothing here knows a time."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from operator import mul
 
 import numpy as np
@@ -31,13 +32,16 @@ from equipoise.perfmodel.layouts import (
     RECOMPUTE_SELECTIVE,
     Codes,
     LayoutGroup,
+    Layouts,
     StrategyGrid,
+    distinct,
+    joined,
 )
 from equipoise.perfmodel.load import TABLE_BYTES, Load, Numbers
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations
-from equipoise.spec.strategy import WEIGHTS_SHARDED
+from equipoise.spec.strategy import AXES, WEIGHTS_SHARDED
 
 # Bytes of moments a trained parameter has; with 2-byte weights a 4-byte master copy comes on top, unless all
 # is kept in 2 bytes (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
@@ -63,6 +67,9 @@ _OF_BATCHES = ("interleave", "schedule")
 _NO_MEMORY = ("tp_overlap", "compression", "compression_rank", "sync_period")
 _OF_LAYERS = tuple(name for name in LAYER_OPTIONS if name not in _NO_MEMORY)
 _OF_STATES = tuple(name for name in STATE_OPTIONS if name not in {*_OF_BATCHES, *_NO_MEMORY})
+# Sizes that decide what activations take, beside the micro-batches that are alive, and what states take.
+_OF_ACTIVATIONS = ("tp", "cp", "pp", "microbatch_samples")
+_OF_SHARES = (*AXES, "dp_replicate")
 
 
 class RankMemory(Struct, frozen=True, kw_only=True):
@@ -446,33 +453,53 @@ class Fitting(Struct, frozen=True, kw_only=True):
     layer: Sequence[int]
 
 
-class _SplitBytes(Struct, frozen=True, kw_only=True):
-    """Bytes of a group's strategies in two parts, each computed once for the layouts that share it.
+class _Needed(Struct, frozen=True, kw_only=True):
+    """Bytes that layouts need with each combination of options, computed once for those that need the same.
 
-    of_batches: activations and what a stage sends, (n_layers, n_chunks, n_batches). of_shares: states and
-    what is gathered, (n_layers or 1, n_states, n_shares). num_layers, num_states: how many combinations need
-    as much as each. layer: which of these each layer options are. batch, share: which a layout has,
-    (n_layouts,). most: both together, to fit.
+    needed: (n_layers or 1, n_states, n_different). different: of which of these each batch, or share, of the
+    layouts is, (n_batches,). which: the batch or share of each layout, (n_layouts,).
     """
 
-    of_batches: Numbers
-    of_shares: Numbers
+    needed: Numbers
+    different: Codes
+    which: Codes
+
+    def of_layouts(self, needed: Numbers) -> Callable[[Codes | slice], Numbers]:
+        """Of some layouts, what was made of what different ones need, which comes last."""
+        of_each = needed.take(self.different, axis=-1)
+        return lambda layouts: of_each.take(self.which[layouts], axis=-1)
+
+    def at(self, layouts: Codes) -> Numbers:
+        """What some layouts need: (n_layers or 1, n_states, n_layouts)."""
+        return self.needed.take(self.different.take(self.which[layouts]), axis=-1)
+
+
+class _SplitBytes(Struct, frozen=True, kw_only=True):
+    """Bytes of a group's strategies in two parts, of which fewer layouts differ than in both.
+
+    batches: activations and what a stage sends, with the state options that decide them. shares: states and
+    what is gathered, with the others. num_layers, num_states: how many combinations need as much as each.
+    layer: which of these each layer options are. most: both together, to fit.
+    """
+
+    batches: _Needed
+    shares: _Needed
     num_layers: Sequence[int]
     num_states: Sequence[int]
     layer: Sequence[int]
-    batch: Codes
-    share: Codes
     most: float
 
     def lightest(self) -> Callable[[slice], Numbers]:
         """Of layouts, the least that any strategy of each layer options needs: (n_layers, n_layouts)."""
-        batches, shares = self.of_batches.min(axis=1), self.of_shares.min(axis=1)
-        return lambda which: batches.take(self.batch[which], axis=1) + shares.take(self.share[which], axis=1)
+        batches = self.batches.of_layouts(self.batches.needed.min(axis=1))
+        shares = self.shares.of_layouts(self.shares.needed.min(axis=1))
+        return lambda which: batches(which) + shares(which)
 
     def heaviest(self) -> Callable[[slice], Numbers]:
         """Of layouts, what no strategy exceeds: (n_layouts,)."""
-        batches, shares = self.of_batches.max(axis=(0, 1)), self.of_shares.max(axis=(0, 1))
-        return lambda which: batches.take(self.batch[which]) + shares.take(self.share[which])
+        batches = self.batches.of_layouts(self.batches.needed.max(axis=(0, 1)))
+        shares = self.shares.of_layouts(self.shares.needed.max(axis=(0, 1)))
+        return lambda which: batches(which) + shares(which)
 
 
 def by_activations(load: Load, groups: Sequence[LayoutGroup]) -> list[LayoutGroup]:
@@ -503,8 +530,7 @@ def count_fitting(
     counts = [FittingCount() for _ in range(num_spaces)]
     nearest = [np.inf] * num_spaces
     fitting = []
-    for group in groups:
-        amounts = _split_bytes(load, machine, parameters, group)
+    for group, amounts in zip(groups, _split_bytes(load, machine, parameters, groups), strict=True):
         lightest_of, heaviest_of = amounts.lightest(), amounts.heaviest()
         fits = np.empty((len(amounts.num_layers), len(group.layouts)), dtype=bool)
         some_fits = np.empty(len(group.layouts), dtype=bool)
@@ -539,18 +565,17 @@ def whatever_fits(group: LayoutGroup) -> Fitting:
 
 def any_fits(load: Load, machine: Machine, parameters: Parameters, groups: Sequence[LayoutGroup]) -> bool:
     """Whether any strategy of some groups, as `by_activations` has them, fits."""
-    split = (_split_bytes(load, machine, parameters, group) for group in groups)
+    split = _split_bytes(load, machine, parameters, groups)
     return any(bool((each.lightest()(slice(None)) <= each.most).any()) for each in split)
 
 
 def _count_each(amounts: _SplitBytes, which: Codes, nearest: float) -> tuple[int, float]:
     """How many strategies of some layouts fit, and the least above `most` that any has, or `nearest`."""
     num_fitting = 0
-    step = max(1, MESH_ELEMENTS // amounts.of_batches[..., 0].size)
+    step = max(1, MESH_ELEMENTS // amounts.batches.needed[..., 0].size)
     for start in range(0, len(which), step):
         rows = which[start : start + step]
-        batches = amounts.of_batches.take(amounts.batch[rows], axis=2)
-        shares = amounts.of_shares.take(amounts.share[rows], axis=2)
+        batches, shares = amounts.batches.at(rows), amounts.shares.at(rows)
         for state, num_states in enumerate(amounts.num_states):
             needed = batches + shares[:, state, None]
             fits = needed <= amounts.most
@@ -560,44 +585,130 @@ def _count_each(amounts: _SplitBytes, which: Codes, nearest: float) -> tuple[int
     return num_fitting, nearest
 
 
-def _split_bytes(load: Load, machine: Machine, parameters: Parameters, group: LayoutGroup) -> _SplitBytes:
-    layouts = group.layouts
-    layers, layer = _alike(LAYER_OPTIONS, group.layers, _OF_LAYERS)
-    chunks, _ = _alike(STATE_OPTIONS, group.states, _OF_BATCHES)
-    states, state = _alike(STATE_OPTIONS, group.states, _OF_STATES)
-    batches = replace(group.only(layers, chunks), layouts=layouts.each_batch())
-    shares = replace(group.only(layers, states), layouts=layouts.each_share())
-    of_batches = np.empty((len(layers), len(chunks), len(batches.layouts)))
-    for which, part in batches.parts(MESH_ELEMENTS):
-        mesh = part.mesh()
-        of_part = of_batches[..., which]
-        np.multiply(
-            activation_bytes(load, mesh, machine.host_memory_bytes), parameters.activation_slack, out=of_part
-        )
-        of_part += sent_bytes(load, mesh)
-    return _SplitBytes(
-        of_batches=of_batches,
-        of_shares=_of_shares(load, shares.mesh(), parameters, machine),
-        num_layers=np.bincount(layer).tolist(),
-        num_states=(np.bincount(state) // len(chunks)).tolist(),
-        layer=layer,
-        batch=layouts.batch,
-        share=layouts.share,
-        most=float((machine.memory_bytes - parameters.fixed_bytes) / parameters.reserved_slack),
+def _split_bytes(
+    load: Load, machine: Machine, parameters: Parameters, groups: Sequence[LayoutGroup]
+) -> list[_SplitBytes]:
+    """What the strategies of each group need."""
+    kinds = [_OptionKinds.of(group) for group in groups]
+
+    def of_batches(group: LayoutGroup) -> Numbers:
+        mesh = group.mesh()
+        kept = activation_bytes(load, mesh, machine.host_memory_bytes)
+        return np.asarray(kept * parameters.activation_slack + sent_bytes(load, mesh))
+
+    def of_shares(group: LayoutGroup) -> Numbers:
+        # As bytes of the allocator, those of communicators too, which lie outside of it.
+        mesh = group.mesh()
+        outside = communicator_bytes(mesh, parameters, machine.peer_ranks) / parameters.reserved_slack
+        return np.asarray(held_memory(load, mesh).total + outside)
+
+    batches = _once_for_all(
+        [kind.of_batches for kind in kinds],
+        [group.only(kind.layers, kind.chunks) for group, kind in zip(groups, kinds, strict=True)],
+        each=Layouts.each_batch,
+        numbered=_activation_numbers,
+        needed_bytes=of_batches,
     )
+    shares = _once_for_all(
+        [kind.of_shares for kind in kinds],
+        [group.only(kind.layers, kind.states) for group, kind in zip(groups, kinds, strict=True)],
+        each=Layouts.each_share,
+        numbered=lambda layouts: layouts.numbered(_OF_SHARES),
+        needed_bytes=of_shares,
+    )
+    return [
+        _SplitBytes(
+            batches=_Needed(needed=kept, different=of_kept, which=group.layouts.batch),
+            shares=_Needed(needed=held, different=of_held, which=group.layouts.share),
+            num_layers=np.bincount(kind.layer).tolist(),
+            num_states=(np.bincount(kind.state) // len(kind.chunks)).tolist(),
+            layer=kind.layer,
+            most=float((machine.memory_bytes - parameters.fixed_bytes) / parameters.reserved_slack),
+        )
+        for group, kind, (kept, of_kept), (held, of_held) in zip(groups, kinds, batches, shares, strict=True)
+    ]
 
 
-def _of_shares(load: Load, mesh: StrategyGrid, parameters: Parameters, machine: Machine) -> Numbers:
-    """Bytes of a mesh that no batch changes, in the allocator; as bytes of it, those of communicators too."""
-    outside = communicator_bytes(mesh, parameters, machine.peer_ranks) / parameters.reserved_slack
-    return np.asarray(held_memory(load, mesh).total + outside)
+class _OptionKinds(Struct, frozen=True, kw_only=True):
+    """Which combinations of a group's options need different amounts of memory.
+
+    layers, chunks, states: numbers of one combination of each kind: of layer options, of the state options
+    that decide activations, and of the others. layer, state: of which kind each combination is. of_batches,
+    of_shares: equal for groups whose activations, and whose states, are those of the same combinations.
+    """
+
+    layers: Sequence[int]
+    layer: Sequence[int]
+    chunks: Sequence[int]
+    states: Sequence[int]
+    state: Sequence[int]
+    of_batches: Hashable
+    of_shares: Hashable
+
+    @classmethod
+    def of(cls, group: LayoutGroup) -> "_OptionKinds":
+        """The kinds of a group of `by_activations`, which has one schedule and one way to keep experts."""
+        layers, layer, of_layers = _alike(LAYER_OPTIONS, group.layers, _OF_LAYERS)
+        chunks, _, of_chunks = _alike(STATE_OPTIONS, group.states, _OF_BATCHES)
+        states, state, of_states = _alike(STATE_OPTIONS, group.states, _OF_STATES)
+        schedule, stage = (group.states[0][STATE_OPTIONS.index(name)] for name in ("schedule", "zero_stage"))
+        return cls(
+            layers=layers,
+            layer=layer,
+            chunks=chunks,
+            states=states,
+            state=state,
+            of_batches=(of_layers, of_chunks, int(stage) >= WEIGHTS_SHARDED),
+            of_shares=(of_layers, of_states, schedule),
+        )
+
+
+def _once_for_all(
+    kinds: Sequence[Hashable],
+    groups: Sequence[LayoutGroup],
+    *,
+    each: Callable[[Layouts], Layouts],
+    numbered: Callable[[Layouts], Codes],
+    needed_bytes: Callable[[LayoutGroup], Numbers],
+) -> list[tuple[Numbers, Codes]]:
+    """By group, what its different batches or shares need, and which of them each one is.
+
+    kinds: equal for groups that need the same at the same sizes. each: a layout of each batch, or share.
+    numbered: a small number for every layout, the same for those that need the same. needed_bytes: of a
+    group, layouts last.
+    """
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for number, kind in enumerate(kinds):
+        alike[kind].append(number)
+    found: dict[int, tuple[Numbers, Codes]] = {}
+    for numbers in alike.values():
+        parts = [each(groups[number].layouts) for number in numbers]
+        layouts = joined(parts)
+        different, which = distinct(numbered(layouts))
+        group = replace(groups[numbers[0]], layouts=layouts.at(different))
+        needed = np.concatenate([needed_bytes(part) for _, part in group.parts(MESH_ELEMENTS)], axis=-1)
+        of_parts = np.split(which, np.cumsum([len(part) for part in parts])[:-1])
+        found |= {number: (needed, rows) for number, rows in zip(numbers, of_parts, strict=True)}
+    return [found[number] for number in range(len(groups))]
+
+
+def _activation_numbers(layouts: Layouts) -> Codes:
+    """A small number for every layout, the same for those whose activations take the same.
+
+    Of a batch nothing but how many micro-batches are alive matters, which are at most one more than stages.
+    """
+    data_ranks, stages = layouts.column("dp"), layouts.column("pp")
+    in_flight = layouts.column("global_batch_samples") / (data_ranks * layouts.column("microbatch_samples"))
+    return layouts.numbered(_OF_ACTIVATIONS, np.minimum(in_flight, stages + 1))
 
 
 def _alike(
     names: tuple[str, ...], combinations: Combinations, options: tuple[str, ...]
-) -> tuple[list[int], list[int]]:
-    """The numbers of combinations that differ in some options, and which of these each agrees with."""
+) -> tuple[list[int], list[int], Combinations]:
+    """The numbers of combinations that differ in some options, which of these each agrees with, and their
+    values.
+    """
     positions = [names.index(each) for each in options]
     keys = [tuple(values[each] for each in positions) for values in combinations]
-    different = list(dict.fromkeys(keys))
-    return [keys.index(each) for each in different], [different.index(each) for each in keys]
+    different = tuple(dict.fromkeys(keys))
+    return [keys.index(each) for each in different], [different.index(each) for each in keys], different
