@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: where the development data is, what is promised, and a browser."""
 
+import gc
 import os
 import shutil
 import signal
@@ -12,6 +13,8 @@ from hypothesis import settings
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # Threads of small products and solutions wait for each other where workers of xdist share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As `python -m equipoise` does: what lasts, and much here does, is looked through for garbage less often.
+gc.set_threshold(100_000, 50, 50)
 # Where nohup, or a shell that started this in the background, has signals ignored, the processes that tests
 # start would inherit that; those that are caught here they get as in a terminal.
 for each in (signal.SIGINT, signal.SIGHUP):

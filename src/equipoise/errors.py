@@ -10,7 +10,7 @@ EquipoiseError            every error this package raises on purpose
    `- FitError            a law could not be fitted to the points given
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 EXIT_INPUT = 2
@@ -22,21 +22,39 @@ class EquipoiseError(Exception):
     """Every error this package raises on purpose."""
 
 
+def as_option(option: str, value: str | None) -> str:
+    """A value of a field, as a command line states it; a flag has none."""
+    return f"--{option} {value}" if value else f"--{option}"
+
+
 class InputError(EquipoiseError):
     """What was given cannot be used.
 
-    message: what was found and what was expected. remedy: what to do besides, by files and options of a
-    command line; a browser has none of them. The text of the error is both.
+    message: what was found and what was expected. give: what to state instead or besides: values of fields by
+    option, any one of these. remedy: what else to do, by files and verbs of a command line, which no browser
+    has. The text of the error is all three, with fields as options; `WayToAsk` words it for others.
     """
 
-    def __init__(self, message: str, *, remedy: str = "") -> None:
-        """remedy: with its own punctuation, for it goes on after the message."""
-        super().__init__(f"{message}{remedy}")
-        self.message, self.remedy = message, remedy
+    def __init__(
+        self,
+        message: str,
+        *,
+        give: Sequence[Mapping[str, str]] = (),
+        remedy: str = "",
+        state: Callable[[str, str], str] = as_option,
+    ) -> None:
+        """remedy: with its own punctuation, for it goes on after the message. state: words of a value."""
+        ways = ", or ".join(" and ".join(state(*each) for each in way.items()) for way in give)
+        super().__init__(f"{message}{ways and f': give {ways}'}{remedy}")
+        self.message, self.give, self.remedy = message, give, remedy
+
+    def within(self, where: str) -> Self:
+        """The same error of a part of what was given, which its message names first."""
+        return self.reworded(lambda message: f"{where}: {message}")
 
     def reworded(self, say: Callable[[str], str]) -> Self:
         """The same error with another message, made from this one's."""
-        return type(self)(say(self.message), remedy=self.remedy)
+        return type(self)(say(self.message), give=self.give, remedy=self.remedy)
 
 
 class DataError(InputError):

@@ -160,6 +160,22 @@ def test_a_training_without_its_budget_is_refused(jobs):
     assert "tokens = 1e12" in words
 
 
+def test_what_a_job_is_to_state_is_accepted_as_it_is_written(jobs):
+    text = '[[job]]\nworkload = "llama31_8b"\nsizes = [16]\n'
+    refused = in_process("allocate", jobs(text.replace("31_8b", "2_7b")), *POOL)
+    ways = " ".join(refused.stderr.split()).partition(": give ")[2].split(", or ")
+    assert [way.partition(" = ")[0] for way in ways] == ["tokens", "samples"]
+    for way in ways:
+        assert in_process("allocate", jobs(f"{text}{way}\n"), *POOL).returncode == 0
+
+
+def test_a_complaint_about_a_strategy_names_no_option_that_the_verb_has_not(jobs):
+    text = '[[job]]\nworkload = "bert"\nfix = "tp=3,pp=7"\n'
+    refused = in_process("allocate", jobs(text), *POOL)
+    assert refused.returncode == 3
+    assert "--" not in refused.stderr
+
+
 def test_what_would_let_a_job_fit_is_stated_as_fields_of_it(jobs):
     text = '[[job]]\nworkload = "llama31_70b"\ntrain = "lora"\nexamples = "10k"\nsequence = "2k"\n'
     ended = in_process("allocate", jobs(text), "--cluster", "3x rtx4090")

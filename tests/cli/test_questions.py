@@ -212,6 +212,14 @@ def test_a_complaint_says_which_verb_takes_an_option_that_this_one_does_not():
     ]
 
 
+def test_what_is_missing_is_accepted_as_it_is_written():
+    asked = ("plan", "gpt2", "--accelerator", "h100", "--at", "8")
+    ways = in_process(*asked).stderr.partition(": give ")[2].split(", or ")
+    assert [way.split()[0] for way in ways] == ["--tokens", "--samples"]
+    for way in ways:
+        assert in_process(*asked, *way.split()).returncode == 0
+
+
 def test_times_that_predict_lacks_are_given_by_its_own_option():
     done = in_process("predict", "gnmt", "--accelerator", "h100", "--at", "16")
     assert done.returncode == 3
@@ -219,9 +227,10 @@ def test_times_that_predict_lacks_are_given_by_its_own_option():
     assert not re.findall(r"--runs|\badvise\b", done.stderr)
 
 
-def test_what_is_missing_and_another_verb_takes_is_a_command_of_it_that_runs():
-    done = in_process("predict", "gpt2", "--accelerator", "h100", "--at", "8")
+@pytest.mark.parametrize("workload", ["gpt2", "vit_large"])
+def test_what_is_missing_and_another_verb_takes_is_a_command_of_it_that_runs(workload):
+    done = in_process("predict", workload, "--accelerator", "h100", "--at", "8")
     assert done.returncode != 0
     (command,) = re.findall("`equipoise (.*?)`", done.stderr)
-    assert command.split()[:2] == ["advise", "gpt2"]
+    assert command.split()[:2] == ["advise", workload]
     assert in_process(*shlex.split(command)).returncode == 0

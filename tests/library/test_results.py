@@ -1,8 +1,10 @@
 """The Python functions: the arguments of the question, and a result that shows itself."""
 
+import ast
 import importlib.util
 import inspect
 import json
+import re
 import traceback
 import typing
 from datetime import timedelta
@@ -84,8 +86,39 @@ def test_what_is_missing_stands_below_an_error_that_nobody_catches():
     # Python prints the notes of an exception below it (PEP 678).
     with pytest.raises(EvidenceError) as caught:
         equipoise.advise("small_mlp", samples=1e6, accelerator="h100")
-    assert any("--global-batch" in each for each in caught.value.missing)
-    assert "--global-batch" in "".join(traceback.format_exception(caught.value))
+    assert any("global_batch" in each for each in caught.value.missing)
+    assert "global_batch" in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_error_names_arguments_and_what_it_says_to_give_is_accepted():
+    asked = {"accelerator": "h100", "accelerators": 8}
+    with pytest.raises(UsageError) as refused:
+        equipoise.plan("gpt2", **asked)
+    ways = [way.split("=") for way in str(refused.value).partition(": give ")[2].split(", or ")]
+    assert [name for name, _ in ways] == ["tokens", "samples"]
+    for name, value in ways:
+        found = equipoise.plan("gpt2", **asked, **{name: ast.literal_eval(value)})
+        assert found.record.recommended.num_accelerators == 8
+
+
+@pytest.mark.parametrize(
+    ("function", "workload", "given"),
+    [
+        (equipoise.advise, "gpt2", {}),
+        (equipoise.advise, "bert", {"ask": "tokens"}),
+        (equipoise.advise, "llama31_8b", {"train": "grpo"}),
+        (equipoise.advise, "bert", {"deadline": "soon"}),
+        (equipoise.predict, "gnmt", {"accelerator": "h100"}),
+        (equipoise.predict, "gpt2", {"accelerator": "h100"}),
+        (equipoise.allocate, [{"workload": "gpt2"}], {"accelerator": "8x h100"}),
+        (equipoise.allocate, [{"workload": "bert", "fix": "tp=3,pp=7"}], {"accelerator": "8x h100"}),
+    ],
+)
+def test_no_error_of_a_function_names_an_option_of_the_command_line(function, workload, given):
+    with pytest.raises((UsageError, EvidenceError)) as refused:
+        function(workload, **given)
+    said = [str(refused.value), *getattr(refused.value, "missing", ())]
+    assert not re.findall(r"--[a-z]\w*", re.sub("`.*?`", "", " ".join(said)))
 
 
 def test_a_result_says_in_two_lines_what_to_take(advice):

@@ -169,9 +169,11 @@ def serve(listening):
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     del sys.path[0]
+    gc.disable()  # until all is loaded, which lasts
     load(LOADED_LATE + (OF_TORCH if "--torch" in sys.argv else ()))
     gc.collect()
     gc.freeze()  # forked processes need not copy what the collector would touch
+    gc.enable()
     with socket.socket(fileno=int(sys.argv[1])) as listening:
         requested = serve(listening)
     if requested:

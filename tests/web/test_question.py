@@ -185,6 +185,7 @@ def test_systems_keep_the_words_of_the_address_and_leave_room_for_one_more():
 def test_complaints_name_only_what_the_form_has():
     label = label_of("training_tokens")
     assert in_form("give --tokens 1T, or --workloads FILE") == f"give “{label}” 1T, or --workloads FILE"
+    assert in_form("your times: --runs FILE.csv") == f"your times: “{label_of('runs')}”"
 
 
 def jobs(pasted="", **given):

@@ -29,7 +29,7 @@ class CurveQuestion(Struct, frozen=True, kw_only=True):
     """The question. sizes: numbers of accelerators; empty for those measured and one doubling more.
 
     round: whose results of the group to start from; its newest unless given. law: a name, for that one alone.
-    catalogue: what names mean. times_option: which option takes the user's own times, for what is missing.
+    catalogue: what names mean.
     """
 
     workload: str | None = None
@@ -39,7 +39,6 @@ class CurveQuestion(Struct, frozen=True, kw_only=True):
     law: str | None = None
     round: str | None = None
     catalogue: Catalogue = field(default_factory=shipped)
-    times_option: str = "--from FILE.csv"
 
 
 class LawUsed(Struct, frozen=True, kw_only=True):

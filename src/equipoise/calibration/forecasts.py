@@ -473,7 +473,7 @@ def _workload(results: Results, question: CurveQuestion) -> str:
         raise SpecError(f"workload {name!r} is not in the data, which have {', '.join(sorted(held))}")
     raise EvidenceError(
         f"the data have no scored closed entry of {found}",
-        missing=(f"times to train of {found} on three numbers of accelerators: {question.times_option}",),
+        missing=(f"times to train of {found} on three numbers of accelerators: --runs FILE.csv",),
     )
 
 
@@ -492,9 +492,7 @@ def _round(
         raise EvidenceError(
             f"no scored closed entry of {workload} on {accelerator}; it has results on "
             f"{listed(others, MOST_LISTED)}",
-            missing=(
-                f"a time to train {workload} on {accelerator} at one size or more: {question.times_option}",
-            ),
+            missing=(f"a time to train {workload} on {accelerator} at one size or more: --runs FILE.csv",),
         )
     if question.round is None:
         return rounds[-1]

@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, NoReturn, get_args
+from typing import Annotated, Any, Final, NoReturn, TypeAlias, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -73,6 +73,7 @@ _VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
 }
 _NO_VERB = frozenset({"-h", "--help", "--version"})
+_Failure: TypeAlias = typer.TyperException | errors.EquipoiseError | OSError
 # A word that no name is as long as: a path of a file is shown whole.
 _LONG_WORD: Final = re.compile(r"(\S{1000})\S+")
 _COMPLETING = "_EQUIPOISE_COMPLETE"  # set by a shell that completes a word
@@ -266,12 +267,12 @@ def _exit_code(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         stopped = errors.EXIT_INTERRUPTED
     except (typer.TyperException, errors.EquipoiseError, OSError) as err:
-        _complain(with_takers(_sentence(err), arguments))
+        _complain(with_takers(_sentence(_told(err, arguments)), arguments))
         return errors.EXIT_EVIDENCE if isinstance(err, errors.EvidenceError) else errors.EXIT_INPUT
     return stopped if isinstance(stopped, int) else 0
 
 
-def _sentence(err: typer.TyperException | errors.EquipoiseError | OSError) -> str:
+def _sentence(err: _Failure) -> str:
     """What went wrong, in one sentence."""
     if isinstance(err, typer.TyperException):
         return err.format_message()
@@ -375,7 +376,6 @@ _WRITING: Final = (
 )
 _MOST_LISTED: Final = 16
 _OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-_EXAMPLE: Final = re.compile(r"such as (--[a-z-]+ [\w.]+)")
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
 
 
@@ -444,29 +444,45 @@ def _unknown(what: str, found: str, known: Sequence[str], all_of_them: str) -> U
     return UsageError(f"{what} {found!r}; {all_of_them}")
 
 
+def _told(err: _Failure, arguments: Sequence[str]) -> _Failure:
+    """An error in the words of the verb asked; of what that does not take, the command of the verb that does.
+
+    arguments: of the command line.
+    """
+    from equipoise.decide.question.query import ALL, verbs_of, way_of
+
+    verb = next((each for each in ALL if each in arguments[:1]), None)
+    if verb is None or not isinstance(err, errors.InputError | errors.EvidenceError):
+        return err
+    if isinstance(err, errors.InputError) and err.give and verb != "allocate":
+        takers = verbs_of(next(iter(err.give[0])))
+        typed = [each.partition("=")[0] for each in arguments if each.startswith("--")]
+        if verb not in takers and all(takers[0] in (verbs_of(each) or takers) for each in typed):
+            given = [word for option, value in err.give[0].items() for word in (f"--{option}", value)]
+            command = shlex.join([takers[0], *arguments[1:], *given])
+            return UsageError(f"{err.message}: ask `equipoise {command}`")
+    return way_of(verb).worded(err)
+
+
 def with_takers(sentence: str, arguments: Sequence[str]) -> str:
     """A complaint, with the verb that takes the options which it names and the verb asked does not.
 
-    Estimates are shared by verbs, and so are the remedies in their errors. arguments: of the command line;
-    what was typed itself is what the complaint is about. The jobs of `allocate` have keys of their own.
+    Estimates are shared by verbs, and so is what their errors name. arguments: of the command line; what was
+    typed itself is what the complaint is about.
     """
     verb = next(iter(arguments), "")
-    if verb not in {"plan", "predict"}:
+    if verb not in {"plan", "predict", "allocate"}:
         return sentence
     from equipoise.decide.question.query import verbs_of
 
     typed = {each.partition("=")[0] for each in arguments}
-    named = dict.fromkeys(each for each in _OPTION.findall(sentence) if each not in typed)
-    takers = {each: found for each in named if (found := verbs_of(each[2:])) and verb not in found}
+    named = dict.fromkeys(_OPTION.findall("".join(sentence.split("`")[::2])))
+    takers = {
+        each: found for each in named if each not in typed and (found := verbs_of(each)) and verb not in found
+    }
     if not takers:
         return sentence
     (taker, *_), words = next(iter(takers.values())), " and ".join(takers)
-    stated, _, remedy = sentence.rpartition(": give ")
-    example = _EXAMPLE.search(remedy)
-    are_taken = all(taker in (verbs_of(each[2:]) or {taker}) for each in typed if each.startswith("--"))
-    if stated and example is not None and are_taken:
-        # What is missing cannot be given here: the command that takes it.
-        return f"{stated}: ask `equipoise {shlex.join([taker, *arguments[1:], *example[1].split()])}`"
     return f"{sentence} ({words}: of {taker}, not of {verb})"
 
 

@@ -5,6 +5,7 @@ Options of questions are made from the declarations of the fields: decide/questi
 
 import signal
 from importlib.util import find_spec
+from inspect import unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
@@ -162,16 +163,16 @@ def allocate(
 ) -> None:
     """Share a pool of accelerators between trainings."""
     with output.answering():
-        from equipoise.library.allocation import allocate as allocated
+        from equipoise.library.allocation import allocate as in_python
 
         with answers_only():
-            found = allocated(
+            found = unwrap(in_python)(  # as it is called, errors name arguments
                 jobs,
                 objective=objective,
                 electricity_by_hour=electricity_by_hour,
                 begin=begin,
                 allow_code=output.allow_code,
-                **cast("Any", options),
+                **options,
             )
         shown = found.presentation
         output.give_page(shown.page, found.record, shown.fields)

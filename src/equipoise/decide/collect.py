@@ -162,7 +162,9 @@ def collect_candidates(
     pays = "--budget" if query.budget_usd is not None else "--value-of-time"
     if (query.budget_usd or query.value_of_time_usd_per_hour) is not None and all(map(is_unpriced, found)):
         system = found[0].system
-        raise UsageError(f"{pays} needs a price of {system.accelerator}: give --price {system.name}=USD")
+        raise UsageError(
+            f"{pays} needs a price of {system.accelerator}", give=[{"price": f"{system.name}=2"}]
+        )
     return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
 
 

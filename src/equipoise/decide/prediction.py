@@ -213,12 +213,9 @@ def _of_answer(
         runs = UserRuns(where=own.where, trainings=own, notes=tuple(map(Note, own.notes)))
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
-    try:
-        collected = collect_candidates(
-            replace(query, sizes=None), catalogue, scores, runs=runs, extra=ExtraSizes(sizes=sizes)
-        )
-    except EvidenceError as err:  # which names the option of advise
-        raise err.reworded(lambda words: words.replace("--runs FILE.csv", "--from FILE.csv")) from err
+    collected = collect_candidates(
+        replace(query, sizes=None), catalogue, scores, runs=runs, extra=ExtraSizes(sizes=sizes)
+    )
     found, assessment = answer_of(collected, select_from(collected)), collected.systems[0].assessment
     published = assessment.published
     curve = None if published is None else published.curve

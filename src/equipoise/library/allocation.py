@@ -10,7 +10,6 @@ from equipoise.decide.allocation import allocate as best_schedule
 from equipoise.decide.allocation.jobs import (
     JobsFile,
     clock_s,
-    in_job_fields,
     jobs_of,
     read_jobs,
     read_prices,
@@ -18,10 +17,10 @@ from equipoise.decide.allocation.jobs import (
 )
 from equipoise.decide.allocation.problem import pool_of
 from equipoise.decide.question.query import values
-from equipoise.errors import EvidenceError, InputError, UsageError
+from equipoise.errors import UsageError
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AllocateFields
-from equipoise.library.decisions import CANDIDATE_COLUMNS, candidate_row, given_fields
+from equipoise.library.decisions import CANDIDATE_COLUMNS, candidate_row, given_fields, in_python
 from equipoise.report.json import allocation_fields
 from equipoise.report.pages.allocate import ALLOCATION
 from equipoise.runs.embedded import scores as published
@@ -61,6 +60,7 @@ def _shown_allocation() -> Presentation[Allocation]:
     )
 
 
+@in_python("allocate")
 def allocate(
     jobs: str | PathLike[str] | Sequence[Mapping[str, Any]],
     *,
@@ -90,10 +90,7 @@ def allocate(
     else:
         file = jobs_of({"job": _tables_of(jobs)}, where="jobs", folder=Path())
     prices = None if electricity_by_hour is None else read_prices(Path(electricity_by_hour))
-    try:
-        return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
-    except (InputError, EvidenceError) as err:  # in a browser its fields have other names
-        raise err.reworded(in_job_fields) from err
+    return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
 
 
 def _tables_of(jobs: object) -> list[dict[str, Any]]:

@@ -3,7 +3,8 @@
 A question may come from a TOML file; what is given besides comes first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from inspect import Parameter, signature
@@ -22,8 +23,9 @@ from equipoise.decide.question.query import (
     question,
     unknown,
     values,
+    way_of,
 )
-from equipoise.errors import DataError, UsageError
+from equipoise.errors import DataError, EvidenceError, InputError, UsageError
 from equipoise.files import parsed_toml, read_input
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AdviseFields, PlanFields, PredictFields
@@ -58,7 +60,7 @@ def read_question(given: Mapping[str, object], *, verb: Verb, allow_code: bool =
     stated = values({name: each for name, each in given.items() if each is not False}, verb=verb)
     named = str(stated.get("workload", ""))
     if named.lower().endswith(".json"):
-        raise UsageError(f"{named} is no workload; the config.json of a model is given as --config {named}")
+        raise UsageError(f"{named} is no workload, but the config.json of one", give=[{"config": named}])
     if not named.lower().endswith(SUFFIX):
         return question(stated)
     path = Path(named)
@@ -217,6 +219,16 @@ def _with_fields(fields: type, **more: object) -> Callable[[Function], Function]
     return made
 
 
+@contextmanager
+def in_python(verb: Verb) -> Iterator[None]:
+    """Within, errors call fields of the question by the names of arguments."""
+    try:
+        yield
+    except (InputError, EvidenceError) as err:
+        told = way_of(verb, is_python=True).worded(err)
+        raise told.with_traceback(err.__traceback__) from err.__cause__
+
+
 @overload
 def advise(
     workload: str | PathLike[str] | None = None,
@@ -230,6 +242,7 @@ def advise(
     workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Unpack[AdviseFields]
 ) -> Result[Answer]: ...
 @_with_fields(AdviseFields, ask=Ask)
+@in_python("advise")
 def advise(
     workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Any
 ) -> Result[Any]:
@@ -248,6 +261,7 @@ def advise(
 
 
 @_with_fields(PlanFields)
+@in_python("plan")
 def plan(
     workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Unpack[PlanFields]
 ) -> Result[Answer]:
@@ -258,6 +272,7 @@ def plan(
 
 
 @_with_fields(PredictFields)
+@in_python("predict")
 def predict(
     workload: str | PathLike[str] | None = None,
     *,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from equipoise.decide.allocation import Allocation
 from equipoise.decide.allocation.jobs import JobsFile, job_of_cells, jobs_document, jobs_of
 from equipoise.decide.answer import Answer, SystemAnswer
-from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.query import IN_JOB, OWN_TIMES, TrainingQuery
 from equipoise.decide.solve_for import Reaches
 from equipoise.errors import SpecError, UsageError
 from equipoise.library import Result
@@ -233,7 +233,7 @@ def _expect_known(workload: str, where: str, sources: DataSources) -> None:
     try:
         sources.catalogue.workload(workload)
     except SpecError as err:
-        raise err.reworded(lambda message: f"{where}: {message}") from err
+        raise err.within(where) from err
 
 
 def _allocation_fields(given: Given, sources: DataSources) -> tuple[Control, ...]:
@@ -315,8 +315,9 @@ ALLOCATE: Final = Screen(
     depends=("jobs",),
     is_transient=True,
     labels={
+        **{option: f"{name} of a pasted job" for option, name in IN_JOB.items()},
         **{name: label for name, label, _ in _COLUMNS},
-        **dict.fromkeys(("accelerator", "cluster"), _POOL_LABEL),
-        "samples": "samples of a pasted job",
+        **dict.fromkeys(("accelerator", "max-accelerators"), _POOL_LABEL),
+        OWN_TIMES: "times of a pasted job",
     },
 )

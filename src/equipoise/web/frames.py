@@ -28,7 +28,7 @@ from equipoise.runs import embedded
 from equipoise.units import MIB
 from equipoise.web import Control, Screen, WrongFieldsError
 from equipoise.web.answers import BUSY, FILE_KINDS, OK, REFUSED, FileKind, PageAnswer, shown
-from equipoise.web.question import in_form
+from equipoise.web.question import form_way
 
 _PACKAGES: Final = {
     "style.css": "equipoise.report",
@@ -203,7 +203,7 @@ def unanswered(screen: Screen, err: InputError | EvidenceError) -> PageAnswer:
         about=screen.title,
         headline="Not enough evidence",
         reasons=reasons(screen, err),
-        missing=tuple(in_form(each, screen.labels) for each in err.missing),
+        missing=form_way(screen.labels).worded(err).missing,
     )
     return _trouble_page(found, OK, saved_as=("json",))
 
@@ -212,9 +212,10 @@ def reasons(screen: Screen, err: InputError | EvidenceError) -> tuple[str, ...]:
     """Why there is no answer, in the words of the form."""
     if isinstance(err, WrongFieldsError):
         return err.reasons
-    if isinstance(err, InputError):
-        return (in_form(err.message, screen.labels),)
-    return (capital(in_form(str(err), screen.labels)),)
+    told = form_way(screen.labels).worded(err)
+    if isinstance(told, InputError):
+        return (str(told).removesuffix(told.remedy),)  # which is of a command line
+    return (capital(str(told)),)
 
 
 def _trouble_page(found: Trouble, status: int, saved_as: tuple[FileKind, ...] = ()) -> PageAnswer:
@@ -225,8 +226,7 @@ def _trouble_page(found: Trouble, status: int, saved_as: tuple[FileKind, ...] = 
 
 def missing_document(screen: Screen, err: EvidenceError) -> bytes:
     """What the verb writes as JSON where the evidence is too thin, in the words of the form."""
-    reworded = err.reworded(lambda words: in_form(words, screen.labels))
-    return encode(document(screen.verb.lower(), missing_fields(reworded)))
+    return encode(document(screen.verb.lower(), missing_fields(form_way(screen.labels).worded(err))))
 
 
 Found = TypeVar("Found")

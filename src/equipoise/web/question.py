@@ -3,7 +3,6 @@
 Read from its address, as the controls of its form, with the labels of its fields.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,16 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from equipoise.decide.question.field import GROUPS, Field, Verb
-from equipoise.decide.question.query import FIELDS, TrainingQuery, default_of, fields_of, meant, query
+from equipoise.decide.question.query import (
+    FIELDS,
+    OWN_TIMES,
+    TrainingQuery,
+    WayToAsk,
+    default_of,
+    fields_of,
+    meant,
+    query,
+)
 from equipoise.errors import SpecError, UsageError
 from equipoise.files import shipped_table
 from equipoise.report.format import LONGEST_NAME, printable
@@ -63,42 +71,27 @@ def label_of(name: str) -> str:
     return FORM_FIELDS.get(name, _PLAIN).label or FIELDS[name].option.replace("-", " ").capitalize()
 
 
-def _options() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, each in FIELDS.items():
-        if name in NOT_FROM_BROWSERS:
-            continue
-        found |= dict.fromkeys((each.option, *each.also), label_of(name))
-    return found
+_LABEL_OF_OPTION: Final[Mapping[str, str]] = {OWN_TIMES: label_of("runs")} | {
+    option: label_of(name)
+    for name, each in FIELDS.items()
+    if name not in NOT_FROM_BROWSERS
+    for option in (each.option, *each.also)
+}
 
 
-_LABEL_OF_OPTION: Final[Mapping[str, str]] = _options()
-_OPTION: Final = re.compile(
-    rf"--({'|'.join(sorted(_LABEL_OF_OPTION, key=len, reverse=True))})(?![\w-])(?: [A-Z]+\b)?"
-)
-_EXAMPLE: Final = re.compile(r"(?<=such as )--[\w-]+ ")
+def form_way(labels: Mapping[str, str]) -> WayToAsk:
+    """How the form of a page is asked. labels: of fields by option that are not labelled as a question's."""
+    names = {**_LABEL_OF_OPTION, **labels}
+    return WayToAsk(names={option: f"“{label}”" for option, label in names.items()}, stated="{} {}")
 
 
-def in_form(text: str, labels: Mapping[str, str] = _LABEL_OF_OPTION) -> str:
-    """A complaint that names options of the command line, in the words of the form.
+def in_form(text: str) -> str:
+    """A sentence that names options of the command line, in the words of the form of a question.
 
-    labels: of the fields, by option; those of a question unless given.
-
-    >>> in_form("give --price or --global-batch N")
-    'give “USD per accelerator-hour” or “Global batch”'
-    >>> in_form("give --tokens N, such as --tokens 1T")
-    'give “Tokens to train on”, such as 1T'
-    >>> in_form("`equipoise serve --runs DIR`")
-    '`equipoise serve --runs DIR`'
+    >>> in_form("give --price or --global-batch N, or see `equipoise serve --runs DIR`")
+    'give “USD per accelerator-hour” or “Global batch”, or see `equipoise serve --runs DIR`'
     """
-    parts = text.split("`")  # every second one is a command, which stays as it is typed
-    parts[::2] = (
-        _OPTION.sub(
-            lambda found: f"“{labels.get(found[1], _LABEL_OF_OPTION[found[1]])}”", _EXAMPLE.sub("", part)
-        )
-        for part in parts[::2]
-    )
-    return "`".join(parts)
+    return form_way({}).words(text)
 
 
 # A browser may request less than a command line: the server works for others too.
@@ -171,7 +164,7 @@ def question(
         # A MODULE:FUNCTION, which a command line may name, would be run.
         chosen["workload"] = catalogue.workload(str(chosen["workload"])).slug
     except SpecError as err:
-        raise err.reworded(lambda message: f"“{label_of('workload')}”: {message}") from err
+        raise err.within(f"“{label_of('workload')}”") from err
     return QuestionFields(training=query(chosen), runs=None if runs is None else str(runs))
 
 

@@ -140,7 +140,7 @@ def test_rows_of_a_file_that_are_left_out_are_counted(times, tmp_path):
 @pytest.mark.parametrize(
     ("job", "error", "words"),
     [
-        ('name = "mine"\nworkload = "llama2_7b"', UsageError, r"job 1 \(mine\): .*tokens = 1e12"),
+        ('name = "mine"\nworkload = "llama2_7b"', UsageError, r"job 1 \(mine\): .*--tokens 1e12"),
         ('workload = "bert"\nsizes = [128]', UsageError, "128 accelerators .* 64"),
         ('name = "a"\ntimes = { 128 = "1 h" }', UsageError, r"job 1 \(a\): times of 128 accelerators"),
         ('workload = "megatron_1t"\ntokens = 1e9', UsageError, "64"),

@@ -78,9 +78,9 @@ def test_too_few_results_leave_the_samples_open():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("llama31_8b", r"--tokens N.*--samples N"),
-        ("vit_large", r"give --examples N and --epochs N.* images .*--samples N$"),
-        ("resnet152", r"--epochs N.*--samples N$"),
+        ("llama31_8b", r" tokens .*give --tokens 1e12, or --samples 1e6$"),
+        ("vit_large", r" images .*give --examples 10000 and --epochs 3, or --samples 1e6$"),
+        ("resnet152", r"--epochs 3, or --samples 1e6$"),
     ],
 )
 def test_a_training_of_no_stated_amount_is_refused_with_what_to_add(name, words):

@@ -4,6 +4,7 @@ Nothing is converted.
 """
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -226,6 +227,7 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _BITS_PER_BYTE = 8.0
+_MOST_KEPT = 4096  # wordings; tables repeat few
 
 
 def quantity(unit: str) -> Quantity:
@@ -249,6 +251,7 @@ def quantity(unit: str) -> Quantity:
     )
 
 
+@lru_cache(maxsize=_MOST_KEPT)
 def _read(text: str) -> Quantity | None:
     """What a wording means; None where it is none of a unit."""
     for reading in (_share, _run_time, _message_rate, _flop_rate, _time, _counted_rate):

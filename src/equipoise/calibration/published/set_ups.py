@@ -6,6 +6,7 @@ batches are from their columns, options from words; assumptions are noted.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -42,6 +43,8 @@ _PARAMS_TOLERANCE = 0.03
 # model.
 _NARROWEST, _WIDEST = 2.0, 8.0
 _MOST_WORDS = 24
+# Rows of a table name few workloads and set-ups, over and over.
+_MOST_KEPT = 4096
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -103,8 +106,13 @@ def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | 
     >>> known_workload("nothing that anybody trained") is None
     True
     """
-    table = (catalogue or shipped()).workload_table
-    words = canonical(text[:MAX_TEXT]).split()[:_MOST_WORDS]
+    return _named_in(text[:MAX_TEXT], catalogue or shipped())
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _named_in(text: str, catalogue: Catalogue) -> Workload | None:
+    table = catalogue.workload_table
+    words = canonical(text).split()[:_MOST_WORDS]
     without_blanks = {name.replace(" ", ""): name for name in table.names}
     for length in range(len(words), 0, -1):
         for start in range(len(words) - length + 1):
@@ -310,6 +318,7 @@ _RECOMPUTE_WORDS = (
 )
 
 
+@lru_cache(maxsize=_MOST_KEPT)
 def strategy_words(
     config: str, precision: str, recompute: str, chip_year: int | None = None
 ) -> StrategyWords:

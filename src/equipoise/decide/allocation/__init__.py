@@ -95,7 +95,7 @@ def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalo
             missing=tuple(f"{job.name}: {each}" for each in missing),
         ) from err
     except InputError as err:
-        raise err.reworded(lambda message: f"{job.where} ({job.name}): {message}") from err
+        raise err.within(f"{job.where} ({job.name})") from err
 
 
 def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
@@ -109,14 +109,7 @@ def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
         raise UsageError("no way to find its time; give workload, times or file")
     wanted = _within_pool(job.sizes, pool)
     query = question_of(job, pool)
-    try:
-        found = collect_candidates(query, catalogue, scores, extra=ExtraSizes(sizes=wanted)).systems[0]
-    except UsageError as err:
-        if query.is_to_target:
-            raise UsageError(
-                err.message, remedy=f"{err.remedy}; in a job: tokens = 1e12, or samples = 1e6"
-            ) from err
-        raise
+    found = collect_candidates(query, catalogue, scores, extra=ExtraSizes(sizes=wanted)).systems[0]
     allowed = [each for each in found.allowed if not wanted or each.num_accelerators in wanted]
     if not allowed:
         hint = nothing_fits(found.assessment)
@@ -358,7 +351,11 @@ def _problem(
         )
     price = rates.price.usd_per_accelerator_hour if rates.price and pool.is_rented else 0.0
     if objective == "cost" and not price and pool.tariff is None:
-        raise UsageError(f"--objective cost needs a price of {slug}: give --price or --electricity-by-hour")
+        raise UsageError(
+            f"--objective cost needs a price of {slug}",
+            give=[{"price": f"{slug}=2"}],
+            remedy=", or --electricity-by-hour FILE.csv",
+        )
     return SharingProblem(
         jobs=tuple(
             AllocationJob(

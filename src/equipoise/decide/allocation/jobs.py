@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES
-from equipoise.decide.question.query import ATTRIBUTES, FIELDS, meant, values
+from equipoise.decide.question.query import OF_JOB, meant, values
 from equipoise.errors import DataError, UsageError
 from equipoise.files import parsed_toml, read_input
 from equipoise.runs.readers.cells import TextRow, amount_of, column_name, rows_of, table
@@ -35,42 +35,11 @@ _OF_JOB = frozenset(
         "weight",
     }
 )
-# What is trained and how, as `advise` takes it: the fields of a question that each job has its own of.
-_OF_QUESTION: Final = frozenset(
-    each.key
-    for name, each in FIELDS.items()
-    if "advise" in each.verbs
-    and name != "workload"
-    and (each.group == "training" or name in {"fixed", "software"})
-)
+# What is trained and how, as `advise` takes it.
+_OF_QUESTION: Final = frozenset(OF_JOB.values())
 # Of a file of measured times they choose rows; nothing else that is trained matters to times.
 _CHOOSING_ROWS: Final = frozenset({"precision", "global_batch"})
 _OF_FILE = frozenset({"job", "electricity_usd_per_kwh", "begin"})
-
-
-_OPTION: Final = re.compile(r"--([a-z][a-z-]*)(?: ([\w.,=]+))?")
-
-
-def in_job_fields(words: str) -> str:
-    """A sentence in which options of `advise` that a job has as fields stand as a file states those.
-
-    >>> in_job_fields("try --fix zero_stage=3 or --train qlora; --runs FILE.csv")
-    'try fix = "zero_stage=3" or train = "qlora"; file = "FILE.csv"'
-    """
-
-    def stated(found: re.Match[str]) -> str:
-        key, value = found[1].replace("-", "_"), found[2]
-        if key == "runs" and value == "FILE.csv":
-            return f'file = "{value}"'
-        if key not in _OF_QUESTION:
-            return found[0]
-        if value is None:
-            return key
-        choices = FIELDS[ATTRIBUTES[key]].choices
-        is_value = "=" in value or value in choices or value[0].isupper() or value[0].isdigit()
-        return f'{key} = "{value}"' if is_value else f"{key} {value}"
-
-    return _OPTION.sub(stated, words)
 
 
 class JobRequest(Struct, frozen=True, kw_only=True):

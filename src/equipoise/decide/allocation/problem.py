@@ -92,11 +92,11 @@ def pool_of(
     """
     count, named = counted_name(name)
     if count == 0:
-        raise UsageError(f"--cluster {name!r} has no accelerators; expected 1 or more")
+        raise UsageError(f"--accelerator {name!r} has no accelerators; expected 1 or more")
     try:
         nodes = catalogue.cluster(named)
     except UnknownNameError as err:
-        raise err.reworded(lambda message: f"--cluster: {message}") from err
+        raise err.within("--accelerator") from err
     number = count or node_size or nodes.node_size
     question = query(
         {

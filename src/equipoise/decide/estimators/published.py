@@ -79,8 +79,7 @@ def published_evidence(
             None if batch is None else int(batch),
         )
     try:
-        asked = replace(question, times_option="--runs FILE.csv")
-        curve = published_curve(results_of(scores), asked, own=trainings)
+        curve = published_curve(results_of(scores), question, own=trainings)
     except EvidenceError as err:
         return PublishedEvidence(at_size=known, curve=None, missing=err.missing)
     return PublishedEvidence(at_size=known, curve=curve)

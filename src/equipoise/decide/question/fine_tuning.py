@@ -103,7 +103,8 @@ def _trained_so(about: Workload, trained: Trained) -> Workload:
         found = replace(found, lora_targets="all_linear")
     if found.trained_params == 0:
         raise UsageError(
-            f"--train {trained}: {about.title} has no layers on which adapters are placed; give --train full"
+            f"--train {trained}: {about.title} has no layers on which adapters are placed",
+            give=[{"train": "full"}],
         )
     return found
 
@@ -130,8 +131,8 @@ def _adapted_figures(about: Workload, trained: Trained) -> Workload:
             "it out to train all weights, or state adapter_width with --workloads"
         )
     raise UsageError(
-        f"--train {trained}: weights of 4 bits are of linear layers, and {about.title} has others; "
-        "give --train lora"
+        f"--train {trained}: weights of 4 bits are of linear layers, and {about.title} has others",
+        give=[{"train": "lora"}],
     )
 
 

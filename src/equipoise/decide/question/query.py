@@ -11,13 +11,13 @@ from datetime import date
 from difflib import get_close_matches
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct, convert
 from msgspec.structs import force_setattr, replace
 
 from equipoise.decide.question.field import NUMBER, Field, Group, Sizes, Verb, in_usd
-from equipoise.errors import DataError, UsageError
+from equipoise.errors import DataError, EvidenceError, InputError, UsageError, as_option
 from equipoise.files import shipped_table
 from equipoise.spec.hardware import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
 from equipoise.spec.strategy import (
@@ -342,9 +342,75 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
 }
 
 
+Told = TypeVar("Told", InputError, EvidenceError, InputError | EvidenceError)
+# What follows an option in a sentence: a value, by its form or as one of all choices, or a word for any.
+_CHOSEN: Final = "|".join(sorted({choice for each in _CHOICES.values() for choice in each}))
+_VALUE: Final = rf"(?: (?:([\w-]+=[\w.,]+|{_CHOSEN})(?![\w-])|[A-Z]+(?![\w.=])))?"
+
+
+class WayToAsk(Struct, frozen=True, kw_only=True):
+    """A way to ask questions, which words errors for those who ask so.
+
+    names: what it calls fields, by option; an option with a value is named as a whole. stated: a name with a
+    value.
+    """
+
+    names: Mapping[str, str]
+    stated: str = '{} = "{}"'
+
+    def words(self, text: str) -> str:
+        """A sentence that names fields by their options, with the names of this way; commands stay.
+
+        >>> IN_FILE.words("try --train qlora or --tokens N, not `equipoise plan --train lora`")
+        'try train = "qlora" or tokens, not `equipoise plan --train lora`'
+        """
+        options = "|".join(sorted(self.names, reverse=True)) or "(?!)"
+        option = re.compile(rf"--({options})(?![\w-]){_VALUE}")
+        parts = text.split("`")  # every second one is a command
+        parts[::2] = (option.sub(lambda found: self.state(*found.groups()), each) for each in parts[::2])
+        return "`".join(parts)
+
+    def state(self, option: str, value: str | None) -> str:
+        """A field with a value, or alone."""
+        if option not in self.names:
+            return as_option(option, value)
+        text = self.stated.format(self.names[option], value) if value else self.names[option]
+        return text.replace('"', "") if value and value[0].isdigit() else text
+
+    def worded(self, err: Told) -> Told:
+        """An error in the words of this way."""
+        if isinstance(err, EvidenceError):
+            return err.reworded(self.words)
+        message, remedy = self.words(err.message), self.words(err.remedy)
+        return type(err)(message, give=err.give, remedy=remedy, state=self.state)
+
+
+IN_FILE: Final = WayToAsk(
+    names={option: each.key for each in FIELDS.values() for option in (each.option, *each.also)}
+)
+
+
 def fields_of(verb: Verb) -> dict[str, Field]:
     """The fields that a verb takes, by attribute, in the order of their declaration."""
     return {name: each for name, each in FIELDS.items() if verb in each.verbs}
+
+
+# The fields of a question that each training of a shared pool has its own of.
+OF_JOB: Final = {
+    each.option: each.key
+    for name, each in fields_of("advise").items()
+    if name != "workload" and (each.group == "training" or name in {"fixed", "software"})
+}
+OWN_TIMES: Final = "runs FILE.csv"
+IN_JOB: Final = OF_JOB | {OWN_TIMES: 'file = "FILE.csv"', "max-accelerators": "the size of the pool"}
+
+
+def way_of(verb: Verb, *, is_python: bool = False) -> WayToAsk:
+    """How a verb is asked, by a command line unless in Python; of what shares a pool, by its file of jobs."""
+    names = {each.option: each.argument for each in FIELDS.values()} if is_python else {}
+    if verb == "predict":
+        names[OWN_TIMES] = 'from_="FILE.csv"' if is_python else "--from FILE.csv"
+    return WayToAsk(names=names | IN_JOB) if verb == "allocate" else WayToAsk(names=names, stated='{}="{}"')
 
 
 def values(
@@ -377,15 +443,13 @@ def values(
         except UsageError as err:
             if where is None:
                 raise
-            field = FIELDS[attribute]
-            words = str(err).replace(f"--{field.option}", field.key, 1).removeprefix("--")
-            raise DataError(f"{where}: {words}") from err
+            raise DataError(f"{where}: {IN_FILE.words(str(err))}") from err
     return found
 
 
 def verbs_of(name: str) -> tuple[Verb, ...]:
     """The verbs that take an option or key of that name; empty where none does."""
-    attribute = ATTRIBUTES.get(name.replace("-", "_").removesuffix("_"))
+    attribute = ATTRIBUTES.get(name.strip("-").replace("-", "_").removesuffix("_"))
     return () if attribute is None else tuple(each for each in ALL if each in FIELDS[attribute].verbs)
 
 

@@ -103,8 +103,8 @@ def requested_systems(
         found = tuple(replace(each, chosen_for_you=(*words, *each.chosen_for_you)) for each in found)
     else:
         raise UsageError(
-            "no accelerator is given: use --accelerator NAME (see `equipoise list accelerators`), or "
-            "--here on the machine itself"
+            "no accelerator is given: use --accelerator NAME (see `equipoise list accelerators`)",
+            remedy=", or --here on the machine itself",
         )
     if len(found) > _MOST_SYSTEMS:
         raise UsageError(f"--accelerator names {len(found)} systems; expected at most {_MOST_SYSTEMS}")
@@ -231,8 +231,8 @@ def _by_system(
         if not raw:
             if len(names) > 1 and not is_shared:
                 raise UsageError(
-                    f"--{option} {value:g} names no system, and the question has {len(names)}: give "
-                    f"--{option} {names[0]}={value:g}"
+                    f"--{option} {value:g} names no system, and the question has {len(names)}",
+                    give=[{option: f"{names[0]}={value:g}"}],
                 )
             unnamed.append(value)
             continue
@@ -265,7 +265,7 @@ def _all_named(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSys
         try:
             found.append(_named(each, query, catalogue))
         except UnknownNameError as err:
-            refused.append(err.reworded(lambda message: f"--accelerator: {message}"))
+            refused.append(err.within("--accelerator"))
         except SpecError as err:
             refused.append(err)
     if refused:

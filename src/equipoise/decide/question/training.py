@@ -65,7 +65,7 @@ def parameter_choices(
         if name in found:
             raise UsageError(f"--fix {name} is given twice; list its values with commas")
         if name == "global_batch_samples":
-            raise UsageError("--fix global_batch: give --global-batch")
+            raise UsageError(f"--fix {text}", give=[{"global-batch": text.partition("=")[2].strip()}])
         found[name] = values
     return found
 
@@ -175,13 +175,12 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
         in_samples = query.training_samples is not None
         return replace(fixed_budget(workload, stated, in_samples=in_samples), notes=notes)
     if scores is None or not scores.of(workload.slug):
-        in_tokens = "--tokens N, such as --tokens 1T, or --samples N"
-        of_data = f"--examples N and --epochs N, the {workload.samples} of a data set and passes over it"
-        ways = [in_tokens if workload.budget_tokens else "--samples N"]
-        ways = [of_data, *ways] if query.train or not workload.budget_tokens else ways
+        unit = "tokens" if workload.budget_tokens else workload.samples
+        of_data = {"examples": "10000", "epochs": "3"}
+        ways = [{"tokens": "1e12"}, {"samples": "1e6"}] if workload.budget_tokens else [{"samples": "1e6"}]
         raise UsageError(
-            f"how much {workload.title} is to be trained is not stated, and no published result has a "
-            f"target: give {', or '.join(ways)}"
+            f"on how many {unit} {workload.title} trains is not stated, and no published result has a target",
+            give=[of_data, *ways] if query.train or not workload.budget_tokens else ways,
         )
     try:
         growth, evidence = _batch_growth(scores, workload.slug)
@@ -229,7 +228,8 @@ def _stated_samples(query: TrainingQuery, workload: Workload) -> float | None:
     if query.training_tokens is None:
         return query.training_samples
     if workload.sequence_tokens is None:
-        raise UsageError(f"--tokens: a sample of {workload.title} has no number of tokens; give --samples")
+        unknown = f"--tokens: a sample of {workload.title} has no number of tokens"
+        raise UsageError(unknown, give=[{"samples": "1e6"}])
     if query.training_tokens < workload.sequence_tokens:
         raise UsageError(
             f"--tokens {query.training_tokens:g} are less than one sample of {workload.title}, "
