@@ -30,7 +30,7 @@ from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs.embedded import load
 from equipoise.runs.store import scores_of
 from equipoise.spec.mlperf import Scores
-from equipoise.spec.strategy import read_option
+from equipoise.spec.strategy import SOFTWARE_NAMES, read_option
 from equipoise.units import HOUR_S
 
 MODERATE = pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
@@ -1002,6 +1002,47 @@ def test_a_pipeline_of_another_software_is_said_to_be_that():
     assert {"torchtitan", "megatron_core"} <= set(re.findall(r"\w+", words))
     assert not named(software="torchtitan")
     assert not named(fix=["schedule=dualpipe_v"])
+
+
+def _software_times(found):
+    """The listed ratios by software, and the names before the list: the usual one, then a much faster one."""
+    (words,) = (each for each in found.chosen_for_you if each.startswith("software "))
+    first, _, listed = words.partition("(--software")
+    names = [each for each in re.findall(r"\w+", first) if each in SOFTWARE_NAMES]
+    return {name: float(ratio) for name, ratio in re.findall(r"(\w+) ([\d.]+)x", listed)}, names
+
+
+@pytest.mark.parametrize(
+    ("about", "fastest"),
+    [
+        # Pipelines, which Hugging Face's Trainer has not: adapters' gradients and no weights travel on PCIe.
+        ({"examples": "50k", "sequence": "2k", "accelerator": ["4xrtx4090"]}, "megatron_core"),
+        # Activations of inputs of modules in the host's memory beside less recomputation.
+        ({"examples": "1k", "sequence": "128k", "accelerator": [H100], "accelerators": 8}, "megatron_core"),
+        # Of code as written, that of others is at most a sixth faster.
+        ({"examples": "10k", "sequence": "2k", "accelerator": [H100], "fix": ["implementation=eager"]}, None),
+    ],
+)
+def test_other_software_is_named_with_what_stating_it_gives(about, fastest):
+    asked = {"workload": "llama31_8b", "train": "lora", **about}
+    usual = ask(asked)
+    named, first = _software_times(usual)
+    assert first == ["hf", *([fastest] if fastest else [])]
+    assert named
+    size = usual.recommended.num_accelerators
+    for name, ratio in named.items():
+        stated = by_size(ask(asked, software=name))[size]
+        assert ratio == pytest.approx(stated.time_s.value / usual.recommended.time_s.value, rel=0.02)
+
+
+def test_no_software_is_said_to_be_faster_than_published_results():
+    # Whoever reached the best result had all software to choose from.
+    asked = {"workload": "bert", "accelerator": [H100], "accelerators": 64}
+    usual = ask(asked)
+    named, first = _software_times(usual)
+    assert (first, named["torchtitan"]) == (["megatron_core"], 1.0)
+    stated = ask(asked, software="torchtitan").recommended
+    assert stated.time_s.value == pytest.approx(usual.recommended.time_s.value, rel=0.02)
 
 
 @pytest.mark.parametrize("workload", ["mixtral_8x7b", "llama31_8b"])
