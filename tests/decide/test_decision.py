@@ -1219,6 +1219,46 @@ def test_a_way_to_fit_that_is_named_is_answered_and_every_such_way_of_adapters_i
     assert ask(asked, train="qlora").recommended is not None
 
 
+def _with_way(question, way):
+    """The question with a change that would make it fit."""
+    option, value, *rest = way.split()
+    if option.replace(",", "").isdecimal():
+        return {**question, "at": option}
+    if option == "--train":
+        assert rest == (["in", "place", "of", question["train"]] if "train" in question else [])
+        return {**question, "train": value}
+    name = value.partition("=")[0]
+    old = [each for each in question.get("fix", ()) if each.startswith(f"{name}=")]
+    assert rest == ["in", "place", "of", *old] * len(old)
+    return {**question, "fix": [*(each for each in question.get("fix", ()) if each not in old), value]}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        # 12 x 180 GB; adapters of Hugging Face's code as written would need three times as much.
+        {
+            "workload": "llama31_8b",
+            "train": "full",
+            "examples": "1k",
+            "sequence": "1M",
+            "accelerator": [B200],
+        },
+        {"workload": "llama3_70b", "train": "full", "examples": "1k", "accelerator": [RTX], "at": "8"},
+        {"workload": "llama3_70b", "tokens": "1G", "accelerator": [RTX], "at": "8", "fix": ["zero_stage=0"]},
+        {"workload": "llama3_70b", "train": "lora", "examples": "1k", "accelerator": [RTX], "at": "4"},
+        # A target is published for all weights alone.
+        {"workload": "gpt3", "accelerator": [H100], "at": "4"},
+    ],
+)
+def test_what_would_make_it_fit_does_when_followed(asked):
+    asked = {"at": "3,5,7,12", **asked}
+    ways = ask(asked).systems[0].shortfall.ways
+    assert ways
+    for way in ways:
+        assert ask(_with_way(asked, way)).recommended is not None, way
+
+
 def test_a_size_beyond_where_returns_are_known_is_taken_for_being_faster_and_no_dearer():
     found = ask({"workload": "bert", "accelerator": ["mi325x"]})
     best, balance_size = found.recommended, found.system.balance_size

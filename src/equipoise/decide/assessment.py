@@ -28,7 +28,7 @@ from equipoise.decide.estimators.published import (
 from equipoise.decide.evidence import Estimates, OrderBound, Shortfall, UserRun
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem
-from equipoise.decide.question.training import Training
+from equipoise.decide.question.training import Training, training, with_strategy
 from equipoise.decide.strategies.remedies import remedy
 from equipoise.decide.strategies.size_searches import (
     NO_EXTRA_SIZES,
@@ -195,14 +195,47 @@ def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[Unfi
             yield UnfitSize(num_accelerators=size, needed_bytes=needed_bytes)
 
 
-def nothing_fits(assessment: Assessment) -> Shortfall | None:
+def nothing_fits(inputs: Inputs, assessment: Assessment) -> Shortfall | None:
     """What the training needs where no strategy fits on any size asked about; None where some do."""
     searches = assessment.searches
     if searches is None or any(
         each.best is not None for each in searches.sizes if assessment.sizes.holds(each.num_accelerators)
     ):
         return None
-    return remedy(searches.problem, assessment.sizes.most)
+    return shortfall(inputs, assessment, assessment.sizes.most)
+
+
+def shortfall(inputs: Inputs, assessment: Assessment, num_accelerators: int) -> Shortfall | None:
+    """What the training needs on so many accelerators, what they have, and what would do; None where it fits
+    or no strategy is legal.
+    """
+    if assessment.searches is None:
+        return None
+
+    def pose(query: TrainingQuery) -> Problem:
+        is_same = query.train == inputs.query.train
+        about = (
+            with_strategy(inputs.training, query)
+            if is_same
+            else training(query, inputs.catalogue, inputs.scores)
+        )
+        stated = replace(inputs, query=query, training=about)
+        return posed(stated, assessment.system, start_model(stated, assessment.system), num_best=1)
+
+    return remedy(assessment.searches.problem, num_accelerators, asked=inputs.query, pose=pose)
+
+
+def posed(inputs: Inputs, system: RequestedSystem, model: CalibratedModel, *, num_best: int) -> Problem:
+    """What is searched for a question on a system, with a model. Raises SpecError as `problem` does."""
+    assert system.cluster is not None
+    return problem(
+        inputs.training,
+        system.cluster,
+        model,
+        num_best=num_best,
+        software=inputs.query.software,
+        published_batches=published_batches(inputs, system),
+    )
 
 
 def is_batch_beyond_published(inputs: Inputs) -> bool:
@@ -423,17 +456,9 @@ def _ratio_of_best(inputs: Inputs, known: Assessment, other: Software, size: int
     it has none.
     """
     assert known.searches is not None
-    start = known.searches.problem
-    stated = replace(inputs, query=replace(inputs.query, software=other.name))
     try:
-        found = problem(
-            inputs.training,
-            start.cluster,
-            start_model(stated, known.system),
-            num_best=1,
-            software=other.name,
-            published_batches=start.published_batches,
-        )
+        stated = replace(inputs, query=replace(inputs.query, software=other.name))
+        found = posed(stated, known.system, start_model(stated, known.system), num_best=1)
     except SpecError:  # it lacks what the question fixes
         return math.inf
     (own,), (there,) = known.searches.at((size,)), SEARCH_CACHE.searches(found, (size,)).sizes

@@ -110,16 +110,17 @@ def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
     wanted = _within_pool(job.sizes, pool)
     query = question_of(job, pool)
     try:
-        found = collect_candidates(query, catalogue, scores, extra=ExtraSizes(sizes=wanted)).systems[0]
+        collected = collect_candidates(query, catalogue, scores, extra=ExtraSizes(sizes=wanted))
     except UsageError as err:
         if query.is_to_target:
             raise UsageError(
                 err.message, remedy=f"{err.remedy}; in a job: tokens = 1e12, or samples = 1e6"
             ) from err
         raise
+    (found, *_) = collected.systems
     allowed = [each for each in found.allowed if not wanted or each.num_accelerators in wanted]
     if not allowed:
-        hint = nothing_fits(found.assessment)
+        hint = nothing_fits(collected.inputs, found.assessment)
         raise UsageError(
             f"no strategy fits on up to {pool.num_accelerators} accelerators{f'; it {hint}' if hint else ''}"
         )

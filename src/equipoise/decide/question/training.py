@@ -436,6 +436,11 @@ def unrestricted(restricted: Training, query: TrainingQuery, *, frees_batch: boo
     return replace(free, global_batch_samples=None, states_batch=False) if frees_batch else free
 
 
+def with_strategy(known: Training, query: TrainingQuery) -> Training:
+    """The same training, with what a question states of the strategy that differs from its own in that."""
+    return replace(known, choices=_choices(query, known.workload))
+
+
 def _choices(query: TrainingQuery, about: Workload) -> Mapping[str, tuple[Value, ...]]:
     """The values that parameters of the strategy may take."""
     chosen = dict(parameter_choices(query.fixed, precision=query.precision))
