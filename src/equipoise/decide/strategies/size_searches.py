@@ -552,7 +552,11 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
     node has no room for one, there are none.
     """
     is_qlora = problem.choices.get("trained") == ("qlora",)
-    if not is_qlora or problem.choices.get("offload") != QLORA_OFFLOAD:
+    if (
+        not is_qlora
+        or problem.cluster.accelerator.shares_host_memory
+        or problem.choices.get("offload") != QLORA_OFFLOAD
+    ):
         return None
     tables = float(problem.load.embedding_params)
     copy_bytes = NF4_BYTES * (float(problem.load.params) - tables) + _TABLE_BYTES * tables
