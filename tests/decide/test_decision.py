@@ -995,6 +995,13 @@ def test_adapters_are_not_trained_by_a_pipeline_that_nothing_has_for_them():
     assert (chosen.pp > 1, chosen.schedule) == (True, "1f1b")
 
 
+def test_a_batch_that_moved_is_told_from_the_published_one():
+    # 15,360 sequences (DeepSeek-AI 2024, arXiv:2412.19437, section 4.2); 2,048 accelerators share out 16,384.
+    asked = {"workload": "deepseekv3_671b", "tokens": "14.8T", "accelerator": ["h800"], "at": "2048"}
+    (words,) = (each for each in ask(asked).chosen_for_you if each.startswith("global batch"))
+    assert re.findall(r"16,384|15,360|DeepSeek-AI", words) == ["16,384", "15,360", "DeepSeek-AI"]
+
+
 def test_a_pipeline_of_another_software_is_said_to_be_that():
     asked = {"workload": "deepseekv3_671b", "tokens": "1T", "accelerator": "h200", "accelerators": 1024}
 

@@ -545,7 +545,7 @@ def batch_words(
         words = "that of the best published result" if is_published else "fastest by samples against batch"
     elif usual != global_batch_samples:
         way = "raised" if global_batch_samples > usual else "lowered"
-        words = f"{words}, {way} from {format_count(usual)} to train faster"
+        words = f"{way} from {format_count(usual)}, {words}, to train faster"
     yield f"global batch {format_count(global_batch_samples)}: {words} (--global-batch for another)"
 
 
