@@ -919,6 +919,15 @@ def test_weights_go_to_hosts_that_have_room_for_them(workload, params, cards):
         assert params / 2 <= 2 * 24e9 * cards / taken.dp_replicate
 
 
+def test_one_card_takes_the_faster_of_what_it_may_move_to_its_host():
+    # 70 G weights of 4 bits lie on a card of 48 GB where activations leave it, which is faster than moving them all;
+    # weights and activations together are more than the 96 GB that its host is taken to have.
+    asked = {"workload": "llama2_70b", "train": "qlora", "examples": "10k", "sequence": 512}
+    asked |= {"accelerator": ["rtx-a6000"], "at": "1"}
+    stated = ask(asked, fix=["offload=optimizer", "activation_offload=true"]).recommended
+    assert ask(asked).recommended.work_s.value <= stated.work_s.value
+
+
 def test_what_has_no_price_is_not_said_to_be_rented():
     asked = {
         "workload": "llama31_8b",

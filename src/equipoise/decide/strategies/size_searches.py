@@ -459,12 +459,13 @@ def _or_leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult
 
 
 def _or_weights_on_host(problem: Problem, size: int, found: SearchResult) -> SearchResult:
-    """What was found, with strategies of QLoRA that keep weights on the host where memory is short."""
+    """What was found, with strategies of QLoRA that keep weights on hosts with room where memory is short."""
     moved = _weights_on_host(problem, size)
     if not found.best or found.best[0].strategy.recompute != "full" or moved is None:
         return found
     other = replace(problem, choices={**problem.choices, **moved}).search_size(size)
-    return _merged(problem, found, other)
+    held = tuple(each for each in other.best if beyond_hosts(problem, each.strategy) is None)
+    return _merged(problem, found, replace(other, best=held))
 
 
 def _leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:
