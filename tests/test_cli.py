@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -545,6 +546,23 @@ def test_a_closed_standard_input_is_an_empty_one():
     ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=120)
     assert "standard input" in complaint(ended)
     assert ended.returncode == 2
+
+
+def test_an_error_is_wrapped_at_words_on_a_terminal_alone():
+    question = ("advise", "gpt2", "--tokens", "1e9", "--accelerator", "h100", "--fix", "foo=3")
+    line = equipoise(*question).stderr
+    assert line.count("\n") == 1
+    assert len(line) > 180
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "equipoise", *question]
+    subprocess.run(
+        command, stderr=end, env={**os.environ, "COLUMNS": "60", "TERM": "dumb"}, check=False, timeout=120
+    )
+    os.close(end)
+    shown = os.read(terminal, 65536).decode().splitlines()
+    os.close(terminal)
+    assert 1 < len(shown) == sum(len(each) <= 60 for each in shown)
+    assert " ".join(shown).split() == line.split()
 
 
 @pytest.mark.parametrize("verb", ["list accelerators", "export scores", "list planets"])

@@ -30,7 +30,7 @@ from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs.embedded import load
 from equipoise.runs.store import scores_of
 from equipoise.spec.mlperf import Scores
-from equipoise.spec.strategy import read_option
+from equipoise.spec.strategy import SOFTWARE_NAMES, read_option
 from equipoise.units import HOUR_S
 
 MODERATE = pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
@@ -897,6 +897,9 @@ def test_weights_on_the_host_are_named():
 @pytest.mark.parametrize(
     ("workload", "params", "cards"),
     [
+        # DeepSpeed's ZeRO-3 keeps parameters on the host of one card too (offload_param; ZeRO-Infinity).
+        ("llama3_70b", 70e9, 1),
+        ("llama31_405b", 405e9, 1),
         ("llama3_70b", 70e9, 2),
         ("llama31_405b", 405e9, 2),
         ("llama31_405b", 405e9, 8),
@@ -904,7 +907,7 @@ def test_weights_on_the_host_are_named():
     ],
 )
 def test_weights_go_to_hosts_that_have_room_for_them(workload, params, cards):
-    # Weights of 4 bits in hosts of twice the 24 GB of each card: 35 GB on two, 203 GB on eight, not 500 GB on two.
+    # Weights of 4 bits in hosts of twice the 24 GB of each card: 35 GB on one, 203 GB on eight, not 500 GB on two.
     asked = {"workload": workload, "train": "qlora", "examples": 1000, "accelerator": ["rtx4090"]}
     found = ask(asked, sequence=2048, accelerators=cards)
     have_room = params / 2 <= 2 * 24e9 * cards
@@ -914,6 +917,15 @@ def test_weights_go_to_hosts_that_have_room_for_them(workload, params, cards):
         assert taken.offload == "optimizer_and_params"
         # Replicas each have a copy: two cards a node hold 96 GB.
         assert params / 2 <= 2 * 24e9 * cards / taken.dp_replicate
+
+
+def test_one_card_takes_the_faster_of_what_it_may_move_to_its_host():
+    # 70 G weights of 4 bits lie on a card of 48 GB where activations leave it, which is faster than moving them all;
+    # weights and activations together are more than the 96 GB that its host is taken to have.
+    asked = {"workload": "llama2_70b", "train": "qlora", "examples": "10k", "sequence": 512}
+    asked |= {"accelerator": ["rtx-a6000"], "at": "1"}
+    stated = ask(asked, fix=["offload=optimizer", "activation_offload=true"]).recommended
+    assert ask(asked).recommended.work_s.value <= stated.work_s.value
 
 
 def test_what_has_no_price_is_not_said_to_be_rented():
@@ -992,6 +1004,13 @@ def test_adapters_are_not_trained_by_a_pipeline_that_nothing_has_for_them():
     assert (chosen.pp > 1, chosen.schedule) == (True, "1f1b")
 
 
+def test_a_batch_that_moved_is_told_from_the_published_one():
+    # 15,360 sequences (DeepSeek-AI 2024, arXiv:2412.19437, section 4.2); 2,048 accelerators share out 16,384.
+    asked = {"workload": "deepseekv3_671b", "tokens": "14.8T", "accelerator": ["h800"], "at": "2048"}
+    (words,) = (each for each in ask(asked).chosen_for_you if each.startswith("global batch"))
+    assert re.findall(r"16,384|15,360|DeepSeek-AI", words) == ["16,384", "15,360", "DeepSeek-AI"]
+
+
 def test_a_pipeline_of_another_software_is_said_to_be_that():
     asked = {"workload": "deepseekv3_671b", "tokens": "1T", "accelerator": "h200", "accelerators": 1024}
 
@@ -1002,6 +1021,47 @@ def test_a_pipeline_of_another_software_is_said_to_be_that():
     assert {"torchtitan", "megatron_core"} <= set(re.findall(r"\w+", words))
     assert not named(software="torchtitan")
     assert not named(fix=["schedule=dualpipe_v"])
+
+
+def _software_times(found):
+    """The listed ratios by software, and the names before the list: the usual one, then a much faster one."""
+    (words,) = (each for each in found.chosen_for_you if each.startswith("software "))
+    first, _, listed = words.partition("(--software")
+    names = [each for each in re.findall(r"\w+", first) if each in SOFTWARE_NAMES]
+    return {name: float(ratio) for name, ratio in re.findall(r"(\w+) ([\d.]+)x", listed)}, names
+
+
+@pytest.mark.parametrize(
+    ("about", "fastest"),
+    [
+        # Pipelines, which Hugging Face's Trainer has not: adapters' gradients and no weights travel on PCIe.
+        ({"examples": "50k", "sequence": "2k", "accelerator": ["4xrtx4090"]}, "megatron_core"),
+        # Activations of inputs of modules in the host's memory beside less recomputation.
+        ({"examples": "1k", "sequence": "128k", "accelerator": [H100], "accelerators": 8}, "megatron_core"),
+        # Of code as written, that of others is at most a sixth faster.
+        ({"examples": "10k", "sequence": "2k", "accelerator": [H100], "fix": ["implementation=eager"]}, None),
+    ],
+)
+def test_other_software_is_named_with_what_stating_it_gives(about, fastest):
+    asked = {"workload": "llama31_8b", "train": "lora", **about}
+    usual = ask(asked)
+    named, first = _software_times(usual)
+    assert first == ["hf", *([fastest] if fastest else [])]
+    assert named
+    size = usual.recommended.num_accelerators
+    for name, ratio in named.items():
+        stated = by_size(ask(asked, software=name))[size]
+        assert ratio == pytest.approx(stated.time_s.value / usual.recommended.time_s.value, rel=0.02)
+
+
+def test_no_software_is_said_to_be_faster_than_published_results():
+    # Whoever reached the best result had all software to choose from.
+    asked = {"workload": "bert", "accelerator": [H100], "accelerators": 64}
+    usual = ask(asked)
+    named, first = _software_times(usual)
+    assert (first, named["torchtitan"]) == (["megatron_core"], 1.0)
+    stated = ask(asked, software="torchtitan").recommended
+    assert stated.time_s.value == pytest.approx(usual.recommended.time_s.value, rel=0.02)
 
 
 @pytest.mark.parametrize("workload", ["mixtral_8x7b", "llama31_8b"])
@@ -1176,6 +1236,46 @@ def test_a_way_to_fit_that_is_named_is_answered_and_every_such_way_of_adapters_i
     asked = {"workload": "llama31_405b", "tokens": "1e12", "accelerator": [RTX], "max_accelerators": 8}
     assert "--train qlora" in ask(asked).systems[0].shortfall.ways
     assert ask(asked, train="qlora").recommended is not None
+
+
+def _with_way(question, way):
+    """The question with a change that would make it fit."""
+    option, value, *rest = way.split()
+    if option.replace(",", "").isdecimal():
+        return {**question, "at": option}
+    if option == "--train":
+        assert rest == (["in", "place", "of", question["train"]] if "train" in question else [])
+        return {**question, "train": value}
+    name = value.partition("=")[0]
+    old = [each for each in question.get("fix", ()) if each.startswith(f"{name}=")]
+    assert rest == ["in", "place", "of", *old] * len(old)
+    return {**question, "fix": [*(each for each in question.get("fix", ()) if each not in old), value]}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        # 12 x 180 GB; adapters of Hugging Face's code as written would need three times as much.
+        {
+            "workload": "llama31_8b",
+            "train": "full",
+            "examples": "1k",
+            "sequence": "1M",
+            "accelerator": [B200],
+        },
+        {"workload": "llama3_70b", "train": "full", "examples": "1k", "accelerator": [RTX], "at": "8"},
+        {"workload": "llama3_70b", "tokens": "1G", "accelerator": [RTX], "at": "8", "fix": ["zero_stage=0"]},
+        {"workload": "llama3_70b", "train": "lora", "examples": "1k", "accelerator": [RTX], "at": "4"},
+        # A target is published for all weights alone.
+        {"workload": "gpt3", "accelerator": [H100], "at": "4"},
+    ],
+)
+def test_what_would_make_it_fit_does_when_followed(asked):
+    asked = {"at": "3,5,7,12", **asked}
+    ways = ask(asked).systems[0].shortfall.ways
+    assert ways
+    for way in ways:
+        assert ask(_with_way(asked, way)).recommended is not None, way
 
 
 def test_a_size_beyond_where_returns_are_known_is_taken_for_being_faster_and_no_dearer():

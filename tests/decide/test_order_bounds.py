@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 from asking import RTX, ask, by_size, published_scores
+from msgspec.structs import replace
 
 from equipoise.decide.estimators.model import OrderBound, is_ordered, order_bounds, violated_bound
 from equipoise.decide.estimators.published import PublishedEvidence, published_estimates, results_at_size
@@ -184,7 +185,8 @@ def test_a_better_chip_with_results_is_no_slower_between_them(workload, better, 
 def test_the_network_between_nodes_is_no_fact_of_as_many_as_one_node_has():
     # Hosts of 8 RTX 4090 share the network that hosts of 2 RTX 4090 D have for themselves.
     better, lesser = node(RTX), node("rtx-4090-d-pcie-24gb")
-    assert better.inter.byte_per_s < lesser.inter.byte_per_s
+    own = replace(lesser.inter, byte_per_s=4 * better.inter.byte_per_s)
+    lesser = replace(lesser, node_size=2, inter=own)
     assert is_ordered(better, lesser, 8)
     assert not is_ordered(better, lesser, 16)
 

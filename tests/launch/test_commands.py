@@ -248,6 +248,13 @@ def test_the_zero_stage_sets_whether_weights_are_gathered_again(stage, again):
     assert f"reshard_after_forward={again}" in found
 
 
+def test_one_accelerator_drops_weights_of_the_host_after_each_pass():
+    # Kept on the accelerator until the way back they would lie there whole.
+    found = codes(snippets("microbatch=1 global_batch=8 offload=optimizer_and_params"))
+    assert "reshard_after_forward=True" in found
+    assert "CPUOffloadPolicy" in found
+
+
 def test_a_model_that_is_cut_comes_with_options_of_frameworks():
     llama = workload("llama31_405b")
     found = snippets(

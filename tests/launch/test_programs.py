@@ -159,6 +159,14 @@ def test_documents_are_sections_of_values():
     assert document["train_batch_size"] == 64
 
 
+def test_deepspeed_moves_the_weights_of_one_accelerator_to_its_host():
+    # offload_param is of stage 3 alone (deepspeed.ai, DeepSpeed Configuration JSON, ZeRO options).
+    (deepspeed,) = (each for each in PROGRAMS if each.form == "json")
+    one = strategy("microbatch=1 global_batch=8 offload=optimizer_and_params")
+    written = json.loads(deepspeed.text(deepspeed.translate(one)))["zero_optimization"]
+    assert (written["stage"], written["offload_param"]["device"]) == (3, "cpu")
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=named)
 def test_experts_keep_their_own_tensor_axis(program):
     text = "dp=8 tp=2 ep=16 microbatch=1 global_batch=64 sequence_parallel=true"

@@ -188,6 +188,17 @@ def test_the_speed_from_which_a_step_pays_is_written_apart_from_one_that_falls_s
     assert second.startswith("No, 64 over 32: 1.499x")
 
 
+def test_a_step_that_is_slower_names_the_further_nodes_it_takes():
+    # 64 in two nodes take 10,000 s where 32 in one take 7,800: 0.78 times as fast.
+    answer = made_answer()
+    inside = [replace(each, num_nodes=1) for each in answer.candidates]
+    for slow_s, is_named in ((10_000.0, True), (5_204.0, False)):
+        slower = keeping(taking(replace(answer, candidates=(*inside,)), {3: slow_s}))
+        _, second = larger(answer, 2, (*slower[:3], replace(slower[3], num_nodes=2), *slower[4:]))
+        assert second.startswith("No, 64 over 32")
+        assert ("2 nodes" in second) == is_named
+
+
 def test_a_stated_deadline_is_shown_as_it_was_stated():
     # 100 h are 4 days and 4 hours, and no number of days in few digits.
     answer = made_answer()

@@ -9,8 +9,10 @@ import atexit
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 import warnings
 from collections import Counter
@@ -312,9 +314,13 @@ def printable(text: str) -> str:
 
 
 def _complain(sentence: str) -> None:
-    """Say it on standard error, on one line and without control characters."""
+    """Say it on standard error without control characters: on one line, but of a terminal at words."""
+    line = f"equipoise: {printable(' '.join(sentence.split()))}"
     try:
-        sys.stderr.write(f"equipoise: {printable(' '.join(sentence.split()))}\n")
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size((80, 24)).columns
+            line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
     except OSError:  # nobody reads it, or its disk is full: the exit code remains
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise.calibration import Note
 from equipoise.calibration.curves import CurveQuestion
-from equipoise.calibration.profiles import CalibratedModel, model_for, with_links
+from equipoise.calibration.profiles import CalibratedModel, model_for, profiles, runs_on, with_links
 from equipoise.decide.answer import Infeasibility, UnfitSize
 from equipoise.decide.combine import nearest_size
 from equipoise.decide.estimators.model import NearChip, model_estimates
@@ -27,7 +28,7 @@ from equipoise.decide.estimators.published import (
 from equipoise.decide.evidence import Estimates, OrderBound, Shortfall, UserRun
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem
-from equipoise.decide.question.training import Training
+from equipoise.decide.question.training import Training, training, with_strategy
 from equipoise.decide.strategies.remedies import remedy
 from equipoise.decide.strategies.size_searches import (
     NO_EXTRA_SIZES,
@@ -36,7 +37,7 @@ from equipoise.decide.strategies.size_searches import (
     SizeRange,
     StrategySearches,
 )
-from equipoise.decide.strategies.strategy_search import problem
+from equipoise.decide.strategies.strategy_search import Problem, problem
 from equipoise.decide.user_evidence import TraceCheck, UserEvidence
 from equipoise.decide.user_evidence.fit import UserFit, UserLevel
 from equipoise.errors import SpecError
@@ -45,7 +46,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import at_least_as_good
 from equipoise.spec.mlperf import Scores, accelerators_of
-from equipoise.spec.strategy import PRIORS_ONLY
+from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, Software, Strategy
 
 # Facts of the network between nodes, not of a node.
 _OF_NETWORK: Final = frozenset({"oversubscription", "leaf_nodes"})
@@ -194,14 +195,47 @@ def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[Unfi
             yield UnfitSize(num_accelerators=size, needed_bytes=needed_bytes)
 
 
-def nothing_fits(assessment: Assessment) -> Shortfall | None:
+def nothing_fits(inputs: Inputs, assessment: Assessment) -> Shortfall | None:
     """What the training needs where no strategy fits on any size asked about; None where some do."""
     searches = assessment.searches
     if searches is None or any(
         each.best is not None for each in searches.sizes if assessment.sizes.holds(each.num_accelerators)
     ):
         return None
-    return remedy(searches.problem, assessment.sizes.most)
+    return shortfall(inputs, assessment, assessment.sizes.most)
+
+
+def shortfall(inputs: Inputs, assessment: Assessment, num_accelerators: int) -> Shortfall | None:
+    """What the training needs on so many accelerators, what they have, and what would do; None where it fits
+    or no strategy is legal.
+    """
+    if assessment.searches is None:
+        return None
+
+    def pose(query: TrainingQuery) -> Problem:
+        is_same = query.train == inputs.query.train
+        about = (
+            with_strategy(inputs.training, query)
+            if is_same
+            else training(query, inputs.catalogue, inputs.scores)
+        )
+        stated = replace(inputs, query=query, training=about)
+        return posed(stated, assessment.system, start_model(stated, assessment.system), num_best=1)
+
+    return remedy(assessment.searches.problem, num_accelerators, asked=inputs.query, pose=pose)
+
+
+def posed(inputs: Inputs, system: RequestedSystem, model: CalibratedModel, *, num_best: int) -> Problem:
+    """What is searched for a question on a system, with a model. Raises SpecError as `problem` does."""
+    assert system.cluster is not None
+    return problem(
+        inputs.training,
+        system.cluster,
+        model,
+        num_best=num_best,
+        software=inputs.query.software,
+        published_batches=published_batches(inputs, system),
+    )
 
 
 def is_batch_beyond_published(inputs: Inputs) -> bool:
@@ -386,6 +420,81 @@ def _unrestricted(inputs: Inputs, system: RequestedSystem, searches: StrategySea
         published_batches=start.published_batches,
     )
     return SEARCH_CACHE.searches(found, [each.num_accelerators for each in searches.sizes])
+
+
+def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict[str, float]:
+    """Time with each other software that runs on the chip, over that with the usual one, the fastest first.
+
+    As the question with `--software` is answered at the size of the chosen strategy. No software is faster
+    than published results, which are of any; the user's own times are of one. Slower software is left out
+    where nothing fits, and where it lacks the chosen strategy.
+    """
+    searches, kinds = known.searches, {each.estimator for each in known.estimates}
+    if searches is None or searches.problem.software is None or "measured" in kinds:
+        return {}
+    start, usual = searches.problem, searches.problem.software
+    if start.training.workload.transformer is None:
+        return {}
+    least = 1.0 if "published" in kinds else 0.0
+    ratios = {}
+    chip = start.cluster.accelerator
+    for each in (one for one in SOFTWARE if one.is_current and runs_on(one.name, chip)):
+        if each.name == usual.name:
+            continue
+        # A search takes ten times as long as a strategy. Software with fewer options than the usual one, and
+        # slower by its strategy, is within 3 % of that by its own best.
+        same = math.inf if usual.runs else _ratio_of_same(inputs, known, each, chosen)
+        is_searched = usual.runs or least <= same < 1.0
+        ratio = _ratio_of_best(inputs, known, each, chosen.num_accelerators) if is_searched else same
+        ratios[each.name] = max(least, ratio)
+    timed = ((name, ratio) for name, ratio in ratios.items() if math.isfinite(ratio))
+    return dict(sorted(timed, key=lambda each: each[1]))
+
+
+def _ratio_of_best(inputs: Inputs, known: Assessment, other: Software, size: int) -> float:
+    """Time of the best strategy of another software, over that of the best of the usual one; infinite where
+    it has none.
+    """
+    assert known.searches is not None
+    try:
+        stated = replace(inputs, query=replace(inputs.query, software=other.name))
+        found = posed(stated, known.system, start_model(stated, known.system), num_best=1)
+    except SpecError:  # it lacks what the question fixes
+        return math.inf
+    (own,), (there,) = known.searches.at((size,)), SEARCH_CACHE.searches(found, (size,)).sizes
+    if own.best is None or there.best is None:
+        return math.inf
+    return there.best.work_s.value / own.best.work_s.value
+
+
+def _ratio_of_same(inputs: Inputs, known: Assessment, other: Software, chosen: Strategy) -> float:
+    """Time of a strategy with another software, over that with the usual one; infinite where it lacks it.
+
+    Compiled or as written, as the software was measured, unless the question states which.
+    """
+    assert known.searches is not None
+    start, there = known.searches.problem, chosen
+    if "implementation" not in inputs.query.fixed_names:
+        there = replace(chosen, implementation="eager" if other.is_eager else "compiled")
+    if not other.can_run(there) or (
+        start.cluster.accelerator.lacks_compiler and there.implementation == "compiled"
+    ):
+        return math.inf
+    parameters = profiles()[other.name].parameters
+    if start.model.links is not None:
+        parameters = replace(parameters, collective=start.model.parameters.collective)
+    with_other = replace(start, model=replace(start.model, parameters=parameters))
+    return _step_s(with_other, there) / _step_s(start, chosen)
+
+
+def _step_s(posed: Problem, chosen: Strategy) -> float:
+    """Seconds of a step, with what is generated before it; infinite where it does not fit."""
+    found = posed.estimated((chosen,), posed.model.parameters)
+    made = posed.generation(chosen.num_accelerators, chosen.global_batch_samples)
+    held = posed.cluster.accelerator.memory_bytes
+    if held is not None and np.ravel(found.memory.needed)[0] > held:
+        return math.inf
+    return float(np.ravel(found.step_s)[0]) + (0.0 if made is None else made.seconds)
 
 
 def curve_question(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> CurveQuestion:

@@ -22,7 +22,7 @@ from equipoise.decide.assessment import (
     free_estimates,
     free_searches,
     is_restricted,
-    published_batches,
+    posed,
     published_of,
     rejections,
     restricted_by,
@@ -72,7 +72,7 @@ from equipoise.decide.strategies.size_searches import (
     fixed_ranks,
     size_range,
 )
-from equipoise.decide.strategies.strategy_search import Problem, problem
+from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence import (
     TraceCheck,
     UserEvidence,
@@ -330,14 +330,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     traced = checks(traces, None, system.cluster, None) if traces else ()
     model = start_model(inputs, system)
     try:
-        start = problem(
-            inputs.training,
-            system.cluster,
-            model,
-            num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies),
-            software=inputs.query.software,
-            published_batches=published_batches(inputs, system),
-        )
+        start = posed(inputs, system, model, num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies))
         if traces:
             traced = checks(traces, start.load, system.cluster, start.model.parameters)
         runs = inputs.runs_on(chip.slug)

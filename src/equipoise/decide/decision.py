@@ -292,7 +292,7 @@ def _system(
         num_fitting=fitting,
         search_s=0.0 if searches is None else searches.search_s,
         notes=assessment.notes,
-        shortfall=nothing_fits(assessment),
+        shortfall=nothing_fits(inputs, assessment),
     )
 
 

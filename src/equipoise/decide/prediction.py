@@ -29,7 +29,7 @@ from equipoise.calibration.forecasts import (
     workload_in,
 )
 from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
-from equipoise.decide.assessment import Assessment
+from equipoise.decide.assessment import Assessment, Inputs, shortfall
 from equipoise.decide.candidates import amount_limits, timed_candidate
 from equipoise.decide.collect import collect_candidates
 from equipoise.decide.decision import answer_of, select_from
@@ -39,9 +39,7 @@ from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.decide.select import rule_of, time_values, timed_figures
-from equipoise.decide.strategies.remedies import remedy
 from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, SizeRange
-from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, FitError, UsageError
@@ -230,7 +228,9 @@ def _of_answer(
     }
     shown = tuple(each for each in candidates if each.num_accelerators in wanted)
     unknown = (
-        () if query.sizes is None or query.sizes.is_range else _unknown(query, wanted, shown, assessment)
+        ()
+        if query.sizes is None or query.sizes.is_range
+        else _unknown(collected.inputs, wanted, shown, assessment)
     )
     if unknown and not shown:
         raise EvidenceError("; ".join(unknown), missing=(_another(query, candidates),))
@@ -270,25 +270,26 @@ def _of_answer(
 
 
 def _unknown(
-    query: TrainingQuery, wanted: frozenset[int], shown: Sequence[Candidate], assessment: Assessment
+    inputs: Inputs, wanted: frozenset[int], shown: Sequence[Candidate], assessment: Assessment
 ) -> tuple[str, ...]:
     """Why sizes that were asked for have no time, a sentence each."""
-    searches = assessment.searches
     found = []
     for size in sorted(wanted - {each.num_accelerators for each in shown}):
-        why = None if searches is None else _why_nothing_runs(query, searches.problem, size)
-        words = why or "no evidence applies to that size"
+        words = _why_nothing_runs(inputs, assessment, size) or "no evidence applies to that size"
         found.append(f"No time can be estimated on {size:,} x {assessment.system.title}: {words}")
     return tuple(found)
 
 
-def _why_nothing_runs(query: TrainingQuery, known: Problem, size: int) -> str | None:
+def _why_nothing_runs(inputs: Inputs, assessment: Assessment, size: int) -> str | None:
     """Why no strategy runs on so many: memory, else what makes all illegal; None where some do."""
-    needs = remedy(known, size)
+    if assessment.searches is None:
+        return None
+    needs = shortfall(inputs, assessment, size)
+    known = assessment.searches.problem
     found = SEARCH_CACHE.searches(known, (size,)).sizes[0].found
     if needs is not None or found.num_legal:
         return None if needs is None else f"it {needs}"
-    faults = about_fixed([*found.faults], query)
+    faults = about_fixed([*found.faults], inputs.query)
     return f"no strategy is legal: {'; '.join(each.words for each in faults)}"
 
 

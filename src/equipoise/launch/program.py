@@ -12,11 +12,11 @@ from shlex import join
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, convert
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from equipoise.files import shipped_table
 from equipoise.launch.text import filled, yaml_text
-from equipoise.spec.strategy import LoraTargets, Strategy, adapted_layers
+from equipoise.spec.strategy import WEIGHTS_SHARDED, LoraTargets, Strategy, adapted_layers
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 
@@ -44,11 +44,20 @@ _DIFFUSERS_PROJECTIONS = (
 )
 
 
+def _as_run(strategy: Strategy) -> Strategy:
+    """The strategy as programs state it: weights in the host's memory are those of shards, of which one
+    accelerator has the only one.
+    """
+    is_alone = strategy.num_accelerators == 1 and strategy.offload == "optimizer_and_params"
+    return replace(strategy, zero_stage=WEIGHTS_SHARDED) if is_alone else strategy
+
+
 def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
     """What templates of programs may name.
 
     model: None where its sizes are not known: then they are zero.
     """
+    strategy = _as_run(strategy)
     experts = 0 if model is None else model.experts or 0
     has_hosted_adam = strategy.optimizer == "adam" and strategy.offload == "optimizer"
     is_precision_aware = not strategy.shards_gradients and (
@@ -88,6 +97,7 @@ def strategy_facts(strategy: Strategy) -> dict[str, object]:
 
 def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, object]:
     """What templates of scripts and additions may name."""
+    strategy = _as_run(strategy)
     sharded = is_sharded(strategy)
     alone = strategy.dp == 1 and not sharded
     averages = strategy.sync_period > 1 and not alone and not sharded

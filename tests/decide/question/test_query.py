@@ -43,6 +43,7 @@ def test_a_fault_is_about_a_parameter_that_is_fixed_by_whichever_of_its_names(na
             "'acelerator'.*accelerator",
         ),
         ({}, UsageError, "no workload"),
+        ({"ask": "model", "accelerator": "h100"}, UsageError, "no workload.*--ask model"),
         ({**BERT, "tokens": 1e9, "samples": 1e6}, UsageError, "--samples and --tokens"),
         ({**BERT, "accelerators": 8, "nodes": 1}, UsageError, "--accelerators and --nodes"),
         ({**BERT, "accelerators": 8, "at": 16}, UsageError, "--at and --accelerators"),

@@ -36,9 +36,23 @@ ASKED = st.fixed_dictionaries(
 
 
 def posed(workload, chip="a100-sxm4-80gb", *, node=None, num_best=3, **stated):
-    asked = query({"workload": workload, "samples": 1e6, **stated})
     nodes = CATALOGUE.cluster(chip, **(node or {}))
-    return problem(training(asked, CATALOGUE, None), nodes, MODEL, num_best=num_best)
+    return problem(training(question(workload, stated), CATALOGUE, None), nodes, MODEL, num_best=num_best)
+
+
+def question(workload, stated):
+    return query({"workload": workload, "samples": 1e6, **stated})
+
+
+def would_do(workload, size, **stated):
+    """What a training lacks on so many A100, and what would do."""
+    nodes = CATALOGUE.cluster("a100-sxm4-80gb")
+    return remedy(
+        posed(workload, **stated),
+        size,
+        asked=question(workload, stated),
+        pose=lambda asked: problem(training(asked, CATALOGUE, None), nodes, MODEL, num_best=3),
+    )
 
 
 def best(size, found):
@@ -146,26 +160,26 @@ def test_where_nothing_is_legal_there_is_a_reason(fix):
 
 def test_what_does_not_fit_has_a_remedy():
     # 175e9 weights of 16 bytes are 2.8 TB
-    words = str(remedy(posed("gpt3", global_batch=64), 8))
+    words = str(would_do("gpt3", 8, global_batch=64))
     assert re.search(r"\b[23]\.\d+ TB", words)
     assert "640 GB" in words
     assert "accelerators" in words
     fixed = ["zero_stage=0", "tp=1", "pp=1", "cp=1", "recompute=none", "offload=none"]
-    assert "=3" in str(remedy(posed("llama2_7b", global_batch=64, fix=fixed), 8))
-    assert remedy(posed("gpt2", global_batch=64), 8) is None
+    assert "=3" in str(would_do("llama2_7b", 8, global_batch=64, fix=fixed))
+    assert would_do("gpt2", 8, global_batch=64) is None
 
 
 @pytest.mark.parametrize(("name", "params"), [("llama3_70b", 70e9), ("gpt3", 175e9), ("llama31_405b", 405e9)])
 def test_more_accelerators_that_hold_less_than_is_needed_are_named_with_what_the_host_holds(name, params):
     # 16 bytes per parameter of mixed-precision Adam (Rajbhandari et al. 2020), 12 of them optimizer states
-    words = str(remedy(posed(name, global_batch=64), 4))
+    words = str(would_do(name, 4, global_batch=64))
     size = int(re.search(r"try (\d+) accelerators", words)[1])
     assert ("host" in words.split(",")[1]) == (size * 80e9 < 16 * params)
 
 
 def test_what_is_short_by_little_reads_as_more_than_there_is():
     # 16 x 80 GB are 1.28 TB; what needs a thousandth more is written with as many digits as show it.
-    words = str(remedy(posed("llama3_70b", global_batch=512, fix=["offload=none"]), 16))
+    words = str(would_do("llama3_70b", 16, global_batch=512, fix=["offload=none"]))
     needed, *_, whole = re.findall(r"([\d.]+) TB", words)
     assert float(needed) > float(whole) == 1.28
     # Adam's moments on the host leave what is computed as it was; 8-bit moments do not.

@@ -109,10 +109,11 @@ def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
         raise UsageError("no way to find its time; give workload, times or file")
     wanted = _within_pool(job.sizes, pool)
     query = question_of(job, pool)
-    found = collect_candidates(query, catalogue, scores, extra=ExtraSizes(sizes=wanted)).systems[0]
+    collected = collect_candidates(query, catalogue, scores, extra=ExtraSizes(sizes=wanted))
+    (found, *_) = collected.systems
     allowed = [each for each in found.allowed if not wanted or each.num_accelerators in wanted]
     if not allowed:
-        hint = nothing_fits(found.assessment)
+        hint = nothing_fits(collected.inputs, found.assessment)
         raise UsageError(
             f"no strategy fits on up to {pool.num_accelerators} accelerators{f'; it {hint}' if hint else ''}"
         )

@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration import EvidenceSource
-from equipoise.calibration.profiles import profiles, runs_on
 from equipoise.decide.combine import (
     combined_record,
     model_kind,
@@ -42,7 +41,7 @@ from equipoise.spec.hardware import (
     peak_log2,
 )
 from equipoise.spec.mlperf import Entries, round_key
-from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Strategy
+from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, Strategy
 from equipoise.units import format_count, format_percent
 
 # A chip with the same peaks (another form, memory or links), and another chip of its maker and kind. Those of
@@ -354,28 +353,6 @@ def _plans_words(problem: Problem) -> str:
             f"long as the model says of their steps (median), and so does this; off from that by {error}"
         )
     return f"{record.num_trainings} plans of published trainings: off by {error} (median)"
-
-
-def software_ratios(known: Problem, chosen: Strategy, *, is_code_stated: bool) -> dict[str, float]:
-    """Time of a strategy under each other software that runs on the chip, over that under the problem's own.
-
-    Of software that has the strategy, also where it would choose another; compiled or as written, as each was
-    measured, unless the question states which. By time, the fastest first.
-    """
-    chip = known.cluster.accelerator
-    if known.training.workload.transformer is None:
-        return {}
-    nodes = known.machine(chosen.num_accelerators)
-    own_s = estimate(known.load, nodes, grid((chosen,)), known.model.parameters).step_s
-    ratios = {}
-    for each in SOFTWARE:
-        there = replace(chosen, implementation="eager" if each.is_eager else "compiled")
-        is_other = each.is_current and each.name != known.model.calibration and runs_on(each.name, chip)
-        is_able = each.can_run(there) and not (chip.lacks_compiler and not each.is_eager)
-        if is_other and is_able and (there == chosen or not is_code_stated):
-            there_s = estimate(known.load, nodes, grid((there,)), profiles()[each.name].parameters).step_s
-            ratios[each.name] = float(np.asarray(there_s / own_s).ravel()[0])
-    return dict(sorted(ratios.items(), key=lambda each: each[1]))
 
 
 def usual_precision_ratio(known: Problem, chosen: Strategy) -> float:

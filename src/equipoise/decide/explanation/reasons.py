@@ -1,7 +1,7 @@
 """Why this answer: reasons with their sources, how wrong its kinds of estimates were, what was left open."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -11,18 +11,18 @@ from msgspec.structs import asdict, replace
 from equipoise.calibration import EvidenceSource, HeldOutErrors
 from equipoise.calibration.curves import COMBINED, PUBLISHED, shipped_advice
 from equipoise.decide.answer import Candidate, Reason, beyond_balance_words
-from equipoise.decide.assessment import Assessment, Inputs
+from equipoise.decide.assessment import Assessment, Inputs, software_ratios
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.combine import WorkloadPlans, combined_record, workload_plans
-from equipoise.decide.estimators.model import software_ratios, transfer_record, usual_precision_ratio
+from equipoise.decide.estimators.model import transfer_record, usual_precision_ratio
 from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.evidence import ErrorRecord
 from equipoise.decide.explanation.explain import uneven_batch
 from equipoise.decide.ledger import LEDGER, running
-from equipoise.decide.question.query import SOUGHT, TrainingQuery
+from equipoise.decide.question.query import SOUGHT
 from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
-from equipoise.decide.strategies.size_searches import StrategySearches, on_host
+from equipoise.decide.strategies.size_searches import on_host
 from equipoise.decide.strategies.strategy_search import STAYS, Problem
 from equipoise.decide.user_evidence import TraceCheck
 from equipoise.economics import Rates
@@ -474,7 +474,7 @@ def chosen_for_you(
     )
     chosen += _other_batch_words(inputs, assessment, best)
     if best.strategy is not None:
-        chosen += _strategy_words(best.strategy, inputs.query, assessment.searches)
+        chosen += _strategy_words(inputs, assessment, best.strategy)
     uneven = uneven_batch(inputs, assessment.searches, best.num_accelerators)
     if uneven is not None:
         chosen.append(f"{uneven[:1].lower()}{uneven[1:]}")  # a note of other sizes begins with it
@@ -529,19 +529,17 @@ _NOTICED_RATIO: Final = 0.98
 _FASTER_SOFTWARE: Final = 0.85
 
 
-def _strategy_words(
-    chosen: Strategy, query: TrainingQuery, searches: StrategySearches | None
-) -> Iterator[str]:
+def _strategy_words(inputs: Inputs, assessment: Assessment, chosen: Strategy) -> Iterator[str]:
     """What the question does not state of a strategy: precision, code, software, and what lies on hosts."""
-    stated = query.fixed_names
+    stated, searches = inputs.query.fixed_names, assessment.searches
     if "precision" not in stated:
         yield f"precision {chosen.precision} (--precision for others)"
     elif searches is not None and (ratio := usual_precision_ratio(searches.problem, chosen)) < _NOTICED_RATIO:
         yield f"{chosen.precision} as stated, though bf16 takes {ratio:.2f}x the time by the model"
     if "implementation" not in stated:
         yield f"{chosen.implementation} code (--fix implementation=eager,compiled)"
-    if query.software is None and searches is not None:
-        yield from _software_words(searches.problem, chosen, is_code_stated="implementation" in stated)
+    if inputs.query.software is None and searches is not None:
+        yield from _software_words(searches.problem, software_ratios(inputs, assessment, chosen))
         if "schedule" not in stated:
             yield from _schedule_words(searches.problem, chosen)
     if searches is not None:
@@ -550,10 +548,9 @@ def _strategy_words(
                 yield f"{words} (--fix {option}={value_text(STAYS[option])})"
 
 
-def _software_words(known: Problem, chosen: Strategy, *, is_code_stated: bool) -> Iterator[str]:
-    """The software that was chosen, and how long the strategy takes with others."""
+def _software_words(known: Problem, ratios: Mapping[str, float]) -> Iterator[str]:
+    """The software that was chosen, and how long the training takes with others, from the fastest on."""
     if known.software is not None:
-        ratios = software_ratios(known, chosen, is_code_stated=is_code_stated)
         others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
         fastest, ratio = next(iter(ratios.items()), ("", 1.0))
         slower = f", {1.0 / ratio:.2g}x the time of {fastest}" if ratio < _FASTER_SOFTWARE else ""

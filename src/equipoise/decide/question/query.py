@@ -497,8 +497,13 @@ def unknown(name: str, verb: Verb | None = None, *, is_python: bool = False) -> 
 def question(found: Mapping[str, Any]) -> TrainingQuery:
     """The question of values by attribute. Raises UsageError where it is none."""
     if not {"workload", "config", "times_from"} & set(found):
+        why = (
+            "; --ask model looks for the largest model of its proportions"
+            if found.get("ask") == "model"
+            else ""
+        )
         raise UsageError(
-            "no workload: give a name of `equipoise list workloads`, MODULE:FUNCTION, or --config FILE"
+            f"no workload: give a name of `equipoise list workloads`, MODULE:FUNCTION, or --config FILE{why}"
         )
     # A curve through the user's own times needs no workload.
     asked = TrainingQuery(**{"workload": "", **found})

@@ -436,6 +436,11 @@ def unrestricted(restricted: Training, query: TrainingQuery, *, frees_batch: boo
     return replace(free, global_batch_samples=None, states_batch=False) if frees_batch else free
 
 
+def with_strategy(known: Training, query: TrainingQuery) -> Training:
+    """The same training, with what a question states of the strategy that differs from its own in that."""
+    return replace(known, choices=_choices(query, known.workload))
+
+
 def _choices(query: TrainingQuery, about: Workload) -> Mapping[str, tuple[Value, ...]]:
     """The values that parameters of the strategy may take."""
     chosen = dict(parameter_choices(query.fixed, precision=query.precision))
@@ -540,7 +545,7 @@ def batch_words(
         words = "that of the best published result" if is_published else "fastest by samples against batch"
     elif usual != global_batch_samples:
         way = "raised" if global_batch_samples > usual else "lowered"
-        words = f"{words}, {way} from {format_count(usual)} to train faster"
+        words = f"{way} from {format_count(usual)}, {words}, to train faster"
     yield f"global batch {format_count(global_batch_samples)}: {words} (--global-batch for another)"
 
 

@@ -71,7 +71,7 @@ def most_tokens(asked: CandidatesByBatch, collected: Collected, one: SystemCandi
     query, inputs, title = asked.query, collected.inputs, one.system.title
     allowed = of_usual_sizes(query, one)
     if not allowed:
-        short = nothing_fits(one.assessment)
+        short = nothing_fits(inputs, one.assessment)
         raise EvidenceError(
             f"{inputs.training.workload.title} does not fit on any size of {title} that may be taken",
             missing=(str(short or "more --max-accelerators, or another accelerator"),),

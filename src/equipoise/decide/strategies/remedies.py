@@ -1,13 +1,15 @@
 """What would let a training fit that does not: more accelerators, or strategies that need less memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
 from equipoise.decide.evidence import Shortfall
-from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD, USUAL_LORA_RANK
+from equipoise.decide.question.fine_tuning import trained_part
+from equipoise.decide.question.query import TrainingQuery
+from equipoise.decide.question.training import parameter_choices
 from equipoise.decide.strategies.size_searches import (
     ON_HOST,
     SEARCH_CACHE,
@@ -16,6 +18,7 @@ from equipoise.decide.strategies.size_searches import (
     sizes_beyond,
 )
 from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.errors import SpecError, UsageError
 from equipoise.perfmodel.space import USUAL
 from equipoise.spec.strategy import Value, value_text
 from equipoise.units import format_si, format_si_apart
@@ -38,10 +41,15 @@ _SPARING: Final[tuple[tuple[str, Value], ...]] = (
 )
 
 
-def remedy(problem: Problem, num_accelerators: int) -> Shortfall | None:
+# The problem that a question poses which states another strategy, or that other weights are trained. Raises
+# SpecError or UsageError where it is refused.
+Pose: TypeAlias = Callable[[TrainingQuery], Problem]
+
+
+def remedy(problem: Problem, num_accelerators: int, *, asked: TrainingQuery, pose: Pose) -> Shortfall | None:
     """What the training needs, what there is, and what would do; None where nothing is legal or all is well.
 
-    Amounts are of all accelerators together, by the strategy that needs the least.
+    Amounts are of all accelerators together, by the strategy that needs the least. asked: the question.
     """
     found = SEARCH_CACHE.searches(problem, (num_accelerators,)).sizes[0].found
     held = problem.cluster.accelerator.memory_bytes
@@ -49,7 +57,7 @@ def remedy(problem: Problem, num_accelerators: int) -> Shortfall | None:
         return None
     whole = float(held) * num_accelerators
     needed_text, whole_text = format_si_apart(found.nearest_bytes * num_accelerators, whole, "B")
-    tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators))
+    tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators, asked, pose))
     holds = "holds" if num_accelerators == 1 else "hold"
     each_text = format_si(float(held), "B")
     return Shortfall(
@@ -93,24 +101,51 @@ def _moved_words(problem: Problem, size: int) -> str:
     return f" with {' and '.join(moved)} in the host's memory" if moved else ""
 
 
-def _others(problem: Problem, num_accelerators: int) -> Iterator[str]:
-    """Changes of one parameter that make it fit, as options."""
+def _others(problem: Problem, num_accelerators: int, asked: TrainingQuery, pose: Pose) -> Iterator[str]:
+    """Changes of one parameter that make it fit, as options: those that are answered where they are stated.
+
+    Other weights than asked about may be trained with other software.
+    """
     for name, value in _SPARING:
-        if value in problem.choices.get(name, USUAL[name]):
+        if not _is_change(problem, asked, name, value):
             continue
-        choices = dict(problem.choices) | {name: (value,)}
-        if name == "activation_offload":
-            if problem.with_activations_on_host is None:
-                continue
-            choices = dict(problem.with_activations_on_host)
-        if name == "offload" and "zero_stage" not in problem.choices:
-            choices["zero_stage"] = USUAL["zero_stage"]
-        if name == "trained":
-            choices["lora_rank"] = (problem.training.workload.lora_rank or USUAL_LORA_RANK,)
-            choices |= {"offload": QLORA_OFFLOAD, **choices} if value == "qlora" else {}  # as --train has it
-        if _fits_hosts_too(replace(problem, choices=choices), num_accelerators):
-            text = value_text(value)
-            yield f"--train {text}" if name == "trained" else f"--fix {name}={text}"
+        change = _trained if name == "trained" else _fixed
+        words, changed = change(asked, name, value)
+        try:
+            posed = pose(changed)
+        except (SpecError, UsageError):
+            continue
+        # Of adapters the search moves what has to be moved, and the answer says what hosts have to hold.
+        does_fit = SEARCH_CACHE.fits if name == "trained" else _fits_hosts_too
+        if does_fit(posed, num_accelerators):
+            yield words
+
+
+def _is_change(problem: Problem, asked: TrainingQuery, name: str, value: Value) -> bool:
+    """Whether a value of a parameter is none that was tried, and one that may be asked for."""
+    if value in problem.choices.get(name, USUAL[name]):
+        return False
+    if name == "activation_offload":
+        return problem.with_activations_on_host is not None
+    return name != "trained" or ":" not in asked.workload  # the user's own code is run once a question
+
+
+def _trained(asked: TrainingQuery, _name: str, value: Value) -> tuple[str, TrainingQuery]:
+    """The option by which other weights are trained, and the question with it."""
+    stated, option = trained_part(asked), value_text(value)
+    words = f"--train {option}" + (f" in place of {stated}" if stated else "")
+    return words, replace(asked, train=(option, *(each for each in asked.train if each != stated)))
+
+
+def _fixed(asked: TrainingQuery, name: str, value: Value) -> tuple[str, TrainingQuery]:
+    """The option by which a parameter has another value, and the question with it."""
+    texts = {
+        each: f"{each}={','.join(map(value_text, values))}"
+        for each, values in parameter_choices(asked.fixed).items()
+    }
+    option = f"{name}={value_text(value)}"
+    words = f"--fix {option}" + (f" in place of {texts[name]}" if name in texts else "")
+    return words, replace(asked, fixed=(*({**texts, name: option}).values(),))
 
 
 def _fits_hosts_too(problem: Problem, num_accelerators: int) -> bool:

@@ -365,10 +365,11 @@ class StrategySearches(Struct, frozen=True, kw_only=True):
 def _search_with_fallbacks(problem: Problem, sizes: Sequence[int]) -> list[SearchedSize]:
     """What a search finds at each size, and at those of a published batch at any other.
 
-    QLoRA that fits on no layout of several cards keeps its sharded weights on the host (Answer.AI 2024, FSDP
-    and QLoRA: 70B on two cards of 24 GB), as it does where it only just fits and that is faster; adapters
-    that still do not fit, activations (Unsloth, torchtune). Optimizer states are moved to the host wherever
-    that is faster, by any margin: else a chip with more memory or faster links could be the slower one.
+    QLoRA that fits on no layout keeps its weights on the host (of several cards FSDP, Answer.AI 2024: 70B on
+    two of 24 GB; of one ZeRO-3 of DeepSpeed, Rajbhandari et al. 2021, ZeRO-Infinity), as it does where it
+    only just fits and that is faster; adapters that still do not fit, activations (Unsloth, torchtune).
+    Optimizer states are moved to the host wherever that is faster, by any margin: else a chip with more
+    memory or faster links could be the slower one.
     """
     with_published = [size for size in sizes if problem.has_published_batch(size)]
     asked = [(problem, size) for size in sizes] + [(problem.freed, size) for size in with_published]
@@ -458,12 +459,13 @@ def _or_leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult
 
 
 def _or_weights_on_host(problem: Problem, size: int, found: SearchResult) -> SearchResult:
-    """What was found, with strategies of QLoRA that keep weights on the host where memory is short."""
+    """What was found, with strategies of QLoRA that keep weights on hosts with room where memory is short."""
     moved = _weights_on_host(problem, size)
     if not found.best or found.best[0].strategy.recompute != "full" or moved is None:
         return found
     other = replace(problem, choices={**problem.choices, **moved}).search_size(size)
-    return _merged(problem, found, other)
+    held = tuple(each for each in other.best if beyond_hosts(problem, each.strategy) is None)
+    return _merged(problem, found, replace(other, best=held))
 
 
 def _leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:
@@ -545,13 +547,17 @@ def _hosts_hold(problem: Problem, size: int, moved_bytes: float) -> bool:
 
 
 def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]] | None:
-    """The choices that keep weights on the hosts: of QLoRA on several cards, where that is left open.
+    """The choices that keep weights on the hosts: of QLoRA, where that is left open.
 
     None where the hosts have no room for them. Replicas of whole nodes take a copy in every node: where a
     node has no room for one, there are none.
     """
     is_qlora = problem.choices.get("trained") == ("qlora",)
-    if size == 1 or not is_qlora or problem.choices.get("offload") != QLORA_OFFLOAD:
+    if (
+        not is_qlora
+        or problem.cluster.accelerator.shares_host_memory
+        or problem.choices.get("offload") != QLORA_OFFLOAD
+    ):
         return None
     tables = float(problem.load.embedding_params)
     copy_bytes = NF4_BYTES * (float(problem.load.params) - tables) + _TABLE_BYTES * tables

@@ -13,6 +13,7 @@ from equipoise.report.blocks import Labelled, Span, Strong
 from equipoise.report.format import count, listed, sentence
 from equipoise.report.pages.answer.candidates import limit_words, offer_title, place_of, size_beside
 from equipoise.scaling.equilibrium import default_answer, returns_words, stop_words
+from equipoise.units import plural
 
 # Of the time of a training: what starting is then of it decides nothing.
 _NOTICED_START: Final = 0.1
@@ -217,7 +218,16 @@ def _step(step: SizeStep, *, speed: str | None = None, is_second: bool = False) 
     if paid is None:
         paid, of = step.accelerator_hours_factor, " the accelerator-hours"
     cost = f"{amounts.factor(paid)}{'' if is_second else of}"
-    return f"{count(after.num_accelerators)} over {count(before.num_accelerators)}: {fast} for {cost}"
+    sizes = f"{count(after.num_accelerators)} over {count(before.num_accelerators)}"
+    return f"{sizes}{_further_nodes(step)}: {fast} for {cost}"
+
+
+def _further_nodes(step: SizeStep) -> str:
+    """Of a step that makes the training slower, the nodes where it takes more: the network joins them."""
+    before, after = step.before.num_nodes, step.after.num_nodes
+    if step.speedup >= 1.0 or before is None or after is None or after <= before:
+        return ""
+    return f", on {plural(after, 'node')}"
 
 
 def worth_words(values: Sequence[TimeValue], place: int) -> str:
