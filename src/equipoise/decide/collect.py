@@ -163,7 +163,7 @@ def collect_candidates(
     if (query.budget_usd or query.value_of_time_usd_per_hour) is not None and all(map(is_unpriced, found)):
         system = found[0].system
         raise UsageError(
-            f"{pays} needs a price of {system.accelerator}", give=[{"price": f"{system.name}=2"}]
+            f"{pays} needs a price of {system.accelerator}", give=[{"price": f"{system.name}=USD"}]
         )
     return Collected(inputs=inputs, systems=tuple(found), refused=tuple(refused))
 

@@ -354,7 +354,7 @@ def _problem(
     if objective == "cost" and not price and pool.tariff is None:
         raise UsageError(
             f"--objective cost needs a price of {slug}",
-            give=[{"price": f"{slug}=2"}],
+            give=[{"price": f"{slug}=USD"}],
             remedy=", or --electricity-by-hour FILE.csv",
         )
     return SharingProblem(

@@ -168,11 +168,19 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
         is_published = answer.limited_by is not None and _published_words(answer, best) is not None
         takes_line = bool(best.charges or answer.rollout) or is_published
         is_said = is_brief and takes_line and step is not None
-        yield from _trade_offs(answer, best, is_brief=is_brief, with_returns=not (needs_rows or is_said))
+        yield from _trade_offs(
+            answer,
+            best,
+            is_brief=is_brief,
+            with_returns=not (needs_rows or is_said),
+            with_hours=not (is_brief and is_tight),
+        )
     yield "Evidence", capital(evidence_words(answer, best))
 
 
-def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool) -> Iterator[Labelled]:
+def _trade_offs(
+    answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool, with_hours: bool
+) -> Iterator[Labelled]:
     """Where returns diminish, what an hour is worth, and what buying brings."""
     if with_returns:
         beyond = None
@@ -184,7 +192,8 @@ def _trade_offs(answer: Answer, best: Candidate, *, is_brief: bool, with_returns
     # On one screen what is paid for takes its lines, but where the question states what an hour is worth.
     is_asked = answer.question.objective == "value_of_time"
     is_about_money = answer.question.objective != "energy" and (is_asked or not best.charges)
-    if hours is not None and (is_about_money or not is_brief):
+    is_shown = is_asked or (with_hours and (is_about_money or not is_brief))
+    if hours is not None and is_shown:
         yield "An hour", hours
     if answer.ownership is not None:
         yield "Buying", buying_words(answer.ownership)
