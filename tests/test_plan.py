@@ -112,7 +112,7 @@ def test_parameters_sizes_and_prices_are_taken_from_options():
 def test_a_training_budget_or_batch_that_nobody_states_is_refused():
     missing = in_process("plan", "gpt2", "--accelerator", "a100-sxm4-80gb", "--accelerators", "1", "--json")
     assert (missing.returncode, missing.stdout) == (2, "")
-    assert "--tokens N" in missing.stderr
+    assert "--tokens 1e12" in missing.stderr
     refused = in_process(
         "plan", "mobilenet_v2", "--accelerator", "a100-sxm4-80gb", "--samples", "1e6", "--json"
     )
