@@ -487,11 +487,11 @@ def _ratio_of_same(inputs: Inputs, known: Assessment, other: Software, chosen: S
     return _step_s(with_other, there) / _step_s(start, chosen)
 
 
-def _step_s(posed: Problem, chosen: Strategy) -> float:
+def _step_s(known: Problem, chosen: Strategy) -> float:
     """Seconds of a step, with what is generated before it; infinite where it does not fit."""
-    found = posed.estimated((chosen,), posed.model.parameters)
-    made = posed.generation(chosen.num_accelerators, chosen.global_batch_samples)
-    held = posed.cluster.accelerator.memory_bytes
+    found = known.estimated((chosen,), known.model.parameters)
+    made = known.generation(chosen.num_accelerators, chosen.global_batch_samples)
+    held = known.cluster.accelerator.memory_bytes
     if held is not None and np.ravel(found.memory.needed)[0] > held:
         return math.inf
     return float(np.ravel(found.step_s)[0]) + (0.0 if made is None else made.seconds)

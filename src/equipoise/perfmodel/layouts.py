@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import count
 from types import MappingProxyType
@@ -290,6 +290,34 @@ class LayoutGroup(Struct, frozen=True, kw_only=True):
     def mesh(self) -> StrategyGrid:
         """The strategies: an open mesh of layer options, of state options and of layouts."""
         return _mesh(self.layouts, self.layers, self.states)
+
+
+def once_for_all(
+    kinds: Sequence[Hashable],
+    groups: Sequence[LayoutGroup],
+    *,
+    numbered: Callable[[Layouts], Codes],
+    computed: Callable[[LayoutGroup], Numbers],
+) -> list[tuple[Numbers, Codes]]:
+    """By group, a quantity of its different layouts, and which of these each of its layouts is.
+
+    Computed once for the layouts of all groups that share what decides it. kinds: equal for groups of which
+    it is the same at the same sizes. numbered: a small number for every layout, the same for those of which
+    it is the same. computed: the quantity of a group, layouts last.
+    """
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for number, kind in enumerate(kinds):
+        alike[kind].append(number)
+    found: dict[int, tuple[Numbers, Codes]] = {}
+    for numbers in alike.values():
+        parts = [groups[number].layouts for number in numbers]
+        layouts = joined(parts)
+        different, which = distinct(numbered(layouts))
+        group = replace(groups[numbers[0]], layouts=layouts.at(different))
+        values = np.concatenate([computed(part) for _, part in group.parts(MESH_ELEMENTS)], axis=-1)
+        of_parts = np.split(which, np.cumsum([len(part) for part in parts])[:-1])
+        found |= {number: (values, rows) for number, rows in zip(numbers, of_parts, strict=True)}
+    return [found[number] for number in range(len(groups))]
 
 
 def _with_value(combined: Combinations, index: int, value: Value) -> Combinations:

@@ -1,6 +1,5 @@
 """Memory of the fullest rank, by kind, and how many strategies fit. Bytes only; nothing here knows a time."""
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from operator import mul
 
@@ -34,8 +33,7 @@ from equipoise.perfmodel.layouts import (
     LayoutGroup,
     Layouts,
     StrategyGrid,
-    distinct,
-    joined,
+    once_for_all,
 )
 from equipoise.perfmodel.load import TABLE_BYTES, Load, Numbers
 from equipoise.perfmodel.machine import Machine
@@ -602,19 +600,23 @@ def _split_bytes(
         outside = communicator_bytes(mesh, parameters, machine.peer_ranks) / parameters.reserved_slack
         return np.asarray(held_memory(load, mesh).total + outside)
 
-    batches = _once_for_all(
+    batches = once_for_all(
         [kind.of_batches for kind in kinds],
-        [group.only(kind.layers, kind.chunks) for group, kind in zip(groups, kinds, strict=True)],
-        each=Layouts.each_batch,
+        [
+            replace(group.only(kind.layers, kind.chunks), layouts=group.layouts.each_batch())
+            for group, kind in zip(groups, kinds, strict=True)
+        ],
         numbered=_activation_numbers,
-        needed_bytes=of_batches,
+        computed=of_batches,
     )
-    shares = _once_for_all(
+    shares = once_for_all(
         [kind.of_shares for kind in kinds],
-        [group.only(kind.layers, kind.states) for group, kind in zip(groups, kinds, strict=True)],
-        each=Layouts.each_share,
+        [
+            replace(group.only(kind.layers, kind.states), layouts=group.layouts.each_share())
+            for group, kind in zip(groups, kinds, strict=True)
+        ],
         numbered=lambda layouts: layouts.numbered(_OF_SHARES),
-        needed_bytes=of_shares,
+        computed=of_shares,
     )
     return [
         _SplitBytes(
@@ -661,35 +663,6 @@ class _OptionKinds(Struct, frozen=True, kw_only=True):
             of_batches=(of_layers, of_chunks, int(stage) >= WEIGHTS_SHARDED),
             of_shares=(of_layers, of_states, schedule),
         )
-
-
-def _once_for_all(
-    kinds: Sequence[Hashable],
-    groups: Sequence[LayoutGroup],
-    *,
-    each: Callable[[Layouts], Layouts],
-    numbered: Callable[[Layouts], Codes],
-    needed_bytes: Callable[[LayoutGroup], Numbers],
-) -> list[tuple[Numbers, Codes]]:
-    """By group, what its different batches or shares need, and which of them each one is.
-
-    kinds: equal for groups that need the same at the same sizes. each: a layout of each batch, or share.
-    numbered: a small number for every layout, the same for those that need the same. needed_bytes: of a
-    group, layouts last.
-    """
-    alike: dict[Hashable, list[int]] = defaultdict(list)
-    for number, kind in enumerate(kinds):
-        alike[kind].append(number)
-    found: dict[int, tuple[Numbers, Codes]] = {}
-    for numbers in alike.values():
-        parts = [each(groups[number].layouts) for number in numbers]
-        layouts = joined(parts)
-        different, which = distinct(numbered(layouts))
-        group = replace(groups[numbers[0]], layouts=layouts.at(different))
-        needed = np.concatenate([needed_bytes(part) for _, part in group.parts(MESH_ELEMENTS)], axis=-1)
-        of_parts = np.split(which, np.cumsum([len(part) for part in parts])[:-1])
-        found |= {number: (needed, rows) for number, rows in zip(numbers, of_parts, strict=True)}
-    return [found[number] for number in range(len(groups))]
 
 
 def _activation_numbers(layouts: Layouts) -> Codes:

@@ -5,7 +5,7 @@ fastest, whatever memory it takes, also fits, nothing else of its layout is eval
 could still win is. tests/perfmodel/test_search.py checks each of these rules.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -17,13 +17,12 @@ from msgspec.structs import replace
 from equipoise.perfmodel.estimate import estimate, layer_seconds, least_step_s
 from equipoise.perfmodel.layouts import (
     CODES,
-    MESH_ELEMENTS,
     Codes,
     LayoutGroup,
     distinct,
     flat_rows,
-    joined,
     layout_groups,
+    once_for_all,
 )
 from equipoise.perfmodel.load import Load, Numbers
 from equipoise.perfmodel.machine import Machine
@@ -260,30 +259,30 @@ def _layer_seconds(
 ) -> list[tuple[dict[int, Numbers], Codes]]:
     """By group, seconds of a layer by the number of its options, and which of them a layout has.
 
-    states: by group, those with the shortest bubble. Computed once for the layouts of all groups that share
-    what decides them.
+    states: by group, those with the shortest bubble.
     """
-    alike: dict[Any, list[int]] = defaultdict(list)
-    for number, (group, chosen) in enumerate(zip(groups, states, strict=True)):
-        alike[group.layers, tuple(group.states[each][1:] for each in chosen)].append(number)
     of_groups = [distinct(group.layouts.numbered(_OF_A_LAYER)) for group in groups]
-    found: dict[int, tuple[dict[int, Numbers], Codes]] = {}
-    for numbers in alike.values():
-        first = groups[numbers[0]]
-        parts = [groups[number].layouts.at(of_groups[number][0]) for number in numbers]
-        layouts = joined(parts)
-        shared, which = distinct(layouts.numbered(_OF_A_LAYER))
-        layers = _unbeaten_layers(first.layers, hides_traffic=_hides_traffic(job.parameters))
-        group = replace(first, layouts=layouts.at(shared)).only(layers, states[numbers[0]])
-        known_s = np.empty((len(layers), len(shared)))
-        for some, part in group.parts(MESH_ELEMENTS):
-            seconds = layer_seconds(job.load, job.machine, part.mesh(), job.parameters)
-            known_s[:, some] = seconds.total.min(axis=1)
-        ends = np.cumsum([len(part) for part in parts])
-        for number, rows in zip(numbers, np.split(which, ends[:-1]), strict=True):
-            by_layer = dict(zip(layers, known_s.take(rows, axis=1), strict=True))
-            found[number] = by_layer, of_groups[number][1]
-    return [found[number] for number in range(len(groups))]
+    layers = [
+        _unbeaten_layers(group.layers, hides_traffic=_hides_traffic(job.parameters)) for group in groups
+    ]
+    known = once_for_all(
+        [
+            (group.layers, tuple(group.states[each][1:] for each in chosen))
+            for group, chosen in zip(groups, states, strict=True)
+        ],
+        [
+            group.at(some).only(kept, chosen)
+            for group, (some, _), kept, chosen in zip(groups, of_groups, layers, states, strict=True)
+        ],
+        numbered=lambda layouts: layouts.numbered(_OF_A_LAYER),
+        computed=lambda part: layer_seconds(job.load, job.machine, part.mesh(), job.parameters).total.min(
+            axis=1
+        ),
+    )
+    return [
+        (dict(zip(kept, known_s.take(rows, axis=1), strict=True)), which)
+        for kept, (known_s, rows), (_, which) in zip(layers, known, of_groups, strict=True)
+    ]
 
 
 def _promising(
