@@ -1,7 +1,8 @@
 """Files that users name: read with a bound, and written whole or not at all. Tables and records that ship.
 
-`data/parsed` keeps the tables, which are TOML, as JSON, read ten times as fast: it serves while it is of the
-very bytes of its file, else the file itself is parsed. Installing the package writes them (`hatch_build.py`).
+`data/parsed` keeps the tables, which are TOML, as JSON, read ten times as fast, and the records that are made
+of the longest of them. Each serves while it is of the very bytes of its files, else they are read themselves.
+Installing the package writes them (`hatch_build.py`).
 """
 
 import datetime as dt
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -290,6 +292,7 @@ def user_file(name: str, variable: str) -> Path:
 
 _PACKAGE: Final = Path(__file__).parent
 _PARSED: Final = _PACKAGE / "data" / "parsed"
+_RECORDS: Final = _PARSED / "records.msgpack"
 
 
 def shipped_table(
@@ -327,6 +330,36 @@ def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Rec
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError, msgspec.MsgspecError) as err:
         raise DataError(f"{path}: {err}; `make {made_by}` writes it") from err
+
+
+def kept_record(name: str, kind: type[Record], make: Callable[[], Record]) -> Record:
+    """What `keep_records` kept by a name; made where that is nothing, or a file that it is of has changed."""
+    import msgspec  # noqa: PLC0415 - as in `shipped_record`
+
+    found = _kept_records().get(name)
+    return make() if found is None else msgspec.msgpack.decode(found, type=kind)
+
+
+@cache
+def _kept_records() -> Mapping[str, Any]:
+    """The records that are kept, by name, still encoded; none where one of their files has changed."""
+    import msgspec  # noqa: PLC0415 - as in `shipped_record`
+
+    kind = tuple[dict[str, int], dict[str, msgspec.Raw]]
+    try:
+        sums, records = msgspec.msgpack.decode(_RECORDS.read_bytes(), type=kind)
+        is_same = all(crc32((_PACKAGE / name).read_bytes()) == each for name, each in sums.items())
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return {}
+    return records if is_same else {}
+
+
+def keep_records(records: Mapping[str, object], made_of: Iterable[str]) -> None:
+    """Keep records by name. made_of: paths in this package of the modules and tables they rest on."""
+    import msgspec  # noqa: PLC0415 - as in `shipped_record`
+
+    sums = {name: crc32((_PACKAGE / name).read_bytes()) for name in made_of}
+    _RECORDS.write_bytes(msgspec.msgpack.encode((sums, records)))
 
 
 def shipped_files() -> tuple[Path, ...]:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
+from equipoise.files import kept_record
 from equipoise.spec import (
     FactBlock,
     PlausibleRange,
@@ -308,7 +309,7 @@ def accelerators() -> tuple[Accelerator, ...]:
 @cache
 def shipped_hardware() -> Hardware:
     """The shipped table."""
-    return load_hardware()
+    return kept_record("hardware", Hardware, load_hardware)
 
 
 # Of the rated power: a B200 of 1,000 W takes limits from 200 W on, the lowest share that we know of.

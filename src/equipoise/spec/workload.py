@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
+from equipoise.files import kept_record
 from equipoise.spec import (
     MAX_NAME_CHARS,
     FactBlock,
@@ -393,7 +394,7 @@ def workload_title(slug: str) -> str:
 @cache
 def shipped_workloads() -> WorkloadTable:
     """The shipped table."""
-    return load_workloads()
+    return kept_record("workloads", WorkloadTable, load_workloads)
 
 
 def load_workloads(extra: Sequence[Path] = ()) -> WorkloadTable:
