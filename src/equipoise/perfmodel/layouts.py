@@ -391,7 +391,7 @@ def layout_groups(
 
 def forget_layouts() -> None:
     """Forget the layouts that are kept, for whoever times a search."""
-    for kept in (layout_groups, _legal_blocks, _legal_combinations):
+    for kept in (layout_groups, _legal_blocks, _legal_combinations, _shared_batches, _by_rounds):
         kept.cache_clear()
 
 
@@ -500,20 +500,19 @@ def _blocks(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[_B
         faults[Fault(among, ("ep",))] += 1
     elif not experts:
         faults[Fault("the model has no experts, and ep as chosen shares them out", ("ep",))] += 1
-    batches = cache(partial(_batches, space))
+    batches = (space.global_batches, space.choices.get("microbatch_samples"))
     schedules = space.values("schedule")
-    by_rounds = cache(lambda dp, pp: _by_rounds(batches(dp)[0], dp, pp, schedules))
     splits = cache(partial(_splits, limits, tuple(experts)))
     for number, (dp, tp, pp, cp) in enumerate(_shares(space, limits, faults)):
         groups = _group_counts(space, limits, dp=dp, tp=tp, pp=pp, cp=cp)
         if not groups:
             faults[_UNEQUAL_GROUPS] += 1
         found = splits(dp * tp * cp, groups)
-        for reason, times in batches(dp)[1]:
+        for reason, times in _shared_batches(*batches, dp)[1]:
             faults[reason] += times * found.num_experts
         start = number * len(experts)
         for has_groups, rows in found.shares.items():
-            for place, each in enumerate(by_rounds(dp, pp)):
+            for place, each in enumerate(_by_rounds(*batches, dp, pp, schedules)):
                 yield _Block(dp, tp, pp, cp, place, each, has_groups, rows, start)
         if found.faults:
             faults.update(found.faults)
@@ -581,28 +580,43 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*small, *(number // each for each in reversed(small)))))
 
 
-def _batches(space: Space, dp: int) -> tuple[Numbers, tuple[tuple[Fault, int], ...]]:
-    """Global batches and micro-batches that so many data ranks can share, a pair a row; what is left out."""
+# Spaces of different sizes have most of their batches in common.
+@lru_cache(maxsize=2**12)
+def _shared_batches(
+    global_batches: tuple[int, ...], microbatches: tuple[Value, ...] | None, dp: int
+) -> tuple[Numbers, tuple[tuple[Fault, int], ...]]:
+    """Global batches and micro-batches that so many data ranks can share, a pair a row; what is left out.
+
+    microbatches: those to choose from; None where any will do.
+    """
     pairs: list[tuple[int, int]] = []
     wrong: Counter[Fault] = Counter()
-    for batch in space.global_batches:
+    for batch in global_batches:
         if batch % dp:
             wrong[_UNEQUAL_SHARES] += 1
             continue
         sizes = divisors(batch // dp)
-        if "microbatch_samples" in space.choices:
-            sizes = tuple(each for each in sizes if space.allows("microbatch_samples", each))
+        if microbatches is not None:
+            sizes = tuple(each for each in sizes if each in microbatches)
         if not sizes:
             wrong[_UNEQUAL_MICROBATCHES] += 1
         pairs += [(batch, size) for size in sizes]
     return np.array(pairs, dtype=float).reshape(-1, 2), tuple(wrong.items())
 
 
-def _by_rounds(pairs: Numbers, dp: int, pp: int, schedules: Sequence[Value]) -> tuple[_Batches, ...]:
+@lru_cache(maxsize=2**14)
+def _by_rounds(
+    global_batches: tuple[int, ...],
+    microbatches: tuple[Value, ...] | None,
+    dp: int,
+    pp: int,
+    schedules: tuple[Value, ...],
+) -> tuple[_Batches, ...]:
     """The pairs of each schedule by what their numbers of micro-batches allow (`pipeline_fault`).
 
     A schedule is a group of its own: what depends on it alone is then one number a mesh.
     """
+    pairs, _ = _shared_batches(global_batches, microbatches, dp)
     rounds = pairs[:, 0] / (dp * pairs[:, 1])
     found = []
     for schedule in schedules:
@@ -620,13 +634,14 @@ def _by_rounds(pairs: Numbers, dp: int, pp: int, schedules: Sequence[Value]) -> 
 def _shares(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[tuple[int, int, int, int]]:
     """Sizes of dp, tp, pp and cp whose product is the number of accelerators."""
     total = space.num_accelerators
+    chosen = {name: space.choices[name] for name in ("dp", "tp", "pp", "cp") if name in space.choices}
     any_allowed = False
     for tp in divisors(total):
         for pp in divisors(total // tp):
             for cp in divisors(total // tp // pp):
                 dp = total // tp // pp // cp
-                wanted = (("dp", dp), ("tp", tp), ("pp", pp), ("cp", cp))
-                if not all(space.allows(name, value) for name, value in wanted):
+                sizes = {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
+                if chosen and any(sizes[name] not in values for name, values in chosen.items()):
                     continue
                 any_allowed = True
                 wrong = axes_fault(limits, tp=tp, pp=pp, cp=cp)
@@ -635,7 +650,6 @@ def _shares(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[tu
                 else:
                     yield dp, tp, pp, cp
     if not any_allowed:
-        chosen = {name: space.choices[name] for name in ("dp", "tp", "pp", "cp") if name in space.choices}
         names = ", ".join(chosen)
         # The same words at every size, so that they are one reason.
         if all(len(values) == 1 for values in chosen.values()):
