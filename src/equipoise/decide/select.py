@@ -450,7 +450,8 @@ def flips(
     Prices of every system, the speed of the recommended one (as MFU where it is known), the limits, the value
     of an hour, and how many accelerators may be taken.
     """
-    figures = timed_figures(candidates)
+    # Sizes that may not be taken are chosen by none of these.
+    figures = [each for each in timed_figures(candidates) if each.is_within_size]
     decides_price = (
         rule.objective != "balance"
         or len({each.group for each in figures}) != 1
