@@ -226,7 +226,7 @@ def test_a_chip_alone_in_its_node_needs_no_link_inside(tmp_path: Path) -> None:
         (SYSTEM, r"accelerator 'x1-oam-100gb'"),
         (
             OWN + SYSTEM.replace('["x1-oam-100gb"]', "[]"),
-            r"accelerators=\[\];",
+            r"\]: .*accelerators",
         ),
         (
             OWN + SYSTEM.replace("ring", "star"),

@@ -242,11 +242,11 @@ def test_a_users_file_overrides_single_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[workload.x]\ntitle = 'X'\n", r"w\.toml:1: \[workload\.x\]: area=None;"),
+        ("[workload.x]\ntitle = 'X'\n", r"w\.toml:1: \[workload\.x\]: .*area"),
         (NEW.replace('"language"', '"cooking"'), r"area='cooking';.* language .*vision"),
         (
             NEW.replace("num_runs_required = 3", "max_failed = 1"),
-            r"num_runs_required=None;",
+            r"\]: .*num_runs_required",
         ),
         (
             NEW.replace("num_runs_required = 3", "num_runs_required = 2"),
@@ -260,7 +260,7 @@ def test_a_users_file_overrides_single_fields(tmp_path: Path) -> None:
             NEW.replace("sequence_tokens = 4096\n", ""),
             r"sequence_tokens=None;.*epoch_num",
         ),
-        (NEW.replace('key = "epoch_num"\n', ""), r"key=None;"),
+        (NEW.replace('key = "epoch_num"\n', ""), r"\]: .*key"),
         (
             NEW.replace("Llama 9", "BERT") + NEW.replace("llama9_1t", "other").replace("Llama 9", "BERT"),
             r"belongs to",
@@ -426,7 +426,7 @@ def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> Non
     [
         (
             SIZED.replace("layers = 10\n", ""),
-            r"w\.toml:2: \[workload\.llama9_1t\.transformer\]: layers=None;",
+            r"w\.toml:2: \[workload\.llama9_1t\.transformer\]: .*layers",
         ),
         (SIZED.replace("hidden = 512", "hiden = 512"), r"'hiden';.*'hidden'"),
         (SIZED.replace("heads = 8", "heads = 7"), r"head_size=None;.*hidden=512.*heads=7"),
@@ -438,7 +438,7 @@ def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> Non
         (SIZED + "compressed = 4\n", r"compressed=4;.*table"),
         (
             SIZED + "[workload.llama9_1t.transformer.compressed]\nsparse_layers = 2\n",
-            r"transformer\.compressed\]: sparse_ratio=None;",
+            r"transformer\.compressed\]: .*sparse_ratio",
         ),
         # 10 layers of 12 x 512**2 and twice 1,000 words of 512 are 32.5 M
         (SIZED.replace("[[", "params = 32.5e9\n[["), r"params=3\.25e\+10;.* 3\.25e\+07"),

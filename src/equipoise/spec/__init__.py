@@ -7,7 +7,7 @@ value checked: `FactBlock.read` makes a record of a table by the annotations of 
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from itertools import combinations
@@ -20,6 +20,7 @@ from msgspec.structs import fields
 
 from equipoise.errors import DataError, SpecError, UnknownNameError
 from equipoise.files import read_input, shipped_table
+from equipoise.units import listed
 
 RecordT = TypeVar("RecordT", bound=Struct)
 
@@ -229,6 +230,10 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         """The error for a field that is not what it has to be."""
         return SpecError(f"{self.where}: {key}={shown(self.fields.get(key))}; expected {expected}")
 
+    def lacks(self, keys: Sequence[str]) -> SpecError:
+        """The error for fields that are absent and have no default."""
+        return SpecError(f"{self.where}: no {listed(keys)}; expected a value, as there is no default")
+
     def check_keys(self, known: frozenset[str]) -> None:
         """Refuse fields that nothing reads: a misspelt name would otherwise be lost in silence."""
         for key in self.fields:
@@ -340,13 +345,15 @@ class FactBlock(Struct, frozen=True, kw_only=True):
                 found[name] = value = self._value(name, held, zero=zero)
                 if plausible and value and not plausible.least <= value <= plausible.most:
                     raise self.refuse(name, plausible.expected(value))
-        for name, (_, _, is_required) in read.items():
-            if name in found and not (is_required and found[name] == ()):
-                continue
-            if known is not None:
-                found[name] = getattr(known, name)
-            elif is_required:
-                raise self.refuse(name, "this field, which has no default")
+        absent = [
+            name
+            for name, (_, _, is_required) in read.items()
+            if name not in found or (is_required and found[name] == ())
+        ]
+        if known is not None:
+            found |= {name: getattr(known, name) for name in absent}
+        elif lacking := [name for name in absent if read[name].is_required]:
+            raise self.lacks(lacking)
         if known is not None and "aliases" in found:
             found["aliases"] = tuple(dict.fromkeys((*known.aliases, *found["aliases"])))  # type: ignore[attr-defined]
         return kind(**found)

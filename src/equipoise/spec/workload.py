@@ -502,7 +502,7 @@ def _spellings(block: FactBlock, found: Workload) -> Iterator[tuple[str, _Named]
     for item in block.blocks("named"):
         raw = item.text("raw")
         if raw is None:
-            raise item.refuse("raw", "this field, which has no default")
+            raise item.lacks(["raw"])
         yield raw, item.read(_Named, also=("raw",), given={"slug": found.slug})
 
 
