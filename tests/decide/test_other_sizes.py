@@ -52,3 +52,26 @@ def test_over_slow_links_a_size_with_a_result_is_no_outlier_among_its_neighbours
     )
     found = times("advise", "resnet50", "--hardware", str(lab), "--accelerator", "lab", "--at", "4,6,8")
     assert found["lab/4/on_demand"] > found["lab/6/on_demand"] > found["lab/8/on_demand"]
+
+
+# Racks of 72: a batch of 1,024 is shared out by 64 of each, and by no number of whole racks.
+RACKS = ("llama31_8b", "--tokens", "1T", "--global-batch", "1024", "--accelerator")
+
+
+@pytest.mark.parametrize("chip", ["gb200", "gb300"])
+def test_a_stated_batch_that_whole_nodes_do_not_share_out_leaves_larger_sizes(chip):
+    free, listed = times("advise", *RACKS, chip), times("advise", *RACKS, chip, "--at", "64,128,256,512")
+    assert min(free.values()) <= min(listed.values()) < max(listed.values()) / 7
+
+
+@pytest.mark.parametrize(
+    ("budget", "most"), [(("--tokens", "10B", "--global-batch", "32"), 64), (RACKS[1:5], 512)]
+)
+def test_a_model_supports_every_size_that_it_times(budget, most):
+    # Twice the largest has no legal strategy; up to it each doubling is 1.7 times as fast or more, which pays.
+    sizes = ",".join(str(most >> halved) for halved in (3, 2, 1, 0))
+    ended = in_process("advise", RACKS[0], *budget, "--accelerator", "gb200", "--at", sizes, "--json")
+    found = json.loads(ended.stdout)
+    by_size = {each["num_accelerators"]: each["time_s"]["value"] for each in found["candidates"]}
+    assert by_size[most // 2] > 1.5 * by_size[most]
+    assert found["recommended"]["num_accelerators"] == most

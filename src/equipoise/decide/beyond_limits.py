@@ -200,7 +200,7 @@ def _grid(one: SystemCandidates) -> SizesBeyond:
     """The sizes that may be tried beyond the limit of a system that the catalogue has."""
     nodes, searches = one.assessment.cluster, one.assessment.searches
     assert nodes is not None
-    return sizes_beyond(nodes, {} if searches is None else searches.problem.choices)
+    return sizes_beyond(nodes, None if searches is None else searches.problem)
 
 
 def _breaks_more_than_size(each: Candidate | None) -> bool:

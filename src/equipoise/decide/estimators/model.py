@@ -423,14 +423,16 @@ def _ever_faster(searched: list[SearchedSize]) -> list[SearchedSize]:
 
 
 def _curves(searched: list[SearchedSize]) -> DrawnCurves | None:
-    """Curves over sizes up to half the largest tried, for they go on to twice their domain."""
-    smallest, largest = float(searched[0].num_accelerators), searched[-1].num_accelerators / 2.0
-    if largest < smallest:
+    """Curves over all sizes that were searched, for the model ends nowhere; None of one size."""
+    if len(searched) == 1:
         return None
     faster = _ever_faster(searched)
     drawn_s = np.array([each.drawn_s for each in faster]).T
     return DrawnCurves(
         time_s=straight_between([each.num_accelerators for each in faster], drawn_s),
-        domain=Domain(smallest=smallest, largest=largest),
+        domain=Domain(
+            smallest=float(searched[0].num_accelerators), largest=float(searched[-1].num_accelerators)
+        ),
+        reach=1.0,
         by_size={each.num_accelerators: each.drawn_s for each in searched},
     )

@@ -545,7 +545,7 @@ def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Ite
     own = SEARCH_CACHE.searches(known, (size,)).sizes[0].best
     if own is None:
         return
-    usual = sizes_beyond(known.cluster, known.choices).usual(size // 2, 2 * size)
+    usual = sizes_beyond(known.cluster, known).usual(size // 2, 2 * size)
     near = [each for each in usual if each != size and each <= 2 * size]
     others = {
         f"{each.num_accelerators:,} accelerators": each for each in SEARCH_CACHE.searches(known, near).sizes

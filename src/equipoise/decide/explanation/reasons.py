@@ -22,7 +22,7 @@ from equipoise.decide.ledger import LEDGER, running
 from equipoise.decide.question.query import SOUGHT
 from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
-from equipoise.decide.strategies.size_searches import on_host
+from equipoise.decide.strategies.size_searches import on_host, used_of_node
 from equipoise.decide.strategies.strategy_search import STAYS, Problem
 from equipoise.decide.user_evidence import TraceCheck
 from equipoise.economics import Rates
@@ -466,6 +466,7 @@ def chosen_for_you(
     if best is None:
         return tuple(chosen)
     chosen += _host_words(assessment, compared)
+    chosen += _used_words(inputs, assessment, best.num_accelerators)
     chosen += batch_words(
         inputs.training,
         best.global_batch_samples,
@@ -499,6 +500,18 @@ def _host_words(assessment: Assessment, compared: Sequence[Assessment]) -> Itera
             cards.setdefault(host, []).append(each.system.title)
     for host, titles in cards.items():
         yield f"{host}{f' for {listed(titles)}' if len(cards) > 1 else ''} (--node-size)"
+
+
+def _used_words(inputs: Inputs, assessment: Assessment, size: int) -> Iterator[str]:
+    """How much of each node is used, where whole nodes share out no batch that is stated."""
+    node_size = 1 if assessment.cluster is None else assessment.cluster.node_size
+    batch = inputs.training.global_batch_samples
+    used = used_of_node(node_size, batch)
+    if batch is not None and size > node_size and size % node_size and size % used == 0:
+        yield (
+            f"{used} of the {node_size} in each node, which share out no batch of {format_count(batch)} "
+            f"(--global-batch {batch * node_size // used} for all)"
+        )
 
 
 def _assumed_host(assessment: Assessment) -> str | None:

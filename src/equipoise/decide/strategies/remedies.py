@@ -78,7 +78,7 @@ def least_fitting(problem: Problem, most: int) -> int | None:
 
     The first doubling that does, and then what is smaller. Assumes that more accelerators hold more.
     """
-    grid = sizes_beyond(problem.cluster, problem.choices)
+    grid = sizes_beyond(problem.cluster, problem)
     usual = grid.usual(most, most << _MOST_DOUBLINGS)
     large = next((each for each in usual if SEARCH_CACHE.fits(problem, each)), None)
     if large is None:

@@ -144,6 +144,7 @@ def _up_to_limits(
     num_kinds = 1 if system.cluster is None else len(kinds(system.cluster.accelerator))
     units = _Units(
         node_size=node_size,
+        used_of_node=used_of_node(node_size, query.global_batch_samples),
         fixed_ranks=fixed_ranks,
         num_kinds=num_kinds,
         is_whole_nodes=not system.is_desktop and system.stock is None,
@@ -194,27 +195,40 @@ def _up_to_limits(
     )
 
 
+def used_of_node(node_size: int, global_batch_samples: int | None) -> int:
+    """How many of each node's accelerators are used where more than a node is: of odd nodes a power of two.
+
+    Nodes of 72 share out no batch of 1,024, but 64 of each do; where a batch is stated, it cannot give way.
+    """
+    odd = node_size // (node_size & -node_size)
+    if global_batch_samples is None or global_batch_samples % odd == 0:
+        return node_size
+    return 1 << node_size.bit_length() - 1
+
+
 class _Units(Struct, frozen=True, kw_only=True):
     """What sizes are doublings of: one accelerator, a node and the ranks of a fixed strategy.
 
-    num_kinds: of a mixture, of which there are as many of each. is_whole_nodes: whether more than a node is
-    had in whole nodes alone.
+    used_of_node: as the function of this name has it. num_kinds: of a mixture, of which there are as many of
+    each. is_whole_nodes: whether more than a node is had in whole nodes alone.
     """
 
     node_size: int
+    used_of_node: int
     fixed_ranks: int
     num_kinds: int
     is_whole_nodes: bool
 
     def may_be(self, size: int) -> bool:
         """Whether a size has as many of each kind, and leaves no part of a node unused that is paid for."""
-        is_whole = not self.is_whole_nodes or size <= self.node_size or size % self.node_size == 0
-        return is_whole and size % self.num_kinds == 0
+        is_whole = any(size % each == 0 for each in (self.node_size, self.used_of_node))
+        is_had = is_whole or size <= self.node_size or not self.is_whole_nodes
+        return is_had and size % self.num_kinds == 0
 
     def doublings(self, most: int, factor: int = 1) -> set[int]:
         """Those of a multiple of each unit, to at least twice as many as `most`."""
         steps = range(math.ceil(math.log2(most)) + 2)
-        units = (self.num_kinds, self.node_size, self.fixed_ranks)
+        units = (self.num_kinds, self.used_of_node, self.fixed_ranks)
         return {each for unit in units for step in steps if self.may_be(each := factor * unit * 2**step)}
 
     def at_least(self, size: int) -> int:
@@ -223,7 +237,7 @@ class _Units(Struct, frozen=True, kw_only=True):
 
     def whole_below(self, size: int) -> int:
         """The most whole nodes that are no more, as accelerators; the size itself within a node."""
-        return size if self.may_be(size) else size // self.node_size * self.node_size
+        return size if self.may_be(size) else size // self.used_of_node * self.used_of_node
 
 
 def _ladder(units: _Units, fewest: int, most: int, *, has_end: bool = True) -> set[int]:
@@ -279,21 +293,23 @@ class SizesBeyond(Struct, frozen=True, kw_only=True):
         """Sizes between two, ascending: all that may be had where they are few, else evenly spaced ones."""
         unit = self.units.num_kinds
         if self.units.is_whole_nodes and low >= self.units.node_size:
-            unit = math.lcm(unit, self.units.node_size)
+            unit = math.lcm(unit, self.units.used_of_node)
         step = unit * math.ceil((high - low) / unit / _MOST_FINER)
         finer = {*range(low // step * step + step, high, step), *_between(self.units, low, high)}
         return sorted(each for each in finer if low < each < high and self.units.may_be(each))
 
 
-def sizes_beyond(cluster: Cluster, choices: Mapping[str, tuple[Value, ...]]) -> SizesBeyond:
+def sizes_beyond(cluster: Cluster, problem: Problem | None) -> SizesBeyond:
     """What is tried beyond a limit of a system: whole nodes but of cards for desktop computers.
 
-    choices: of strategies, whose fixed axes a size has to be a multiple of.
+    problem: whose stated batch and fixed axes sizes have to share out; None where there is no model.
     """
+    batch = None if problem is None else problem.training.global_batch_samples
     return SizesBeyond(
         units=_Units(
             node_size=cluster.node_size,
-            fixed_ranks=fixed_ranks(choices),
+            used_of_node=used_of_node(cluster.node_size, batch),
+            fixed_ranks=1 if problem is None else fixed_ranks(problem.choices),
             num_kinds=len(kinds(cluster.accelerator)),
             is_whole_nodes=not cluster.accelerator.for_desktops,
         )
