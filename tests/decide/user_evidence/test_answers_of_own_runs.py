@@ -153,3 +153,15 @@ def test_whole_trainings_are_the_times_of_their_sizes_each_on_its_own_accelerato
     found = ask(workload="bert", accelerator=["h100-sxm5-80gb", A100], runs=path, max_accelerators=8)
     estimated = {(each.system, each.num_accelerators): each.time_s.value / 3600 for each in found.candidates}
     assert {key: estimated[key] for key in times_h} == pytest.approx(times_h, rel=0.02)
+
+
+def test_a_chip_that_was_measured_is_not_compared_with_another_in_silence(tmp_path):
+    """Steps of four times the time that anybody needs: the other chip, never run, is as the model has it."""
+    path = tmp_path / "slow.csv"
+    path.write_text(
+        "accelerator,num_accelerators,samples_per_s,global_batch_size\nh100,8,4,64\nh100,16,8,128\n"
+    )
+    asked = {"workload": "llama31_8b", "tokens": 1e10, "max_accelerators": 16, "runs": path, "scores": False}
+    both = ask(accelerator=["h100", "h200"], **asked).notes_of("check")
+    assert any("H100" in each.words and "H200" in each.words for each in both)
+    assert not any("H200" in each.words for each in ask(accelerator=["h100"], **asked).notes_of("check"))

@@ -46,6 +46,7 @@ from equipoise.decide.strategies.size_searches import (
     sizes_beyond,
 )
 from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.user_evidence.fit import UserLevel
 from equipoise.intervals import DEVIATE, LEVEL, Interval, log_sd, with_log_sd
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
@@ -407,6 +408,22 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
             )
         elif pairs and all(is_of_other_software(*pair) for pair in pairs):
             yield Note(f"{took}: other software may be far faster.", "check")
+
+
+def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator[Note]:
+    """That the user measured some of the systems compared alone, and how their steps were to the model's."""
+    known = [each for each in compared if each.estimates]
+    on = [each for each in known if inputs.runs_on(each.system.accelerator)]
+    others = list(dict.fromkeys(each.system.title for each in known if each not in on))
+    if not on or not others:
+        return
+    levels = [each.run_fit for each in on if isinstance(each.run_fit, UserLevel)]
+    took = f" (steps took {levels[0].factors} the model's time)" if len(levels) == 1 else ""
+    measured = listed(dict.fromkeys(each.system.title for each in on))
+    yield Note(
+        f"Your runs are of {measured} alone{took}; {listed(others)} may differ from the model as much.",
+        "check",
+    )
 
 
 def _results_s(assessment: Assessment) -> dict[int, float]:
