@@ -107,7 +107,7 @@ def test_what_is_no_file_is_not_opened(tmp_path):
         STEP | {"samples": -1},
         STEP | {"step": 10**400},
         STEP | {"batches": True},
-        {"told": {"precision": ["fp32"]}},
+        {"stated": {"precision": ["fp32"]}},
         {"end": {"exchanged": {"step_s": 1.0}}},
         {"end": {"exchanged": {"communication_s": 1, "step_s": 1, "passes_s": 1}}},
         {"end": {"exchanged": {"communication_s": -1, "step_s": 1}}},

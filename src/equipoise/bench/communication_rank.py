@@ -348,7 +348,7 @@ def _message(operation: str, payload_bytes: int, task: InterferenceTask, on: Dev
         "operation": operation,
         "payload_bytes": count * WIDTH_BYTES,
         "alone_s": alone_s,
-        "beside_s": during_s,
+        "overlapped_s": during_s,
         "core_share": mean[:, 2].tolist(),
     }
 

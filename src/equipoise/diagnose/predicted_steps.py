@@ -191,7 +191,7 @@ def _messages(rows: Sequence[Mapping[str, Any]]) -> Messages:
     """Medians by size; a larger message takes no less time than a smaller one."""
     ordered = sorted(rows, key=lambda row: float(row["payload_bytes"]))
     alone, overlapped = (
-        np.maximum.accumulate([median(row[name]) for row in ordered]) for name in ("alone_s", "beside_s")
+        np.maximum.accumulate([median(row[name]) for row in ordered]) for name in ("alone_s", "overlapped_s")
     )
     return Messages(
         payload_bytes=tuple(float(row["payload_bytes"]) for row in ordered),

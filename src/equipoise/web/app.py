@@ -477,7 +477,7 @@ class _Server(uvicorn.Server):
         self.should_exit = self.should_exit or self._was_interrupted()
         return await super().on_tick(counter)
 
-    def says(self, _record: logging.LogRecord) -> bool:
+    def is_error(self, _record: logging.LogRecord) -> bool:
         """Whether an error is one: requests that are given up at the end are not."""
         return not (self.should_exit or self._was_interrupted())
 
@@ -533,7 +533,7 @@ def serve(
     with opened, one_thread():
         server = _Server(config, was_interrupted)
         for name in ("uvicorn.error", "asyncio"):
-            logging.getLogger(name).addFilter(server.says)
+            logging.getLogger(name).addFilter(server.is_error)
         server.run(sockets=[opened])
     if server.started or was_interrupted():
         # Only an interrupt ends it. Uvicorn raises it again within its own task, where it can get lost.

@@ -216,7 +216,7 @@ def rank_record(path: Path, *, most_bytes: int | None = None) -> RankRecord:
         try:
             if number == 1:
                 about = {**line, **to_builtins(convert(line, _FirstLine))}
-            about |= {name: value for name, value in line.get("told", {}).items() if value is not None}
+            about |= {name: value for name, value in line.get("stated", {}).items() if value is not None}
             convert(about, _Facts)
             if "seconds" in line:
                 steps.append(_step(line))

@@ -357,7 +357,7 @@ class Watch:
         ]
         self._fresh.clear()
         self._steps += steps
-        self._write([{"told": self._forward_facts}, *steps])
+        self._write([{"stated": self._forward_facts}, *steps])
         self._flushed_s = monotonic()
         if not self.loop.is_over and self._number and self._flushed_s - self._said_s > _SAY_EVERY_S:
             self._said_s = self._flushed_s
