@@ -636,3 +636,18 @@ def test_dualpipe_keeps_what_its_table_counts(schedule, weights, activations):
     assert bytes_of(load, dual, "optimizer") == pytest.approx(bytes_of(load, plain, "optimizer"))
     kept = [float(activation_bytes(load, grid([each]))[0]) for each in (plain, dual)]
     assert kept[1] / kept[0] == pytest.approx(activations / 8, rel=0.01)
+
+
+# Narayanan et al. 2021, section 2.2: a stage of interleaved chunks keeps (pp - 1) / v micro-batches more than pp, of
+# as many as a step has: with 4 of them 4 / 4 of the layers' activations, with 8 of them (4 + 3 / 2) / 4.
+@pytest.mark.parametrize(("num_microbatches", "alive"), [(4, 4.0), (8, 5.5)])
+def test_interleaved_stages_keep_no_more_micro_batches_than_there_are(num_microbatches, alive):
+    one = Strategy(pp=4, interleave=2, global_batch_samples=num_microbatches)
+    kept = float(kept_activations(LLAMA, grid([one])).chosen[0])
+    rest = {"global_batch_samples": 4, "interleave": 1}
+    more = bytes_of_activations(one) - bytes_of_activations(replace(one, **rest))
+    assert more == pytest.approx((alive - 4) * LLAMA.layers / 4 * kept, abs=1)
+
+
+def bytes_of_activations(one):
+    return float(activation_bytes(LLAMA, grid([one]))[0])

@@ -376,11 +376,12 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     at_work = kept.all - kept.chosen + tokens * (load.gradient_bytes * value_bytes(grid) / 2)
     more = np.where(grid.schedule == DUALPIPE, 1.0, np.where(grid.schedule == DUALPIPE_V, 0.5, 0.0))
     alive = np.minimum(grid.num_microbatches, grid.pp + more)
-    early = np.where(grid.interleave > 1, 1 + (grid.pp - 1) / (grid.pp * grid.interleave), 1.0)
+    # Interleaved, chunks of further micro-batches begin before the first is back: no more than there are.
+    early = np.where(grid.interleave > 1, (grid.pp - 1) / grid.interleave, 0.0)
     layers = (load.layers / grid.pp) * kept.chosen
     # Few of these arrays are as large as the mesh: only the last line's.
     last = layers if not np.any(grid.schedule) else np.where(more > 0, layers * alive, layers)
-    first = layers * (alive * early) + _held_outputs(load, grid, alive)
+    first = layers * np.minimum(grid.num_microbatches, alive + early) + _held_outputs(load, grid, alive)
     if np.any(grid.activation_offload > 0):
         here = np.where(grid.activation_offload > 0, _TRAVELLING * kept.chosen, np.inf)
         last, first = (np.minimum(each, np.maximum(here, each - host_bytes)) for each in (last, first))
@@ -668,11 +669,12 @@ class _OptionKinds(Struct, frozen=True, kw_only=True):
 def _activation_numbers(layouts: Layouts) -> Codes:
     """A small number for every layout, the same for those whose activations take the same.
 
-    Of a batch nothing but how many micro-batches are alive matters, which are at most one more than stages.
+    Of a batch nothing but how many micro-batches are alive matters: one more than stages at most, or, where
+    stages are interleaved, one and a half times as many.
     """
     data_ranks, stages = layouts.column("dp"), layouts.column("pp")
     in_flight = layouts.column("global_batch_samples") / (data_ranks * layouts.column("microbatch_samples"))
-    return layouts.numbered(_OF_ACTIVATIONS, np.minimum(in_flight, stages + 1))
+    return layouts.numbered(_OF_ACTIVATIONS, np.minimum(in_flight, 2 * stages))
 
 
 def _alike(
