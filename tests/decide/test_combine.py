@@ -120,6 +120,18 @@ def test_a_surer_estimator_that_ends_early_takes_no_size_from_another():
     assert at_16 / at_32 == pytest.approx(2.0**0.5)
 
 
+def test_sizes_end_where_nobody_knows_how_time_goes_on():
+    # The surer goes to twice 4, the other begins with 16: of 8 to 16 no slope is known.
+    sure, wide = estimates(1.0, 100.0, 0.05), estimates(0.5, 100.0, 0.4)
+    assert sure.curves is not None
+    assert wide.curves is not None
+    early = replace(sure, curves=replace(sure.curves, domain=Domain(smallest=1.0, largest=4.0)))
+    late = replace(wide, curves=replace(wide.curves, domain=Domain(smallest=16.0, largest=32.0)))
+    curves_s, domain = combined_curves([early, late])
+    assert (domain.smallest, domain.largest) == (1.0, 4.0)
+    assert curves_s(np.array([1.0, 4.0, 8.0]))[0] == pytest.approx([1.0, 1 / 4, 1 / 8])
+
+
 def test_no_curve_is_made_of_points_alone():
     points = estimates(1.0, 100.0, 0.1)
     bare = Estimates(estimator="model", name="", by_size=points.by_size, grade=points.grade)

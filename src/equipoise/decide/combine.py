@@ -291,9 +291,8 @@ def combined_curves(
 ) -> tuple[Curves, Domain] | None:
     """Equally likely curves of time, over that at the smallest size, and the sizes they hold for.
 
-    None where no estimator has a curve. The sizes are those of `domain`; unless given, from the smallest that
-    any of them knows without a gap from the surest, to the largest that any of them knows. The curves
-    go on to twice the largest, as far as any of them does.
+    None where no estimator has a curve. The sizes are those of `domain`; unless given, all that any of them
+    knows without a gap from the surest. The curves go on to twice the largest, as far as any of them does.
     Slopes are combined, not times: where one estimator of another level ends, times would leave a step. An
     estimator that is only shown for reference counts where no other has one.
     Assumes draws of different estimators are independent.
@@ -307,13 +306,13 @@ def combined_curves(
     if not wide:
         return None
     if domain is None:
-        # More evidence must not leave less to choose from: steps begin at the smallest size that an estimator
-        # knows without a gap from the surest, and end at the largest that any of them knows.
-        smallest = min(wide, key=lambda each: _mean_log_sd(each[0]))[1].domain.smallest
-        for known in sorted((curves.domain for _, curves in wide), key=lambda each: -each.smallest):
-            if 2.0 * known.largest >= smallest:
-                smallest = min(smallest, known.smallest)
-        domain = Domain(smallest=smallest, largest=max(curves.domain.largest for _, curves in wide))
+        surest = min(wide, key=lambda each: _mean_log_sd(each[0]))[1]
+        wide = _without_gap(wide, surest)
+        # More evidence must not leave less to choose from.
+        domain = Domain(
+            smallest=min(curves.domain.smallest for _, curves in wide),
+            largest=max(curves.domain.largest for _, curves in wide),
+        )
     most = max(_most(curves) for _, curves in wide)
     grid_log2 = _grid(domain.smallest, max(domain.largest, min(2.0 * domain.largest, most)))
     slopes = np.stack([_slopes(curves, grid_log2) for _, curves in wide])
@@ -327,6 +326,18 @@ def combined_curves(
         return np.exp([np.interp(wanted, grid_log2, each) for each in logs])
 
     return curves, domain
+
+
+def _without_gap(
+    wide: Sequence[tuple[Estimates, DrawnCurves]], surest: DrawnCurves
+) -> list[tuple[Estimates, DrawnCurves]]:
+    """Those whose curves join that of the surest, or one that joins it: in a gap nobody knows a slope."""
+    low, high = surest.domain.smallest, _most(surest)
+    for _ in wide:
+        joined = [each for each in wide if each[1].domain.smallest <= high and _most(each[1]) >= low]
+        low = min(curves.domain.smallest for _, curves in joined)
+        high = max(_most(curves) for _, curves in joined)
+    return joined
 
 
 def ratio_log_sd(estimators: Sequence[Estimates], first: int, size: int) -> float | None:
