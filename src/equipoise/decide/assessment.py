@@ -3,7 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -40,13 +41,17 @@ from equipoise.decide.strategies.size_searches import (
 from equipoise.decide.strategies.strategy_search import Problem, problem
 from equipoise.decide.user_evidence import TraceCheck, UserEvidence
 from equipoise.decide.user_evidence.fit import UserFit, UserLevel
+from equipoise.decide.user_evidence.runs import stated_options
 from equipoise.errors import SpecError
 from equipoise.perfmodel.space import Fault
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import at_least_as_good
 from equipoise.spec.mlperf import Scores, accelerators_of
-from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, Software, Strategy
+from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, Software, Strategy, Value
+
+if TYPE_CHECKING:
+    from equipoise.runs.readers.measurements import Measurements
 
 # Facts of the network between nodes, not of a node.
 _OF_NETWORK: Final = frozenset({"oversubscription", "leaf_nodes"})
@@ -118,6 +123,35 @@ class Inputs(Struct, frozen=True, kw_only=True):
         """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
         return () if self.user.runs is None else self.user.runs.on(accelerator)
 
+    def trainings_on(self, accelerator: str) -> "Measurements | None":
+        """The user's whole trainings on an accelerator, in a precision asked for where some ran in it."""
+        asked = self.training.choices.get("precision", ())
+        return None if self.user.runs is None else self.user.runs.trainings_on(accelerator, asked)
+
+    def beside_own_trainings(self, accelerator: str) -> "Inputs":
+        """The inputs as the user's whole trainings on an accelerator leave them.
+
+        Their precision is that of the answer where none is asked for. What they state otherwise than asked
+        is free of a restriction; what they do not state is taken to be as asked.
+        """
+        own = self.trainings_on(accelerator)
+        if own is None:
+            return self
+        ran: dict[str, Value] = {} if own.precision is None else {"precision": own.precision}
+        with suppress(SpecError):  # a name, as of `bench`, states none of the options
+            ran = stated_options(own.strategy or "") | ran
+        free = self.training.choices
+        asked = {"precision": (ran["precision"],), **free} if "precision" in ran else {**free}
+        ran = {name: ran[name] for name in {*self.query.fixed_names, "precision"} & {*ran} & {*asked}}
+        asked |= {name: (value,) for name, value in ran.items() if value in asked[name]}
+        as_ran = asked | {name: (value,) for name, value in ran.items()}
+        about = replace(self.training, choices=asked)
+        return replace(
+            self,
+            training=about,
+            unrestricted=None if as_ran == asked else replace(about, choices=as_ran),
+        )
+
 
 def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
     """The model before any training of the user: a calibration, with the user's own links where given."""
@@ -152,15 +186,15 @@ def sizes_with_results(inputs: Inputs, system: RequestedSystem) -> Sequence[int]
 def published_of(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> PublishedEvidence | None:
     """What is published of the training on the system; None where no published training is asked about."""
     query, scores = inputs.query, inputs.scores
+    if scores is None or not inputs.training.budget.is_to_target:
+        return None
+    trainings = inputs.trainings_on(system.accelerator)
     # No result is of trainings whose trained part is fixed, not even by the model's ratio.
     is_another = bool(query.fixed) and inputs.unrestricted is None
-    if scores is None or not inputs.training.budget.is_to_target or is_another:
-        return None
-    if is_batch_beyond_published(inputs):
+    if trainings is None and (is_another or is_batch_beyond_published(inputs)):
         return None
     wanted = sorted(with_nearest_results(inputs, system.accelerator, sizes.tried))
     question = replace(curve_question(inputs, system.accelerator, wanted), law=query.law, round=query.round)
-    trainings = None if inputs.user.runs is None else inputs.user.runs.trainings_on(system.accelerator)
     return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
 
 
@@ -319,24 +353,26 @@ def slowings_of(inputs: Inputs, known: Assessment, searches: StrategySearches) -
     found, system = [], known.system
     free = free_searches(inputs, system, searches)
     others = restricted_by(inputs, system)
+    # Submitters may have done what is restricted; the user's trainings are known to have run otherwise.
+    least = 1.0 if inputs.trainings_on(system.accelerator) is None else 0.0
     if inputs.restricts_batch:
         at_size = {} if known.published is None else known.published.at_size
         results = of_batch(at_size, inputs.training.global_batch_samples)
         at_batch = _unrestricted(inputs.at_batch, system, searches) if others else searches
-        found.append(Slowing(by="stated batch", ratios=_ratios(at_batch, free), results=results))
+        found.append(Slowing(by="stated batch", ratios=_ratios(at_batch, free, least), results=results))
         free = at_batch
     if others:
-        found.append(Slowing(by=others, ratios=_ratios(searches, free)))
+        found.append(Slowing(by=others, ratios=_ratios(searches, free, least)))
     return found
 
 
-def _ratios(restricted: StrategySearches, free: StrategySearches) -> dict[int, float]:
+def _ratios(restricted: StrategySearches, free: StrategySearches, least: float) -> dict[int, float]:
     """By size, how many times as long the model says that a restricted training takes.
 
     With the batch of the best result where there is one: those who are restricted may keep it.
     """
     alone, others = map(model_estimates, (restricted, free))
-    return {} if alone is None or others is None else time_ratios(restricted=alone, free=others)
+    return {} if alone is None or others is None else time_ratios(restricted=alone, free=others, least=least)
 
 
 def restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
@@ -345,6 +381,8 @@ def restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
     Empty where nothing.
     """
     assert system.cluster is not None
+    if inputs.trainings_on(system.accelerator) is not None:
+        return "" if inputs.unrestricted is None else "strategy and precision as asked"
     query, usual = inputs.query, _unrestricted_cluster(inputs, system)
     restrictions = {
         "fixed strategy": inputs.unrestricted is not None and bool(query.fixed),
@@ -410,9 +448,10 @@ def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
 
 def _unrestricted(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:
     """The same sizes, searched with the same model without what is restricted."""
-    start, cluster = searches.problem, _unrestricted_cluster(inputs, system)
-    model = start.model
-    if _states_software(inputs.query) and not start.has_own_steps:
+    start, model = searches.problem, searches.problem.model
+    is_own = inputs.trainings_on(system.accelerator) is not None
+    cluster = start.cluster if is_own else _unrestricted_cluster(inputs, system)
+    if _states_software(inputs.query) and not (start.has_own_steps or is_own):
         model = start_model(replace(inputs, query=replace(inputs.query, software=None)), system)
     found = replace(
         problem(inputs.unrestricted or inputs.training, cluster, model, num_best=1),

@@ -311,6 +311,7 @@ def _refuse(refused: Sequence[EvidenceError], missing_of_traces: Sequence[str]) 
 
 def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     """The estimates of a system: from the user's runs, published results, the performance model."""
+    inputs = inputs.beside_own_trainings(system.accelerator)
     if system.cluster is None or (system.is_cpu and inputs.user.runs is not None):
         return _by_runs_alone(inputs, system)
     sizes = size_range(
@@ -323,7 +324,9 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     )
     chip = system.cluster.accelerator
     traces = inputs.user.traces
+    own = inputs.trainings_on(system.accelerator)
     notes = [*map(Note, system.notes), *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
+    notes += [Note(each, "not_used") for each in (() if own is None else own.notes)]
     missing: list[str] = []
     searches: StrategySearches | None = None
     run_fit: UserFit | UserLevel | None = None

@@ -279,7 +279,7 @@ def _system(
         balance_size=selection.balance.get(one.first_group),
         best_strategies=_best_strategies(inputs, one, best) if is_best and best is not None else (),
         user_runs=inputs.runs_on(system.accelerator),
-        trainings=None if inputs.user.runs is None else inputs.user.runs.trainings_on(system.accelerator),
+        trainings=inputs.trainings_on(system.accelerator),
         rejected=tuple(rejections(assessment)),
         unfit=tuple(unfit_sizes(assessment, {each.num_accelerators for each in one.candidates})),
         records=tuple(records(inputs, assessment, best if is_best else None)),

@@ -165,3 +165,54 @@ def test_a_chip_that_was_measured_is_not_compared_with_another_in_silence(tmp_pa
     both = ask(accelerator=["h100", "h200"], **asked).notes_of("check")
     assert any("H100" in each.words and "H200" in each.words for each in both)
     assert not any("H200" in each.words for each in ask(accelerator=["h100"], **asked).notes_of("check"))
+
+
+@pytest.fixture
+def of_own_trainings(tmp_path):
+    """Answers on 8 accelerators to a training of 3 h there, in fp32 and at stage 1, unless given otherwise."""
+
+    def answered(*, ran="fp32,zero_stage=1", **asked):
+        path = tmp_path / "mine.csv"
+        rows = f"8,{ran},3.0\n16,{ran},1.7\n"
+        path.write_text(f"gpus,precision,strategy,time_to_train_h\n{rows}")
+        found = by_size(ask(workload="resnet50", accelerator=[A100], runs=path, accelerators="8,16", **asked))
+        return found[8]
+
+    return answered
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"precision": "fp32"},
+        {"software": "ngc"},
+        {"fix": ["zero_stage=1"]},
+        {"fix": ["tp=1"]},
+        {"power_cap": 300},
+    ],
+    ids=str,
+)
+def test_own_trainings_are_slowed_by_nothing_that_they_do_not_state_otherwise(of_own_trainings, asked):
+    found = of_own_trainings(**asked)
+    assert found.time_s.value == pytest.approx(3 * 3600, rel=1e-3)
+    assert found.strategy.precision == "fp32"
+    assert found.grade == "measured"
+
+
+def test_own_trainings_are_converted_from_the_precision_in_which_they_ran(of_own_trainings):
+    faster, slower = of_own_trainings(precision="bf16"), of_own_trainings(ran="bf16,", precision="fp32")
+    assert faster.time_s.value < 3 * 3600 < slower.time_s.value
+    # No longer sure to a few percent, as what was measured is.
+    assert min(each.time_s.high / each.time_s.low for each in (faster, slower)) > 1.3
+
+
+def test_of_own_trainings_in_several_precisions_those_that_are_asked_for_are_taken(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("gpus,precision,time_to_train_h\n8,fp32,9\n16,fp32,5\n8,bf16,3\n16,bf16,1.7\n")
+    for precision, hours in (("fp32", 9), ("bf16", 3)):
+        found = ask(
+            workload="resnet50", accelerator=[A100], runs=path, accelerators="8,16", precision=precision
+        )
+        assert by_size(found)[8].time_s.value == pytest.approx(hours * 3600, rel=1e-3)
+        assert len([each for each in found.systems[0].notes if each.kind == "not_used"]) == 1

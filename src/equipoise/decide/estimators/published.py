@@ -247,7 +247,7 @@ def as_restricted(published: Estimates, slowing: Slowing) -> Estimates | None:
             why=f"{start.why}; by the model it takes {ratio:.2f} times as long with the {by} as without",
         )
         found[size] = replace(slower, log_sd=start.log_sd, strategy_log_sd=_STRATEGY_RATIO_LOG_SD, sources=())
-        grade[size] = "carried"
+        grade[size] = "measured" if start.estimator == "measured" else "carried"
     for size, results in (slowing.results or {}).items():
         found[size], grade[size] = _submitted(results, size), "published"
     if not found:
@@ -295,14 +295,15 @@ def of_other_nodes(published: Estimates) -> Estimates:
     )
 
 
-def time_ratios(*, restricted: Estimates, free: Estimates) -> dict[int, float]:
+def time_ratios(*, restricted: Estimates, free: Estimates, least: float = 1.0) -> dict[int, float]:
     """By size, the model's time of a restricted question over that of the free one.
 
-    It is at least one: whoever is free may do what is restricted, also where the batch of the best published
-    result, which the free one keeps, is not what the model would take.
+    It is at least one unless the free one is itself restricted to what ran: whoever is free may do what is
+    restricted, also where the batch of the best published result, which the free one keeps, is not what the
+    model would take.
     """
     return {
-        size: max(1.0, restricted.by_size[size].time_s.value / free.by_size[size].time_s.value)
+        size: max(least, restricted.by_size[size].time_s.value / free.by_size[size].time_s.value)
         for size in sorted(set(restricted.by_size) & set(free.by_size))
     }
 

@@ -281,6 +281,7 @@ def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
         global_batch_samples=batch,
         run_ids=tuple(whole["run_id"].to_list()),
         strategy=common_strategy(whole.select("num_accelerators", "strategy").iter_rows()),
+        precisions=tuple(whole["precision"].to_list()),
         notes=(),
         accelerators=tuple(whole["accelerator"].to_list()),
     )

@@ -28,6 +28,7 @@ from equipoise.spec.strategy import (
     Implementation,
     Precision,
     Strategy,
+    Value,
     read_option,
     strategy,
 )
@@ -54,9 +55,12 @@ class UserRuns(Struct, frozen=True, kw_only=True):
         """The set-ups measured on an accelerator, or on what is not stated."""
         return tuple(each for each in self.set_ups if each.accelerator in {None, accelerator})
 
-    def trainings_on(self, accelerator: str) -> "Measurements | None":
-        """The whole trainings timed on an accelerator, or on what is not stated."""
-        return None if self.trainings is None else self.trainings.on(accelerator)
+    def trainings_on(self, accelerator: str, precisions: Sequence[Value] = ()) -> "Measurements | None":
+        """The whole trainings timed on an accelerator, or on what is not stated, in one precision.
+
+        precisions: that are asked for, which are preferred.
+        """
+        return None if self.trainings is None else self.trainings.on(accelerator, precisions)
 
     def asked_about(self, accelerator: str, query: TrainingQuery) -> tuple[UserRun, ...]:
         """Those of `on` with the global batch and a precision that the question states, where it does.
@@ -238,6 +242,11 @@ def user_steps(
     )
 
 
+def stated_options(text: str) -> dict[str, Value]:
+    """What a strategy in its text form states, by field. Raises SpecError where that is no option."""
+    return dict(read_option(each, where=f"strategy {text!r}") for each in text.replace(",", " ").split())
+
+
 def _stated_strategy(
     run: UserRun, implementation: Implementation, precision: Precision | None
 ) -> Strategy | None:
@@ -248,7 +257,7 @@ def _stated_strategy(
     unless stages of a pipeline need several micro-batches.
     """
     text = str(run.strategy)
-    stated = dict(read_option(each, where=f"strategy {text!r}") for each in text.replace(",", " ").split())
+    stated = stated_options(text)
     if "global_batch_samples" in stated:
         return strategy(text)
     if precision is None and "precision" not in stated:

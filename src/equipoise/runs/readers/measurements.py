@@ -6,6 +6,7 @@ Units are read from the column's name. Nothing is guessed: what cannot be read i
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mode
 
 import numpy as np
 from msgspec import Struct
@@ -36,6 +37,7 @@ from equipoise.runs.readers.cells import (
 )
 from equipoise.runs.readers.exports import exported
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.strategy import Precision, Value, precision_named
 from equipoise.units import plural
 
 # Beyond these a unit must have slipped: a femtosecond, and thirty million years.
@@ -67,6 +69,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     where the file has none. global_batch_samples: (n_runs,), NaN where unstated. run_ids: (n_runs,), as the
     table of runs has them. strategy: of all that ran on several accelerators; None where unstated or several.
     accelerators: (n_runs,) slugs, None where unstated; None where all ran on the one that was asked about.
+    precisions: (n_runs,), None where unstated.
     notes: what was assumed or left out.
     """
 
@@ -79,16 +82,34 @@ class Measurements(Struct, frozen=True, kw_only=True):
     global_batch_samples: NDArray[np.float64]
     run_ids: tuple[str, ...]
     strategy: str | None
+    precisions: tuple[Precision | None, ...]
     notes: tuple[str, ...]
     accelerators: tuple[str | None, ...] | None = None
 
-    def on(self, accelerator: str) -> "Measurements | None":
-        """The runs on an accelerator, or on what is not stated; None where there are none."""
-        if self.accelerators is None:
-            return self
-        kept = [place for place, each in enumerate(self.accelerators) if each in {None, accelerator}]
+    @property
+    def precision(self) -> Precision | None:
+        """The precision that the runs state; None where they state none or several."""
+        stated = {*self.precisions} - {None}
+        return stated.pop() if len(stated) == 1 else None
+
+    def on(self, accelerator: str, precisions: Sequence[Value] = ()) -> "Measurements | None":
+        """The runs on an accelerator in one precision, or of what is not stated; None where there are none.
+
+        precisions: that are asked for, of which the first that ran is taken; else that of the most runs, of
+        as many that of the fastest.
+        """
+        of_chip = self.accelerators or (None,) * len(self.run_ids)
+        kept = [at for at in np.argsort(self.time_s, kind="stable") if of_chip[at] in {None, accelerator}]
         if not kept:
             return None
+        left_out: tuple[str, ...] = ()
+        if stated := [each for at in kept if (each := self.precisions[at]) is not None]:
+            one = next((each for each in precisions if each in stated), mode(stated))
+            others = [at for at in kept if self.precisions[at] not in {None, one}]
+            kept = [at for at in kept if at not in others]
+            if others:
+                left_out = (f"Trainings in other precisions than {one} are excluded: {len(others)}.",)
+        kept.sort()
         return replace(
             self,
             num_accelerators=self.num_accelerators[kept],
@@ -96,6 +117,8 @@ class Measurements(Struct, frozen=True, kw_only=True):
             entry=None if self.entry is None else tuple(self.entry[each] for each in kept),
             global_batch_samples=self.global_batch_samples[kept],
             run_ids=tuple(self.run_ids[each] for each in kept),
+            precisions=tuple(self.precisions[each] for each in kept),
+            notes=left_out,
             accelerators=None,
         )
 
@@ -232,6 +255,7 @@ def _measurements(
         global_batch_samples=batch,
         run_ids=tuple(row.run_id for row in rows),
         strategy=common_strategy((count(row, SIZE), row.cells.get(STRATEGY)) for row in rows),
+        precisions=tuple(precision_named(row.cells.get(PRECISION, "")) for row in rows),
         notes=tuple(notes),
     )
 
