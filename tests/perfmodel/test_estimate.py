@@ -182,6 +182,17 @@ def milliseconds(parameters=IDEAL, **strategy):
         ({"tp": 2}, 4 * 8 * (1.5 + 0.2), "tp", 4 * 8 * 0.2),
         # 8e6 weights with 12 bytes of states to the host and back.
         ({"offload": "optimizer"}, 96 + 2 * 96, "optimizer", 192),
+        # Weights too: 16 MB come twice for each of four micro-batches; 32 MB in fp32, with 8 bytes of states a weight.
+        ({"offload": "optimizer_and_params"}, 96 + 192 + 128, "optimizer", 192 + 128),
+        ({"offload": "optimizer_and_params", "precision": "fp32"}, 96 + 128 + 256, "optimizer", 128 + 256),
+        # Four ranks copy a quarter each of states and weights, for one micro-batch, and gather the layers (36 ms):
+        # Rajbhandari et al. 2021 (ZeRO-Infinity), section 6.1.
+        (
+            {"dp": 4, "zero_stage": 3, "offload": "optimizer_and_params"},
+            24 + 36 + 48 + 8,
+            "optimizer",
+            48 + 8,
+        ),
     ],
 )
 def test_a_step_counted_by_hand(strategy, expected_ms, cause, cause_ms):

@@ -625,19 +625,23 @@ def _optimizer_s(
     """Seconds of the optimizer's step; offloaded states cross to the host and back, or are updated there.
 
     Whichever takes longer, as programs do one or the other: paged optimizers the first, FSDP and DeepSpeed
-    the second.
+    the second. Offloaded weights come for each pass, from every data rank's host the shard of that rank.
+    Source: Rajbhandari et al. 2021 (ZeRO-Infinity), section 6.1; torch FSDP2, `CPUOffloadPolicy`.
     """
     dense = per_rank.dense_trained / np.where(grid.zero_stage >= 1, per_rank.dense_ranks, 1.0)
     experts = per_rank.expert_trained / np.where(grid.zero_stage >= 1, per_rank.expert_ranks, 1.0)
     states = (dense + experts) * state_bytes_per_param(grid)
-    width = np.where(grid.trained == QLORA, NF4_BYTES, 2.0)
     near = optimizer_time_s(load, machine, grid, states, parameters)
     on_host = np.minimum(np.minimum(machine.node_size, _MOST_ON_HOST), grid.num_accelerators)
     updated_s = (dense + experts) * on_host / _HOST_UPDATES_PER_S
     far = np.maximum(near, np.maximum(2 * states / machine.host_byte_per_s, updated_s))
+    is_sharded = grid.held_stage >= WEIGHTS_SHARDED
+    weights = per_rank.dense / np.where(is_sharded, per_rank.dense_ranks, 1.0)
+    weights = weights + per_rank.experts / np.where(is_sharded, per_rank.expert_ranks, 1.0)
+    copied_bytes = weights * np.where(grid.trained == QLORA, NF4_BYTES, value_bytes(grid))
     crossing = np.where(
         grid.offload == OFFLOAD_ALL,
-        2 * grid.num_microbatches * (per_rank.dense + per_rank.experts) * width / machine.host_byte_per_s,
+        2 * grid.num_microbatches * copied_bytes / machine.host_byte_per_s,
         0.0,
     )
     return np.asarray(np.where(grid.offload == OFFLOAD_NONE, near, far) + crossing)
