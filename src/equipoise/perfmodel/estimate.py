@@ -26,6 +26,7 @@ from equipoise.perfmodel.compute import (
     soft_maximum,
     tokens_per_rank,
     value_bytes,
+    width_ratio,
 )
 from equipoise.perfmodel.layouts import (
     CODES,
@@ -159,7 +160,7 @@ def cp_layer_s(
     payload = (
         grid.microbatch_samples
         * load.sequence
-        * load.kv_bytes
+        * (load.kv_bytes * width_ratio(grid))
         / np.minimum(grid.tp, np.maximum(load.kv_heads, 1.0))
     )
     again = grid.recompute == RECOMPUTE_FULL
@@ -181,7 +182,7 @@ def ulysses_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     """
     kv_heads = np.maximum(load.kv_heads, 1.0)
     copies = np.maximum(1.0, grid.tp * grid.cp / kv_heads)
-    return np.asarray(load.kv_bytes / grid.tp * (load.heads / kv_heads + copies))
+    return np.asarray(load.kv_bytes * width_ratio(grid) / grid.tp * (load.heads / kv_heads + copies))
 
 
 def token_destinations(load: Load, places: Floats) -> Numbers:
@@ -221,7 +222,7 @@ def ep_layer_s(
     # Between nodes fewer copies travel than inside: the cards see only a part of the payload.
     crossing = token_destinations(load, ranks.num_nodes) / np.maximum(copies, 1.0)
     ranks = replace(ranks, num_sharing=ranks.num_sharing * crossing)
-    payload = tokens_per_rank(load, grid) / grid.tp * (load.routed_bytes * copies)
+    payload = tokens_per_rank(load, grid) / grid.tp * (load.routed_bytes * width_ratio(grid) * copies)
     passes = 2 + (grid.recompute == RECOMPUTE_FULL)
     traffic = _EP_TRIPS_PER_PASS * passes * all_to_all_s(payload, ranks, machine.wires, parameters.collective)
     return exposed_s(np.asarray(traffic), overlapped_s, _by_schedule(grid, parameters.ep_overlap))
@@ -394,7 +395,7 @@ def pp_send_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
     if not np.any(grid.pp > 1):
         return np.zeros(())
     ranks = axis_group(grid.pp, grid.tp * grid.cp * grid.dp, machine)
-    payload = tokens_per_rank(load, grid) * load.boundary_bytes * (value_bytes(grid) / 2)
+    payload = tokens_per_rank(load, grid) * load.boundary_bytes * width_ratio(grid)
     wires, links = machine.wires, parameters.collective
     once = send_s(payload / grid.tp, ranks, wires, links)
     if np.any((grid.tp > 1) & (grid.sequence_parallel <= 0)):
