@@ -182,12 +182,43 @@ def milliseconds(parameters=IDEAL, **strategy):
         ({"tp": 2}, 4 * 8 * (1.5 + 0.2), "tp", 4 * 8 * 0.2),
         # 8e6 weights with 12 bytes of states to the host and back.
         ({"offload": "optimizer"}, 96 + 2 * 96, "optimizer", 192),
+        # Weights too: 16 MB come twice for each of four micro-batches; 32 MB in fp32, with 8 bytes of states a weight.
+        ({"offload": "optimizer_and_params"}, 96 + 192 + 128, "optimizer", 192 + 128),
+        ({"offload": "optimizer_and_params", "precision": "fp32"}, 96 + 128 + 256, "optimizer", 128 + 256),
+        # Four ranks copy a quarter each of states and weights, for one micro-batch, and gather the layers (36 ms):
+        # Rajbhandari et al. 2021 (ZeRO-Infinity), section 6.1.
+        (
+            {"dp": 4, "zero_stage": 3, "offload": "optimizer_and_params"},
+            24 + 36 + 48 + 8,
+            "optimizer",
+            48 + 8,
+        ),
     ],
 )
 def test_a_step_counted_by_hand(strategy, expected_ms, cause, cause_ms):
     found = milliseconds(**strategy)
     assert float(np.ravel(found.step_s)[0]) * 1e3 == pytest.approx(expected_ms, rel=1e-6)
     assert float(np.ravel(getattr(found.seconds, cause))[0]) * 1e3 == pytest.approx(cause_ms, rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32"])
+@pytest.mark.parametrize(
+    ("strategy", "cause", "narrow_ms"),
+    [
+        # Four micro-batches of 8 layers; of 1e6 bytes half comes from the other rank, three times.
+        ({"cp": 2}, "cp", 4 * 8 * 3 * 0.5),
+        # Half a token a rank: of queries, keys, values and results, 1e6 bytes, half leaves, there and back.
+        ({"cp": 2, "ulysses": True}, "cp", 4 * 8 * 2 * 0.5),
+        # Two micro-batches; of a token of 1e6 bytes half leaves, to the expert and back, on two passes.
+        ({"dp": 2, "ep": 2}, "ep", 2 * 8 * 4 * 0.5),
+    ],
+)
+def test_values_of_four_bytes_take_twice_as_long(strategy, cause, narrow_ms, precision):
+    load = replace(LOAD, kv_bytes=1e6, experts=2.0, top_k=1.0, routed_bytes=1e6)
+    exposed = replace(IDEAL, cp_overlap=1.0, ep_overlap=1.0)
+    one = grid([Strategy(global_batch_samples=4, precision=precision, fused_attention=True, **strategy)])
+    found = float(np.ravel(getattr(estimate(load, NODE, one, exposed).seconds, cause))[0])
+    assert found * 1e3 == pytest.approx(narrow_ms * (1 if precision == "bf16" else 2), rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,19 @@ def test_a_token_of_the_cache_is_as_published():
     assert cache_bytes_per_token(LATENT.transformer) == 2 * 576
 
 
+def test_ranks_beyond_the_heads_of_keys_keep_copies():
+    # 32 tensor ranks: Llama 3.1 8B's 8 heads lie there 4 times (8 ranks: once); latent attention's 576 values
+    # on every rank (vLLM, `get_num_kv_heads`: max(1, heads / ranks)).
+    one = cache_bytes_per_token(LLAMA.transformer)
+    assert [cache_bytes_per_token(LLAMA.transformer, ranks) / one for ranks in (8, 16, 32)] == [1, 2, 4]
+    assert cache_bytes_per_token(LATENT.transformer, 32) == 32 * 2 * 576
+    # A rank has 72 GB of its 80, less 2 x 671 / 32 = 42 of weights: 30 GB. A token leaves 61 x 1,152 B there, a
+    # sequence of 8,000 tokens 0.57 GB: the engine holds 52 at once, and 520 take ten times as long.
+    long = replace(SHORT, completion_tokens=8000, most_completion_tokens=8000)
+    held, more = (seconds(LATENT, rollout=long, size=32, completions=number) for number in (52, 520))
+    assert more / held == pytest.approx(10, rel=0.05)
+
+
 def test_few_sequences_read_few_experts():
     model = MIXTURE.transformer
     one, many = weights_read(model, np.array([1.0, 1e6]))

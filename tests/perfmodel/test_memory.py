@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import Load, transformer_load
-from equipoise.perfmodel.memory import activation_bytes, kept_activations, memory, shards
+from equipoise.perfmodel.memory import activation_bytes, kept_activations, memory, sent_bytes, shards
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.hardware import accelerator
 from equipoise.spec.strategy import RECOMPUTES, Strategy, strategy
@@ -417,6 +417,20 @@ def test_a_layer_keeps_what_korthikanti_counts(tp, split, selective, expected):
     gradients = 2 * 4 * hidden * sequence / tp
     found = float(activation_bytes(load, grid([one]))[0])
     assert found == pytest.approx(layers * layer + again + gradients + gathered, rel=1e-6)
+
+
+def test_what_is_gathered_and_sent_has_the_width_of_its_values():
+    # A micro-batch of 2,048 tokens with 4,096 values: 16.8 MB in bf16, 33.6 MB in fp32. A stage receives and sends
+    # one; a split product gathers two.
+    stage, split = {"pp": 2}, {"tp": 2, "sequence_parallel": True}
+    for precision, width in (("bf16", 2), ("fp32", 4)):
+        batch = width * 2048 * 4096
+        both = [Strategy(precision=precision, global_batch_samples=1, **each) for each in (stage, split)]
+        assert sent_bytes(LLAMA, grid(both)) == pytest.approx([2 * batch, 0])
+        free = replace(LLAMA, kept_whole_bytes=0.0, kept_shared_bytes=0.0, gradient_bytes=0.0)
+        free = replace(free, kept_fused_loss_bytes=0.0, kept_loss_bytes=0.0, kept_score_bytes=0.0)
+        compiled = replace(both[1], implementation="compiled")
+        assert activation_bytes(free, grid([compiled])) == pytest.approx([2 * batch])
 
 
 def saved_by_offload(layers, hidden, sequence, **options):

@@ -160,6 +160,11 @@ def value_bytes(grid: StrategyGrid) -> Numbers:
     return np.asarray(sizes[grid.precision])
 
 
+def width_ratio(grid: StrategyGrid) -> Numbers:
+    """Bytes of a value over the 2 that those of a load are counted in: 2 in fp32 and tf32, else 1."""
+    return value_bytes(grid) / 2
+
+
 def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> LayerTime:
     """Device and host time of one layer and micro-batch on one rank.
 
@@ -172,7 +177,7 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     rate = product_rate_flop_per_s(machine, grid, parameters)
     rate = rate * np.where(np.equal(load.hidden, 0), parameters.convolution_fraction, 1.0)
     memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
-    wider = value_bytes(grid) / 2
+    wider = width_ratio(grid)
     products = sharded * (load.dense_flop / rate) + load.num_dense_products * parameters.product_ramp_s
     experts = _expert_s(load, machine, grid, parameters)
     carried = tokens * load.product_whole_bytes + sharded * load.product_shared_bytes
@@ -289,7 +294,7 @@ def _attention_s(
     if np.any(pieces > 1):
         rate = rate * np.where(pieces > 1, parameters.split_attention, 1.0)
     # What casts scores to fp32 for softmax moves as much of them in any precision.
-    wider = value_bytes(grid) / 2
+    wider = width_ratio(grid)
     uncompiled = np.maximum(wider, parameters.eager_score_traffic)
     moved = load.score_bytes * np.where(grid.implementation == EAGER, uncompiled, wider)
     moved = moved * parameters.score_traffic

@@ -26,6 +26,7 @@ from equipoise.perfmodel.compute import (
     soft_maximum,
     tokens_per_rank,
     value_bytes,
+    width_ratio,
 )
 from equipoise.perfmodel.layouts import (
     CODES,
@@ -159,7 +160,7 @@ def cp_layer_s(
     payload = (
         grid.microbatch_samples
         * load.sequence
-        * load.kv_bytes
+        * (load.kv_bytes * width_ratio(grid))
         / np.minimum(grid.tp, np.maximum(load.kv_heads, 1.0))
     )
     again = grid.recompute == RECOMPUTE_FULL
@@ -181,7 +182,7 @@ def ulysses_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     """
     kv_heads = np.maximum(load.kv_heads, 1.0)
     copies = np.maximum(1.0, grid.tp * grid.cp / kv_heads)
-    return np.asarray(load.kv_bytes / grid.tp * (load.heads / kv_heads + copies))
+    return np.asarray(load.kv_bytes * width_ratio(grid) / grid.tp * (load.heads / kv_heads + copies))
 
 
 def token_destinations(load: Load, places: Floats) -> Numbers:
@@ -221,7 +222,7 @@ def ep_layer_s(
     # Between nodes fewer copies travel than inside: the cards see only a part of the payload.
     crossing = token_destinations(load, ranks.num_nodes) / np.maximum(copies, 1.0)
     ranks = replace(ranks, num_sharing=ranks.num_sharing * crossing)
-    payload = tokens_per_rank(load, grid) / grid.tp * (load.routed_bytes * copies)
+    payload = tokens_per_rank(load, grid) / grid.tp * (load.routed_bytes * width_ratio(grid) * copies)
     passes = 2 + (grid.recompute == RECOMPUTE_FULL)
     traffic = _EP_TRIPS_PER_PASS * passes * all_to_all_s(payload, ranks, machine.wires, parameters.collective)
     return exposed_s(np.asarray(traffic), overlapped_s, _by_schedule(grid, parameters.ep_overlap))
@@ -394,7 +395,7 @@ def pp_send_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
     if not np.any(grid.pp > 1):
         return np.zeros(())
     ranks = axis_group(grid.pp, grid.tp * grid.cp * grid.dp, machine)
-    payload = tokens_per_rank(load, grid) * load.boundary_bytes * (value_bytes(grid) / 2)
+    payload = tokens_per_rank(load, grid) * load.boundary_bytes * width_ratio(grid)
     wires, links = machine.wires, parameters.collective
     once = send_s(payload / grid.tp, ranks, wires, links)
     if np.any((grid.tp > 1) & (grid.sequence_parallel <= 0)):
@@ -625,19 +626,23 @@ def _optimizer_s(
     """Seconds of the optimizer's step; offloaded states cross to the host and back, or are updated there.
 
     Whichever takes longer, as programs do one or the other: paged optimizers the first, FSDP and DeepSpeed
-    the second.
+    the second. Offloaded weights come for each pass, from every data rank's host the shard of that rank.
+    Source: Rajbhandari et al. 2021 (ZeRO-Infinity), section 6.1; torch FSDP2, `CPUOffloadPolicy`.
     """
     dense = per_rank.dense_trained / np.where(grid.zero_stage >= 1, per_rank.dense_ranks, 1.0)
     experts = per_rank.expert_trained / np.where(grid.zero_stage >= 1, per_rank.expert_ranks, 1.0)
     states = (dense + experts) * state_bytes_per_param(grid)
-    width = np.where(grid.trained == QLORA, NF4_BYTES, 2.0)
     near = optimizer_time_s(load, machine, grid, states, parameters)
     on_host = np.minimum(np.minimum(machine.node_size, _MOST_ON_HOST), grid.num_accelerators)
     updated_s = (dense + experts) * on_host / _HOST_UPDATES_PER_S
     far = np.maximum(near, np.maximum(2 * states / machine.host_byte_per_s, updated_s))
+    is_sharded = grid.held_stage >= WEIGHTS_SHARDED
+    weights = per_rank.dense / np.where(is_sharded, per_rank.dense_ranks, 1.0)
+    weights = weights + per_rank.experts / np.where(is_sharded, per_rank.expert_ranks, 1.0)
+    copied_bytes = weights * np.where(grid.trained == QLORA, NF4_BYTES, value_bytes(grid))
     crossing = np.where(
         grid.offload == OFFLOAD_ALL,
-        2 * grid.num_microbatches * (per_rank.dense + per_rank.experts) * width / machine.host_byte_per_s,
+        2 * grid.num_microbatches * copied_bytes / machine.host_byte_per_s,
         0.0,
     )
     return np.asarray(np.where(grid.offload == OFFLOAD_NONE, near, far) + crossing)

@@ -31,15 +31,18 @@ class Generation(Struct, frozen=True, kw_only=True):
     ranks: int
 
 
-def cache_bytes_per_token(model: Transformer) -> float:
-    """Bytes of keys and values that a token leaves in one attention block's cache.
+def cache_bytes_per_token(model: Transformer, ranks: int = 1) -> float:
+    """Bytes of keys and values that a token leaves in one attention block's cache, on all ranks of an engine.
 
-    Source: DeepSeek-V2 2024, table 1 (latent attention keeps its compressed vector and the rotated part).
+    Assumes that every rank keeps whole heads, at least one, and latent attention's vector whole.
+    Source: DeepSeek-V2 2024, table 1 (latent attention keeps its compressed vector and the rotated part);
+    vLLM, `ModelConfig.get_num_kv_heads` (max(1, heads / ranks); one with latent attention).
     """
     if model.kv_rank:
-        return _BYTES * (model.kv_rank + model.rope_head_size)
+        return _BYTES * ranks * (model.kv_rank + model.rope_head_size)
     value = 0 if model.kv_shared else model.value_head_size or model.head_size
-    return _BYTES * model.kv_heads * (model.head_size + value)
+    heads = -(-model.kv_heads // ranks) * ranks
+    return _BYTES * heads * (model.head_size + value)
 
 
 def weights_read(model: Transformer, num_sequences: Numbers) -> Numbers:
@@ -112,8 +115,9 @@ def generation(
 
     Assumes that a decoding step reads all weights its tokens meet and all their cached keys and values once,
     or multiplies by the weights, whichever is longer, and then sums over the ranks of the engine twice a
-    layer; that waiting sequences take the place of finished ones; and that the prompt of a group is read
-    once. States of the training are out of the way meanwhile, as frameworks that share accelerators do.
+    layer; that ranks split attention by heads, not by sequences; that waiting sequences take the place of
+    finished ones; and that the prompt of a group is read once. States of the training are out of the way
+    meanwhile, as frameworks that share accelerators do.
     Source: Pope et al. 2022 (arXiv:2211.05102), section 2; Kwon et al. 2023 (arXiv:2309.06180).
     """
     found = []
@@ -137,7 +141,7 @@ def _generation(
     num_engines = engines.num_accelerators // ranks
     memory_bytes = engines.memory_share * float(machine.memory_bytes) * ranks
     mean_tokens = rollout.prompt_tokens + rollout.completion_tokens
-    cache_bytes = cache_bytes_per_token(model) * model.num_attention_blocks
+    cache_bytes = cache_bytes_per_token(model, ranks) * model.num_attention_blocks
     room = memory_bytes - weight_bytes * model.params
     most = math.floor(room / (cache_bytes * mean_tokens)) if cache_bytes else math.inf
     if room <= 0 or most < 1:

@@ -15,6 +15,7 @@ from equipoise.perfmodel.compute import (
     loss_is_fused,
     tokens_per_rank,
     value_bytes,
+    width_ratio,
 )
 from equipoise.perfmodel.layouts import (
     ALL_LINEAR,
@@ -317,7 +318,7 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     Source: Korthikanti et al. 2022, eq. 1-6; torchtitan 2024, section 2.3; pytorch/torchtitan,
     `_op_sac_save_list`: `aten.mm`, attention and reduce-scatters.
     """
-    wider = value_bytes(grid) / 2
+    wider = width_ratio(grid)
     tokens = tokens_per_rank(load, grid) * wider
     sharded = tokens / grid.tp
     whole = np.where(grid.sequence_parallel > 0, sharded, tokens)
@@ -361,19 +362,19 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     kept = kept_activations(load, grid)
     tokens = tokens_per_rank(load, grid) / grid.tp
     loss = tokens * np.where(loss_is_fused(grid), load.kept_fused_loss_bytes, load.kept_loss_bytes)
-    returned = (grid.implementation == EAGER) * (load.logits_bytes * value_bytes(grid) / 2)
+    returned = (grid.implementation == EAGER) * (load.logits_bytes * width_ratio(grid))
     # Chunks of as many logits as the hidden states have values, whose gradient is made at once.
-    hidden = tokens_per_rank(load, grid) * (load.boundary_bytes * value_bytes(grid) / 2)
+    hidden = _hidden_bytes(load, grid)
     in_chunks = np.minimum(2 * hidden, loss)
     loss = loss + tokens * returned
     if np.any(grid.plain_loss > 0):
-        logits = tokens_per_rank(load, grid) * (load.logits_bytes * value_bytes(grid) / 2)
+        logits = tokens_per_rank(load, grid) * (load.logits_bytes * width_ratio(grid))
         loss = np.where(grid.plain_loss > 0, _PLAIN_LOSS_TENSORS * logits, loss)
     loss = np.where(grid.chunked_loss > 0, in_chunks, loss)
     # A product reads its whole input on every tensor rank, and leaves a partial sum as large.
     split = (grid.tp > 1) & (grid.sequence_parallel > 0)
-    gathered = split * (_GATHERED * tokens_per_rank(load, grid) * load.boundary_bytes)
-    at_work = kept.all - kept.chosen + tokens * (load.gradient_bytes * value_bytes(grid) / 2)
+    gathered = split * (_GATHERED * hidden)
+    at_work = kept.all - kept.chosen + tokens * (load.gradient_bytes * width_ratio(grid))
     more = np.where(grid.schedule == DUALPIPE, 1.0, np.where(grid.schedule == DUALPIPE_V, 0.5, 0.0))
     alive = np.minimum(grid.num_microbatches, grid.pp + more)
     # Interleaved, chunks of further micro-batches begin before the first is back: no more than there are.
@@ -389,6 +390,11 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
 
 
+def _hidden_bytes(load: Load, grid: StrategyGrid) -> Numbers:
+    """Bytes of a micro-batch's hidden states between two layers, whole."""
+    return tokens_per_rank(load, grid) * (load.boundary_bytes * width_ratio(grid))
+
+
 def _held_outputs(load: Load, grid: StrategyGrid, alive: Numbers) -> Numbers:
     """Bytes of a pipeline stage's outputs that wait for their way back, where code runs as it was written.
 
@@ -396,7 +402,7 @@ def _held_outputs(load: Load, grid: StrategyGrid, alive: Numbers) -> Numbers:
     (deallocate_pipeline_outputs).
     """
     split = np.where(grid.sequence_parallel > 0, grid.tp, 1.0)
-    output = tokens_per_rank(load, grid) * (load.boundary_bytes * value_bytes(grid) / 2) / split
+    output = _hidden_bytes(load, grid) / split
     return np.asarray(np.where((grid.pp > 1) & (grid.implementation == EAGER), alive * output, 0.0))
 
 
@@ -429,7 +435,7 @@ def sent_bytes(load: Load, grid: StrategyGrid) -> Numbers:
     Assumes one micro-batch of each at a time. Source: the activations at the boundary of two stages
     (Narayanan et al. 2021).
     """
-    return np.asarray(np.where(grid.pp > 1, 2 * tokens_per_rank(load, grid) * load.boundary_bytes, 0.0))
+    return np.asarray(np.where(grid.pp > 1, 2 * _hidden_bytes(load, grid), 0.0))
 
 
 class FittingCount(Struct):
