@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 from zlib import crc32
@@ -106,6 +106,26 @@ def parsed_toml(content: str | bytes) -> dict[str, Any]:
 
     text = content if isinstance(content, str) else content.decode()
     return tomllib.loads(text.removeprefix("\ufeff"))
+
+
+def csv_lines(text: str, where: str) -> Iterator[list[str]]:
+    """The cells of each line of a CSV text that is not blank; of any separator that spreadsheets write.
+
+    where: the file, for messages. Raises DataError, with the row below the header, for what is no CSV.
+    """
+    import csv  # noqa: PLC0415 - only for a file of the user
+
+    delimiter = max(",;\t|", key=text.partition("\n")[0].count)
+    lines = csv.reader(StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
+    number = 0
+    try:
+        for cells in lines:
+            if any(cell.strip() for cell in cells):
+                yield cells
+                number += 1
+    except csv.Error as err:
+        place = f"row {number}" if number else "line 1"
+        raise DataError(f"{where}: {place}: {err}; expected CSV with names of columns") from err
 
 
 def expect_place(path: Path) -> None:

@@ -1,6 +1,7 @@
 import contextlib
 import gzip
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -333,6 +334,18 @@ def test_the_environment_in_json_never_comes_out(read):
     with pytest.raises(DataError) as refused:
         read(json.dumps(document())[:-1])
     assert "hunter2" not in str(refused.value)
+
+
+def test_json_of_more_ranks_than_there_are_is_read_to_the_most(read):
+    # A few hundred bytes that promise eight times a million ranks.
+    config = document()["config"] | {"nthreads": 1024, "ngpus": 1024}
+    config["devices"] = [{**config["devices"][0], "rank": 2_000_000 * at} for at in range(8)]
+    tracemalloc.start()
+    try:
+        read(json.dumps(document(config=config)))
+        assert tracemalloc.get_traced_memory()[1] < 256e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_json_of_processes_with_several_devices_lists_the_first_of_each(read):

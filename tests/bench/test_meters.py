@@ -90,6 +90,15 @@ def test_a_counter_gives_the_sum_of_what_was_drawn(parts, start):
     assert counted_j(readings, 100.0) == pytest.approx(sum(parts), abs=1e-6)
 
 
+def test_a_counter_that_is_reset_leaves_energy_to_power_or_unknown():
+    # A driver that is loaded anew begins at 0 J; 50 W over two seconds are 100 J.
+    source = PowerMeter(part="a", meter="NVML")
+    counter = ([0.0, 1.0, 2.0], [5000.0, 5050.0, 20.0])
+    assert drawn(source, Readings(counter=counter))["energy_j"] is None
+    found = drawn(source, Readings(counter=counter, power=([0.0, 2.0], [50.0, 50.0])))
+    assert (found["energy_j"], found["counter_j"]) == (100.0, None)
+
+
 def test_power_is_integrated_over_uneven_moments():
     # By hand: 0-1 s at 100 W, then falling to 0 W at 3 s: 100 + 100.
     assert integrated_j([0.0, 1.0, 3.0], [100.0, 100.0, 0.0]) == 200.0

@@ -130,6 +130,8 @@ def test_one_unit_has_many_spellings(one, other):
         ("nccl-tests broadcast", "100", "busbw GB/s", 0.01),
         ("nccl-tests all_reduce", "100", "algbw GB/s", 0.01),
         ("nccl-tests all_reduce", "800", "algbw Gb/s", 0.01),
+        # 1e11 bytes per second over 2**30.
+        ("nccl-tests all_reduce", "93.13225746154785", "algbw GiB/s", 0.01),
         ("nccl-tests all_reduce", "10000", "us", 0.01),
     ],
 )

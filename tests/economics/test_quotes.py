@@ -117,6 +117,32 @@ def test_what_is_no_quote_is_refused_with_its_place(tmp_path, text, words):
     assert "quotes.toml" in str(refused.value)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["unix", "windows", "macintosh"])
+def test_every_spreadsheet_ends_lines_its_own_way_and_leaves_blank_ones(tmp_path, end):
+    path = tmp_path / "quotes.csv"
+    path.write_bytes((CSV + ",,,,,,\n").replace("\n", end).encode())
+    (found,) = read_quotes(path)
+    assert (found.system, found.price.interval) == ("h100", exact(2.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("long.csv", CSV + "x," + 140_000 * "a" + "\n"),
+        ("twice.csv", CSV.replace("terms", "usd_per_hour")),
+        ("quote.csv", CSV.replace("h100", '"h"100')),
+        ("more.csv", CSV.replace("0.09", "0.09, 1")),
+        ("digits.toml", TOML.replace("2.0", "2" + 400 * "0")),
+        ("deep.toml", "quote = " + 100_000 * "["),
+    ],
+)
+def test_a_hostile_file_is_refused_in_a_sentence(tmp_path, name, text):
+    with pytest.raises(DataError) as refused:
+        read_quotes(_file(tmp_path, text, name))
+    assert name in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
 def test_what_is_no_file_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "absent.toml"):
         with pytest.raises(DataError, match="--prices"):

@@ -11,8 +11,8 @@ import pytest
 from command_line import prepared_python
 from msgspec.structs import replace
 
-from equipoise.errors import SpecError
-from equipoise.launch import launch_snippets, ranks_per_host
+from equipoise.errors import SpecError, UsageError
+from equipoise.launch import launch_snippets, ranks_per_host, write_launch_files
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
@@ -344,3 +344,14 @@ def test_hosts_share_ranks_equally():
 def test_accelerators_that_torch_does_not_start_are_refused():
     with pytest.raises(SpecError, match=r"tpu-v4.*tpu"):
         launch_snippets(strategy("dp=4 microbatch=1 global_batch=4"), cluster("tpu-v4", num_accelerators=4))
+
+
+def test_files_are_written_all_or_none_and_the_users_own_are_kept(tmp_path):
+    (tmp_path / "train.py").write_text("my own\n")
+    (tmp_path / "launch.sh").mkdir()
+    with pytest.raises(UsageError):
+        write_launch_files(tmp_path, {"train.py": "new\n", "launch.sh": "new\n", "settings.sh": "new\n"})
+    assert (tmp_path / "train.py").read_text() == "my own\n"
+    assert {each.name for each in tmp_path.iterdir()} == {"train.py", "launch.sh"}
+    write_launch_files(tmp_path, {"train.py": "new\n", "settings.sh": "new\n"})
+    assert [(tmp_path / name).read_text() for name in ("train.py", "settings.sh")] == ["new\n", "new\n"]

@@ -3,6 +3,7 @@
 Torch is imported where ranks exchange what they read.
 """
 
+import math
 import platform
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,20 +27,22 @@ if TYPE_CHECKING:
     import torch
 
 
-def counted_j(readings_j: Sequence[float], range_j: float) -> float:
-    """Joules between the first and the last reading of a counter.
+def counted_j(readings_j: Sequence[float], range_j: float) -> float | None:
+    """Joules between the first and the last reading of a counter; None where it was reset between them.
 
-    readings_j: in order of time. range_j: the counter begins again at zero beyond it.
+    readings_j: in order of time. range_j: the counter begins again at zero beyond it; infinite for one that
+    only a reset sets back.
     Assumes it begins again at most once between two readings.
     Source: Linux Documentation/power/powercap, max_energy_range_uj.
 
     >>> counted_j([90.0, 98.0, 4.0, 10.0], 100.0)
     20.0
     """
-    return sum(
+    counted = sum(
         later - earlier if later >= earlier else later - earlier + range_j
         for earlier, later in pairwise(readings_j)
     )
+    return counted if counted < math.inf else None
 
 
 def integrated_j(moments_s: Sequence[float], power_w: Sequence[float]) -> float:
@@ -225,7 +228,8 @@ def energy(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
     parts = [part for share in metering for part in share["drawn"]]
     counted = [part for part in parts if part["energy_j"] is not None]
     missing = sorted({reason for share in metering for reason in share["reasons"]})
-    missing += [f"{part['part']} did not answer" for part in parts if part["energy_j"] is None]
+    unread = [part["part"] for part in parts if part["energy_j"] is None]
+    missing += [f"{part} did not answer, or its counter was reset" for part in unread]
     start = "accelerator" if of_accelerators else ""
     lacking = any(reason.startswith(start) for reason in missing)
     measured = bool(counted) and not lacking

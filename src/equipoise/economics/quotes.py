@@ -1,6 +1,5 @@
 """The user's own quotes, read from a file, and what a quote charges a training: minimum, storage, egress."""
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from msgspec import Struct
 
 from equipoise.economics import Price
 from equipoise.errors import DataError
-from equipoise.files import parsed_toml, read_input
+from equipoise.files import csv_lines, parsed_toml, read_input
 from equipoise.intervals import Interval
 from equipoise.spec.hardware import TERM_WORDS, TERMS, PriceTerms
 from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES, duration_s, format_duration
@@ -116,7 +115,7 @@ def read_quotes(path: Path) -> tuple[Quote, ...]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as err:
         raise DataError(f"{where}: no UTF-8 text; expected TOML or CSV") from err
-    rows = list(_csv_rows(text) if path.suffix.lower() == ".csv" else _toml_rows(text, where))
+    rows = list(_csv_rows(text, where) if path.suffix.lower() == ".csv" else _toml_rows(text, where))
     if not rows:
         raise DataError(f"{where}: no quote; expected {', '.join(KEYS[:3])}, usd_per_hour and others")
     return tuple(_quote(row, f"{where}: quote {place}") for place, row in enumerate(rows, start=1))
@@ -125,7 +124,7 @@ def read_quotes(path: Path) -> tuple[Quote, ...]:
 def _toml_rows(text: str, where: str) -> Iterator[Mapping[str, Any]]:
     try:
         document = parsed_toml(text)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise DataError(f"{where}: {err}; expected TOML with tables [[quote]], or FILE.csv") from err
     other = [key for key in document if key != "quote"]
     listed = document.get("quote", [])
@@ -134,28 +133,27 @@ def _toml_rows(text: str, where: str) -> Iterator[Mapping[str, Any]]:
     yield from listed
 
 
-def _csv_rows(text: str) -> Iterator[Mapping[str, Any]]:
-    import csv  # noqa: PLC0415 - only for quotes
-
-    # A spreadsheet writes the separator of its language.
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    for row in csv.DictReader(io.StringIO(text), skipinitialspace=True, delimiter=delimiter):
-        yield {
-            "" if key is None else key.strip().lower(): value
-            for key, value in row.items()
-            if value is not None and value != ""
-        }
+def _csv_rows(text: str, where: str) -> Iterator[Mapping[str, Any]]:
+    lines = csv_lines(text, where)
+    header = [cell.strip().lower() for cell in next(lines, [])]
+    twice = next((name for name in header if name and header.count(name) > 1), None)
+    if twice:
+        raise DataError(f"{where}: two columns are named {twice!r:.60}; expected one")
+    for number, cells in enumerate(lines, 1):
+        if len(cells) > len(header):
+            raise DataError(f"{where}: quote {number}: {len(cells)} cells; expected {len(header)} at most")
+        yield {name: cell for name, cell in zip(header, cells, strict=False) if cell.strip()}
 
 
 def _quote(row: Mapping[str, Any], where: str) -> Quote:
     unknown = [key for key in row if key not in KEYS]
     if unknown:
-        raise DataError(f"{where}: {unknown[0]!r} is not known; expected {', '.join(KEYS)}")
+        raise DataError(f"{where}: {unknown[0]!r:.60} is not known; expected {', '.join(KEYS)}")
     system, provider = (_text(row, key, where) for key in ("system", "provider"))
     terms = str(row.get("terms", "on_demand")).strip().replace("-", "_").replace(" ", "_")
     known: dict[str, PriceTerms] = {each: each for each in TERMS}
     if terms not in known:
-        raise DataError(f"{where}: terms={terms!r}; expected one of {', '.join(TERMS)}")
+        raise DataError(f"{where}: terms={terms!r:.60}; expected one of {', '.join(TERMS)}")
     amounts = {key: _amount(row, key, where) for key in _AMOUNTS}
     usd = amounts["usd_per_hour"]
     if usd is None:
@@ -182,7 +180,7 @@ def _quote(row: Mapping[str, Any], where: str) -> Quote:
 def _text(row: Mapping[str, Any], key: str, where: str) -> str:
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: {key}={value!r}; expected a name")
+        raise DataError(f"{where}: {key}={value!r:.60}; expected a name")
     return value.strip()
 
 
@@ -191,10 +189,10 @@ def _amount(row: Mapping[str, Any], key: str, where: str) -> float | None:
         return None
     try:
         value = math.nan if isinstance(row[key], bool) else float(row[key])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not 0.0 <= value < _MOST:
-        raise DataError(f"{where}: {key}={row[key]!r}; expected a number from 0, below {_MOST:,.0f}")
+        raise DataError(f"{where}: {key}={row[key]!r:.60}; expected a number from 0, below {_MOST:,.0f}")
     return value
 
 
@@ -205,5 +203,7 @@ def _minimum_s(given: object, where: str) -> float:
     except ValueError:
         found = duration_s(str(given))
     if found is None or not 0.0 <= found <= _LONGEST_S:
-        raise DataError(f'{where}: minimum={given!r}; expected hours, or a time such as "1 year" or "90d"')
+        raise DataError(
+            f'{where}: minimum={given!r:.60}; expected hours, or a time such as "1 year" or "90d"'
+        )
     return found

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from shlex import join, quote
 from textwrap import wrap
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from equipoise.bench.training import ZOO
 from equipoise.bench.trial import PRECISIONS
 from equipoise.errors import SpecError, UsageError
-from equipoise.files import shipped_table
+from equipoise.files import shipped_table, written
 from equipoise.launch.program import PROGRAMS, Program, Translation, code_facts, strategy_facts
 from equipoise.launch.settings import Setting, runtime_settings
 from equipoise.launch.text import filled, holds, joined, yaml_scalar
@@ -155,15 +156,14 @@ def write_launch_files(folder: Path, files: Mapping[str, str]) -> None:
 
     Raises UsageError where they cannot be written.
     """
-    written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            written.append(folder / name)
-            written[-1].write_text(text, encoding="utf-8")
+        with ExitStack() as all_files:  # which get their names once each is whole
+            for name, text in files.items():
+                file = all_files.enter_context(written(folder / name))
+                file.write(text.encode())
+                file.flush()
     except OSError as err:
-        for each in written:
-            each.unlink(missing_ok=True)
         raise UsageError(f"{folder}: cannot be written ({err.strerror}); name another folder") from err
 
 

@@ -20,6 +20,7 @@ from equipoise.bench.collectives import (
     Timing,
 )
 from equipoise.bench.collectives.text import (
+    MAX_RANKS,
     PROGRAMS,
     Clues,
     Printed,
@@ -372,9 +373,13 @@ def _devices(config: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
     )
     found: dict[int, tuple[str, str]] = {}
     for device in listed if isinstance(listed, list) else ():
-        if isinstance(device, dict) and type(device.get("rank")) is int:
+        first = device.get("rank") if isinstance(device, dict) else None
+        if type(first) is int and 0 <= first < MAX_RANKS:
             each = (str(device.get("hostname"))[:256], str(device.get("device_info"))[:256])
-            found |= {device["rank"] + at: each for at in range(num_each) if device["rank"] + at not in found}
+            for rank in range(first, min(first + num_each, MAX_RANKS)):
+                if rank in found:  # of the next process: no rank is looked at twice
+                    break
+                found[rank] = each
     return found
 
 

@@ -215,7 +215,7 @@ _COUNTED: dict[str, Kind] = {word: kind for kind, words in WORDS.counted.items()
 _RATE = re.compile(rf"(?P<si>[kmb])?\s?(?P<item>{'|'.join(_COUNTED)}){_PER}(?P<time>{_SECOND})")
 _FLOP_RATE = re.compile(r"(?P<si>[gtpe])?flops?(?:\s*(?:/|per)\s*s(?:ec(?:ond)?)?|ps)?")
 _RUN_TIME = re.compile(rf"(?P<time>{_SECOND}) for (?P<tokens>\d+(?:\.\d+)?)\s?(?P<si>[kmbt])? tokens")
-_BYTE_RATE = re.compile(r"(?P<si>[KMGT])i?(?P<unit>B|b|bit)(?:/s|ps)", re.ASCII)
+_BYTE_RATE = re.compile(r"(?P<si>[KMGT])(?P<binary>i?)(?P<unit>B|b|bit)(?:/s|ps)", re.ASCII)
 _ONE = re.compile(rf"{_PER}(?:gpu|gpus|device|accelerator|chip|card|gcd|tpu|hpu|npu|core)\b")
 _ALL = re.compile(r"\b(?:total|in total|overall|aggregate|all (?:gpus|devices|accelerators)|global|system)\b")
 _ASIDE = re.compile(r"\([^()]*\)")
@@ -291,7 +291,9 @@ def _message_rate(text: str) -> Quantity | None:
     lowered = {word.lower() for word in words}
     if len(rates) != 1:
         return None
-    si = _SI[rates[0]["si"].lower()] / (1.0 if rates[0]["unit"] == "B" else _BITS_PER_BYTE)
+    power = "KMGT".index(rates[0]["si"]) + 1
+    si = (1024.0 if rates[0]["binary"] else 1000.0) ** power
+    si /= 1.0 if rates[0]["unit"] == "B" else _BITS_PER_BYTE
     if lowered & {"busbw", "bus"}:
         return Quantity(kind="bus", si=si)
     return Quantity(kind="payload", si=si) if lowered & {"algbw", "algorithm"} else None

@@ -1,6 +1,5 @@
 """Rows of a user's CSV or Parquet file as text cells and numbers, each with its place for messages."""
 
-import csv
 import io
 import math
 import re
@@ -11,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from equipoise.errors import DataError
-from equipoise.files import probed, read_input
+from equipoise.files import csv_lines, probed, read_input
 from equipoise.units import (
     DAY_S,
     HOUR_S,
@@ -142,14 +141,9 @@ def table(
     may_repeat: whether two columns may have one name, as exports of other tools have; the later is `NAME#2`.
     keeps_faulty: whether rows of too many or too few cells come, with their fault. Raises as rows_of.
     """
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t|", key=first.count)
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        header = [column_name(cell) for cell in next(lines, [])]
-    except csv.Error as err:
-        raise DataError(f"{where}: line 1: {err}; expected comma-separated names of columns") from err
-    if not any(header):
+    lines = csv_lines(text, where)
+    header = [column_name(cell) for cell in next(lines, [])]
+    if not header:
         raise DataError(f"{where}: empty; expected a header, the names of its columns")
     if len(header) > MAX_COLUMNS:
         raise DataError(f"{where}: {len(header):,} columns; at most {MAX_COLUMNS:,} are read")
@@ -167,17 +161,7 @@ def table(
 def _rows(
     lines: Iterator[list[str]], header: Sequence[str], where: str, *, keeps_faulty: bool
 ) -> Iterator[TextRow]:
-    number = 0
-    while True:
-        try:
-            cells = next(lines, None)
-        except csv.Error as err:
-            raise DataError(f"{where}: row {number + 1}: {err}; expected cells as in the header") from err
-        if cells is None:
-            return
-        if not any(cell.strip() for cell in cells):
-            continue
-        number += 1
+    for number, cells in enumerate(lines, 1):
         if number > MAX_ROWS:
             raise DataError(
                 f"{where}: more than {MAX_ROWS:,} rows; cut it into several files, or give medians"
@@ -187,8 +171,8 @@ def _rows(
             fault = f"{place}: {len(cells)} cells; expected {len(header)} as in the header"
             if not keeps_faulty:
                 raise DataError(fault)
-            cells = [""] * len(header)
-        yield TextRow(place=place, cells=dict(zip(header, cells, strict=True)), fault=fault)
+        of_column = dict.fromkeys(header, "") if fault else dict(zip(header, cells, strict=True))
+        yield TextRow(place=place, cells=of_column, fault=fault)
 
 
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
