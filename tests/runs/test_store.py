@@ -266,6 +266,35 @@ def test_other_entries_are_kept(tmp_path):
     assert store.merged(both, both).runs.equals(both.runs)
 
 
+def imported(number: int, name: str = "entry_id", **facts) -> dict:
+    names = {"run_id": f"runs/{number}", "entry_id": f"runs/entry {number}"}
+    return {name: names[name], "campaign": "runs", "workload": "bert", "num_accelerators": 8} | facts
+
+
+def of_imports(*facts: dict) -> store.Tables:
+    return tables(
+        [imported(number, "run_id", **each) for number, each in enumerate(facts, 1)],
+        [imported(number, **each) for number, each in enumerate(facts, 1)],
+    )
+
+
+def test_imports_of_files_of_one_name_keep_their_entries_apart(tmp_path):
+    base = of_imports({}, {"num_accelerators": 16}, {"sequence_tokens": 512.0})
+    also = of_imports({"workload": "llama31_8b"}, {"samples_per_s": 7.0}, {"sequence_tokens": 128.0})
+    both = store.merged(base, also)
+    store.write_tables(both, tmp_path)
+    kinds = ["workload", "num_accelerators", "sequence_tokens", "samples_per_s"]
+    expected = {
+        ("bert", 16, None, None),
+        ("bert", 8, 512.0, None),
+        ("llama31_8b", 8, None, None),
+        ("bert", 8, None, 7.0),
+        ("bert", 8, 128.0, None),
+    }
+    assert len(both.scores) == len(both.runs) == len(expected)
+    assert {*both.scores.select(kinds).rows()} == {*both.runs.select(kinds).rows()} == expected
+
+
 def test_the_schema_of_a_frame_is_that_of_the_documentation():
     assert list(store.polars_schema(SCORES)) == list(SCORES.names)
     assert store.polars_schema(RUNS)["time_to_train_s"] == pl.Float64

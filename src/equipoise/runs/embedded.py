@@ -88,7 +88,7 @@ def tables(*, data: Folders | None = None, also: Folders = ()) -> "Tables":
     """The tables `runs` and `scores` that everything here reads.
 
     data: folders that `ingest --into` wrote, in place of the embedded dataset. also: such folders too;
-    where two hold the same entry, the later one's is taken.
+    where two hold the same entry (see `merged`), the later one's is taken.
     """
     from equipoise.runs.store import merged, read_tables  # noqa: PLC0415 - as in load
 

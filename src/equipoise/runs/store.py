@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import groupby
+from itertools import chain, count, groupby
 from pathlib import Path
 from statistics import median
 from typing import IO, Any, Final, Literal, TypeAlias
@@ -301,18 +301,37 @@ def read_tables(folder: Path) -> Tables:
 def merged(base: Tables, also: Tables) -> Tables:
     """Both sets of evidence together; where both hold an entry, that of `also` replaces it with all its runs.
 
-    The entry is replaced whole, never mixed: a score and the runs behind it stay of one source. An entry is
-    the same when its entry_id is, or its round, submitter, system and workload.
+    The entry is replaced whole, never mixed: a score and the runs behind it stay of one source. A submitter's
+    entry is the same when its entry_id is, or its round, system and workload; any other, when every value of
+    its configuration is. Names that other entries and runs of `base` have get a number.
     """
-    replaced = also.scores.select(_ENTRY)
-    runs = base.runs.join(replaced, on=_ENTRY, how="anti", nulls_equal=True)
-    runs = runs.join(also.runs, on=RUNS.key, how="anti")
-    scores = base.scores.join(replaced, on=_ENTRY, how="anti", nulls_equal=True)
-    scores = scores.join(also.scores, on=SCORES.key, how="anti")
-    return Tables(
-        runs=pl.concat([runs, also.runs]).sort(RUNS.key),
-        scores=pl.concat([scores, also.scores]).sort(SCORES.key),
-    )
+    on: dict[str, Any] = {"on": _same_entry(), "nulls_equal": True}
+    by_name = base.scores.drop_nulls("submitter").join(also.scores, on=SCORES.key, how="semi")
+    replaced = pl.concat([by_name, also.scores])
+    frames = {}
+    for table in (RUNS, SCORES):
+        kept, added = getattr(base, table.name), getattr(also, table.name)
+        kept = kept.join(replaced, how="anti", **on)
+        frames[table.name] = pl.concat([kept, _renamed(added, table, kept)]).sort(table.key)
+    return Tables(**frames)
+
+
+def _same_entry() -> list[pl.Expr]:
+    """What is equal in the rows of one entry: of imported and measured ones, the whole configuration."""
+    rest = [name for name in _CONFIGURATION if name not in _ENTRY]
+    return [*map(pl.col, _ENTRY), pl.when(pl.col("submitter").is_null()).then(pl.col(rest))]
+
+
+def _renamed(added: pl.DataFrame, table: TableSchema, kept: pl.DataFrame) -> pl.DataFrame:
+    """The rows that are added, under names that no kept row has: files of one name number rows alike."""
+    (key,) = table.key
+    taken = {*kept[key]}
+    names = []
+    for name in added[key]:
+        free = chain([name], (f"{name} ({number})" for number in count(2)))
+        names.append(next(each for each in free if each not in taken))
+        taken.add(names[-1])
+    return added.with_columns(pl.Series(key, names, pl.String))
 
 
 # One row group for any table of this project: its bytes then depend on nothing but the rows.
