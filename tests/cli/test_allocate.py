@@ -251,3 +251,15 @@ def test_amounts_of_a_job_may_be_written_as_those_of_a_question(jobs):
     first, second = read_jobs(jobs(text)).jobs
     assert first.training == {"training_tokens": 10e9}
     assert second.training == {"training_samples": 1.5e6, "global_batch_samples": 2000}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name,times\na,8=3h 8=4h 16=2h\n",
+        '[[job]]\nname = "a"\ntimes = { 8 = "3 h", 08 = ["4 h"], 16 = "2 h" }\n',
+    ],
+)
+def test_times_of_a_size_named_again_are_repetitions(jobs, text):
+    (job,) = read_jobs(jobs(text)).jobs
+    assert job.times == {8: (3 * 3600, 4 * 3600), 16: (2 * 3600,)}

@@ -203,6 +203,22 @@ def test_one_after_another_beats_side_by_side_where_jobs_scale_perfectly():
     assert schedule(problem).value == EXACT(3 * HOUR_S)
 
 
+def test_each_job_waits_for_a_cheap_night_of_its_own():
+    # Three jobs of 4 h on the whole pool of 4 kW, nights of 4 h at 0.02 a kWh, a plan that begins after one:
+    # 3 x 16 kWh at 0.02.
+    night = Tariff(usd_per_kwh=(*[0.02] * 4, *[0.2] * 20), begin_s=4 * HOUR_S)
+    problem = SharingProblem(
+        jobs=tuple(AllocationJob(name=name, sizes=(POOL,), time_s=(4 * HOUR_S,)) for name in "abc"),
+        num_accelerators=POOL,
+        objective="cost",
+        power_w=1000.0,
+        tariff=night,
+    )
+    found = schedule(problem)
+    assert found.is_proved
+    assert found.value == EXACT(0.96)
+
+
 def test_lateness_is_what_the_latest_job_exceeds_its_deadline_by():
     # Two jobs that each need the whole pool for 2 h, both due in 3 h: one is an hour late.
     problem = SharingProblem(

@@ -161,8 +161,10 @@ def job_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
                 int(each) if each.isdecimal() else each for each in re.split(r"[\s;,]+", written.strip())
             ]
         elif name == "times":
-            pairs = [each.partition("=") for each in words]
-            found[name] = {size: seconds for size, _, seconds in pairs}
+            times: dict[str, list[str]] = {}
+            for size, _, seconds in (each.partition("=") for each in words):
+                times.setdefault(size, []).append(seconds)
+            found[name] = times
         elif name == "weight":
             found[name] = _number(written)
         else:
@@ -354,7 +356,7 @@ def _times(job: _JobFields) -> Mapping[int, tuple[float, ...]]:
                 f"{job.where}: times {_echo(key)} = {_echo(value)}; expected a number of accelerators and "
                 'a time above 0, as 8 = "3 h"'
             )
-        found[size] = tuple(right)
+        found[size] = (*found.get(size, ()), *right)
     return dict(sorted(found.items()))
 
 

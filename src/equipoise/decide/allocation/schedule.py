@@ -268,11 +268,14 @@ class _Search(Struct, kw_only=True):
         return most
 
     def begin_anywhere(self) -> None:
-        """Set how far to look ahead, and what each job costs at least."""
+        """Set how far to look ahead, and what each job costs at least.
+
+        Prices repeat every day: once all may start, a wait of a day or more for the next job can be cut by
+        whole days.
+        """
         jobs = self.problem.jobs
-        ends = [self.problem.span(each)[1] for each in self.best or ()]
         by_turns = max(each.start_s for each in jobs) + math.fsum(max(each.time_s) for each in jobs)
-        self.horizon_s = max(ends, default=by_turns) + DAY_S
+        self.horizon_s = by_turns + len(jobs) * DAY_S
         self.cheapest = tuple(
             min((worth for worth, _ in self.moments((), job)), default=math.inf) for job in range(len(jobs))
         )
