@@ -201,6 +201,18 @@ def test_a_step_counted_by_hand(strategy, expected_ms, cause, cause_ms):
     assert float(np.ravel(getattr(found.seconds, cause))[0]) * 1e3 == pytest.approx(cause_ms, rel=1e-6)
 
 
+def test_powersgd_sends_two_factors_of_every_matrix():
+    # Llama 3.1 8B, rank 32: the factors of q and o (4096 + 4096), k and v (4096 + 1024) and three of 4096 + 14336 rows
+    # have 2.62e6 values, the matrices 218e6: 1.2 %. As one square matrix of all weights they would have 0.43 %.
+    factors = 32 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336))
+    matrices = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+    load = workload_load(workload("llama31_8b"))
+    whole = Strategy(dp=8, global_batch_samples=8)
+    both = grid([whole, replace(whole, compression="powersgd", compression_rank=32)])
+    sent = estimate(load, NODE, both, IDEAL).seconds.dp
+    assert sent[1] / sent[0] == pytest.approx(factors / matrices, rel=0.25)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32"])
 @pytest.mark.parametrize(
     ("strategy", "cause", "narrow_ms"),

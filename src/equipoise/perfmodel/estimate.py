@@ -274,7 +274,7 @@ def _compressed_share(load: Load, grid: StrategyGrid) -> Numbers:
         return np.ones(())
     halved = np.minimum(1.0, 2.0 / value_bytes(grid))
     # A square matrix of a layer's mean product: two factors of `rank` columns instead of all of them.
-    side = np.sqrt(np.maximum(load.dense_params, 1.0))
+    side = np.sqrt(np.maximum(load.dense_params / np.maximum(load.num_dense_products, 1.0), 1.0))
     factors = np.minimum(1.0, 2 * grid.compression_rank / side)
     # A value and its 4-byte place for each that is kept.
     kept = np.minimum(1.0, (1 + 4.0 / value_bytes(grid)) / np.maximum(grid.compression_rank, 1.0))
