@@ -14,7 +14,7 @@ from waiting import awaited
 
 from equipoise.bench.collectives import OPERATIONS, CollectivesTask, sizes_of, timed_document
 from equipoise.bench.collectives.files import read_files, reading_in
-from equipoise.bench.launchers import INPROCESS
+from equipoise.bench.launchers import INPROCESS, SO_FAR, JobOutcome, write_document
 from equipoise.calibration.collective_verdicts import judged
 from equipoise.errors import DataError, EvidenceError, UsageError
 
@@ -157,6 +157,37 @@ def test_ranks_that_cannot_be_started_are_told_of():
     broken = replace(INPROCESS, launch=lambda job: INPROCESS.launch(replace(job, limit_s=0.1)))
     with pytest.raises(EvidenceError, match="hung"):
         timed_document(CollectivesTask(), broken, num_starts=1)
+
+
+def test_each_start_has_its_own_seed_however_often_it_begins_again():
+    seeds = []
+
+    def fail(job):
+        seeds.append(job.task.seed)
+        write_document(job.folder, SO_FAR, {"now": [job.task.operations[0], 1024]})
+        return JobOutcome(reason="hung")
+
+    with pytest.raises(EvidenceError):
+        timed_document(
+            CollectivesTask(operations=("broadcast", "all_reduce"), sizes_bytes=SIZES, seed=4),
+            replace(INPROCESS, launch=fail),
+            num_starts=2,
+        )
+    assert seeds == [4, 4]
+    seeds.clear()
+    row = {"operation": "all_reduce", "payload_bytes": 1024, "seconds": [1e-3], "num_wrong": 0}
+    row |= {"cpu_fraction": [0.5], "num_calls": 1, "is_steady": True}
+
+    def measure(job):
+        seeds.append(job.task.seed)
+        return JobOutcome(result={"rows": [row], "refused": {}})
+
+    timed_document(
+        CollectivesTask(operations=("all_reduce",), sizes_bytes=SIZES, seed=4),
+        replace(INPROCESS, launch=measure),
+        num_starts=4,
+    )
+    assert seeds == [4, 5, 6, 7]
 
 
 def test_what_is_asked_for_reaches_the_processes_unchanged():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from equipoise import economics
-from equipoise.economics import offer_log_sd, offers, price, terms_ratios
+from equipoise.economics import Offer, _of_offers, offer_log_sd, offers, price, terms_ratios
 from equipoise.spec.hardware import TERMS, accelerator
 
 ROWS = tomllib.loads((Path(economics.__file__).parent / "prices.toml").read_text())["price"]
@@ -28,6 +28,22 @@ def test_every_price_names_a_known_accelerator_its_terms_a_date_and_a_source():
 def test_no_offer_stands_twice():
     keys = [(row["accelerator"], row["terms"], row["provider"], row["read"]) for row in ROWS]
     assert len(set(keys)) == len(keys)
+
+
+def test_the_commitment_is_the_least_of_those_that_are_stated():
+    known = tuple(
+        Offer(
+            usd_per_accelerator_hour=2.0,
+            terms="reserved",
+            provider="any",
+            read=dt.date(2026, 1, 1),
+            source="https://example.org",
+            minimum_months=months,
+        )
+        for months in (None, 12, 36)
+    )
+    # A year of 365.25 days.
+    assert _of_offers("any", "reserved", known).minimum_s == pytest.approx(365.25 * 86_400)
 
 
 def test_three_offers_give_their_median_and_range():

@@ -123,6 +123,11 @@ def _user_price(accelerator: str, usd: float, terms: PriceTerms) -> Price:
     )
 
 
+def _minimum_months(known: Sequence[Offer]) -> int | None:
+    """The least commitment that an offer states; None where none does."""
+    return min((each.minimum_months for each in known if each.minimum_months is not None), default=None)
+
+
 def _of_offers(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> Price:
     amounts = [each.usd_per_accelerator_hour for each in known]
     return Price(
@@ -133,7 +138,7 @@ def _of_offers(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> P
         basis=_named(terms, known),
         terms=terms,
         log_half_width=num_sd() * offer_log_sd(),
-        minimum_s=MONTH_S * min((each.minimum_months or 0 for each in known), default=0),
+        minimum_s=MONTH_S * (_minimum_months(known) or 0),
         offers=tuple(known),
     )
 
@@ -144,9 +149,9 @@ def _named(terms: PriceTerms, known: Sequence[Offer]) -> str:
     dates = sorted({each.read for each in known})
     when = str(dates[0]) if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     many = "" if len(known) == 1 else f"median of {len(known)} offers, "
-    months = min(each.minimum_months or 0 for each in known)
+    months = _minimum_months(known)
     bound = f" for {format_duration(months * MONTH_S)} or more" if months else ""
-    if terms == "reserved" and not months:
+    if terms == "reserved" and months is None:
         bound = " (commitment not stated by the source, and not charged)"
     return f"{TERM_WORDS[terms]}{bound}, {many}{when}: {names}"
 

@@ -28,6 +28,8 @@ from equipoise.scaling.equilibrium import (
     cheapest,
     default_answer,
     equilibria,
+    least_speedup,
+    pays,
     words,
 )
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -206,7 +208,6 @@ EVALUATION_FRACTION = 0.25
 SET_UP_FRACTION = 0.15
 OUTLIER_RATIO = 1.2
 NUM_PEERS = 2
-MARGINAL_GAIN = 0.5
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -251,26 +252,25 @@ def diagnose(entries: pl.DataFrame) -> tuple[Diagnosis, ...]:
 
 
 def diagnose_curves(curves: pl.DataFrame) -> tuple[Diagnosis, ...]:
-    """Where each curve's returns diminish: from which size on every step gains less than half of ideal.
+    """Where each curve's returns diminish: from which size on no step pays, by `pays` of scaling.equilibrium.
 
     curves: as `scaling.metrics.curves` returned them, best score at each size of each accelerator.
-    A curve of one size, or whose last step still gains half, has no diagnosis.
+    A curve of one size, or whose last step still pays, has no diagnosis.
     """
     found = []
     for (accelerator,), curve in curves.group_by(["accelerator"], maintain_order=True):
         points = list(zip(curve["num_accelerators"], curve["score_s"], strict=True))
         onset = None
         for (small, slow_s), (large, fast_s) in pairwise(points):
-            # How much faster a doubling makes it, as `marginal` of scaling.equilibrium counts: 1 is ideal.
-            gain = 2.0 ** (math.log(slow_s / fast_s) / math.log(large / small)) - 1.0
-            if gain >= MARGINAL_GAIN:
+            if pays(slow_s / fast_s, large / small):
                 onset = None
             elif onset is None:
-                onset = (small, large, gain)
+                onset = (small, large, slow_s / fast_s)
         if onset is not None:
             words = (
                 f"diminishing returns from {format_count(onset[0])} accelerators: the step to "
-                f"{format_count(onset[1])} gains {format_percent(max(onset[2], 0.0))} of ideal per doubling"
+                f"{format_count(onset[1])} is {onset[2]:.3g}x as fast, and pays from "
+                f"{float(least_speedup(onset[1] / onset[0])):.3g}x on"
             )
             found.append(Diagnosis(symptom="diminishing_returns", subject=str(accelerator), words=words))
     return tuple(found)
@@ -387,6 +387,6 @@ SYMPTOMS = (
     ),
 )
 CURVE_RULE = (
-    f"diminishing returns: every further step gains less than {MARGINAL_GAIN} of ideal, which is to be "
-    "twice as fast on twice the accelerators"
+    "diminishing returns: every further step, from N to M accelerators, is less than 1 + 0.5 (M / N - 1) "
+    "times as fast, a doubling 1.5 times"
 )

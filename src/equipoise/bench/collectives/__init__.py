@@ -207,8 +207,8 @@ def timed_document(
 
         todo = [each for each in task.operations if each not in refused]
         while todo:
-            task = replace(task, operations=tuple(todo), seed=task.seed + start)
-            found, failure = _one_start(task, launch_with, show)
+            asked = replace(task, operations=tuple(todo), seed=task.seed + start)
+            found, failure = _one_start(asked, launch_with, show)
             rows.extend({**row, "start": start + 1} for row in found.pop("rows"))
             refused |= found.pop("refused")
             operation = found.pop("now", [None])[0]
