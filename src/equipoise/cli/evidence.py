@@ -186,13 +186,13 @@ def export(
     """Export a table as CSV, Parquet, JSON lines, Extra-P or Prometheus."""
     with output.answering():
         from equipoise.runs.embedded import tables
-        from equipoise.runs.store import RUNS, as_stored
+        from equipoise.runs.store import RUNS, SCORES, as_stored
 
         if table == "steps":
             frame = _steps([folder for folder in (inputs.data, *inputs.also) if folder])
         else:
             both = tables(data=inputs.data, also=inputs.also)
-            frame = as_stored(both.runs, RUNS) if table == "runs" else both.scores
+            frame = as_stored(both.runs, RUNS) if table == "runs" else as_stored(both.scores, SCORES)
         frame = _chosen(frame, stated(round=round_, workload=workload, accelerator=accelerator))
         output.give_table(frame, format_, out, lambda kept: {"table": table, "rows": kept.to_dicts()})
 
