@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.estimate import estimate
@@ -85,6 +86,20 @@ def test_averaging_now_and_then_exchanges_that_much_less():
     often, seldom = seconds(2), seconds(2, sync_period=8)
     assert seldom.exposed == pytest.approx(often.exposed / 8)
     assert seldom.buffers == pytest.approx(often.buffers)
+
+
+def test_buffers_of_one_rank_travel_once():
+    # 10 GB pass each link of a chain of eight once (torch DDP, `_sync_buffers`: a broadcast); a sum of them would send
+    # 2 x 7/8 of them.
+    node = machine(cluster("dgx-h100", num_accelerators=8))
+    load = workload_load(workload("resnet50"))
+    few = exchanged_tensors(load)
+    found = [
+        float(np.squeeze(replica_seconds(load, node, plan(8), PARAMETERS, tensors=each).buffers))
+        for each in (replace(few, buffer_bytes=10e9), replace(few, buffer_bytes=20e9))
+    ]
+    rate = float(node.intra_byte_per_s) * float(PARAMETERS.collective.intra_fraction)
+    assert found[1] - found[0] == pytest.approx(10e9 / rate, rel=0.1)
 
 
 @pytest.mark.parametrize("params", [2e5, 3.5e6, 26e6, 300e6])

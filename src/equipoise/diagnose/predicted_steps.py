@@ -448,7 +448,8 @@ def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: 
         core_share=[each.core_share for each in sent],
         overlapped_s=[each.overlapped_s for each in sent],
     )
-    # Statistics of rank 0 reach all before each forward pass, a message a dtype.
+    # Statistics of rank 0 reach all before each forward pass, a message a dtype; of broadcasts nothing was
+    # measured, which take at most what a sum of as many bytes takes.
     statistics_s = [costs.message("all_reduce", each).alone_s for each in one.buffers_bytes.values()]
     return _Parts(
         added_s=work_s,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
-from equipoise.perfmodel.collectives import all_reduce_s
+from equipoise.perfmodel.collectives import all_reduce_s, broadcast_s
 from equipoise.perfmodel.compute import TENSORS, layer_time, soft_maximum
 from equipoise.perfmodel.estimate import axis_group, estimate
 from equipoise.perfmodel.layouts import StrategyGrid
@@ -130,7 +130,7 @@ def replica_seconds(
     group = axis_group(ranks, 1.0, machine)
     buffers_s = together * np.where(
         np.greater(tensors.num_buffers, 0),
-        all_reduce_s(tensors.buffer_bytes, group, machine.wires, parameters.collective),
+        broadcast_s(tensors.buffer_bytes, group, machine.wires, parameters.collective),
         0.0,
     )
     exposed_s = exchanged * exposed_buckets_s(
