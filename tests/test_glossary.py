@@ -73,8 +73,9 @@ def test_an_unknown_word_gets_the_nearest() -> None:
         glossary.explain("balence")
     with pytest.raises(SpecError, match=r"'mean'.*olympic mean"):
         glossary.explain("mean")
-    with pytest.raises(SpecError, match=r"'zzzzzzzz'.*`equipoise explain`"):
-        glossary.explain("zzzzzzzz")
+    for far in ("zzzzzzzz", "blah"):
+        with pytest.raises(SpecError, match=rf"'{far}'.*`equipoise explain`"):
+            glossary.explain(far)
 
 
 @given(st.text(max_size=200))

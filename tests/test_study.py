@@ -386,3 +386,14 @@ def test_a_filter_that_leaves_nothing_names_what_there_is():
     # GNMT left the benchmark after v0.7: MLCommons, rounds of MLPerf Training.
     with pytest.raises(SpecError, match=r"gnmt.*\bv4\.1;.*\bbert\b"):
         scores(round="v4.1", workload="gnmt")
+
+
+@pytest.mark.parametrize(
+    ("asked", "near"), [({"workload": "brt"}, "bert"), ({"accelerator": "h10"}, "h100-sxm5-80gb")]
+)
+def test_a_name_that_no_result_has_gets_the_nearest_alone(asked, near):
+    with pytest.raises(SpecError) as refused:
+        scores(**asked)
+    assert near in str(refused.value)
+    assert "a100" not in str(refused.value)
+    assert "gpt3" not in str(refused.value)

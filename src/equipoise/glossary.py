@@ -12,6 +12,7 @@ from equipoise.files import shipped_table
 
 GLOSSARY_FILE = Path(__file__).with_name("glossary.toml")
 _SHOWN_CHARS = 80
+_NEAR = 0.7  # words that are less alike are not meant
 _SPACES = re.compile(r"[\s_]+")
 
 
@@ -50,7 +51,7 @@ def explain(term: str) -> Term:
     if word in by_word:
         return by_word[word]
     inside = [found.name for known, found in by_word.items() if word and word in known.split()]
-    close = [by_word[near].name for near in get_close_matches(word[:80], by_word, n=5)]
+    close = [by_word[near].name for near in get_close_matches(word[:80], by_word, n=5, cutoff=_NEAR)]
     near = list(dict.fromkeys((*inside, *close)))[:5]
     hint = f"did you mean {', '.join(near)}?" if near else "`equipoise explain` alone lists every word"
     shown = term if len(term) <= _SHOWN_CHARS else f"{term[:_SHOWN_CHARS]}..."

@@ -1,9 +1,13 @@
 """A sweep over two hosts, one torchrun each, of which a rank is killed, then a whole host, then it goes on."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +17,8 @@ from waiting import awaited
 
 pytest.importorskip("torch")
 
-from equipoise.bench.launchers.hosts import member
+from equipoise.bench.launchers import hosts as launchers_hosts
+from equipoise.bench.launchers.hosts import Member, member
 from equipoise.bench.phases import PARTS, STEP
 from equipoise.bench.trial import Store
 from equipoise.errors import UsageError
@@ -126,3 +131,40 @@ def test_several_processes_on_a_host_are_refused():
         member(told)
     assert member({"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "1"}) is None
     assert member({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}) is None  # a batch script, no step of srun
+
+
+def test_only_whole_messages_with_the_token_of_the_sweep_are_hosts(monkeypatch):
+    """Strays, a first message in two segments, and one that says nothing: none holds the meeting up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setattr(launchers_hosts, "listening", lambda _: (listener, "secret", None))
+    monkeypatch.setattr(launchers_hosts, "_ARRIVAL_S", 10.0)
+    monkeypatch.setattr(launchers_hosts, "_MOST_UNKNOWN", 10)
+    place = listener.getsockname()
+    silent = socket.create_connection(place)
+    strays = [
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"[1]\n",
+        b'{"token": "other", "number": 1}\n',
+        b"\xff\n",
+        b"a" * 2**17,
+    ]
+    strays += [b"[" * 50_000 + b"\n", *[b""] * 40]
+    opened = [socket.create_connection(place) for _ in strays]
+    for each, content in zip(opened, strays, strict=True):
+        each.sendall(content)
+    message = json.dumps({"token": "secret", "number": 1, "host": "b", "cores": list(range(400))}).encode()
+    honest = socket.create_connection(place)
+    honest.sendall(message[:700])
+    rest = threading.Timer(0.5, honest.sendall, [message[700:] + b"\n"])
+    rest.start()
+    this = Member(
+        number=0, num_members=2, starter="torchrun", address="127.0.0.1", port=1, has_store=True, attempt="a"
+    )
+    found = launchers_hosts._Hosts(this)
+    begun = time.monotonic()
+    found._meet()
+    assert time.monotonic() - begun < 5.0
+    assert [each["host"] for each in found._known[1:]] == ["b"]
+    rest.join()
+    for each in (silent, honest, *opened):
+        each.close()

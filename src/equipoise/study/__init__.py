@@ -12,6 +12,7 @@ import polars as pl
 from equipoise.errors import SpecError, UsageError
 from equipoise.runs.embedded import Folders, score_table
 from equipoise.scaling.metrics import SCORE_COLUMNS, with_metrics
+from equipoise.spec import close_names
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_name, round_order
 
@@ -80,6 +81,9 @@ def _ordered(rows: pl.DataFrame, sort: str | None) -> pl.DataFrame:
     return rows.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
 
 
+_MOST_NEAR = 5
+
+
 def named(wanted: str, held: pl.Series, spelt: Spelling, *, where: str = "the data") -> str:
     """The value of the data that a user's word stands for: itself in any case, or its catalogue's spelling.
 
@@ -95,6 +99,10 @@ def named(wanted: str, held: pl.Series, spelt: Spelling, *, where: str = "the da
     for each in (value, *values):
         if each in values and each.lower() == value.lower():
             return str(each)
+    begun = [each for each in values if each.startswith(wanted.lower())] if wanted else []
+    near = (begun or close_names(wanted, values))[:_MOST_NEAR]
+    if near:
+        raise SpecError(f"{held.name} {wanted!r} is not in {where}; did you mean {' or '.join(near)}?")
     listed = sorted(values, key=round_order) if held.name == "round" else values
     raise SpecError(f"{held.name} {wanted!r} is not in {where}; they hold {', '.join(listed)}")
 

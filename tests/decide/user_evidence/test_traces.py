@@ -196,6 +196,8 @@ def test_few_steps_are_less_sure_than_many(traced):
     [
         ("ranks=0", UsageError, "ranks.*0"),
         ("ranks=many", UsageError, "ranks.*many"),
+        ("rank=8", UsageError, "'ranks=8'"),
+        ("lora_ran=8", SpecError, "'lora_rank=8'"),
         ("global_batch=8 global_batch=16", UsageError, "given twice"),
         ("batch=8", SpecError, "batch=8"),
         ("precision=fp17", SpecError, "fp32 or tf32"),

@@ -1,6 +1,7 @@
 """Hosts on each of which torchrun or srun has started this program: the first coordinates the sweep."""
 
 import atexit
+import hmac
 import json
 import os
 import select
@@ -39,6 +40,9 @@ from equipoise.errors import DataError, UsageError
 _PATIENCE_S = 25
 _PROBE_S = 5
 _CHUNK_BYTES = 1 << 16
+# What anybody who connects may send before its first message ends, and how many may do so at once.
+_FIRST_BYTES = 1 << 16
+_MOST_UNKNOWN = 256
 
 
 class HostConnection:
@@ -69,14 +73,32 @@ class HostConnection:
             self.lost = True
 
     def received(self) -> list[dict[str, Any]]:
-        """The messages that have come, none or more; call it when `select` has found it readable."""
+        """The messages that have come, none or more; call it when `select` has found it readable.
+
+        The other end is lost where it sends anything else.
+        """
         try:
             chunk = self._connection.recv(_CHUNK_BYTES)
         except OSError:
             chunk = b""
         self.lost = self.lost or not chunk
         *lines, self._pending = (self._pending + chunk).split(b"\n")
-        return [json.loads(line) for line in lines]
+        try:
+            messages = [json.loads(line) for line in lines]
+        except (ValueError, RecursionError):
+            messages = [None]
+        if all(isinstance(each, dict) for each in messages):
+            return messages
+        self.lost = True
+        return []
+
+    def introduction(self, token: str) -> dict[str, Any] | None:
+        """The first message where it has the token; the other end is lost where it has sent anything else."""
+        messages = self.received()
+        if messages and hmac.compare_digest(str(messages[0].get("token")).encode(), token.encode()):
+            return messages[0]
+        self.lost = self.lost or bool(messages) or len(self._pending) > _FIRST_BYTES
+        return None
 
     def close(self) -> None:
         """Let the other end know that nothing more comes."""
@@ -258,6 +280,12 @@ def _serve(wire: HostConnection, folder: Path) -> None:
             running.end()
 
 
+def _others(unknown: Sequence[HostConnection]) -> list[HostConnection]:
+    """Of connections that nobody knows yet those that are of no host, and the oldest where they are many."""
+    most = len(unknown) - _MOST_UNKNOWN
+    return [wire for place, wire in enumerate(unknown) if wire.lost or place < most]
+
+
 class _Hosts:
     """The hosts of a sweep, this one first; the others are met when the first job is run."""
 
@@ -272,22 +300,30 @@ class _Hosts:
         self._known = [this_node()]
         came: dict[int, tuple[HostConnection, Mapping[str, Any]]] = {}
         deadline = time.monotonic() + _ARRIVAL_S
+        unknown: list[HostConnection] = []
+        listener.setblocking(False)
         with listener:
             while len(came) < self._this.num_members - 1:
-                listener.settimeout(max(0.1, deadline - time.monotonic()))
-                try:
-                    wire = HostConnection(listener.accept()[0])
-                except TimeoutError as err:
+                if time.monotonic() > deadline:
                     raise DataError(
                         f"{len(came) + 1} of {self._this.num_members} hosts started within {_ARRIVAL_S:g} s; "
                         "start the same command on every host"
-                    ) from err
-                messages = wire.received()
-                # Only hosts of this sweep know the token.
-                if messages and messages[0].get("token") == token:
-                    came[int(messages[0]["number"])] = (wire, messages[0])
-                else:
+                    )
+                waited_for: list[Any] = [listener, *unknown]
+                for wire in select.select(waited_for, [], [], 1.0)[0]:
+                    if wire is listener:
+                        with suppress(OSError):  # gone again
+                            unknown.append(HostConnection(listener.accept()[0]))
+                        continue
+                    message = wire.introduction(token)
+                    if message is not None:
+                        came[int(message["number"])] = (wire, message)
+                        unknown.remove(wire)
+                for wire in _others(unknown):
+                    unknown.remove(wire)
                     wire.close()
+        for wire in unknown:
+            wire.close()
         del store  # nobody asks it any more
         for number in sorted(came):
             self._wires.append(came[number][0])

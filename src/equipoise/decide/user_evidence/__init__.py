@@ -25,6 +25,7 @@ from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.parameters import Parameters
+from equipoise.spec import close_names
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
@@ -115,6 +116,8 @@ def traced_as(text: str | None) -> TracedAs:
                 raise UsageError(f"--traced-as {part[:40]!r}: expected a number of ranks, e.g. ranks=8")
             num_ranks = int(value)
             continue
+        if close_names(name, [_RANKS]):
+            raise UsageError(f"--traced-as {part[:40]!r}: did you mean {f'{_RANKS}={value}'[:40]!r}?")
         name, known = read_option(part, where="--traced-as")
         if name in found:
             raise UsageError(f"--traced-as: {name} is given twice; keep one")
