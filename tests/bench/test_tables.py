@@ -69,6 +69,17 @@ def test_configurations_are_entries_without_a_score_and_say_why(sweep):
     assert sorted(scores["num_failed"]) == [0] * 5 + [2] * 5
 
 
+@pytest.mark.parametrize(
+    "other", [{"num_nodes": 2}, {"accelerator": "a100-sxm4-80gb"}, {"sequence_tokens": 128.0}]
+)
+def test_runs_that_differ_in_any_part_of_the_configuration_are_entries(tmp_path, other):
+    same = {"campaign": "mine", "system": "host", "workload": "mlp", "accelerator": "h100-sxm5-80gb"}
+    same |= {"num_nodes": 1, "num_accelerators": 2, "global_batch_samples": 64, "source_uri": "x"}
+    runs = [run_row({"run_id": "1", **same}), run_row({"run_id": "2", **same, **other})]
+    write(tmp_path, runs, [])
+    assert read_tables(tmp_path).scores.height == 2
+
+
 def test_making_them_again_changes_nothing(sweep):
     before = {path.name: path.read_bytes() for path in sweep.glob("*.parquet")}
     write_sweep_tables(sweep)

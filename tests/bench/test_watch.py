@@ -477,6 +477,10 @@ def test_two_runs_share_a_folder(tmp_path):
             for batch in seen.batches(data(26)):
                 update(subject, optimizer, batch)
     assert sorted(equipoise.watched(tmp_path).runs["workload"]) == ["one", "two"]
+    killed = tmp_path / "watched" / "20260101T000000-aaaaaa"
+    killed.mkdir()
+    with pytest.warns(UserWarning, match=killed.name):
+        assert sorted(equipoise.watched(tmp_path).runs["workload"]) == ["one", "two"]
 
 
 KILLED = """

@@ -433,9 +433,13 @@ def write(folder: Path, runs: Sequence[Mapping[str, Any]], steps: Sequence[Mappi
 
 
 def _entry_id(entry: Mapping[str, Any]) -> str:
-    words = [entry[name] for name in ("workload", "strategy", "precision") if entry[name] is not None]
-    size = f"{entry['num_accelerators']}x{entry['global_batch_samples']}"
-    return "/".join(map(str, (entry["campaign"], entry["system"], "-".join([*words, size]))))
+    """A name made of every part of the configuration that is known, so that no two entries share it."""
+    named = ("workload", "strategy", "precision", "accelerator")
+    words = [entry[name] for name in named if entry[name] is not None]
+    words.append(f"{entry['num_accelerators']}x{entry['global_batch_samples']}")
+    counted = {"num_nodes": "nodes", "sequence_tokens": "tokens"}
+    words += [f"{entry[name]:.0f} {what}" for name, what in counted.items() if entry[name] is not None]
+    return "/".join(map(str, (entry["campaign"], entry["system"], "-".join(words))))
 
 
 def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None:

@@ -3,6 +3,7 @@
 import os
 import stat
 import time
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -308,7 +309,8 @@ def write_tables(out: Path, run: str, *, wait: bool) -> CombinedRun:
 def watched(out: str | Path) -> WatchedTables:
     """The tables of every run that was watched into a folder, made anew from what its ranks left.
 
-    Also of runs that were killed. Raises DataError where there is none.
+    Also of runs that were killed; warns of those that left nothing to read. Raises DataError where no run can
+    be read.
     """
     folder = Path(out)
     if not runs_in(folder):
@@ -319,15 +321,27 @@ def watched(out: str | Path) -> WatchedTables:
 
 
 def write_all(out: Path) -> None:
-    """Write the tables of every run that was watched into a folder. Raises DataError as `summary.write`."""
+    """Write the tables of every run that was watched into a folder; warns of those that cannot be read.
+
+    Raises DataError as `summary.write`, and where no run can be read.
+    """
     runs: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
+    refused: list[DataError] = []
     for folder in runs_in(out):
-        records = rank_records(folder)
-        watched = combine_ranks(records)
+        try:
+            records = rank_records(folder)
+            watched = combine_ranks(records)
+        except DataError as err:  # killed as it started
+            refused.append(err)
+            continue
         row = _run(watched, records, folder)
         runs.append(row)
         steps += step_rows(row["run_id"], watched.steps)
+    if refused and not runs:
+        raise refused[0]
+    for why in refused:
+        warnings.warn(f"left out of the tables: {why}", stacklevel=2)
     write(out, runs, steps)
 
 
