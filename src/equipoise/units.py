@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_DOWN, Context
 from typing import Any
 
 MICROSECOND_S = 1e-6
@@ -44,6 +44,15 @@ def format_si(value: float, unit: str = "", *, digits: int = 3) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.{digits}g} {prefix}{unit}"
     return f"{value:.{digits}g} {unit}".rstrip()
+
+
+def format_si_down(value: float) -> str:
+    """A value of what is allowed with its SI prefix, never more than it is.
+
+    >>> format_si_down(29_870_500_000.0), format_si_down(29.9e9), format_si_down(9_999.0)
+    ('29.8 G', '29.9 G', '9.99 k')
+    """
+    return format_si(float(Context(prec=3, rounding=ROUND_DOWN).create_decimal(repr(value))))
 
 
 def format_si_apart(one: float, other: float, unit: str) -> tuple[str, str]:

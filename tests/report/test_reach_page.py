@@ -11,7 +11,7 @@ from equipoise.report.html import render as html
 from equipoise.report.json import fields_of, reach_fields
 from equipoise.report.pages.prediction import REACH
 from equipoise.report.terminal import render
-from equipoise.units import format_si
+from equipoise.units import format_si_down
 
 ASKED = {
     "tokens": {"ask": "tokens", "deadline": "1d", "accelerator": ["h100-sxm5-80gb", "a100-sxm4-80gb"]},
@@ -31,11 +31,26 @@ def test_the_text_fits_and_has_the_figures(found):
         render(REACH, found, console)
     text = capture.get()
     assert max(map(len, text.splitlines())) <= 80
-    assert format_si(found.best.size.value) in text
+    assert format_si_down(found.best.size.value) in text
     assert "32" in text
     sizes = [each.amount for each in found.best.by_size] + [each.size for each in found.others]
     assert bool(sizes) == (found.best.ask == "tokens")
-    assert [each for each in sizes if format_si(each.value) not in text] == []
+    assert [each for each in sizes if format_si_down(each.value) not in text] == []
+
+
+def test_the_figures_shown_keep_the_limits_that_allow_them():
+    asked = {"workload": "llama31_8b", "ask": "tokens", "budget": 5000, "accelerator": "h100"}
+    found = solve_for(query(asked | {"max_accelerators": 256}), scores=None)
+    console = Console(width=80, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(REACH, found, console)
+    shown = re.findall(r"(?m)^ *([0-9]+) +([0-9.]+) G ", capture.get())
+    allowed = {each.candidate.num_accelerators: each.amount.value for each in found.best.by_size}
+    # To three digits and down: at most a hundredth below.
+    assert shown
+    assert [pair for pair in shown if not 0.99 < 1e9 * float(pair[1]) / allowed[int(pair[0])] <= 1.0] == []
+    headline = float(re.search(r"allows ([0-9.]+) G tokens", capture.get())[1])
+    assert 0.99 < 1e9 * headline / found.best.size.value <= 1.0
 
 
 @pytest.mark.parametrize(("ends", "is_limit"), [({"deadline": "1d"}, True), ({"budget": 100}, False)])
@@ -47,6 +62,19 @@ def test_a_limit_of_accelerators_is_named_where_more_would_allow_more(ends, is_l
         render(REACH, solve_for(query(asked | ends), scores=None), console)
     (line,) = [each for each in capture.get().splitlines() if each.startswith("Limited by ")]
     assert ("32" in line) == is_limit
+
+
+def test_terms_and_price_are_named():
+    asked = {"workload": "llama2_7b", "ask": "tokens", "budget": 5000, "accelerator": "h100"}
+    found = solve_for(query(asked | {"max_accelerators": 8, "terms": "spot"}), scores=None)
+    price = found.best.recommended.price.usd_per_accelerator_hour
+    console = Console(width=80, highlight=False, markup=False)
+    with console.capture() as capture:
+        render(REACH, found, console)
+    (take,) = [each for each in capture.get().splitlines() if each.startswith("Take ")]
+    assert "spot" in take
+    shown = re.search(r"(?m)^Price +([0-9.]+) USD", capture.get())[1]
+    assert float(shown) == pytest.approx(price, rel=0.005)
 
 
 def test_money_is_in_the_currency_of_the_question():
@@ -109,15 +137,15 @@ def test_a_size_that_allows_a_little_more_stands_beside_the_faster_one_taken():
     with console.capture() as capture:
         render(REACH, found, console)
     (line,) = [line for line in capture.get().splitlines() if line.startswith("Take ")]
-    assert f"; {most.candidate.num_accelerators} allow {format_si(most.amount.value)} " in line
+    assert f"; {most.candidate.num_accelerators} allow {format_si_down(most.amount.value)} " in line
 
 
 def test_the_page_has_every_size(found):
     page = html(REACH, found)
-    assert format_si(found.best.size.value) in page
+    assert format_si_down(found.best.size.value) in page
     amounts = [each.amount for each in found.best.by_size]
     assert bool(amounts) == (found.best.ask == "tokens")
-    assert [each for each in amounts if format_si(each.value) not in page] == []
+    assert [each for each in amounts if format_si_down(each.value) not in page] == []
 
 
 def test_the_document_has_the_whole_candidate(found):

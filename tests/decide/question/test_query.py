@@ -62,6 +62,16 @@ def test_a_fault_is_about_a_parameter_that_is_fixed_by_whichever_of_its_names(na
         ({**BERT, "queue": 3}, UsageError, "--queue.*--deadline"),
         ({**BERT, "submitter": "new", "tokens": 1e9}, UsageError, "--submitter new.*--tokens"),
         ({**BERT, "submitter": "new", "ask": "tokens", "budget": 1}, UsageError, "--submitter new.*--ask"),
+        (
+            {**BERT, "objective": "cost", "ask": "tokens", "budget": 1},
+            UsageError,
+            "--objective cost.*--ask tokens",
+        ),
+        (
+            {**BERT, "value_of_time": 9, "ask": "model", "budget": 1},
+            UsageError,
+            "--value-of-time.*--ask model",
+        ),
     ],
 )
 def test_what_asks_two_things_or_none_is_refused(given, error, words):

@@ -147,7 +147,8 @@ def test_without_a_file_the_options_are_the_question():
 
 
 def test_money_and_limits_are_asked_in_a_file_too(ask):
-    found = ask(WHOLE + 'ask = "model"\nbudget = 500\ntokens_per_param = 100\n')
+    whole = WHOLE.replace('objective = "cost"\n', "")
+    found = ask(whole + 'ask = "model"\nbudget = 500\ntokens_per_param = 100\n')
     assert (found.ask, found.tokens_per_param, found.budget_usd) == ("model", 100.0, 500.0)
     with pytest.raises(UsageError, match="--ask tokens and --buy"):
         ask(WHOLE + 'ask = "tokens"\nbuy = true\n')

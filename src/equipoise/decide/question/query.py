@@ -517,6 +517,13 @@ def _refuse_without_effect(asked: TrainingQuery) -> None:
         raise UsageError("--on-reclaim shrink is of spot capacity: add --terms spot, or leave it out")
     if asked.tokens_per_param != TOKENS_PER_PARAM and asked.ask != "model":
         raise UsageError("--tokens-per-param is of --ask model; add it, or leave it out")
+    if asked.ask is not None and asked.objective != "balance":
+        is_by_value = asked.objective == "value_of_time"
+        option = "value-of-time" if is_by_value else f"objective {asked.objective}"
+        raise UsageError(
+            f"--{option} does not count in --ask {asked.ask}, which finds the most that limits allow: leave "
+            "one of them out"
+        )
     if asked.queue_s is not None and asked.deadline_s is None:
         raise UsageError("--queue counts against the --deadline; add it, or leave it out")
     if asked.submitter == "new" and (asked.ask is not None or not asked.is_to_target):

@@ -48,13 +48,30 @@ from equipoise.report.format import (
     workload_name,
 )
 from equipoise.report.pages.answer.basis import notes_blocks
-from equipoise.report.pages.answer.candidates import ENDS, TIME, chip_of, queue_within, takes, title_of
+from equipoise.report.pages.answer.candidates import (
+    ENDS,
+    TIME,
+    chip_of,
+    offer_title,
+    queue_within,
+    takes,
+    title_of,
+)
 from equipoise.report.pages.answer.compare import star, time_chart
 from equipoise.report.pages.answer.costs import hour_usd
 from equipoise.report.pages.published_steps import near_blocks
 from equipoise.scaling.equilibrium import default_answer, point_words, returns_words
+from equipoise.spec.hardware import TERM_WORDS
 from equipoise.spec.transformer import Transformer
-from equipoise.units import SI_PREFIXES, format_percent, format_si, format_stated, plural, whole_percent
+from equipoise.units import (
+    SI_PREFIXES,
+    format_percent,
+    format_si,
+    format_si_down,
+    format_stated,
+    plural,
+    whole_percent,
+)
 
 _MOST_LAWS: Final = 3
 _MOST_EVIDENCE: Final = 12
@@ -330,7 +347,7 @@ def _limits(question: TrainingQuery) -> str:
 
 def _sized(found: BudgetReach) -> str:
     """The answer, with its unit."""
-    return f"{format_si(found.size.value)} {'parameters' if found.ask == 'model' else _unit(found)}"
+    return f"{format_si_down(found.size.value)} {'parameters' if found.ask == 'model' else _unit(found)}"
 
 
 def _span(found: Interval) -> str:
@@ -367,7 +384,8 @@ def _unit(best: BudgetReach) -> str:
 def _answer(found: Reaches) -> tuple[Block, ...]:
     best = found.best
     others = [
-        f"{chip_of(each.title)}: {_sized(each)} ({_span(each.size)}), limited by {_ENDS[each.limit]}"
+        f"{offer_title(each.recommended)}: {_sized(each)} ({_span(each.size)}), "
+        f"limited by {_ENDS[each.limit]}"
         for each in found.others
     ]
     return (
@@ -394,13 +412,13 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
     taken = best.recommended
     what = "Model" if best.ask == "model" else capital(_unit(best))
     spans = (
-        Strong(_sized(best) if best.ask == "model" else format_si(best.size.value)),
+        Strong(_sized(best) if best.ask == "model" else format_si_down(best.size.value)),
         f" ({_span(best.size)}, {format_percent(best.size.level)} range)",
     )
     yield (what, spans)
     if best.ask == "model" and best.shape is not None:
         yield "Shape", _shape(best.shape)
-        yield "Trained on", f"{format_si(best.training_budget.value)} {_unit(best)}"
+        yield "Trained on", f"{format_si_down(best.training_budget.value)} {_unit(best)}"
     elif best.params is not None and best.unit == "tokens":
         is_mixture = best.shape is not None and best.shape.idle_params > 0
         params = best.shape.active_params if best.shape is not None and is_mixture else best.params.value
@@ -409,12 +427,16 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
         yield "That is", f"{per_param} ({format_si(params)} {which}s)"
     most = max(best.by_size, key=lambda each: each.amount.value, default=None)
     slower = _faster(best) if most is None or _is_taken(best, most) else _slower(best, most)
-    yield ("Take", (Strong(title_of(taken)), slower))
+    yield ("Take", (Strong(offer_title(taken)), slower))
     yield "Time", amounts.time_with_range(taken.known_time_s)
     money: tuple[Span, ...] = ("no price is known (--price)",)
     if taken.usd is not None:
         money = (f"{amounts.money(taken.usd.value)} ({amounts.sum_ends(taken.usd)} {amounts.currency()})",)
     yield "Money", money
+    if taken.price is not None:
+        rate = amounts.rate(taken.price.usd_per_accelerator_hour)
+        basis = TERM_WORDS[taken.terms] if taken.price.offers else sentence(taken.price.basis)
+        yield "Price", f"{rate} per accelerator-hour ({basis})"
     if taken.strategy_text is not None:
         yield "Strategy", Code(sentence(taken.strategy_text))
     if taken.global_batch_samples is not None:
@@ -447,7 +469,7 @@ def _larger(best: BudgetReach) -> str:
 def _slower(best: BudgetReach, most: Within) -> str:
     """The size that allows a little more than the one taken, which is much faster."""
     slower = most.candidate.known_time_s.value / best.recommended.known_time_s.value
-    size, more = most.candidate.num_accelerators, format_si(most.amount.value)
+    size, more = most.candidate.num_accelerators, format_si_down(most.amount.value)
     verb = "allows" if size == 1 else "allow"
     return f"; {count(size)} {verb} {more} in {amounts.factor(slower)} the time"
 
@@ -458,7 +480,7 @@ def _faster(best: BudgetReach) -> str:
     if smaller is None:
         return ""
     takes = amounts.duration(smaller.time_s)
-    return f"; {count(smaller.num_accelerators)} train {format_si(smaller.params)} parameters in {takes}"
+    return f"; {count(smaller.num_accelerators)} train {format_si_down(smaller.params)} parameters in {takes}"
 
 
 def _reach_sizes(found: Reaches) -> tuple[Block, ...]:
@@ -483,7 +505,7 @@ def _chart(best: BudgetReach) -> Chart:
     line, band = line_with_band("within the limits", series_mark(0), points.values(), scale=scale)
     x, most, _ = points[best.recommended.id]
     at = (x, most.value / scale)
-    sizes = [f"{format_si(each.value)} on {count(size)}" for size, each, _ in points.values()]
+    sizes = [f"{format_si_down(each.value)} on {count(size)}" for size, each, _ in points.values()]
     return Chart(
         name="reach-sizes",
         title=f"{capital(_unit(best))} within the limits",
@@ -498,8 +520,8 @@ def _chart(best: BudgetReach) -> Chart:
 
 
 def _hover(best: BudgetReach, each: Within) -> Iterator[str]:
-    yield f"{format_si(each.amount.value)} {_unit(best)}"
-    yield title_of(each.candidate)
+    yield f"{format_si_down(each.amount.value)} {_unit(best)}"
+    yield offer_title(each.candidate)
     yield amounts.ranged(each.candidate.time_s, amounts.duration)
     if each.candidate.usd is not None:
         yield amounts.money(each.candidate.usd.value)
@@ -511,7 +533,7 @@ def _reach_table(best: BudgetReach, shown: Sequence[Within]) -> Table:
 
     columns = (
         numbers("N", "candidate.num_accelerators", is_header=True, meaning="number of accelerators"),
-        numbers(capital(_unit(best)), "amount.value", format_si),
+        numbers(capital(_unit(best)), "amount.value", format_si_down),
         numbers(f"{format_percent(LEVEL)} range", ends),
         numbers("Time", "candidate.time_s", amounts.duration),
         numbers(amounts.currency(), "candidate.usd", amounts.sums),
