@@ -23,6 +23,7 @@ from equipoise.decide.ledger import (
     append,
     ledger_path,
     matches,
+    nearest_differences,
     read_ledger,
     running,
 )
@@ -305,3 +306,22 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(path, monkeypatch):
     with pytest.raises(DataError, match=os.strerror(errno.ENOSPC)):
         append(path, [{"schema": SCHEMA}] * 40)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "facts"),
+    [
+        ({"global_batch_samples": 1024}, [r"batch .*\b1024\b.*\b256\b"]),
+        ({"strategy": "fsdp"}, ["strategy .*fsdp"]),
+        ({"num_accelerators": 3, "workload": "other"}, ["workload .*other", r"number .*\b3\b"]),
+        ({}, []),
+        ({"status": "failed: memory"}, []),
+    ],
+    ids=str,
+)
+def test_the_facts_in_which_runs_differ_from_the_nearest_prediction_are_named(path, changed, facts):
+    alike = {"strategy": "dp=8 microbatch=32 global_batch=256", "global_batch_samples": 256}
+    add_predictions(path, [prediction(**alike), prediction(**alike, accelerator="b200", num_accelerators=16)])
+    found = nearest_differences(read_ledger(path), [run(**changed)])
+    assert len(found) == len(facts)
+    assert all(re.match(each, words) for each, words in zip(facts, found, strict=True))

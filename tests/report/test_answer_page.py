@@ -30,6 +30,7 @@ from equipoise.report.pages.answer.costs import power_price
 from equipoise.report.pages.answer.head import around_choice
 from equipoise.report.pages.answer.refusal import relaxed
 from equipoise.report.terminal import SCREEN_LINES
+from equipoise.runs.readers.measurements import read_measurements
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import TERM_WORDS
 
@@ -95,6 +96,16 @@ def test_the_first_lines_say_probability_batch_memory_choice_and_grade():
     assert "compiled" in found["Strategy"]
     assert "bf16" in found["Strategy"]
     assert "published" in found["Evidence"].lower()
+
+
+def test_the_factor_on_measured_steps_stands_beside_steps_and_not_beside_whole_trainings(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("gpus,time_to_train_h\n32,2.2\n")
+    made = made_answer(recommended=replace(candidate(32), grade="measured"))
+    own = replace(made.systems[0], time_per_step_time=1.13)
+    of_trainings = replace(own, trainings=read_measurements(path))
+    of_both = (replace(made, systems=(each, *made.systems[1:])) for each in (own, of_trainings))
+    assert ["1.13" in facts(each)["Evidence"] for each in of_both] == [True, False]
 
 
 def test_what_was_chosen_is_said_once_and_without_its_option():

@@ -253,7 +253,14 @@ def record(
 ) -> None:
     """Compare your own predictions with what was measured."""
     with output.answering():
-        from equipoise.decide.ledger import LedgerReport, add_measured, ledger_path, read_ledger
+        from equipoise.decide.ledger import (
+            LedgerReport,
+            add_measured,
+            ledger_path,
+            matches,
+            nearest_differences,
+            read_ledger,
+        )
         from equipoise.report.json import ledger_fields
         from equipoise.report.pages.ledger import LEDGER
 
@@ -265,18 +272,22 @@ def record(
             raise UsageError(f"--ledger {ledger}: no such file; expected one that predictions are kept in")
         found = read_ledger(path)
         new: tuple[tuple[str, MeasuredResult], ...] = ()
+        differing: tuple[str, ...] = ()
         if adds:
-            new = (
-                _from_runs(found, runs)
-                if runs and not measured and not for_
-                else _stated(found, measured, for_)
-            )
+            if runs and not measured and not for_:
+                rows = _rows_of(runs)
+                new = tuple(matches(found, rows))
+                differing = () if new else nearest_differences(found, rows)
+            else:
+                new = _stated(found, measured, for_)
             add_measured(path, new)
             found = read_ledger(path)
         chosen = tuple(each for each in found.entries if _is_of(each, workload, accelerator))
         if found.entries and not chosen:
             raise _in_none(found, workload, accelerator)
-        shown = LedgerReport(ledger=found, entries=chosen, num_added=len(new) if adds else None)
+        shown = LedgerReport(
+            ledger=found, entries=chosen, num_added=len(new) if adds else None, differing=differing
+        )
         output.give_page(LEDGER, shown, ledger_fields)
 
 
@@ -307,9 +318,8 @@ def _is_of(entry: "LedgerEntry", workload: str | None, accelerator: str | None) 
     return (workload is None or about.workload in wanted) and (accelerator is None or about.accelerator in on)
 
 
-def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "MeasuredResult"], ...]:
-    """What runs measured of the ledger's predictions."""
-    from equipoise.decide.ledger import matches
+def _rows_of(folders: list[Path]) -> list[dict[str, Any]]:
+    """The rows of the tables of runs in folders."""
     from equipoise.decide.user_evidence.folders import tables_below
     from equipoise.runs.store import RUNS, read_table
 
@@ -319,13 +329,12 @@ def _from_runs(found: "Ledger", folders: list[Path]) -> tuple[tuple[str, "Measur
             f"--runs {file}: expected a folder, of `bench --out` or of `ingest --into`; a measured value is "
             "added by `record add MEASURED --for ID`"
         )
-    rows = (
+    return [
         row
         for folder in folders
         for path in tables_below(folder) or [folder / f"{RUNS.name}.parquet"]
         for row in read_table(path, RUNS).iter_rows(named=True)
-    )
-    return tuple(matches(found, rows))
+    ]
 
 
 def _stated(

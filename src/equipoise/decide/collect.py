@@ -77,8 +77,8 @@ from equipoise.decide.user_evidence import (
     TraceCheck,
     UserEvidence,
     checks,
-    ran_elsewhere,
     unusable,
+    unused_traces,
     user_evidence,
 )
 from equipoise.decide.user_evidence.fit import (
@@ -325,7 +325,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     chip = system.cluster.accelerator
     traces = inputs.user.traces
     own = inputs.trainings_on(system.accelerator)
-    notes = [*map(Note, system.notes), *(ran_elsewhere(traces, chip.slug, chip.title) if traces else ())]
+    notes = [*map(Note, system.notes), *unused_traces(traces, chip.slug, chip.title)]
     notes += [Note(each, "not_used") for each in (() if own is None else own.notes)]
     missing: list[str] = []
     searches: StrategySearches | None = None
@@ -561,7 +561,7 @@ def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
         missing=(measuring(inputs.query),),
         notes=(
             *map(Note, system.notes),
-            *ran_elsewhere(inputs.user.traces, system.accelerator, system.title),
+            *unused_traces(inputs.user.traces, system.accelerator, system.title),
         ),
     )
 

@@ -159,9 +159,7 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
 
 def measured_value(row: Mapping[str, Any], prediction: RecordedPrediction) -> float | None:
     """What a row of the table `runs` measured of a prediction; None where it is of another set-up."""
-    same = all(row[name] == getattr(prediction, name) for name in ("workload", "accelerator"))
-    batches = {row["global_batch_samples"], prediction.global_batch_samples} - {None}
-    if not same or len(batches) > 1 or not _is_same_strategy(row, prediction.strategy):
+    if differences(row, prediction):
         return None
     if prediction.quantity == "step_s":
         batch, rate = row["global_batch_samples"], row["samples_per_s"]
@@ -169,6 +167,26 @@ def measured_value(row: Mapping[str, Any], prediction: RecordedPrediction) -> fl
     else:
         value = row[prediction.quantity]
     return value if value is not None and is_amount(value) else None
+
+
+def differences(row: Mapping[str, Any], prediction: RecordedPrediction) -> tuple[str, ...]:
+    """The facts in which a row of the table `runs` and what was predicted are not of one set-up, in words."""
+    about: Sequence[tuple[str, str]] = (
+        ("workload", "workload"),
+        ("accelerator", "accelerator"),
+        ("number of accelerators", "num_accelerators"),
+        ("batch", "global_batch_samples"),
+    )
+    pairs = [(words, row[name], getattr(prediction, name)) for words, name in about]
+    found = [
+        f"{words} ({ran} ran, {predicted} was predicted)"
+        for words, ran, predicted in pairs
+        if ran != predicted and not (words == "batch" and None in {ran, predicted})
+    ]
+    if not _is_same_strategy(row, prediction.strategy):
+        ran = " in ".join(str(row[name]) for name in ("strategy", "precision") if row.get(name))
+        found.append(f"strategy ({ran} ran, {prediction.strategy} was predicted)")
+    return tuple(found)
 
 
 def _is_same_strategy(row: Mapping[str, Any], predicted: str | None) -> bool:
@@ -424,6 +442,17 @@ def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple
                 )
 
 
+def nearest_differences(ledger: Ledger, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The differences of the run and the current prediction that differ least; none where some are alike."""
+    found = (
+        differences(row, entry.prediction)
+        for row in runs
+        if row["status"] == "success"
+        for entry in ledger.current()
+    )
+    return min(found, key=len, default=())
+
+
 def beside_predictions(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> tuple[LedgerEntry, ...]:
     """The current predictions of what rows of the table `runs` ran, each with what these alone measured."""
     unmeasured = tuple(replace(each, measured=()) for each in ledger.current())
@@ -448,11 +477,15 @@ class Running(Struct, frozen=True, kw_only=True):
 
 
 class LedgerReport(Struct, frozen=True, kw_only=True):
-    """Entries of a ledger. num_added: measurements that this call added; None where it was to add none."""
+    """Entries of a ledger. num_added: measurements that this call added; None where it was to add none.
+
+    differing: in what the runs that were given differ from the prediction nearest to them.
+    """
 
     ledger: Ledger
     entries: tuple[LedgerEntry, ...]
     num_added: int | None
+    differing: tuple[str, ...] = ()
 
     @property
     def running(self) -> Running | None:

@@ -13,8 +13,8 @@ from equipoise.decide.question.training import fixed_budget
 from equipoise.decide.user_evidence import (
     checks,
     possible,
-    ran_elsewhere,
     traced_as,
+    unused_traces,
     user_evidence,
     user_traces,
     with_traces,
@@ -119,6 +119,12 @@ def test_ranks_that_no_trace_states_are_asked_for(traced):
     assert {"4", "8"} <= set(re.findall(r"\d+", other.notes[0]))
 
 
+def test_a_trace_that_gives_no_time_is_said_not_to_be_used(traced):
+    (note,) = unused_traces(traced(world=None), "a100-sxm4-80gb", "A100")
+    assert note.kind == "not_used"
+    assert "--traced-as ranks=N" in note.words
+
+
 def test_what_does_not_fit_the_ranks_is_missing_and_is_no_run(traced):
     (found,) = traced("global_batch=64 tp=3")
     assert found.run() is None
@@ -163,8 +169,8 @@ def test_a_trace_is_compared_with_the_modelled_step(traced):
     assert shown[:5] == ["rank0.json", "8 ranks", "200 ms", "20 %", "10 %"]
     assert f"{1000 * check.modelled_step_s:.3g} ms" in shown
     assert checks([found], load, cluster("h100-sxm5-80gb"), parameters) == ()
-    assert ran_elsewhere([found], "a100-sxm4-80gb", "A100") == ()
-    (elsewhere,) = ran_elsewhere([found], "h100-sxm5-80gb", "H100")
+    assert [*unused_traces([found], "a100-sxm4-80gb", "A100")] == []
+    (elsewhere,) = unused_traces([found], "h100-sxm5-80gb", "H100")
     assert elsewhere.kind == "not_used"  # by which an answer finds it for its first lines
     assert re.findall(r"H100|rank0\.json|A100-SXM4-80GB", elsewhere.words) == [
         "rank0.json",

@@ -354,13 +354,14 @@ def checks(
     )
 
 
-def ran_elsewhere(traces: Sequence[UserTrace], accelerator: str, title: str) -> tuple[Note, ...]:
-    """A note of each trace of another accelerator than the one asked about."""
-    return tuple(
-        Note(f"{file_names(each.files, 1)} for {title}: it ran on {each.device}.", "not_used")
-        for each in traces
-        if each.accelerator not in {None, accelerator}
-    )
+def unused_traces(traces: Sequence[UserTrace], accelerator: str, title: str) -> Iterator[Note]:
+    """A note of each trace of another accelerator than the one asked about, or that gives no time."""
+    for each in traces:
+        name = file_names(each.files, 1)
+        if each.accelerator not in {None, accelerator}:
+            yield Note(f"{name} for {title}: it ran on {each.device}.", "not_used")
+        elif each.missing:
+            yield Note(f"{name}: it gives no time without {'; '.join(each.missing)}.", "not_used")
 
 
 def _check(trace: UserTrace, load: Load | None, nodes: Cluster, parameters: Parameters | None) -> TraceCheck:

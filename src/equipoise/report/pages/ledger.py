@@ -27,6 +27,8 @@ def _headline(found: LedgerReport) -> str:
     """How many there are, and what this call added."""
     if found.num_added:
         return f"{plural(found.num_added, 'measurement')} added."
+    if found.differing:
+        return f"Nothing was measured of any prediction: the nearest differs in {'; '.join(found.differing)}."
     if found.num_added is not None:
         return (
             "Nothing new was measured of any prediction: workload, accelerator and number must agree, and "

@@ -249,7 +249,8 @@ def evidence_words(answer: Answer, best: Candidate) -> str:
     """What the answer rests on, and on measurements of which software where that is known."""
     software, factor = answer.system.software, answer.system.time_per_step_time
     _, full = GRADES[best.grade]
-    if best.grade == "measured" and factor is not None and factor != 1.0:
+    is_of_steps = best.grade == "measured" and answer.system.trainings is None
+    if is_of_steps and factor is not None and factor != 1.0:
         return f"{full}, their step time \u00d7 {factor:.2f}"
     if software is None or best.grade != "calibrated":
         return full
