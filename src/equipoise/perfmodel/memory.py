@@ -117,8 +117,10 @@ class Shards(Struct, frozen=True, kw_only=True):
 def shards(load: Load, grid: StrategyGrid) -> Shards:
     """Parameters by rank on the fullest pipeline stage.
 
-    Assumes tensor and expert shards are even, and that experts are spread over ep ranks whole. With DualPipe
-    a rank holds two stages, and two ranks the same ones; with it and its V, one rank holds both ends.
+    Assumes tensor and expert shards are even, that experts are spread over ep ranks whole, and that stages
+    have the mean of layers: where these do not share out, the fullest has more (of 36 on 8 stages 5, counted
+    as 4.5). With DualPipe a rank holds two stages, and two ranks the same ones; with it and its V, one rank
+    holds both ends.
     """
     ends = (grid.pp > 1) & (grid.schedule == 0)
     tables = np.where(ends, load.end_params, load.embedding_params) / grid.tp

@@ -122,6 +122,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     oversubscription: rate into a leaf switch over the rate out of it: beyond the leaf_nodes nodes that one
     joins (with rails: those of one rail's switch), an accelerator has so much less of inter.
     num_cores: of the processors of a node's hosts together, which decode and feed samples.
+    unstated: facts of the network that nothing states; inter is then the link inside, and of no use.
     """
 
     accelerator: Accelerator
@@ -139,6 +140,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     links_between: tuple[str, ...] = ()
     oversubscription: float = 1.0
     leaf_nodes: int = 1
+    unstated: tuple[str, ...] = ()
     name: str = ""
     source: str = ""
 
@@ -161,6 +163,15 @@ class Cluster(Struct, frozen=True, kw_only=True):
             raise SpecError(
                 f"cluster: links_between of {len(counts)} rows, topology={self.topology!r}; expected, with "
                 f"topology mesh, at least {self.node_size} rows of as many numbers, symmetric"
+            )
+
+    def expect_network(self, num_accelerators: int) -> None:
+        """Raise SpecError where so many are more than a node, and nothing states what joins nodes."""
+        if self.unstated and num_accelerators > self.node_size:
+            raise _missing(
+                self.accelerator,
+                self.unstated,
+                remedy=f", or ask for at most {self.node_size} accelerators, one node",
             )
 
     @property
@@ -354,6 +365,7 @@ def build_cluster(
     node |= {field: getattr(usual, field) for field in _NODE_FACTS if node[field] is None}
     size = node["node_size"]
     count = size if num_accelerators is None else num_accelerators
+    unstated = tuple(field for field in ("inter_byte_per_s", "inter_latency_s") if node[field] is None)
     if size is not None and count is not None and count <= size:  # nothing leaves the node: any link will do
         node["inter_byte_per_s"] = node["inter_byte_per_s"] or node["intra_byte_per_s"]
         node["inter_latency_s"] = node["inter_latency_s"] or node["intra_latency_s"]
@@ -363,11 +375,7 @@ def build_cluster(
         node["topology"] = node["topology"] or "host"
     missing = [field for field in _NEEDED if node[field] is None]
     if missing:
-        raise SpecError(
-            f"cluster of {chip.slug}: {', '.join(missing)} missing; add to "
-            f"[accelerator.{chip.slug}] in {EDIT} (there intra_byte_per_s is link_byte_per_s, or "
-            "host_byte_per_s where topology is host)"
-        )
+        raise _missing(chip, missing)
     intra = Link(byte_per_s=node["intra_byte_per_s"], latency_s=node["intra_latency_s"])
     inter = Link(byte_per_s=node["inter_byte_per_s"], latency_s=node["inter_latency_s"])
     return Cluster(
@@ -386,8 +394,18 @@ def build_cluster(
         links_between=_kept_links(node["links_between"], node),
         oversubscription=node["oversubscription"] or 1.0,
         leaf_nodes=node["leaf_nodes"] or 1,
+        unstated=unstated,
         name=system.slug,
         source=system.source,
+    )
+
+
+def _missing(chip: Accelerator, facts: Sequence[str], *, remedy: str = "") -> SpecError:
+    """The error that names facts of an accelerator's node that nothing states."""
+    return SpecError(
+        f"cluster of {chip.slug}: {', '.join(facts)} missing; add to [accelerator.{chip.slug}] in {EDIT} "
+        "(there intra_byte_per_s is link_byte_per_s, or host_byte_per_s where topology is host)",
+        remedy=remedy,
     )
 
 

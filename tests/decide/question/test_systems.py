@@ -1,5 +1,7 @@
 """The systems of a question: names, counts, nodes, and values that belong to one of them."""
 
+from contextlib import nullcontext
+
 import polars as pl
 import pytest
 
@@ -165,6 +167,20 @@ def test_a_topology_file_makes_a_node_of_its_accelerators_and_links(tmp_path):
     assert "PHB (1 pairs), SYS (2 pairs)" in own.notes[0]
     # through the host: no faster than what two of them have by the tables
     assert own.cluster.intra.byte_per_s <= usual.cluster.intra.byte_per_s
+
+
+@pytest.mark.parametrize(
+    ("device", "is_refused"),
+    [("NVIDIA H100 80GB HBM3", False), ("NVIDIA L40S", True), ("Card of no table", False), (None, False)],
+)
+def test_links_of_another_accelerator_are_refused(tmp_path, device, is_refused):
+    listed = "".join(f"GPU {each}: {device} (UUID: GPU-{each})\n" for each in range(2)) if device else ""
+    file = tmp_path / "topology.txt"
+    file.write_text(f"{listed}{matrix(['X', 'SYS'], ['SYS', 'X'])}")
+    asked = query({"workload": "bert", "accelerator": ["h100"], "topology": file})
+    refused = pytest.raises(DataError, match=r"topology\.txt: .*L40S.*H100 SXM5")
+    with refused if is_refused else nullcontext():
+        assert requested_systems(asked, catalogue())[0].cluster.node_size == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\x01", b"GPU0"])

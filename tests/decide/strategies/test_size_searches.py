@@ -1,6 +1,7 @@
 """Searches by size: from a cache as anew, of a bounded number of problems; and which sizes are tried."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import example, given
@@ -13,6 +14,7 @@ from equipoise.decide.question.systems import RequestedSystem
 from equipoise.decide.question.training import training
 from equipoise.decide.strategies.size_searches import ExtraSizes, SearchCache, StrategySearches, size_range
 from equipoise.decide.strategies.strategy_search import problem
+from equipoise.errors import SpecError
 from equipoise.spec.catalogue import catalogue
 
 CATALOGUE = catalogue()
@@ -88,6 +90,35 @@ def sizes_tried(node_size, limit, *, stock=None, chip="h100-sxm5-80gb"):
     asked = query({"workload": "gpt2_xl", "tokens": 1e9, "max_accelerators": limit})
     found = size_range(asked, system, flop=None, known=(), extra=ExtraSizes(between=True))
     return {each for each in found.tried if found.holds(each)}
+
+
+ALONE = """
+[accelerator.x1-96gb]
+title = "X1"
+vendor = "Example"
+kind = "gpu"
+memory_bytes = 96e9
+memory_byte_per_s = 4e12
+peak_bf16_flop_per_s = 1e15
+node_size = 8
+topology = "switch"
+link_byte_per_s = 450e9
+intra_latency_s = 3e-6
+source = "a datasheet"
+confidence = "low"
+"""
+
+
+@pytest.mark.parametrize(("limit", "is_refused"), [(8, False), (16, True), (None, True)])
+def test_nodes_that_nothing_joins_are_asked_for_one_at_a_time(tmp_path, limit, is_refused):
+    path = tmp_path / "chip.toml"
+    path.write_text(ALONE)
+    cluster = catalogue([path]).cluster("x1-96gb")
+    system = RequestedSystem(name="x1-96gb", title="X1", cluster=cluster)
+    asked = query({"workload": "gpt2_xl", "tokens": 1e9, "max_accelerators": limit})
+    refused = pytest.raises(SpecError, match=r"inter_byte_per_s, inter_latency_s.*accelerator\.x1-96gb")
+    with refused if is_refused else nullcontext():
+        assert size_range(asked, system, flop=None, known=()).most == 8
 
 
 @given(

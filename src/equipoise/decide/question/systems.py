@@ -299,9 +299,9 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     if query.topology is not None:
         links = _topology_of_file(query.topology)
-        unknown = _unknown_links(links)
-        if unknown is not None:
-            raise DataError(f"--topology {query.topology.name}: {unknown}")
+        wrong = _unknown_links(links) or _other_devices(links, usual, catalogue)
+        if wrong is not None:
+            raise DataError(f"--topology {query.topology.name}: {wrong}")
         facts, notes = node_facts(links, usual)
         node = {**facts, **node}
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
@@ -388,6 +388,23 @@ def _unknown_links(found: "Topology") -> str | None:
     if not unknown or not why:
         return None
     return f"the link of {len(unknown):,} of {plural(len(pairs), 'pair')} of accelerators is not known: {why}"
+
+
+def _other_devices(found: "Topology", usual: Cluster, catalogue: Catalogue) -> str | None:
+    """That the links are of other accelerators than a node has; None where they may be of its own.
+
+    A list without titles may, as may one with a title that is not known.
+    """
+    from equipoise.diagnose.links import named_chips  # noqa: PLC0415 - only where links are read
+
+    chips = named_chips(found, catalogue)
+    own = kinds(usual.accelerator)
+    if not chips or {each.slug for each in chips} <= {*own}:
+        return None
+    return (
+        f"its links are of {' and '.join(each.title for each in chips)}, not of {usual.accelerator.title}; "
+        "ask about them alone, or leave the file out"
+    )
 
 
 def node_facts(found: "Topology", usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:

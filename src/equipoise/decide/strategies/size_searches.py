@@ -124,8 +124,11 @@ def size_range(
     begin with one, whatever the most is (law 3), and end with what the question or the stock allows, else
     what is usually asked about or was published. extra: what is tried besides.
     fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
+    Raises SpecError where more than a node may be taken, and nothing states what joins nodes.
     """
     found = _up_to_limits(query, system, flop=flop, known=known, extra=extra, fixed_ranks=fixed_ranks)
+    if system.cluster is not None:
+        system.cluster.expect_network(found.most)
     beyond = {each for each in dict(extra.beyond).get(system.name, ()) if each > found.most}
     return replace(found, tried=tuple(sorted({*found.tried, *beyond})), beyond=frozenset(beyond))
 
