@@ -226,6 +226,16 @@ def test_the_number_of_workers_changes_nothing(v60, tmp_path, num_workers):
     assert_frame_equal(divided.runs, ingest(archives[0], num_workers=1).runs)
 
 
+def test_workers_that_end_as_they_start_leave_their_shares_to_the_caller(v60, tmp_path, monkeypatch):
+    archives = [tmp_path / f"training_results_v6.{number}.tar" for number in range(3)]
+    for archive in archives:
+        with tarfile.open(archive, "w") as tar:
+            tar.add(v60, archive.stem)
+    alone = ingest(archives, num_workers=1)
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    assert_frame_equal(ingest(archives, num_workers=2).runs, alone.runs)
+
+
 def test_an_empty_log_is_a_failed_run(v60):
     (v60 / "Org/results/sys/bert/result_3.txt").write_bytes(b"")
     report = ingest(v60)

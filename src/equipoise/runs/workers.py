@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -220,10 +220,15 @@ def _drive(
     """Hand shares out and collect results until all are there or no worker is left that could start."""
     todo = list(range(len(shares)))[::-1]
     busy: dict[Connection, tuple[_Worker, int]] = {}
-    for worker in workers[: len(todo)]:
+
+    def hand_to(worker: _Worker) -> None:
         index = todo.pop()
-        worker.pipe.send(shares[index])
+        with suppress(OSError):  # that it has ended shows where its result is awaited
+            worker.pipe.send(shares[index])
         busy[worker.pipe] = (worker, index)
+
+    for worker in workers[: len(todo)]:
+        hand_to(worker)
     meanwhile()
     while busy:
         for pipe in wait(list(busy)):
@@ -231,7 +236,7 @@ def _drive(
             worker, index = busy[pipe]
             try:
                 message = pipe.recv()
-            except EOFError as err:
+            except (EOFError, OSError) as err:
                 if not worker.ready:  # it never ran: the caller does its share
                     del busy[pipe]
                     continue
@@ -247,6 +252,4 @@ def _drive(
             results[index] = message
             del busy[pipe]
             if todo:
-                index = todo.pop()
-                pipe.send(shares[index])
-                busy[pipe] = (worker, index)
+                hand_to(worker)
