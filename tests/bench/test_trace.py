@@ -22,6 +22,7 @@ from equipoise.bench.trace.stream import TraceStream
 from equipoise.diagnose.stragglers import lateness, trace_steps
 from equipoise.errors import DataError
 from equipoise.report.pages.trace import TRACE, trace_fields
+from equipoise.runs.sources import gate
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MATMUL = "ampere_sgemm_128x64_nn"
@@ -503,6 +504,18 @@ def test_members_of_archives_that_could_lead_outside_are_not_read(tmp_path):
     found = read_traces([path])
     assert [trace.where for trace in found.ranks] == [f"{path}:rank0.json"]
     assert "unsafe_path" in {each["kind"] for each in found.rejected.rows()}
+
+
+def test_an_archive_of_traces_too_large_to_read_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "MAX_FILE_BYTES", 100)
+    path = tmp_path / "all.tar"
+    content = json.dumps(document([kernel(MATMUL, 0, 1)])).encode()
+    with tarfile.open(path, "w") as archive:
+        member = tarfile.TarInfo("rank0.json")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    with pytest.raises(DataError, match=r"rank0\.json: .*100"):
+        read_traces([path])
 
 
 def test_memory_is_that_of_a_few_pieces(tmp_path):

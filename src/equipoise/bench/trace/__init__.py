@@ -470,7 +470,8 @@ def _contents(path: Path, rejected: Tally) -> Iterator[tuple[str, Iterator[bytes
         yield where, blob_pieces(blob.data, where=where)
     rejected.extend(source.rejections)
     if not has_trace:
-        raise DataError(f"{path}: no trace in it; expected files that end in {', '.join(SUFFIXES)}")
+        why = "".join(f"; {each.where}: {each.detail}" for each in source.rejections[:1])
+        raise DataError(f"{path}: no trace in it; expected files that end in {', '.join(SUFFIXES)}{why}")
 
 
 def _is_trace(name: str) -> bool:
