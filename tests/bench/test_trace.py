@@ -267,6 +267,25 @@ def test_categories_of_old_traces_are_read(category, read):
     assert trace.steps[0].compute_s == 5e-6
 
 
+def test_groups_beyond_those_that_are_told_apart_join_none_of_them(read, monkeypatch):
+    monkeypatch.setattr(activity, "MAX_STEPS", 1)
+    groups = ("first", "second", "third", "first")
+    events = [kernel(NCCL, 10 * at, 1, **{"Process Group Name": name}) for at, name in enumerate(groups)]
+    (trace,) = read(document(events))
+    first, second, third, again = trace.collectives.group
+    assert first == again
+    assert "first" in first
+    assert second == third == ""
+
+
+def test_launches_count_among_the_events_that_are_kept(read, monkeypatch):
+    monkeypatch.setattr(activity, "MAX_EVENTS", 3)
+    launch = {**operator("cudaLaunchKernel", 0, 1, "cuda_runtime"), "args": {"correlation": 1}}
+    assert read(document([kernel(MATMUL, 0, 1), launch, launch]))
+    with pytest.raises(DataError, match=" 3 "):
+        read(document([kernel(MATMUL, 0, 1), launch, launch, launch]))
+
+
 def test_several_devices_of_one_trace_stay_apart(read):
     ranks = read(document([kernel(MATMUL, 0, 10, device=0), kernel(NCCL, 0, 10, device=1)]))
     assert [(trace.device, trace.steps[0].compute_s) for trace in ranks] == [(0, 10e-6), (1, 0.0)]

@@ -267,7 +267,7 @@ class Activity(Struct, kw_only=True):
                 self._add_step(self.device_steps, event, name)
         if self.num_events > MAX_EVENTS:
             raise DataError(
-                f"{self.where}: more than {MAX_EVENTS:,} kernels and operators; profile fewer steps"
+                f"{self.where}: more than {MAX_EVENTS:,} kernels, launches and operators; profile fewer steps"
             )
 
     def _span(self, event: Event) -> tuple[int, int] | None:
@@ -300,6 +300,7 @@ class Activity(Struct, kw_only=True):
     def _add_launch(self, event: Event) -> None:
         arguments, moment_ns = event.get("args"), _nanoseconds(event.get("ts"))
         if type(arguments) is dict and moment_ns is not None:
+            self.num_events += 1
             self.launched.add(moment_ns, moment_ns, arguments.get("correlation"))
 
     def _device(self, number: Any) -> DeviceActivity:  # noqa: ANN401 - any JSON value
@@ -318,8 +319,8 @@ class Activity(Struct, kw_only=True):
         ranks = arguments.get("Process Group Ranks") or arguments.get("Process Group Name") or ""
         what = arguments.get("Collective name") or operation(name)
         key = (str(ranks)[:200], str(what)[:60])
-        if len(self.names) >= MAX_STEPS:
-            return self.names.setdefault(("", ""), 0)
+        if key not in self.names and len(self.names) >= MAX_STEPS:
+            key = ("", "")
         return self.names.setdefault(key, len(self.names))
 
     def _add_host(self, event: Event, category: str, name: str) -> None:
