@@ -412,6 +412,7 @@ def test_errors_of_some_rows_are_those_of_their_executions(write):
         _step(n_gpus=4, measured=1),
     )
     found = validate([path])
+    assert [each.is_counted for each in found.verdicts] == [True, False, True]
     every = accuracy.errors_where(found, lambda _: True)
     assert msgspec.structs.asdict(every) == pytest.approx(msgspec.structs.asdict(found.errors))
     some = accuracy.errors_where(found, lambda each: each.row.num_accelerators == 8)

@@ -325,7 +325,8 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     chip = system.cluster.accelerator
     traces = inputs.user.traces
     own = inputs.trainings_on(system.accelerator)
-    notes = [*map(Note, system.notes), *unused_traces(traces, chip.slug, chip.title)]
+    unused = unused_traces(traces, chip.slug, chip.title) if traces else ()
+    notes = [*map(Note, system.notes), *unused]
     notes += [Note(each, "not_used") for each in (() if own is None else own.notes)]
     missing: list[str] = []
     searches: StrategySearches | None = None
