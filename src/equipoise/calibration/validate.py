@@ -66,6 +66,7 @@ class ValidatedRow(Struct, frozen=True, kw_only=True):
 
     error: |predicted time / measured time - 1|. memory_bytes: as predicted, of what frameworks report. fold:
     the value that was held out with it. is_given: whether others were predicted from it. by: the predictor.
+    is_counted: whether its execution's error is counted at this row, not by one in another unit.
     calibration: the software whose parameters it rests on, where it rests on any.
     """
 
@@ -80,6 +81,7 @@ class ValidatedRow(Struct, frozen=True, kw_only=True):
     calibration: str | None = None
     fold: str | None = None
     is_given: bool = False
+    is_counted: bool = False
 
 
 class Validation(Struct, frozen=True, kw_only=True):
@@ -314,6 +316,7 @@ def _verdict(row: PublishedRow, outcomes: _Outcomes) -> ValidatedRow:
         by=found.by,
         calibration=None if found.basis is None else found.basis.name,
         fold=found.fold or None,
+        is_counted=(row.file, row.row) == (found.row.file, found.row.row),
     )
 
 
