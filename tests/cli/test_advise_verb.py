@@ -11,7 +11,7 @@ from command_line import in_process
 
 from equipoise.bench.training import known_name
 from equipoise.report.format import duration, money
-from equipoise.units import format_si
+from equipoise.units import format_si, format_si_down
 
 COMMON = ["llama2_70b_lora", "--accelerator", "h200-sxm5-141gb", "--max-accelerators", "32"]
 
@@ -105,10 +105,10 @@ def test_what_money_is_enough_for_has_its_page_too(tmp_path):
     page = unescape((tmp_path / "a.html").read_text()).replace("\xa0", " ")
     best = found["best"]
     for shown in (done.stdout, page):
-        assert format_si(best["training_budget"]["value"]) in shown
+        assert format_si_down(best["training_budget"]["value"]) in shown
         assert "20 USD" in shown
     assert best["by_size"]
-    assert all(format_si(each["amount"]["value"]) in page for each in best["by_size"])
+    assert all(format_si_down(each["amount"]["value"]) in page for each in best["by_size"])
 
 
 def test_nothing_to_go_on_is_exit_3_with_what_is_missing():
