@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 from zlib import crc32
 
+import msgspec
+
 from equipoise.errors import DataError, UsageError
 from equipoise.units import GIB, listed
 
@@ -343,8 +345,6 @@ def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Rec
 
     Raises DataError where the file is missing or holds no such record.
     """
-    import msgspec  # noqa: PLC0415 - this module serves where the package is built, with no library
-
     path = _PACKAGE / "data" / name
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
@@ -354,8 +354,6 @@ def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Rec
 
 def kept_record(name: str, kind: type[Record], make: Callable[[], Record]) -> Record:
     """What `keep_records` kept by a name; made where that is nothing, or a file that it is of has changed."""
-    import msgspec  # noqa: PLC0415 - as in `shipped_record`
-
     found = _kept_records().get(name)
     return make() if found is None else msgspec.msgpack.decode(found, type=kind)
 
@@ -363,8 +361,6 @@ def kept_record(name: str, kind: type[Record], make: Callable[[], Record]) -> Re
 @cache
 def _kept_records() -> Mapping[str, Any]:
     """The records that are kept, by name, still encoded; none where one of their files has changed."""
-    import msgspec  # noqa: PLC0415 - as in `shipped_record`
-
     kind = tuple[dict[str, int], dict[str, msgspec.Raw]]
     try:
         sums, records = msgspec.msgpack.decode(_RECORDS.read_bytes(), type=kind)
@@ -376,8 +372,6 @@ def _kept_records() -> Mapping[str, Any]:
 
 def keep_records(records: Mapping[str, object], made_of: Iterable[str]) -> None:
     """Keep records by name. made_of: paths in this package of the modules and tables they rest on."""
-    import msgspec  # noqa: PLC0415 - as in `shipped_record`
-
     sums = {name: crc32((_PACKAGE / name).read_bytes()) for name in made_of}
     _RECORDS.write_bytes(msgspec.msgpack.encode((sums, records)))
 

@@ -412,18 +412,16 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
 
 def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator[Note]:
     """That the user measured some of the systems compared alone, and how their steps were to the model's."""
-    known = [each for each in compared if each.estimates]
-    on = [each for each in known if inputs.runs_on(each.system.accelerator)]
-    others = list(dict.fromkeys(each.system.title for each in known if each not in on))
+    known = [(each, bool(inputs.runs_on(each.system.accelerator))) for each in compared if each.estimates]
+    on, others = (
+        listed(dict.fromkeys(each.system.title for each, has_runs in known if has_runs is wanted))
+        for wanted in (True, False)
+    )
     if not on or not others:
         return
-    levels = [each.run_fit for each in on if isinstance(each.run_fit, UserLevel)]
+    levels = [each.run_fit for each, _ in known if isinstance(each.run_fit, UserLevel)]
     took = f" (steps took {levels[0].factors} the model's time)" if len(levels) == 1 else ""
-    measured = listed(dict.fromkeys(each.system.title for each in on))
-    yield Note(
-        f"Your runs are of {measured} alone{took}; {listed(others)} may differ from the model as much.",
-        "check",
-    )
+    yield Note(f"Your runs are of {on} alone{took}; {others} may differ from the model as much.", "check")
 
 
 def _results_s(assessment: Assessment) -> dict[int, float]:
