@@ -67,6 +67,27 @@ def num_sd(level: float = LEVEL) -> float:
     return NormalDist().inv_cdf((1.0 + level) / 2.0)
 
 
+def num_sd_of_few(num_values: int, level: float = LEVEL) -> float:
+    """Half the width of an interval for one more value, in standard deviations that were found from so many.
+
+    num_values: from 3 up. Assumes normal values; good to 0.2 % from 5 values at 0.9.
+    Source: Student 1908; his quantile by Abramowitz and Stegun 26.7.5, without loading SciPy.
+
+    >>> round(num_sd_of_few(6), 2)
+    2.18
+    """
+    z, free = num_sd(level), float(num_values - 1)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
+    )
+    student = sum(term / free**order for order, term in enumerate(terms))
+    return student * math.sqrt(1 + 1 / num_values)
+
+
 def tails(level: float = LEVEL) -> tuple[float, float]:
     """The shares of a distribution below the low and below the high end of an interval.
 

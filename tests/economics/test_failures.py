@@ -27,6 +27,16 @@ def test_the_usual_time_between_failures_is_the_geometric_mean():
     assert hazards().hours_between.value == pytest.approx(41_044, rel=1e-3)
 
 
+def test_the_interval_is_of_a_further_cluster_after_six():
+    # Student's t of 5 degrees of freedom at 0.95: 2.015, and sqrt(1 + 1 / 6), times the deviation of logarithms.
+    logs = [math.log(each) for each in (50_677, 13_605, 43_008, 29_538, 82_051, 66_528)]
+    mean = sum(logs) / 6
+    deviation = math.sqrt(sum((each - mean) ** 2 for each in logs) / 5)
+    half = 2.015 * math.sqrt(7 / 6) * deviation
+    usual = hazards().hours_between
+    assert (usual.low, usual.high) == pytest.approx((math.exp(mean - half), math.exp(mean + half)), rel=1e-3)
+
+
 def test_spot_rates_by_hand():
     # Shares 0.25, 0.42, 0.53, 0.10: geometric mean 0.273. Waves: 24 in 11.4 h, 18 in 18.5, 9 in 5.5 (with 5.7
     # nodes: / 0.838), 3 in 19; of one node 1 in 24 h and 0.192 in 730.5, each / 0.273.

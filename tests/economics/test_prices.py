@@ -6,6 +6,7 @@ import tomllib
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from equipoise import economics
@@ -69,22 +70,43 @@ def test_every_offer_lies_within_the_interval():
 
 
 def test_about_nine_of_ten_offers_lie_within_the_interval_of_the_others():
-    # Leave one offer out where two or more are left: the interval has to hold it at its rate.
+    # Leave one offer out where any is left: the interval has to hold it at its rate.
     held = tried = 0
     for slug in {row["accelerator"] for row in ROWS}:
         for terms in TERMS:
             amounts = [each.usd_per_accelerator_hour for each in offers(slug) if each.terms == terms]
             for left_out in range(len(amounts)):
                 others = sorted(amounts[:left_out] + amounts[left_out + 1 :])
-                if len(others) < 2:
+                if not others:
                     continue
                 middle = math.sqrt(others[(len(others) - 1) // 2] * others[len(others) // 2])
-                factor = math.exp(1.645 * offer_log_sd())
+                wider = math.sqrt(1 + math.pi / (2 * len(others) + math.pi - 2))
+                factor = math.exp(1.645 * wider * offer_log_sd())
                 low, high = min(others[0], middle / factor), max(others[-1], middle * factor)
                 held += low <= amounts[left_out] <= high
                 tried += 1
     assert tried > 40
     assert 0.8 < held / tried < 0.99
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(
+    ("slug", "terms"),
+    [
+        ("a100-sxm4-80gb", "reserved"),
+        ("a10-pcie-24gb", "on_demand"),
+        ("h100-pcie-80gb", "on_demand"),
+        ("v100-sxm2-16gb", "on_demand"),
+        ("a100-sxm4-80gb", "on_demand"),
+    ],
+)
+def test_the_interval_holds_one_more_of_so_many_offers_at_its_level(slug, terms):
+    found = price(slug, terms=terms)
+    assert found is not None
+    draws = np.random.default_rng(1).normal(scale=offer_log_sd(), size=(40_000, len(found.offers) + 1))
+    middle = np.median(draws[:, 1:], axis=1)
+    held = np.mean(np.abs(draws[:, 0] - middle) <= found.log_half_width)
+    assert 0.89 < held < 0.92
 
 
 def test_terms_nobody_offers_are_inferred_from_other_accelerators():

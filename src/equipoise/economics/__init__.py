@@ -137,10 +137,19 @@ def _of_offers(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> P
         high=max(amounts),
         basis=_named(terms, known),
         terms=terms,
-        log_half_width=num_sd() * offer_log_sd(),
+        log_half_width=num_sd() * _one_more_sd(offer_log_sd(), len(known)),
         minimum_s=MONTH_S * (_minimum_months(known) or 0),
         offers=tuple(known),
     )
+
+
+def _one_more_sd(sd: float, num_known: int) -> float:
+    """Standard deviation of one more value around the median of those known, which are of the same spread.
+
+    Assumes normal values: the variance of a median of many is pi/2 sd^2 / k. With pi/2 - 1 added to k it is
+    exact for one value too, within 2 % for odd k, and above for even k, where the middle is of two.
+    """
+    return sd * math.sqrt(1.0 + math.pi / 2 / (num_known + math.pi / 2 - 1.0))
 
 
 def _named(terms: PriceTerms, known: Sequence[Offer]) -> str:
@@ -171,7 +180,9 @@ def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
         return None
     logs = [math.log(each) for each in ratios]
     usual = math.log(_middle(ratios))
-    spread = math.hypot(_log_sd(logs), offer_log_sd())
+    spread = math.hypot(
+        _one_more_sd(_log_sd(logs), len(logs)), _one_more_sd(offer_log_sd(), len(demand.offers))
+    )
     value = demand.usd_per_accelerator_hour * math.exp(usual)
     return Price(
         accelerator=accelerator,

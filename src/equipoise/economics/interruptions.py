@@ -20,7 +20,7 @@ from equipoise.intervals import (
     Input,
     Interval,
     moved,
-    num_sd,
+    num_sd_of_few,
     spread,
     stated,
     tails,
@@ -156,7 +156,7 @@ def hazards() -> Hazards:
 def _hours_between() -> Interval:
     """Hours between failures of an accelerator in a further cluster."""
     logs = [math.log(each.hours_between) for each in clusters()]
-    return spread(math.exp(fmean(logs)), num_sd() * stdev(logs))
+    return spread(math.exp(fmean(logs)), num_sd_of_few(len(logs)) * stdev(logs))
 
 
 def _waves_per_hour(share: float) -> Interval:
