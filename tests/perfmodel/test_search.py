@@ -16,7 +16,7 @@ from equipoise.perfmodel.load import transformer_load, workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import RankMemory, memory
 from equipoise.perfmodel.parameters import PRIORS, Parameters, stacked
-from equipoise.perfmodel.search import SearchJob, fastest, fits, least_s
+from equipoise.perfmodel.search import SearchJob, faster, fastest, fits
 from equipoise.perfmodel.space import Space, limits
 from equipoise.spec.cluster import cluster
 from equipoise.spec.transformer import Transformer
@@ -167,19 +167,31 @@ def test_groups_that_share_weights_are_whole_nodes_down_to_one():
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_nothing_is_faster_than_the_bound_of_another_value(case):
-    name, value = "activation_offload", True
+@pytest.mark.parametrize("memory_share", [1.5, 4.0])
+def test_what_is_faster_with_another_value_is_what_the_exhaustive_search_of_that_value_finds(
+    case, memory_share
+):
     model, nodes, sizes, batches, choices = case
     load, rates = subject(model, nodes, max(sizes))
-    endless = replace(rates, memory_bytes=1e15)
-    job = SearchJob(load=load, machine=endless, parameters=Parameters(), num_steps=num_steps)
+    held = replace(rates, memory_bytes=rates.memory_bytes * memory_share)
+    job = SearchJob(load=load, machine=held, parameters=Parameters(), num_steps=num_steps)
     spaces = [Space(num_accelerators=size, global_batches=batches, choices=choices) for size in sizes]
-    changed = [replace(each, choices={**choices, name: (value,)}) for each in spaces]
-    # Without a limit of memory the fastest is near enough for a bound that says nothing to fail too.
-    bounds_s = least_s(job, spaces, range(len(sizes)), name=name, value=value)
-    best_s = [each.best[0].training_s for each in fastest(job, changed)]
-    assert best_s
-    assert all(0.2 * best <= bound <= best for bound, best in zip(bounds_s, best_s, strict=True))
+    fastest(job, spaces)
+    moved = {"activation_offload": (True,), "recompute": ("none", "selective")}
+    fewer = [replace(each, choices={**choices, **moved}) for each in spaces]
+    whole = [search(load, held, each, Parameters(), objective=training_s, num_best=1) for each in fewer]
+    best = {number: each.best[0] for number, each in enumerate(whole) if each.best}
+    assert best
+
+    def found(share):
+        to_beat_s = {number: each.training_s * share for number, each in best.items()}
+        kept = {"recompute": moved["recompute"]}
+        return faster(job, spaces, to_beat_s, name="activation_offload", value=True, allowed=kept)
+
+    assert {number: each[0].strategy for number, each in found(1.001).items()} == {
+        number: each.strategy for number, each in best.items()
+    }
+    assert found(0.999) == {}
 
 
 @st.composite

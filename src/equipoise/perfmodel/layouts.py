@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import count
 from types import MappingProxyType
@@ -262,6 +262,14 @@ class LayoutGroup(Struct, frozen=True, kw_only=True):
             states=tuple(self.states[each] for each in states),
         )
 
+    def allowing(self, values: Mapping[str, Collection[Value]]) -> "LayoutGroup":
+        """The same layouts with the combinations that have one of the values of each option named, if any."""
+        return replace(
+            self,
+            layers=_allowing(LAYER_OPTIONS, self.layers, values),
+            states=_allowing(STATE_OPTIONS, self.states, values),
+        )
+
     def with_value(self, name: str, value: Value) -> "LayoutGroup":
         """The same layouts and combinations with one value of a layer or state option, allowed or not."""
         if name in LAYER_OPTIONS:
@@ -318,6 +326,14 @@ def once_for_all(
         of_parts = np.split(which, np.cumsum([len(part) for part in parts])[:-1])
         found |= {number: (values, rows) for number, rows in zip(numbers, of_parts, strict=True)}
     return [found[number] for number in range(len(groups))]
+
+
+def _allowing(
+    names: tuple[str, ...], combined: Combinations, values: Mapping[str, Collection[Value]]
+) -> Combinations:
+    """The combinations that have one of the values of each option named."""
+    asked = [(names.index(name), allowed) for name, allowed in values.items() if name in names]
+    return tuple(each for each in combined if all(each[index] in allowed for index, allowed in asked))
 
 
 def _with_value(combined: Combinations, index: int, value: Value) -> Combinations:

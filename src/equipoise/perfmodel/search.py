@@ -6,7 +6,7 @@ could still win is. tests/perfmodel/test_search.py checks each of these rules.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -26,7 +26,14 @@ from equipoise.perfmodel.layouts import (
 )
 from equipoise.perfmodel.load import Load, Numbers
 from equipoise.perfmodel.machine import Machine
-from equipoise.perfmodel.memory import Fitting, any_fits, by_activations, count_fitting, whatever_fits
+from equipoise.perfmodel.memory import (
+    Fitting,
+    FittingCount,
+    any_fits,
+    by_activations,
+    count_fitting,
+    whatever_fits,
+)
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Fault, Space, limits
 from equipoise.spec.strategy import Strategy, Value
@@ -96,16 +103,7 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     """
     legal, faults = job.layout_groups(spaces)
     groups = by_activations(job.load, legal)
-    counts, fitting = count_fitting(
-        job.load, job.machine, job.parameters, groups=groups, num_spaces=len(spaces)
-    )
-    bounded = _bounded(job, groups, fitting)
-    if bounded is None:
-        best: list[tuple[FoundStrategy, ...]] = [()] * len(spaces)
-    else:
-        candidates = _promising(job, groups, bounded, num_best)
-        _settle(job, groups, candidates, num_best)
-        best = [candidates.best(groups, space, num_best) for space in range(len(spaces))]
+    counts, best = _searched(job, groups, len(spaces), num_best)
     return tuple(
         SearchResult(
             num_legal=counted.num_legal,
@@ -118,28 +116,55 @@ def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tu
     )
 
 
-def least_s(
-    job: SearchJob, spaces: Sequence[Space], asked: Sequence[int], *, name: str, value: Value
-) -> list[float]:
-    """Seconds that a training takes at least in some of the spaces, but for one option's value.
+def faster(
+    job: SearchJob,
+    spaces: Sequence[Space],
+    to_beat_s: Mapping[int, float],
+    *,
+    name: str,
+    value: Value,
+    allowed: Mapping[str, Collection[Value]],
+    num_best: int = 1,
+) -> dict[int, tuple[FoundStrategy, ...]]:
+    """The fastest strategies of some spaces with another value of one option, if they take less than so long.
 
-    spaces: as for `fastest`; asked: the numbers of those to bound. Memory is not looked at and nothing is
-    evaluated: a small part of what a search takes, and no strategy need be as fast. Infinite where no layout
-    is legal.
-    Assumes and source: as of `least_step_s`, whose steps are counted.
+    spaces: as `fastest` has just searched, which did not look at that value. to_beat_s: by the number of the
+    space, of those to search. allowed: the values of other layer and state options; as the space has
+    them where not given. Only layouts whose bound is low enough are looked at, so it takes a small part of a
+    search.
+    Assumes and source: as of `fastest`; that the value changes no layout's legality.
     """
-    groups, _ = job.layout_groups(spaces)
+    limit_s = np.zeros(len(spaces))
+    limit_s[[*to_beat_s]] = [*to_beat_s.values()]
     changed = [
         group.at(which).with_value(name, value)
-        for group in groups
-        if len(which := np.flatnonzero(np.isin(group.layouts.column("space"), asked)))
+        for group in (each.allowing(allowed) for each in job.layout_groups(spaces)[0])
+        if group.num_each and len(which := np.flatnonzero(limit_s.take(group.layouts.column("space")) > 0.0))
     ]
     bounded = _bounded(job, changed, [whatever_fits(group) for group in changed])
-    lowest_s = np.full(len(spaces), np.inf)
-    if bounded is not None:
-        np.minimum.at(lowest_s, bounded.space, bounded.lower_s)
-    found: list[float] = lowest_s[asked].tolist()
-    return found
+    if bounded is None:
+        return {}
+    low = np.flatnonzero(bounded.lower_s < limit_s.take(bounded.space))
+    of_group = bounded.group.take(low)
+    left = [changed[each].at(bounded.layout.take(low[of_group == each])) for each in _present(of_group)]
+    _, best = _searched(job, by_activations(job.load, left), len(spaces), num_best)
+    found = {each: best[each] for each in to_beat_s}
+    return {each: of for each, of in found.items() if of and of[0].training_s < to_beat_s[each]}
+
+
+def _searched(
+    job: SearchJob, groups: Sequence[LayoutGroup], num_spaces: int, num_best: int
+) -> tuple[list[FittingCount], list[tuple[FoundStrategy, ...]]]:
+    """By space, how many of the groups' strategies fit, and the best. groups: of `by_activations`."""
+    counts, fitting = count_fitting(
+        job.load, job.machine, job.parameters, groups=groups, num_spaces=num_spaces
+    )
+    bounded = _bounded(job, groups, fitting)
+    if bounded is None:
+        return counts, [()] * num_spaces
+    candidates = _promising(job, groups, bounded, num_best)
+    _settle(job, groups, candidates, num_best)
+    return counts, [candidates.best(groups, space, num_best) for space in range(num_spaces)]
 
 
 def fits(job: SearchJob, space: Space) -> bool:

@@ -22,14 +22,14 @@ from equipoise.decide.strategies.strategy_search import (
     Problem,
     ProblemAtSize,
     TimedStrategy,
-    lower_bounds_s,
+    faster_at_once,
     plain_strategies,
     search_at_once,
 )
 from equipoise.errors import UsageError
 from equipoise.perfmodel.compute import NF4_BYTES
 from equipoise.perfmodel.machine import HOST_MEMORY_RATIO
-from equipoise.perfmodel.search import SearchResult
+from equipoise.perfmodel.search import FoundStrategy, SearchResult
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
@@ -434,25 +434,28 @@ def _with_activations_on_host(
 ) -> list[SearchResult]:
     """What was found, with the activations of adapters on the host wherever that is faster.
 
-    asked: as searched just before. It is tried whatever the memory, where bounds alone do not settle it, as
-    they do at nearly all sizes: a chip with more memory, or with faster links, would else be the slower one.
+    asked: as searched just before. It is tried whatever the memory: a chip with more memory, or with faster
+    links, would else be the slower one. What was counted stays the count.
     """
     problem, _ = asked[0]
     choices = problem.with_activations_on_host
-    is_open = choices is not None and _may_move(problem, "activation_offload")
-    if not is_open or "full" in problem.choices.get("trained", ("full",)):
+    trained = problem.choices.get("trained", ("full",))
+    if choices is None or "full" in trained or not _may_move(problem, "activation_offload"):
         return [*found]
-    kept_s = {place: each.best[0].training_s for place, each in enumerate(found) if each.best}
-    bounds_s = lower_bounds_s(asked, kept_s, name="activation_offload", value=True)
-    promising = {place: asked[place] for place in kept_s if bounds_s[place] < kept_s[place]}
-    moved = [(replace(each, choices=choices), size) for each, size in promising.values()]
-    faster = dict(enumerate(found))
-    for place, each, searched in zip(promising, moved, search_at_once(moved), strict=True):
-        other = _or_leaner(*each, searched)
-        is_faster = bool(other.best) and other.best[0].training_s < kept_s[place]
-        if is_faster and beyond_hosts(each[0], other.best[0].strategy) is None:
-            faster[place] = _merged(problem, found[place], other)
-    return [*faster.values()]
+    faster = faster_at_once(
+        asked,
+        {place: each.best[0].training_s for place, each in enumerate(found) if each.best},
+        name="activation_offload",
+        value=True,
+        allowed={"recompute": choices["recompute"], "offload": choices.get("offload", (STAYS["offload"],))},
+    )
+    chosen = dict(enumerate(found))
+    for place, best in faster.items():
+        moved, size = replace(asked[place][0], choices=choices), asked[place][1]
+        other = _or_weights_on_host(moved, size, replace(found[place], best=best))
+        if beyond_hosts(moved, other.best[0].strategy) is None:
+            chosen[place] = replace(other, best=_best(problem, (*found[place].best, *other.best)))
+    return [*chosen.values()]
 
 
 def _may_move(problem: Problem, option: str) -> bool:
@@ -463,13 +466,17 @@ def _may_move(problem: Problem, option: str) -> bool:
 
 def _merged(problem: Problem, found: SearchResult, other: SearchResult) -> SearchResult:
     """What two searches of one size found, the best first."""
-    best = sorted((*found.best, *other.best), key=lambda each: each.training_s)
     return replace(
         found,
         num_legal=found.num_legal + other.num_legal,
         num_fitting=found.num_fitting + other.num_fitting,
-        best=tuple(best[: problem.num_best]),
+        best=_best(problem, (*found.best, *other.best)),
     )
+
+
+def _best(problem: Problem, found: Sequence[FoundStrategy]) -> tuple[FoundStrategy, ...]:
+    """The fastest of what was found, as many as the problem asks for."""
+    return tuple(sorted(found, key=lambda each: each.training_s)[: problem.num_best])
 
 
 def _or_leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:

@@ -39,7 +39,7 @@ from equipoise.perfmodel.load import Load, Numbers, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import Parameters
-from equipoise.perfmodel.search import SearchJob, SearchResult, fastest, fits, least_s
+from equipoise.perfmodel.search import FoundStrategy, SearchJob, SearchResult, faster, fastest, fits
 from equipoise.perfmodel.space import USUAL, Space
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
@@ -408,18 +408,27 @@ def search_at_once(asked: Sequence[ProblemAtSize]) -> tuple[SearchResult, ...]:
     return tuple(found[place] for place in range(len(asked)))
 
 
-def lower_bounds_s(
-    asked: Sequence[ProblemAtSize], places: Collection[int], *, name: str, value: Value
-) -> dict[int, float]:
-    """Seconds that trainings take at least, but for an option's value, by their place in what is asked.
+def faster_at_once(
+    asked: Sequence[ProblemAtSize],
+    to_beat_s: Mapping[int, float],
+    *,
+    name: str,
+    value: Value,
+    allowed: Mapping[str, Collection[Value]],
+) -> dict[int, tuple[FoundStrategy, ...]]:
+    """The strategies that train faster than so long with another value of an option, by place in `asked`.
 
-    By bounds alone. asked: as searched just before, whose layouts are kept; places: those to bound.
+    asked: as searched just before, whose layouts are kept. to_beat_s: by place, of those to look at.
+    allowed: the values of the other options.
     """
-    found: dict[int, float] = {}
-    for job, spaces, _ in _jobs(asked):
-        bounded = [place for place in spaces if place in places]
-        numbers = [number for number, place in enumerate(spaces) if place in places]
-        found |= zip(bounded, least_s(job, [*spaces.values()], numbers, name=name, value=value), strict=True)
+    found: dict[int, tuple[FoundStrategy, ...]] = {}
+    for job, spaces, num_best in _jobs(asked):
+        places = [*spaces]
+        limits_s = {number: to_beat_s[place] for number, place in enumerate(places) if place in to_beat_s}
+        of_job = faster(
+            job, [*spaces.values()], limits_s, name=name, value=value, allowed=allowed, num_best=num_best
+        )
+        found |= {places[number]: best for number, best in of_job.items()}
     return found
 
 
