@@ -63,7 +63,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def nothing() -> Hardware:
-    return Hardware(accelerators={}, names={}, names_in_systems={}, claimed={})
+    return Hardware(accelerators={}, names={}, names_in_systems={}, short_names={})
 
 
 @pytest.mark.usefixtures("records")

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from secrets import token_hex
 from statistics import median
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -272,7 +271,7 @@ def add_predictions(path: Path, predictions: Sequence[RecordedPrediction]) -> tu
 
     Raises DataError where the file cannot be written; then none of them counts.
     """
-    ids = tuple(token_hex(4) for _ in predictions)
+    ids = tuple(os.urandom(4).hex() for _ in predictions)
     append(
         path,
         [

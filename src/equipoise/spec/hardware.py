@@ -6,7 +6,7 @@ Functions here look into what ships; a user's files take part in a `spec.catalog
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from operator import attrgetter, ge, itemgetter, truediv
 from pathlib import Path
 from statistics import fmean, median
@@ -177,26 +177,17 @@ class AcceleratorAlias(Struct, frozen=True, kw_only=True):
     accelerators_per_count: float = 1.0
 
 
-class Hardware(Struct, frozen=True, kw_only=True, dict=True):
+class Hardware(Struct, frozen=True, kw_only=True):
     """A set of accelerators and every spelling that leads to them. Built by `load_hardware`; read-only.
 
     names: canonical spelling -> what it means, as logs and tables of measurements write it.
-    claimed: a short name -> the slug whose block claims it (`short`); of two files the later.
+    short_names: what people type in place of names, without spaces -> the slugs it may mean.
     """
 
     accelerators: Mapping[str, Accelerator]
     names: Mapping[str, AcceleratorAlias]
     names_in_systems: Mapping[tuple[str, str], AcceleratorAlias]
-    claimed: Mapping[str, str]
-
-    @cached_property
-    def short_names(self) -> dict[str, tuple[str, ...]]:
-        """What people type in place of names, without spaces -> the slugs it may mean; made when needed."""
-        return short_names(
-            {slug: chip.vendor for slug, chip in self.accelerators.items()},
-            {name: alias.slug for name, alias in self.names.items() if alias.accelerators_per_count == 1},
-            {slug: short for short, slug in self.claimed.items()},
-        )
+    short_names: Mapping[str, tuple[str, ...]]
 
     def alias(self, raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
         """What a raw name means, if need be with the name of its system; None when the table lacks it.
@@ -365,7 +356,16 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
         slug: replace(chip, ordered_fraction=narrow[slug], ordered_fp32_fraction=single[slug])
         for slug, chip in table.items()
     }
-    return Hardware(accelerators=chips, names=names, names_in_systems=in_systems, claimed=claimed)
+    return Hardware(
+        accelerators=chips,
+        names=names,
+        names_in_systems=in_systems,
+        short_names=short_names(
+            {slug: chip.vendor for slug, chip in chips.items()},
+            {name: alias.slug for name, alias in names.items() if alias.accelerators_per_count == 1},
+            {slug: short for short, slug in claimed.items()},
+        ),
+    )
 
 
 _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (

@@ -8,7 +8,6 @@ of training steps that ships, which `make profiles` writes.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -523,7 +522,7 @@ _ALSO_CELLS: Final = ("repository", "trust", "software", "accelerator", "model_k
 @cache
 def published_steps() -> pl.DataFrame:
     """The table that ships. Raises DataError where its file is missing or not what its maker writes."""
-    path = files("equipoise") / "data" / FILE_NAME
+    path = Path(__file__).parents[2] / "data" / FILE_NAME
     try:
         data = path.read_bytes()
     except OSError as err:

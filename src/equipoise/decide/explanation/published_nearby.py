@@ -7,7 +7,6 @@ They are shown and change no estimate (docs/experiments/0030) but by the factor 
 import math
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -51,6 +50,7 @@ FARTHEST: Final = 2.0
 # What was written down from memory, or is noisy by what its source says, is no evidence of a single step.
 _TRUSTED: Final = ("stated", "second_hand")
 _UNKNOWN_DOUBLINGS: Final = 2.0  # where a row or the question states no such size
+_PRETRAININGS_FILE: Final = Path(__file__).parents[2] / "data" / "pretrainings.toml"
 
 
 class PlannedStep(Struct, frozen=True, kw_only=True):
@@ -308,8 +308,7 @@ class NearPretraining(Struct, frozen=True, kw_only=True):
 @cache
 def pretrainings() -> tuple[Pretraining, ...]:
     """The published pretrainings: facts of data/pretrainings.toml, each with its source."""
-    path = Path(str(files("equipoise"))) / "data" / "pretrainings.toml"
-    return convert(tuple(shipped_table(path)["pretraining"]), tuple[Pretraining, ...])
+    return convert(tuple(shipped_table(_PRETRAININGS_FILE)["pretraining"]), tuple[Pretraining, ...])
 
 
 def _is_pretraining(answer: Answer) -> bool:
