@@ -59,7 +59,7 @@ class Exercise(Struct, frozen=True, kw_only=True):
 
 
 def exercise(
-    operation: str, payload_bytes: int, device: torch.device, group: dist.ProcessGroup | None = None
+    operation: str, payload_bytes: int, device: torch.device, group: dist.ProcessGroup | None
 ) -> Exercise:
     """An operation ready to call. payload_bytes: rounded down to whole elements for each rank."""
     rank, size = dist.get_rank(), dist.get_world_size()
