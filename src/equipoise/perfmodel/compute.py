@@ -19,6 +19,7 @@ from equipoise.perfmodel.load import Floats, Load, Numbers
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.strategy import WEIGHTS_SHARDED
+from equipoise.stats import deviations_of_slowest
 
 EAGER = CODES["implementation"].index("eager")
 BF16 = CODES["precision"].index("bf16")
@@ -364,7 +365,7 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
         + _BACKWARD_PER_FORWARD
         + (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     )
-    waiting = 1 + parameters.launch_jitter * np.sqrt(2 * np.log(grid.tp * grid.cp))
+    waiting = 1 + parameters.launch_jitter * deviations_of_slowest(grid.tp * grid.cp)
     kernels = load.num_kernels
     if np.any(load.experts):
         of_each = np.where(is_narrow(grid), 1.0, 0.5) * load.num_expert_kernels

@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.perfmodel.collectives import all_reduce_s
-from equipoise.perfmodel.compute import BF16, NF4_BYTES
+from equipoise.perfmodel.compute import BF16, NF4_BYTES, power_rate
 from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Group, Machine
 from equipoise.perfmodel.parameters import Parameters
@@ -152,7 +152,7 @@ def _generation(
         machine.peak_flop_per_s[BF16]
         * machine.achievable_fraction
         * parameters.product_fraction
-        * machine.power_share**parameters.power_exponent
+        * power_rate(machine, parameters)
     )
     read_byte_per_s = float(ranks * machine.memory_byte_per_s * parameters.memory_fraction)
     node_size = int(min(ranks, float(machine.node_size)))

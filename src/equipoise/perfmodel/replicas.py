@@ -19,6 +19,7 @@ from equipoise.perfmodel.layouts import StrategyGrid
 from equipoise.perfmodel.load import GRADIENT_BYTES, Floats, Load, Numbers
 from equipoise.perfmodel.machine import Group, Machine, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
+from equipoise.stats import deviations_of_slowest
 from equipoise.units import MIB
 
 # Of torch: the first bucket is small, so that the exchange begins early (Li et al. 2020, section 4.2).
@@ -136,7 +137,7 @@ def replica_seconds(
     exposed_s = exchanged * exposed_buckets_s(
         tensors, busy.backward_s, group, machine.wires, parameters.collective
     )
-    waiting_s = share_s * parameters.rank_jitter * np.sqrt(2 * np.log(ranks))
+    waiting_s = share_s * parameters.rank_jitter * deviations_of_slowest(ranks)
     return ReplicaSeconds(
         share=share_s,
         launching=launching_s,
