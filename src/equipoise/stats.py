@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.errors import EvidenceError
-from equipoise.intervals import LEVEL, Bar, Input, Interval, Tornado, num_sd, tails
+from equipoise.intervals import Bar, Input, Interval, Tornado, num_sd, tails
 
 _ROUNDING = 1e-10
 
@@ -261,6 +261,15 @@ def proportion_interval(num_hits: int, num_trials: int, *, level: float) -> Inte
     )
 
 
+def deviations_of_slowest(num_ranks: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many standard deviations the slowest of so many ranks lies above their mean; of one rank, none.
+
+    Assumes independent normal deviates; of few it is too much (of 8, 2.0 where 1.4 is right).
+    Source: extreme values, sqrt(2 ln n) in the limit.
+    """
+    return np.asarray(np.sqrt(2 * np.log(num_ranks)))
+
+
 def _special() -> ModuleType:
     """Special functions, loaded when first needed: that takes longer than most answers, which need none."""
     import scipy.special  # noqa: PLC0415 - loading it takes as long as a plan
@@ -279,12 +288,12 @@ _SEED = 1
 def propagated(evaluate: Evaluate, inputs: Sequence[Input]) -> Interval:
     """What a calculation gives at the values of its inputs, and the interval as they vary together.
 
-    evaluate: values by name, each of shape (n,), to results of shape (n,). inputs: of one level.
+    evaluate: values by name, each of shape (n,), to results of shape (n,). inputs: one or more, of one level.
     Assumes inputs are independent; the logarithm of a positive one, else the value itself, is normal on
     either side of its value, with the width of that side.
     Source: JCGM 101:2008, propagation of distributions by Monte Carlo.
     """
-    level = inputs[0].interval.level if inputs else LEVEL
+    level = inputs[0].interval.level
     value = float(evaluate({each.name: np.array([each.interval.value]) for each in inputs})[0])
     results = np.sort(drawn(evaluate, inputs))
     low, high = (float(results[round(share * (len(results) - 1))]) for share in tails(level))
@@ -293,8 +302,7 @@ def propagated(evaluate: Evaluate, inputs: Sequence[Input]) -> Interval:
 
 def drawn(evaluate: Evaluate, inputs: Sequence[Input]) -> NDArray[np.float64]:
     """Equally likely results of a calculation as its inputs vary together: (n_draws,)."""
-    level = inputs[0].interval.level if inputs else LEVEL
-    deviates = _deviates(len(inputs)) / num_sd(level)
+    deviates = _deviates(len(inputs)) / num_sd(inputs[0].interval.level)
     return evaluate(
         {each.name: _at(each.interval, deviates[:, column]) for column, each in enumerate(inputs)}
     )

@@ -23,6 +23,7 @@ MILLIWATT_W = 1e-3
 
 MIB = 2**20
 GIB = 2**30
+BF16_BYTES, FP32_BYTES = 2, 4  # of a value; fp16 has as many as bf16, and int32 as fp32
 
 SI_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -321,6 +321,9 @@ def test_regret_is_what_the_choice_by_prediction_takes_longer(write):
     found = regret(read, [10.0, 7.0, 8.0, 9.0, 1.0, 1.0, 1.0])
     assert (found.num_groups, found.mean, found.largest) == (1, 0.125, 0.125)
     assert regret(read[4:], [1.0, 1.0, 1.0]) is None
+    # The first two are predicted equal: either may be chosen, and the mean of 10 and 9 s counts: 9.5 / 8 - 1.
+    tied = regret(read, [7.0, 7.0, 8.0, 9.0, 1.0, 1.0, 1.0])
+    assert (tied.num_groups, tied.mean) == (1, 0.1875)
 
 
 def test_memory_is_compared_where_it_is_stated_and_predicted():

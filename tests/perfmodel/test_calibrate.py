@@ -129,6 +129,13 @@ def test_beliefs_take_the_place_of_the_priors():
         for name in ("layer_traffic",)
     ]
     found = calibrate(
-        predict, predict(Parameters()), names=("layer_traffic",), weights=EQUAL, beliefs=believed
+        predict, predict(Parameters()), names=("layer_traffic",), weights=EQUAL, priors=believed
     )
     assert found.parameters.layer_traffic == pytest.approx(1.2 * Parameters().layer_traffic, rel=0.01)
+
+
+def test_what_the_given_priors_call_local_is_as_uncertain_elsewhere_as_before():
+    at = Parameters().layer_traffic
+    local = Prior(name="layer_traffic", median=at, log_sd=0.5, local=True, meaning="", source="")
+    found = calibrate(predict, predict(Parameters()), names=("layer_traffic",), weights=EQUAL, priors=[local])
+    assert found.log_sd.tolist() == [0.5]

@@ -257,11 +257,11 @@ def test_courses_of_the_curve_surround_the_answer_and_stay_the_same_curves():
     earlier, own, _ = _split(_scores(noise=0.05), num_known=3)
     law = fit(earlier)
     sizes = np.array([8.0, 64.0, 100.0, 512.0])
-    curves_s = law.curves_s(own, _ask(1), sizes, count=400)
-    assert curves_s.shape == (400, 4)
+    curves_s = law.curves_s(own, _ask(1), sizes)
+    assert curves_s.shape == (500, 4)
     for column, size in enumerate((8, 64, 100, 512)):
         time = law.predict(own, _ask(size)).time_s
         assert time.low < np.median(curves_s[:, column]) < time.high
-    assert law.curves_s(own, _ask(1), sizes[1:2], count=400)[:, 0] == pytest.approx(curves_s[:, 1])
+    assert law.curves_s(own, _ask(1), sizes[1:2])[:, 0] == pytest.approx(curves_s[:, 1])
     widths = np.log(curves_s).std(axis=0)
     assert widths[3] > widths[1]

@@ -21,10 +21,11 @@ import torch.distributed as dist
 from msgspec import Struct
 from torch import nn
 
-from equipoise.bench.collectives import WIDTH_BYTES, CollectivesTask
+from equipoise.bench.collectives import CollectivesTask
 from equipoise.bench.devices import DeviceKind, device, every_rank
 from equipoise.bench.sweep import InterferenceTask
 from equipoise.bench.training import OptimizerSettings, Trainee, method
+from equipoise.units import FP32_BYTES
 
 # Calls in a row last so long: some see the 4 ms that a sleeping core may take to wake, most do not.
 LEAST_BATCH_S = 0.05
@@ -55,15 +56,15 @@ class Exercise(Struct, frozen=True, kw_only=True):
     @property
     def payload_bytes(self) -> int:
         """What a rank holds whole, before or after."""
-        return WIDTH_BYTES * max(int(self.given.numel()), int(self.taken.numel()))
+        return FP32_BYTES * max(int(self.given.numel()), int(self.taken.numel()))
 
 
 def exercise(
-    operation: str, payload_bytes: int, device: torch.device, group: dist.ProcessGroup | None = None
+    operation: str, payload_bytes: int, device: torch.device, group: dist.ProcessGroup | None
 ) -> Exercise:
     """An operation ready to call. payload_bytes: rounded down to whole elements for each rank."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    count = max(payload_bytes // WIDTH_BYTES // size, 1)
+    count = max(payload_bytes // FP32_BYTES // size, 1)
     whole, other = torch.zeros(count * size, device=device), torch.zeros(count * size, device=device)
     part = torch.zeros(count, device=device)
     gathers = operation == "all_gather"
@@ -286,7 +287,7 @@ def _models(task: InterferenceTask) -> list[tuple[int, int]]:
 
 
 def _bytes_of(num_tensors: int, side: int) -> int:
-    return num_tensors * side * side * WIDTH_BYTES
+    return num_tensors * side * side * FP32_BYTES
 
 
 def _slowed(num_tensors: int, side: int, task: InterferenceTask, rank: int, on: DeviceKind) -> dict[str, Any]:
@@ -296,7 +297,7 @@ def _slowed(num_tensors: int, side: int, task: InterferenceTask, rank: int, on: 
     """
     gradient_bytes = _bytes_of(num_tensors, side)
     run = _step("single", num_tensors, side, on, num_samples=_NUM_SAMPLES)
-    whole = torch.zeros(gradient_bytes // WIDTH_BYTES, device=torch.device(on.name))
+    whole = torch.zeros(gradient_bytes // FP32_BYTES, device=torch.device(on.name))
     num_rounds = task.num_rounds if gradient_bytes < _LARGE_BYTES else _FEW_ROUNDS
     rounds = []
     for _ in range(_NUM_WARM + num_rounds):
@@ -326,7 +327,7 @@ def _slowed(num_tensors: int, side: int, task: InterferenceTask, rank: int, on: 
 def _message(operation: str, payload_bytes: int, task: InterferenceTask, on: DeviceKind) -> dict[str, Any]:
     """Seconds of one message, alone and during computing, and what of computing it took; by round."""
     place = torch.device(on.name)
-    count = max(1, payload_bytes // WIDTH_BYTES // task.num_ranks) * task.num_ranks
+    count = max(1, payload_bytes // FP32_BYTES // task.num_ranks) * task.num_ranks
     whole = torch.zeros(count, device=place)
     part = whole[: count // task.num_ranks].clone()
     step_state = torch.zeros(_STATE * count, device=place)
@@ -346,7 +347,7 @@ def _message(operation: str, payload_bytes: int, task: InterferenceTask, on: Dev
     alone_s, during_s, _ = slowest.T.tolist()
     return {
         "operation": operation,
-        "payload_bytes": count * WIDTH_BYTES,
+        "payload_bytes": count * FP32_BYTES,
         "alone_s": alone_s,
         "overlapped_s": during_s,
         "core_share": mean[:, 2].tolist(),

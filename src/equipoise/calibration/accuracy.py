@@ -140,7 +140,7 @@ class Regret(Struct, frozen=True, kw_only=True):
 def regret(rows: Sequence[PublishedRow], predicted_s: Sequence[float]) -> Regret | None:
     """The regret over all groups of some executions; None where no group is large enough.
 
-    Assumes that of one strategy measured several times the mean counts.
+    Assumes that of one strategy measured several times, and of strategies predicted equal, the mean counts.
     """
     groups: dict[Hashable, dict[Hashable, list[tuple[float, float]]]] = {}
     for row, row_predicted_s in zip(rows, predicted_s, strict=True):
@@ -161,8 +161,9 @@ def _cost(choices: dict[Hashable, list[tuple[float, float]]]) -> float:
         (sum(value for value, _ in pairs) / len(pairs), sum(was for _, was in pairs) / len(pairs))
         for pairs in choices.values()
     ]
-    chosen_s = min(means)[1]
-    return chosen_s / min(was for _, was in means) - 1.0
+    least_s = min(value for value, _ in means)
+    chosen_s = [was for value, was in means if value == least_s]
+    return sum(chosen_s) / len(chosen_s) / min(was for _, was in means) - 1.0
 
 
 Indices: TypeAlias = NDArray[np.intp]

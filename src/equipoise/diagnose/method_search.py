@@ -372,7 +372,7 @@ def _gain(best: MethodCandidate, other: MethodCandidate | None) -> Interval | No
 
 
 def tuned(
-    space: MethodSpace, sweep: AdaptiveSweep, *, num_trials: int, num_repetitions: int, resume: bool = False
+    space: MethodSpace, sweep: AdaptiveSweep, *, num_trials: int, num_repetitions: int, resume: bool
 ) -> FoundMethod:
     """The fastest way that was found to train here; everything measured is kept in the folder of the trials.
 

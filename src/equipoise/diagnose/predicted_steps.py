@@ -22,7 +22,7 @@ from equipoise.errors import DataError, EvidenceError
 from equipoise.intervals import Interval, spread
 from equipoise.perfmodel.replicas import at_batch, low_rank_bytes, overlapped, slowest_of, sparse_bytes
 from equipoise.spec.torch_model.count import Gradient, gradient_buckets
-from equipoise.units import MIB
+from equipoise.units import FP32_BYTES, MIB
 
 # A message is predicted up to so many times the largest measured: beyond, another regime may begin.
 _BEYOND = 8.0
@@ -234,7 +234,6 @@ def _method_work(rows: Sequence[Mapping[str, Any]]) -> MethodWork:
 # Half of the interval, of the logarithm: conformal over 52 plain steps by model (docs/experiments/0012),
 # and what 90 % of 18 other steps were within (0016).
 HALF_WIDTH_LOG = {"plain": 0.3, "other": 0.65}
-WIDTH_BYTES = 4
 # Two gathers of weights and one scattering of gradients, which takes a ring as long.
 _SHARDED_TRIPS = 3
 _PLAIN = frozenset({"single", "ddp", "static_graph", "accumulate"})
@@ -462,7 +461,7 @@ def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: 
 def _payload(name: str, argument: Argument, grad_bytes: int, num_ranks: int) -> float:
     """Bytes of one bucket as its collective counts them."""
     if name == "topk":
-        return num_ranks * sparse_bytes(grad_bytes // WIDTH_BYTES, float(argument or 1.0))
+        return num_ranks * sparse_bytes(grad_bytes // FP32_BYTES, float(argument or 1.0))
     return grad_bytes / 2 if name in _HALVED else grad_bytes
 
 

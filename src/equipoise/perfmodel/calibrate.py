@@ -64,6 +64,7 @@ class _Unknowns(Struct, frozen=True, kw_only=True):
     medians: Numbers
     spreads: Numbers
     upper: Numbers
+    is_local: NDArray[np.bool_]
 
     def values(self, units: Numbers) -> Numbers:
         """The parameters of every campaign: (n_campaigns, n_names)."""
@@ -154,7 +155,7 @@ def calibrate(
     weights: Numbers,
     campaigns: NDArray[np.intp] | None = None,
     noise_log_sd: float = NOISE_LOG_SD,
-    beliefs: Sequence[Prior] = PRIORS,
+    priors: Sequence[Prior] = PRIORS,
     centre: Parameters | None = None,
 ) -> Calibration:
     """The parameters under which `predict` comes closest to `measured_s`, as far as their priors allow.
@@ -162,7 +163,7 @@ def calibrate(
     measured_s, weights: shape (n_cases,); weights are the shares of independent observations (cases of one
     cluster share one). names: which parameters of PRIORS may move. campaigns: (n_cases,), numbers from 0 of
     the campaigns the cases are from; each has its own values of what is local; None: one campaign.
-    noise_log_sd: what an error of one sd is, in logs. beliefs: the priors, in place of PRIORS.
+    noise_log_sd: what an error of one sd is, in logs. priors: of these, in place of PRIORS.
     centre: where what does not move stands; the priors' medians unless given.
     Raises FitError without cases, or if a prediction is no positive number.
     Assumes errors independent between clusters, log-normal but for outliers.
@@ -174,7 +175,7 @@ def calibrate(
     if not len(measured_s):
         raise FitError("no measured step to calibrate on", missing=("rows of measurements",))
     of = np.zeros(len(measured_s), dtype=np.intp) if campaigns is None else campaigns
-    unknowns = _unknowns(names, int(of.max()) + 1, beliefs, centre or Parameters())
+    unknowns = _unknowns(names, int(of.max()) + 1, priors, centre or Parameters())
     loss = _Loss(
         predict=predict,
         unknowns=unknowns,
@@ -208,11 +209,11 @@ def calibrate(
 
 
 def _unknowns(
-    names: Sequence[str], num_campaigns: int, beliefs: Sequence[Prior], centre: Parameters
+    names: Sequence[str], num_campaigns: int, priors: Sequence[Prior], centre: Parameters
 ) -> _Unknowns:
     """The unknowns of a fit to so many campaigns."""
-    priors = {each.name: each for each in beliefs}
-    chosen = [priors[name] for name in names]
+    by_name = {each.name: each for each in priors}
+    chosen = [by_name[name] for name in names]
     columns = np.empty((num_campaigns, len(chosen)), dtype=np.intp)
     column = 0
     for at, each in enumerate(chosen):
@@ -229,6 +230,7 @@ def _unknowns(
         medians=medians,
         spreads=spreads,
         upper=(largest - medians) / spreads,
+        is_local=np.array([each.local for each in chosen]),
     )
 
 
@@ -241,7 +243,5 @@ def _covariance(jacobian: Numbers, unknowns: _Unknowns) -> Numbers:
 
 def _log_sd(jacobian: Numbers, unknowns: _Unknowns) -> Numbers:
     """Standard deviations of the logarithms for other campaigns: of what is local, as wide as its prior."""
-    local = {each.name for each in PRIORS if each.local}
     fitted = np.sqrt(np.diag(_covariance(jacobian, unknowns)))
-    is_local = np.array([name in local for name in unknowns.names])
-    return np.asarray(np.where(is_local, unknowns.spreads, fitted))
+    return np.asarray(np.where(unknowns.is_local, unknowns.spreads, fitted))

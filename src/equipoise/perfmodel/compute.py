@@ -19,6 +19,8 @@ from equipoise.perfmodel.load import Floats, Load, Numbers
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.strategy import WEIGHTS_SHARDED
+from equipoise.stats import deviations_of_slowest
+from equipoise.units import BF16_BYTES, FP32_BYTES
 
 EAGER = CODES["implementation"].index("eager")
 BF16 = CODES["precision"].index("bf16")
@@ -53,7 +55,6 @@ _ALIGNED = (8, 4, 2)
 TENSORS = 12
 # Adam as written is 12 kernels a tensor, which move 30 values a weight; fused, 7 (`optimizer_time_s`).
 _KERNELS_PER_PASS = 12 / (30 / 7 - 1)
-_NARROW_BYTES, _WIDE_BYTES = 2.0, 4.0  # of a value in 16 bits, and in 32
 # Columns up to which the experts of a block reach `expert_fraction` of the rate of dense products.
 _NARROW_EXPERT = 2048.0
 
@@ -156,13 +157,13 @@ def loss_is_fused(grid: StrategyGrid) -> NDArray[np.bool_]:
 
 def value_bytes(grid: StrategyGrid) -> Numbers:
     """Bytes of a value that travels or rests: 4 in fp32 and tf32, else 2."""
-    sizes = np.array([4.0 if name in {"fp32", "tf32"} else 2.0 for name in CODES["precision"]])
-    return np.asarray(sizes[grid.precision])
+    is_wide = np.array([name in {"fp32", "tf32"} for name in CODES["precision"]])
+    return np.where(is_wide[grid.precision], float(FP32_BYTES), BF16_BYTES)
 
 
 def width_ratio(grid: StrategyGrid) -> Numbers:
     """Bytes of a value over the 2 that those of a load are counted in: 2 in fp32 and tf32, else 1."""
-    return value_bytes(grid) / 2
+    return value_bytes(grid) / BF16_BYTES
 
 
 def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> LayerTime:
@@ -364,7 +365,7 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
         + _BACKWARD_PER_FORWARD
         + (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     )
-    waiting = 1 + parameters.launch_jitter * np.sqrt(2 * np.log(grid.tp * grid.cp))
+    waiting = 1 + parameters.launch_jitter * deviations_of_slowest(grid.tp * grid.cp)
     kernels = load.num_kernels
     if np.any(load.experts):
         of_each = np.where(is_narrow(grid), 1.0, 0.5) * load.num_expert_kernels
@@ -414,7 +415,7 @@ def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Pa
     moved = np.where(loss_is_fused(grid), load.fused_loss_bytes, load.loss_bytes)
     if np.any(plain := grid.plain_loss > 0):
         # As many readings and writings as in fp32, of values' width, whole on every tensor rank.
-        moved = np.where(plain, load.loss_bytes * (value_bytes(grid) / _WIDE_BYTES) * grid.tp, moved)
+        moved = np.where(plain, load.loss_bytes * (value_bytes(grid) / FP32_BYTES) * grid.tp, moved)
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     host = np.asarray(
         np.greater(load.vocabulary, 0) * (parameters.head_kernels * parameters.launch_s) * eager
@@ -441,7 +442,7 @@ def optimizer_time_s(
     kernels are few. Each pass over a tensor beyond the first is some kernels of their own.
     Source: NVIDIA/DeepLearningExamples, PyTorch/LanguageModeling/BERT, run_squad.py and optimization.py.
     """
-    is_plain = (grid.implementation == EAGER) & (value_bytes(grid) > _NARROW_BYTES)
+    is_plain = (grid.implementation == EAGER) & (value_bytes(grid) > BF16_BYTES)
     more = np.where(is_plain & np.greater(load.hidden, 0), parameters.optimizer_passes - 1.0, 0.0)
     rate: Floats = machine.memory_byte_per_s * parameters.memory_fraction
     busy_s = 2 * state_bytes * parameters.optimizer_traffic * (1.0 + more) / rate

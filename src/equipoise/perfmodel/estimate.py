@@ -51,7 +51,9 @@ from equipoise.perfmodel.memory import (
     state_bytes_per_param,
 )
 from equipoise.perfmodel.parameters import Parameters
+from equipoise.perfmodel.space import fullest_stage
 from equipoise.spec.strategy import WEIGHTS_SHARDED
+from equipoise.stats import deviations_of_slowest
 
 # Forward, again for the way back, and the gradients of both on their way home.
 _CP_PASSES = 3
@@ -373,8 +375,7 @@ def stages(load: Load, grid: StrategyGrid) -> Stages:
     Where that leaves the last stage none (a pipeline too long for its layers), it holds as many as the
     others.
     """
-    chunks = _chunks(grid)
-    fullest = np.ceil(load.layers / (grid.pp * chunks)) * chunks
+    fullest = np.asarray(fullest_stage(load.layers, grid.pp, _chunks(grid)))
     left = load.layers - (grid.pp - 1) * fullest
     return Stages(fullest=fullest, last=np.where(left > 0, left, fullest))
 
@@ -649,8 +650,5 @@ def _optimizer_s(
 
 
 def waiting_fraction(grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """Time that all ranks wait for the slowest, over that of a step without it.
-
-    Source: the largest of n normal deviates is about sqrt(2 ln n) standard deviations above the mean.
-    """
-    return np.asarray(parameters.rank_jitter * np.sqrt(2 * np.log(grid.num_accelerators)))
+    """Time that all ranks wait for the slowest, over that of a step without it."""
+    return np.asarray(parameters.rank_jitter * deviations_of_slowest(grid.num_accelerators))

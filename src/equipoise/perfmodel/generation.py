@@ -7,14 +7,14 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.perfmodel.collectives import all_reduce_s
-from equipoise.perfmodel.compute import BF16, NF4_BYTES
+from equipoise.perfmodel.compute import BF16, NF4_BYTES, power_rate
 from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Group, Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Rollout, Workload
+from equipoise.units import BF16_BYTES
 
-_BYTES: Final = 2.0  # of a value: bf16
 # Of the memory, what an engine may take: where accelerators train too (`gpu_memory_utilization` in NeMo RL's
 # examples/configs/grpo_math_1B.yaml), and on its own (default of vLLM).
 SHARED_MEMORY: Final = 0.6
@@ -39,10 +39,10 @@ def cache_bytes_per_token(model: Transformer, ranks: int = 1) -> float:
     vLLM, `ModelConfig.get_num_kv_heads` (max(1, heads / ranks); one with latent attention).
     """
     if model.kv_rank:
-        return _BYTES * ranks * (model.kv_rank + model.rope_head_size)
+        return BF16_BYTES * ranks * (model.kv_rank + model.rope_head_size)
     value = 0 if model.kv_shared else model.value_head_size or model.head_size
     heads = -(-model.kv_heads // ranks) * ranks
-    return _BYTES * heads * (model.head_size + value)
+    return BF16_BYTES * heads * (model.head_size + value)
 
 
 def weights_read(model: Transformer, num_sequences: Numbers) -> Numbers:
@@ -137,7 +137,7 @@ def _generation(
     model, rollout, machine = about.transformer, about.rollout, engines.machine
     assert model is not None
     assert rollout is not None
-    weight_bytes = NF4_BYTES if about.trained == "qlora" else _BYTES
+    weight_bytes = NF4_BYTES if about.trained == "qlora" else BF16_BYTES
     num_engines = engines.num_accelerators // ranks
     memory_bytes = engines.memory_share * float(machine.memory_bytes) * ranks
     mean_tokens = rollout.prompt_tokens + rollout.completion_tokens
@@ -152,7 +152,7 @@ def _generation(
         machine.peak_flop_per_s[BF16]
         * machine.achievable_fraction
         * parameters.product_fraction
-        * machine.power_share**parameters.power_exponent
+        * power_rate(machine, parameters)
     )
     read_byte_per_s = float(ranks * machine.memory_byte_per_s * parameters.memory_fraction)
     node_size = int(min(ranks, float(machine.node_size)))
@@ -164,7 +164,7 @@ def _generation(
         read = weight_bytes * weights_read(model, num_sequences) + num_sequences * keys * cache_bytes
         flop = num_sequences * 2 * model.active_params
         sums = all_reduce_s(
-            num_sequences * (_BYTES * model.hidden), group, machine.wires, parameters.collective
+            num_sequences * (BF16_BYTES * model.hidden), group, machine.wires, parameters.collective
         )
         return np.asarray(np.maximum(read / read_byte_per_s, flop / (ranks * rate)) + num_sums * sums)
 

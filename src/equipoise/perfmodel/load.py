@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
+from equipoise.units import BF16_BYTES
 
 Numbers: TypeAlias = NDArray[np.float64]
 Floats: TypeAlias = float | Numbers
 
-_BYTES_PER_VALUE = 2  # bf16 and fp16: what activations travel and rest in
 TABLE_BYTES = 4  # of a value in a recommender's tables
 
 # Values of a head that matrix units take at once: on GPUs, and on TPUs, whose registers have 128 lanes.
@@ -227,11 +227,11 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         end_params=tables if model.tied_embeddings else tables / 2,
         frozen_share=0.0,
         frozen_params=0.0,
-        spared_whole_bytes=whole / layers * _BYTES_PER_VALUE,
+        spared_whole_bytes=whole / layers * BF16_BYTES,
         kept_loss_bytes=_KEPT_LOSS_BYTES * logits,
         kept_fused_loss_bytes=_KEPT_FUSED_LOSS_BYTES * logits,
-        logits_bytes=_BYTES_PER_VALUE * logits,
-        boundary_bytes=hidden * _BYTES_PER_VALUE,
+        logits_bytes=BF16_BYTES * logits,
+        boundary_bytes=hidden * BF16_BYTES,
     )
 
 
@@ -283,7 +283,7 @@ def _tables(workload: Workload) -> dict[str, float]:
     return {
         "table_params": workload.embedding_params or 0.0,
         "lookup_bytes": float(TABLE_BYTES * width * (workload.embedding_lookups_per_sample or 0)),
-        "pooled_bytes": float(_BYTES_PER_VALUE * width * tables),
+        "pooled_bytes": float(BF16_BYTES * width * tables),
     }
 
 
@@ -339,12 +339,12 @@ def _block(model: Transformer, width: float) -> BlockLoad:
     return BlockLoad(
         num_summed_whole=2.0 * model.hidden,
         num_summed_shared=float(width),
-        product_whole_bytes=2 * model.hidden * _BYTES_PER_VALUE,
-        product_shared_bytes=width * _BYTES_PER_VALUE,
+        product_whole_bytes=2 * model.hidden * BF16_BYTES,
+        product_shared_bytes=width * BF16_BYTES,
         quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
-        whole_bytes=_WHOLE_PASSES * model.hidden * _BYTES_PER_VALUE,
-        kept_whole_bytes=_WHOLE_KEPT * model.hidden * _BYTES_PER_VALUE,
-        kept_shared_bytes=width * _BYTES_PER_VALUE,
+        whole_bytes=_WHOLE_PASSES * model.hidden * BF16_BYTES,
+        kept_whole_bytes=_WHOLE_KEPT * model.hidden * BF16_BYTES,
+        kept_shared_bytes=width * BF16_BYTES,
     )
 
 
@@ -389,7 +389,7 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
         attention_padding_flop=2 * model.heads * padding * context,
         score_padding_flop=2 * model.heads * padding * (most - context),
         score_bytes=_SCORE_BYTES * model.heads * most,
-        shared_bytes=2 * model.heads * key * _BYTES_PER_VALUE,
+        shared_bytes=2 * model.heads * key * BF16_BYTES,
         num_kernels=12.0,
         dense_params=float(params),
         query_value_adapter_params=float(model.query_value_adapter_width),
@@ -398,8 +398,8 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
         num_adapted=3.0,
         num_linear_adapted=1.0,
         kept_score_bytes=5.0 * model.heads * most,
-        spared_shared_bytes=(model.heads * key + model.kv_heads * value + output) * _BYTES_PER_VALUE,
-        kv_bytes=shared * _BYTES_PER_VALUE,
+        spared_shared_bytes=(model.heads * key + model.kv_heads * value + output) * BF16_BYTES,
+        kv_bytes=shared * BF16_BYTES,
     )
 
 
@@ -415,14 +415,14 @@ def _dense_block(model: Transformer) -> BlockLoad:
         dense_flop=2 * model.dense_params,
         num_dense_products=float(matrices),
         again_flop=2 * model.dense_params / matrices,
-        shared_bytes=width * _BYTES_PER_VALUE,
+        shared_bytes=width * BF16_BYTES,
         num_kernels=5.0,
         dense_params=float(model.dense_params),
         linear_adapter_params=float(model.dense_adapter_width),
         num_linear_adapted=float(matrices),
-        adapter_input_bytes=float(((matrices - 1) * model.hidden + model.ffn_hidden) * _BYTES_PER_VALUE),
-        gradient_bytes=float((matrices - 1) * model.ffn_hidden * _BYTES_PER_VALUE),
-        spared_shared_bytes=model.ffn_hidden * _BYTES_PER_VALUE,
+        adapter_input_bytes=float(((matrices - 1) * model.hidden + model.ffn_hidden) * BF16_BYTES),
+        gradient_bytes=float((matrices - 1) * model.ffn_hidden * BF16_BYTES),
+        spared_shared_bytes=model.ffn_hidden * BF16_BYTES,
     )
 
 
@@ -451,17 +451,17 @@ def _expert_block(model: Transformer) -> BlockLoad:
         again_flop=2 * model.shared_params / matrices,
         expert_flop=2 * model.top_k * model.expert_params,
         num_expert_products=float(matrices),
-        routed_bytes=float(narrow * _BYTES_PER_VALUE),
+        routed_bytes=float(narrow * BF16_BYTES),
         quantised_bytes=_QUANTISED_BYTES / 2 * width,
-        shared_bytes=2 * (width + copies / 2) * _BYTES_PER_VALUE + 16.0 * model.experts,
+        shared_bytes=2 * (width + copies / 2) * BF16_BYTES + 16.0 * model.experts,
         num_kernels=25.0 + (4 if shared else 0),
         num_expert_kernels=4.0,
         num_syncs=1.0,
         dense_params=float(model.shared_params),
         expert_params=float(model.experts * model.expert_params),
-        gradient_bytes=(matrices - 1) / matrices * (routed + shared) * _BYTES_PER_VALUE,
-        spared_shared_bytes=(shared / matrices) * _BYTES_PER_VALUE,
-        spared_expert_bytes=((routed + copies) / matrices) * _BYTES_PER_VALUE,
+        gradient_bytes=(matrices - 1) / matrices * (routed + shared) * BF16_BYTES,
+        spared_shared_bytes=(shared / matrices) * BF16_BYTES,
+        spared_expert_bytes=((routed + copies) / matrices) * BF16_BYTES,
     )
 
 
@@ -493,12 +493,12 @@ def _state_block(model: Transformer) -> BlockLoad:
         again_flop=float(model.state_params),
         attention_flop=float(scores + states),
         # The convolution, three readings of its result and one writing, and the gated norm.
-        shared_bytes=(2 * mixed + 4 * inner + 3 * inner) * _BYTES_PER_VALUE + state_bytes,
+        shared_bytes=(2 * mixed + 4 * inner + 3 * inner) * BF16_BYTES + state_bytes,
         num_kernels=15.0,
         dense_params=float(model.state_params),
         linear_adapter_params=float(model.state_adapter_width),
         num_linear_adapted=float(len(model.state_inputs)),
-        adapter_input_bytes=float(sum(model.state_inputs) * _BYTES_PER_VALUE),
-        kept_shared_bytes=(width + 2 * inner) * _BYTES_PER_VALUE + kept_bytes,
-        spared_shared_bytes=width * _BYTES_PER_VALUE,
+        adapter_input_bytes=float(sum(model.state_inputs) * BF16_BYTES),
+        kept_shared_bytes=(width + 2 * inner) * BF16_BYTES + kept_bytes,
+        spared_shared_bytes=width * BF16_BYTES,
     )

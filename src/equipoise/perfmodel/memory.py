@@ -41,11 +41,11 @@ from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations
 from equipoise.spec.strategy import AXES, WEIGHTS_SHARDED
+from equipoise.units import FP32_BYTES
 
 # Bytes of moments a trained parameter has; with 2-byte weights a 4-byte master copy comes on top, unless all
 # is kept in 2 bytes (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
 _MOMENTS = {"adam": 8.0, "adam_8bit": 2.0, "sgd": 4.0}
-_MASTER_BYTES = 4.0
 _EIGHT_BIT = CODES["optimizer"].index("adam_8bit")
 _MOMENT_BYTES = np.array([_MOMENTS[name] for name in CODES["optimizer"]])
 _FP16 = CODES["precision"].index("fp16")
@@ -154,8 +154,8 @@ def state_bytes_per_param(grid: StrategyGrid) -> Numbers:
 
     Without one, moments of 32 bits are kept as wide as the weights (torch.optim on a bf16 model).
     """
-    is_narrow = value_bytes(grid) < _MASTER_BYTES
-    master = np.where(is_narrow & (grid.master_weights > 0), _MASTER_BYTES, 0.0)
+    is_narrow = value_bytes(grid) < FP32_BYTES
+    master = np.where(is_narrow & (grid.master_weights > 0), FP32_BYTES, 0.0)
     halved = is_narrow & (grid.master_weights <= 0) & (grid.optimizer != _EIGHT_BIT)
     return np.asarray(_MOMENT_BYTES[grid.optimizer] * np.where(halved, 0.5, 1.0) + master)
 
@@ -169,7 +169,7 @@ def gradient_bytes_per_param(grid: StrategyGrid) -> Numbers:
     """
     is_kept_narrow = (grid.precision == _FP16) | (grid.master_weights <= 0)
     halved = is_kept_narrow | (grid.held_stage >= WEIGHTS_SHARDED)
-    return np.asarray(np.where(halved, value_bytes(grid), 4.0))
+    return np.asarray(np.where(halved, value_bytes(grid), FP32_BYTES))
 
 
 def holds_fp32_tables(grid: StrategyGrid) -> NDArray[np.bool_]:
@@ -234,7 +234,7 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     width = value_bytes(grid)
     # What is quantised are linear layers: tables keep their width (transformers, bitsandbytes), or widen.
     frozen = np.where(grid.trained == QLORA, NF4_BYTES, width)
-    tables = np.where(holds_fp32_tables(grid), _MASTER_BYTES, width)
+    tables = np.where(holds_fp32_tables(grid), FP32_BYTES, width)
     dense = frozen * (per_rank.dense - per_rank.tables) + tables * per_rank.tables
     resident = np.where(grid.offload == OFFLOAD_ALL, 0.0, 1.0)
     weights = resident * (dense * by_stage[2] + frozen * per_rank.experts * experts_by_stage[2]) + np.where(
@@ -251,7 +251,7 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     if np.any(grid.gradient_copies):
         twice = _twofold_bytes(grid, by_stage) * per_rank.dense_trained
         twice = twice + _twofold_bytes(grid, experts_by_stage) * per_rank.expert_trained
-        gradients = np.where((grid.gradient_copies > 0) & (width < _MASTER_BYTES), twice, gradients)
+        gradients = np.where((grid.gradient_copies > 0) & (width < FP32_BYTES), twice, gradients)
     if np.any(whole := grid.adds_up_whole):
         trained = per_rank.dense_trained + per_rank.expert_trained
         gradients = np.where(whole, _SUMMED_BYTES * trained, gradients)
@@ -335,7 +335,7 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     spared = whole * (load.spared_whole_bytes + unread) + sharded * (load.spared_shared_bytes + experts)
     selective = np.where(fused, np.minimum(spared, plain), plain)
     all_kept = plain + scores
-    widened = np.where(holds_fp32_tables(grid), _MASTER_BYTES / value_bytes(grid), 1.0)
+    widened = np.where(holds_fp32_tables(grid), FP32_BYTES / value_bytes(grid), 1.0)
     boundary = np.minimum(whole * load.boundary_bytes * widened, selective)
     chosen = np.where(
         grid.recompute == RECOMPUTE_FULL,

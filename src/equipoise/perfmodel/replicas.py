@@ -19,7 +19,8 @@ from equipoise.perfmodel.layouts import StrategyGrid
 from equipoise.perfmodel.load import GRADIENT_BYTES, Floats, Load, Numbers
 from equipoise.perfmodel.machine import Group, Machine, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
-from equipoise.units import MIB
+from equipoise.stats import deviations_of_slowest
+from equipoise.units import FP32_BYTES, MIB
 
 # Of torch: the first bucket is small, so that the exchange begins early (Li et al. 2020, section 4.2).
 _FIRST_BUCKET_BYTES, _BUCKET_BYTES = 1.0 * MIB, 25.0 * MIB
@@ -42,9 +43,6 @@ _FAIR_SHARE = 0.5
 _LEAST_OWN_RATE = 0.02
 # torch sends a matrix whole unless its factors take less than half of its values.
 _LEAST_COMPRESSION = 2
-_WIDTH_BYTES = 4
-# A place of a value travels as an int32.
-_PLACE_BYTES = 4
 
 
 class ExchangedTensors(Struct, frozen=True, kw_only=True):
@@ -136,7 +134,7 @@ def replica_seconds(
     exposed_s = exchanged * exposed_buckets_s(
         tensors, busy.backward_s, group, machine.wires, parameters.collective
     )
-    waiting_s = share_s * parameters.rank_jitter * np.sqrt(2 * np.log(ranks))
+    waiting_s = share_s * parameters.rank_jitter * deviations_of_slowest(ranks)
     return ReplicaSeconds(
         share=share_s,
         launching=launching_s,
@@ -223,7 +221,7 @@ def low_rank_bytes(shapes: Sequence[Sequence[int]], rank: int) -> tuple[int, int
             right += columns * kept
         else:
             whole += rows * columns
-    return whole * _WIDTH_BYTES, left * _WIDTH_BYTES, right * _WIDTH_BYTES
+    return whole * FP32_BYTES, left * FP32_BYTES, right * FP32_BYTES
 
 
 def sparse_bytes(num_values: int, fraction: float) -> int:
@@ -234,7 +232,7 @@ def sparse_bytes(num_values: int, fraction: float) -> int:
     >>> sparse_bytes(1000, 0.01)
     80
     """
-    return max(1, ceil(fraction * num_values)) * (_WIDTH_BYTES + _PLACE_BYTES)
+    return max(1, ceil(fraction * num_values)) * 2 * FP32_BYTES
 
 
 class Overlap(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from equipoise.perfmodel.collectives import all_reduce_s
 from equipoise.perfmodel.load import Floats, Numbers
 from equipoise.perfmodel.machine import Group, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, priors_in
+from equipoise.stats import deviations_of_slowest
 
 # What workloads call samples that have unequal lengths, and are not cut to one.
 RAGGED_SAMPLES = frozenset({"utterance", "sentence pair"})
@@ -136,7 +137,7 @@ def _added(
     unstated = np.isnan(measured.num_cores)
     cores = np.where(unstated, _USUAL_CORES * np.asarray(measured.node_size), measured.num_cores)
     return _Added(
-        waiting=jitter * np.sqrt(2.0 * np.log(ranks)),
+        waiting=jitter * deviations_of_slowest(ranks),
         fixed_s=exchange_s / accumulated,
         input=measured.decoded_per_s * (num_in_node - 1.0) * parameters.decode_core_s / cores,
     )

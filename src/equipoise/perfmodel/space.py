@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.perfmodel.load import Load
+from equipoise.perfmodel.load import Floats, Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.spec.strategy import (
     AXES,
@@ -218,12 +218,16 @@ def pipeline_fault(
             wrong = Fault("interleave needs micro-batches in multiples of pp", ("interleave", "pp"))
         elif limits.layers % (pp * interleave) and not limits.layers % pp:
             wrong = Fault(f"pp x interleave does not divide layers={limits.layers}", ("pp", "interleave"))
-    fullest = -(-limits.layers // (pp * halves)) * halves
-    if wrong is None and limits.layers <= (pp - 1) * fullest:
+    if wrong is None and limits.layers <= (pp - 1) * fullest_stage(limits.layers, pp, halves):
         return Fault(
             f"pp x interleave leaves the last stage none of layers={limits.layers}", ("pp", "interleave")
         )
     return wrong
+
+
+def fullest_stage(layers: Floats, pp: Floats, chunks: Floats) -> Floats:
+    """Layers of a pipeline's fullest stage, of so many equal chunks: each takes whole layers."""
+    return -(-layers // (pp * chunks)) * chunks
 
 
 def _dual_fault(schedule: str, *, pp: int, interleave: int, num_microbatches: int) -> Fault | None:

@@ -402,9 +402,9 @@ def fit_hierarchy(
     *,
     centre: float | None,
     prior: FloatArray,
-    start: FloatArray | None = None,
-    search: bool = True,
-    trends: FloatArray | None = None,
+    start: FloatArray | None,
+    search: bool,
+    trends: FloatArray | None,
 ) -> Hierarchy:
     """The regression with the deviations and trend of highest posterior density, outliers weighted down.
 

@@ -39,6 +39,7 @@ _DIRECT_SHARE = 0.5
 _GRID_LOG2 = np.arange(0.0, 20.25, 0.25)
 # Square roots of primes: their multiples fill the unit interval evenly, and independently of each other.
 _IRRATIONALS = tuple(np.sqrt((2.0, 3.0, 5.0, 7.0, 11.0, 13.0)))
+_NUM_CURVES = 500
 _NUM_COURSES = len(_IRRATIONALS)
 
 Part: TypeAlias = Literal["time", "samples", "rate"]
@@ -167,10 +168,8 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
             )
         return tuple(found)
 
-    def curves_s(
-        self, own: Entries, question: Question, sizes: FloatArray, *, count: int = 500
-    ) -> FloatArray:
-        """Equally likely courses of time over size: (count, n_sizes). Each is the same curve at every call.
+    def curves_s(self, own: Entries, question: Question, sizes: FloatArray) -> FloatArray:
+        """Equally likely courses of time over size: (500, n_sizes). Each is the same curve at every call.
 
         question: its size does not matter. sizes: (n_sizes,), within 1 to 2**20 accelerators.
         Smooth: without what differs from size to size without pattern, or from entry to entry.
@@ -186,7 +185,7 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         # Which of the two signs comes out differs from one build of LAPACK to the next.
         vectors = vectors * np.where(vectors[-1] < 0.0, -1.0, 1.0)
         courses = vectors * np.sqrt(np.maximum(values[-_NUM_COURSES:], 0.0))
-        deviates = np.column_stack([even_deviates(count, irrational) for irrational in _IRRATIONALS])
+        deviates = np.column_stack([even_deviates(_NUM_CURVES, irrational) for irrational in _IRRATIONALS])
         log_work = expected.mean + deviates @ courses.T
         where = np.log2(np.asarray(sizes, dtype=float))
         # As np.interp, of all courses at once.

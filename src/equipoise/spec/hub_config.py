@@ -31,13 +31,11 @@ from equipoise.spec.hub_media import MEDIA_PARTS, num_frames, num_patches, num_s
 from equipoise.spec.hub_mixed import MIXED_PARTS
 from equipoise.spec.transformer import CompressedKeys, Tower, Transformer
 from equipoise.spec.workload import Workload
-from equipoise.units import format_count, format_si
+from equipoise.units import BF16_BYTES, format_count, format_si
 
 _MOST_BYTES: Final = 1_000_000
 # Where a model of images or sounds as well keeps its language model.
 _LANGUAGE: Final = ("text_config", "llm_config", "language_config", "thinker_config")
-# bf16: what activations of figures per sample are stated in.
-_BYTES_PER_VALUE: Final = 2.0
 # A key of models that compare texts with images.
 _PAIRED: Final = "logit_scale_init_value"
 # Tables of a file that are called as models are, and are none.
@@ -168,8 +166,8 @@ def _unet_facts(config: HubConfig) -> dict[str, Any]:
     return {
         "params": float(found.params),
         "forward_flop_per_sample": float(found.forward_flop),
-        "activation_bytes_per_sample": _BYTES_PER_VALUE * found.kept_values,
-        "boundary_bytes_per_sample": _BYTES_PER_VALUE * found.widest_values,
+        "activation_bytes_per_sample": float(BF16_BYTES * found.kept_values),
+        "boundary_bytes_per_sample": float(BF16_BYTES * found.widest_values),
         "layers": found.layers,
         "adapter_width": found.adapter_width,
         "linear_adapter_width": found.adapter_width + found.linear_adapter_width,

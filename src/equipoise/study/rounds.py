@@ -1,11 +1,12 @@
 """Rounds of results, studied: tables in; every entry with its metrics, factors, groups, claims out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
 from equipoise.calibration.curves import COMBINED, Shipped, shipped_advice, shipped_forecasts
+from equipoise.calibration.forecasts import published_growth
 from equipoise.calibration.profiles import profiles
 from equipoise.decide.combine import plan_records
 from equipoise.decide.ledger import running
@@ -15,7 +16,7 @@ from equipoise.errors import DataError, EvidenceError, SpecError
 from equipoise.runs import embedded
 from equipoise.runs.embedded import Folders, paths, score_table
 from equipoise.runs.store import DIVISION, SCORED, closed, comparable, scores_of
-from equipoise.scaling.convergence import BatchGrowth, batch_growth
+from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.groups import Grouping, grouped, shared_systems
 from equipoise.scaling.metrics import (
     ENTRY_COLUMNS,
@@ -27,7 +28,7 @@ from equipoise.scaling.metrics import (
     with_metrics,
 )
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.mlperf import ScoredEntry, is_round, round_name, round_order
+from equipoise.spec.mlperf import Entries, is_round, round_name, round_order
 from equipoise.spec.workload import workload_title
 from equipoise.study import named, spellings
 from equipoise.study.claims import (
@@ -208,10 +209,10 @@ def _workload_findings(
     )
 
 
-def _batches(entries: Iterable[ScoredEntry], workload: str) -> BatchGrowth | Unanswered:
+def _batches(entries: Entries, workload: str) -> BatchGrowth | Unanswered:
     """Samples against batch over all rounds of a workload, or why they show nothing."""
     try:
-        return batch_growth(entries)
+        return published_growth(entries)
     except EvidenceError as err:
         return Unanswered(subject=workload, reason=str(err), missing=err.missing)
 

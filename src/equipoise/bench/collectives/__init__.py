@@ -20,9 +20,8 @@ from equipoise.bench.trial import DEVICES
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.files import shipped_table
 from equipoise.runs import Progress, Tally
-from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES
+from equipoise.units import FP32_BYTES, GIB, MIB, MICROSECOND_S, SI_PREFIXES
 
-WIDTH_BYTES = 4  # of float32
 DEFAULT_SIZES_BYTES = tuple(4**power for power in range(5, 14))  # 1 KiB to 64 MiB
 MOST_RANKS = 1024
 MOST_BYTES = 16 * GIB
@@ -74,9 +73,9 @@ class CollectivesTask(Struct, frozen=True, kw_only=True):
         if self.device not in DEVICES:
             raise UsageError(f"device {self.device!r}; expected one of {', '.join(DEVICES)}")
         for size in self.sizes_bytes:
-            if not WIDTH_BYTES * self.num_ranks <= size <= MOST_BYTES:
+            if not FP32_BYTES * self.num_ranks <= size <= MOST_BYTES:
                 raise UsageError(
-                    f"--sizes {size}: expected at least {WIDTH_BYTES * self.num_ranks:,} bytes, one "
+                    f"--sizes {size}: expected at least {FP32_BYTES * self.num_ranks:,} bytes, one "
                     f"element per rank, and at most {MOST_BYTES:,}"
                 )
         for operation in self.operations:
@@ -301,7 +300,7 @@ def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
         "operation": operation,
         "start": row["start"],
         "size": size,
-        "count": size // WIDTH_BYTES // (num_ranks if known.is_cut else 1),
+        "count": size // FP32_BYTES // (num_ranks if known.is_cut else 1),
         "type": "float",
         "redop": "sum" if known.reduces else None,
         "in_place" if operation in {"all_reduce", "broadcast"} else "out_of_place": {

@@ -240,7 +240,6 @@ def _num_nodes(table: PrintedTable, num_ranks: int) -> int | None:
     return len({host for host, _ in table.devices.values()}) if whole else None
 
 
-_MOST_RANKS = 1_000_000
 _MOST_NAMED = 4
 
 
@@ -300,14 +299,14 @@ def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: i
         raise ValueError(f"operation {str(operation)[:40]!r}")
     row = _row(number, result)
     times_us = [side.time_us.value for side in row.sides if side is not None]
-    if not times_us or min(times_us) <= 0 or not row.payload_bytes > 0 or not 0 <= share < _MOST_RANKS:
+    if not times_us or min(times_us) <= 0 or not row.payload_bytes > 0 or not 0 <= share < MAX_RANKS:
         raise ValueError(f"result {number}")
     return replace(timing_of(row, operation, num_ranks, num_nodes), resolution=0.0, cpu_fraction=share)
 
 
 def _whole(value: object) -> int:
-    if type(value) is not int or not 0 < value <= _MOST_RANKS:
-        raise ValueError(f"{value!r} instead of a whole number from 1 to {_MOST_RANKS:,}")
+    if type(value) is not int or not 0 < value <= MAX_RANKS:
+        raise ValueError(f"{value!r} instead of a whole number from 1 to {MAX_RANKS:,}")
     return value
 
 

@@ -226,7 +226,7 @@ class _Fitting(Struct, frozen=True, kw_only=True):
             names=self.names,
             weights=np.ones(len(steps.measured_s)),
             noise_log_sd=STRAY_LOG_SD,
-            beliefs=self.beliefs,
+            priors=self.beliefs,
             centre=self.start,
         )
 
