@@ -26,7 +26,7 @@ from equipoise.decide.question.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import parsed_json, read_input, sync_folder, user_file
 from equipoise.intervals import LEVEL
-from equipoise.spec.strategy import PRECISIONS
+from equipoise.spec.strategy import PRECISIONS, without_ranks
 from equipoise.spec.strategy import strategy as strategy_of
 from equipoise.stats import quantiles
 from equipoise.units import MIB, listed
@@ -200,7 +200,7 @@ def _is_same_strategy(row: Mapping[str, Any], predicted: str | None) -> bool:
     try:
         stated = strategy_of(predicted)
     except SpecError:
-        return ran is None
+        return ran is None or without_ranks(ran) == without_ranks(predicted)
     if row.get("precision") in PRECISIONS and row["precision"] != stated.precision:
         return False
     from equipoise.launch import bench_method  # noqa: PLC0415 - only where runs are compared
