@@ -84,14 +84,34 @@ def test_a_run_that_states_no_accelerator_is_held_against_that_of_the_question(t
     )
 
 
-def test_runs_of_samples_of_another_length_are_not_used(tmp_path):
+@pytest.mark.parametrize("column", ["seq_len", "sequence"])
+def test_runs_of_samples_of_another_length_are_not_used(tmp_path, column):
     path = tmp_path / "mine.csv"
     path.write_text(
-        "num_accelerators,tokens_per_s,seq_len,global_batch_size\n8,75000,2048,256\n8,75000,4096,128\n"
+        f"num_accelerators,tokens_per_s,{column},global_batch_size\n8,75000,2048,256\n8,75000,4096,128\n"
     )
     found = _runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
     assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(75000 / 4096)]
     assert re.search(r"\b1 of 2\b.*2,048.*4,096", str(found.notes[0]))
+
+
+@pytest.mark.parametrize(
+    ("header", "lengths", "stated", "is_said"),
+    [
+        (",sequence", ",4096", {"sequence": 4096}, False),
+        ("", "", {"sequence": 4096}, True),
+        ("", "", {}, False),
+    ],
+)
+def test_which_length_runs_are_taken_to_have_that_state_none_is_named(
+    tmp_path, header, lengths, stated, is_said
+):
+    path = tmp_path / "mine.csv"
+    runs = "".join(f"{size},{72 / size},64,bf16{lengths}\n" for size in (8, 16))
+    path.write_text(f"num_accelerators,step_s,global_batch_samples,precision{header}\n{runs}")
+    asked = {"workload": "llama31_8b", "accelerator": ["h100-sxm5-80gb"], "samples": 1e6}
+    found = ask(asked, accelerators="8,16", runs=path, **stated)
+    assert any("4,096" in each for each in found.chosen_for_you) is is_said
 
 
 def test_the_length_of_samples_outlives_an_ingest(tmp_path):

@@ -122,6 +122,7 @@ def user_runs(
         trainings=_trainings(mine, str(folder)),
         machines=tuple(sorted(of_it["accelerator"].drop_nulls().unique())),
         other_workloads=tuple(sorted({*runs["workload"].drop_nulls()} - {asked.workload})),
+        num_of_asked_length=0 if sequence_tokens is None else mine["sequence_tokens"].null_count(),
         notes=(
             *not_used_notes(unused, len(runs) + len(refused) + len(unfinished), where),
             *unread,
