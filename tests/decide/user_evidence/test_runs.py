@@ -114,6 +114,20 @@ def test_which_length_runs_are_taken_to_have_that_state_none_is_named(
     assert any("4,096" in each for each in found.chosen_for_you) is is_said
 
 
+@pytest.mark.parametrize(
+    ("chip", "is_runs", "num_said"), [("h100", False, 2), ("h100", True, 0), ("b200", False, 0)]
+)
+def test_own_runs_given_as_published_results_are_named_as_not_used(tmp_path, chip, is_runs, num_said):
+    path, tables = tmp_path / "mine.csv", tmp_path / "tables"
+    runs = "".join(f"bert,h100,{size},{4 / size},448,bf16\n" for size in (8, 16))
+    path.write_text(f"workload,accelerator,num_accelerators,step_s,global_batch_samples,precision\n{runs}")
+    import_runs([path], columns={}, constants={}, into=tables)
+    more = {"runs": tables} if is_runs else {}
+    found = ask(workload="bert", accelerator=[chip], accelerators="8,16", also=tables, **more)
+    said = [each.words for each in found.notes_of("not_used") if str(tables) in each.words]
+    assert [each.split()[0] for each in said] == ([str(num_said)] if num_said else [])
+
+
 def test_the_length_of_samples_outlives_an_ingest(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text(

@@ -133,6 +133,20 @@ def user_runs(
     )
 
 
+def without_score(folders: Sequence[Path], workload: str, accelerators: Sequence[str]) -> Iterator[Note]:
+    """That folders of results besides the published ones hold runs of a user's files, which have no score."""
+    for folder in folders:
+        runs = read_table(folder / _TABLE, RUNS)
+        of_files = (pl.col("origin") == _OF_FILES) & (pl.col("workload") == workload)
+        num = len(
+            runs.filter(of_files & pl.col("accelerator").fill_null(accelerators[0]).is_in(accelerators))
+        )
+        if num:
+            where = f"{format_count(num)} {'run' if num == 1 else 'runs'} without a score in --also {folder}"
+            used = "it is" if num == 1 else "they are"
+            yield Note(f"{where}: {used} used as --runs {folder}.", "not_used")
+
+
 def tables_below(folder: Path) -> list[Path]:
     """The tables of runs in a folder and in those directly below it, of which at most 1,000 are read."""
     below = sorted(folder.glob(f"*/{_TABLE}"))[:_MOST_FOLDERS]
