@@ -30,7 +30,7 @@ from equipoise.calibration.forecasts import (
 )
 from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
 from equipoise.decide.assessment import Assessment, Inputs, shortfall
-from equipoise.decide.candidates import amount_limits, timed_candidate
+from equipoise.decide.candidates import amount_limits, timed_candidate, too_wide
 from equipoise.decide.collect import collect_candidates
 from equipoise.decide.decision import answer_of, select_from
 from equipoise.decide.estimators.measured import OF_RUNS
@@ -361,6 +361,7 @@ def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: T
         ),
         grade="measured" if is_measured else "carried",
         energy_j=found.energy_j,
+        why_not=too_wide(found.time),
     )
 
 
