@@ -318,7 +318,8 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(path, monkeypatch):
         ({"strategy": "fsdp"}, ["strategy .*fsdp"]),
         ({"num_accelerators": 3, "workload": "other"}, ["workload .*other", r"number .*\b3\b"]),
         ({}, []),
-        ({"status": "failed: memory"}, []),
+        ({"status": "failed: memory"}, ["status .*failed: memory"]),
+        ({"time_to_train_s": None}, ["quantity .*samples_per_s.*time_to_train_s"]),
     ],
     ids=str,
 )
