@@ -1,5 +1,6 @@
 """The pages of `scores` and `record` on entries made here: what is unknown, what is shared, what fits a screen."""
 
+import re
 from pathlib import Path
 
 import polars as pl
@@ -64,9 +65,11 @@ RATE = replace(
 )
 
 
+@pytest.mark.parametrize("num_measured", [1, 2])
 @pytest.mark.parametrize("prediction", [PREDICTED, RATE])
-def test_a_long_ledger_fits_one_screen_and_counts_what_is_left_out(prediction):
-    measured = (MeasuredResult(quantity=prediction.quantity, value=2.0 * prediction.value),)
+def test_a_long_ledger_fits_one_screen_and_counts_what_is_left_out(prediction, num_measured):
+    one = MeasuredResult(quantity=prediction.quantity, value=2.0 * prediction.value)
+    measured = (one,) * num_measured
     kept = tuple(
         LedgerEntry(id=f"{place:08x}", made="2026-03-02", prediction=prediction, measured=measured)
         for place in range(30)
@@ -83,3 +86,12 @@ def test_a_long_ledger_fits_one_screen_and_counts_what_is_left_out(prediction):
     assert "plan" in text
     # Half of the time; at half of the rate a training takes twice as long.
     assert ("-50 %" if prediction.quantity == "time_to_train_s" else "+100 %") in text
+
+
+@pytest.mark.parametrize(("times_s", "num_said"), [((300.0,), []), ((300.0, 310.0, 350.0), ["3"])])
+def test_a_median_of_several_measurements_says_of_how_many(times_s, num_said):
+    measured = tuple(MeasuredResult(quantity="time_to_train_s", value=each) for each in times_s)
+    entry = LedgerEntry(id="0000001d", made="2026-03-02", prediction=PREDICTED, measured=measured)
+    ledger = Ledger(path=Path("ledger.jsonl"), entries=(entry,), num_damaged=0)
+    text = page_text(LEDGER, LedgerReport(ledger=ledger, entries=(entry,), num_added=1), full=False)
+    assert re.findall(r"0000001d of (\d+)", text) == num_said

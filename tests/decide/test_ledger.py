@@ -154,6 +154,9 @@ def test_a_later_prediction_replaces_an_earlier_one(path):
         ("ddp", "dp=4 tp=2 microbatch=32 global_batch=256", False),
         ("powersgd:4", "dp=8 microbatch=32 global_batch=256", False),
         (None, "dp=8 microbatch=32 global_batch=256", True),
+        # What a user's rows at several sizes have in common.
+        ("dp=8 zero_stage=3", "zero_stage=3", True),
+        ("dp=8 zero_stage=2", "zero_stage=3", False),
     ],
 )
 def test_ways_of_the_harness_are_compared_with_strategies(path, ran, predicted, is_counted):
@@ -315,7 +318,8 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(path, monkeypatch):
         ({"strategy": "fsdp"}, ["strategy .*fsdp"]),
         ({"num_accelerators": 3, "workload": "other"}, ["workload .*other", r"number .*\b3\b"]),
         ({}, []),
-        ({"status": "failed: memory"}, []),
+        ({"status": "failed: memory"}, ["status .*failed: memory"]),
+        ({"time_to_train_s": None}, ["quantity .*samples_per_s.*time_to_train_s"]),
     ],
     ids=str,
 )

@@ -86,6 +86,22 @@ def by_size(found):
 # Laws on the user's own times
 
 
+@pytest.mark.parametrize("price", [{}, {"accelerator": H100}])
+def test_a_time_whose_range_is_a_factor_of_twenty_is_none_nor_what_follows_from_it(own, price):
+    # Measured up to 8 alone: the range is 1.6 times at twice as many, 205 times at 128 times.
+    of_own = {"from": own((1, 2, 4, 8), (36_000, 18_600, 9_900, 5_880))}
+    times = by_size(predicted(**of_own, **price, at="16,1024,1000000", deadline="1h", budget=100))
+    assert times[16].time_s.high < 20 * times[16].time_s.low
+    assert {times[16].why_not} == {None} != {times[1024].why_not}
+    for size in (1024, 1_000_000):
+        far = times[size]
+        assert "20" in far.why_not
+        amounts = (far.time_s, far.accelerator_hours, far.usd, far.energy_j, far.carbon_kg, far.step_s)
+        assert amounts == (None,) * len(amounts)
+        assert {each.probability for each in far.constraints} == {None}
+        assert not far.feasible
+
+
 def test_amdahl_by_hand(own):
     found = predicted(**{"from": own(SIZES, amdahl_s(SIZES))}, law="amdahl", at="64,1024")
     times = by_size(found)

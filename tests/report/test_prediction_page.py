@@ -162,6 +162,13 @@ def test_sizes_without_a_time_are_in_the_short_table_only_where_they_are_asked_f
     assert re.search(rf"^ *{untimed[-1]:,} .*no time *$", asked, re.MULTILINE)
 
 
+def test_a_size_on_which_nothing_fits_is_named_on_the_screen():
+    # 405e9 parameters of 2 bytes alone are 810 GB, of 8 x 80 GB.
+    found = _asked(workload="llama31_405b", accelerator="h100-sxm5-80gb", at="8,512")
+    assert [each.num_accelerators for each in found.candidates] == [512]
+    assert re.search(r"^No time +8: .*640 GB", _printed(found, full=False), re.MULTILINE)
+
+
 def test_a_column_without_a_title_is_not_named_as_left_out(tmp_path):
     asked = {"from": _slow_times(tmp_path)["from"], "deadline": "30min", "price": 2, "at": "32,128"}
     text = _printed(_asked(**asked), full=False)

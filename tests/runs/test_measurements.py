@@ -144,6 +144,18 @@ def test_plain_data_parallelism_is_not_pooled_with_other_ways(read):
     assert found["tp=8"] == pytest.approx([1e6 / 80, 1e6 / 500, 1e6 / 960])
 
 
+@pytest.mark.parametrize("rest", ["", " zero_stage=3"])
+def test_strategies_that_differ_in_their_data_ranks_alone_are_one(read, rest):
+    rows = [f"{size},dp={size}{rest},{hours}" for size, hours in ((8, 10), (16, 5.5), (32, 3))]
+    content = "\n".join(["gpus,strategy,time_h", *rows, ""])
+    found = read(content)
+    assert found.time_s.tolist() == [36_000.0, 19_800.0, 10_800.0]
+    assert found.strategy == (rest.strip() or None)
+    assert read(content, strategy=f"dp=8{rest}").time_s.tolist() == found.time_s.tolist()
+    with pytest.raises(DataError, match=r"tp=2.*--strategy"):
+        read(f"{content}32,dp=16 tp=2{rest},3.1\n")
+
+
 def test_batches_at_one_size_are_not_pooled(read):
     lines = "num_gpus,samples_per_s,global_batch_size\n1,400,32\n1,500,64\n2,700,32\n2,1000,64\n4,2000,64\n"
     with pytest.raises(DataError, match=r"'32' and '64'.*--global-batch"):

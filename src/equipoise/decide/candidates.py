@@ -259,8 +259,9 @@ def _why_no_time(
     fewer: Sequence[Candidate],
 ) -> str | None:
     """Why a time is too uncertain to be stated; None where it is not. fewer: as of `_priced`."""
-    if time_s is not None and time_s.high > WIDEST * time_s.low:
-        return f"its {format_percent(LEVEL)} interval spans more than a factor of {WIDEST:g}"
+    why = None if time_s is None else too_wide(time_s)
+    if why is not None:
+        return why
     unsure = [each.num_accelerators for each in fewer if _is_too_wide(each) and each.grade == sized.grade]
     if unsure and sized.grade in _OF_MODEL:
         return f"the time on {unsure[0]:,} accelerators is already too uncertain to compare larger sizes"
@@ -271,6 +272,13 @@ def _why_no_time(
             f"{inputs.training.workload.title} carries times farther"
         )
     return None
+
+
+def too_wide(time_s: Interval) -> str | None:
+    """That the interval of a time has no information; None where it has some."""
+    if time_s.high <= WIDEST * time_s.low:
+        return None
+    return f"its {format_percent(LEVEL)} interval spans more than a factor of {WIDEST:g}"
 
 
 def _largest_by_law(inputs: Inputs, assessment: Assessment) -> float | None:
@@ -299,14 +307,16 @@ def timed_candidate(
     estimate: Estimate,
     grade: Grade,
     energy_j: float | None = None,
+    why_not: str | None = None,
 ) -> Candidate:
     """The candidate of a time alone: no strategy is known, and interruptions are in what was timed.
 
-    estimate: of the whole time. energy_j: measured, in place of what the rates give.
+    estimate: of the whole time. energy_j: measured, in place of what the rates give. why_not: why the time is
+    too uncertain to be stated, where it is.
     """
     time_s = estimate.time_s
     paid = bill(num_accelerators, time_s, rates, measured_energy_j=energy_j)
-    return Candidate(
+    found = Candidate(
         system=system.name,
         title=system.title,
         accelerator=system.accelerator,
@@ -326,6 +336,13 @@ def timed_candidate(
         disagreement=1.0,
         grade=grade,
     )
+    return found if why_not is None else _without_time(found, why_not)
+
+
+def _without_time(candidate: Candidate, why_not: str) -> Candidate:
+    """A candidate whose time is too uncertain to be stated, and so is all that follows from it."""
+    amounts = ("time_s", "goodput", "usd", "energy_j", "carbon_kg", "electricity_usd")
+    return replace(candidate, why_not=why_not, **dict.fromkeys(amounts))
 
 
 def _at_price(paid: Bill, time_s: Interval) -> Interval | None:

@@ -1,6 +1,6 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -187,6 +187,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
                         for note in notes(inputs, one.assessment, best if one is own else None)
                     ),
                     *(() if inputs.user.runs is None else inputs.user.runs.notes),
+                    *_without_score(inputs, [one.system.accelerator for one in found]),
                     *far_faster(searches, best),
                     *stated_on_host(query, best, searches),
                     *measured_on_some(inputs, [one.assessment for one in found]),
@@ -202,6 +203,17 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
         num_considered=sum(each.num_considered for each in systems.values()),
         search_s=0.0 if searches is None else searches.search_s,
     )
+
+
+def _without_score(inputs: Inputs, accelerators: Sequence[str]) -> Iterator[Note]:
+    """What --also gives that is no result, but a run of the user's own."""
+    folders = [each for each in inputs.query.also if each != inputs.query.runs]
+    if folders:
+        from equipoise.decide.user_evidence.folders import (  # noqa: PLC0415 - only where a folder is given
+            without_score,
+        )
+
+        yield from without_score(folders, inputs.training.workload.slug, accelerators)
 
 
 def _time_per_step_time(known: Problem, best: Candidate | None) -> float:

@@ -25,7 +25,7 @@ from equipoise.decide.question.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import parsed_json, read_input, sync_folder, user_file
 from equipoise.intervals import LEVEL
-from equipoise.spec.strategy import PRECISIONS
+from equipoise.spec.strategy import PRECISIONS, without_ranks
 from equipoise.spec.strategy import strategy as strategy_of
 from equipoise.stats import quantiles
 from equipoise.units import MIB, listed
@@ -160,11 +160,16 @@ def measured_value(row: Mapping[str, Any], prediction: RecordedPrediction) -> fl
     """What a row of the table `runs` measured of a prediction; None where it is of another set-up."""
     if differences(row, prediction):
         return None
-    if prediction.quantity == "step_s":
+    return _amount(row, prediction.quantity)
+
+
+def _amount(row: Mapping[str, Any], quantity: Quantity) -> float | None:
+    """A quantity of a row of the table `runs`; None where it does not state it."""
+    if quantity == "step_s":
         batch, rate = row["global_batch_samples"], row["samples_per_s"]
         value = batch / rate if batch and rate else None
     else:
-        value = row[prediction.quantity]
+        value = row[quantity]
     return value if value is not None and is_amount(value) else None
 
 
@@ -199,7 +204,7 @@ def _is_same_strategy(row: Mapping[str, Any], predicted: str | None) -> bool:
     try:
         stated = strategy_of(predicted)
     except SpecError:
-        return ran is None
+        return ran is None or without_ranks(ran) == without_ranks(predicted)
     if row.get("precision") in PRECISIONS and row["precision"] != stated.precision:
         return False
     from equipoise.launch import bench_method  # noqa: PLC0415 - only where runs are compared
@@ -442,14 +447,24 @@ def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple
 
 
 def nearest_differences(ledger: Ledger, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The differences of the run and the current prediction that differ least; none where some are alike."""
+    """What keeps the run and the current prediction that differ least from being compared; none where
+    nothing does, as of a run that counts already.
+    """
     found = (
-        differences(row, entry.prediction)
+        (*differences(row, each.prediction), *_unmeasured(row, each.prediction))
         for row in runs
-        if row["status"] == "success"
-        for entry in ledger.current()
+        for each in ledger.current()
     )
     return min(found, key=len, default=())
+
+
+def _unmeasured(row: Mapping[str, Any], prediction: RecordedPrediction) -> Iterator[str]:
+    """What a row of the table `runs` lacks to be a measurement of a prediction of its set-up."""
+    if row["status"] != "success":
+        yield f"status ({row['status'] or 'none'} stated, success counts)"
+    if _amount(row, prediction.quantity) is None:
+        stated = [each for each in get_args(Quantity) if _amount(row, each) is not None]
+        yield f"quantity ({listed(stated) or 'none'} measured, {prediction.quantity} was predicted)"
 
 
 def beside_predictions(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> tuple[LedgerEntry, ...]:

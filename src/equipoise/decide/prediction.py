@@ -4,7 +4,7 @@ Also the predictions that a ledger keeps of an answer or of such times.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -30,7 +30,7 @@ from equipoise.calibration.forecasts import (
 )
 from equipoise.decide.answer import Answer, Candidate, TimeValue, about_fixed
 from equipoise.decide.assessment import Assessment, Inputs, shortfall
-from equipoise.decide.candidates import amount_limits, timed_candidate
+from equipoise.decide.candidates import amount_limits, timed_candidate, too_wide
 from equipoise.decide.collect import collect_candidates
 from equipoise.decide.decision import answer_of, select_from
 from equipoise.decide.estimators.measured import OF_RUNS
@@ -66,9 +66,10 @@ class Prediction(Struct, frozen=True, kw_only=True):
     outside: by size, in words, why a time is an extrapolation; sizes not in it lie in the domain. law: behind
     the curve of published or own times; None without one. answer: the whole answer that the candidates
     are of; None where a law alone was fitted. trainings: the user's own times behind them; None without.
+    left_out: sizes asked about that are no candidates, and why; `notes` say it in sentences.
     """
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("trainings",)
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("trainings", "left_out")
 
     question: TrainingQuery
     workload: str | None
@@ -85,6 +86,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     answer: Answer | None = None
     trainings: "Measurements | None" = None
+    left_out: Mapping[int, str] = {}
 
 
 def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue | None = None) -> Prediction:
@@ -227,11 +229,11 @@ def _of_answer(
         if each.outside and each.num_accelerators in wanted - submitted
     }
     shown = tuple(each for each in candidates if each.num_accelerators in wanted)
-    unknown = (
-        ()
-        if query.sizes is None or query.sizes.is_range
-        else _unknown(collected.inputs, wanted, shown, assessment)
-    )
+    left_out: dict[int, str] = {}
+    if query.sizes is not None and not query.sizes.is_range:
+        left_out = _left_out(collected.inputs, wanted, shown, assessment)
+    title = assessment.system.title
+    unknown = [f"No time can be estimated on {size:,} x {title}: {why}" for size, why in left_out.items()]
     if unknown and not shown:
         raise EvidenceError("; ".join(unknown), missing=(_another(query, candidates),))
     group = found.systems[0].equilibria
@@ -266,18 +268,18 @@ def _of_answer(
         ),
         answer=found,
         trainings=own,
+        left_out=left_out,
     )
 
 
-def _unknown(
+def _left_out(
     inputs: Inputs, wanted: frozenset[int], shown: Sequence[Candidate], assessment: Assessment
-) -> tuple[str, ...]:
-    """Why sizes that were asked for have no time, a sentence each."""
-    found = []
-    for size in sorted(wanted - {each.num_accelerators for each in shown}):
-        words = _why_nothing_runs(inputs, assessment, size) or "no evidence applies to that size"
-        found.append(f"No time can be estimated on {size:,} x {assessment.system.title}: {words}")
-    return tuple(found)
+) -> dict[int, str]:
+    """Why sizes that were asked for are no candidates."""
+    return {
+        size: _why_nothing_runs(inputs, assessment, size) or "no evidence applies to that size"
+        for size in sorted(wanted - {each.num_accelerators for each in shown})
+    }
 
 
 def _why_nothing_runs(inputs: Inputs, assessment: Assessment, size: int) -> str | None:
@@ -361,6 +363,7 @@ def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: T
         ),
         grade="measured" if is_measured else "carried",
         energy_j=found.energy_j,
+        why_not=too_wide(found.time),
     )
 
 

@@ -314,11 +314,20 @@ def _cards(topology: Topology) -> Iterator[str]:
         yield f"What {named(far)} {send} to other machines crosses {what_lies_between('SYS')}."
 
 
+def cut_devices(topology: Topology) -> tuple[str, ...]:
+    """Of each accelerator that is cut into MIG slices, in words, how."""
+    return tuple(
+        f"{device.name} is cut into {plural(len(device.slices), 'MIG slice')} "
+        f"({', '.join(dict.fromkeys(device.slices))})"
+        for device in topology.devices
+        if device.slices
+    )
+
+
 def _slices(topology: Topology) -> Iterator[str]:
-    cut = [device for device in topology.devices if device.slices]
-    for device in cut[:_MOST_NAMED]:
-        profiles = ", ".join(dict.fromkeys(device.slices))
-        yield f"{device.name} is cut into {len(device.slices)} MIG slices ({profiles})."
+    cut = cut_devices(topology)
+    for words in cut[:_MOST_NAMED]:
+        yield f"{words}."
     if cut:
         yield (
             "MIG slices have neither NVLink nor peer access to each other (NVIDIA MIG User Guide): they suit "

@@ -347,6 +347,15 @@ def parameter_guessed(name: str) -> str | None:
     return next((ours for ours, theirs in _GUESSES.items() if key in theirs), None)
 
 
+def without_ranks(text: str) -> str:
+    """The text form of a strategy without its data ranks, which follow from the number of accelerators.
+
+    >>> without_ranks("dp=8 zero_stage=3")
+    'zero_stage=3'
+    """
+    return " ".join(each for each in text.replace(",", " ").split() if not each.startswith("dp="))
+
+
 def read_option(text: str, *, where: str) -> tuple[str, Value]:
     """The field of `Strategy` and its value that one `name=value` of the text form states.
 

@@ -75,6 +75,18 @@ def test_what_a_model_generates_is_as_long_as_asked_and_no_other_length_is_named
     assert not any("4,096" in words for words in found.chosen_for_you)
 
 
+@pytest.mark.parametrize("method", [{"train": "grpo", "completion": 500}, {"train": "dpo"}])
+def test_an_encoder_which_generates_no_answers_is_not_trained_on_them(tmp_path, method):
+    config = tmp_path / "config.json"
+    encoder = {"architectures": ["ModernBertForMaskedLM"], "model_type": "modernbert"}
+    sizes = {"hidden_size": 1024, "intermediate_size": 2624, "num_hidden_layers": 28, "vocab_size": 50368}
+    config.write_text(json.dumps({**encoder, **sizes, "num_attention_heads": 16}))
+    asked = {"config": config, "examples": "10k"}
+    with pytest.raises(UsageError, match=rf"--train {method['train']}\b.*\bencoder\b"):
+        training(query({**asked, **method}), shipped(), None)
+    assert training(query({**asked, "train": "lora"}), shipped(), None).workload.trained == "lora"
+
+
 @pytest.mark.parametrize(
     ("workload", "given", "batch"),
     [

@@ -183,6 +183,20 @@ def test_links_of_another_accelerator_are_refused(tmp_path, device, is_refused):
         assert requested_systems(asked, catalogue())[0].cluster.node_size == 2
 
 
+def test_accelerators_cut_into_slices_are_refused_and_never_planned_as_whole_ones(tmp_path):
+    gpu = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)\n"
+    cut = "".join(f"  MIG 1g.10gb     Device  {each}: (UUID: MIG-{each})\n" for each in range(7))
+    file = tmp_path / "topology.txt"
+    file.write_text(gpu + cut)
+    asked = query({"workload": "bert", "accelerator": ["a100-sxm4-80gb"], "topology": file})
+    with pytest.raises(DataError, match=r"topology\.txt: .*\b7 MIG\b.*1g\.10gb"):
+        requested_systems(asked, catalogue())
+    with pytest.raises(EvidenceError, match=r"\b7 MIG\b.*1g\.10gb"):
+        systems(here=True, topology=read((gpu + cut).encode(), where="here"))
+    file.write_text(gpu)
+    assert requested_systems(asked, catalogue())[0].cluster.node_size == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00\x01", b"GPU0"])
 def test_what_is_no_topology_is_refused(tmp_path, content):
     file = tmp_path / "topology.txt"

@@ -103,6 +103,16 @@ def test_where_all_is_slower_by_one_factor_the_level_is_taken():
     assert "12 set-ups" in level.sentence
 
 
+def test_sizes_beyond_do_not_regain_what_the_largest_measured_one_lost():
+    # 1.5 and 1.53 times: no clear slope between two runs that are sure to 3 % each.
+    cells, factors = [(2, 8), (8, 8)], (1.5, 1.53)
+    modelled = steps_of(cells, 25e9).rows.step_s(MODEL.parameters)
+    runs = [run(*cell, by * each) for cell, by, each in zip(cells, factors, modelled, strict=True)]
+    level = user_level(user_steps(runs, LOAD, NODES, MODEL.parameters), MODEL, "")
+    assert level.a_doubling == 0.0
+    assert [np.exp(level.log_at(size)) for size in (8, 16, 64)] == pytest.approx([1.53] * 3)
+
+
 def test_a_level_that_clearly_grows_with_the_size_goes_on_to_grow():
     cells, factors = [(2, 8), (4, 8), (8, 8)], (1.0, 1.5, 2.25)
     modelled = steps_of(cells, 25e9).rows.step_s(MODEL.parameters)

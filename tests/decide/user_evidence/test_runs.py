@@ -84,14 +84,48 @@ def test_a_run_that_states_no_accelerator_is_held_against_that_of_the_question(t
     )
 
 
-def test_runs_of_samples_of_another_length_are_not_used(tmp_path):
+@pytest.mark.parametrize("column", ["seq_len", "sequence"])
+def test_runs_of_samples_of_another_length_are_not_used(tmp_path, column):
     path = tmp_path / "mine.csv"
     path.write_text(
-        "num_accelerators,tokens_per_s,seq_len,global_batch_size\n8,75000,2048,256\n8,75000,4096,128\n"
+        f"num_accelerators,tokens_per_s,{column},global_batch_size\n8,75000,2048,256\n8,75000,4096,128\n"
     )
     found = _runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
     assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(75000 / 4096)]
     assert re.search(r"\b1 of 2\b.*2,048.*4,096", str(found.notes[0]))
+
+
+@pytest.mark.parametrize(
+    ("header", "lengths", "stated", "is_said"),
+    [
+        (",sequence", ",4096", {"sequence": 4096}, False),
+        ("", "", {"sequence": 4096}, True),
+        ("", "", {}, False),
+    ],
+)
+def test_which_length_runs_are_taken_to_have_that_state_none_is_named(
+    tmp_path, header, lengths, stated, is_said
+):
+    path = tmp_path / "mine.csv"
+    runs = "".join(f"{size},{72 / size},64,bf16{lengths}\n" for size in (8, 16))
+    path.write_text(f"num_accelerators,step_s,global_batch_samples,precision{header}\n{runs}")
+    asked = {"workload": "llama31_8b", "accelerator": ["h100-sxm5-80gb"], "samples": 1e6}
+    found = ask(asked, accelerators="8,16", runs=path, **stated)
+    assert any("4,096" in each for each in found.chosen_for_you) is is_said
+
+
+@pytest.mark.parametrize(
+    ("chip", "is_runs", "num_said"), [("h100", False, 2), ("h100", True, 0), ("b200", False, 0)]
+)
+def test_own_runs_given_as_published_results_are_named_as_not_used(tmp_path, chip, is_runs, num_said):
+    path, tables = tmp_path / "mine.csv", tmp_path / "tables"
+    runs = "".join(f"bert,h100,{size},{4 / size},448,bf16\n" for size in (8, 16))
+    path.write_text(f"workload,accelerator,num_accelerators,step_s,global_batch_samples,precision\n{runs}")
+    import_runs([path], columns={}, constants={}, into=tables)
+    more = {"runs": tables} if is_runs else {}
+    found = ask(workload="bert", accelerator=[chip], accelerators="8,16", also=tables, **more)
+    said = [each.words for each in found.notes_of("not_used") if str(tables) in each.words]
+    assert [each.split()[0] for each in said] == ([str(num_said)] if num_said else [])
 
 
 def test_the_length_of_samples_outlives_an_ingest(tmp_path):

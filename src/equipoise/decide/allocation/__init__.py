@@ -212,11 +212,14 @@ def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
     except FitError:
         alone = _as_measured(job, own, sizes, pool)
         return replace(alone, notes=(*left_out, *alone.notes))
+    known = tuple(each for each in found.candidates if each.time_s is not None)
+    if not known:
+        raise EvidenceError(f"no time can be estimated: {found.candidates[0].why_not}")
     outside: dict[str, list[str]] = {}
     for size, why in found.outside.items():
         outside.setdefault(why, []).append(format_count(size))
     return JobTimes(
-        candidates=tuple(each for each in found.candidates if each.time_s is not None),
+        candidates=known,
         notes=(
             *left_out,
             *(f"{job.name} on {', '.join(at)}: {why}." for why, at in outside.items()),

@@ -474,6 +474,7 @@ def chosen_for_you(
         is_of_runs=best.strategy is None and best.grade == "measured",
     )
     chosen += _other_batch_words(inputs, assessment, best)
+    chosen += _length_words(inputs)
     if best.strategy is not None:
         chosen += _strategy_words(inputs, assessment, best.strategy)
     uneven = uneven_batch(inputs, assessment.searches, best.num_accelerators)
@@ -535,6 +536,17 @@ def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) 
         )
         ran = ", ".join(format_count(each) for each in batches)
         yield f"your runs used batch {ran}; {how}"
+
+
+def _length_words(inputs: Inputs) -> Iterator[str]:
+    """The length that the user's runs are taken to have which state none, where the question states one."""
+    runs, tokens = inputs.user.runs, inputs.query.sequence_tokens
+    if tokens is not None and runs is not None and runs.num_of_asked_length:
+        num = format_count(runs.num_of_asked_length)
+        yield (
+            f"{num} of your runs without a length are taken to have the {format_count(tokens)} tokens of "
+            "--sequence (column sequence)"
+        )
 
 
 # Of the time, what another precision takes at most for it to be named, and what another software does.

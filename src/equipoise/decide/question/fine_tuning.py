@@ -58,7 +58,7 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
             f"{option}: {about.title} is known by figures per sample, not as a transformer; leave it out, "
             f"and {left}"
         )
-    positions = about.transformer.position_embeddings
+    positions, is_causal = about.transformer.position_embeddings, about.transformer.causal
     if query.sequence_tokens is not None:
         if 0 < positions < query.sequence_tokens:
             raise UsageError(
@@ -71,6 +71,11 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
     if method is not None:
         if about.area != "language":
             raise UsageError(f"--train {method}: {about.title} is no language model, which answers in text")
+        if not is_causal:
+            raise UsageError(
+                f"--train {method}: {about.title} is an encoder, whose tokens see those after them: it "
+                "generates no answers"
+            )
         about = replace(
             about,
             frozen_share=_FORWARD_PASSES[method],

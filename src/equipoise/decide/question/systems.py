@@ -299,7 +299,7 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     if query.topology is not None:
         links = _topology_of_file(query.topology)
-        wrong = _unknown_links(links) or _other_devices(links, usual, catalogue)
+        wrong = _unknown_links(links) or _other_devices(links, usual, catalogue) or _in_slices(links)
         if wrong is not None:
             raise DataError(f"--topology {query.topology.name}: {wrong}")
         facts, notes = node_facts(links, usual)
@@ -390,6 +390,16 @@ def _unknown_links(found: "Topology") -> str | None:
     return f"the link of {len(unknown):,} of {plural(len(pairs), 'pair')} of accelerators is not known: {why}"
 
 
+def _in_slices(found: "Topology") -> str | None:
+    """That an accelerator is cut into slices, of which no training over several is planned; else None."""
+    from equipoise.diagnose.link_findings import cut_devices  # noqa: PLC0415 - only where links are read
+
+    cut = cut_devices(found)
+    if not cut:
+        return None
+    return f"{cut[0]}, which suit separate runs; expected whole GPUs, with MIG switched off"
+
+
 def _other_devices(found: "Topology", usual: Cluster, catalogue: Catalogue) -> str | None:
     """That the links are of other accelerators than a node has; None where they may be of its own.
 
@@ -445,6 +455,9 @@ def _at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
                 else f"facts of {titles}: --hardware FILE.toml, then --accelerator NAME",
             ),
         )
+    cut = _in_slices(found)
+    if cut is not None:
+        raise EvidenceError(f"of this machine {cut}", missing=("one by name: --accelerator NAME",))
     unknown = _unknown_links(found)
     if unknown is not None:
         raise EvidenceError(

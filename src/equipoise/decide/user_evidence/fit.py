@@ -261,9 +261,10 @@ _LOG_SD_A_DOUBLING = 0.06
 class UserLevel(Struct, frozen=True, kw_only=True):
     """How many times longer the user's steps take than modelled.
 
-    logs: of that ratio, by size: the median over set-ups at all sizes alike; where it clearly changes with
-    the size, that of each. a_doubling: what the logarithm grows by with each doubling beyond the largest.
-    log_sd: of that level. steps: from which it is. why: in words, why no more than it was fitted.
+    logs: of that ratio, by size: the median over set-ups at all sizes alike, of the largest size no less than
+    its own; where it clearly changes with the size, that of each. a_doubling: what the logarithm grows by
+    with each doubling beyond the largest. log_sd: of that level. steps: from which it is. why: in words, why
+    no more than it was fitted.
     """
 
     logs: Mapping[int, float]
@@ -311,7 +312,9 @@ def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
     if len(ways) == 1 and first < last:
         spreads = (_log_sd_at(steps, ratios, first), _log_sd_at(steps, ratios, last))
         slope = clear_slope(by_size[last] - by_size[first], spreads, math.log2(last / first))
-    logs = by_size if slope else dict.fromkeys(by_size, median(ratios.tolist()))
+    level = median(ratios.tolist())
+    # Sizes beyond do not regain what the largest lost, however little that is.
+    logs = by_size if slope else {**dict.fromkeys(by_size, level), last: max(level, by_size[last])}
     rest = ratios - [logs[int(size)] for size in steps.sizes]
     scatter = float(np.std(rest, ddof=1)) if len(ratios) > 1 else 0.0
     return UserLevel(

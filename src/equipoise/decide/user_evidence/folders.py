@@ -122,6 +122,7 @@ def user_runs(
         trainings=_trainings(mine, str(folder)),
         machines=tuple(sorted(of_it["accelerator"].drop_nulls().unique())),
         other_workloads=tuple(sorted({*runs["workload"].drop_nulls()} - {asked.workload})),
+        num_of_asked_length=0 if sequence_tokens is None else mine["sequence_tokens"].null_count(),
         notes=(
             *not_used_notes(unused, len(runs) + len(refused) + len(unfinished), where),
             *unread,
@@ -130,6 +131,20 @@ def user_runs(
             *_of_unlike(mine),
         ),
     )
+
+
+def without_score(folders: Sequence[Path], workload: str, accelerators: Sequence[str]) -> Iterator[Note]:
+    """That folders of results besides the published ones hold runs of a user's files, which have no score."""
+    for folder in folders:
+        runs = read_table(folder / _TABLE, RUNS)
+        of_files = (pl.col("origin") == _OF_FILES) & (pl.col("workload") == workload)
+        num = len(
+            runs.filter(of_files & pl.col("accelerator").fill_null(accelerators[0]).is_in(accelerators))
+        )
+        if num:
+            where = f"{format_count(num)} {'run' if num == 1 else 'runs'} without a score in --also {folder}"
+            used = "it is" if num == 1 else "they are"
+            yield Note(f"{where}: {used} used as --runs {folder}.", "not_used")
 
 
 def tables_below(folder: Path) -> list[Path]:

@@ -42,6 +42,7 @@ class UserRuns(Struct, frozen=True, kw_only=True):
     """What a folder holds of one workload. trainings: whole trainings, where some were timed.
 
     machines: raw names of what they ran on. other_workloads: what else finished runs of the folder trained.
+    num_of_asked_length: runs that state no length of their samples, and are taken to have the question's.
     """
 
     where: str
@@ -49,6 +50,7 @@ class UserRuns(Struct, frozen=True, kw_only=True):
     trainings: "Measurements | None" = None
     machines: tuple[str, ...] = ()
     other_workloads: tuple[str, ...] = ()
+    num_of_asked_length: int = 0
     notes: tuple[Note, ...] = ()
 
     def on(self, accelerator: str) -> tuple[UserRun, ...]:

@@ -20,7 +20,9 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import count, digits, duration, duration_range, ends, printable, tenths
-from equipoise.units import format_percent, plural
+from equipoise.units import format_percent, listed, plural
+
+_MOST_NAMED: Final = 3
 
 
 def _headline(found: LedgerReport) -> str:
@@ -29,11 +31,10 @@ def _headline(found: LedgerReport) -> str:
         return f"{plural(found.num_added, 'measurement')} added."
     if found.differing:
         return f"Nothing was measured of any prediction: the nearest differs in {'; '.join(found.differing)}."
+    if found.num_added is not None and not found.entries:
+        return "Nothing was measured of any prediction: the ledger has none."
     if found.num_added is not None:
-        return (
-            "Nothing new was measured of any prediction: workload, accelerator and number must agree, and "
-            "runs that a prediction was made from do not count."
-        )
+        return "Nothing new: what ran as predicted counts already, or a prediction was made from it."
     return f"{plural(len(found.entries), 'prediction')}."
 
 
@@ -42,6 +43,8 @@ def _blocks(found: LedgerReport, num_rows: int) -> Iterator[Block]:
     shown = found.entries[-num_rows:]
     is_measured = any(each.outcome is not None for each in shown)
     yield table_of("ledger", _COLUMNS if is_measured else (_ID, _WHAT, _N, *_TIMES), shown)
+    several = [f"{each.id} of {len(each.measured)}" for each in shown if len(each.measured) > 1]
+    yield note(f"Median of several measurements: {listed(several, _MOST_NAMED)}." if several else "")
     yield note(f"And {plural(earlier, 'earlier one')}: --json lists all." if earlier > 0 else "")
     if found.ledger.num_damaged:
         lines = plural(found.ledger.num_damaged, "line")

@@ -296,7 +296,9 @@ def _among_words(found: Prediction) -> str:
 
 
 def _brief_facts(found: Prediction) -> Iterator[Labelled]:
-    for each in _by_reason(_untimed(found)) if found.question.sizes is not None else ():
+    left_out = ((why, size) for size, why in found.left_out.items())
+    untimed = _untimed(found) if found.question.sizes is not None else ()
+    for each in _by_reason([*left_out, *untimed]):
         yield "No time", sentence(each)
     if found.equilibria:
         yield "Returns", f"{capital(returns_words(found.equilibria, subject='they'))}{_among_words(found)}"

@@ -37,7 +37,7 @@ from equipoise.runs.readers.cells import (
 )
 from equipoise.runs.readers.exports import exported
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.strategy import Precision, Value, precision_named
+from equipoise.spec.strategy import Precision, Value, precision_named, without_ranks
 from equipoise.units import plural
 
 # Beyond these a unit must have slipped: a femtosecond, and thirty million years.
@@ -52,7 +52,7 @@ _RATES = frozenset({"samples", "tokens"})
 _SERIES: Mapping[str, Callable[[Catalogue, str, Sequence[str]], str | None]] = {
     "workload": lambda catalogue, raw, _: catalogue.workload_slug(raw),
     "accelerator": Catalogue.slug_in_file,
-    STRATEGY: lambda _, raw, __: raw,
+    STRATEGY: lambda _, raw, __: without_ranks(raw) or "ddp",
     PRECISION: lambda _, raw, __: raw.lower(),
 }
 # Rows without them belong to every value: one rank needs no strategy, and a precision may be stated once.
@@ -263,9 +263,9 @@ def _measurements(
 def common_strategy(runs: Iterable[tuple[int, str | None]]) -> str | None:
     """The strategy of runs, each with its number of accelerators; None where they state none or several.
 
-    Runs on one accelerator belong to every strategy.
+    Runs on one accelerator belong to every strategy. It has no data ranks, which differ by size.
     """
-    stated = {(strategy or "").strip() for size, strategy in runs if size > 1}
+    stated = {without_ranks(strategy or "") for size, strategy in runs if size > 1}
     return stated.pop() or None if len(stated) == 1 else None
 
 
