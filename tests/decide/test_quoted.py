@@ -135,7 +135,12 @@ def test_a_commitment_that_costs_more_than_on_demand_is_said_to(objective):
         assert free is None
     assert ask(asked, terms="on_demand").without_commitment is None
     # Where both may be taken, nobody pays for hours that are not used.
-    assert ask(asked, terms="reserved,on_demand").recommended.usd.value <= min(best.usd.value, 1.20 * hours)
+    both = ask(asked, terms="reserved,on_demand").recommended
+    assert both.charges is None or both.charges.unused_usd == 0.0
+    # `balance` compares money times time.
+    spent, least = both.usd.value, min(best.usd.value, 1.20 * hours)
+    waited = both.time_s.value / best.time_s.value if objective == "balance" else 1.0
+    assert spent * waited <= least
 
 
 def test_where_the_cost_of_hosting_is_not_known_the_rest_is_still_answered():
@@ -143,3 +148,16 @@ def test_where_the_cost_of_hosting_is_not_known_the_rest_is_still_answered():
     found = ask({"workload": "llama31_8b", "tokens": "10G"}, accelerator="tpu-v5e", buy=True, purchase=5000)
     assert found.recommended is not None
     assert found.ownership is None
+
+
+def test_a_size_that_pays_for_hours_of_a_commitment_that_nobody_uses_is_not_taken(tmp_path):
+    found = _quoted(tmp_path, QUOTES[: QUOTES.index("[[quote]]", 20)], terms="reserved", max_accelerators=512)
+    best, year_s = found.recommended, 365.25 * 86400
+    # Twice as many would be paid for a year too, and used for less.
+    beyond = found.steps.beyond
+    assert beyond.after.time_s.value < year_s
+    assert not beyond.pays
+    assert beyond.usd_factor > 1.5
+    # Of the sizes that are done within the year none is smaller.
+    within = [each.num_accelerators for each in found.candidates if each.time_s.value < year_s]
+    assert best.num_accelerators <= min(within)

@@ -23,6 +23,7 @@ from equipoise.scaling.equilibrium import (
     discrete_equilibria,
     equilibria,
     paying_step,
+    reached_by_paying_steps,
     words,
 )
 from equipoise.scaling.fit import fit, measured_times
@@ -230,6 +231,25 @@ def test_a_size_is_reached_over_one_that_does_not_pay():
     found = discrete((1, 2, 8, 16), (8.0, 9.0, 1.6, 1.5))
     assert found["marginal"].num_accelerators == 8
     assert found["marginal"].next_step.num_accelerators == 16
+
+
+@pytest.mark.parametrize(
+    ("least_h", "balance", "marginal"),
+    [
+        (0.0, 8, 8),
+        # 8 are paid for 2 h and used for 1: twice the money for twice the speed. Efficiency falls with it: no
+        # size beyond 4 has more of it times speedup.
+        (2.0, 4, 4),
+        # From the first on as many times the money as it is faster.
+        (9.0, 1, 1),
+    ],
+)
+def test_a_step_that_pays_for_hours_that_nobody_uses_does_not_pay(least_h, balance, marginal):
+    sizes, times_h = (1, 2, 4, 8), np.array([8.0, 4.0, 2.0, 1.0])
+    found = discrete_equilibria(sizes, times_h[None, :], central_s=times_h, least_s=least_h)
+    by_kind = {each.kind: each.num_accelerators for each in found}
+    assert (by_kind["balance"], by_kind["marginal"]) == (balance, marginal)
+    assert reached_by_paying_steps(sizes, times_h, least_s=[least_h] * 4) == marginal
 
 
 def test_steps_from_a_size_that_is_slower_and_dearer_than_the_next_do_not_count():

@@ -31,7 +31,14 @@ from equipoise.errors import SpecError
 from equipoise.intervals import Interval, Tornado, num_sd
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.perfmodel.space import Fault
-from equipoise.scaling.equilibrium import Equilibrium, Limit, least_speedup, paying_step, pays
+from equipoise.scaling.equilibrium import (
+    Equilibrium,
+    Limit,
+    least_speedup,
+    least_speedup_for,
+    paying_step,
+    pays,
+)
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import STARTED_KINDS, PriceTerms
 from equipoise.spec.strategy import Precision, Strategy
@@ -251,6 +258,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return self.time_s
 
     @property
+    def least_s(self) -> float:
+        """What every accelerator is paid for in any case: the commitment of its price."""
+        return 0.0 if self.price is None else self.price.minimum_s
+
+    @property
     def has_published_batch(self) -> bool:
         """Whether its global batch is that of the best result published of its system and size."""
         batches = [each.global_batch_samples for each in self.published[:1]]
@@ -331,21 +343,33 @@ class SizeStep(Struct, frozen=True, kw_only=True):
 
 def size_step(before: Candidate, after: Candidate, start_s: float) -> SizeStep:
     """The step between two candidates whose times are known. start_s: what comes before the first step."""
-    growth = after.num_accelerators / before.num_accelerators
     before_s, after_s = before.known_time_s.value, after.known_time_s.value
     speedup, started = before_s / after_s, (before_s + start_s) / (after_s + start_s)
+    growth = _growth(before, after, start_s)
+    # Unused hours are paid for however fast the step is.
+    is_unused = after.least_s > after_s + start_s
+    least = least_speedup_for(growth / started) if is_unused else float(least_speedup(growth))
     before_usd, after_usd = (None if each.usd is None else each.usd.value for each in (before, after))
     return SizeStep(
         before=before,
         after=after,
         speedup=speedup,
         started_speedup=started,
-        least_speedup=float(least_speedup(growth)),
+        least_speedup=least,
         pays=bool(pays(started, growth)),
-        pays_by_times=bool(pays(speedup, growth)),
+        pays_by_times=bool(pays(speedup, _growth(before, after, 0.0))),
         usd_factor=after_usd / before_usd if before_usd and after_usd is not None else None,
-        accelerator_hours_factor=growth / speedup,
+        accelerator_hours_factor=after.num_accelerators / before.num_accelerators / speedup,
     )
+
+
+def _growth(before: Candidate, after: Candidate, start_s: float) -> float:
+    """How many times the accelerators a step is to; of a commitment as many as would use the hours paid."""
+    one, other = (
+        each.num_accelerators * max(1.0, each.least_s / (each.known_time_s.value + start_s))
+        for each in (before, after)
+    )
+    return other / one
 
 
 class SizeSteps(Struct, frozen=True, kw_only=True):
@@ -645,7 +669,8 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         is_by_steps = self.question.objective == "balance"
         if taken is not None and not taken.pays and not taken.before.broken and is_by_steps:
             times_s = [each.known_time_s.value + start_s for each in sizes[: at + 1]]
-            place = paying_step([each.num_accelerators for each in sizes[: at + 1]], times_s)
+            least_s = [each.least_s for each in sizes[: at + 1]]
+            place = paying_step([each.num_accelerators for each in sizes[: at + 1]], times_s, least_s=least_s)
             longer = None if place is None else size_step(sizes[place], sizes[at], start_s)
         return SizeSteps(taken=taken, longer=longer, beyond=beyond)
 

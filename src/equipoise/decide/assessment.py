@@ -382,7 +382,11 @@ def restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
     """
     assert system.cluster is not None
     if inputs.trainings_on(system.accelerator) is not None:
-        return "" if inputs.unrestricted is None else "strategy and precision as asked"
+        own = {
+            "strategy and precision as asked": inputs.unrestricted is not None,
+            "power limit": at_full_power(inputs, system) != system.cluster,
+        }
+        return " and ".join(name for name, restricts in own.items() if restricts)
     query, usual = inputs.query, _unrestricted_cluster(inputs, system)
     restrictions = {
         "fixed strategy": inputs.unrestricted is not None and bool(query.fixed),
@@ -426,6 +430,17 @@ def _states_software(query: TrainingQuery) -> bool:
     return query.software not in {None, PRIORS_ONLY}
 
 
+def at_full_power(inputs: Inputs, system: RequestedSystem) -> Cluster:
+    """A system without the power limit that the question states: the user's runs state none.
+
+    Its network and node are those that they ran on.
+    """
+    assert system.cluster is not None
+    if inputs.query.power_cap_w is None:
+        return system.cluster
+    return replace(system.cluster, accelerator=inputs.catalogue.cluster(system.name).accelerator)
+
+
 def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
     """A system without the power limit, the network and the node that the question states or describes."""
     assert system.cluster is not None
@@ -450,7 +465,7 @@ def _unrestricted(inputs: Inputs, system: RequestedSystem, searches: StrategySea
     """The same sizes, searched with the same model without what is restricted."""
     start, model = searches.problem, searches.problem.model
     is_own = inputs.trainings_on(system.accelerator) is not None
-    cluster = start.cluster if is_own else _unrestricted_cluster(inputs, system)
+    cluster = at_full_power(inputs, system) if is_own else _unrestricted_cluster(inputs, system)
     if _states_software(inputs.query) and not (start.has_own_steps or is_own):
         model = start_model(replace(inputs, query=replace(inputs.query, software=None)), system)
     found = replace(

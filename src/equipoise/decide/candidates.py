@@ -553,6 +553,7 @@ def _curve(
         central_s=central,
         drawn_s=np.stack([drawn[size] for size in sizes], axis=1) * central / stretch,
         limited_by=assessment.sizes.limited_by if is_whole else "data",
+        least_s=np.array([times[size].least_s for size in sizes]),
     )
 
 

@@ -19,6 +19,7 @@ from equipoise.decide.assessment import (
     Assessment,
     Inputs,
     also_known,
+    at_full_power,
     free_estimates,
     free_searches,
     is_restricted,
@@ -322,7 +323,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         extra=inputs.extra,
         fixed_ranks=fixed_ranks(inputs.training.choices),
     )
-    chip = system.cluster.accelerator
+    chip, ran_on = system.cluster.accelerator, at_full_power(inputs, system)
     traces = inputs.user.traces
     own = inputs.trainings_on(system.accelerator)
     unused = unused_traces(traces, chip.slug, chip.title) if traces else ()
@@ -331,15 +332,16 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     missing: list[str] = []
     searches: StrategySearches | None = None
     run_fit: UserFit | UserLevel | None = None
-    traced = checks(traces, None, system.cluster, None) if traces else ()
+    traced = checks(traces, None, ran_on, None) if traces else ()
     model = start_model(inputs, system)
     try:
         start = posed(inputs, system, model, num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies))
         if traces:
-            traced = checks(traces, start.load, system.cluster, start.model.parameters)
+            traced = checks(traces, start.load, ran_on, start.model.parameters)
         runs = inputs.runs_on(chip.slug)
-        run_fit = _run_fit(_user_steps(start, runs), start)
-        notes += _doubts(start, runs)
+        as_ran = replace(start, cluster=ran_on)
+        run_fit = _run_fit(_user_steps(as_ran, runs), start)
+        notes += _doubts(as_ran, runs)
         if isinstance(run_fit, UserFit):
             start = replace(start, model=run_fit.model)
         start = replace(start, has_own_steps=run_fit is not None)
@@ -486,7 +488,7 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     nodes = nodes if links is None else links.on(nodes)
     advised: dict[str, Recast] = {}
     if searches is not None:
-        as_they_ran = whole_trainings(runs, searches.problem)
+        as_they_ran = whole_trainings(runs, searches, at_full_power(inputs, known.system))
         for run_id, log_sd in other_batches(runs, searches).items():
             kept = as_they_ran.get(run_id, Recast(factor=1.0, log_sd=0.0, keeps_strategy=True))
             as_they_ran[run_id] = replace(kept, log_sd=math.hypot(kept.log_sd, log_sd))

@@ -97,13 +97,15 @@ class SizeCurve(Struct, frozen=True, kw_only=True):
     """What the equilibria of one system rest on: times of its sizes, and what ended the sizes.
 
     sizes: (n,) ascending, those that may be taken and smaller ones. central_s: (n,) their times. drawn_s:
-    (n_draws, n) equally likely ones. limited_by: whose limit the largest size is.
+    (n_draws, n) equally likely ones. limited_by: whose limit the largest size is. least_s: (n,) what every
+    accelerator is paid for in any case.
     """
 
     sizes: tuple[int, ...]
     central_s: FloatArray
     drawn_s: FloatArray
     limited_by: Limit
+    least_s: FloatArray | float = 0.0
 
 
 class PublishedResult(Struct, frozen=True, kw_only=True):

@@ -81,7 +81,8 @@ class Selection(Struct, frozen=True, kw_only=True):
 class Figures(NamedTuple):
     """The few numbers of a candidate that decide. usd, energy_j: None is not known.
 
-    charges: what usd is made of, where that is more than the hours used.
+    charges: what usd is made of, where that is more than the hours used. least_s: what every accelerator
+    is paid for in any case.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Figures(NamedTuple):
     energy_j: float | None
     is_within_size: bool
     charges: Charges | None = None
+    least_s: float = 0.0
 
     def moved(self, *, price: float = 1.0, time: float = 1.0) -> "Figures":
         """The figures at so many times the price of an hour and the time; other charges stay."""
@@ -132,6 +134,7 @@ def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, S
             curve.drawn_s,
             central_s=curve.central_s,
             start_s=rule.start_s,
+            least_s=curve.least_s,
             level=LEVEL,
             limited_by=curve.limited_by,
         )
@@ -164,6 +167,7 @@ def figures_of(candidate: Candidate) -> Figures:
         energy_j=None if candidate.energy_j is None else candidate.energy_j.value,
         is_within_size=all(sized),
         charges=candidate.charges,
+        least_s=candidate.least_s,
     )
 
 
@@ -272,6 +276,7 @@ def up_to_balance(
             limit = reached_by_paying_steps(
                 [each.num_accelerators for each in members],
                 [each.time_s for each in members],
+                least_s=[each.least_s for each in members],
             )
         num_below = sum(each.num_accelerators <= limit for each in members)
         found[group] = _with_as_cheap(members, max(num_below, 1))

@@ -36,17 +36,27 @@ class Curves(Struct, frozen=True, kw_only=True):
 
     sizes: (n_sizes,). time_s: (n_curves, n_sizes) seconds. doubled_s: likewise, at twice each size, where the
     sizes are samples of a range, _SIZES_PER_OCTAVE of them to a doubling; None where nothing but the sizes
-    may be taken.
+    may be taken. least_s: what every accelerator is paid for in any case, by size or one for all.
     """
 
     sizes: FloatArray
     time_s: FloatArray
     doubled_s: FloatArray | None = None
+    least_s: FloatArray | float = 0.0
+
+    @property
+    def paid_sizes(self) -> FloatArray:
+        """How many accelerators would use the hours paid, not more than paid: (n_curves, n_sizes).
+
+        What a size costs is these times the time; without a commitment they are the sizes.
+        """
+        return np.asarray(self.sizes * np.maximum(1.0, self.least_s / self.time_s))
 
     @property
     def efficiency(self) -> FloatArray:
-        """Speedup over the smallest size, over the ideal: (n_curves, n_sizes)."""
-        return np.asarray(self.time_s[:, :1] * self.sizes[0] / (self.time_s * self.sizes))
+        """Speedup over the smallest size, over the ideal for the hours paid: (n_curves, n_sizes)."""
+        paid = self.paid_sizes
+        return np.asarray(self.time_s[:, :1] * paid[:, :1] / (self.time_s * paid))
 
 
 class Kind(Struct, frozen=True, kw_only=True):
@@ -114,7 +124,7 @@ def _at_extreme(curves: Curves, score: FloatArray) -> FloatArray:
 
 def _balance(curves: Curves) -> FloatArray:
     # The log of efficiency times speedup, but for a constant: 1 / (N T^2).
-    return _at_extreme(curves, -np.log(curves.sizes) - 2.0 * np.log(curves.time_s))
+    return _at_extreme(curves, -np.log(curves.paid_sizes) - 2.0 * np.log(curves.time_s))
 
 
 def _peak(curves: Curves) -> FloatArray:
@@ -132,6 +142,14 @@ def pays(speedup: FloatArray | float, growth: FloatArray | float) -> FloatArray:
 def least_speedup(growth: FloatArray | float) -> FloatArray:
     """How many times as fast a step to `growth` times the accelerators must be to pay."""
     return np.asarray(1.0 + 0.5 * (growth - 1.0))
+
+
+def least_speedup_for(paid: float) -> float:
+    """The same for a step to `paid` times the hours paid, however fast it is; infinite where no speed does.
+
+    Source: speedup = 1 + (growth - 1) / 2 with growth = paid x speedup.
+    """
+    return 1.0 / (_IDEAL_SPEEDUP - paid) if paid < _IDEAL_SPEEDUP else math.inf
 
 
 def _marginal(curves: Curves) -> FloatArray:
@@ -160,13 +178,11 @@ def _reached(curves: Curves) -> FloatArray:
     Steps begin at the size of fewest accelerator-hours: smaller ones are slower and dearer (memory is short),
     so that a step from them would pay to sizes that are no better than the next smaller one.
     """
-    num_sizes, first = len(curves.sizes), _fewest_hours(curves)
+    num_sizes, first, paid = len(curves.sizes), _fewest_hours(curves), curves.paid_sizes
     is_reached = np.arange(num_sizes) == first[:, None]
     is_paying = np.ones(len(first), dtype=bool)
     for at in range(1, num_sizes):
-        is_paying = pays(
-            curves.time_s[:, :at] / curves.time_s[:, at, None], curves.sizes[at] / curves.sizes[:at]
-        )
+        is_paying = pays(curves.time_s[:, :at] / curves.time_s[:, at, None], paid[:, at, None] / paid[:, :at])
         is_reached[:, at] |= (is_reached[:, :at] & is_paying).any(axis=1)
     last = num_sizes - 1 - np.argmax(is_reached[:, ::-1], axis=1)
     # Reached by a longer step though the last short one does not pay: the curve has turned.
@@ -177,30 +193,42 @@ def _reached(curves: Curves) -> FloatArray:
 
 def _fewest_hours(curves: Curves) -> IntArray:
     """The place of the smallest of the sizes with the fewest accelerator-hours of each curve."""
-    hours = curves.time_s * curves.sizes
+    hours = curves.time_s * curves.paid_sizes
     return np.asarray(np.argmax(hours <= hours.min(axis=1, keepdims=True) * (1.0 + _ROUNDING), axis=1))
 
 
-def paying_step(num_accelerators: Sequence[int], time_s: Sequence[float]) -> int | None:
+def paying_step(
+    num_accelerators: Sequence[int], time_s: Sequence[float], *, least_s: Sequence[float] = (0.0,)
+) -> int | None:
     """The place of the nearest size from which a step to the largest pays; None where from none does.
 
-    num_accelerators: (n_sizes,), ascending. time_s: (n_sizes,). Steps begin where those of `marginal` do.
+    num_accelerators: (n_sizes,), ascending. time_s: (n_sizes,). least_s: as of Curves. Steps begin where
+    those of `marginal` do.
     """
-    curve = Curves(sizes=np.array(num_accelerators, dtype=float), time_s=np.array([time_s], dtype=float))
-    sizes, (times_s,) = curve.sizes, curve.time_s
+    curve = _one_curve(num_accelerators, time_s, least_s)
+    (sizes,), (times_s,) = curve.paid_sizes, curve.time_s
     found = np.flatnonzero(pays(times_s[:-1] / times_s[-1], sizes[-1] / sizes[:-1]))
     found = found[found >= _fewest_hours(curve)[0]]
     return int(found[-1]) if len(found) else None
 
 
-def reached_by_paying_steps(num_accelerators: Sequence[int], time_s: Sequence[float]) -> int:
+def reached_by_paying_steps(
+    num_accelerators: Sequence[int], time_s: Sequence[float], *, least_s: Sequence[float] = (0.0,)
+) -> int:
     """The largest of these sizes that is reached from that of fewest hours by steps that each pay.
 
-    num_accelerators: (n_sizes,), one or more, ascending. time_s: (n_sizes,).
+    num_accelerators: (n_sizes,), one or more, ascending. time_s: (n_sizes,). least_s: as of Curves.
     """
-    sizes = np.array(num_accelerators, dtype=float)
-    reached = float(_reached(Curves(sizes=sizes, time_s=np.array([time_s], dtype=float)))[0])
-    return int(min(max(reached, sizes[0]), sizes[-1]))
+    reached = float(_reached(_one_curve(num_accelerators, time_s, least_s))[0])
+    return int(min(max(reached, num_accelerators[0]), num_accelerators[-1]))
+
+
+def _one_curve(num_accelerators: Sequence[int], time_s: Sequence[float], least_s: Sequence[float]) -> Curves:
+    return Curves(
+        sizes=np.array(num_accelerators, dtype=float),
+        time_s=np.array([time_s], dtype=float),
+        least_s=np.array(least_s, dtype=float),
+    )
 
 
 def _floor(curves: Curves) -> FloatArray:
@@ -317,6 +345,7 @@ def discrete_equilibria(
     *,
     central_s: FloatArray,
     start_s: float = 0.0,
+    least_s: FloatArray | float = 0.0,
     level: float = 0.9,
     limited_by: Limit = "question",
 ) -> tuple[Equilibrium, ...]:
@@ -326,6 +355,7 @@ def discrete_equilibria(
     (n_sizes,) the times that are shown: the number, its time and its efficiency are those of this curve,
     low and high the quantiles over the draws, widened where they leave the number out. start_s: what every
     size takes before the times begin: it counts in where a point lies, not in the times that are returned.
+    least_s: as of Curves; it counts likewise.
     limited_by: whose limit the largest size is.
     Returns one of the sizes each. limited_by of a point is set where it is the largest size and the curve
     has not turned there: the last step still served the kind's purpose.
@@ -337,8 +367,8 @@ def discrete_equilibria(
         raise UsageError(f"sizes {list(num_accelerators)!r}; expected one or more, in ascending order")
     sizes = np.array(num_accelerators, dtype=float)
     shown = Curves(sizes=sizes, time_s=np.asarray(central_s)[None, :])
-    central = Curves(sizes=sizes, time_s=shown.time_s + start_s)
-    draws = Curves(sizes=sizes, time_s=time_s + start_s)
+    central = Curves(sizes=sizes, time_s=shown.time_s + start_s, least_s=least_s)
+    draws = Curves(sizes=sizes, time_s=time_s + start_s, least_s=least_s)
     has_smaller = num_accelerators[0] > 1
 
     def within(size: float) -> int:

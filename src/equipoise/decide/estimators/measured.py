@@ -248,10 +248,10 @@ def _why(run: UserRun, size: int, recast: Recast | None, slope: float) -> str:
     way = f" ({run.strategy})" if run.strategy else ""
     batch = format_count(run.global_batch_samples)
     if size == run.num_accelerators and recast is not None and recast.keeps_strategy and recast.factor != 1.0:
-        return (
-            f"{at}{way} at batch {batch}, {recast.factor:.2f} times as long, as published trainings took "
-            "over their own steps"
-        )
+        longer, slower = recast.factor / recast.power_factor, recast.power_factor
+        whole = f", {longer:.2f} times as long, as published trainings took over their own steps"
+        limited = f", {slower:.2f} times for the limit of power, by the model"
+        return f"{at}{way} at batch {batch}{whole if longer != 1.0 else ''}{limited if slower != 1.0 else ''}"
     if size == run.num_accelerators and recast is not None and recast.is_other:
         return (
             f"{at}{way} at batch {batch}; for the recommended strategy {recast.factor:.2f} "

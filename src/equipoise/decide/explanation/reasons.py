@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from equipoise.calibration import EvidenceSource, HeldOutErrors
 from equipoise.calibration.curves import COMBINED, PUBLISHED, shipped_advice
 from equipoise.decide.answer import Candidate, Reason, beyond_balance_words
-from equipoise.decide.assessment import Assessment, Inputs, software_ratios
+from equipoise.decide.assessment import Assessment, Inputs, at_full_power, software_ratios
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.combine import WorkloadPlans, combined_record, workload_plans
 from equipoise.decide.estimators.model import transfer_record, usual_precision_ratio
@@ -475,6 +475,7 @@ def chosen_for_you(
     )
     chosen += _other_batch_words(inputs, assessment, best)
     chosen += _length_words(inputs)
+    chosen += _power_words(inputs, assessment)
     if best.strategy is not None:
         chosen += _strategy_words(inputs, assessment, best.strategy)
     uneven = uneven_batch(inputs, assessment.searches, best.num_accelerators)
@@ -547,6 +548,15 @@ def _length_words(inputs: Inputs) -> Iterator[str]:
             f"{num} of your runs without a length are taken to have the {format_count(tokens)} tokens of "
             "--sequence (column sequence)"
         )
+
+
+def _power_words(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
+    """That the user's runs are taken to be without the limit of power, where one is asked about."""
+    system, limit_w = assessment.system, inputs.query.power_cap_w
+    is_slowed = system.cluster is not None and system.cluster != at_full_power(inputs, system)
+    ran = inputs.runs_on(system.accelerator) or inputs.trainings_on(system.accelerator)
+    if is_slowed and ran and assessment.searches is not None:
+        yield f"your runs taken to be at full power; the model slows them to {limit_w:g} W"
 
 
 # Of the time, what another precision takes at most for it to be named, and what another software does.

@@ -134,12 +134,13 @@ class Recast(Struct, frozen=True, kw_only=True):
     here, by the model, and how unsure its parameters leave that, of its logarithm.
 
     keeps_strategy: the set-up counts as it ran, as where its precision is not stated; the factor is then what
-    whole trainings take over their own steps.
+    whole trainings take over their own steps, times power_factor: what a limit of power adds, by the model.
     """
 
     factor: float
     log_sd: float
     keeps_strategy: bool = False
+    power_factor: float = 1.0
 
     @property
     def is_other(self) -> bool:
@@ -147,13 +148,40 @@ class Recast(Struct, frozen=True, kw_only=True):
         return abs(self.factor - 1.0) > _NOTICED
 
 
-def whole_trainings(runs: Sequence[UserRun], problem: Problem) -> dict[str, Recast]:
-    """By run id, from the steps of each set-up to a whole training of them, as published ones took."""
+def whole_trainings(
+    runs: Sequence[UserRun], searches: StrategySearches, ran_on: Cluster
+) -> dict[str, Recast]:
+    """By run id, from the steps of each set-up to a whole training of them, as published ones took.
+
+    ran_on: the cluster searched, without the limit of power that it has.
+    """
+    problem, found = searches.problem, {}
     factor = problem.time_per_own_step_time
-    if factor == 1.0:
-        return {}
-    as_it_ran = Recast(factor=factor, log_sd=OWN_STEPS_LOG_SD, keeps_strategy=True)
-    return {each.run_ids[0]: as_it_ran for each in runs}
+    log_sd = OWN_STEPS_LOG_SD if factor != 1.0 else 0.0
+    for each in runs:
+        slower = 1.0
+        if ran_on.accelerator != problem.cluster.accelerator:
+            slower = _slower_by_power(searches, replace(problem, cluster=ran_on), each.num_accelerators)
+        if factor != 1.0 or slower != 1.0:
+            found[each.run_ids[0]] = Recast(
+                factor=factor * slower, log_sd=log_sd, keeps_strategy=True, power_factor=slower
+            )
+    return found
+
+
+def _slower_by_power(searches: StrategySearches, free: Problem, size: int) -> float:
+    """How many times as long a step takes under the limit of power, by the model: of the best strategy of the
+    nearest size that has one.
+    """
+    best = [each.best for each in searches.sizes if each.best is not None]
+    if not best:
+        return 1.0
+    near = min(best, key=lambda each: abs(math.log2(each.strategy.num_accelerators / size))).strategy
+    limited_s, free_s = (
+        float(np.ravel(each.estimated((near,), each.model.parameters).step_s)[0])
+        for each in (searches.problem, free)
+    )
+    return limited_s / free_s
 
 
 def other_batches(runs: Sequence[UserRun], searches: StrategySearches) -> dict[str, float]:

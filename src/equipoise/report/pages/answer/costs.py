@@ -123,6 +123,13 @@ def _least(step: SizeStep) -> str:
     return amounts.factor_from(step.least_speedup)
 
 
+def _from(step: SizeStep, words: str) -> str:
+    """From how many times the speed on a step pays; or why ideal scaling would not be enough."""
+    if step.least_speedup > step.after.num_accelerators / step.before.num_accelerators:
+        return "more of the commitment would be unused"
+    return words.format(_least(step))
+
+
 def _taken(answer: Answer, step: SizeStep, longer: SizeStep | None) -> Iterator[Span]:
     """The step to the recommended size. longer: one over more sizes that pays, where this one does not."""
     if step.pays:
@@ -132,7 +139,7 @@ def _taken(answer: Answer, step: SizeStep, longer: SizeStep | None) -> Iterator[
     speed = _short_speed(answer, step)
     if longer is None:
         yield Strong("No")
-        yield f", {_step(step, speed=speed)} (pays from {_least(step)})"
+        yield f", {_step(step, speed=speed)} ({_from(step, 'pays from {}')})"
         yield _despite(answer, step.before)
         return
     yield Strong("Yes")
@@ -169,8 +176,8 @@ def _beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[
         yield f", {count(beyond.num_accelerators)} {verb}{limit_words(answer, broken)}"
         return
     yield f", {_step(step, is_second=taken is not None)}"
-    is_said = short is not None and _least(step) == _least(short)
-    least = "" if is_said else f"a step pays from {_least(step)} on"
+    is_said = short is not None and step.least_speedup == short.least_speedup
+    least = "" if is_said else _from(step, "a step pays from {} on")
     if beyond.broken:
         yield f"; {limit_words(answer, beyond.broken[0])}"
     elif step.pays:
