@@ -536,7 +536,8 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     topology: of its node, where the user gave it or the machine at hand has it.
     estimates: of each estimator. equilibria: over its sizes on its first terms; balance_size: the first
     reason to stop. calibration, run_fit: of the performance model, in words, and what the user's own steps
-    made of it. software: whose measurements calibrate the model; None where the priors serve.
+    made of it. runs_on: title of the accelerator by whose runs the model is scaled, where the user has none
+    on this one. software: whose measurements calibrate the model; None where the priors serve.
     time_per_step_time: modelled time of the training over that of its steps, more than 1 for
     pretrainings and where evaluation counts; None without a model. unfit: sizes that may be taken and have
     no candidate.
@@ -566,6 +567,7 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     time_per_step_time: float | None
     transferred_from: str | None
     run_fit: str | None
+    runs_on: str | None
     num_considered: int
     num_fitting: int
     search_s: float

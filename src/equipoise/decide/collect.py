@@ -6,6 +6,7 @@ What a system is assessed to be depends on the question and on nothing else that
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final, NoReturn, TypeAlias
 
 from msgspec import Struct
@@ -41,6 +42,7 @@ from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import (
     NearChip,
     at_published_level,
+    is_ordered,
     model_estimates,
     order_bounds,
     published_levels,
@@ -85,6 +87,7 @@ from equipoise.decide.user_evidence import (
 from equipoise.decide.user_evidence.fit import (
     UserFit,
     UserLevel,
+    carried_level,
     far_slower,
     fitted_estimates,
     levelled_estimates,
@@ -103,6 +106,7 @@ from equipoise.decide.user_evidence.runs import (
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.perfmodel.space import Fault
 from equipoise.spec.catalogue import Catalogue
+from equipoise.spec.hardware import Accelerator
 from equipoise.spec.mlperf import Scores
 from equipoise.units import format_count, listed
 
@@ -340,7 +344,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
             traced = checks(traces, start.load, ran_on, start.model.parameters)
         runs = inputs.runs_on(chip.slug)
         as_ran = replace(start, cluster=ran_on)
-        run_fit = _run_fit(_user_steps(as_ran, runs), start)
+        run_fit = _run_fit(_user_steps(as_ran, runs), start) or _carried_level(inputs, start)
         notes += _doubts(as_ran, runs)
         if isinstance(run_fit, UserFit):
             start = replace(start, model=run_fit.model)
@@ -454,6 +458,43 @@ def _run_fit(steps: UserSteps | None, start: Problem) -> UserFit | UserLevel | N
         return None
     found = user_fit(steps, start.model)
     return user_level(steps, start.model, found) if isinstance(found, str) else found
+
+
+def _carried_level(inputs: Inputs, start: Problem) -> UserLevel | None:
+    """The level of the user's steps on the accelerator with the nearest peak, for one that none ran on.
+
+    None for trainings to a target, whose published results tell how fast the accelerator is.
+    """
+    runs, nodes = inputs.user.runs, start.cluster
+    if runs is None or inputs.training.budget.is_to_target or inputs.runs_on(nodes.accelerator.slug):
+        return None
+    usual_log = math.log(start.time_per_step_time / start.time_per_own_step_time)
+    found: list[tuple[float, UserLevel]] = []
+    for slug in sorted({each.accelerator for each in runs.set_ups if each.accelerator is not None}):
+        try:
+            ran = inputs.catalogue.cluster(slug)
+            other = RequestedSystem(name=slug, title=ran.accelerator.title, cluster=ran)
+            model = start_model(inputs, other)
+            steps = _user_steps(posed(inputs, other, model, num_best=1), runs.on(slug))
+        except (EvidenceError, SpecError):  # no model of what they ran on
+            continue
+        if steps is not None:
+            most = int(steps.sizes.max())
+            level = carried_level(
+                user_level(steps, model, ""),
+                usual_log,
+                ran_on=ran.accelerator.title,
+                no_slower=is_ordered(nodes, ran, most),
+                no_faster=is_ordered(ran, nodes, most),
+            )
+            found.append((_peaks_apart(nodes.accelerator, ran.accelerator), level))
+    return min(found, key=itemgetter(0), default=(0.0, None))[1]
+
+
+def _peaks_apart(chip: Accelerator, other: Accelerator) -> float:
+    """How far the peaks of two accelerators are apart, as a logarithm; those not known are far."""
+    peaks = [each.peak_bf16_flop_per_s or each.peak_fp16_flop_per_s for each in (chip, other)]
+    return abs(math.log(peaks[0] / peaks[1])) if peaks[0] and peaks[1] else math.inf
 
 
 def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[Note, ...]:

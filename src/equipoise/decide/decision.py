@@ -43,6 +43,7 @@ from equipoise.decide.select import (
 )
 from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes
 from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.user_evidence.fit import UserLevel
 from equipoise.economics import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
@@ -302,6 +303,7 @@ def _system(
         else _time_per_step_time(searches.problem, best if is_best else None),
         transferred_from=None if assessment.transferred is None else assessment.transferred.chip.title,
         run_fit=None if assessment.run_fit is None else assessment.run_fit.sentence,
+        runs_on=assessment.run_fit.ran_on if isinstance(assessment.run_fit, UserLevel) else None,
         num_considered=considered,
         num_fitting=fitting,
         search_s=0.0 if searches is None else searches.search_s,

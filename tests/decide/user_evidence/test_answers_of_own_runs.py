@@ -155,16 +155,46 @@ def test_whole_trainings_are_the_times_of_their_sizes_each_on_its_own_accelerato
     assert {key: estimated[key] for key in times_h} == pytest.approx(times_h, rel=0.02)
 
 
-def test_a_chip_that_was_measured_is_not_compared_with_another_in_silence(tmp_path):
-    """Steps of four times the time that anybody needs: the other chip, never run, is as the model has it."""
-    path = tmp_path / "slow.csv"
+# Rates of the user's on the H100: far below those that anybody has published for it, and above most.
+LEVELS = {"slow": 3_000, "fast": 9_000}
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def beside_own_runs(request, tmp_path_factory):
+    """A question about chips of which one was measured, without and with the runs."""
+    rate = LEVELS[request.param]
+    path = tmp_path_factory.mktemp("runs") / "mine.csv"
     path.write_text(
-        "accelerator,num_accelerators,samples_per_s,global_batch_size\nh100,8,4,64\nh100,16,8,128\n"
+        "accelerator,num_accelerators,tokens_per_s,global_batch_size,precision\n"
+        f"h100,8,{8 * rate},64,bf16\nh100,64,{64 * rate},512,bf16\n"
     )
-    asked = {"workload": "llama31_8b", "tokens": 1e10, "max_accelerators": 16, "runs": path, "scores": False}
-    both = ask(accelerator=["h100", "h200"], **asked).notes_of("check")
-    assert any("H100" in each.words and "H200" in each.words for each in both)
-    assert not any("H200" in each.words for each in ask(accelerator=["h100"], **asked).notes_of("check"))
+    asked = {"workload": "llama31_8b", "tokens": 1e11, "accelerators": "8,64", "precision": "bf16"}
+    chips = ["h100", "a100", "h200"]
+    return request.param, ask(accelerator=chips, **asked), ask(accelerator=chips, **asked, runs=path)
+
+
+def test_runs_on_one_chip_scale_the_others_that_none_ran_on(beside_own_runs):
+    level, without, with_runs = beside_own_runs
+    for chip in ("a100-sxm4-80gb", "h200-sxm5-141gb"):
+        before, after = (by_size(found, chip)[64].time_s.value for found in (without, with_runs))
+        assert after > 1.2 * before if level == "slow" else after < before / 1.05
+
+
+def test_a_better_chip_that_nobody_ran_on_is_no_slower_than_the_one_measured(beside_own_runs):
+    """H200 has the H100's peaks and links, and more memory; A100 is below both in all of them."""
+    _, _, found = beside_own_runs
+    for size in (8, 64):
+        a100, h100, h200 = (
+            by_size(found, chip)[size].time_s.value
+            for chip in ("a100-sxm4-80gb", "h100-sxm5-80gb", "h200-sxm5-141gb")
+        )
+        assert h200 <= 1.001 * h100 < a100
+
+
+def test_a_chip_that_was_measured_is_not_compared_with_another_in_silence(beside_own_runs):
+    _, without, with_runs = beside_own_runs
+    assert any("H100" in each.words and "H200" in each.words for each in with_runs.notes_of("check"))
+    assert not any("H200" in each.words for each in without.notes_of("check"))
 
 
 @pytest.fixture

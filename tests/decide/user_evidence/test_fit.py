@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.calibration.profiles import model_for
 from equipoise.decide.evidence import UserRun
-from equipoise.decide.user_evidence.fit import UserFit, user_fit, user_level
+from equipoise.decide.user_evidence.fit import UserFit, carried_level, user_fit, user_level
 from equipoise.decide.user_evidence.runs import user_steps
 from equipoise.perfmodel.load import workload_load
 from equipoise.spec.cluster import cluster
@@ -121,6 +121,29 @@ def test_a_level_that_clearly_grows_with_the_size_goes_on_to_grow():
     level = user_level(steps, MODEL, "")
     found = [np.exp(level.log_at(size)) for size in (1, 2, 4, 8, 16, 32)]
     assert found == pytest.approx([1.0, *factors, 2.25 * 1.5, 2.25 * 1.5**2])
+
+
+@pytest.mark.parametrize(
+    ("factor", "no_slower", "no_faster", "expected"),
+    [
+        # exp(0.4 log 1.5 + 0.6 log 3): 60 % of the way from what others take to what the user's steps took.
+        (3.0, False, False, 2.274),
+        (3.0, True, False, 2.274),
+        (3.0, False, True, 3.0),
+        (1.0, False, False, 1.176),
+        (1.0, True, False, 1.0),
+        (1.0, False, True, 1.176),
+    ],
+)
+def test_a_level_is_carried_to_another_chip_in_part_and_as_far_as_order_needs(
+    factor, no_slower, no_faster, expected
+):
+    slow = [replace(run(size, 8, 1.0), samples_per_s=1.0) for size in (8, 16)]
+    level = user_level(user_steps(slow, LOAD, NODES, MODEL.parameters), MODEL, "few")
+    there = replace(level, logs={8: np.log(factor), 16: np.log(factor)})
+    here = carried_level(there, np.log(1.5), ran_on="it", no_slower=no_slower, no_faster=no_faster)
+    assert np.exp([here.log_at(8), here.log_at(16)]) == pytest.approx(expected, rel=1e-3)
+    assert here.log_sd > there.log_sd
 
 
 def test_the_level_of_runs_that_contradict_each_other_is_as_unsure_as_they_are():

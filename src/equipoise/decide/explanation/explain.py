@@ -411,17 +411,24 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
 
 
 def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator[Note]:
-    """That the user measured some of the systems compared alone, and how their steps were to the model's."""
+    """That the user measured some of the systems compared alone, and what that makes of the others."""
     known = [(each, bool(inputs.runs_on(each.system.accelerator))) for each in compared if each.estimates]
-    on, others = (
-        listed(dict.fromkeys(each.system.title for each, has_runs in known if has_runs is wanted))
-        for wanted in (True, False)
-    )
-    if not on or not others:
+    ran = [each for each, has_runs in known if has_runs]
+    others = [each for each, has_runs in known if not has_runs]
+    if not ran or not others:
         return
-    levels = [each.run_fit for each, _ in known if isinstance(each.run_fit, UserLevel)]
-    took = f" (steps took {levels[0].factors} the model's time)" if len(levels) == 1 else ""
-    yield Note(f"Your runs are of {on} alone{took}; {others} may differ from the model as much.", "check")
+    on = listed(dict.fromkeys(each.system.title for each in ran))
+    levels = [each.run_fit for each in ran if isinstance(each.run_fit, UserLevel)]
+    took = f" (steps took {levels[0].largest_factor:.2g} times the model's time)" if len(levels) == 1 else ""
+    scaled = dict.fromkeys(
+        f"{each.system.title} by {each.run_fit.largest_factor:.2g}"
+        for each in others
+        if isinstance(each.run_fit, UserLevel)
+    )
+    left = dict.fromkeys(each.system.title for each in others if each.run_fit is None)
+    ends = [f"they scale {listed(scaled)}"] if scaled else []
+    ends += [f"{listed(left)} may differ from the model as much"] if left else []
+    yield Note(f"Your runs are of {on} alone{took}; {'; '.join(ends)}.", "check")
 
 
 def _results_s(assessment: Assessment) -> dict[int, float]:

@@ -6,6 +6,7 @@ At their level, or with its parameters fitted to them.
 import math
 from collections.abc import Iterator, Mapping
 from statistics import median
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -272,6 +273,7 @@ class UserLevel(Struct, frozen=True, kw_only=True):
     log_sd: float
     steps: UserSteps
     why: str
+    ran_on: str | None = None
 
     def log_at(self, size: int) -> float:
         """The logarithm of the level at a size; smaller ones than ran have that of the smallest."""
@@ -292,9 +294,15 @@ class UserLevel(Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def largest_factor(self) -> float:
+        """How many times as long, on the most accelerators that ran."""
+        return math.exp(self.logs[max(self.logs)])
+
+    @property
     def sentence(self) -> str:
         """What was fitted, and why no more."""
-        return f"the model is scaled to your runs, {self.factors} its time: {self.why}"
+        runs = "your runs" if self.ran_on is None else f"your runs on {self.ran_on}"
+        return f"the model is scaled to {runs}, {self.factors} its time: {self.why}"
 
 
 def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
@@ -326,6 +334,38 @@ def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
         ),
         steps=steps,
         why=why,
+    )
+
+
+# Of how far one team's steps are from the model on a chip, the part that is so on another chip too, and the
+# standard deviation of what is left: pairs of chips of the published steps (docs/experiments/0066).
+_SHARED_BY_CHIPS: Final = 0.6
+_BETWEEN_CHIPS_LOG_SD: Final = 0.2
+
+
+def carried_level(
+    level: UserLevel, usual_log: float, *, ran_on: str, no_slower: bool, no_faster: bool
+) -> UserLevel:
+    """The level of the user's steps on one accelerator, as that of another one which they did not run on.
+
+    usual_log: logarithm of the level that trainings of other teams have. ran_on: title of the accelerator
+    that they ran on. no_slower, no_faster: whether the other one is in no stated fact below it, or above it:
+    with the same software its steps are not either.
+    Source: the shared part of errors about two chips of one source, docs/experiments/0066.
+    """
+
+    def carried(log: float) -> float:
+        shared = usual_log + _SHARED_BY_CHIPS * (log - usual_log)
+        shared = min(shared, log) if no_slower else shared
+        return max(shared, log) if no_faster else shared
+
+    return replace(
+        level,
+        logs={size: carried(log) for size, log in level.logs.items()},
+        log_sd=math.hypot(level.log_sd, _BETWEEN_CHIPS_LOG_SD),
+        why=f"{format_percent(_SHARED_BY_CHIPS)} of the model's error there is taken to be so here, and more "
+        "where the facts of the two accelerators leave no other order",
+        ran_on=ran_on,
     )
 
 
@@ -361,7 +401,9 @@ def levelled_estimates(estimates: Estimates, searches: StrategySearches, level: 
         spread = math.hypot(level.log_sd, _record_log_sd(searches.problem.model.record), of_work[size], far)
         # Never more certain about a distant size than the model without the runs.
         spreads[size] = min(spread, max(log_sd(each.time_s), level.log_sd))
-    why = f"your steps take {level.factors} the modelled time; {level.why}"
+    why = (
+        level.sentence if level.ran_on else f"your steps take {level.factors} the modelled time; {level.why}"
+    )
     return _changed(
         estimates,
         level.steps,
@@ -369,6 +411,7 @@ def levelled_estimates(estimates: Estimates, searches: StrategySearches, level: 
         name="the performance model, scaled to your runs",
         why=why,
         logs={size: level.log_at(size) for size in estimates.by_size},
+        is_measured=level.ran_on is None,
     )
 
 
@@ -400,8 +443,12 @@ def _changed(
     name: str,
     why: str,
     logs: Mapping[int, float] | None = None,
+    is_measured: bool = True,
 ) -> Estimates:
-    """The estimates with other widths, and so many times as long. logs: of how many, by size."""
+    """The estimates with other widths, and so many times as long. logs: of how many, by size.
+
+    is_measured: whether the steps are of the accelerator itself.
+    """
     return replace(
         estimates,
         name=name,
@@ -415,7 +462,7 @@ def _changed(
             )
             for size, each in estimates.by_size.items()
         },
-        grade=dict.fromkeys(estimates.by_size, "measured"),
+        grade=dict.fromkeys(estimates.by_size, "measured") if is_measured else estimates.grade,
         sources=(*(EvidenceSource(kind="measured", ref=each) for each in steps.run_ids), *estimates.sources),
     )
 

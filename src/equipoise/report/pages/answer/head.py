@@ -254,17 +254,25 @@ def evidence_words(answer: Answer, best: Candidate) -> str:
         return f"{full}, their step time \u00d7 {factor:.2f}"
     if software is None or best.grade != "calibrated":
         return full
-    trained = answer.workload.trained if best.strategy is None else best.strategy.trained
-    is_unlike = answer.workload.is_unlike_published(trained)
+    if answer.system.runs_on is not None:
+        return f"model of {software}, scaled by your runs on {answer.system.runs_on}"
+    return f"model of {software}{_model_words(answer, best)}"
+
+
+def _model_words(answer: Answer, best: Candidate) -> str:
+    """What stands beside the model: the same model's published training, or the factor from such ones."""
+    factor = answer.system.time_per_step_time
     published = None if answer.question.is_to_target else _published_words(answer, best)
     if published is not None:
-        return f"model of {software}; published {published}"
+        return f"; published {published}"
+    trained = answer.workload.trained if best.strategy is None else best.strategy.trained
+    is_unlike = answer.workload.is_unlike_published(trained)
     lacks = "none published of its kind" if is_unlike else "no run of this training"
-    if factor is not None and factor != 1.0:
-        if answer.workload.rollout is not None:
-            return f"model of {software}; a step takes {factor:.2f} times as long, as published"
-        return f"model of {software}, its step time \u00d7 {factor:.2f}; {lacks}"
-    return f"model of {software}, its steps alone; {lacks}"
+    if factor is None or factor == 1.0:
+        return f", its steps alone; {lacks}"
+    if answer.workload.rollout is not None:
+        return f"; a step takes {factor:.2f} times as long, as published"
+    return f", its step time \u00d7 {factor:.2f}; {lacks}"
 
 
 def _published_words(answer: Answer, best: Candidate) -> str | None:
