@@ -191,6 +191,19 @@ def test_a_better_chip_that_nobody_ran_on_is_no_slower_than_the_one_measured(bes
         assert h200 <= 1.001 * h100 < a100
 
 
+def test_runs_scale_what_is_asked_about_though_they_are_of_another_chip_alone(tmp_path):
+    """What is asked about does not depend on whether the chip that ran is compared with it."""
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "accelerator,num_accelerators,tokens_per_s,global_batch_size,precision\nh100,8,24000,64,bf16\n"
+    )
+    asked = {"workload": "llama31_8b", "tokens": 1e11, "accelerators": "8", "runs": path}
+    alone, beside = (ask(accelerator=chips, **asked) for chips in (["h200"], ["h200", "h100"]))
+    times = [by_size(found, "h200-sxm5-141gb")[8].time_s for found in (alone, beside)]
+    assert times[0] == times[1]
+    assert by_size(ask(accelerator=["h200"], **asked | {"runs": None}))[8].time_s.value < times[0].value
+
+
 def test_a_chip_that_was_measured_is_not_compared_with_another_in_silence(beside_own_runs):
     _, without, with_runs = beside_own_runs
     assert any("H100" in each.words and "H200" in each.words for each in with_runs.notes_of("check"))

@@ -415,9 +415,12 @@ def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator
     known = [(each, bool(inputs.runs_on(each.system.accelerator))) for each in compared if each.estimates]
     ran = [each for each, has_runs in known if has_runs]
     others = [each for each, has_runs in known if not has_runs]
-    if not ran or not others:
+    elsewhere = [each.run_fit.ran_on for each in others if isinstance(each.run_fit, UserLevel)]
+    on = listed(dict.fromkeys([each.system.title for each in ran] or filter(None, elsewhere)))
+    if not on:
+        yield from _unused_elsewhere(inputs)
+    if not on or not others:
         return
-    on = listed(dict.fromkeys(each.system.title for each in ran))
     levels = [each.run_fit for each in ran if isinstance(each.run_fit, UserLevel)]
     took = f" (steps took {levels[0].largest_factor:.2g} times the model's time)" if len(levels) == 1 else ""
     scaled = dict.fromkeys(
@@ -429,6 +432,19 @@ def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator
     ends = [f"they scale {listed(scaled)}"] if scaled else []
     ends += [f"{listed(left)} may differ from the model as much"] if left else []
     yield Note(f"Your runs are of {on} alone{took}; {'; '.join(ends)}.", "check")
+
+
+def _unused_elsewhere(inputs: Inputs) -> Iterator[Note]:
+    """That the user's runs are of other accelerators than those asked about, and scale none of them."""
+    set_ups = () if inputs.user.runs is None else inputs.user.runs.set_ups
+    slugs = sorted({each.accelerator for each in set_ups if each.accelerator is not None})
+    if slugs:
+        on = listed(inputs.catalogue.accelerator(each).title for each in slugs)
+        yield Note(
+            f"Your runs are of {on} alone; the model expresses none of their steps, so they scale no other "
+            "accelerator: do they state precision and strategy?",
+            "not_used",
+        )
 
 
 def _results_s(assessment: Assessment) -> dict[int, float]:

@@ -40,6 +40,13 @@ class Asked(Struct, frozen=True, kw_only=True):
     known: Workload | None = None
     catalogue: Catalogue
 
+    def counts(self, accelerator: str) -> bool:
+        """Whether runs on an accelerator count: on one asked about, or, but for trainings to a target, on any
+        whose steps the model can be held against.
+        """
+        is_known = not self.is_to_target and self.catalogue.accelerator_slug(accelerator) is not None
+        return not self.accelerators or accelerator in self.accelerators or is_known
+
 
 def unreadable(err: Exception) -> Unused:
     """Of a row of a file that its reader refused."""
@@ -59,7 +66,7 @@ def _of_others(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
     name = f"of {row['workload'] or 'no workload'} on {chip or 'an accelerator that is not stated'}"
     if row["workload"] != asked.workload:
         yield Unused(kind="workload", words=f"{name}, not of {asked.workload}")
-    if asked.accelerators and chip is not None and chip not in asked.accelerators:
+    if chip is not None and not asked.counts(chip):
         yield Unused(kind="accelerator", words=f"{name}, not on {' or '.join(asked.accelerators)}")
     sequence_tokens = row["sequence_tokens"]
     if length is not None and sequence_tokens is not None and sequence_tokens != length:
