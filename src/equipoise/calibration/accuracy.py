@@ -95,7 +95,7 @@ def memory_errors(measured: Sequence[float | None], predicted: Sequence[float | 
 
 
 def prior_half_width(log_sd: NDArray[np.float64], *, level: float) -> NDArray[np.float64]:
-    """Half the width of an interval, of the logarithm, where a prediction rests on beliefs alone.
+    """Half the width of an interval, of the logarithm, where a prediction rests on priors alone.
 
     Assumes that the logarithm is normal. Source: the normal quantile.
     """
@@ -186,10 +186,10 @@ class PredictedRows(Struct, frozen=True, kw_only=True):
     """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
 
     All (n_rows,), NaN or None where nothing is known. seconds: of the rows that are expressed. prior_log_sd:
-    of the logarithm; what the beliefs about every parameter leave open where nothing was fitted.
+    of the logarithm; what the priors of every parameter leave open where nothing was fitted.
     further_log_sd: what parameters leave open of a row beyond what they do of the rows fitted to.
     memory_bytes: what frameworks report on the fullest accelerator. bases: the Basis a row rests on where
-    that was fitted before; None where it is rows or beliefs.
+    that was fitted before; None where it is rows or priors.
     """
 
     seconds: Seconds
@@ -406,8 +406,8 @@ def held_out(
     # Errors of the fitted rows are too small where parameters matter that those rows do not determine.
     further = prior_half_width(found.further_log_sd, level=LEVEL)
     half = np.hypot(half, np.where(np.isfinite(further), further, 0.0))
-    by_beliefs = np.isfinite(found.prior_log_sd)
-    half[by_beliefs] = prior_half_width(found.prior_log_sd[by_beliefs], level=LEVEL)
+    by_priors = np.isfinite(found.prior_log_sd)
+    half[by_priors] = prior_half_width(found.prior_log_sd[by_priors], level=LEVEL)
     return found, half
 
 

@@ -313,7 +313,7 @@ def checked_link(word: str) -> str:
 
 
 def run_links(
-    run: CollectiveRun, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None = None
+    run: CollectiveRun, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None
 ) -> RunLinks | str:
     """The links of a run; where it is not known, one sentence on what to give.
 

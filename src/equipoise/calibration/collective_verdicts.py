@@ -222,7 +222,7 @@ def _network_words(found: Verdict, link: str) -> Mapping[str, str]:
     }
 
 
-def _belief(about: Verdict, machine: RunLinks, *, switch_reduces: bool = True) -> Interval | None:
+def _prior_s(about: Verdict, machine: RunLinks, *, switch_reduces: bool = True) -> Interval | None:
     """The seconds of one message that the model expects under its priors; None for what it does not know."""
     timer = OPERATIONS.get(about.run.operation)
     if timer is None:
@@ -237,8 +237,8 @@ def _belief(about: Verdict, machine: RunLinks, *, switch_reduces: bool = True) -
 
 def _on_latency(found: Verdict, machine: RunLinks | str) -> Verdict:
     """The verdict on the smallest messages, by the model alone: published ones vary with the software."""
-    belief = None if isinstance(machine, str) else _belief(found, machine)
-    if isinstance(machine, str) or belief is None:
+    prior_s = None if isinstance(machine, str) else _prior_s(found, machine)
+    if isinstance(machine, str) or prior_s is None:
         return _unknown(found, machine)
     words = {
         "normal": "as launches and steps between ranks take on such links",
@@ -247,7 +247,7 @@ def _on_latency(found: Verdict, machine: RunLinks | str) -> Verdict:
         "fast": "less than usual for such links: fewer steps, or CUDA graphs (-G)",
     }
     on = _on_machine(found, machine, ("the performance model, not fitted",))
-    return _compared(on, belief, words.__getitem__)
+    return _compared(on, prior_s, words.__getitem__)
 
 
 def _on_machine(found: Verdict, machine: RunLinks, evidence: Sequence[str]) -> Verdict:
@@ -258,18 +258,18 @@ def _on_bandwidth(found: Verdict, machine: RunLinks | str) -> Verdict:
     """The verdict on the largest messages: by published figures of such machines, else by the model."""
     if isinstance(machine, str):
         return _unknown(found, machine)
-    published, belief, moved = _published(found, machine), _belief(found, machine), found.moved_bytes
-    believed = belief and Interval(
-        value=moved / belief.value, low=moved / belief.high, high=moved / belief.low, level=LEVEL
+    published, prior_s, moved = _published(found, machine), _prior_s(found, machine), found.moved_bytes
+    prior = prior_s and Interval(
+        value=moved / prior_s.value, low=moved / prior_s.high, high=moved / prior_s.low, level=LEVEL
     )
-    expected = _best_of(published) if published else believed
+    expected = _best_of(published) if published else prior
     if expected is None:
         return _unknown(found, machine)
     evidence = [
         f"published {format_si(each.bus_byte_per_s, 'B/s', digits=4)}: {each.source}" for each in published
     ]
-    if believed is not None:
-        rate = format_si(believed.value, "B/s", digits=4)
+    if prior is not None:
+        rate = format_si(prior.value, "B/s", digits=4)
         evidence.append(f"the performance model, not fitted: {rate}")
     on = _on_machine(found, machine, evidence)
     return _compared(on, expected, partial(_why, found, machine))
@@ -336,7 +336,7 @@ def _suspect(found: Verdict, machine: RunLinks) -> str | None:
             else None
         )
     if machine.wires.switch_reduces:
-        ring = _belief(found, machine, switch_reduces=False)
+        ring = _prior_s(found, machine, switch_reduces=False)
         if ring is not None and measured >= found.moved_bytes / ring.high:
             return (
                 "as a ring algorithm takes: the switch does not reduce; is NVLink SHARP "

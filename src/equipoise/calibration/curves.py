@@ -97,7 +97,7 @@ def fitted_curve(
     noise: Noise = MEASURED_NOISE,
     work: str,
     evidence_of: Callable[[MeasuredTimes], tuple[EvidenceSource, ...]],
-    notes: tuple[str, ...] = (),
+    notes: tuple[str, ...],
 ) -> TimeCurve:
     """The curve of laws fitted to measured times.
 

@@ -288,8 +288,8 @@ def _begin_collectives(rows: Sequence[PublishedRow]) -> PredictionTask:
             table = _table([rows[at] for at in members if at in known])
             some = [rows[at] for at in members]
             if table is None:
-                whole.seconds[members] = _believed_s(some, {})
-                whole.prior_log_sd[members] = prior_log_sd(partial(_believed_s, some), COLLECTIVE_PRIORS)
+                whole.seconds[members] = _prior_s(some, {})
+                whole.prior_log_sd[members] = prior_log_sd(partial(_prior_s, some), COLLECTIVE_PRIORS)
             else:
                 whole.seconds[members] = _tabled_s(some, table)
         return whole
@@ -378,7 +378,7 @@ def _tabled_s(rows: Sequence[PublishedRow], table: CollectiveTable) -> Seconds:
     )
 
 
-def _believed_s(rows: Sequence[PublishedRow], values: Mapping[str, float]) -> Seconds:
+def _prior_s(rows: Sequence[PublishedRow], values: Mapping[str, float]) -> Seconds:
     """Seconds of rows of one machine under the priors' medians and other values of some parameters."""
     changed: dict[str, Any] = dict(values)
     parameters = CollectiveParameters(**changed)

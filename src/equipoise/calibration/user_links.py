@@ -215,7 +215,7 @@ def user_links(
     found = fitted(
         tuple(points for each in timed if (points := each.points()) is not None),
         wires,
-        priors=_beliefs(timed, wires, plain, draws),
+        priors=_priors(timed, wires, plain, draws),
         start=plain,
     )
     drawn = _drawn(found, draws)
@@ -265,16 +265,16 @@ _LATENCIES = {"intra_latency_scale": True, "inter_latency_scale": False}
 _IS_INSIDE = {**_LATENCIES, **{name: is_inside for name, (is_inside, _) in _RATES.items()}}
 
 
-def _beliefs(
+def _priors(
     timed: Sequence[TimedOperation],
     wires: Wires,
     start: CollectiveParameters,
     draws: Sequence[CollectiveParameters],
 ) -> tuple[Prior, ...]:
-    """What is believed before the fit: the calibration, on links of the rate that the longest messages show.
+    """The priors of the fit: the calibration, on links of the rate that the longest messages show.
 
     A link of a tenth of its stated rate is another link, not a bad one of its kind: so the rates are found
-    first, and beliefs about shares of them hold of what was found.
+    first, and priors of shares of them hold of what was found.
     """
     scales = {inside: _rate_scale(timed, wires, start, inside=inside) for inside in (True, False)}
     kinds = {each.is_inside for each in timed}

@@ -402,15 +402,17 @@ def _lacking(snippet: Snippet, lacks: tuple[str, ...]) -> Snippet:
 
 
 def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
-    exports = [each for each in settings if each.is_variable and each.value is not None]
+    exports = [
+        f"export {each.name}={quote(each.value)}{'  # for the first run only' * each.is_for_first_run}\n"
+        for each in settings
+        if each.is_variable and each.value is not None
+    ]
     if not exports:
         return ()
-    code = "".join(
-        f"export {each.name}={each.value}{'  # for the first run only' if each.is_for_first_run else ''}\n"
-        for each in exports
-    )
     why = "The settings list the reason for each and how to check it; no other setting is recommended."
-    return (Snippet(title="Environment", target="shell", code=code, why=why, file="environment.sh"),)
+    return (
+        Snippet(title="Environment", target="shell", code="".join(exports), why=why, file="environment.sh"),
+    )
 
 
 def _timing(strategy: Strategy, name: str) -> Iterator[Snippet]:

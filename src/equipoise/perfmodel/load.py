@@ -117,10 +117,10 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
     of a pipeline; adapter_params: of adapters on attention, a layer and rank; query_value_adapter_params: of
     those on queries and values alone; linear_adapter_params: what adapters on all linear layers have besides
-    those on attention; num_adapted, num_linear_adapted: how many matrices attention and those besides are;
-    adapter_input_bytes: of a token, what the latter's adapters read.
-    frozen_share: forward passes of frozen models run with it, in
-    its own; frozen_params: their weights, where they are not the model's.
+    those on attention; num_adapted: matrices of queries, keys and values; num_linear_adapted: the other
+    linear ones, attention's output too; adapter_input_bytes: of a token, what the latter's adapters read.
+    frozen_share: forward passes of frozen models run with it, in its own; frozen_params: their weights, where
+    they are not the model's.
     kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
     back, by the same sharing, and the scores that unfused attention keeps. gradient_bytes: gradients of what
     a feed-forward block's first products make, alive while it goes back. spared_whole_bytes,

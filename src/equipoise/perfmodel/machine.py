@@ -80,7 +80,6 @@ class Machine(Struct, frozen=True, kw_only=True):
     achievable_fp32_fraction: Floats
     memory_bytes: Floats
     memory_byte_per_s: Floats
-    power_w: Floats
     power_share: Floats
     node_size: Floats
     intra_byte_per_s: Floats
@@ -145,7 +144,6 @@ def machine(cluster: Cluster) -> Machine:
         achievable_fp32_fraction=chip.achievable_fp32_fraction,
         memory_bytes=float(chip.memory_bytes or 0),
         memory_byte_per_s=float(chip.memory_byte_per_s or 0),
-        power_w=np.nan if chip.power_w is None else chip.power_w,
         power_share=chip.power_share,
         node_size=float(cluster.node_size),
         intra_byte_per_s=_intra_byte_per_s(cluster),

@@ -451,11 +451,11 @@ class FittingCount(Struct):
 class Fitting(Struct, frozen=True, kw_only=True):
     """Whether any strategy fits, by the layouts of a group.
 
-    some: whatever its layer options, (n_layouts,). by_layer: with each that need different amounts,
+    with_any_layer: whatever its layer options, (n_layouts,). by_layer: with each that need different amounts,
     (n_different, n_layouts); layer: which of these each layer options are.
     """
 
-    some: NDArray[np.bool_]
+    with_any_layer: NDArray[np.bool_]
     by_layer: NDArray[np.bool_]
     layer: Sequence[int]
 
@@ -556,7 +556,7 @@ def count_fitting(
                 some_fit = np.flatnonzero(one_fits & ~all_fit) + start
                 num_fitting, nearest[space] = _count_each(amounts, some_fit, nearest[space])
                 counted.num_fitting += num_fitting + group.num_each * int(np.count_nonzero(all_fit))
-        fitting.append(Fitting(some=some_fits, by_layer=fits, layer=amounts.layer))
+        fitting.append(Fitting(with_any_layer=some_fits, by_layer=fits, layer=amounts.layer))
     for counted, amount in zip(counts, nearest, strict=True):
         if np.isfinite(amount):
             counted.nearest_bytes = float(amount * parameters.reserved_slack + parameters.fixed_bytes)
@@ -567,7 +567,7 @@ def whatever_fits(group: LayoutGroup) -> Fitting:
     """The layouts of a group as if memory had no end."""
     num_layouts, num_layers = len(group.layouts), len(group.layers)
     every = np.ones(num_layouts, dtype=bool)
-    return Fitting(some=every, by_layer=every[None], layer=[0] * num_layers)
+    return Fitting(with_any_layer=every, by_layer=every[None], layer=[0] * num_layers)
 
 
 def any_fits(load: Load, machine: Machine, parameters: Parameters, groups: Sequence[LayoutGroup]) -> bool:

@@ -239,7 +239,7 @@ def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[Fi
 
     fitting: by group, in which of its layouts any strategy fits.
     """
-    which = [np.flatnonzero(each.some) for each in fitting]
+    which = [np.flatnonzero(each.with_any_layer) for each in fitting]
     numbers = [number for number, rows in enumerate(which) if len(rows)]
     if not numbers:
         return None

@@ -204,7 +204,7 @@ def expert_fault(limits: Limits, *, ranks: int, ep: int) -> Fault | None:
 
 
 def pipeline_fault(
-    limits: Limits, *, pp: int, interleave: int, num_microbatches: int, schedule: str = "1f1b"
+    limits: Limits, *, pp: int, interleave: int, num_microbatches: int, schedule: str
 ) -> Fault | None:
     """Why a pipeline schedule is illegal. Source: Narayanan et al. 2021, section 2.2; `_dual_fault`."""
     wrong, halves = None, interleave
@@ -294,7 +294,7 @@ def state_fault(
     pp: int,
     zero_stage: int,
     offload: str,
-    whole_gradients: bool = False,
+    whole_gradients: bool,
     is_pipeline_chosen: bool = False,
 ) -> Fault | None:
     """Why sharding or offloading states among so many ranks with the same weights is illegal.

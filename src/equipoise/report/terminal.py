@@ -411,7 +411,7 @@ def _rank_of(block: Table, place: int) -> tuple[bool, bool, bool]:
     return column.is_wide, is_empty, is_empty or not is_first
 
 
-def _least_width(block: Table, place: int, *, breaks_names: bool = False) -> int:
+def _least_width(block: Table, place: int, *, breaks_names: bool) -> int:
     """What a column needs: the longest word of its title; a number whole, words unbroken, names too."""
     title = max((cell_len(word) for word in block.columns[place].title.split()), default=1)
     lines = _lines(block, place)

@@ -427,7 +427,7 @@ def runs_of_file(
     *,
     columns: Mapping[str, str] | None = None,
     constants: Mapping[str, str] | None = None,
-    catalogue: Catalogue | None = None,
+    catalogue: Catalogue | None,
     unstated: Unstated = NOTHING,
     asked: Sequence[str] = (),
     campaign: str | None = None,

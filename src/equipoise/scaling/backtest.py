@@ -144,7 +144,7 @@ def past_laws(
     rounds: Sequence[str],
     *,
     given_batch: bool = False,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None,
 ) -> Iterator[tuple[str, pooled.PooledLaw]]:
     """Each of the rounds, in order of time, with the pooled law of strictly earlier ones.
 

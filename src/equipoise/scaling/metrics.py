@@ -182,7 +182,7 @@ def with_factors(entries: pl.DataFrame) -> pl.DataFrame:
     return (
         matched.with_columns(
             generation=pl.col("_baseline_relative_efficiency"),
-            statistical=_positive(_against("samples_to_target", inverted=True)),
+            statistical=_positive(pl.col("_baseline_samples_to_target") / pl.col("samples_to_target")),
             rules=_positive(_against("unscaled_s") / _against("score_s")),
         )
         .with_columns(throughput=pl.when(is_known).then(_positive(_rate_against("unscaled_s"))))
@@ -250,9 +250,8 @@ def losses(entries: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _against(column: str, *, inverted: bool = False) -> pl.Expr:
-    here, baseline = pl.col(column), pl.col(f"_baseline_{column}")
-    return baseline / here if inverted else here / baseline
+def _against(column: str) -> pl.Expr:
+    return pl.col(column) / pl.col(f"_baseline_{column}")
 
 
 def _rate_against(duration: str) -> pl.Expr:

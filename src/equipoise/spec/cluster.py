@@ -416,7 +416,7 @@ def _kept_links(rows: tuple[str, ...] | None, node: Mapping[str, Any]) -> tuple[
     return rows
 
 
-def usual_system(chip: Accelerator, topology: Topology | None = None) -> System:
+def usual_system(chip: Accelerator, topology: Topology | None) -> System:
     """The node an accelerator usually sits in; where its host joins it to others, with the rate of that path.
 
     topology: what joins the accelerators, where it is not what is usual.

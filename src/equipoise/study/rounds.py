@@ -269,7 +269,7 @@ def chosen_workloads(
     *,
     default: Sequence[str],
     round_: str,
-    catalogue: Catalogue | None = None,
+    catalogue: Catalogue | None,
 ) -> tuple[str, ...]:
     """The workloads to study, each with enough scored entries."""
     num_scored = dict(

@@ -186,7 +186,7 @@ def timed_document(
     task: CollectivesTask,
     launch_with: Launcher,
     *,
-    num_starts: int = DEFAULT_STARTS,
+    num_starts: int,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """What was measured, as one document with everything that was timed.

@@ -237,7 +237,7 @@ class PrintedLog(Struct, kw_only=True):
     is_cut: bool = False
 
 
-def tables_in(lines: Iterable[str], *, programs: Sequence[str] = ()) -> PrintedLog:
+def tables_in(lines: Iterable[str], *, programs: Sequence[str]) -> PrintedLog:
     """The tables of a log. programs: operations named outside it, e.g. by its file name, the least sure."""
     found, streams = PrintedLog(), dict[str, _Stream]()
     num_rows = 0

@@ -126,8 +126,8 @@ class Islands(Struct, frozen=True, kw_only=True):
 class BestGroup(Struct, frozen=True, kw_only=True):
     """The group of so many devices whose weakest link is the best there is.
 
-    link_class: of that weakest link. worst_class: the weakest link among any other choice of as many;
-    None where links are unknown.
+    link_class: of that weakest link. worst_class: the weakest of all links; None where some are
+    unknown.
     """
 
     num_devices: int

@@ -48,7 +48,7 @@ def device_of(models: Sequence[nn.Module]) -> tuple[DeviceKind, torch.device]:
 _STAMP = "%Y%m%dT%H%M%S"
 
 
-def run_name(rank: int, num_ranks: int, *, after: str = "") -> str:
+def run_name(rank: int, num_ranks: int, *, after: str) -> str:
     """A name for this run that all its ranks know, from rank 0: the time and some digits.
 
     after: the name of the latest run there, which this one follows in order also where the clock was set

@@ -60,7 +60,7 @@ def record_blocks(record: Shipped | None) -> tuple[Block, ...]:
     )
 
 
-def _percents(title: str, of: Of, meaning: str | None = None) -> ColumnOf:
+def _percents(title: str, of: Of, meaning: str | None) -> ColumnOf:
     return numbers(title, of, format_percent, meaning=meaning)
 
 

@@ -87,8 +87,8 @@ def count_model(
     model: nn.Module | Callable[[], nn.Module],
     example: Any,  # noqa: ANN401 - whatever the model takes
     *,
-    loss: Callable[..., torch.Tensor] | None = None,
-    num_samples: int | None = None,
+    loss: Callable[..., torch.Tensor] | None,
+    num_samples: int | None,
 ) -> Counted:
     """The figures of one training step, found without memory for weights or activations: see `count`."""
     with ExitStack() as stack:
