@@ -132,6 +132,21 @@ def test_sizes_end_where_nobody_knows_how_time_goes_on():
     assert curves_s(np.array([1.0, 4.0, 8.0]))[0] == pytest.approx([1.0, 1 / 4, 1 / 8])
 
 
+@pytest.mark.parametrize("begins", [12.0, 11.9])
+def test_a_curve_that_goes_on_where_another_ends_leaves_no_slope_unknown(begins):
+    # Twice 6 lies in no eighth of an octave from 1 on: of the step around it neither knows the whole.
+    sure, wide = estimates(1.0, 100.0, 0.05), estimates(0.5, 100.0, 0.4)
+    assert sure.curves is not None
+    assert wide.curves is not None
+    early = replace(sure, curves=replace(sure.curves, domain=Domain(smallest=1.0, largest=6.0)))
+    late = replace(wide, curves=replace(wide.curves, domain=Domain(smallest=begins, largest=32.0)))
+    curves_s, domain = combined_curves([early, late])
+    assert (domain.smallest, domain.largest) == (1.0, 32.0)
+    at_8, at_16, at_32 = curves_s(np.array([8.0, 16.0, 32.0]))[0]
+    assert at_8 == pytest.approx(1 / 8)
+    assert at_16 / at_32 == pytest.approx(2.0**0.5)
+
+
 def test_no_curve_is_made_of_points_alone():
     points = estimates(1.0, 100.0, 0.1)
     bare = Estimates(estimator="model", name="", by_size=points.by_size, grade=points.grade)

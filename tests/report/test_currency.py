@@ -12,7 +12,9 @@ from equipoise.decide.question.query import query
 from equipoise.errors import UsageError
 from equipoise.report.json import answer_fields
 from equipoise.report.pages.answer import ANSWER
+from equipoise.report.pages.study import study_page
 from equipoise.runs.embedded import scores
+from equipoise.study.rounds import study
 
 ASKED = {
     "workload": "llama2_70b_lora",
@@ -154,3 +156,18 @@ def test_hours_times_the_price_are_the_money_to_the_digits_shown():
     # Each of three digits: at most half of the last one off, of values from 100 up 0.5 %.
     assert hours * price == pytest.approx(usd, rel=0.01)
     assert price == 0.452  # the median of listed prices; 0.45 is 0.4 % less
+
+
+def test_the_study_has_its_money_in_the_users_currency():
+    findings = study("v4.1", ["bert"])
+    points = [each for found in findings.workloads for each in found.balances.found]
+    plain, own = (
+        " ".join(page_text(study_page(own=rate), findings, full=True).split())
+        for rate in (None, ("XYZ", 4.0))
+    )
+    for price in (each.rates.price for each in points if each.rates.price is not None):
+        assert f"{price.usd_per_accelerator_hour:.2f} USD per accelerator-hour" in plain
+        assert f"{4 * price.usd_per_accelerator_hour:.2f} XYZ per accelerator-hour" in own
+    assert "USD" not in own
+    rows = re.findall(r"\bUSD\b", plain)
+    assert len(rows) == len(re.findall(r"\bXYZ\b", own)) > 1

@@ -384,6 +384,15 @@ def test_imported_rows_have_the_slug_of_a_short_name(tmp_path):
     assert not report.unknown_names
 
 
+def test_a_name_that_is_not_known_is_kept_with_the_ones_that_may_be_meant(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("workload,accelerator,num_accelerators,samples_per_s\nbrt,h10,2,50\nqqqqqq,h100,2,50\n")
+    report = import_runs([path], columns={}, constants={})
+    near = {each.raw: each.near for each in report.unknown_names}
+    assert near.keys() == {"brt", "h10", "qqqqqq"}
+    assert (near["brt"][0], near["h10"][0], near["qqqqqq"]) == ("bert", "h100-sxm5-80gb", ())
+
+
 def test_runs_of_a_tracker_that_did_not_finish_are_counted_as_rejected(tmp_path):
     path = tmp_path / "wandb.csv"
     path.write_text(

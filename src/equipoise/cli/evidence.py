@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from msgspec.structs import replace
 
-from equipoise.cli.options import Accelerator, Columns, Round, SeveralWorkloads, Workload
+from equipoise.cli.options import Accelerator, Columns, Currency, Round, SeveralWorkloads, Workload
 from equipoise.cli.output import NAMES, PAGE, RESULTS, InputFiles, Output, progress_line, stated, verb
 from equipoise.errors import DataError, UsageError
 from equipoise.files import expect_folder
@@ -151,17 +151,20 @@ def report(
         Path | None, typer.Option(metavar="FILE.html", help="Write the study as one HTML file.")
     ] = None,
     k: Annotated[int | None, typer.Option(help="Number of groups; default by silhouette.")] = None,
+    currency: Currency = None,
 ) -> None:
     """Study how training scales in a round."""
     output = replace(output, html=out, full=out is None)
     with output.answering():
+        from equipoise.decide.question.query import currency_of
         from equipoise.report.pages.study import report_fields, study_page
         from equipoise.study.rounds import study
 
+        own = None if currency is None else currency_of(currency)
         findings = study(
             round_, workload, k=k, data=inputs.data, also=inputs.also, catalogue=inputs.catalogue
         )
-        output.give_page(study_page(out), findings, report_fields)
+        output.give_page(study_page(out, own), findings, report_fields)
 
 
 @verb(reads=("data", "also"))

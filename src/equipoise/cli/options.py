@@ -90,6 +90,7 @@ Accelerator = Annotated[
     typer.Option(autocompletion=_accelerators_from, help="An accelerator, e.g. h100-sxm5-80gb."),
 ]
 Columns = Annotated[list[str] | None, option_of("columns")]
+Currency = Annotated[str | None, option_of("currency")]
 
 
 COMPLETIONS: Final[Mapping[str, Callable[[str], list[str]]]] = {

@@ -315,6 +315,7 @@ def combined_curves(
         )
     most = max(_most(curves) for _, curves in wide)
     grid_log2 = _grid(domain.smallest, max(domain.largest, min(2.0 * domain.largest, most)))
+    grid_log2 = _with_joints(grid_log2, [curves for _, curves in wide])
     slopes = np.stack([_slopes(curves, grid_log2) for _, curves in wide])
     spreads = np.stack([_log_sds(each, curves, grid_log2) for each, curves in wide])
     weights = shares(spreads)[:, None, :]
@@ -387,6 +388,17 @@ def _grid(smallest: float, largest: float) -> FloatArray:
     """Logarithms of sizes between two."""
     low, high = math.log2(smallest), math.log2(largest)
     return np.linspace(low, high, max(2, round((high - low) * _STEPS_PER_OCTAVE) + 1))
+
+
+def _with_joints(grid_log2: FloatArray, joined: Sequence[DrawnCurves]) -> FloatArray:
+    """The grid with a point where one curve goes on within a step in which the other ends: else nobody would
+    know the slope of the whole step.
+    """
+    unknown = ~np.any([_is_known(curves, grid_log2) for curves in joined], axis=0)
+    ends = np.log2([end for curves in joined for end in (curves.domain.smallest, _most(curves))])
+    steps = np.clip(np.searchsorted(grid_log2, ends) - 1, 0, len(unknown) - 1)
+    joints = ends[unknown[steps] & (grid_log2[0] < ends) & (ends < grid_log2[-1])]
+    return np.sort(np.concatenate([grid_log2, joints]))
 
 
 def _slopes(curves: DrawnCurves, grid_log2: FloatArray) -> FloatArray:

@@ -78,12 +78,16 @@ class Tally(Struct):
 
 
 class UnknownName(Struct, frozen=True, kw_only=True):
-    """A name that no table maps: its kind, the raw text, how many entries use it, the file to edit."""
+    """A name that no table maps: its kind, the raw text, how many entries use it, the file to edit.
+
+    near: names that may have been meant.
+    """
 
     kind: str
     raw: str
     count: int
     edit: str
+    near: tuple[str, ...] = ()
 
 
 class ReaderResult(Struct, frozen=True, kw_only=True):

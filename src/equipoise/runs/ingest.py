@@ -548,7 +548,7 @@ def _unknown(runs: Sequence[Row], catalogue: Catalogue) -> tuple[UnknownName, ..
     """Names that no catalogue has, kept raw."""
     found = Counter((kind, row[kind]) for row in runs for kind in _EDITS if row[kind] is not None)
     return tuple(
-        UnknownName(kind=kind, raw=raw, count=count, edit=_EDITS[kind])
+        UnknownName(kind=kind, raw=raw, count=count, edit=_EDITS[kind], near=catalogue.near(kind, raw))
         for (kind, raw), count in found.items()
         if _slug(catalogue, kind, raw) is None
     )

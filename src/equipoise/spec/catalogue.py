@@ -90,6 +90,10 @@ class Catalogue(Struct, frozen=True, kw_only=True):
         found = self.system_table.accelerator(raw)
         return None if found is None else found.slug
 
+    def near(self, kind: str, raw: str) -> tuple[str, ...]:
+        """What may have been meant by a name of a workload or an accelerator that is not known."""
+        return tuple(self.workload_table.near(raw) if kind == "workload" else self.system_table.near(raw))
+
     def accelerators(self) -> tuple[Accelerator, ...]:
         """Every accelerator, in the order of the files."""
         return tuple(self.hardware.accelerators.values())

@@ -305,15 +305,18 @@ class Systems(Struct, frozen=True, kw_only=True):
         found = self.find(name)
         chip = self.accelerator(name)
         if chip is None:
-            near = self.hardware.near(name)[:3]
-            near += [self.names[each] for each in close_names(name, self.names, cutoff=NEAR)]
             complaint = f"{shown(name)} is not a known accelerator or system"
-            raise unknown_name(complaint, list(dict.fromkeys(near))[:5], kind="accelerators", edit=EDIT)
+            raise unknown_name(complaint, self.near(name), kind="accelerators", edit=EDIT)
         node = found or usual_system(chip, stated.get("topology"))
         whole = build_cluster(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
         if power_cap_w is None:
             return whole
         return replace(whole, accelerator=capped(whole.accelerator, power_cap_w))
+
+    def near(self, name: str) -> list[str]:
+        """Up to five accelerators and systems that may have been meant."""
+        close = [self.names[each] for each in close_names(name, self.names, cutoff=NEAR)]
+        return list(dict.fromkeys((*self.hardware.near(name)[:3], *close)))[:5]
 
     def accelerator(self, name: str) -> Accelerator | None:
         """The accelerator of a name as `cluster` reads it; None for what is neither it nor a system.

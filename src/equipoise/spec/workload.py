@@ -313,10 +313,13 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         slug = self.slug(name) or self._slug_on_hub(name)
         if slug is not None:
             return self.workloads[slug]
-        near = dict.fromkeys(
-            named.slug for match in close_names(name, self.names) for named in self.names[match]
-        )
-        raise unknown_name(f"workload {shown(name)} is not known", near, kind="workloads", edit=EDIT)
+        complaint = f"workload {shown(name)} is not known"
+        raise unknown_name(complaint, self.near(name), kind="workloads", edit=EDIT)
+
+    def near(self, name: str) -> list[str]:
+        """The workloads that may have been meant."""
+        close = close_names(name, self.names)
+        return list(dict.fromkeys(named.slug for match in close for named in self.names[match]))
 
     def _slug_on_hub(self, name: str) -> str | None:
         """The one slug of which a typed name is a spelling, without its owner and spaces; None otherwise.

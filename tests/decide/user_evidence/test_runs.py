@@ -159,6 +159,13 @@ def runs_on(path, accelerator):
     return path
 
 
+@pytest.mark.parametrize(("chip", "is_known"), [("h10", False), ("a100", True)])
+def test_rows_of_an_accelerator_that_is_not_known_have_the_one_that_may_be_meant(tmp_path, chip, is_known):
+    found = _runs(runs_on(tmp_path / "mine.csv", chip), "resnet50", ["h100-sxm5-80gb"])
+    (words,) = map(str, found.notes)
+    assert ("did you mean h100-sxm5-80gb" in words) is not is_known
+
+
 def test_a_chip_without_its_form_is_the_one_form_asked_about(tmp_path):
     path = runs_on(tmp_path / "mine.csv", "a100")
     forms = ["a100-pcie-40gb", "a100-pcie-80gb"]

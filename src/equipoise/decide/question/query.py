@@ -162,7 +162,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         if self.ask is not None and self.deadline_s is None and self.budget_usd is None:
             raise UsageError(f"--ask {self.ask} needs --budget or --deadline")
         if self.currency is not None:
-            _currency(self.currency)
+            currency_of(self.currency)
         self._refuse_half_stated_rollouts()
 
     def _settle_value_of_time(self) -> None:
@@ -225,7 +225,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     @property
     def own_currency(self) -> tuple[str, float] | None:
         """The user's currency, and how much of it a US dollar is."""
-        return None if self.currency is None else _currency(self.currency)
+        return None if self.currency is None else currency_of(self.currency)
 
     @property
     def currency_date(self) -> str | None:
@@ -297,7 +297,7 @@ def _stated(name: str, value: object) -> str:
     return f"{option} {value}" if isinstance(value, str | Path) else option
 
 
-def _currency(text: str) -> tuple[str, float]:
+def currency_of(text: str) -> tuple[str, float]:
     """The name and rate of `EUR=0.92`. Raises UsageError for any other text."""
     found = _CURRENCY.fullmatch(text)
     rate = float(found[2]) if found else 0.0
@@ -427,7 +427,9 @@ def values(
     found: dict[str, Any] = {}
     named: dict[str, str] = {}
     stated = str(given.get("currency", "")).strip()
-    own = _currency(stated) if _CURRENCY.fullmatch(stated) else None  # any other is refused with the question
+    own = (
+        currency_of(stated) if _CURRENCY.fullmatch(stated) else None
+    )  # any other is refused with the question
     for name, value in given.items():
         attribute = ATTRIBUTES.get(name.replace("-", "_").removesuffix("_"))
         if attribute is None or (verb is not None and verb not in FIELDS[attribute].verbs):

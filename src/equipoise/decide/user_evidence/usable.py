@@ -67,7 +67,8 @@ def _of_others(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
     if row["workload"] != asked.workload:
         yield Unused(kind="workload", words=f"{name}, not of {asked.workload}")
     if chip is not None and not asked.counts(chip):
-        yield Unused(kind="accelerator", words=f"{name}, not on {' or '.join(asked.accelerators)}")
+        meant = _meant(chip, asked.catalogue)
+        yield Unused(kind="accelerator", words=f"{name}{meant}, not on {' or '.join(asked.accelerators)}")
     sequence_tokens = row["sequence_tokens"]
     if length is not None and sequence_tokens is not None and sequence_tokens != length:
         stated = format_count(int(sequence_tokens))
@@ -75,6 +76,12 @@ def _of_others(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
             kind="sequence",
             words=f"of samples of {stated} tokens; the question's have {format_count(length)} (--sequence)",
         )
+
+
+def _meant(chip: str, catalogue: Catalogue) -> str:
+    """What may be meant by an accelerator that is not known, in brackets; empty for one that is."""
+    near = () if catalogue.accelerator_slug(chip) else catalogue.near("accelerator", chip)
+    return f" (not known; did you mean {', '.join(near)}?)" if near else ""
 
 
 def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:

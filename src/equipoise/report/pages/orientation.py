@@ -292,8 +292,9 @@ _UNKNOWN_NAMES: Final = (
     names("Unknown name, kept", "raw"),
     words("Kind", "kind"),
     numbers("Entries", "count"),
-    words("Add it to", "edit"),
 )
+_MEANT: Final = words("Perhaps", lambda row: next(iter(row.near), ""))
+_EDIT: Final = words("Add it to", "edit")
 
 
 def ingest_page(into: Path | None) -> "Page[IngestReport]":
@@ -319,7 +320,9 @@ def _entries(num_entries: int, num_unscored: int) -> str:
 
 def _ingest_blocks(found: "IngestReport", into: Path | None) -> Iterator[Block]:
     yield table_of("rejected", _REJECTED, found.rejected.rows())
-    yield table_of("unknown-names", _UNKNOWN_NAMES, found.unknown_names[:_MOST_NAMES])
+    shown = found.unknown_names[:_MOST_NAMES]
+    meant = (_MEANT,) if any(each.near for each in shown) else ()
+    yield table_of("unknown-names", (*_UNKNOWN_NAMES, *meant, _EDIT), shown)
     more = len(found.unknown_names) - _MOST_NAMES
     yield note(f"And {plural(more, 'more name')}: --json lists all." if more > 0 else "")
     if into is not None and found.num_entries_kept:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from equipoise.report.blocks import Code, Page, Section, note
-from equipoise.report.format import printable, sentence
+from equipoise.report.blocks import Code, Page, Section, note, page_within
+from equipoise.report.format import printable, sentence, written_in
 from equipoise.report.json import bill_fields, fields_of, picked, plain
 from equipoise.report.pages import accuracy
 from equipoise.report.pages.study import balance, batches, claims, entries, losses, workloads
@@ -53,9 +53,11 @@ SECTIONS: Final[tuple[Section[Findings], ...]] = (
 )
 
 
-def study_page(out: Path | None = None) -> Page[Findings]:
-    """The page. out: the file that has it whole, which its short form names."""
-    return Page(
+def study_page(out: Path | None = None, own: tuple[str, float] | None = None) -> Page[Findings]:
+    """The page. out: the file that has it whole, which its short form names. own: a currency and what a US
+    dollar is in it.
+    """
+    page: Page[Findings] = Page(
         title=lambda findings: f"Training at scale: MLPerf {printable(findings.round)}",
         about=lambda findings: (
             f"MLPerf Training {printable(findings.round)}, {printable(findings.division)} division"
@@ -71,6 +73,7 @@ def study_page(out: Path | None = None) -> Page[Findings]:
         if out is None
         else lambda *_: (note("The whole study: ", Code(printable(str(out))), "."),),
     )
+    return page_within(page, lambda _: written_in(own))
 
 
 STUDY: Final = study_page()

@@ -6,6 +6,7 @@ from typing import Any, Final
 import polars as pl
 from msgspec.structs import replace
 
+from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
     Cell,
@@ -212,7 +213,8 @@ _COLUMNS: Final = (
     numbers("E", "point.efficiency", ratio, meaning="efficiency against the smallest size"),
     numbers("Time", "point.time_s", format_duration),
     numbers("Hours", "bill.accelerator_hours", ratio, meaning="accelerator-hours per training"),
-    numbers("USD", "bill.usd", ratio),
+)
+_ENERGY: Final = (
     numbers(
         "Energy",
         lambda row: amount(row["bill"].energy_j, watt_hours, ends=lambda _: row["bill"].energy_basis),
@@ -225,7 +227,9 @@ _COLUMNS: Final = (
 def _table(workload: WorkloadFindings, found: Sequence[Balance]) -> Table:
     rows = [row for each in found for row in _rows(each)]
     caption = f"{printable(workload.name)}: equilibria and what they cost"
-    return table_of(f"{workload.workload}-equilibria", _COLUMNS, rows, caption=caption)
+    money = numbers(amounts.currency(), "bill.usd", lambda usd: ratio(amounts.converted(usd)))
+    columns = (*_COLUMNS, money, *_ENERGY)
+    return table_of(f"{workload.workload}-equilibria", columns, rows, caption=caption)
 
 
 def _rows(each: Balance) -> Iterable[dict[str, Any]]:
@@ -283,8 +287,8 @@ def _economics(findings: Findings) -> tuple[Block, ...]:
             items.append((name, ": no price in prices.toml, so no amount of money."))
         else:
             price = rate.price
-            amount = f"{price.usd_per_accelerator_hour:.2f} USD per accelerator-hour"
-            spread = f"{price.low:.2f}{DASH}{price.high:.2f}; {sentence(price.basis)}"
+            amount = f"{amounts.rate(price.usd_per_accelerator_hour)} per accelerator-hour"
+            spread = f"{amounts.prices(price.low)}{DASH}{amounts.prices(price.high)}; {sentence(price.basis)}"
             items.append((name, f": {amount} ({spread})."))
     first = next(iter(rates.values()))
     power, grid = first.system_power, first.grid
