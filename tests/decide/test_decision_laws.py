@@ -486,6 +486,16 @@ def test_nothing_within_a_limit_is_faster_for_the_same_money(limit):
     assert min(each.usd.value for each in faster) > 1.005 * best.usd.value
 
 
+@pytest.mark.parametrize("accelerator", [H100, MI300X])
+def test_no_deadline_finds_less_money_times_time_just_beyond_one_sample_a_rank(accelerator):
+    # 4,096 have 512 ranks of a sample each; 5,120 have 640, at a batch within a quarter of the usual 512.
+    asked = {**PRETRAINING, "max_accelerators": 10_000_000, "accelerator": [accelerator]}
+    free = ask(asked).recommended
+    limited = ask(asked, deadline=f"{0.97 * 1.25 * free.time_s.value}s").recommended
+    assert free.usd.value * free.time_s.value <= limited.usd.value * limited.time_s.value * (1 + EQUAL)
+    assert free.strategy.dp == free.strategy.global_batch_samples == 640
+
+
 # Trainings with published results of one size on a chip, whose batch is not what the model would choose.
 ONE_SIZE = {"unet3d": ("a30-pcie-24gb", 8), "llama2_70b_lora": (A100, 64), "bert": (RTX, 6)}
 

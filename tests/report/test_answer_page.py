@@ -24,7 +24,7 @@ from equipoise.report import html, terminal
 from equipoise.report.blocks import Facts, PairMatrix, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
-from equipoise.report.pages.answer.candidates import flip_words, limit_words, title_of
+from equipoise.report.pages.answer.candidates import flip_words, limit_words, limits_broken, title_of
 from equipoise.report.pages.answer.compare import money_chart
 from equipoise.report.pages.answer.costs import power_price
 from equipoise.report.pages.answer.head import around_choice
@@ -487,6 +487,41 @@ def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
     assert re.search("Cheapest[^.]*: 8 \N{MULTIPLICATION SIGN} H100", text)
     assert re.search("Fastest[^.]*: 64 \N{MULTIPLICATION SIGN} H100", text)
     assert re.search(r"deadline\b.* 70 min\b.* 30 min", text)
+
+
+def test_a_refusal_names_the_terms_of_what_it_names():
+    answer = made_answer(is_refused=True)
+    taken = answer.refusal.relaxations[0].candidate
+    reserved = tuple(
+        replace(each, terms="reserved") if each.id == taken else each for each in answer.candidates
+    )
+    moved = next(each for each, was in zip(reserved, answer.candidates, strict=True) if was.id == taken)
+    step = replace(answer.refusal.relaxations[0], candidate=moved.id)
+    refusal = replace(answer.refusal, cheapest=moved, fastest=moved, relaxations=(step,))
+    text = " ".join(printed(replace(answer, candidates=reserved, refusal=refusal)).split())
+    title = f"{title_of(moved)}, reserved"
+    assert (text.count(f"{title} ("), text.count(f"{title}.")) == (1, 1)
+
+
+@pytest.mark.parametrize(("stated", "is_limit"), [({}, False), ({"max_accelerators": 512}, True)], ids=str)
+def test_a_size_beyond_those_tried_is_above_no_limit_unless_one_is_stated(stated, is_limit):
+    asked = {"workload": "llama31_8b", "tokens": "1T", "accelerator": ["h100"]}
+    found = answer(query({**asked, **stated}), scores=None)
+    (beyond,) = (each for each in found.candidates if each.num_accelerators == 1024)
+    assert [one.limit for one in beyond.broken] == [512]
+    assert ("512" in limits_broken(found, beyond)) is is_limit
+
+
+def test_runs_in_another_precision_are_said_to_be_converted(tmp_path):
+    path = tmp_path / "mine.csv"
+    rows = "8,128,12.0,bf16\n16,128,6.3,bf16\n"
+    path.write_text(f"num_accelerators,global_batch_samples,step_s,precision\n{rows}")
+    asked = {"workload": "llama31_8b", "tokens": "10G", "accelerator": ["h100"], "accelerators": "16"}
+    said = [
+        facts(answer(query({**asked, "runs": path, "precision": precision}), scores=None))["Evidence"]
+        for precision in ("bf16", "fp8")
+    ]
+    assert [re.findall("bf16|fp8", words) for words in said] == [[], ["bf16", "fp8"]]
 
 
 def test_a_refusal_shows_time_and_money_of_every_size_and_is_no_lack_of_data():

@@ -41,7 +41,7 @@ from equipoise.decide.select import (
     timed_figures,
     tornado_of,
 )
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, raised_sizes
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence.fit import UserLevel
 from equipoise.economics import price
@@ -83,6 +83,9 @@ def answer(
         found, selection = selected(extra)
         if not extra.between and _is_limited(found, selection):
             extra = ExtraSizes(between=True)
+            found, selection = selected(extra)
+        elif not extra.between and (raised := _at_raised_batches(found, selection)):
+            extra = ExtraSizes(raised=raised)
             found, selection = selected(extra)
         has_time = any(each.time_s is not None for each in found.candidates)
         if not has_time and not _needs_memory(selection.refusal):
@@ -138,6 +141,19 @@ def _is_limited(found: Collected, selection: Selection) -> bool:
         not each.is_feasible or sizes[each.candidate] != balance[each.system]
         for each in system_offers(found.candidates, best, rule_of(query), selection.balance)
     )
+
+
+def _at_raised_batches(found: Collected, selection: Selection) -> tuple[tuple[str, frozenset[int]], ...]:
+    """By system, sizes just beyond its balance that a larger batch serves: a deadline would find them too."""
+    raised = []
+    for one in found.systems:
+        searches, balance = one.assessment.searches, selection.balance.get(one.first_group)
+        if searches is None or balance is None:
+            continue
+        for each in searches.at((balance,)):
+            grown = () if each.best is None else raised_sizes(searches.problem, each.best.strategy)
+            raised.append((one.system.name, frozenset(filter(one.assessment.sizes.holds, grown))))
+    return tuple((name, sizes) for name, sizes in raised if sizes)
 
 
 def answer_of(collected: Collected, selection: Selection) -> Answer:

@@ -1,7 +1,7 @@
 """The most tokens (samples) of a workload that budget and deadline allow."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from msgspec import Struct, field
@@ -79,7 +79,8 @@ def most_tokens(asked: CandidatesByBatch, collected: Collected, one: SystemCandi
     within = [found for each in allowed if (found := _within(asked, collected, one, each)) is not None]
     if not within:
         raise _unsolved(query, title, allowed)
-    most = _fastest_of_the_best(within)
+    ran = {each.num_accelerators for each in inputs.runs_on(one.system.accelerator)}
+    most = _fastest_of_the_best(within, ran)
     workload = inputs.training.workload
     _refuse_less_than_a_step(query, most, workload)
     return BudgetReach(
@@ -101,6 +102,14 @@ def most_tokens(asked: CandidatesByBatch, collected: Collected, one: SystemCandi
 
 def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) -> EvidenceError:
     """Why no amount is limited on a system, or none can be estimated."""
+    committed = [each for each in allowed if each.charges and each.charges.minimum_usd > query.spend_usd]
+    if len(committed) == len(allowed):
+        least = min(each.charges.minimum_usd for each in committed if each.charges)
+        return EvidenceError(
+            f"no {query.ask} budget can be found on {title}: the hours that its price commits to cost "
+            f"{least:,.0f} USD or more, which --budget {query.budget_usd:,.10g} does not pay for",
+            missing=("a larger --budget, or other --terms",),
+        )
     unknown = "no price, or no power of a machine that you own, is known"
     why = next((each.why_not for each in allowed if each.why_not is not None), unknown)
     return EvidenceError(
@@ -108,11 +117,23 @@ def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) ->
     )
 
 
-def _fastest_of_the_best(within: Sequence[Within]) -> Within:
-    """The fastest of those that train on as much as any, or hardly less."""
-    most = max(each.amount.value for each in within)
-    good = [each for each in within if each.amount.value >= most * (1.0 - AS_GOOD)]
-    return min(good, key=lambda each: each.candidate.known_time_s.value / each.amount.value)
+# Sizes that nobody ran were off by so much beside own runs (median, docs/experiments/0024): a size that ran,
+# and does no less than that, is as good as one that did not.
+_AS_GOOD_AS_UNTRIED: Final = 0.09
+
+
+def _fastest_of_the_best(within: Sequence[Within], ran: Collection[int]) -> Within:
+    """The fastest of those that train on as much as any, or hardly less. ran: the sizes with runs."""
+    most = max(within, key=lambda each: each.amount.value)
+    is_untried = most.candidate.num_accelerators not in ran
+
+    def is_as_good(each: Within) -> bool:
+        is_surer = is_untried and each.candidate.num_accelerators in ran
+        short = _AS_GOOD_AS_UNTRIED if is_surer else AS_GOOD
+        return each.amount.value >= most.amount.value * (1.0 - short)
+
+    as_good = (each for each in within if is_as_good(each))
+    return min(as_good, key=lambda each: each.candidate.known_time_s.value / each.amount.value)
 
 
 def _within(

@@ -47,15 +47,22 @@ _BETWEEN: Final = (3, 5, 7, 9)
 class ExtraSizes(Struct, frozen=True, kw_only=True):
     """Sizes that are tried besides the usual ones: some by number, and whether those between them.
 
-    Those between are the same whatever the limit: a lower limit may end at a better one. up_to, beyond: by
-    the name of a system, the most to try where nothing limits it, and sizes beyond its limit that a refusal
-    names.
+    Those between are the same whatever the limit: a lower limit may end at a better one. raised, up_to,
+    beyond: by the name of a system, those between that are tried though not all are (`raised_sizes`), the
+    most to try where nothing limits it, and sizes beyond its limit that a refusal names.
     """
 
     sizes: tuple[int, ...] = ()
     between: bool = False
+    raised: tuple[tuple[str, frozenset[int]], ...] = ()
     up_to: tuple[tuple[str, int], ...] = ()
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def between_of(self, name: str, units: "_Units", ends: tuple[int, int]) -> set[int]:
+        """The sizes of a system between the usual ones that are tried. ends: the fewest and the most."""
+        raised = dict(self.raised).get(name, frozenset())
+        every = _between(units, *ends) if self.between or raised else set()
+        return every if self.between else every & raised
 
 
 NO_EXTRA_SIZES: Final = ExtraSizes()
@@ -171,7 +178,7 @@ def _up_to_limits(
         listed = None if asked.is_range else frozenset(asked.listed)
         tried = set(asked.listed) if listed else _ladder(units, fewest, most)
         tried |= _beyond(units, most)
-        between = _between(units, fewest, most) - tried if extra.between and not listed else set()
+        between = set() if listed else extra.between_of(system.name, units, (fewest, most)) - tried
         return SizeRange(
             tried=tuple(sorted(tried | between)),
             between=frozenset(between),
@@ -187,7 +194,7 @@ def _up_to_limits(
     # Without a limit the most is a usual size or one with results: whole nodes next below it add nothing.
     tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
     kept = {*sorted(tried | wanted)[-(MAX_SIZES - 1) :], *_beyond(units, most)}
-    between = _between(units, 1, most) - kept if extra.between else set()
+    between = extra.between_of(system.name, units, (1, most)) - kept
     return SizeRange(
         tried=tuple(sorted(kept | between)),
         between=frozenset(between),
@@ -317,6 +324,20 @@ def sizes_beyond(cluster: Cluster, problem: Problem | None) -> SizesBeyond:
             is_whole_nodes=not cluster.accelerator.for_desktops,
         )
     )
+
+
+def raised_sizes(problem: Problem, best: Strategy) -> frozenset[int]:
+    """The sizes next above a strategy's to which a larger batch lets it grow, between the usual ones.
+
+    Of a usual batch, which may be rounded, that gives each rank one sample: more ranks need a larger batch,
+    and as much larger it costs no efficiency. Empty of any other strategy.
+    """
+    about, size, batch = problem.training, best.num_accelerators, best.global_batch_samples
+    if about.budget.is_to_target or best.dp * about.workload.samples_per_example < batch:
+        return frozenset()
+    units = sizes_beyond(problem.cluster, problem).units
+    near = _between(units, size + 1, 2 * size)
+    return frozenset(each for each in near if max(problem.batches(each)) > batch)
 
 
 def fixed_ranks(choices: Mapping[str, tuple[Value, ...]]) -> int:

@@ -100,12 +100,24 @@ def place_of(one: Candidate, among: Sequence[Candidate]) -> int | None:
     return next((place for place, each in enumerate(among) if each.id == one.id), None)
 
 
-def limits_broken(each: Candidate) -> str:
+def limits_broken(answer: Answer, each: Candidate) -> str:
     """The limits that a candidate does not keep, in two words each."""
-    return ", ".join(
-        "no price" if one.lacks_price else CONSTRAINTS[one.name].broken.format(limit=count(one.limit))
-        for one in each.broken
-    )
+    return ", ".join(_broken(answer, one) for one in each.broken)
+
+
+def _broken(answer: Answer, one: Constraint) -> str:
+    if one.lacks_price:
+        return "no price"
+    if one.name == "max_accelerators" and not _is_of_question(answer, one.limit):
+        return "beyond those tried"
+    return CONSTRAINTS[one.name].broken.format(limit=count(one.limit))
+
+
+def _is_of_question(answer: Answer, most: float) -> bool:
+    """Whether the question states a number that is the most: a stock, a limit or the sizes asked for."""
+    question = answer.question
+    stated = (question.max_accelerators, question.sizes, question.num_nodes)
+    return any(each is not None for each in stated) or any(each.stock == most for each in answer.systems)
 
 
 def after_queue(answer: Answer) -> str:
@@ -140,8 +152,7 @@ def _size_limit_words(answer: Answer, limit: float) -> str:
     asked = question.sizes
     if question.max_accelerators is not None or (asked is not None and asked.is_range):
         return f"your limit of {most}"
-    is_asked = asked is not None or question.num_nodes is not None
-    return f"the {most} asked for" if is_asked else f"the largest tried, {most}"
+    return f"the {most} asked for" if _is_of_question(answer, limit) else f"the largest tried, {most}"
 
 
 def size_beside(each: Candidate, best: Candidate | None) -> str:
@@ -226,7 +237,7 @@ def _status(answer: Answer, each: Candidate) -> Cell:
         return Cell(text="", badge=RECOMMENDED, key="0")
     if each.time_s is None:
         return Cell(text="no estimate", key="3", detail=sentence(each.why_not or ""))
-    return Cell(text=limits_broken(each), key="2" if each.broken else "1")
+    return Cell(text=limits_broken(answer, each), key="2" if each.broken else "1")
 
 
 def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:

@@ -248,7 +248,7 @@ def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
 def evidence_words(answer: Answer, best: Candidate) -> str:
     """What the answer rests on, and on measurements of which software where that is known."""
     software, factor = answer.system.software, answer.system.time_per_step_time
-    _, full = GRADES[best.grade]
+    full = f"{GRADES[best.grade][1]}{_converted(answer, best)}"
     is_of_steps = best.grade == "measured" and answer.system.trainings is None
     if is_of_steps and factor is not None and factor != 1.0:
         return f"{full}, their step time \u00d7 {factor:.2f}"
@@ -273,6 +273,17 @@ def _model_words(answer: Answer, best: Candidate) -> str:
     if answer.workload.rollout is not None:
         return f"; a step takes {factor:.2f} times as long, as published"
     return f", its step time \u00d7 {factor:.2f}; {lacks}"
+
+
+def _converted(answer: Answer, best: Candidate) -> str:
+    """That the user's runs were in other precisions than the answer is, where all state theirs."""
+    if best.grade != "measured" or best.strategy is None:
+        return ""
+    own, precision = answer.system.trainings, best.strategy.precision
+    ran = {each.precision for each in answer.system.user_runs} if own is None else {own.precision}
+    stated = sorted(each for each in ran if each is not None)
+    is_converted = stated and len(stated) == len(ran) and precision not in ran
+    return f" in {listed(stated)}, converted to {precision}" if is_converted else ""
 
 
 def _published_words(answer: Answer, best: Candidate) -> str | None:

@@ -191,7 +191,7 @@ def _badge(answer: Answer, each: Candidate) -> Badge:
     usd = amounts.usable(each.usd)
     if each.broken:
         paid = "" if answer.refusal is None or usd is None else f"{amounts.short_money(usd.value)}, "
-        return Badge(text=time, tone="quiet", detail=f"{paid}{limits_broken(each)}")
+        return Badge(text=time, tone="quiet", detail=f"{paid}{limits_broken(answer, each)}")
     return Badge(
         text=f"{STAR} {time}" if is_chosen else time,
         tone="good" if is_chosen else "plain",

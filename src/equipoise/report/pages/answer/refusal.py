@@ -7,7 +7,7 @@ from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, Refusal, Rel
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Labelled, Strong, Tile, bullets, facts, note, prose, tiles
 from equipoise.report.format import TIMES, capital, count, listed, sentence
-from equipoise.report.pages.answer.candidates import chip_of, limit_words, takes, title_of
+from equipoise.report.pages.answer.candidates import chip_of, limit_words, offer_title, takes
 
 _MOST_FAULTS: Final = 4
 _MOST_NAMED: Final = 2  # systems in a headline
@@ -142,15 +142,15 @@ def relaxed(answer: Answer) -> Iterator[str]:
     assert refusal is not None
     for each in refusal.relaxations:
         needed, limit = _enough(answer, each)
-        title = needed if each.candidate is None else title_of(answer.candidate(each.candidate))
+        title = needed if each.candidate is None else offer_title(answer.candidate(each.candidate))
         yield f"{capital(needed)} instead of {limit}{'' if needed == title else f': {title}'}."
     if refusal.joint:
         parts = [_enough(answer, each)[0] for each in refusal.joint]
         first = refusal.joint[0].candidate
-        taken = "" if first is None else f", for {title_of(answer.candidate(first))}"
+        taken = "" if first is None else f", for {offer_title(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
     if refusal.on_spot is not None:
-        taken = f"{title_of(refusal.on_spot)}, {takes(refusal.on_spot)}"
+        taken = f"{offer_title(refusal.on_spot)}, {takes(refusal.on_spot)}"
         yield f"Spot capacity, which may be reclaimed (--terms spot): {taken}."
     # Those that keep all limits but the budget, which nobody can judge without a price.
     unpriced = {
@@ -181,7 +181,7 @@ def _enough(answer: Answer, each: Relaxation) -> tuple[str, str]:
     if _is_of_stock(answer, each):
         return f"a stock of {needed}", limit
     is_stated = answer.question.max_accelerators is not None
-    return f"{known.name} of {needed}" if is_stated else title_of(answer.candidate(each.candidate)), limit
+    return f"{known.name} of {needed}" if is_stated else offer_title(answer.candidate(each.candidate)), limit
 
 
 def _is_of_stock(answer: Answer, each: Relaxation) -> bool:
@@ -201,4 +201,4 @@ def _faults(answer: Answer) -> str:
 def _refused(answer: Answer, label: str, each: Candidate) -> Tile:
     why = [limit_words(answer, broken) for broken in each.broken]
     words = f"{capital(listed(why))}." if why else ""
-    return Tile(label=label, value=title_of(each), detail=takes(each), words=words)
+    return Tile(label=label, value=offer_title(each), detail=takes(each), words=words)
