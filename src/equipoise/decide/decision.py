@@ -1,6 +1,7 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from equipoise.decide.beyond_limits import (
     least_beyond_usual,
     may_keep_budget_on_spot,
     near_sizes,
+    open_systems,
     with_sizes_beyond_limits,
 )
 from equipoise.decide.candidates import SystemCandidates, safer_strategy, with_strategy, with_terms
@@ -31,7 +33,7 @@ from equipoise.decide.explanation.explain import (
 )
 from equipoise.decide.explanation.reasons import chosen_for_you, reasons, records
 from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery
-from equipoise.decide.question.systems import rates_of
+from equipoise.decide.question.systems import LARGE_SYSTEM, rates_of
 from equipoise.decide.select import (
     Selection,
     flips,
@@ -74,30 +76,28 @@ def answer(
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
 
-    def selected(extra: ExtraSizes) -> tuple[Collected, Selection]:
+    def selected(extra: ExtraSizes) -> tuple[ExtraSizes, Collected, Selection]:
+        """With sizes beyond the usual ones as long as these are the ones to take."""
         found = collect_candidates(query, known, scores, extra=extra, progress=progress)
-        return found, select_from(found)
+        selection = select_from(found)
+        farther = _where_more_may_pay(found, selection)
+        return selected(extra.reaching(farther)) if farther else (extra, found, selection)
 
     with one_thread():
-        extra = ExtraSizes(between=query.objective != "balance")
-        found, selection = selected(extra)
+        extra, found, selection = selected(ExtraSizes(between=query.objective != "balance"))
         if not extra.between and _is_limited(found, selection):
-            extra = ExtraSizes(between=True)
-            found, selection = selected(extra)
+            extra, found, selection = selected(replace(extra, between=True))
         elif not extra.between and (raised := _at_raised_batches(found, selection)):
-            extra = ExtraSizes(raised=raised)
-            found, selection = selected(extra)
+            extra, found, selection = selected(replace(extra, raised=raised))
         has_time = any(each.time_s is not None for each in found.candidates)
         if not has_time and not _needs_memory(selection.refusal):
             return _with_near_sizes(answer_of(found, selection), found, scores)
         if all(one.keeps_limits for one in found.systems):
             return answer_of(found, selection)
-        farther = least_beyond_usual(found, scores, is_refused=selection.refusal is not None)
-        if farther:
-            extra = replace(
-                extra, up_to=tuple((name, each.num_accelerators) for name, each in farther.items())
-            )
-            found, selection = selected(extra)
+        keeping = least_beyond_usual(found, scores, is_refused=selection.refusal is not None)
+        if keeping:
+            beyond = {name: each.num_accelerators for name, each in keeping.items()}
+            extra, found, selection = selected(extra.reaching(beyond))
         if selection.refusal is not None:
             found = with_sizes_beyond_limits(found, least_beyond_limits(found, scores), scores)
             selection = select_from(found)
@@ -122,6 +122,33 @@ def select_from(found: Collected) -> Selection:
     curves = {group: curve for one in found.systems for group, curve in one.curves.items()}
     selection = select(found.candidates, rule_of(found.inputs.query), curves)
     return selection if found.candidates else replace(selection, refusal=_nothing_runs(found.systems))
+
+
+# How many times as many accelerators are tried where the largest size tried is the one to take.
+_FARTHER: Final = 4
+
+
+def _where_more_may_pay(found: Collected, selection: Selection) -> dict[str, int]:
+    """By system, up to how many more are tried: of those whose offer is the largest size usually tried.
+
+    A deadline would have larger ones tried, and no limit may end with a better answer than none (law 3). Not
+    of trainings to a target, whose results end somewhere.
+    """
+    inputs = found.inputs
+    if inputs.training.budget.is_to_target:
+        return {}
+    opened = open_systems(found)
+    mosts = {
+        one.system.name: one.assessment.sizes.most
+        for one in found.systems
+        if one.system.name in opened and one.assessment.sizes.limited_by == "catalogue"
+    }
+    sizes = {each.id: each.num_accelerators for each in found.candidates}
+    offers = system_offers(found.candidates, selection.recommended, rule_of(inputs.query), selection.balance)
+    at_the_end = {
+        each.system for each in offers if each.is_feasible and sizes[each.candidate] == mosts.get(each.system)
+    }
+    return {name: most for name in at_the_end if (most := _FARTHER * mosts[name]) <= LARGE_SYSTEM}
 
 
 def _is_limited(found: Collected, selection: Selection) -> bool:

@@ -58,6 +58,10 @@ class ExtraSizes(Struct, frozen=True, kw_only=True):
     up_to: tuple[tuple[str, int], ...] = ()
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
+    def reaching(self, most: Mapping[str, int]) -> "ExtraSizes":
+        """These, and sizes of some systems up to so many."""
+        return replace(self, up_to=tuple({**dict(self.up_to), **most}.items()))
+
     def between_of(self, name: str, units: "_Units", ends: tuple[int, int]) -> set[int]:
         """The sizes of a system between the usual ones that are tried. ends: the fewest and the most."""
         raised = dict(self.raised).get(name, frozenset())
