@@ -165,7 +165,9 @@ def test_the_study_has_its_money_in_the_users_currency():
         " ".join(page_text(study_page(own=rate), findings, full=True).split())
         for rate in (None, ("XYZ", 4.0))
     )
-    for price in (each.rates.price for each in points if each.rates.price is not None):
+    priced = [each.rates.price for each in points if each.rates.price is not None]
+    assert priced
+    for price in priced:
         assert f"{price.usd_per_accelerator_hour:.2f} USD per accelerator-hour" in plain
         assert f"{4 * price.usd_per_accelerator_hour:.2f} XYZ per accelerator-hour" in own
     assert "USD" not in own

@@ -163,7 +163,8 @@ def runs_on(path, accelerator):
 def test_rows_of_an_accelerator_that_is_not_known_have_the_one_that_may_be_meant(tmp_path, chip, is_known):
     found = _runs(runs_on(tmp_path / "mine.csv", chip), "resnet50", ["h100-sxm5-80gb"])
     (words,) = map(str, found.notes)
-    assert ("did you mean h100-sxm5-80gb" in words) is not is_known
+    # The accelerator of the question is named in any case.
+    assert words.count("h100-sxm5-80gb") == (1 if is_known else 2)
 
 
 def test_a_chip_without_its_form_is_the_one_form_asked_about(tmp_path):
