@@ -19,8 +19,8 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import count, digits, duration, duration_range, ends, printable, tenths
-from equipoise.units import format_percent, plural
+from equipoise.report.format import count, digits, duration, duration_range, ends, printable
+from equipoise.units import format_percent, plural, tenths
 
 
 def _headline(found: LedgerReport) -> str:
