@@ -291,6 +291,15 @@ def whole_percent(fraction: float) -> str:
     return f"{100 * fraction:,.0f} %"
 
 
+def tenths(fraction: float) -> str:
+    """A fraction as percent, to a tenth of one, for people only.
+
+    >>> tenths(0.92714), tenths(0.00412)
+    ('92.7 %', '0.4 %')
+    """
+    return format_percent(round(fraction, 3))
+
+
 def significant(value: Any, num_digits: int = 6, *, keeps_whole: bool = False) -> Any:  # noqa: ANN401 - any JSON value
     """The value with its floating-point numbers rounded to so many digits, within lists and tables too.
 

@@ -18,7 +18,7 @@ from equipoise.perfmodel.collectives import (
     all_gather_s,
     all_reduce_s,
     collective_table,
-    fit_collectives,
+    fitted,
     timings,
 )
 from equipoise.perfmodel.machine import Group, Wire, Wires
@@ -289,7 +289,7 @@ def test_known_parameters_come_back_from_noisy_times():
             group = Group(ranks_per_node=float(inside), num_nodes=float(nodes))
             noisy_s = timed(SIZES, group, A100, true) * np.exp(rng.normal(0, 0.03, SIZES.size))
             measured.append(timings(name, SIZES, noisy_s, ranks_per_node=inside, num_nodes=nodes))
-    found = fit_collectives(tuple(measured), A100)
+    found = fitted(tuple(measured), A100).parameters
     assert found.launch_s == pytest.approx(30e-6, rel=0.1)
     assert found.intra_fraction == pytest.approx(0.7, rel=0.05)
     assert found.intra_latency_scale == pytest.approx(1.5, rel=0.1)
@@ -302,7 +302,7 @@ def test_known_parameters_come_back_from_noisy_times():
 
 
 def test_what_is_not_measured_stays_at_its_prior():
-    found = fit_collectives((a100([2, 4, 8]),), A100)
+    found = fitted((a100([2, 4, 8]),), A100).parameters
     assert found.inter_fraction == pytest.approx(CollectiveParameters().inter_fraction, rel=1e-3)
     assert found.switch_fraction == pytest.approx(CollectiveParameters().switch_fraction, rel=1e-3)
 
@@ -312,7 +312,7 @@ def test_one_wild_point_does_not_move_the_fit():
     wild_s = points.seconds.copy()
     wild_s[5] *= 100
     wild = timings("all_reduce", points.payload_bytes, wild_s, ranks_per_node=points.ranks_per_node)
-    before, after = (fit_collectives((each,), A100) for each in (points, wild))
+    before, after = (fitted((each,), A100).parameters for each in (points, wild))
     group = Group(ranks_per_node=8.0, num_nodes=1.0)
     assert np.asarray(all_reduce_s(SIZES, group, A100, after)) == pytest.approx(
         np.asarray(all_reduce_s(SIZES, group, A100, before)), rel=0.05
@@ -416,7 +416,7 @@ def test_what_is_no_measurement_is_refused(seconds, operation, ranks, words):
 def test_a_collective_over_one_rank_is_refused():
     points = timings("all_reduce", [1e5, 1e6, 1e7], [1e-4, 2e-4, 3e-4], ranks_per_node=1.0)
     with pytest.raises(DataError, match="one rank"):
-        fit_collectives((points,), A100)
+        collective_table((points,), A100)
 
 
 def test_an_operation_that_comes_twice_is_refused():

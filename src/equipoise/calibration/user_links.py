@@ -11,11 +11,7 @@ from msgspec.structs import replace
 from equipoise.bench.collectives import bus_fraction
 from equipoise.calibration import Note
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS, SMALL_BYTES
-from equipoise.calibration.user_collectives import (
-    TimedCollectives,
-    TimedOperation,
-    timed_operations,
-)
+from equipoise.calibration.user_collectives import TimedCollectives, TimedOperation, timed_operations
 from equipoise.files import file_names
 from equipoise.perfmodel.collectives import OPERATIONS, Fitted, fitted
 from equipoise.perfmodel.load import Numbers

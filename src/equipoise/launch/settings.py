@@ -1,4 +1,4 @@
-"""Settings of NCCL and the runtime that have a ground on a topology, each with how to check it."""
+"""Settings of NCCL and the runtime that a topology calls for, each with how to check it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     is_for_first_run: bool = False
 
 
-# Settings in order, each after the conditions on which it has a ground.
+# Settings in order, each after the conditions on which it applies.
 _SETTINGS = tuple(
     (str(stated["when"]), convert(stated, Setting))
     for stated in shipped_table(Path(__file__).with_name("settings.toml"))["setting"]
@@ -50,7 +50,7 @@ class Placement(Struct, frozen=True, kw_only=True):
     """Where ranks run, on how many hosts. is_staged: bytes between two pass through the host's memory."""
 
     cluster: Cluster
-    plan: Strategy
+    strategy: Strategy
     num_hosts: int
     is_staged: bool
 
@@ -67,17 +67,17 @@ class Placement(Struct, frozen=True, kw_only=True):
 
 def runtime_settings(
     cluster: Cluster,
-    plan: Strategy,
+    strategy: Strategy,
     *,
     topology: Topology | None = None,
     memory_share: float | None = None,
 ) -> tuple[Setting, ...]:
-    """The settings that have a ground for this strategy on this machine, the most important first; often few.
+    """The settings that apply to this strategy on this machine, the most important first; often few.
 
     topology: of the machine, where it was looked over: whether peers reach each other. memory_share:
     what the strategy needs over what an accelerator has.
     """
-    facts = _facts(placed(cluster, plan, topology), topology, memory_share)
+    facts = _facts(placed(cluster, strategy, topology), topology, memory_share)
     return tuple(
         replace(
             each,
@@ -92,19 +92,19 @@ def runtime_settings(
 
 def _facts(place: Placement, topology: Topology | None, memory_share: float | None) -> dict[str, object]:
     """What conditions and words of settings.toml name."""
-    cluster, plan, chip = place.cluster, place.plan, place.cluster.accelerator
-    ranks = min(cluster.node_size, plan.num_accelerators)
+    cluster, strategy, chip = place.cluster, place.strategy, place.cluster.accelerator
+    ranks = min(cluster.node_size, strategy.num_accelerators)
     seen = [device.num_cores for device in topology.devices if device.num_cores] if topology else []
     cores = sum(seen) or cluster.num_cores or 0
     is_plain_between = place.num_hosts > 1 and place.is_plain_network
     return {
         "kind": chip.kind,
         "slug": chip.slug,
-        "num_ranks": plan.num_accelerators,
+        "num_ranks": strategy.num_accelerators,
         "num_hosts": place.num_hosts,
-        "dp": plan.dp,
-        "shards_gradients": plan.shards_gradients,
-        "cuts_layers": plan.tp * plan.cp > 1,
+        "dp": strategy.dp,
+        "shards_gradients": strategy.shards_gradients,
+        "cuts_layers": strategy.tp * strategy.cp > 1,
         "is_nvidia": place.is_nvidia,
         "is_before_blackwell": chip.year is not None and chip.year <= _LAST_ONE_CONNECTION_YEAR,
         "is_staged": place.is_staged,
@@ -122,10 +122,14 @@ def _facts(place: Placement, topology: Topology | None, memory_share: float | No
     }
 
 
-def placed(cluster: Cluster, plan: Strategy, topology: Topology | None = None) -> Placement:
+def placed(cluster: Cluster, strategy: Strategy, topology: Topology | None = None) -> Placement:
     """Where the ranks of a strategy run on a cluster, and whether their bytes are staged by the host."""
-    hosts = -(-plan.num_accelerators // cluster.node_size)
-    return Placement(cluster=cluster, plan=plan, num_hosts=hosts, is_staged=_is_staged(cluster, topology))
+    return Placement(
+        cluster=cluster,
+        strategy=strategy,
+        num_hosts=-(-strategy.num_accelerators // cluster.node_size),
+        is_staged=_is_staged(cluster, topology),
+    )
 
 
 def _is_staged(cluster: Cluster, topology: Topology | None) -> bool:
@@ -140,7 +144,7 @@ def _is_staged(cluster: Cluster, topology: Topology | None) -> bool:
 
 def _log_lines(place: Placement) -> Iterator[str]:
     """Which path NCCL says that it took, where the machine is as assumed."""
-    if place.num_hosts < place.plan.num_accelerators:
+    if place.num_hosts < place.strategy.num_accelerators:
         yield '"via SHM"' if place.is_staged else '"via P2P"'
     if place.cluster.switch_reduces and place.is_nvidia:
         yield '"NVLS multicast support is available"'

@@ -324,8 +324,11 @@ def fitted(
     """The most probable parameters of a machine whose collectives took the times measured, at any number of
     sizes.
 
-    priors: of those that are fitted; start: values of the others. Otherwise as `fit_collectives`.
-    Assumes that near its peak the posterior is normal (Gelman et al. 2013, section 4.1).
+    measured: one Timings per operation, or more. wires: the machine's links as stated, which they scale.
+    priors: of those that are fitted; start: values of the others. Raises FitError if no parameters fit.
+    Assumes log errors of NOISE_LOG_SD with heavy tails; what is not measured stays at its prior; near its
+    peak the posterior is normal (Gelman et al. 2013, section 4.1).
+    Source: least squares on log time with a soft L1 loss and priors (Huber 1964; Gelman et al. 2013).
     """
     from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
 
@@ -355,18 +358,6 @@ def fitted(
         log_values=np.asarray(found.x),
         log_covariance=np.asarray(np.linalg.pinv(jacobian.T @ jacobian)),
     )
-
-
-def fit_collectives(measured: tuple[Timings, ...], wires: Wires) -> CollectiveParameters:
-    """The most probable parameters of a machine whose collectives took the times measured.
-
-    measured: one Timings per operation, or more. wires: the machine's links as stated, which they scale.
-    Raises EvidenceError for fewer than three sizes; FitError if no parameters fit.
-    Assumes log errors of NOISE_LOG_SD with heavy tails; what is not measured stays at its prior.
-    Source: least squares on log time with a soft L1 loss and priors (Huber 1964; Gelman et al. 2013).
-    """
-    _check_evidence(measured)
-    return fitted(measured, wires).parameters
 
 
 class Residuals(Struct, frozen=True, kw_only=True):
@@ -408,9 +399,7 @@ def _residuals(points: Timings, wires: Wires, parameters: CollectiveParameters) 
     sizes, inside, nodes = _octaves(points.payload_bytes, points.group)
     covariance = _kernel(*(each[:, None] - each for each in (sizes, inside, nodes)))
     noise = np.diag(NOISE_LOG_SD**2 + points.log_error**2)
-    weights = np.asarray(
-        np.linalg.solve(covariance + noise, _log_residuals(points, wires, parameters)), dtype=float
-    )
+    weights = np.linalg.solve(covariance + noise, _log_residuals(points, wires, parameters))
     return Residuals(
         log_bytes=sizes, log_inside=inside, log_nodes=nodes, weights=np.asarray(weights, dtype=float)
     )
@@ -442,12 +431,13 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
 def collective_table(measured: tuple[Timings, ...], wires: Wires) -> CollectiveTable:
     """The table of a machine whose collectives were measured.
 
-    measured: one Timings an operation. wires: as for `fit_collectives`, whose errors this raises.
-    Raises DataError where an operation comes twice.
+    measured: one Timings an operation. wires: as for `fitted`, whose errors this raises.
+    Raises DataError where an operation comes twice; EvidenceError for fewer than three sizes.
     """
     operations = [points.operation for points in measured]
     if len(set(operations)) < len(operations):
         raise DataError(f"collective table: operations {operations}; expected each once, its points together")
-    parameters = fit_collectives(measured, wires)
+    _check_evidence(measured)
+    parameters = fitted(measured, wires).parameters
     residuals = {points.operation: _residuals(points, wires, parameters) for points in measured}
     return CollectiveTable(wires=wires, parameters=parameters, residuals=residuals)

@@ -7,13 +7,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.perfmodel.collectives import (
-    all_gather_s,
-    all_reduce_s,
-    all_to_all_s,
-    reduce_scatter_s,
-    send_s,
-)
+from equipoise.perfmodel.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s, send_s
 from equipoise.perfmodel.compute import (
     EAGER,
     NF4_BYTES,

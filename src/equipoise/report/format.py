@@ -430,15 +430,6 @@ def share(fraction: float) -> str:
     return format_percent(float(f"{fraction:.2g}"))
 
 
-def tenths(fraction: float) -> str:
-    """A fraction in percent, to a tenth of one.
-
-    >>> tenths(0.92714), tenths(0.00412)
-    ('92.7 %', '0.4 %')
-    """
-    return format_percent(round(fraction, 3))
-
-
 def probability(fraction: float) -> str:
     """A probability in whole percent, never 0 or 100.
 

@@ -16,15 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.spec import (
-    FactBlock,
-    canonical,
-    claim_name,
-    close_names,
-    read_blocks,
-    shown,
-    unknown_name,
-)
+from equipoise.spec import FactBlock, canonical, claim_name, close_names, read_blocks, shown, unknown_name
 from equipoise.spec.hardware import (
     BLOCK_KINDS,
     CONFIDENCES,

@@ -12,13 +12,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from equipoise.bench.collectives import (
-    MEASURED_SCHEMA,
-    OPERATIONS,
-    CollectiveRun,
-    CollectiveRuns,
-    Timing,
-)
+from equipoise.bench.collectives import MEASURED_SCHEMA, OPERATIONS, CollectiveRun, CollectiveRuns, Timing
 from equipoise.bench.collectives.text import (
     MAX_RANKS,
     PROGRAMS,

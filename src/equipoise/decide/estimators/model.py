@@ -42,7 +42,7 @@ from equipoise.spec.hardware import (
 )
 from equipoise.spec.mlperf import Entries, round_key
 from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, Strategy
-from equipoise.units import format_count, format_percent
+from equipoise.units import format_count, tenths, whole_percent
 
 # A chip with the same peaks (another form, memory or links), and another chip of its maker and kind. Those of
 # other makers are less sure than the model alone (docs/experiments/0021).
@@ -170,7 +170,7 @@ def carried_over(
     if all(is_of_other_software(published.by_size[size].time_s.value, there_s[size]) for size in shared):
         return None
     ratios = {size: here_s[size] / there_s[size] for size in shared}
-    error = format_percent(round(record.median, 3))
+    error = tenths(record.median)
     found: dict[int, Estimate] = {}
     for size in shared:
         start = published.by_size[size]
@@ -342,7 +342,7 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
 def _plans_words(problem: Problem) -> str:
     """How wrong plans of such trainings were."""
     record, factor = problem.record, problem.time_per_step_time
-    error = format_percent(round(record.median, 2))
+    error = whole_percent(record.median)
     if problem.training.workload.rollout is not None:
         return f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
     if problem.training.is_pretraining and problem.has_own_steps:

@@ -18,20 +18,13 @@ from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import published_curve, results_of
 from equipoise.decide.combine import combined_record, nearest_size, scaled_curves, with_time
-from equipoise.decide.evidence import (
-    LEAST_LOG_SD,
-    DrawnCurves,
-    Estimate,
-    Estimates,
-    Grade,
-    PublishedResult,
-)
+from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates, Grade, PublishedResult
 from equipoise.errors import EvidenceError
 from equipoise.intervals import log_sd, with_log_sd
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.spec.mlperf import Scores, newest_first
-from equipoise.units import format_count, format_percent
+from equipoise.units import format_count, format_percent, whole_percent
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
@@ -200,7 +193,7 @@ def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
             ratio * start.time_s.value,
             spread,
             name=f"carried from published results at {format_count(nearest)} by the model",
-            why=f"times carried this far by the model were off by {format_percent(round(spread, 2))} "
+            why=f"times carried this far by the model were off by {whole_percent(spread)} "
             "(standard deviation)",
         )
         found[size] = replace(carried, sources=())
@@ -322,7 +315,7 @@ def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates
             wide,
             name=f"{each.name}, for a new submitter",
             why=f"{each.why}; others take {spread.factor:.2f} times as long as the best of a size, and "
-            f"differ by {format_percent(round(spread.log_sd, 2))} (standard deviation, {spread.num_results} "
+            f"differ by {whole_percent(spread.log_sd)} (standard deviation, {spread.num_results} "
             "results)",
         )
     return replace(published, name=f"{published.name}, for a new submitter", by_size=found)

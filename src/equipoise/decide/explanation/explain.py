@@ -53,7 +53,7 @@ from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import PRECISIONS, Strategy
-from equipoise.units import HOUR_S, format_duration, format_percent, listed, plural, whole_percent
+from equipoise.units import HOUR_S, format_duration, format_percent, listed, plural, tenths, whole_percent
 
 NUM_ALTERNATIVES: Final = 4
 
@@ -510,7 +510,7 @@ def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[
     gain = _speed_shares_gain(assessment.searches.problem, best.strategy, inputs.catalogue)
     yield (
         "Equal shares go at the pace of the slower accelerator; samples shared out by speed would make a "
-        f"step at most {format_percent(round(gain, 3))} shorter."
+        f"step at most {tenths(gain)} shorter."
     )
 
 
@@ -518,7 +518,7 @@ def _full(best: Candidate) -> Iterator[str]:
     """Where the memory is all but full: what to take if the estimate of it is a little too low."""
     share = None if best.memory is None else best.memory.share
     if share is not None and share > _NEARLY_FULL:
-        filled = format_percent(round(share, 3))
+        filled = tenths(share)
         yield f"It fills {filled} of the memory, and estimates of it are off by some percent: try it first."
 
 

@@ -36,7 +36,16 @@ from equipoise.perfmodel.parameters import CollectiveParameters, stacked
 from equipoise.scaling.equilibrium import Equilibrium, deciding_kind, default_answer, returns_words
 from equipoise.spec.strategy import SOFTWARE, Strategy, value_text
 from equipoise.spec.workload import Workload, workload
-from equipoise.units import format_count, format_duration, format_percent, format_si, listed, plural
+from equipoise.units import (
+    format_count,
+    format_duration,
+    format_percent,
+    format_si,
+    listed,
+    plural,
+    tenths,
+    whole_percent,
+)
 
 
 def _links_log_sd(problem: Problem, strategy: Strategy, draws: Sequence[CollectiveParameters]) -> float:
@@ -200,7 +209,7 @@ def _time(best: Candidate) -> Reason:
             sources=sources,
         )
     parts = ", ".join(
-        f"{each.name} ({format_duration(each.time_s.value)}, weight {format_percent(round(each.weight, 2))})"
+        f"{each.name} ({format_duration(each.time_s.value)}, weight {whole_percent(each.weight)})"
         for each in best.estimates
     )
     differ = ""
@@ -248,13 +257,15 @@ def trace_words(check: TraceCheck) -> str:
     trace = check.trace
     own = [] if trace.step_s is None else [f"a step of {format_duration(trace.step_s)}"]
     if trace.exposed_share is not None:
-        own.append(f"{_share(trace.exposed_share)} exposed, {_share(trace.idle_share or 0.0)} idle")
+        own.append(
+            f"{whole_percent(trace.exposed_share)} exposed, {whole_percent(trace.idle_share or 0.0)} idle"
+        )
     at = "" if trace.num_ranks is None else f" at {format_count(trace.num_ranks)} ranks"
     parts = [f"Your trace ({file_names(trace.files, 1)}){at}: {', '.join(own) or 'no step is marked'}"]
     if check.modelled_step_s is not None and check.modelled_exposed_share is not None:
         parts.append(
-            f"; the model: {format_duration(check.modelled_step_s)}, {_share(check.modelled_exposed_share)} "
-            "exposed"
+            f"; the model: {format_duration(check.modelled_step_s)}, "
+            f"{whole_percent(check.modelled_exposed_share)} exposed"
         )
     if trace.strategy is not None:
         ran = trace.strategy.text()
@@ -265,10 +276,6 @@ def trace_words(check: TraceCheck) -> str:
     if trace.missing:
         words += f" It gives no time of a training; missing: {'; '.join(trace.missing)}."
     return words
-
-
-def _share(share: float) -> str:
-    return format_percent(round(share, 2))
 
 
 def _run_fit(assessment: Assessment) -> Iterator[Reason]:
@@ -291,9 +298,7 @@ def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     held = best.memory.available_bytes
     of = "" if held is None else f" of {format_si(held, 'B')}"
     causes = sorted(best.model.by_cause_s.items(), key=lambda pair: -pair[1])[:3]
-    spent = ", ".join(
-        f"{name} {format_percent(round(spent_s / best.model.step_s, 2))}" for name, spent_s in causes
-    )
+    spent = ", ".join(f"{name} {whole_percent(spent_s / best.model.step_s)}" for name, spent_s in causes)
     model = searches.problem.model
     yield Reason(
         words=(
@@ -398,17 +403,11 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
 def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
     """Errors as a record of the answer, with their sentence."""
     p90, coverage = errors.p90_abs_error, errors.coverage
-    most = "" if p90 is None else f", 90 % by at most {_in_tenths(p90)}"
-    covered = (
-        "" if coverage is None else f"; the {format_percent(LEVEL)} interval covered {_in_tenths(coverage)}"
-    )
-    off = f"off by {_in_tenths(errors.median_abs_error)} (median){most}{covered}"
+    most = "" if p90 is None else f", 90 % by at most {tenths(p90)}"
+    covered = "" if coverage is None else f"; the {format_percent(LEVEL)} interval covered {tenths(coverage)}"
+    off = f"off by {tenths(errors.median_abs_error)} (median){most}{covered}"
     words = f"{subject}: {format_count(errors.num_held_out)} held out ({errors.of}): {off}."
     return ErrorRecord(kind=kind, words=words, **asdict(errors))
-
-
-def _in_tenths(value: float) -> str:
-    return format_percent(round(value, 3))
 
 
 def _is_combined(best: Candidate) -> bool:
@@ -447,10 +446,10 @@ def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
         p90_abs_error=found.p90_regret,
         coverage=found.coverage,
         words=(
-            f"The advised number of accelerators: {_in_tenths(found.within_doubling)} of "
+            f"The advised number of accelerators: {tenths(found.within_doubling)} of "
             f"{found.num_compared} lay within one doubling of the one found with all data "
-            f"({found.of}); taking it cost {_in_tenths(found.median_regret)} of the objective (median), "
-            f"90 % at most {_in_tenths(found.p90_regret)}."
+            f"({found.of}); taking it cost {tenths(found.median_regret)} of the objective (median), "
+            f"90 % at most {tenths(found.p90_regret)}."
         ),
     )
 

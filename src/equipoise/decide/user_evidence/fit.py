@@ -13,10 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration import UNCALIBRATED_LOG_SD, EvidenceSource, HeldOutErrors, Note
-from equipoise.calibration.profiles import (
-    USER_CALIBRATION,
-    CalibratedModel,
-)
+from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel
 from equipoise.decide.combine import nearest_size, with_time
 from equipoise.decide.evidence import Estimates, clear_slope
 from equipoise.decide.strategies.size_searches import StrategySearches
@@ -28,7 +25,7 @@ from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
 from equipoise.scaling.laws import FloatArray
 from equipoise.stats import covariance_root
-from equipoise.units import format_count, format_duration, format_percent, plural
+from equipoise.units import format_count, format_duration, plural, tenths
 
 # Products, memory and links of a machine that nobody else measured may be slower than those of the tables by
 # far: what limits them is its own. A factor of e two times in three for links, of 1.4 for rates.
@@ -71,8 +68,8 @@ class UserFit(Struct, frozen=True, kw_only=True):
         """What was fitted, and how wrong it was, in one sentence."""
         return (
             f"fitted to {_set_ups(self.steps)}; with {self.held_out} held out it was off by "
-            f"{format_percent(round(self.error, 3))} (median), with only its level set by "
-            f"{format_percent(round(self.level_error, 3))}"
+            f"{tenths(self.error)} (median), with only its level set by "
+            f"{tenths(self.level_error)}"
         )
 
     @property
@@ -106,7 +103,7 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
     ours, levels = (np.array(each) for each in zip(*fitting.left_out(steps, folds), strict=True))
     what = "a size" if by_size else "a set-up"
     if np.mean(np.abs(ours)) > np.mean(np.abs(levels)):
-        wrong, less = (format_percent(round(_median_error(each), 3)) for each in (ours, levels))
+        wrong, less = (tenths(_median_error(each)) for each in (ours, levels))
         return (
             f"{_set_ups(steps)} only set its level: with {what} held out, fitted parameters were off by "
             f"{wrong} (median), the level by {less}"

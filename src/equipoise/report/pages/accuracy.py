@@ -27,11 +27,11 @@ from equipoise.report.blocks import (
     tiles,
     words,
 )
-from equipoise.report.format import TIMES, count, listed, printable, ratio, sentence, tenths, workload_name
+from equipoise.report.format import TIMES, count, listed, printable, ratio, sentence, workload_name
 from equipoise.scaling.backtest import BacktestRecord
 from equipoise.spec.strategy import software as software_named
 from equipoise.study.findings import AccuracyFindings
-from equipoise.units import format_percent, plural
+from equipoise.units import format_percent, plural, tenths
 
 BASELINES: Final = {"perfect": "Perfect scaling", "power_law": "Power law"}
 ALL: Final = "all"

@@ -31,7 +31,7 @@ from equipoise.report.blocks import (
 from equipoise.report.format import TIMES, capital, count, listed, printable, sentence
 from equipoise.report.pages.answer.basis import notes_blocks
 from equipoise.report.pages.answer.candidates import chip_of
-from equipoise.units import HOUR_S, plural
+from equipoise.units import HOUR_S, plural, tenths
 
 _OBJECTIVES: Final[dict[ObjectiveName, str]] = {
     "time": "the least time over all jobs, waiting included",
@@ -165,7 +165,7 @@ def _proof(found: Allocation) -> str:
     if solved.is_proved:
         return f"Yes ({how}): proved by {solved.method} for the sizes tried and every start time"
     return (
-        f"The best found ({how}); none is better by more than {amounts.tenths(solved.gap)}: "
+        f"The best found ({how}); none is better by more than {tenths(solved.gap)}: "
         f"{solved.method} stopped after {count(solved.num_explored)} schedules"
     )
 

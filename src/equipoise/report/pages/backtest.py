@@ -44,7 +44,7 @@ from equipoise.report.format import (
 from equipoise.report.json import fields_of, picked, plain
 from equipoise.scaling.backtest import Backtest, Errors, HeldOut
 from equipoise.scaling.equilibrium import Equilibrium
-from equipoise.units import format_amount, format_duration, format_percent, plural, significant
+from equipoise.units import format_amount, format_duration, format_percent, plural, significant, tenths
 
 _HELD_OUT: Final = {
     "largest": "the largest size of every group of three sizes or more",
@@ -367,7 +367,7 @@ def _calibration_words(found: Validation) -> str:
 def _validation_headline(found: Validation) -> str:
     sample = "; IN SAMPLE: fitted to these rows" if found.in_sample else ""
     return (
-        f"Off by {amounts.tenths(found.errors.median)} (median) over "
+        f"Off by {tenths(found.errors.median)} (median) over "
         f"{plural(found.num_executions, 'execution')}{sample}"
     )
 

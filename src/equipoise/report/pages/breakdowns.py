@@ -21,9 +21,8 @@ from equipoise.report.format import (
     quantity,
     ratio,
     sentence,
-    tenths,
 )
-from equipoise.units import MILLISECOND_S, format_milliseconds
+from equipoise.units import MILLISECOND_S, format_milliseconds, tenths
 
 if TYPE_CHECKING:
     from equipoise.bench.summary import Spread

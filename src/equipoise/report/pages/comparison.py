@@ -34,13 +34,12 @@ from equipoise.report.format import (
     printable,
     ratio,
     sentence,
-    tenths,
 )
 from equipoise.report.pages.study import entries
 from equipoise.report.pages.study.losses import lost_chart
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study.findings import ComparedFindings
-from equipoise.units import MINUTE_S, format_duration, plural
+from equipoise.units import MINUTE_S, format_duration, plural, tenths
 
 CHOSEN: Final = "side by side"
 

@@ -19,8 +19,8 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import count, digits, duration, duration_range, ends, printable, tenths
-from equipoise.units import format_percent, listed, plural
+from equipoise.report.format import count, digits, duration, duration_range, ends, printable
+from equipoise.units import format_percent, listed, plural, tenths
 
 _MOST_NAMED: Final = 3
 

@@ -32,10 +32,10 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.format import DASH, listed, printable, sentence, tenths
+from equipoise.report.format import DASH, listed, printable, sentence
 from equipoise.spec.links import FABRICS, kind, rank
 from equipoise.spec.links import meaning as what_lies_between
-from equipoise.units import format_percent, format_rough, format_si, plural, significant
+from equipoise.units import format_percent, format_rough, format_si, plural, significant, tenths
 
 _LINK_TONES: Final[dict[str, Tone]] = {"PIX": "plain", "PXB": "plain", "SYS": "bad"}
 _GAIN_TONES: Final[dict[str, Tone]] = {

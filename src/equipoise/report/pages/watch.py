@@ -31,9 +31,9 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.charts import Axis, Chart, Series, series_mark, series_of
-from equipoise.report.format import accelerator_name, capital, count, printable, ratio, sentence, tenths
+from equipoise.report.format import accelerator_name, capital, count, printable, ratio, sentence
 from equipoise.report.pages import breakdowns
-from equipoise.units import MIB, MILLISECOND_S, format_milliseconds, format_percent, plural
+from equipoise.units import MIB, MILLISECOND_S, format_milliseconds, format_percent, plural, tenths
 
 _NAME: Final = re.compile(r"\A(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)-[0-9a-f]+\Z", re.ASCII)
 _RANK_PHASES: Final = {name: title for name, title in breakdowns.PHASES.items() if name != "rest"}

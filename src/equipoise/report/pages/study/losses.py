@@ -28,7 +28,7 @@ from equipoise.report.pages.study.entries import Row, entry_cell, hardware
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study.diminishing_returns import CURVE_RULE, SYMPTOMS
 from equipoise.study.findings import Findings, WorkloadFindings
-from equipoise.units import format_percent
+from equipoise.units import whole_percent
 
 MOST_CHARTS: Final = 2
 FEWEST_SIZES: Final = 2
@@ -149,7 +149,7 @@ def _hover(row: Row, cause: str) -> tuple[str, ...]:
         return ()
     lines = [hardware(row), f"{CAUSES[cause][0]}: a factor of {ratio(2 ** -row[cause])}"]
     if row["lost_doublings"] > 0:
-        lines.append(f"{_percent(row[cause] / row['lost_doublings'])} of the loss")
+        lines.append(f"{whole_percent(row[cause] / row['lost_doublings'])} of the loss")
     return (*lines, f"E {ratio(row['efficiency'])} in all", printable(row["entry_id"]))
 
 
@@ -162,8 +162,8 @@ def _largest_words(row: Row) -> tuple[Span, ...]:
     parts = sorted(
         ((row[cause] / lost, CAUSES[cause][0]) for cause in LOSSES if row[cause] is not None), reverse=True
     )
-    took = [f"{_percent(share)} {name}" for share, name in parts if share >= SMALL_SHARE]
-    gave = [f"{_percent(-share)} {name}" for share, name in parts if share <= -SMALL_SHARE]
+    took = [f"{whole_percent(share)} {name}" for share, name in parts if share >= SMALL_SHARE]
+    gave = [f"{whole_percent(-share)} {name}" for share, name in parts if share <= -SMALL_SHARE]
     back = f"; {listed(gave)} gained" if gave else ""
     return (
         Strong(hardware(row)),
@@ -171,11 +171,6 @@ def _largest_words(row: Row) -> tuple[Span, ...]:
         Strong(listed(took)),
         f"{back}.",
     )
-
-
-def _percent(share: float) -> str:
-    """Whole percents: a share of a logarithm deserves no more."""
-    return format_percent(round(share, 2))
 
 
 def _plain_words(row: Row) -> str:
