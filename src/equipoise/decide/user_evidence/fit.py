@@ -25,7 +25,7 @@ from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
 from equipoise.scaling.laws import FloatArray
 from equipoise.stats import covariance_root
-from equipoise.units import format_count, format_duration, plural, tenths
+from equipoise.units import format_count, format_duration, format_percent, plural, tenths
 
 # Products, memory and links of a machine that nobody else measured may be slower than those of the tables by
 # far: what limits them is its own. A factor of e two times in three for links, of 1.4 for rates.
