@@ -7,7 +7,7 @@ from equipoise.decide.answer import CONSTRAINTS, Answer, Candidate, Refusal, Rel
 from equipoise.report import format as amounts
 from equipoise.report.blocks import Block, Labelled, Strong, Tile, bullets, facts, note, prose, tiles
 from equipoise.report.format import TIMES, capital, count, listed, sentence
-from equipoise.report.pages.answer.candidates import chip_of, limit_words, offer_title, takes
+from equipoise.report.pages.answer.candidates import chip_of, limit_words, offer_title, takes, title_of
 
 _MOST_FAULTS: Final = 4
 _MOST_NAMED: Final = 2  # systems in a headline
@@ -150,7 +150,7 @@ def relaxed(answer: Answer) -> Iterator[str]:
         taken = "" if first is None else f", for {offer_title(answer.candidate(first))}"
         yield f"Several limits at once: {listed(parts)}{taken}."
     if refusal.on_spot is not None:
-        taken = f"{offer_title(refusal.on_spot)}, {takes(refusal.on_spot)}"
+        taken = f"{title_of(refusal.on_spot)}, {takes(refusal.on_spot)}"
         yield f"Spot capacity, which may be reclaimed (--terms spot): {taken}."
     # Those that keep all limits but the budget, which nobody can judge without a price.
     unpriced = {
