@@ -182,7 +182,7 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     Under most objectives the first in `order`; with `cost` and no price, accelerator-hours stand for money.
     Under `balance` each system offers one size: the largest feasible one up to its size of balance, else the
     smallest beyond. The offer of least money times time is taken (where no price is known, the fastest),
-    unless another system has a size, up to the one it offers, that beats it in time and money.
+    unless another system has a size that beats it in time and money.
     Time and money are compared with the start (rule.start_s) included, while limits and tables exclude it.
     So that no table contradicts the choice, what another system beats without the start is not taken either.
     """
@@ -201,14 +201,12 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
             each for each in feasible if not any(_beats(shown[other.id], shown[each.id]) for other in rivals)
         )
         return next(unbeaten_as_shown, feasible[0]).id
-    sizes = up_to_balance(feasible, balance)
-    pool = [each for members in sizes.values() for each in members]
-    offers = [members[-1] for members in sizes.values()]
+    offers = [members[-1] for members in up_to_balance(feasible, balance).values()]
     offers.sort(key=lambda each: order(each, rule, is_priced=is_priced))
     unbeaten = (
         each
         for each in offers
-        if not any(_beats(other, each) or _beats(shown[other.id], shown[each.id]) for other in pool)
+        if not any(_beats(other, each) or _beats(shown[other.id], shown[each.id]) for other in feasible)
     )
     return next(unbeaten, offers[0]).id
 

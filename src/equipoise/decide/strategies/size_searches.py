@@ -474,13 +474,14 @@ def _with_activations_on_host(
         value=True,
         allowed={"recompute": choices["recompute"], "offload": choices.get("offload", (STAYS["offload"],))},
     )
-    chosen = dict(enumerate(found))
-    for place, best in faster.items():
-        moved, size = replace(asked[place][0], choices=choices), asked[place][1]
-        other = _or_weights_on_host(moved, size, replace(found[place], best=best))
-        if beyond_hosts(moved, other.best[0].strategy) is None:
-            chosen[place] = replace(other, best=_best(problem, (*found[place].best, *other.best)))
-    return [*chosen.values()]
+    both = [
+        replace(each, best=_best(problem, (*each.best, *faster.get(place, ()))))
+        for place, each in enumerate(found)
+    ]
+    return [
+        _or_weights_on_host(replace(each, choices=choices), size, searched)
+        for (each, size), searched in zip(asked, both, strict=True)
+    ]
 
 
 def _may_move(problem: Problem, option: str) -> bool:
