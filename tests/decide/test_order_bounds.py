@@ -206,9 +206,26 @@ def test_what_is_carried_bounds_from_above_alone():
     assert (lower.kind, lower.time_s) == ("at_least", pytest.approx(100.0))
 
 
+@pytest.mark.parametrize(
+    ("workload", "chip", "sizes", "least_published_s"),
+    [
+        # 72: 110 s, 432: 49 s (v4.0 and v4.1); by the law of all results and the model 128 took 132 s.
+        ("unet3d", "h100-sxm5-80gb", "72,128,432", 109.65),
+        ("unet3d", "a100-sxm4-80gb", "8,12,16", None),
+        ("retinanet", "b200-sxm6-180gb", "8,12,16", None),
+    ],
+)
+def test_more_take_no_longer_than_the_best_result_of_fewer(workload, chip, sizes, least_published_s):
+    found = by_size(ask(workload=workload, accelerator=[chip], accelerators=sizes))
+    best_s = results_at_size(published_scores(), workload, chip)
+    fewer, size, _ = map(int, sizes.split(","))
+    assert best_s[fewer][0].score_s == pytest.approx(least_published_s or best_s[fewer][0].score_s, rel=0.01)
+    assert found[size].time_s.value <= best_s[fewer][0].score_s * (1 + 1e-6)
+
+
 def test_the_time_of_the_lesser_chip_decides_where_both_bounds_cannot_be_kept():
-    upper = OrderBound(kind="at_most", accelerator="a", time_s=10.0, grade="published")
-    lower = OrderBound(kind="at_least", accelerator="b", time_s=12.0, grade="published")
+    upper = OrderBound(kind="at_most", accelerator="a", num_accelerators=8, time_s=10.0, grade="published")
+    lower = OrderBound(kind="at_least", accelerator="b", num_accelerators=8, time_s=12.0, grade="published")
     assert violated_bound(20.0, (upper, lower)) == upper
     assert violated_bound(11.0, (upper, lower)) == upper
     assert violated_bound(5.0, (upper,)) is None

@@ -2,16 +2,16 @@
 
 import pytest
 
-from equipoise.decide.select import Figures, up_to_balance
+from equipoise.decide.select import Figures, Rule, choose, up_to_balance
 
 
-def figures(num_accelerators, time_s):
+def figures(num_accelerators, time_s, *, usd=None, system="host"):
     return Figures(
-        id=str(num_accelerators),
-        group=("host", "on_demand"),
+        id=f"{num_accelerators} x {system}",
+        group=(system, "on_demand"),
         num_accelerators=num_accelerators,
         time_s=time_s,
-        usd=None,
+        usd=usd,
         energy_j=None,
         is_within_size=True,
     )
@@ -32,3 +32,19 @@ def test_a_measured_step_that_pays_is_taken(times_s, taken):
     members = [figures(size, time_s) for size, time_s in times_s.items()]
     (offered,) = up_to_balance(members, {}).values()
     assert offered[-1].num_accelerators == taken
+
+
+def test_an_offer_that_a_larger_size_of_another_system_beats_is_not_taken():
+    """Money times time of 16 x a (1,872) is less than of 8 x b (1,944), but 16 x b is faster for less."""
+    amounts = {
+        ("a", 8): (240, 7.9),
+        ("a", 16): (240 * 0.975, 8.0),
+        ("b", 8): (270, 7.2),
+        ("b", 16): (140, 7.3),
+    }
+    found = [
+        figures(size, float(time_s), usd=usd, system=system)
+        for (system, size), (time_s, usd) in amounts.items()
+    ]
+    taken = choose(found, Rule(objective="balance"), {("a", "on_demand"): 16, ("b", "on_demand"): 8})
+    assert taken == "8 x b"

@@ -42,6 +42,7 @@ from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import (
     NearChip,
     at_published_level,
+    closest,
     is_ordered,
     model_estimates,
     order_bounds,
@@ -569,13 +570,37 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     submitted = set() if known.published is None else {*known.published.at_size}
     bounds = {size: of_size for size, of_size in bounds.items() if size not in submitted}
     if not is_restricted(inputs, known.system):
-        return bounds
+        own = _own_bounds(known)
+        return {size: closest((*bounds.get(size, ()), *own.get(size, ()))) for size in {*bounds, *own}}
     ratios = {} if searches is None else all_ratios(slowings_of(inputs, known, searches))
     return {
         size: tuple(replace(each, time_s=ratios[size] * each.time_s) for each in of_size)
         for size, of_size in bounds.items()
         if size in ratios
     }
+
+
+def _own_bounds(known: Assessment) -> dict[int, tuple[OrderBound, ...]]:
+    """By size without a result, the best result of fewer: of more accelerators some may be left idle."""
+    published, nodes = known.published, known.cluster
+    results = (
+        {} if published is None else {size: of[0].score_s for size, of in published.at_size.items() if of}
+    )
+    sizes = {size for each in known.estimates for size in each.by_size if size not in results}
+    found: dict[int, tuple[OrderBound, ...]] = {}
+    for size in sizes:
+        fewer = [(time_s, each) for each, time_s in results.items() if each < size]
+        if fewer and nodes is not None:
+            time_s, num_accelerators = min(fewer)
+            bound = OrderBound(
+                kind="at_most",
+                accelerator=nodes.accelerator.slug,
+                num_accelerators=num_accelerators,
+                time_s=time_s,
+                grade="published",
+            )
+            found[size] = (bound,)
+    return found
 
 
 def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:

@@ -1,7 +1,6 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -43,7 +42,7 @@ from equipoise.decide.select import (
     timed_figures,
     tornado_of,
 )
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, raised_sizes
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, raised_sizes, sizes_beyond
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence.fit import UserLevel
 from equipoise.economics import price
@@ -83,8 +82,18 @@ def answer(
         farther = _where_more_may_pay(found, selection)
         return selected(extra.reaching(farther)) if farther else (extra, found, selection)
 
+    def reaching_limits(
+        extra: ExtraSizes, found: Collected, selection: Selection, *, is_refused: bool
+    ) -> tuple[ExtraSizes, Collected, Selection]:
+        """With the sizes beyond the usual ones that keep the limits, where usual ones do not."""
+        keeping = least_beyond_usual(found, scores, is_refused=is_refused)
+        sizes = {name: each.num_accelerators for name, each in keeping.items()}
+        return selected(extra.reaching(sizes)) if sizes else (extra, found, selection)
+
     with one_thread():
         extra, found, selection = selected(ExtraSizes(between=query.objective != "balance"))
+        # First of all usual sizes, among which the answer stays where it is the one without the limits.
+        extra, found, selection = reaching_limits(extra, found, selection, is_refused=False)
         if not extra.between and _is_limited(found, selection):
             extra, found, selection = selected(replace(extra, between=True))
         elif not extra.between and (raised := _at_raised_batches(found, selection)):
@@ -94,10 +103,8 @@ def answer(
             return _with_near_sizes(answer_of(found, selection), found, scores)
         if all(one.keeps_limits for one in found.systems):
             return answer_of(found, selection)
-        keeping = least_beyond_usual(found, scores, is_refused=selection.refusal is not None)
-        if keeping:
-            beyond = {name: each.num_accelerators for name, each in keeping.items()}
-            extra, found, selection = selected(extra.reaching(beyond))
+        is_refused = selection.refusal is not None
+        extra, found, selection = reaching_limits(extra, found, selection, is_refused=is_refused)
         if selection.refusal is not None:
             found = with_sizes_beyond_limits(found, least_beyond_limits(found, scores), scores)
             selection = select_from(found)
@@ -124,10 +131,6 @@ def select_from(found: Collected) -> Selection:
     return selection if found.candidates else replace(selection, refusal=_nothing_runs(found.systems))
 
 
-# How many times as many accelerators are tried where the largest size tried is the one to take.
-_FARTHER: Final = 4
-
-
 def _where_more_may_pay(found: Collected, selection: Selection) -> dict[str, int]:
     """By system, up to how many more are tried: of those whose offer is the largest size usually tried.
 
@@ -138,17 +141,33 @@ def _where_more_may_pay(found: Collected, selection: Selection) -> dict[str, int
     if inputs.training.budget.is_to_target:
         return {}
     opened = open_systems(found)
-    mosts = {
-        one.system.name: one.assessment.sizes.most
+    ending = {
+        (one.system.name, one.assessment.sizes.most): one.assessment
         for one in found.systems
         if one.system.name in opened and one.assessment.sizes.limited_by == "catalogue"
     }
     sizes = {each.id: each.num_accelerators for each in found.candidates}
     offers = system_offers(found.candidates, selection.recommended, rule_of(inputs.query), selection.balance)
     at_the_end = {
-        each.system for each in offers if each.is_feasible and sizes[each.candidate] == mosts.get(each.system)
+        (each.system, sizes[each.candidate]): ending.get((each.system, sizes[each.candidate]))
+        for each in offers
+        if each.is_feasible
     }
-    return {name: most for name in at_the_end if (most := _FARTHER * mosts[name]) <= LARGE_SYSTEM}
+    return {
+        name: most
+        for (name, _), assessment in at_the_end.items()
+        if assessment is not None and (most := _next_most(assessment)) is not None
+    }
+
+
+def _next_most(assessment: Assessment) -> int | None:
+    """Up to how many are tried next: at 2,048, 8,192 and 32,768 or just above, whatever was tried before."""
+    cluster, searches = assessment.cluster, assessment.searches
+    if cluster is None:
+        return None
+    beyond = sizes_beyond(cluster, None if searches is None else searches.problem)
+    usual = beyond.usual(assessment.sizes.most, LARGE_SYSTEM)
+    return next((each for each in usual if each <= LARGE_SYSTEM and each.bit_length() % 2 == 0), None)
 
 
 def _is_limited(found: Collected, selection: Selection) -> bool:

@@ -138,14 +138,15 @@ class ErrorRecord(Struct, frozen=True, kw_only=True):
 
 
 class OrderBound(Struct, frozen=True, kw_only=True):
-    """What another chip takes on as many, which bounds this one's time (law 5: physics orders).
+    """What another chip takes on as many, or the same one on fewer, which bounds a time (law 5).
 
     kind: `at_most` what a chip takes that is no better in any stated fact, `at_least` what one takes that is
-    no worse. grade: of that time.
+    no worse. num_accelerators: on which it takes that. grade: of that time.
     """
 
     kind: BoundKind
     accelerator: str
+    num_accelerators: int
     time_s: float
     grade: Grade
 

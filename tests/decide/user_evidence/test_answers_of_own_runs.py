@@ -191,6 +191,15 @@ def test_a_better_chip_that_nobody_ran_on_is_no_slower_than_the_one_measured(bes
         assert h200 <= 1.001 * h100 < a100
 
 
+def test_runs_of_a_workload_by_another_of_its_names_are_of_it(tmp_path):
+    """`bench` trains the small MLP under the name that `advise` takes it by too: `mlp`."""
+    row = {"run_id": "1", "workload": "mlp", "accelerator": CHIP, "num_accelerators": 1, "precision": "bf16"}
+    rate = {"global_batch_samples": 64, "samples_per_s": 50_000.0, "status": "success"}
+    write(tmp_path, [run_row(row | rate)], [])
+    found = by_size(ask(workload="mlp", accelerator=[CHIP], samples=1e6, runs=tmp_path, max_accelerators=1))
+    assert found[1].grade == "measured"
+
+
 def test_runs_scale_what_is_asked_about_though_they_are_of_another_chip_alone(tmp_path):
     """What is asked about does not depend on whether the chip that ran is compared with it."""
     path = tmp_path / "mine.csv"

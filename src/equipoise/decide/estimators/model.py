@@ -4,7 +4,7 @@ Also results of the nearest chip for one that has none, carried over by the mode
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Literal, TypeAlias, get_args
 
@@ -228,11 +228,12 @@ def order_bounds(
                         OrderBound(
                             kind=kind,
                             accelerator=other.accelerator.slug,
+                            num_accelerators=size,
                             time_s=time_s,
                             grade=estimates.grade[size],
                         )
                     )
-    return {size: tuple(_closest(bounds)) for size, bounds in found.items()}
+    return {size: closest(bounds) for size, bounds in found.items()}
 
 
 def _at_most_s(nodes: Cluster, size: int, others: Sequence[tuple[Cluster, Estimates]]) -> float:
@@ -272,13 +273,12 @@ def _is_no_more_oversubscribed(better: Cluster, worse: Cluster) -> bool:
     return better.oversubscription <= (worse.oversubscription if more_in_a_leaf else 1.0)
 
 
-def _closest(bounds: Sequence[OrderBound]) -> Iterator[OrderBound]:
+def closest(bounds: Sequence[OrderBound]) -> tuple[OrderBound, ...]:
+    """The closest bound of either kind."""
     upper = [each for each in bounds if each.kind == "at_most"]
     lower = [each for each in bounds if each.kind == "at_least"]
-    if upper:
-        yield min(upper, key=lambda each: each.time_s)
-    if lower:
-        yield max(lower, key=lambda each: each.time_s)
+    found = [min(upper, key=lambda each: each.time_s)] if upper else []
+    return (*found, max(lower, key=lambda each: each.time_s)) if lower else tuple(found)
 
 
 def violated_bound(time_s: float, bounds: Sequence[OrderBound]) -> OrderBound | None:

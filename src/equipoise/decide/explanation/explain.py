@@ -338,17 +338,23 @@ def _unknown_power(assessment: Assessment) -> Iterator[str]:
 
 
 def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
-    """That the time of another chip decided, and which."""
+    """That the time of another chip, or of fewer, decided, and which."""
     bound = best.order_bound
     if bound is None:
         return
     other = inputs.catalogue.accelerator(bound.accelerator).title
     time = f"{format_duration(bound.time_s)}, {'published' if bound.grade == 'published' else 'estimated'}"
+    if bound.num_accelerators < best.num_accelerators:
+        yield (
+            f"The time is at most that of {bound.num_accelerators:,} x {other} ({time}): of more, "
+            "some may be left idle."
+        )
+        return
     better, lesser, word = (
         (best.title, other, "most") if bound.kind == "at_most" else (other, best.title, "least")
     )
     yield (
-        f"The time is at {word} that of {best.num_accelerators:,} x {other} ({time}): {better} is at least "
+        f"The time is at {word} that of {bound.num_accelerators:,} x {other} ({time}): {better} is at least "
         f"as good as {lesser} in every stated fact."
     )
 

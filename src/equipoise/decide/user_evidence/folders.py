@@ -91,6 +91,7 @@ def user_runs(
     frames += [_frame(each, workload) for each in read]
     runs = pl.concat(frames) if frames else frame_of([], RUNS)
     runs = runs.with_columns(pl.col("accelerator").replace(_slugs(runs, accelerators, catalogue)))
+    runs = _with_slug(runs, workload, catalogue)
     named: list[Note] = []
     is_named_here = is_named_here or ":" in workload
     asked = Asked(
@@ -160,6 +161,13 @@ def _slugs(runs: pl.DataFrame, accelerators: Sequence[str], catalogue: Catalogue
         with suppress(SpecError):
             found[name] = catalogue.slug_in_file(name, accelerators) or name
     return found
+
+
+def _with_slug(runs: pl.DataFrame, workload: str, catalogue: Catalogue) -> pl.DataFrame:
+    """The runs, with a workload's slug in place of its other names: `bench` trains the small MLP as `mlp`."""
+    names = runs["workload"].drop_nulls().unique().to_list()
+    other_names = {each: workload for each in names if catalogue.workload_slug(each) == workload}
+    return runs.with_columns(pl.col("workload").replace(other_names))
 
 
 def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[Note]) -> str:
