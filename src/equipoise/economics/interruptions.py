@@ -20,7 +20,6 @@ from equipoise.intervals import (
     Input,
     Interval,
     moved,
-    num_sd,
     spread,
     stated,
     tails,
@@ -156,7 +155,7 @@ def hazards() -> Hazards:
 def _hours_between() -> Interval:
     """Hours between failures of an accelerator in a further cluster."""
     logs = [math.log(each.hours_between) for each in clusters()]
-    return spread(math.exp(fmean(logs)), num_sd() * stdev(logs))
+    return spread(math.exp(fmean(logs)), DEVIATE * stdev(logs))
 
 
 def _waves_per_hour(share: float) -> Interval:
