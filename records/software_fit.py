@@ -15,12 +15,12 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotri
 from step_table import COLLECTED, is_limited, source_of
 
-from equipoise.calibration.accuracy import prior_half_width, time_errors
+from equipoise.calibration.accuracy import time_errors
 from equipoise.calibration.profiles import EXPERTS_SPREAD, ProfileRecord
 from equipoise.calibration.published import PublishedRow, model_kind_of, nodes_of
 from equipoise.calibration.published.executions import digest_of, read_executions, software_of
 from equipoise.calibration.step_rows import StepRows, refusal, step_rows
-from equipoise.intervals import LEVEL
+from equipoise.intervals import DEVIATE, LEVEL
 from equipoise.perfmodel.calibrate import log_times
 from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.spec.strategy import SOFTWARE_NAMES, software
@@ -462,7 +462,7 @@ def software_document(directory: Path) -> dict[str, Any]:
 def _document(name: str, fit: SoftwareFit, held_out: HeldOutSteps) -> dict[str, Any]:
     parameters = fit.parameters(name)
     lower = np.linalg.cholesky(fit.covariance[name] + _JITTER * np.eye(len(_NAMES)))
-    log_half_width = float(prior_half_width(local_log_sd(np.array(software(name).spread)), level=LEVEL))
+    log_half_width = float(DEVIATE * local_log_sd(np.array(software(name).spread)))
     return {
         "name": name,
         "values": {each: float(f"{parameters.value(each):.5g}") for each in _NAMES},
@@ -481,7 +481,7 @@ def _record(name: str, held_out: HeldOutSteps) -> ProfileRecord:
     )
     measured_s = np.array([held_out.rows[at].seconds for at in mine], dtype=float)
     predicted_s = measured_s / np.exp(held_out.log_ratio[mine])
-    half = prior_half_width(held_out.log_sd[mine], level=LEVEL)
+    half = DEVIATE * held_out.log_sd[mine]
     errors = time_errors(
         measured_s=measured_s,
         predicted_s=predicted_s,

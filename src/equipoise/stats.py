@@ -18,6 +18,7 @@ from equipoise.errors import EvidenceError
 from equipoise.intervals import Bar, Input, Interval, Tornado, num_sd, tails
 
 _ROUNDING = 1e-10
+SD_PER_MEDIAN_DEVIATION = 1.4826  # of normal values, sd over their median absolute deviation
 
 
 @contextmanager

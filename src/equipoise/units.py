@@ -21,6 +21,7 @@ MILLIJOULE_J = 1e-3
 MICROWATT_W = 1e-6
 MILLIWATT_W = 1e-3
 
+KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 BF16_BYTES, FP32_BYTES = 2, 4  # of a value; fp16 has as many as bf16, and int32 as fp32

@@ -14,7 +14,7 @@ from msgspec import Struct
 from equipoise.bench import counters
 from equipoise.bench.environment import command_output, file_text, no_torch, usable_cores
 from equipoise.errors import UsageError
-from equipoise.units import MILLISECOND_S
+from equipoise.units import KIB, MILLISECOND_S
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,6 @@ class DeviceKind(Struct, frozen=True, kw_only=True):
     conditions: Callable[["torch.device"], Mapping[str, Any]]
 
 
-_KIB = 1024
 _STATUS = Path("/proc/self/status")
 # Names of the kernel: resident set now, and its high-water mark.
 _KEYS = (("now", "VmRSS"), ("peak", "VmHWM"))
@@ -91,9 +90,9 @@ def _cpu_restart_peak() -> None:
 def _cpu_memory(_place: "torch.device | None" = None) -> Mapping[str, int]:
     """Resident now, and at its peak since it was restarted; since the process began where it cannot be."""
     facts = dict(line.split(":", 1) for line in file_text(_STATUS).splitlines() if ":" in line)
-    counted = {name: int(facts[key].split()[0]) * _KIB for name, key in _KEYS if key in facts}
+    counted = {name: int(facts[key].split()[0]) * KIB for name, key in _KEYS if key in facts}
     if "peak" not in counted:
-        counted["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+        counted["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
     return counted
 
 

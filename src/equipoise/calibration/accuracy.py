@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.set_ups import known_workload
 from equipoise.errors import EvidenceError, UsageError
-from equipoise.intervals import LEVEL, num_sd
+from equipoise.intervals import DEVIATE, LEVEL
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.runs import Progress
 from equipoise.runs.readers.cells import quoted
@@ -92,14 +92,6 @@ def memory_errors(measured: Sequence[float | None], predicted: Sequence[float | 
     if not errors:
         return None
     return MemoryErrors(num_executions=len(errors), mean=float(np.mean(errors)), largest=max(errors))
-
-
-def prior_half_width(log_sd: NDArray[np.float64], *, level: float) -> NDArray[np.float64]:
-    """Half the width of an interval, of the logarithm, where a prediction rests on priors alone.
-
-    Assumes that the logarithm is normal. Source: the normal quantile.
-    """
-    return np.asarray(num_sd(level) * log_sd)
 
 
 def half_width(residuals: NDArray[np.float64], clusters: NDArray[np.intp], *, level: float) -> float:
@@ -404,10 +396,10 @@ def held_out(
         others = np.concatenate([rest for other, rest in members.items() if other != name] or [fitted])
         half[some] = half_width(known[others], clusters[others], level=LEVEL)
     # Errors of the fitted rows are too small where parameters matter that those rows do not determine.
-    further = prior_half_width(found.further_log_sd, level=LEVEL)
+    further = DEVIATE * found.further_log_sd
     half = np.hypot(half, np.where(np.isfinite(further), further, 0.0))
     by_priors = np.isfinite(found.prior_log_sd)
-    half[by_priors] = prior_half_width(found.prior_log_sd[by_priors], level=LEVEL)
+    half[by_priors] = DEVIATE * found.prior_log_sd[by_priors]
     return found, half
 
 

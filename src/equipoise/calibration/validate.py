@@ -25,7 +25,6 @@ from equipoise.calibration.accuracy import (
     fold_names,
     held_out,
     memory_errors,
-    prior_half_width,
     regret,
     split_of,
     time_errors,
@@ -42,7 +41,7 @@ from equipoise.calibration.published.executions import (
 from equipoise.calibration.scale_up_rows import SCALE_UP
 from equipoise.calibration.step_rows import COLLECTIVE, step_predictor
 from equipoise.errors import EvidenceError, SpecError, UsageError
-from equipoise.intervals import LEVEL
+from equipoise.intervals import DEVIATE, LEVEL
 from equipoise.runs import Progress
 from equipoise.runs.readers.cells import quoted
 from equipoise.spec import canonical
@@ -398,7 +397,7 @@ def predictions(rows: Sequence[PublishedRow]) -> tuple[StepPrediction | None, ..
     """
     task = step_predictor(basis_of(AUTO)).begin(rows)
     found = task.predict(np.array([], dtype=np.intp))
-    half = prior_half_width(found.prior_log_sd, level=LEVEL)
+    half = DEVIATE * found.prior_log_sd
     return tuple(
         StepPrediction(
             step_s=float(step_s),

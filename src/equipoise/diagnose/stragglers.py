@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise.bench.trace import RankTrace, Traces, TraceStep
 from equipoise.intervals import covered_s
+from equipoise.stats import SD_PER_MEDIAN_DEVIATION
 
 Numbers: TypeAlias = NDArray[np.float64]
 
@@ -22,7 +23,6 @@ LEAST_SHARE = 0.02
 LEAST_STEPS = 0.5
 # With four ranks and more also: beyond what the others differ by, in robust standard deviations.
 _DEVIATIONS = 3.0
-_MAD_SCALE = 1.4826
 _FEWEST_FOR_SPREAD = 4
 _FEWEST_RANKS = 2
 # Not done by all of a group together: the sides differ by their place in a pipeline.
@@ -147,7 +147,7 @@ def _judged(
         others = np.delete(late_s, at)
         usual = 0.0
         if len(ranks) >= _FEWEST_FOR_SPREAD:
-            spread = _MAD_SCALE * float(np.median(np.abs(others - np.median(others))))
+            spread = SD_PER_MEDIAN_DEVIATION * float(np.median(np.abs(others - np.median(others))))
             usual = float(np.median(others)) + _DEVIATIONS * spread
         is_late = late_s[at] > max(LEAST_SHARE * step_s, usual) and share[at] >= LEAST_STEPS
         yield Lateness(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import SpecError
 from equipoise.files import shipped_table
-from equipoise.intervals import LEVEL, Interval, exact, num_sd, product, stated
+from equipoise.intervals import DEVIATE, LEVEL, Interval, exact, product, stated
 from equipoise.spec.hardware import DEFAULT_GRID, TERM_WORDS, Accelerator, PriceTerms
 from equipoise.units import HOUR_S, KWH_J, MONTH_S, SI_PREFIXES, format_duration
 
@@ -137,7 +137,7 @@ def _of_offers(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> P
         high=max(amounts),
         basis=_named(terms, known),
         terms=terms,
-        log_half_width=num_sd() * _one_more_sd(offer_log_sd(), len(known)),
+        log_half_width=DEVIATE * _one_more_sd(offer_log_sd(), len(known)),
         minimum_s=MONTH_S * (_minimum_months(known) or 0),
         offers=tuple(known),
     )
@@ -194,7 +194,7 @@ def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
             f"median of {len(ratios)} other accelerators"
         ),
         terms=terms,
-        log_half_width=num_sd() * spread,
+        log_half_width=DEVIATE * spread,
     )
 
 

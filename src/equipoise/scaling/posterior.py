@@ -14,6 +14,7 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.scaling.laws import Domain, FloatArray, Law
+from equipoise.stats import SD_PER_MEDIAN_DEVIATION
 
 _FEWEST = 4
 
@@ -86,7 +87,6 @@ _OUTLIER_SPREADS = 4.0
 _MOST_OUTLIERS = 0.2
 _FREEDOM_TO_TELL = 3
 _MOST_RUNS_TO_SEARCH = 500  # of many runs, an even share finds the same curve
-_MEDIAN_TO_SD = 1.4826
 GOLDEN = 0.6180339887498949  # as irrational as a number can be: its multiples modulo 1 are the most even
 
 
@@ -267,7 +267,7 @@ def outliers(
         if np.sum(distance) / freedom < least:
             least = np.sum(distance) / freedom
             # A curve passes through as many runs as it has parameters: those say nothing about the noise.
-            spread = _MEDIAN_TO_SD * np.median(np.sort(distance)[-freedom:])
+            spread = SD_PER_MEDIAN_DEVIATION * np.median(np.sort(distance)[-freedom:])
             far = distance > _OUTLIER_SPREADS * max(spread, _RUN_NOISE_MEDIAN)
     return far if np.mean(far) <= _MOST_OUTLIERS else np.zeros_like(far)
 

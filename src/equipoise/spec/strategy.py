@@ -30,6 +30,7 @@ RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 TRAINED: tuple[Trained, ...] = get_args(Trained)
 LORA_TARGETS: tuple[LoraTargets, ...] = get_args(LoraTargets)
+USUAL_LORA_RANK: Final = 16  # where adapters are trained and nobody states how wide: what recipes use most
 METHODS: tuple[Method, ...] = get_args(Method)
 
 # What frameworks and trackers call precisions besides.

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -116,9 +117,6 @@ def ray_cluster(options: Mapping[str, str]) -> Launcher:
         raise UsageError(f"launcher ray: {found}; expected address or cpus_per_rank, a number")
     address = options.get("address") or os.environ.get("RAY_ADDRESS") or "auto"
 
-    def cannot() -> str | None:
-        return _why_not(address)
-
     def launch(job: LaunchJob) -> JobOutcome:
         try:
             _connect(address)
@@ -126,7 +124,7 @@ def ray_cluster(options: Mapping[str, str]) -> Launcher:
             raise DataError(_no_answer(address, first_line(err))) from err
         return _launch(job, int(cpus))
 
-    return Launcher(name=NAME, why_not=cannot, launch=launch, binds_here=False)
+    return Launcher(name=NAME, why_not=partial(_why_not, address), launch=launch, binds_here=False)
 
 
 def _why_not(address: str) -> str | None:

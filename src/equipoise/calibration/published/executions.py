@@ -13,9 +13,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from equipoise.calibration.published import FILE_COLUMNS, PublishedRow, nodes_of, read_rows
-from equipoise.calibration.published.set_ups import USUAL_RANK
 from equipoise.spec import family_of
-from equipoise.spec.strategy import Software, Strategy, software_in
+from equipoise.spec.strategy import USUAL_LORA_RANK, Software, Strategy, software_in
 
 # What was seen of an execution; whatever was run is in the other columns.
 _SEEN = frozenset({"measured", "unit", "memory_gib", "other_tool_prediction", "other_tool"})
@@ -99,7 +98,7 @@ def _completed(rows: list[PublishedRow]) -> list[PublishedRow]:
     strategy = rows[0].strategy
     if strategy is None or strategy.trained != "full" or not _trains_adapters(rows):
         return whole
-    lora = replace(strategy, trained="lora", lora_rank=USUAL_RANK)
+    lora = replace(strategy, trained="lora", lora_rank=USUAL_LORA_RANK)
     note = "FLOP and tokens of one execution are 2/3 of full training: adapters over frozen weights"
     return [replace(row, strategy=lora, notes=(*row.notes, note)) for row in whole]
 

@@ -18,6 +18,7 @@ from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import (
     GRADIENTS_SHARDED,
+    USUAL_LORA_RANK,
     WHOLE_EXPERTS,
     Implementation,
     LoraTargets,
@@ -481,8 +482,6 @@ def _interleaving(text: str) -> tuple[bool, int | None]:
 
 MAX_ACCELERATORS = 10_000_000
 STRATEGY_CELLS = ("parallel_config", "precision", "recompute")
-# Rank of adapters where a row states that they were trained, not how wide: what recipes use most.
-USUAL_RANK = 16
 
 
 def strategy_of(
@@ -538,7 +537,7 @@ def strategy_of(
         offload=words.offload,
         activation_offload=words.offloads_activations,
         trained=words.trained,
-        lora_rank=0 if words.trained == "full" else words.rank or USUAL_RANK,
+        lora_rank=0 if words.trained == "full" else words.rank or USUAL_LORA_RANK,
         lora_targets="usual" if words.trained == "full" else words.targets,
     )
     return found, tuple(notes)

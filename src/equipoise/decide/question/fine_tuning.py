@@ -6,11 +6,10 @@ from msgspec.structs import replace
 
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import UsageError
-from equipoise.spec.strategy import METHODS, TRAINED, Method, Trained
+from equipoise.spec.strategy import METHODS, TRAINED, USUAL_LORA_RANK, Method, Trained
 from equipoise.spec.workload import Rollout, Workload
 from equipoise.units import format_count, format_si
 
-USUAL_LORA_RANK: Final = 16
 # Optimizer states of QLoRA are paged to the host where memory is short (Dettmers et al. 2023, section 3).
 QLORA_OFFLOAD: Final = ("none", "optimizer")
 # Samples of a step of a fine-tuning whose batch nobody states, by the workload's area. Language: sequences of

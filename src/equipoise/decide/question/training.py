@@ -19,7 +19,6 @@ from equipoise.calibration.forecasts import published_growth
 from equipoise.calibration.profiles import architecture
 from equipoise.decide.question.fine_tuning import (
     QLORA_OFFLOAD,
-    USUAL_LORA_RANK,
     as_asked,
     examples_words,
     not_validated,
@@ -35,7 +34,7 @@ from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import ScoredEntry, Scores
-from equipoise.spec.strategy import FLAGS, LORA_TARGETS, Value, read_option
+from equipoise.spec.strategy import FLAGS, LORA_TARGETS, USUAL_LORA_RANK, Value, read_option
 from equipoise.spec.workload import Workload
 from equipoise.units import TRILLION, format_amount, format_count, format_percent, format_si
 

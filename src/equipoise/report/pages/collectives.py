@@ -26,10 +26,9 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.format import ABSENT, DASH, listed, sentence
 from equipoise.report.json import fields_of, picked
-from equipoise.units import GIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent, plural, significant
+from equipoise.units import GIB, KIB, MIB, MICROSECOND_S, SI_PREFIXES, format_percent, plural, significant
 
 _GB: Final = SI_PREFIXES["G"]
-_KIB: Final = 1024
 _EXPONENT_FROM: Final = 999.5
 # Of one screen.
 _MOST_ROWS: Final = 12
@@ -51,7 +50,7 @@ def _size(num_bytes: int) -> str:
     >>> _size(8), _size(1536), _size(8 * 2**30)
     ('8 B', '1.5 KiB', '8 GiB')
     """
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (_KIB, "KiB")):
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if num_bytes >= unit:
             return f"{num_bytes / unit:.3g} {name}"
     return f"{num_bytes} B"
