@@ -48,7 +48,7 @@ def judged(settings: Mapping[str, str], place: Placement) -> tuple[Judged, ...]:
 
 
 def _algorithm(name: str, value: str, place: Placement) -> Judged:
-    ranks = place.plan.num_accelerators
+    ranks = place.strategy.num_accelerators
     same = "between two ranks a tree and a ring take the same two steps; " if ranks == 2 else ""  # noqa: PLR2004 - a pair
     return Judged(name=name, value=value, verdict="no ground", why=f"{same}{_CAUTION}", evidence=NCCL_PAGE)
 

@@ -347,6 +347,14 @@ def marginal(sizes):
     return reached[-1][0]
 
 
+def _reached(offered, minimum_s):
+    """The last size that pays, by number. minimum_s: that are paid for however short the training is, so that a
+    size counts as as many more as its price commits to longer hours than it takes.
+    """
+    paid = {number * max(1.0, minimum_s / time_s): number for number, time_s in offered.items()}
+    return paid[marginal([(counted, offered[number]) for counted, number in paid.items()])]
+
+
 def _balanced(document, feasible):
     """Law 2 for the default objective: the smallest of balance, marginal and floor; a feasible size beside it.
 
@@ -370,7 +378,7 @@ def _balanced(document, feasible):
         each["num_accelerators"]: start_s + central(each["time_s"]) for each in mine if _keeps_sizes(each)
     }
     sizes = {each["num_accelerators"]: central(each["time_s"]) for each in mine if each["feasible"]}
-    last = marginal(offered.items())
+    last = _reached(offered, (best.get("price") or {}).get("minimum_s") or 0.0)
     points = [
         each["num_accelerators"]
         for each in document["equilibria"]

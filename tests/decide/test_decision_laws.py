@@ -123,33 +123,6 @@ def test_a_system_beside_others_is_tried_up_to_as_many_as_alone(question, system
     assert together.usd.value <= least_usd * (1 + 1e-9)
 
 
-# Pretrainings whose steps still pay where sizes usually end, with deadlines that the answer without any keeps.
-PAYING_ON = [
-    ({"workload": "llama31_8b", "tokens": "1T", "accelerator": [H100]}, ("3d", "20h")),
-    ({"workload": "llama2_7b", "tokens": "300G", "accelerator": [H200, "gb300"]}, ("9.1h",)),
-]
-
-
-@pytest.mark.parametrize(("question", "deadlines"), PAYING_ON, ids=str)
-@pytest.mark.parametrize("objective", ["balance", "time"])
-def test_a_deadline_that_the_answer_keeps_leaves_it_as_it_is(question, deadlines, objective):
-    free = ask(question, objective=objective).recommended
-    kept = {ask(question, objective=objective, deadline=each).recommended.id for each in deadlines}
-    assert kept == {free.id}
-
-
-def test_sizes_go_on_as_long_as_they_pay():
-    """By the rule that steps are judged by, from the table alone: 1 + (growth - 1) / 2 times the speed."""
-    found = ask({"workload": "llama31_8b", "tokens": "1T", "accelerator": [H100]})
-    times_s = {each.num_accelerators: each.time_s.value for each in found.candidates if each.time_s}
-    best = found.recommended.num_accelerators
-    assert best > 512
-    assert times_s[best // 2 if best // 2 in times_s else 4096] > times_s[best]
-    beyond = {size: times_s[best] / time_s for size, time_s in times_s.items() if size > best}
-    assert beyond
-    assert all(speed < 1 + (size / best - 1) / 2 for size, speed in beyond.items())
-
-
 def test_without_a_limit_in_the_question_none_is_offered():
     # Two pods share out no batch of the training, and four are more than anyone is taken to have.
     found = ask({"workload": "gpt3", "deadline": "5min"}, accelerator=["tpu-v5p"], objective="cost")

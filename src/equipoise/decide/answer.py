@@ -567,12 +567,12 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     time_per_step_time: float | None
     transferred_from: str | None
     run_fit: str | None
-    runs_on: str | None
     num_considered: int
     num_fitting: int
     search_s: float
     notes: tuple[Note, ...]
     trainings: "Measurements | None" = None
+    runs_on: str | None = None
     shortfall: Shortfall | None = None
 
 

@@ -12,7 +12,6 @@ from equipoise.decide.beyond_limits import (
     least_beyond_usual,
     may_keep_budget_on_spot,
     near_sizes,
-    open_systems,
     with_sizes_beyond_limits,
 )
 from equipoise.decide.candidates import SystemCandidates, safer_strategy, with_strategy, with_terms
@@ -32,7 +31,7 @@ from equipoise.decide.explanation.explain import (
 )
 from equipoise.decide.explanation.reasons import chosen_for_you, reasons, records
 from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery
-from equipoise.decide.question.systems import LARGE_SYSTEM, rates_of
+from equipoise.decide.question.systems import rates_of
 from equipoise.decide.select import (
     Selection,
     flips,
@@ -42,7 +41,7 @@ from equipoise.decide.select import (
     timed_figures,
     tornado_of,
 )
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, raised_sizes, sizes_beyond
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, raised_sizes
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence.fit import UserLevel
 from equipoise.economics import price
@@ -75,36 +74,30 @@ def answer(
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
 
-    def selected(extra: ExtraSizes) -> tuple[ExtraSizes, Collected, Selection]:
-        """With sizes beyond the usual ones as long as these are the ones to take."""
+    def selected(extra: ExtraSizes) -> tuple[Collected, Selection]:
         found = collect_candidates(query, known, scores, extra=extra, progress=progress)
-        selection = select_from(found)
-        farther = _where_more_may_pay(found, selection)
-        return selected(extra.reaching(farther)) if farther else (extra, found, selection)
-
-    def reaching_limits(
-        extra: ExtraSizes, found: Collected, selection: Selection, *, is_refused: bool
-    ) -> tuple[ExtraSizes, Collected, Selection]:
-        """With the sizes beyond the usual ones that keep the limits, where usual ones do not."""
-        keeping = least_beyond_usual(found, scores, is_refused=is_refused)
-        sizes = {name: each.num_accelerators for name, each in keeping.items()}
-        return selected(extra.reaching(sizes)) if sizes else (extra, found, selection)
+        return found, select_from(found)
 
     with one_thread():
-        extra, found, selection = selected(ExtraSizes(between=query.objective != "balance"))
-        # First of all usual sizes, among which the answer stays where it is the one without the limits.
-        extra, found, selection = reaching_limits(extra, found, selection, is_refused=False)
+        extra = ExtraSizes(between=query.objective != "balance")
+        found, selection = selected(extra)
         if not extra.between and _is_limited(found, selection):
-            extra, found, selection = selected(replace(extra, between=True))
+            extra = ExtraSizes(between=True)
+            found, selection = selected(extra)
         elif not extra.between and (raised := _at_raised_batches(found, selection)):
-            extra, found, selection = selected(replace(extra, raised=raised))
+            extra = ExtraSizes(raised=raised)
+            found, selection = selected(extra)
         has_time = any(each.time_s is not None for each in found.candidates)
         if not has_time and not _needs_memory(selection.refusal):
             return _with_near_sizes(answer_of(found, selection), found, scores)
         if all(one.keeps_limits for one in found.systems):
             return answer_of(found, selection)
-        is_refused = selection.refusal is not None
-        extra, found, selection = reaching_limits(extra, found, selection, is_refused=is_refused)
+        farther = least_beyond_usual(found, scores, is_refused=selection.refusal is not None)
+        if farther:
+            extra = replace(
+                extra, up_to=tuple((name, each.num_accelerators) for name, each in farther.items())
+            )
+            found, selection = selected(extra)
         if selection.refusal is not None:
             found = with_sizes_beyond_limits(found, least_beyond_limits(found, scores), scores)
             selection = select_from(found)
@@ -129,45 +122,6 @@ def select_from(found: Collected) -> Selection:
     curves = {group: curve for one in found.systems for group, curve in one.curves.items()}
     selection = select(found.candidates, rule_of(found.inputs.query), curves)
     return selection if found.candidates else replace(selection, refusal=_nothing_runs(found.systems))
-
-
-def _where_more_may_pay(found: Collected, selection: Selection) -> dict[str, int]:
-    """By system, up to how many more are tried: of those whose offer is the largest size usually tried.
-
-    A deadline would have larger ones tried, and no limit may end with a better answer than none (law 3). Not
-    of trainings to a target, whose results end somewhere.
-    """
-    inputs = found.inputs
-    if inputs.training.budget.is_to_target:
-        return {}
-    opened = open_systems(found)
-    ending = {
-        (one.system.name, one.assessment.sizes.most): one.assessment
-        for one in found.systems
-        if one.system.name in opened and one.assessment.sizes.limited_by == "catalogue"
-    }
-    sizes = {each.id: each.num_accelerators for each in found.candidates}
-    offers = system_offers(found.candidates, selection.recommended, rule_of(inputs.query), selection.balance)
-    at_the_end = {
-        (each.system, sizes[each.candidate]): ending.get((each.system, sizes[each.candidate]))
-        for each in offers
-        if each.is_feasible
-    }
-    return {
-        name: most
-        for (name, _), assessment in at_the_end.items()
-        if assessment is not None and (most := _next_most(assessment)) is not None
-    }
-
-
-def _next_most(assessment: Assessment) -> int | None:
-    """Up to how many are tried next: at 2,048, 8,192 and 32,768 or just above, whatever was tried before."""
-    cluster, searches = assessment.cluster, assessment.searches
-    if cluster is None:
-        return None
-    beyond = sizes_beyond(cluster, None if searches is None else searches.problem)
-    usual = beyond.usual(assessment.sizes.most, LARGE_SYSTEM)
-    return next((each for each in usual if each <= LARGE_SYSTEM and each.bit_length() % 2 == 0), None)
 
 
 def _is_limited(found: Collected, selection: Selection) -> bool:

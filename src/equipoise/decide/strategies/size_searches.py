@@ -58,10 +58,6 @@ class ExtraSizes(Struct, frozen=True, kw_only=True):
     up_to: tuple[tuple[str, int], ...] = ()
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
-    def reaching(self, most: Mapping[str, int]) -> "ExtraSizes":
-        """These, and sizes of some systems up to so many."""
-        return replace(self, up_to=tuple({**dict(self.up_to), **most}.items()))
-
     def between_of(self, name: str, units: "_Units", ends: tuple[int, int]) -> set[int]:
         """The sizes of a system between the usual ones that are tried. ends: the fewest and the most."""
         raised = dict(self.raised).get(name, frozenset())
@@ -474,14 +470,13 @@ def _with_activations_on_host(
         value=True,
         allowed={"recompute": choices["recompute"], "offload": choices.get("offload", (STAYS["offload"],))},
     )
-    both = [
-        replace(each, best=_best(problem, (*each.best, *faster.get(place, ()))))
-        for place, each in enumerate(found)
-    ]
-    return [
-        _or_weights_on_host(replace(each, choices=choices), size, searched)
-        for (each, size), searched in zip(asked, both, strict=True)
-    ]
+    both = []
+    for place, (each, size) in enumerate(asked):
+        moved = replace(each, choices=choices)
+        held = [one for one in faster.get(place, ()) if beyond_hosts(moved, one.strategy) is None]
+        searched = replace(found[place], best=_best(problem, (*found[place].best, *held)))
+        both.append(_or_weights_on_host(moved, size, searched))
+    return both
 
 
 def _may_move(problem: Problem, option: str) -> bool:

@@ -109,7 +109,7 @@ def _broken(answer: Answer, one: Constraint) -> str:
     if one.lacks_price:
         return "no price"
     if one.name == "max_accelerators" and not _is_of_question(answer, one.limit):
-        return "beyond those tried"
+        return "beyond usual"
     return CONSTRAINTS[one.name].broken.format(limit=count(one.limit))
 
 
@@ -178,8 +178,13 @@ ENDS: Final = numbers(
 ENERGY: Final = numbers("Energy", "energy_j", amounts.watt_hours, is_wide=True)
 
 
-def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False) -> Table:
-    """Candidates as rows, the recommended one marked, those that break a limit with the reason."""
+def sizes_table(
+    answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False, is_tight: bool = False
+) -> Table:
+    """Candidates as rows, the recommended one marked, those that break a limit with the reason.
+
+    is_tight: without the reasons of those that have no estimate.
+    """
     with_speedup = not is_brief or len({each.group for each in answer.candidates}) == 1
     known = [each for each in candidates if each.time_s is not None]
     longest_s = {group: members[0].known_time_s.value for group, members in groups(known).items()}
@@ -195,7 +200,7 @@ def sizes_table(answer: Answer, candidates: Sequence[Candidate], *, is_brief: bo
         ENDS,
         *((speedup,) if with_speedup else ()),
         numbers(amounts.currency(), "usd", amounts.sums, is_kept=True),
-        words("Status", lambda each: _status(answer, each), is_kept=True),
+        words("Status", lambda each: _status(answer, each, is_tight=is_tight), is_kept=True),
         *(() if is_brief else (ENERGY, numbers("MFU", "mfu", amounts.share, is_wide=True))),
     )
     return table_of(
@@ -232,11 +237,11 @@ def lead_columns(answer: Answer, *, is_brief: bool = False) -> Iterator[ColumnOf
         yield words("Terms", lambda each: TERM_WORDS[each.terms])
 
 
-def _status(answer: Answer, each: Candidate) -> Cell:
+def _status(answer: Answer, each: Candidate, *, is_tight: bool) -> Cell:
     if is_recommended(answer, each):
         return Cell(text="", badge=RECOMMENDED, key="0")
     if each.time_s is None:
-        return Cell(text="no estimate", key="3", detail=sentence(each.why_not or ""))
+        return Cell(text="no estimate", key="3", detail="" if is_tight else sentence(each.why_not or ""))
     return Cell(text=limits_broken(answer, each), key="2" if each.broken else "1")
 
 

@@ -441,12 +441,13 @@ def _distance(each: Candidate, best: Candidate) -> float:
 
 def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
+    is_tight = num_rows < LEAST_ROWS
     shown = around_choice(answer, max(num_rows, LEAST_ROWS))
     alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
     change: Block = bullets(alternative_spans(answer, each) for each in alternatives)
     # What more accelerators would do stands beside "Larger?".
     flip = next((each for each in answer.flips if each.unit != ACCELERATORS), None)
-    if flip is not None:
+    if flip is not None and not is_tight:
         change = prose(Strong("Would change it: "), f"{flip_words(answer, flip)}.")
     # Where another system is recommended, one on which nothing fits has a line of its own below.
     has_no_room = answer.refusal is not None and is_of_memory(answer)
@@ -459,7 +460,7 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     others = known - {each.system for each in shown} if len(shown) > 1 else ()
     unfit = [chip_of(each.title) for each in answer.systems if each.name not in known and not answer.refusal]
     where = listed(unfit) if len(unfit) <= _MOST_UNFIT else f"{len(unfit)} systems"
-    figures = answer_blocks(answer, is_brief=True, is_tight=num_rows < LEAST_ROWS)
+    figures = answer_blocks(answer, is_brief=True, is_tight=is_tight)
     unshown = _left_out(answer, figures)
     strategies = answer.system.best_strategies
     counted = ((len(answer.candidates), "candidate"), "how to run it" if answer.is_launched else "")
@@ -467,7 +468,7 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
         *(refusal_blocks(answer) if answer.recommended is None else ()),
         *(note(sentence(str(each))) for each in why),
         *figures,
-        *((sizes_table(answer, shown, is_brief=True),) if len(shown) > 1 else ()),
+        *((sizes_table(answer, shown, is_brief=True, is_tight=is_tight),) if len(shown) > 1 else ()),
         *((prose(f"Nothing fits on {where}: see the notes."),) if unfit else ()),
         *(() if answer.refusal else _sizes_that_do_not_fit(answer, known)),
         *unpriced_blocks(answer),

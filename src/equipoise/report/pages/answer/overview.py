@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 # Rows that a printed page has room for beside all else: narrow columns break the words of a cell over lines.
 _MOST_ROWS, _MOST_NARROW_ROWS = 10, 6
 _MOST_WIDE_COLUMNS: Final = 4
-_MOST_VALUES: Final = 5
+_MOST_VALUES, _MOST_VALUES_BESIDE_MANY = 5, 4
 _MOST_FLIPS: Final = 5
 _UNFIT: Final = CONSTRAINTS["memory_bytes"].broken
 _NO_ESTIMATE: Final = "no estimate"
@@ -254,8 +254,11 @@ def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
         return (note("No price is known, so money cannot be weighed against time (--price)."),)
     found = [answer.candidate(each.candidate) for each in values]
     at = place_of(best, found) or 0
-    begin = max(0, min(at - _MOST_VALUES // 2, len(found) - _MOST_VALUES))
-    shown = range(begin, min(begin + _MOST_VALUES, len(found)))
+    # A wide table of sizes and a long one of systems leave less of the page.
+    is_wide = len({each.group for each in answer.candidates}) > _MOST_WIDE_COLUMNS
+    most = _MOST_VALUES_BESIDE_MANY if is_wide else _MOST_VALUES
+    begin = max(0, min(at - most // 2, len(found) - most))
+    shown = range(begin, min(begin + most, len(found)))
 
     def taken(place: int) -> Cell:
         each = found[place]
