@@ -576,9 +576,10 @@ def beyond_hosts(problem: Problem, chosen: Strategy) -> str | None:
     Activations alone are moved as far as hosts hold them.
     """
     size, held = chosen.num_accelerators, problem.cluster.accelerator.memory_bytes
-    moved = on_host_bytes(problem, chosen)
-    moved_bytes = size * sum(moved.values())
-    if "offload" not in moved or held is None or _hosts_hold(problem, size, moved_bytes):
+    if chosen.offload not in ON_HOST or held is None:
+        return None
+    moved_bytes = size * sum(on_host_bytes(problem, chosen).values())
+    if _hosts_hold(problem, size, moved_bytes):
         return None
     whole, room = format_si_apart(moved_bytes, size * HOST_MEMORY_RATIO * held, "B")
     return (
