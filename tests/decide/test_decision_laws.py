@@ -123,6 +123,24 @@ def test_a_system_beside_others_is_tried_up_to_as_many_as_alone(question, system
     assert together.usd.value <= least_usd * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("limits", [{"deadline": "7d", "budget": "130k"}, {"deadline": "7d"}, {}], ids=str)
+def test_nothing_that_is_shown_beats_the_choice_in_time_and_money(limits):
+    """1,024 MI300X, more than are usually tried, were shown as faster and cheaper than what was recommended."""
+    systems = ["mi300x", "b200-sxm-180gb", H200, H100]
+    found = ask({"workload": "llama31_8b", "tokens": "1T", "accelerator": systems}, **limits)
+    best = found.recommended
+    kept = [
+        each
+        for each in found.candidates
+        if each.time_s is not None and {one.name for one in each.broken} <= {"max_accelerators"}
+    ]
+    assert len(kept) > len(systems)
+    better = [
+        each.id for each in kept if each.time_s.value < best.time_s.value and each.usd.value < best.usd.value
+    ]
+    assert better == []
+
+
 def test_without_a_limit_in_the_question_none_is_offered():
     # Two pods share out no batch of the training, and four are more than anyone is taken to have.
     found = ask({"workload": "gpt3", "deadline": "5min"}, accelerator=["tpu-v5p"], objective="cost")

@@ -1,5 +1,6 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -34,6 +35,7 @@ from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery
 from equipoise.decide.question.systems import rates_of
 from equipoise.decide.select import (
     Selection,
+    beats,
     flips,
     rule_of,
     select,
@@ -76,7 +78,11 @@ def answer(
 
     def selected(extra: ExtraSizes) -> tuple[Collected, Selection]:
         found = collect_candidates(query, known, scores, extra=extra, progress=progress)
-        return found, select_from(found)
+        selection = select_from(found)
+        better = {**dict(extra.up_to), **_better_beyond_usual(found, selection)}
+        if better == dict(extra.up_to):
+            return found, selection
+        return selected(replace(extra, up_to=tuple(better.items())))
 
     with one_thread():
         extra = ExtraSizes(between=query.objective != "balance")
@@ -122,6 +128,28 @@ def select_from(found: Collected) -> Selection:
     curves = {group: curve for one in found.systems for group, curve in one.curves.items()}
     selection = select(found.candidates, rule_of(found.inputs.query), curves)
     return selection if found.candidates else replace(selection, refusal=_nothing_runs(found.systems))
+
+
+def _better_beyond_usual(found: Collected, selection: Selection) -> dict[str, int]:
+    """By system, sizes just beyond those usually tried that beat the choice in time and money.
+
+    They are shown to say what more would do. No limit of anybody's keeps them from being taken, and what
+    costs more and takes longer is not recommended beside them.
+    """
+    query, best = found.inputs.query, selection.recommended
+    if best is None or best.usd is None or query.compares_rentable:
+        return {}
+    rule = rule_of(query)
+    usual = {
+        one.system.name: one.assessment.sizes.most
+        for one in found.systems
+        if one.assessment.sizes.limited_by == "catalogue" and not one.system.is_desktop
+    }
+    better: dict[str, int] = {}
+    for each in found.candidates:
+        if each.num_accelerators > usual.get(each.system, math.inf) and beats(each, best, rule):
+            better[each.system] = max(each.num_accelerators, better.get(each.system, 0))
+    return better
 
 
 def _is_limited(found: Collected, selection: Selection) -> bool:

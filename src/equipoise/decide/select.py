@@ -226,6 +226,17 @@ def _beats(other: Figures, one: Figures) -> bool:
     return is_no_worse and (other.time_s < one.time_s or other.usd < one.usd)
 
 
+def beats(candidate: Candidate, best: Candidate, rule: Rule) -> bool:
+    """Whether a candidate keeps all limits but that of size, and is no worse than the best in time and money,
+    and better in one.
+    """
+    if candidate.time_s is None or candidate.usd is None or best.usd is None:
+        return False
+    one = figures_of(candidate)._replace(is_within_size=True)
+    amounts = [(one.time_s, best.known_time_s.value), (candidate.usd.value, best.usd.value)]
+    return is_feasible(one, rule) and _is_better(amounts)
+
+
 def is_feasible(each: Figures, rule: Rule) -> bool:
     """Whether figures keep every constraint of a rule; what has no price keeps no budget."""
     in_budget = math.isinf(rule.spend_usd) or (each.usd is not None and each.usd <= rule.spend_usd)

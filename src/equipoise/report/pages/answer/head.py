@@ -447,7 +447,7 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     change: Block = bullets(alternative_spans(answer, each) for each in alternatives)
     # What more accelerators would do stands beside "Larger?".
     flip = next((each for each in answer.flips if each.unit != ACCELERATORS), None)
-    if flip is not None and not is_tight:
+    if flip is not None:
         change = prose(Strong("Would change it: "), f"{flip_words(answer, flip)}.")
     # Where another system is recommended, one on which nothing fits has a line of its own below.
     has_no_room = answer.refusal is not None and is_of_memory(answer)
@@ -472,7 +472,7 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
         *((prose(f"Nothing fits on {where}: see the notes."),) if unfit else ()),
         *(() if answer.refusal else _sizes_that_do_not_fit(answer, known)),
         *unpriced_blocks(answer),
-        change,
+        *(() if is_tight else (change,)),
         more_note(
             unshown,
             plural(len(strategies), "strategy", "strategies") if answer.question.states_strategies else "",
