@@ -1,4 +1,4 @@
-"""Calibration: it finds what made the numbers, keeps to beliefs where data are silent, and separates campaigns."""
+"""Calibration: it finds what made the numbers, keeps to priors where data are silent, and separates campaigns."""
 
 import numpy as np
 import pytest
@@ -123,7 +123,7 @@ def test_a_local_parameter_moves_only_its_own_campaign():
     assert found.by_campaign[0].recompute_share <= found.by_campaign[1].recompute_share
 
 
-def test_beliefs_take_the_place_of_the_priors():
+def test_given_priors_take_the_place_of_the_usual_ones():
     believed = [
         Prior(name=name, median=1.2 * Parameters().value(name), log_sd=1e-4, meaning="", source="")
         for name in ("layer_traffic",)

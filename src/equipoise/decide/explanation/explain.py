@@ -424,7 +424,7 @@ def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator
     elsewhere = [each.run_fit.ran_on for each in others if isinstance(each.run_fit, UserLevel)]
     on = listed(dict.fromkeys([each.system.title for each in ran] or filter(None, elsewhere)))
     if not on:
-        yield from _unused_elsewhere(inputs)
+        yield from _unused_elsewhere(inputs, compared)
     if not on or not others:
         return
     levels = [each.run_fit for each in ran if isinstance(each.run_fit, UserLevel)]
@@ -440,10 +440,11 @@ def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator
     yield Note(f"Your runs are of {on} alone{took}; {'; '.join(ends)}.", "check")
 
 
-def _unused_elsewhere(inputs: Inputs) -> Iterator[Note]:
+def _unused_elsewhere(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator[Note]:
     """That the user's runs are of other accelerators than those asked about, and scale none of them."""
     set_ups = () if inputs.user.runs is None else inputs.user.runs.set_ups
-    slugs = sorted({each.accelerator for each in set_ups if each.accelerator is not None})
+    asked = {None, *(each.system.accelerator for each in compared)}
+    slugs = sorted(each for each in {each.accelerator for each in set_ups} - asked if each is not None)
     if slugs:
         on = listed(inputs.catalogue.accelerator(each).title for each in slugs)
         yield Note(

@@ -427,9 +427,8 @@ def values(
     found: dict[str, Any] = {}
     named: dict[str, str] = {}
     stated = str(given.get("currency", "")).strip()
-    own = (
-        currency_of(stated) if _CURRENCY.fullmatch(stated) else None
-    )  # any other is refused with the question
+    # Any other text is refused with the question.
+    own = currency_of(stated) if _CURRENCY.fullmatch(stated) else None
     for name, value in given.items():
         attribute = ATTRIBUTES.get(name.replace("-", "_").removesuffix("_"))
         if attribute is None or (verb is not None and verb not in FIELDS[attribute].verbs):

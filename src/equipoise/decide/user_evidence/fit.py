@@ -68,8 +68,7 @@ class UserFit(Struct, frozen=True, kw_only=True):
         """What was fitted, and how wrong it was, in one sentence."""
         return (
             f"fitted to {_set_ups(self.steps)}; with {self.held_out} held out it was off by "
-            f"{tenths(self.error)} (median), with only its level set by "
-            f"{tenths(self.level_error)}"
+            f"{tenths(self.error)} (median), with only its level set by {tenths(self.level_error)}"
         )
 
     @property
@@ -96,7 +95,7 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
             f"{_set_ups(steps)} only set its level: fitting parameters needs {_FEWEST_SET_UPS} "
             f"set-ups or more, on {_FEWEST_SIZES} sizes or more"
         )
-    fitting = _Fitting(start=start.parameters, beliefs=_beliefs(start), names=())
+    fitting = _Fitting(start=start.parameters, priors=_priors_about(start), names=())
     fitting = replace(fitting, names=fitting.sensitive(steps))
     by_size = num_sizes > _FEWEST_SIZES
     folds = steps.sizes if by_size else np.arange(float(len(steps.sizes)))
@@ -183,7 +182,7 @@ def _median_error(logs: FloatArray) -> float:
     return float(np.median(np.abs(np.expm1(logs))))
 
 
-def _beliefs(start: CalibratedModel) -> tuple[Prior, ...]:
+def _priors_about(start: CalibratedModel) -> tuple[Prior, ...]:
     """The priors about where the plan's model stands, wider for what a user's own machine may have.
 
     Links that were measured by themselves are not fitted to steps, which show them less well.
@@ -204,17 +203,15 @@ class _Fitting(Struct, frozen=True, kw_only=True):
     """What is fitted, and from where. names: the parameters that any of the steps depends on."""
 
     start: Parameters
-    beliefs: tuple[Prior, ...]
+    priors: tuple[Prior, ...]
     names: tuple[str, ...]
 
     def sensitive(self, steps: UserSteps) -> tuple[str, ...]:
         """The parameters that any of the steps depends on."""
-        moved = [self.start.changed({each.name: each.median * (1 - _NUDGE)}) for each in self.beliefs]
+        moved = [self.start.changed({each.name: each.median * (1 - _NUDGE)}) for each in self.priors]
         steps_s = steps.rows.step_s(stacked([self.start, *moved]))
         slopes = np.abs(np.log(steps_s[1:] / steps_s[:1]) / _NUDGE).max(axis=1)
-        return tuple(
-            each.name for each, slope in zip(self.beliefs, slopes, strict=True) if slope > _SENSITIVE
-        )
+        return tuple(each.name for each, slope in zip(self.priors, slopes, strict=True) if slope > _SENSITIVE)
 
     def calibrated(self, steps: UserSteps) -> Calibration:
         """The fit to some steps."""
@@ -224,7 +221,7 @@ class _Fitting(Struct, frozen=True, kw_only=True):
             names=self.names,
             weights=np.ones(len(steps.measured_s)),
             noise_log_sd=STRAY_LOG_SD,
-            priors=self.beliefs,
+            priors=self.priors,
             centre=self.start,
         )
 
@@ -262,7 +259,7 @@ class UserLevel(Struct, frozen=True, kw_only=True):
     logs: of that ratio, by size: the median over set-ups at all sizes alike, of the largest size no less than
     its own; where it clearly changes with the size, that of each. a_doubling: what the logarithm grows by
     with each doubling beyond the largest. log_sd: of that level. steps: from which it is. why: in words, why
-    no more than it was fitted.
+    no more than it was fitted. ran_on: title of the accelerator that ran, where the level is of another one.
     """
 
     logs: Mapping[int, float]

@@ -22,7 +22,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import precision_named
 from equipoise.spec.workload import Workload
 from equipoise.stats import series_mean_interval
-from equipoise.units import format_count
+from equipoise.units import format_count, plural
 
 if TYPE_CHECKING:
     from equipoise.runs.ingest import FileRuns
@@ -143,9 +143,11 @@ def without_score(folders: Sequence[Path], workload: str, accelerators: Sequence
             runs.filter(of_files & pl.col("accelerator").fill_null(accelerators[0]).is_in(accelerators))
         )
         if num:
-            where = f"{format_count(num)} {'run' if num == 1 else 'runs'} without a score in --also {folder}"
             used = "it is" if num == 1 else "they are"
-            yield Note(f"{where}: {used} used as --runs {folder}.", "not_used")
+            yield Note(
+                f"{plural(num, 'run')} without a score in --also {folder}: {used} used as --runs {folder}.",
+                "not_used",
+            )
 
 
 def tables_below(folder: Path) -> list[Path]:
