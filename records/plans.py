@@ -29,7 +29,7 @@ from equipoise.decide.combine import (
 )
 from equipoise.decide.estimators.model import model_estimates
 from equipoise.decide.evidence import Estimates
-from equipoise.decide.explanation.published_nearby import pretrainings
+from equipoise.decide.explanation.published_nearby import Pretraining, pretrainings
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.training import fixed_budget, training, usual_batch
 from equipoise.decide.strategies.size_searches import StrategySearches
@@ -39,8 +39,9 @@ from equipoise.errors import InputError
 from equipoise.intervals import LEVEL, exact
 from equipoise.runs import embedded
 from equipoise.scaling.laws import FloatArray
-from equipoise.spec.catalogue import catalogue, shipped
+from equipoise.spec.catalogue import Catalogue, catalogue, shipped
 from equipoise.spec.mlperf import ScoredEntry, Scores, best_per_size, round_key
+from equipoise.spec.workload import Workload
 from equipoise.units import HOUR_S
 
 _TO_TARGET: Final[tuple[PlanKind, ...]] = get_args(ModelKind)
@@ -143,35 +144,18 @@ def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
     return best[0].training_s * posed.time_per_own_step_time if best else None
 
 
-def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
-    """Each with the time that the steps of its best strategy take, and the parameters that a token passes.
+def planned_published_pretrainings() -> Iterator[tuple[Planned, Workload, float | None]]:
+    """Each with the time that the steps of its best strategy take, its model, and that of the best of all.
 
     The best that agrees with what the training states of its strategy: what a team lost by another one is no
-    part of the factor, for an answer names the best.
+    part of the factor of all, for an answer names the best.
     Failures at its size are in the time, as plans count them on top of the factor that follows from this.
     """
     known = catalogue(workloads=(Path(str(files("equipoise"))) / "data" / "pretrained_models.toml",))
     for each in pretrainings():
-        precision = () if each.precision is None else (each.precision,)
-        fixed = () if each.strategy is None else (each.strategy,)
-        query = TrainingQuery(
-            workload=each.workload, training_tokens=each.tokens, precision=precision, fixed=fixed
-        )
-        asked = training(query, known, None)
-        about = replace(asked.workload, sequence_tokens=each.sequence_tokens)
-        stated = each.batch_tokens
-        samples = each.tokens / each.sequence_tokens
-        batch = usual_batch(about, samples) if stated is None else stated // each.sequence_tokens
-        posed = replace(
-            asked,
-            workload=about,
-            budget=fixed_budget(about, samples),
-            global_batch_samples=batch,
-        )
-        nodes = shipped().cluster(each.accelerator)
-        found = problem(posed, nodes, model_for(nodes.accelerator, about), num_best=1)
+        posed = _pretraining(each, known, each.strategy)
+        about, nodes = posed.training.workload, posed.cluster
         size = each.num_accelerators or _USUAL_PRETRAINING_SIZE
-        best = found.search_size(size).best
         published_s = each.accelerator_hours * HOUR_S / size
         stopped = interrupted(
             exact(published_s),
@@ -180,20 +164,52 @@ def planned_published_pretrainings() -> Iterator[tuple[Planned, float]]:
             trained_params=about.params,
             is_spot=False,
         )
-        assert about.transformer is not None
         assert stopped.goodput is not None
+        planned_s = _steps_s(posed, size, stopped.goodput.value)
+        of_all = posed if each.strategy is None else _pretraining(each, known, None)
         yield (
             Planned(
                 entry=each.title,
                 workload=each.family,
                 kind=pretraining_kind(about),
                 published_s=published_s,
-                planned_s=best[0].training_s / stopped.goodput.value if best else None,
+                planned_s=planned_s,
                 num_accelerators=size,
-                training_flop=posed.stated_flop,
+                training_flop=posed.training.stated_flop,
             ),
-            about.transformer.active_params,
+            about,
+            _steps_s(of_all, size, stopped.goodput.value),
         )
+
+
+def _pretraining(each: Pretraining, known: Catalogue, strategy: str | None) -> Problem:
+    """A published pretraining as a question would pose it, at its batch, by strategies as stated."""
+    query = TrainingQuery(
+        workload=each.workload,
+        training_tokens=each.tokens,
+        precision=() if each.precision is None else (each.precision,),
+        fixed=() if strategy is None else (strategy,),
+    )
+    asked = training(query, known, None)
+    about = replace(asked.workload, sequence_tokens=each.sequence_tokens)
+    samples = each.tokens / each.sequence_tokens
+    stated = each.batch_tokens
+    posed = replace(
+        asked,
+        workload=about,
+        budget=fixed_budget(about, samples),
+        global_batch_samples=usual_batch(about, samples)
+        if stated is None
+        else stated // each.sequence_tokens,
+    )
+    nodes = shipped().cluster(each.accelerator)
+    return problem(posed, nodes, model_for(nodes.accelerator, about), num_best=1)
+
+
+def _steps_s(posed: Problem, size: int, goodput: float) -> float | None:
+    """Seconds of the steps of the best strategy, with failures; None where nothing fits."""
+    best = posed.search_size(size).best
+    return best[0].training_s / goodput if best else None
 
 
 def records(found: Sequence[Planned]) -> tuple[PlanRecord, ...]:
@@ -276,7 +292,7 @@ def main() -> int:
     with threadpool_limits(limits=1):
         to_target = list(planned(embedded.scores()))
         pretrained = list(planned_published_pretrainings())
-    found = (*to_target, *(each for each, _ in pretrained))
+    found = (*to_target, *(each for each, *_ in pretrained))
     write_of_dataset(
         PLAN_RECORD_NAME,
         {
@@ -286,12 +302,14 @@ def main() -> int:
                 {
                     "title": each.entry,
                     "kind": each.kind,
-                    "active_params": active_params,
+                    "params": about.transformer.params,
+                    "active_params": about.transformer.active_params,
                     "step_hours_ratio": each.planned_s / each.published_s,
+                    "best_hours_ratio": best_s / each.published_s,
                     "training_flop": each.training_flop,
                 }
-                for each, active_params in pretrained
-                if each.planned_s is not None
+                for each, about, best_s in pretrained
+                if each.planned_s is not None and best_s is not None and about.transformer is not None
             ],
         },
     )

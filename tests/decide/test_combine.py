@@ -8,10 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from equipoise.decide.combine import combine, combined_curves, ratio_log_sd, shares, straight_between
+from equipoise.decide.combine import (
+    combine,
+    combined_curves,
+    quick_pretraining,
+    ratio_log_sd,
+    shares,
+    straight_between,
+)
 from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates
 from equipoise.intervals import log_sd, with_log_sd
 from equipoise.scaling.laws import Domain
+from equipoise.spec.catalogue import shipped
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 PIECES = st.lists(st.tuples(st.floats(1.0, 1e6), st.floats(LEAST_LOG_SD, 1.0)), min_size=1, max_size=4).map(
@@ -163,3 +171,12 @@ def test_of_a_ratio_what_both_sizes_share_cancels():
     # two alike and independent: half of the weight on each
     assert ratio_log_sd([drawn, drawn], 1, 8) == pytest.approx(0.3 * math.log(2.0) / math.sqrt(2.0))
     assert ratio_log_sd([drawn], 8, 8) == 0.0
+
+
+def test_a_model_is_known_by_its_numbers_of_parameters_and_only_quick_pretrainings_of_it_count():
+    known = shipped().workload("llama31_405b")
+    assert quick_pretraining(known).title == "Llama 3.1 405B"
+    assert quick_pretraining(replace(known, slug="mine:model", title="Mine")).title == "Llama 3.1 405B"
+    # Llama 3.1 8B: 1.46 M H100-hours for 15 T tokens (its model card), 14 % of the peak; others' reach 25 % and more.
+    assert quick_pretraining(shipped().workload("llama31_8b")) is None
+    assert quick_pretraining(shipped().workload("resnet")) is None

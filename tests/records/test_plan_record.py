@@ -54,7 +54,7 @@ def test_the_record_that_ships_is_of_this_dataset_and_honest():
 
 
 def test_pretrainings_are_longer_than_their_steps_by_the_median_of_published_ones():
-    found = [each for each, _ in planned_published_pretrainings()]
+    found = [each for each, *_ in planned_published_pretrainings()]
     by_name = {each.entry: each for each in found}
     # Llama 3.1 405B: 30.84 million hours on 16,384 accelerators are 1,882.3 hours (model card).
     assert by_name["Llama 3.1 405B"].published_s / 3600 == pytest.approx(1882.3, abs=0.1)
@@ -78,7 +78,7 @@ def test_pretrainings_are_longer_than_their_steps_by_the_median_of_published_one
 
 
 def test_a_pretraining_is_planned_with_the_strategy_that_it_states():
-    found = {each.entry: each for each, _ in planned_published_pretrainings()}
+    found = {each.entry: each for each, *_ in planned_published_pretrainings()}
     # bigscience-workshop/bigscience, train/tr11-176B-ml/README.md: TP 4, PP 12, DP 8 with activation
     # checkpointing took 105 s for 2,048 x 2,048 tokens. The fastest strategy of today takes 0.6 of that.
     steps_s = 366e9 / (2048 * 2048) * 105

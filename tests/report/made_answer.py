@@ -164,6 +164,7 @@ def system_answer(candidates, name="h100-sxm5-80gb", *, title="NVIDIA H100 SXM5 
         records=(),
         calibration="made",
         time_per_step_time=1.0,
+        time_per_step_time_of=None,
         software=None,
         transferred_from=None,
         run_fit=None,

@@ -539,8 +539,9 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     made of it. runs_on: title of the accelerator by whose runs the model is scaled, where the user has none
     on this one. software: whose measurements calibrate the model; None where the priors serve.
     time_per_step_time: modelled time of the training over that of its steps, more than 1 for
-    pretrainings and where evaluation counts; None without a model. unfit: sizes that may be taken and have
-    no candidate.
+    pretrainings and where evaluation counts; None without a model. time_per_step_time_of: title of the
+    published pretraining of the same model that sets it; None: all of its kind do. unfit: sizes that may be
+    taken and have no candidate.
     best_strategies: of the recommended size, the fastest first, each as a candidate that has this strategy.
     trainings: the user's own whole trainings; None where there are none. shortfall: where nothing fits.
     """
@@ -565,6 +566,7 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
     calibration: str | None
     software: str | None
     time_per_step_time: float | None
+    time_per_step_time_of: str | None
     transferred_from: str | None
     run_fit: str | None
     num_considered: int

@@ -28,6 +28,7 @@ PLAN_RECORD_NAME = "plans.json"
 # FLOP between which pretrainings come to take longer than their steps, of 30 and 1,000 hours of an A100: one
 # of hours on a node is watched by who wrote it, and made of nothing but steps (docs/experiments/0062).
 _LONGER_FROM_FLOP, _LONGER_TO_FLOP = 1e19, 3e20
+_SAME_PARAMS = 0.001  # relative difference of numbers of parameters within which models are the same
 
 
 class PlanRecord(Struct, frozen=True, kw_only=True):
@@ -84,13 +85,24 @@ class WorkloadPlans(Struct, frozen=True, kw_only=True):
 
 
 class PlannedPretraining(Struct, frozen=True, kw_only=True):
-    """A published pretraining as planned. step_hours_ratio: hours of its steps over those published."""
+    """A published pretraining as planned. step_hours_ratio: hours of its steps over those published.
+
+    params, active_params: of the model, all of them and those that a token passes. best_hours_ratio: as
+    step_hours_ratio, by the best strategy of all, whatever was stated of its own.
+    """
 
     title: str
     kind: PretrainingKind
+    params: float
     active_params: float
     step_hours_ratio: float
+    best_hours_ratio: float
     training_flop: float
+
+    @property
+    def time_per_usual_time(self) -> float:
+        """Published time over that which pretrainings of its kind and FLOP take by the best strategy."""
+        return 1.0 / (self.best_hours_ratio * record_of(self.kind).time_per_step_time(self.training_flop))
 
 
 class _Plans(Struct, frozen=True, kw_only=True):
@@ -140,6 +152,27 @@ def pretraining_kind(about: Workload) -> PretrainingKind:
 def record_of(kind: PlanKind) -> PlanRecord:
     """The record of one kind of plans. Raises DataError as `plan_records` does."""
     return next(each for each in plan_records() if each.kind == kind)
+
+
+def quick_pretraining(about: Workload) -> PlannedPretraining | None:
+    """The published pretraining of this model that took least beside its steps, if less than is usual.
+
+    None where none of the model was published, or all took longer than is usual: they show what can be
+    reached, not what must be lost (docs/experiments/0068). A model is known by its numbers of parameters,
+    which padded vocabularies change by less than _SAME_PARAMS.
+    Raises DataError as `plan_records` does.
+    """
+    if about.transformer is None:
+        return None
+    size, active = about.transformer.params, about.transformer.active_params
+    same = [
+        each
+        for each in planned_pretrainings().values()
+        if math.isclose(each.params, size, rel_tol=_SAME_PARAMS)
+        and math.isclose(each.active_params, active, rel_tol=_SAME_PARAMS)
+    ]
+    quickest = min(same, key=lambda each: each.time_per_usual_time, default=None)
+    return None if quickest is None or quickest.time_per_usual_time >= 1.0 else quickest
 
 
 COMBINED_RECORD_NAME = "combined.json"

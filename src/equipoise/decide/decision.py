@@ -17,6 +17,7 @@ from equipoise.decide.beyond_limits import (
 )
 from equipoise.decide.candidates import SystemCandidates, safer_strategy, with_strategy, with_terms
 from equipoise.decide.collect import Collected, Progress, collect_candidates
+from equipoise.decide.combine import PlannedPretraining
 from equipoise.decide.explanation.explain import (
     alternatives,
     does_not_fit,
@@ -43,8 +44,12 @@ from equipoise.decide.select import (
     timed_figures,
     tornado_of,
 )
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, raised_sizes
-from equipoise.decide.strategies.strategy_search import Problem
+from equipoise.decide.strategies.size_searches import (
+    SEARCH_CACHE,
+    ExtraSizes,
+    StrategySearches,
+    raised_sizes,
+)
 from equipoise.decide.user_evidence.fit import UserLevel
 from equipoise.economics import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
@@ -261,11 +266,19 @@ def _without_score(inputs: Inputs, accelerators: Sequence[str]) -> Iterator[Note
         yield from without_score(folders, inputs.training.workload.slug, accelerators)
 
 
-def _time_per_step_time(known: Problem, best: Candidate | None) -> float:
-    """Time of the training over that of its steps; of steps that were measured, not of the model's."""
+def _time_per_step_time(
+    searches: StrategySearches | None, best: Candidate | None
+) -> tuple[float | None, PlannedPretraining | None]:
+    """Time of the training over that of its steps, and the published pretraining that sets it, if one does.
+
+    Of steps that were measured, where they are known, not of the model's.
+    """
+    if searches is None:
+        return None, None
+    known = searches.problem
     if best is not None and best.grade == "measured" and known.training.workload.rollout is None:
-        return known.time_per_own_step_time
-    return known.time_per_step_time
+        return known.time_per_own_step_time, None
+    return known.time_per_step_time, known.quick_pretraining
 
 
 def _rollout_split(assessment: Assessment, best: Candidate) -> RolloutSplit | None:
@@ -323,6 +336,7 @@ def _system(
     system, searches = assessment.system, assessment.searches
     considered, fitting = _num_considered(assessment)
     is_best = best is not None and best.system == system.name
+    longer, quick = _time_per_step_time(searches, best if is_best else None)
     return SystemAnswer(
         name=system.name,
         title=system.title,
@@ -342,9 +356,8 @@ def _system(
         records=tuple(records(inputs, assessment, best if is_best else None)),
         calibration=None if searches is None else searches.problem.model.calibration,
         software=None if searches is None or (ran := searches.problem.software) is None else ran.name,
-        time_per_step_time=None
-        if searches is None
-        else _time_per_step_time(searches.problem, best if is_best else None),
+        time_per_step_time=longer,
+        time_per_step_time_of=None if quick is None else quick.title,
         transferred_from=None if assessment.transferred is None else assessment.transferred.chip.title,
         run_fit=None if assessment.run_fit is None else assessment.run_fit.sentence,
         runs_on=assessment.run_fit.ran_on if isinstance(assessment.run_fit, UserLevel) else None,

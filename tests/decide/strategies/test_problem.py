@@ -88,7 +88,9 @@ def test_what_is_found_fits_is_the_fastest_and_sums_up(asked):
             flop = found.training.workload.train_flop_per_sample * 1e6
             share = min(1, max(0, math.log(flop / 1e19) / math.log(30)))
             longer = record_of(pretraining_kind(found.training.workload)).bias ** -share
-        assert each.work_s.value == pytest.approx(steps_s * longer)
+        if found.quick_pretraining is None:
+            assert each.work_s.value == pytest.approx(steps_s * longer)
+        assert each.work_s.value <= steps_s * longer * (1 + 1e-9)
         assert each.work_s.low < each.work_s.value < each.work_s.high
     times = [each.work_s.value for each in strategies]
     assert times == sorted(times)

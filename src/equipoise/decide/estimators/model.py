@@ -347,6 +347,12 @@ def _plans_words(problem: Problem) -> str:
         return f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
     if problem.training.is_pretraining and problem.has_own_steps:
         return f"four published pretrainings took {factor:.2f} times as long as their own steps (median)"
+    quick = problem.quick_pretraining
+    if quick is not None:
+        return (
+            f"the published pretraining {quick.title} took {quick.time_per_usual_time:.2f} times as long as "
+            f"others take for such steps, and so does this: {factor:.2f} times as long as its steps"
+        )
     if problem.training.is_pretraining:
         return (
             f"{record.num_trainings} published pretrainings took, of as much work, {factor:.2f} times as "

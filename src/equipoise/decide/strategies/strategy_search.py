@@ -16,7 +16,14 @@ from equipoise.calibration.profiles import (
     runs_on,
     software_for,
 )
-from equipoise.decide.combine import PlanRecord, model_kind, pretraining_kind, record_of
+from equipoise.decide.combine import (
+    PlannedPretraining,
+    PlanRecord,
+    model_kind,
+    pretraining_kind,
+    quick_pretraining,
+    record_of,
+)
 from equipoise.decide.question.fine_tuning import (
     ROLLOUT_LOG_SD,
     ROLLOUT_TIME_PER_STEP_TIME,
@@ -143,13 +150,21 @@ class Problem(Struct, frozen=True, kw_only=True):
         """Time of the whole training over that of its steps, as published: evaluation of those to a target,
         all else of pretrainings and rollouts.
 
-        That of pretrainings holds how far the steps of other teams are from the model, unless they are known.
+        That of pretrainings holds how far the steps of other teams are from the model, unless they are known;
+        where one of the same model took less than is usual, by as much less.
         """
         if self.training.workload.rollout is not None:
             return ROLLOUT_TIME_PER_STEP_TIME
         if self.training.is_pretraining and not self.has_own_steps:
-            return self.record.time_per_step_time(self.training.stated_flop)
+            usual, quick = self.record.time_per_step_time(self.training.stated_flop), self.quick_pretraining
+            return usual if quick is None else usual * quick.time_per_usual_time
         return self.time_per_own_step_time
+
+    @property
+    def quick_pretraining(self) -> PlannedPretraining | None:
+        """The published pretraining of this model that sets the time beside its steps; None: none does."""
+        is_asked = self.training.is_pretraining and not self.has_own_steps
+        return quick_pretraining(self.training.workload) if is_asked else None
 
     @property
     def time_per_own_step_time(self) -> float:

@@ -272,6 +272,9 @@ def _model_words(answer: Answer, best: Candidate) -> str:
         return f", its steps alone; {lacks}"
     if answer.workload.rollout is not None:
         return f"; a step takes {factor:.2f} times as long, as published"
+    of_model = answer.system.time_per_step_time_of
+    if of_model is not None:
+        return f", its step time \u00d7 {factor:.2f}, as published {of_model} took"
     return f", its step time \u00d7 {factor:.2f}; {lacks}"
 
 
@@ -354,9 +357,11 @@ def _batch(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[str]:
     assert batch is not None
     step = "" if best.step_s is None else f" per step of {amounts.duration(best.step_s.value)}"
     factor = None if answer.question.is_to_target else answer.system.time_per_step_time
-    if best.step_s is not None and factor is not None and factor > 1.0 and answer.rollout is None:
+    if best.step_s is not None and factor is not None and factor != 1.0 and answer.rollout is None:
         alone = amounts.duration(best.step_s.value / factor)
-        step += f" ({factor:.2f} {amounts.TIMES} {alone}, as whole pretrainings take)"
+        is_of_model = answer.system.time_per_step_time_of is not None
+        like = "its published pretraining took" if is_of_model else "whole pretrainings take"
+        step += f" ({factor:.2f} {amounts.TIMES} {alone}, as {like})"
     each = answer.workload.samples_per_example
     pairs = f" ({format_count(batch // each)} pairs)" if each > 1 else ""
     yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{pairs}{step}"
