@@ -74,11 +74,12 @@ def job_times(
 
 
 def usual_sizes(pool: Pool) -> tuple[int, ...]:
-    """Powers of two, whole nodes times powers of two, and the whole pool."""
+    """Powers of two, whole nodes times those, the whole pool, and the whole nodes that these leave of it."""
     most, node_size = pool.num_accelerators, pool.cluster.node_size
     steps = range(math.ceil(math.log2(most)) + 1)
     sizes = {2**step for step in steps} | {node_size * 2**step for step in steps} | {most}
-    return tuple(sorted(size for size in sizes if size <= most))
+    left = {most - size for size in sizes if size < most and (most - size) % node_size == 0}
+    return tuple(sorted(size for size in sizes | left if size <= most))
 
 
 def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
@@ -109,7 +110,8 @@ def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
         raise UsageError("no way to find its time; give workload, times or file")
     wanted = _within_pool(job.sizes, pool)
     query = question_of(job, pool)
-    collected = collect_candidates(query, catalogue, scores, extra=ExtraSizes(sizes=wanted))
+    tried = wanted or usual_sizes(pool)
+    collected = collect_candidates(query, catalogue, scores, extra=ExtraSizes(sizes=tried))
     (found, *_) = collected.systems
     allowed = [each for each in found.allowed if not wanted or each.num_accelerators in wanted]
     if not allowed:
