@@ -275,6 +275,14 @@ def test_a_run_above_the_peak_is_rejected_before_its_set_up_is_pooled(tmp_path):
     assert re.search(r"\b1 of 3\b.*mine/3: 6[45]\d % MFU.*num_accelerators", str(found.notes[0]))
 
 
+def test_a_step_of_thousands_of_years_is_rejected_with_what_to_check(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("num_accelerators,step_ms,global_batch_size\n8,1e300,64\n8,1e15,64\n8,5000,64\n")
+    found = _runs(path, "resnet50", ["a100-sxm4-80gb"])
+    assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(64 / 5.0)]
+    assert re.search(r"\b2 of 3\b.*mine/1\b.*\b1,000 years\b.*\bunit\b", str(found.notes[0]))
+
+
 def test_a_row_of_a_precision_that_nothing_has_is_rejected(tmp_path):
     path = tmp_path / "mine.csv"
     rows = "8,1,64,int3\n8,2,64,bfloat16\n8,4,64,\n"

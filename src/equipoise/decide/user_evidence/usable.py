@@ -13,9 +13,10 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, precision_named
 from equipoise.spec.workload import Workload
-from equipoise.units import format_count, format_percent
+from equipoise.units import YEAR_S, format_count, format_percent
 
 _MOST_TEXT: Final = 40
+_LONGEST_S: Final = 1000 * YEAR_S  # of a step or a training; beyond it, a cell has a wrong unit
 _COLUMN: Final = re.compile(r"\bcolumn (\S+?):")
 
 
@@ -108,6 +109,12 @@ def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
     elif row["time_to_train_s"] is None and not is_timed:
         yield Unused(
             kind="rate", words="of no known rate; expected step_s or samples_per_s with global_batch_samples"
+        )
+    step_s = row["global_batch_samples"] / rate if is_timed else 0.0
+    if max(step_s, row["time_to_train_s"] or 0.0) > _LONGEST_S:
+        yield Unused(
+            kind="too long",
+            words=f"{name}: takes over 1,000 years; check the unit of its time or rate, and its batch",
         )
 
 
