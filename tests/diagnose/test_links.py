@@ -10,6 +10,7 @@ from equipoise.bench.topology import read
 from equipoise.bench.topology.topology import Device, Topology
 from equipoise.diagnose.link_findings import gaps, named, sentences
 from equipoise.diagnose.links import LEAST_GAIN, MODELS, meaning, named_chips
+from equipoise.errors import UsageError
 from equipoise.spec.hardware import accelerator
 from equipoise.spec.links import rank
 
@@ -121,6 +122,14 @@ def test_titles_name_the_accelerator():
     assert found.chip.slug == "rtx-4090-pcie-24gb"
     assert found.reached[0].reach.path == "staged"
     assert any(re.search("NVIDIA GeForce RTX 4090 .*peer access", each) for each in sentences(found))
+
+
+def test_another_accelerator_than_the_titles_name_is_refused():
+    """Else one answer mixes the links of one with the name of the other."""
+    with pytest.raises(UsageError, match=r"RTX 4090.*H100"):
+        meaning(two("PHB", title="NVIDIA GeForce RTX 4090"), chip=accelerator("h100-sxm5-80gb"))
+    own = accelerator("rtx-4090-pcie-24gb")
+    assert meaning(two("PHB", title="NVIDIA GeForce RTX 4090"), chip=own).chip == own
 
 
 def test_what_narrows_the_range_is_listed(behind_a_host_bridge):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise.bench.topology.topology import BestGroup, Islands, Topology, best_groups, islands
 from equipoise.calibration.profiles import prior_model
-from equipoise.errors import SpecError
+from equipoise.errors import SpecError, UsageError
 from equipoise.intervals import DEVIATE, tails
 from equipoise.perfmodel.layouts import CODES, StrategyGrid, grid
 from equipoise.perfmodel.load import Load, stacked, transformer_load, workload_load
@@ -281,13 +281,18 @@ def meaning(
 
     chip: of all its devices; by their titles unless given. batch: samples of a step. with_autocast: products
     in bf16 or fp16; else all in fp32, as torch trains by default. catalogue: the shipped one
-    unless given.
+    unless given. Raises UsageError where all titles name other accelerators than `chip`.
     Assumes two accelerators alone on their links, an input that keeps up, and torch's
     DistributedDataParallel: fp32 gradients that travel once a step.
     Source: rates of links.toml; steps of `perfmodel.replicas` over draws of all its priors.
     """
     known = catalogue or shipped()
     named = named_chips(topology, known)
+    if chip is not None and named and chip.slug not in {each.slug for each in named}:
+        titles = " and ".join(each.title for each in named)
+        raise UsageError(
+            f"its links are of {titles}, not of {chip.title}; name no accelerator, or one of them"
+        )
     chip = chip or (named[0] if len(named) == 1 else None)
     counts = Counter(link.link_class for link in topology.between_devices if link.link_class is not None)
     classes = sorted(counts, key=rank)
