@@ -631,6 +631,9 @@ def test_what_cannot_be_watched_is_refused(tmp_path):
             equipoise.watch(nothing)
     with pytest.raises(UsageError, match="num_steps=0; expected 1 to 100,000"):
         equipoise.watch(model(), num_steps=0)
+    for batch in (0, -1):
+        with pytest.raises(UsageError, match=f"batch_samples={batch}; expected 1"):
+            equipoise.watch(model(), batch_samples=batch)
     (tmp_path / "sweep.json").touch()
     with pytest.raises(UsageError, match=re.escape(str(tmp_path)) + ".*a sweep"):
         equipoise.watch(model(), out=tmp_path)

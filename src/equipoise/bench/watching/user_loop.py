@@ -129,6 +129,8 @@ def watch(
         raise UsageError(f"watch: {found}; expected a torch.nn.Module, or several")
     if not 1 <= num_steps <= _MOST_STEPS:
         raise UsageError(f"watch: num_steps={num_steps}; expected 1 to {_MOST_STEPS:,}")
+    if batch_samples is not None and batch_samples < 1:
+        raise UsageError(f"watch: batch_samples={batch_samples}; expected 1 or more")
     folder = None if out is None else Path(out)
     if folder is not None and (folder / "sweep.json").exists():
         raise UsageError(f"{folder}: holds a sweep; take another folder for watched runs")
