@@ -53,6 +53,18 @@ def test_weights_and_biases_runtime_is_one_too():
     assert found.time_s[0] == 2225.0
 
 
+def test_a_rate_of_evaluation_is_none_of_training(tmp_path):
+    """transformers' Trainer logs both to Weights & Biases; evaluation, forward alone, is the faster."""
+    path, both = tmp_path / "runs.csv", "eval/samples_per_second,train/train_samples_per_second"
+    rows = "".join(f"{size},finished,x,9,{400 * size},{100 * size}\n" for size in (1, 2, 4))
+    path.write_text(f"world_size,State,Created,Runtime,{both},Name\n" + rows.replace("\n", ",a\n"))
+    found = read_measurements(path)
+    assert (1e6 / found.time_s).tolist() == pytest.approx([100, 200, 400])
+    path.write_text(path.read_text().replace("train/train_", "test/"))
+    with pytest.raises(DataError, match=r"eval/samples_per_second.*samples_per_s"):
+        read_measurements(path)
+
+
 def test_the_page_of_mlflow_writes_durations_with_units(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(

@@ -70,6 +70,7 @@ _LINE_BYTES = 64 * 1024
 _EXTRAP_EXPECTED = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
 _IN_THOUSANDS = re.compile(r"(?:\b|_)(?:k|m|g|b|kilo|mega|giga|thousand|million|billion)_?(?:tok|sample|im)")
 _OF_ONE = re.compile(r"(?:/|_per_|\bper_)(?:gpu|device|accelerator|chip|card|gcd)s?\b")
+_OF_EVALUATION = re.compile(r"(?:^|/)(?:eval|evaluation|val|valid|validation|test|predict)\b")
 _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)", re.ASCII)
 
 
@@ -414,10 +415,14 @@ def _is_ours(name: str) -> bool:
 
 
 def _bare(name: str) -> str:
-    """A tracker's column without what it puts before the name that was logged."""
+    """A tracker's column without what it puts before the name that was logged.
+
+    What was logged of evaluation keeps its group: a rate of evaluation is none of training.
+    """
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
-    return name.rpartition("/")[2]
+    group, _, logged = name.rpartition("/")
+    return name if _OF_EVALUATION.search(group) else logged
 
 
 def _in_unit(ours: str, cell: str) -> str:
