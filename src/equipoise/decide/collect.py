@@ -66,7 +66,7 @@ from equipoise.decide.evidence import Estimates, OrderBound, UserRun
 from equipoise.decide.other_chips import at_all_sizes, transferred
 from equipoise.decide.question.query import FIELDS, TrainingQuery, without_choice
 from equipoise.decide.question.systems import RequestedSystem, requested_systems
-from equipoise.decide.question.training import training, unrestricted
+from equipoise.decide.question.training import OF_ADAPTERS, training, unrestricted
 from equipoise.decide.strategies.size_searches import (
     NO_EXTRA_SIZES,
     SEARCH_CACHE,
@@ -510,12 +510,16 @@ def _user_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
     if not runs:
         return None
     is_eager = start.choices.get("implementation") == ("eager",)
+    asked = {name: start.choices[name] for name in OF_ADAPTERS if name in start.choices}
     return user_steps(
         runs,
         start.load,
         start.cluster,
         start.model.parameters,
-        implementation="eager" if is_eager else "compiled",
+        unstated={
+            "implementation": "eager" if is_eager else "compiled",
+            **{name: values[0] for name, values in asked.items() if len(values) == 1},
+        },
     )
 
 

@@ -173,6 +173,22 @@ def test_ways_to_train_that_the_model_does_not_know_are_left_out():
 
 
 @pytest.mark.parametrize(
+    ("stated", "trained"),
+    [
+        ("ddp", ("lora", 8)),
+        ("zero_stage=3", ("lora", 8)),
+        ("trained=lora lora_rank=64", ("lora", 64)),
+        ("trained=full", ("full", 0)),
+    ],
+)
+def test_a_run_that_does_not_state_what_it_trained_is_of_the_weights_asked_about(stated, trained):
+    """Else adapters' steps count as those of a model whose weights are all trained, at up to 1.5 times the FLOP."""
+    unstated = {"implementation": "compiled", "trained": "lora", "lora_rank": 8}
+    steps = user_steps([run(8, 8, 1.0, strategy=stated)], LOAD, NODES, MODEL.parameters, unstated=unstated)
+    assert [(each.trained, each.lora_rank) for each in steps.strategies] == [trained]
+
+
+@pytest.mark.parametrize(
     ("stated", "expected"),
     [
         ("tp=2 zero_stage=1", "dp=4 tp=2 microbatch=16 global_batch=64 zero_stage=1"),
@@ -184,5 +200,5 @@ def test_ways_to_train_that_the_model_does_not_know_are_left_out():
 )
 def test_what_a_text_form_leaves_out_is_what_the_run_states(stated, expected):
     ran = replace(run(8, 8, 1.0, strategy=stated), is_eager=False)  # as of files, which do not state it
-    steps = user_steps([ran], LOAD, NODES, MODEL.parameters, implementation="compiled")
+    steps = user_steps([ran], LOAD, NODES, MODEL.parameters, unstated={"implementation": "compiled"})
     assert (steps and steps.strategies[0].text()) == expected

@@ -19,6 +19,7 @@ from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.evidence import ErrorRecord
 from equipoise.decide.explanation.explain import uneven_batch
 from equipoise.decide.ledger import LEDGER, running
+from equipoise.decide.question.fine_tuning import trained_part
 from equipoise.decide.question.query import SOUGHT
 from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
@@ -474,6 +475,7 @@ def chosen_for_you(
     )
     chosen += _other_batch_words(inputs, assessment, best)
     chosen += _length_words(inputs)
+    chosen += _adapter_words(inputs, best)
     chosen += _power_words(inputs, assessment)
     if best.strategy is not None:
         chosen += _strategy_words(inputs, assessment, best.strategy)
@@ -547,6 +549,14 @@ def _length_words(inputs: Inputs) -> Iterator[str]:
             f"{num} of your runs without a length are taken to have the {format_count(tokens)} tokens of "
             "--sequence (column sequence)"
         )
+
+
+def _adapter_words(inputs: Inputs, best: Candidate) -> Iterator[str]:
+    """That the user's runs are taken to train adapters, which a question asks about and they do not state."""
+    silent = [each for each in inputs.runs_on(best.accelerator) if "trained=" not in (each.strategy or "")]
+    asked = trained_part(inputs.query) if silent else None
+    if asked not in {None, "full"}:
+        yield f"your runs taken to be of {asked}; of others their strategy has to state trained=full"
 
 
 def _power_words(inputs: Inputs, assessment: Assessment) -> Iterator[str]:

@@ -416,7 +416,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
 
 
 # What says which weights are trained.
-_OF_ADAPTERS: Final = frozenset({"trained", "lora_rank", "lora_targets"})
+OF_ADAPTERS: Final = frozenset({"trained", "lora_rank", "lora_targets"})
 
 
 def unrestricted(restricted: Training, query: TrainingQuery, *, frees_batch: bool) -> Training | None:
@@ -428,7 +428,7 @@ def unrestricted(restricted: Training, query: TrainingQuery, *, frees_batch: boo
     frees_batch = frees_batch and restricted.states_batch
     if not (query.fixed or query.precision or frees_batch):
         return None
-    if _OF_ADAPTERS & set(parameter_choices(query.fixed)):
+    if OF_ADAPTERS & set(parameter_choices(query.fixed)):
         return None
     choices = _choices(replace(query, fixed=(), precision=()), restricted.workload)
     free = replace(restricted, choices=choices)

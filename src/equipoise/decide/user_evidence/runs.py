@@ -1,7 +1,8 @@
 """The user's own runs by set-up, and their steps as arrays for the model."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
     PRECISIONS,
-    Implementation,
     Precision,
     Strategy,
     Value,
@@ -240,16 +240,17 @@ def user_steps(
     nodes: Cluster,
     parameters: Parameters,
     *,
-    implementation: Implementation = "eager",
+    unstated: Mapping[str, Value] = MappingProxyType({}),
 ) -> UserSteps | None:
     """The runs that the model expresses; None where it expresses none.
 
-    nodes: what they ran on, of any size. parameters: under which a time must come out. implementation: what
-    runs are taken for that do not state theirs: that of what is advised, so that neither gains by the other.
+    nodes: what they ran on, of any size. parameters: under which a time must come out. unstated: options that
+    runs are taken to have which do not state theirs: those of what is advised, so that neither gains by the
+    other, and a run of adapters is not held against one of all weights.
     """
     from equipoise.calibration.step_rows import StepRows  # noqa: PLC0415 - only where runs were measured
 
-    pairs = [(run, found) for run in runs if (found := _strategy(run, implementation)) is not None]
+    pairs = [(run, found) for run in runs if (found := _strategy(run, unstated)) is not None]
     if not pairs:
         return None
     sizes = [run.num_accelerators for run, _ in pairs]
@@ -277,9 +278,7 @@ def stated_options(text: str) -> dict[str, Value]:
     return dict(read_option(each, where=f"strategy {text!r}") for each in text.replace(",", " ").split())
 
 
-def _stated_strategy(
-    run: UserRun, implementation: Implementation, precision: Precision | None
-) -> Strategy | None:
+def _stated_strategy(run: UserRun, unstated: dict[str, Any], precision: Precision | None) -> Strategy | None:
     """The strategy of a text form; None where it is of another number of accelerators, or states too little.
 
     As the model writes it, of a trace, it is whole. What a user's file leaves out is what the run states
@@ -294,24 +293,25 @@ def _stated_strategy(
         return None
     dp = run.num_accelerators // math.prod(int(stated.get(axis, 1)) for axis in ("tp", "pp", "cp"))
     is_pipeline = int(stated.get("pp", 1)) > 1
-    usual: dict[str, Any] = {
+    adapters = {"lora_rank", "lora_targets"} if stated.get("trained") == "full" else set()
+    usual = {name: value for name, value in unstated.items() if name not in adapters} | {
         "dp": dp,
         "microbatch_samples": 1 if is_pipeline else max(1, run.global_batch_samples // max(dp, 1)),
         "global_batch_samples": run.global_batch_samples,
         "precision": precision,
-        "implementation": "eager" if run.is_eager else implementation,
     }
     found = Strategy(**{**usual, **stated})
     return found if found.num_accelerators == run.num_accelerators else None
 
 
-def _strategy(run: UserRun, implementation: Implementation) -> Strategy | None:
+def _strategy(run: UserRun, unstated: Mapping[str, Value]) -> Strategy | None:
     """The strategy of a set-up as the model knows it; None where it does not, or no precision is stated."""
     size, batch = run.num_accelerators, run.global_batch_samples
     precision = next((each for each in PRECISIONS if each == run.precision), None)
+    usual: dict[str, Any] = {**unstated, **({"implementation": "eager"} if run.is_eager else {})}
     try:
         if "=" in (run.strategy or ""):
-            return _stated_strategy(run, implementation, precision)
+            return _stated_strategy(run, usual, precision)
         if precision is None:
             return None
         from equipoise.bench.training import method  # noqa: PLC0415 - only where runs were measured
@@ -327,7 +327,7 @@ def _strategy(run: UserRun, implementation: Implementation) -> Strategy | None:
             global_batch_samples=batch,
             zero_stage=3 if found.name == "fsdp" else 0,
             precision=precision,
-            implementation="eager" if run.is_eager else implementation,
+            **usual,
             compression="fp16" if found.name in {"fp16", "bf16"} else "none",
             sync_period=repeated if found.name == "localsgd" else 1,
         )
