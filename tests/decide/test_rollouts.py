@@ -99,3 +99,15 @@ def test_accelerators_are_shared_or_in_two_pools_that_add_up():
 def test_what_is_no_reinforcement_learning_is_refused(given, words):
     with pytest.raises(UsageError, match=words):
         trained(**given)
+
+
+def test_a_measured_step_holds_what_generates_its_samples(tmp_path):
+    """By hand: 2,000 prompts of 16 completions, 32 a step, are 1,000 steps of 10 s."""
+    runs = tmp_path / "mine.csv"
+    columns = "workload,accelerator,num_accelerators,global_batch,precision,step_s"
+    runs.write_text(f"{columns}\nllama31_8b,h100,8,32,bf16,10\n")
+    asked = {"train": "full,grpo", "examples": "2k", "completion": 512, "accelerator": "h100", "runs": runs}
+    found = answer(
+        query({"workload": "llama31_8b", "accelerators": 8, "global_batch": 32, **asked}), scores=None
+    )
+    assert found.recommended.time_s.value == pytest.approx(1_000 * 10.0, rel=1e-3)

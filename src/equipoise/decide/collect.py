@@ -506,8 +506,8 @@ def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[Note, ...]:
 
 
 def _user_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
-    """The runs that the model expresses."""
-    if not runs:
+    """The runs that the model expresses: none of rollouts, whose steps hold what generates their samples."""
+    if not runs or start.training.workload.rollout is not None:
         return None
     is_eager = start.choices.get("implementation") == ("eager",)
     asked = {name: start.choices[name] for name in OF_ADAPTERS if name in start.choices}

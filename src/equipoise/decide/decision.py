@@ -276,7 +276,7 @@ def _time_per_step_time(
     if searches is None:
         return None, None
     known = searches.problem
-    if best is not None and best.grade == "measured" and known.training.workload.rollout is None:
+    if best is not None and best.grade == "measured":
         return known.time_per_own_step_time, None
     return known.time_per_step_time, known.quick_pretraining
 
