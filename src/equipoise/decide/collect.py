@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -99,6 +99,7 @@ from equipoise.decide.user_evidence.runs import (
     Recast,
     UserRuns,
     UserSteps,
+    as_they_fit,
     other_batches,
     recasts,
     user_steps,
@@ -511,15 +512,16 @@ def _user_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
         return None
     is_eager = start.choices.get("implementation") == ("eager",)
     asked = {name: start.choices[name] for name in OF_ADAPTERS if name in start.choices}
+    unstated: dict[str, Any] = {
+        "implementation": "eager" if is_eager else "compiled",
+        **{name: values[0] for name, values in asked.items() if len(values) == 1},
+    }
     return user_steps(
-        runs,
+        as_they_fit(runs, start, unstated),
         start.load,
         start.cluster,
         start.model.parameters,
-        unstated={
-            "implementation": "eager" if is_eager else "compiled",
-            **{name: values[0] for name, values in asked.items() if len(values) == 1},
-        },
+        unstated=unstated,
     )
 
 

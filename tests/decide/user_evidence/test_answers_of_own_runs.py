@@ -295,3 +295,23 @@ def test_of_own_trainings_in_several_precisions_those_that_are_asked_for_are_tak
         )
         assert by_size(found)[8].time_s.value == pytest.approx(hours * 3600, rel=1e-3)
         assert len([each for each in found.systems[0].notes if each.kind == "not_used"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "num_steps"),
+    [
+        ({"workload": "qwen3_8b", "accelerator": "rtx4090", "accelerators": 2, "train": "lora"}, 20_000 / 16),
+        (
+            {"workload": "mixtral_8x7b", "accelerator": "h100", "accelerators": 64, "train": "lora"},
+            20_000 / 16,
+        ),
+    ],
+)
+def test_a_run_without_a_strategy_is_not_taken_for_one_that_exceeds_its_memory(asked, num_steps, tmp_path):
+    """At the batch and size that ran, a training takes its steps times the measured one."""
+    path = tmp_path / "mine.csv"
+    header = "workload,accelerator,num_accelerators,global_batch,precision,step_s"
+    cells = (asked["workload"], asked["accelerator"], asked["accelerators"])
+    path.write_text(f"{header}\n{','.join(map(str, cells))},16,bf16,50\n")
+    found = ask(**asked, examples=20_000, global_batch=16, runs=path, scores=False)
+    assert found.recommended.time_s.value == pytest.approx(num_steps * 50.0, rel=1e-3)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from equipoise.calibration import Note
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.strategies.size_searches import StrategySearches
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, StrategySearches
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD, Problem
 from equipoise.errors import InputError
 from equipoise.intervals import DEVIATE
@@ -271,6 +271,31 @@ def user_steps(
         strategies=tuple(found for _, found in kept),
         run_ids=tuple(run.run_ids[0] for run, _ in kept),
     )
+
+
+def as_they_fit(
+    runs: Sequence[UserRun], problem: Problem, unstated: Mapping[str, Value]
+) -> tuple[UserRun, ...]:
+    """The runs; those that state no strategy with the fastest of their batch where DDP, which they are else
+    taken for, exceeds the memory that they ran in.
+    """
+    return tuple(each if each.strategy else _as_it_fits(each, problem, unstated) for each in runs)
+
+
+def _as_it_fits(run: UserRun, problem: Problem, unstated: Mapping[str, Value]) -> UserRun:
+    plain, held = _strategy(run, unstated), problem.cluster.accelerator.memory_bytes
+    if plain is None or held is None:
+        return run
+    needed = problem.estimated((plain,), problem.model.parameters).memory.needed
+    if np.ravel(needed)[0] <= held:
+        return run
+    asked = replace(
+        problem,
+        training=replace(problem.training, global_batch_samples=run.global_batch_samples),
+        choices={**problem.choices, "precision": (plain.precision,)},
+    )
+    (found,) = SEARCH_CACHE.searches(asked, (run.num_accelerators,)).sizes
+    return run if found.best is None else replace(run, strategy=found.best.strategy.text())
 
 
 def stated_options(text: str) -> dict[str, Value]:
