@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.calibration import Note
-from equipoise.decide.answer import CONSTRAINTS, Flip, UnfitSize
+from equipoise.decide.answer import CONSTRAINTS, Constraint, Flip, UnfitSize
 from equipoise.decide.decision import answer
 from equipoise.decide.evidence import Shortfall
 from equipoise.decide.question.field import Sizes
@@ -28,7 +28,7 @@ from equipoise.report.pages.answer.candidates import flip_words, limit_words, li
 from equipoise.report.pages.answer.compare import money_chart
 from equipoise.report.pages.answer.costs import power_price
 from equipoise.report.pages.answer.head import around_choice
-from equipoise.report.pages.answer.refusal import relaxed
+from equipoise.report.pages.answer.refusal import refusal_blocks, relaxed
 from equipoise.report.terminal import SCREEN_LINES
 from equipoise.runs.readers.measurements import read_measurements
 from equipoise.spec.cluster import cluster
@@ -982,3 +982,21 @@ def test_sizes_on_which_no_strategy_is_legal_are_in_the_headline():
     found = answer(query(asked), scores=None)
     assert not found.candidates
     assert re.findall(r"[\d,]{2,}", ANSWER.headline(found))[0] == "3,000,000"
+
+
+def test_sizes_beyond_a_limit_are_not_named_where_no_time_is_known():
+    late = Constraint(name="deadline_s", limit=60.0, value=None, probability=None)
+    most = Constraint(name="max_accelerators", limit=16.0, value=None, probability=None)
+    without = [
+        replace(
+            candidate(size),
+            time_s=None,
+            usd=None,
+            why_not="too wide",
+            constraints=(late, replace(most, value=float(size))),
+        )
+        for size in (8, 16, 64)
+    ]
+    text = str(refusal_blocks(replace(made_answer(), candidates=tuple(without), refusal=None)))
+    assert re.search(r"\b8 and 16 x NVIDIA H100\b", text)
+    assert not re.search(r"\b64\b", text)

@@ -130,7 +130,8 @@ def _without_times(answer: Answer) -> Iterator[str]:
     """Why no size of a system has a time, and what would help."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for each in answer.listed:
-        sizes.setdefault((each.title, each.why_not or "no estimate"), []).append(each.num_accelerators)
+        if all(limit.name != "max_accelerators" for limit in each.broken):  # else it was not asked about
+            sizes.setdefault((each.title, each.why_not or "no estimate"), []).append(each.num_accelerators)
     for (title, why), some in sizes.items():
         yield f"{listed([count(size) for size in some])} x {title}: {why}."
     yield "Measure runs of your own: --runs DIR (`equipoise bench`, or a CSV file of measured steps)."
