@@ -617,7 +617,7 @@ def test_wide_expert_parallelism_takes_the_hours_that_it_took():
     published_s = 2.664e6 / 2048 * 3600
     assert found["time_s"]["low"] <= published_s <= found["time_s"]["high"]
     # The first version took 2.54 times the hours, and 1F1B, which hides no all-to-all behind micro-batches, 1.40.
-    assert "schedule=dualpipe" in found["strategy"]
+    assert {"schedule=dualpipe", "schedule=1f1b_overlap"} & set(found["strategy"].split())
     # Those hours are of steps (3.7 days for a trillion tokens), and of this model: other teams took more
     # beside the steps of others.
     assert 1 / 1.25 <= time_s(found) / published_s <= 1.25

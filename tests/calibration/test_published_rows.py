@@ -238,6 +238,7 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("torchtitan; DualPipeV", {"schedule": "dualpipe_v"}),
         ("DualPipe; 16 micro-batches", {"schedule": "dualpipe"}),
         ("1F1B", {"schedule": "1f1b"}),
+        ("VP=4; 1F1B overlap of expert communication", {"schedule": "1f1b_overlap"}),
         ("ms-swift; Liger", {"chunks_loss": True, "is_narrow": False}),
         ("torchtune; chunked cross entropy", {"chunks_loss": True, "is_narrow": True}),
         ("chunked prefill", {"chunks_loss": False}),

@@ -151,6 +151,8 @@ def milliseconds(parameters=IDEAL, **strategy):
         # either way moves 1e6 bytes: 1 ms, twice, and in chunks of two four times.
         ({"pp": 2}, 4 * 14 + 14, "idle", 14),
         ({"pp": 2, "interleave": 2}, 4 * 16 + 16 / 2, "idle", 8),
+        # One chunk more before the first way back.
+        ({"pp": 2, "interleave": 2, "schedule": "1f1b_overlap"}, 4 * 16 + 16, "idle", 16),
         # Three stages hold 3, 3 and 2 layers, 9 ms and 2 of sends: the mean is 8 + 2, and two stages fill.
         ({"pp": 3}, 4 * 11 + 2 * 11, "idle", 4 * 1 + 22),
         # arXiv 2412.19437, table 2: (PP / 2 - 1) (F&B + B - 3 W), which is 2/3 of a stage with B of 2/3 and W of 1/3;
@@ -312,6 +314,11 @@ def test_dualpipe_hides_what_goes_to_experts():
     assert exposed() > 0
     for schedule in ("dualpipe", "dualpipe_v"):
         assert exposed(schedule=schedule) == pytest.approx(20 / 132 * exposed(), rel=1e-6)
+    # Megatron-Core's overlap hides it alike; it refuses layers that are recomputed whole.
+    chunks = {"interleave": 2, "schedule": "1f1b_overlap"}
+    assert exposed(**chunks) == pytest.approx(20 / 132 * exposed(interleave=2), rel=1e-6)
+    whole = {"recompute": "full", "interleave": 2}
+    assert exposed(**whole | chunks) == pytest.approx(exposed(**whole), rel=1e-6)
 
 
 @pytest.mark.parametrize(("dp", "traffic_ms", "times"), [(2, 16, 1), (4, 24, 4)])

@@ -652,6 +652,14 @@ def test_dualpipe_keeps_what_its_table_counts(schedule, weights, activations):
     assert kept[1] / kept[0] == pytest.approx(activations / 8, rel=0.01)
 
 
+def test_overlapped_passes_keep_one_chunk_more():
+    # megatron-core 0.16.1, pipeline_parallel/schedules.py: one extra micro-batch of a chunk before the first way back.
+    one = Strategy(pp=4, interleave=2, global_batch_samples=16)
+    kept = float(kept_activations(LLAMA, grid([one])).chosen[0])
+    more = bytes_of_activations(replace(one, schedule="1f1b_overlap")) - bytes_of_activations(one)
+    assert more == pytest.approx(LLAMA.layers / 4 / 2 * kept, abs=1)
+
+
 # Narayanan et al. 2021, section 2.2: a stage of interleaved chunks keeps (pp - 1) / v micro-batches more than pp, of
 # as many as a step has: with 4 of them 4 / 4 of the layers' activations, with 8 of them (4 + 3 / 2) / 4.
 @pytest.mark.parametrize(("num_microbatches", "alive"), [(4, 4.0), (8, 5.5)])

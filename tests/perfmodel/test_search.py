@@ -44,6 +44,13 @@ CASES = {
     "all on the host": ("llama2_13b", "a100-sxm4-40gb", (4, 8), (8, 12), ALL_HOSTED),
     "experts": ("mixtral_8x7b", "dgx-h100", (16,), (32,), {}),
     "both ends": ("mixtral_8x7b", "dgx-h100", (16,), (32,), {"schedule": ("1f1b", "dualpipe", "dualpipe_v")}),
+    "overlapped": (
+        "mixtral_8x7b",
+        "dgx-h100",
+        (16,),
+        (32,),
+        {"schedule": ("1f1b", "1f1b_overlap", "dualpipe_v")},
+    ),
     "cards": ("gpt2_large", "pair-rtx-4090", (1, 2, 4), (4, 6), UNFUSED),
     "adapters": ("llama2_70b_lora", "a100-sxm4-80gb", (8,), (8, 16), ADAPTED),
     "adapters on all layers": ("llama2_13b", "a100-sxm4-40gb", (4, 8), (8,), WIDELY_ADAPTED),

@@ -6,6 +6,7 @@ Arrays in and out.
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from equipoise.perfmodel.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s, send_s
 from equipoise.perfmodel.compute import (
@@ -29,6 +30,7 @@ from equipoise.perfmodel.layouts import (
     FULL_TRAINING,
     OFFLOAD_ALL,
     OFFLOAD_NONE,
+    ONE_OVERLAP,
     QLORA,
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
@@ -63,7 +65,7 @@ _ROW_PASSES = 3
 _COPYING = 2
 # While traffic overlaps with computing, its kernels take 20 of the 132 multiprocessors of an H800
 # (DeepSeek-AI 2024, section 3.2.2): so much of what is hidden costs time all the same.
-_DUALPIPE_EXPOSED = 20 / 132
+_OVERLAP_EXPOSED = 20 / 132
 # Of a host link's stated rate, what long copies from and to pinned memory reach: 55.7 of 63 GB/s (Unsloth and
 # NVIDIA 2026, double-buffered reloads of checkpoints).
 _COPY_FRACTION = 55.7 / 63
@@ -207,7 +209,8 @@ def ep_layer_s(
 
     overlapped_s: of the layer's work, and of the exposed traffic before it.
     Assumes tokens spread evenly over ranks; one travels once to every node, and there once to every rank,
-    that holds experts of it (`token_destinations`). DualPipe hides it behind another micro-batch.
+    that holds experts of it (`token_destinations`). DualPipe, and 1F1B with overlap where nothing is
+    recomputed whole, hide it behind another micro-batch.
     Source: Lepikhin et al. 2020 (GShard); DeepSeek-AI 2024, section 3.2.1 (DualPipe) and 3.2.2 (one copy a
     node, then over NVLink).
     """
@@ -221,15 +224,16 @@ def ep_layer_s(
     payload = tokens_per_rank(load, grid) / grid.tp * (load.routed_bytes * width_ratio(grid) * copies)
     passes = 2 + (grid.recompute == RECOMPUTE_FULL)
     traffic = _EP_TRIPS_PER_PASS * passes * all_to_all_s(payload, ranks, machine.wires, parameters.collective)
-    return exposed_s(np.asarray(traffic), overlapped_s, _by_schedule(grid, parameters.ep_overlap))
+    is_hidden = (grid.schedule == ONE_OVERLAP) & (grid.recompute != RECOMPUTE_FULL)
+    is_hidden = is_hidden | (grid.schedule >= DUALPIPE)
+    return exposed_s(np.asarray(traffic), overlapped_s, _exposed_share(parameters.ep_overlap, is_hidden))
 
 
-def _by_schedule(grid: StrategyGrid, exposed_share: Floats) -> Floats:
-    """The share of overlapped traffic that is left exposed: with DualPipe, no more than its kernels take."""
-    if not np.any(grid.schedule):
-        return exposed_share
-    dual = np.minimum(exposed_share, _DUALPIPE_EXPOSED)
-    return np.asarray(np.where(grid.schedule > 0, dual, exposed_share))
+def _exposed_share(usual: Floats, is_hidden: NDArray[np.bool_]) -> Floats:
+    """The share of traffic left exposed: behind another micro-batch no more than its kernels take."""
+    if not np.any(is_hidden):
+        return usual
+    return np.asarray(np.where(is_hidden, np.minimum(usual, _OVERLAP_EXPOSED), usual))
 
 
 def dp_gradient_s(
@@ -396,7 +400,8 @@ def pp_send_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
     if np.any((grid.tp > 1) & (grid.sequence_parallel <= 0)):
         whole = all_gather_s(payload, axis_group(grid.tp, 1.0, machine), wires, links)
         once = once + np.where((grid.pp > 1) & (grid.sequence_parallel <= 0), whole, 0.0)
-    return np.asarray(2 * _chunks(grid) * once * _by_schedule(grid, parameters.pp_overlap))
+    exposed = _exposed_share(parameters.pp_overlap, grid.schedule >= DUALPIPE)
+    return np.asarray(2 * _chunks(grid) * once * exposed)
 
 
 def pp_bubble_s(grid: StrategyGrid, stage_s: Numbers) -> Numbers:
@@ -404,16 +409,19 @@ def pp_bubble_s(grid: StrategyGrid, stage_s: Numbers) -> Numbers:
 
     stage_s: of one micro-batch on one stage.
     Assumes that gradients of weights take half of the way back where there are any.
-    Source: Narayanan et al. 2021: (p - 1) / v stages; arXiv 2412.19437, table 2: (p / 2 - 1) (F&B + B - 3 W),
-    and github.com/deepseek-ai/DualPipe: with the V over p ranks as with 2 p stages of half a rank's layers.
+    Source: Narayanan et al. 2021: (p - 1) / v stages, with overlap one chunk more (megatron-core 0.16.1,
+    pipeline_parallel/schedules.py: one extra micro-batch before the first way back); arXiv 2412.19437, table
+    2: (p / 2 - 1) (F&B + B - 3 W), and github.com/deepseek-ai/DualPipe: with the V over p ranks as with 2 p
+    stages of half a rank's layers.
     """
-    whole = (grid.pp - 1) / grid.interleave * stage_s
-    if not np.any(grid.schedule):
+    whole = (grid.pp - 1 + (grid.schedule == ONE_OVERLAP)) / grid.interleave * stage_s
+    if not np.any(grid.schedule >= DUALPIPE):
         return np.asarray(whole)
     back = _backward_share(grid)
     of_weights = np.where(grid.trained == FULL_TRAINING, back / 2, 0.0)
     count = np.where(grid.schedule == DUALPIPE, grid.pp / 2 - 1, (grid.pp - 1) / 2)
-    return np.asarray(np.where(grid.schedule > 0, count * (1 + back - 3 * of_weights) * stage_s, whole))
+    both_ends = count * (1 + back - 3 * of_weights) * stage_s
+    return np.asarray(np.where(grid.schedule >= DUALPIPE, both_ends, whole))
 
 
 # Parameters that the processors of a host update in a second, for all accelerators together: 0.24 s for 1e9

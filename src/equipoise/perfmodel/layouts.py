@@ -28,6 +28,7 @@ from equipoise.perfmodel.space import (
 )
 from equipoise.spec.strategy import (
     AXES,
+    BOTH_ENDS,
     CHOICES,
     GRADIENTS_SHARDED,
     LORA_TARGETS,
@@ -42,7 +43,7 @@ Codes: TypeAlias = NDArray[np.intp]
 # Options that are words: their code is the position in the tuple.
 CODES = CHOICES
 _, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
-_, DUALPIPE, DUALPIPE_V = range(3)
+_, ONE_OVERLAP, DUALPIPE, DUALPIPE_V = range(4)
 USUAL_TARGETS, QUERY_VALUE, ATTENTION, ALL_LINEAR = range(len(LORA_TARGETS))
 FULL_TRAINING, LORA, QLORA = (TRAINED.index(name) for name in ("full", "lora", "qlora"))
 OFFLOAD_NONE, OFFLOAD_ALL = (CODES["offload"].index(name) for name in ("none", "optimizer_and_params"))
@@ -636,7 +637,7 @@ def _by_rounds(
     rounds = pairs[:, 0] / (dp * pairs[:, 1])
     found = []
     for schedule in schedules:
-        kinds = rounds % pp == 0 if schedule == "1f1b" else (rounds >= 2 * pp) * (2 - rounds % 2)
+        kinds = (rounds >= 2 * pp) * (2 - rounds % 2) if schedule in BOTH_ENDS else rounds % pp == 0
         if schedule == "1f1b" or "1f1b" not in schedules:
             parts = sorted(set(kinds.tolist()), reverse=True)
         else:  # what it cannot do, the other does

@@ -26,6 +26,7 @@ from equipoise.perfmodel.layouts import (
     MESH_ELEMENTS,
     OFFLOAD_ALL,
     OFFLOAD_NONE,
+    ONE_OVERLAP,
     QLORA,
     QUERY_VALUE,
     RECOMPUTE_FULL,
@@ -122,7 +123,7 @@ def shards(load: Load, grid: StrategyGrid) -> Shards:
     as 4.5). With DualPipe a rank holds two stages, and two ranks the same ones; with it and its V, one rank
     holds both ends.
     """
-    ends = (grid.pp > 1) & (grid.schedule == 0)
+    ends = (grid.pp > 1) & (grid.schedule < DUALPIPE)
     tables = np.where(ends, load.end_params, load.embedding_params) / grid.tp
     copies = np.where(grid.schedule == DUALPIPE, 2.0, 1.0)
     layers = load.layers / grid.pp * copies
@@ -378,12 +379,14 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     gathered = split * (_GATHERED * hidden)
     at_work = kept.all - kept.chosen + tokens * (load.gradient_bytes * width_ratio(grid))
     more = np.where(grid.schedule == DUALPIPE, 1.0, np.where(grid.schedule == DUALPIPE_V, 0.5, 0.0))
+    more = np.where(grid.schedule == ONE_OVERLAP, 1.0 / grid.interleave, more)
     alive = np.minimum(grid.num_microbatches, grid.pp + more)
     # Interleaved, chunks of further micro-batches begin before the first is back: no more than there are.
     early = np.where(grid.interleave > 1, (grid.pp - 1) / grid.interleave, 0.0)
     layers = (load.layers / grid.pp) * kept.chosen
     # Few of these arrays are as large as the mesh: only the last line's.
-    last = layers if not np.any(grid.schedule) else np.where(more > 0, layers * alive, layers)
+    at_end = np.where(grid.schedule >= DUALPIPE, alive, 1.0 + more)
+    last = layers * at_end if np.any(grid.schedule) else layers
     first = layers * np.minimum(grid.num_microbatches, alive + early) + _held_outputs(load, grid, alive)
     if np.any(grid.activation_offload > 0):
         here = np.where(grid.activation_offload > 0, _TRAVELLING * kept.chosen, np.inf)

@@ -15,6 +15,7 @@ from equipoise.perfmodel.load import Floats, Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.spec.strategy import (
     AXES,
+    BOTH_ENDS,
     GRADIENTS_SHARDED,
     PRECISIONS,
     RECOMPUTES,
@@ -208,9 +209,14 @@ def pipeline_fault(
 ) -> Fault | None:
     """Why a pipeline schedule is illegal. Source: Narayanan et al. 2021, section 2.2; `_dual_fault`."""
     wrong, halves = None, interleave
-    if schedule != "1f1b":
+    if schedule in BOTH_ENDS:
         wrong = _dual_fault(schedule, pp=pp, interleave=interleave, num_microbatches=num_microbatches)
         halves = 2 if schedule == "dualpipe_v" else 1
+    elif schedule == "1f1b_overlap" and (pp == 1 or interleave == 1):
+        # What overlaps are passes of different chunks: megatron-core 0.16.1, TransformerConfig.
+        return Fault(
+            "schedule=1f1b_overlap needs pp and interleave above 1", ("schedule", "pp", "interleave")
+        )
     elif interleave > 1:
         if pp == 1:
             wrong = Fault("interleave needs pp above 1", ("interleave", "pp"))
@@ -396,10 +402,10 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
         ranks: that hold the same weights. has_groups: whether they share states in several groups.
         """
         ranks = min(ranks, 2)
-        if schedule == "1f1b":
-            rounds = int(num_microbatches % pp == 0)
-        else:
+        if schedule in BOTH_ENDS:
             rounds = (num_microbatches >= 2 * pp) * (2 - num_microbatches % 2)
+        else:
+            rounds = int(num_microbatches % pp == 0)
         key = ("states", pp, schedule, rounds, ranks, has_groups, tp > 1)
         if key not in self.known:
             free = range(1, max(1, self.limits.layers // pp) + 1) if pp > 1 else (1,)

@@ -23,13 +23,15 @@ LoraTargets: TypeAlias = Literal["usual", "query_value", "attention", "all_linea
 Method: TypeAlias = Literal["dpo", "grpo"]
 Offload: TypeAlias = Literal["none", "optimizer", "optimizer_and_params"]
 Compression: TypeAlias = Literal["none", "fp16", "powersgd", "topk"]
-Schedule: TypeAlias = Literal["1f1b", "dualpipe", "dualpipe_v"]
+Schedule: TypeAlias = Literal["1f1b", "1f1b_overlap", "dualpipe", "dualpipe_v"]
 Value: TypeAlias = int | str | bool
 
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 TRAINED: tuple[Trained, ...] = get_args(Trained)
 LORA_TARGETS: tuple[LoraTargets, ...] = get_args(LoraTargets)
+# Schedules that work through micro-batches from both ends of a pipeline.
+BOTH_ENDS: tuple[Schedule, ...] = ("dualpipe", "dualpipe_v")
 USUAL_LORA_RANK: Final = 16  # where adapters are trained and nobody states how wide: what recipes use most
 METHODS: tuple[Method, ...] = get_args(Method)
 
@@ -106,8 +108,9 @@ class Strategy(Struct, frozen=True, kw_only=True):
     ulysses: ranks of cp exchange heads for tokens before attention and back after it (all-to-all), in place
     of passing keys and values round.
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
-    schedule: of the pipeline: one forward and one back in turn; or micro-batches from both ends, the forward
-    pass of one overlapped with the way back of another (DualPipe: two stages a rank; V: two halves of one).
+    schedule: of the pipeline: one forward and one back in turn; the same with the forward pass of one
+    micro-batch overlapped with the way back of another, chunk by chunk (Megatron-Core's overlap of experts'
+    traffic); or that from both ends (DualPipe: two stages a rank; V: two halves of one).
     sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in
     pieces during the matrix products (asynchronous tensor parallelism).
     fused_attention: scores never reach memory (FlashAttention). native_attention: by kernels written for the

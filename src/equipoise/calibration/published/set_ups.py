@@ -308,7 +308,11 @@ _ACTIVATION_OFFLOAD = (
 )
 # Kernels for the asynchronous instructions of Hopper and Blackwell.
 _NATIVE_ATTENTION = r"flash[-_ ]?attention[-_ ]?[34]|fa[34]|cudnn(?:[-_ ](?:attention|sdpa))?"
-_SCHEDULES: dict[Schedule, str] = {"dualpipe_v": r"dual[- ]?pipe[-_ ]?v", "dualpipe": r"dual[- ]?pipe"}
+_SCHEDULES: dict[Schedule, str] = {
+    "dualpipe_v": r"dual[- ]?pipe[-_ ]?v",
+    "dualpipe": r"dual[- ]?pipe",
+    "1f1b_overlap": r"1f1b[- ](?:a2a[- ])?overlap|overlap[-_]moe[-_]expert[-_]parallel[-_]comm",
+}
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ](?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _NARROW_STATES = r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
@@ -507,6 +511,7 @@ def strategy_of(
         groups = dp // words.shard_group if dp % words.shard_group == 0 else 1
         if groups == 1:
             notes.append(f"sharded over groups of {words.shard_group} ranks: treated as over all {dp}")
+    chunks = _chunks(words, pp=pp, layers=layers, notes=notes)
     found = Strategy(
         global_batch_samples=whole,
         microbatch_samples=micro,
@@ -520,8 +525,8 @@ def strategy_of(
         whole_gradients=_adds_up_whole(words, ranks=dp * cp, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,
         ulysses=words.exchanges_heads and cp > 1,
-        interleave=_chunks(words, pp=pp, layers=layers, notes=notes),
-        schedule=words.schedule if pp > 1 else "1f1b",
+        interleave=chunks,
+        schedule=_schedule(words, pp=pp, interleave=chunks),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
         tp_overlap=words.tp_overlap and tp > 1,
         fused_attention=_fuses_attention(row, words, chip_year),
@@ -622,6 +627,12 @@ def _batches(row: TextRow, words: StrategyWords, *, dp: int, pp: int, notes: lis
         raise DataError(f"global_batch = {whole} is not a multiple of dp = {dp}")
     notes.append("micro_batch not stated: all samples of a rank")
     return whole // dp, whole
+
+
+def _schedule(words: StrategyWords, *, pp: int, interleave: int) -> Schedule:
+    """The schedule stated, where a pipeline can run it; passes overlap chunk by chunk."""
+    can_run = pp > 1 and (words.schedule != "1f1b_overlap" or interleave > 1)
+    return words.schedule if can_run else "1f1b"
 
 
 def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[str]) -> int:

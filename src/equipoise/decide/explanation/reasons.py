@@ -35,7 +35,7 @@ from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.parameters import CollectiveParameters, stacked
 from equipoise.scaling.equilibrium import Equilibrium, deciding_kind, default_answer, returns_words
-from equipoise.spec.strategy import SOFTWARE, Strategy, value_text
+from equipoise.spec.strategy import Strategy, value_text
 from equipoise.spec.workload import Workload, workload
 from equipoise.units import (
     format_count,
@@ -584,8 +584,6 @@ def _strategy_words(inputs: Inputs, assessment: Assessment, chosen: Strategy) ->
         yield f"{chosen.implementation} code (--fix implementation=eager,compiled)"
     if inputs.query.software is None and searches is not None:
         yield from _software_words(searches.problem, software_ratios(inputs, assessment, chosen))
-        if "schedule" not in stated:
-            yield from _schedule_words(searches.problem, chosen)
     if searches is not None:
         for option, words in on_host(searches.problem, chosen).items():
             if option not in stated:
@@ -599,12 +597,3 @@ def _software_words(known: Problem, ratios: Mapping[str, float]) -> Iterator[str
         fastest, ratio = next(iter(ratios.items()), ("", 1.0))
         slower = f", {1.0 / ratio:.2g}x the time of {fastest}" if ratio < _FASTER_SOFTWARE else ""
         yield f"software {known.software.name}{slower} (--software{f': {others}' if others else ''})"
-
-
-def _schedule_words(known: Problem, chosen: Strategy) -> Iterator[str]:
-    """Which software has the pipeline's schedule, where the one whose measured times are used lacks it."""
-    if known.software is None or chosen.schedule in known.software.options["schedule"]:
-        return
-    name = known.software.name
-    others = [each.name for each in SOFTWARE if each.is_current and each.can_run(chosen)]
-    yield f"{chosen.schedule} of {', '.join(others)}, not {name} (--software {name})"

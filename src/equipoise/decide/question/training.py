@@ -705,7 +705,7 @@ def _check_targets(choices: Mapping[str, tuple[Value, ...]], about: Workload) ->
 
 
 def _with_schedules(choices: dict[str, tuple[Value, ...]], about: Workload) -> dict[str, tuple[Value, ...]]:
-    """The values with the pipeline schedules that hide experts' traffic, which the search keeps where some
+    """The values with the pipeline schedules that hide experts' traffic, which the search keeps where the
     software has them.
 
     DualPipe itself is left to `--fix schedule=dualpipe`: its V hides as much with half of the weights a rank.
@@ -713,5 +713,5 @@ def _with_schedules(choices: dict[str, tuple[Value, ...]], about: Workload) -> d
     """
     has_experts = about.transformer is not None and about.transformer.experts > 1
     if has_experts and choices["trained"] == ("full",):
-        choices.setdefault("schedule", ("1f1b", "dualpipe_v"))
+        choices.setdefault("schedule", ("1f1b", "1f1b_overlap", "dualpipe_v"))
     return choices

@@ -529,8 +529,8 @@ def _runnable(
     """The choices that a training's software has: the stated one, else the usual one on the chip.
 
     Software that was measured as it was written, without a compiler, is planned so unless asked otherwise.
-    Where none is stated, what the question fixes is kept, and every schedule that some software of the chip
-    has. Raises SpecError where a stated software has none of the values asked for.
+    Where none is stated, what the question fixes is kept; where none serves, schedules that some software of
+    the chip has. Raises SpecError where a stated software has none of the values asked for.
     """
     options = {} if chosen is None else dict(chosen.options)
     is_offloaded = choices.get("activation_offload") == (True,)
@@ -541,7 +541,7 @@ def _runnable(
                 "activation_offload=false, or another --software"
             )
         options["recompute"] = chosen.offloads_with
-    if not is_stated:
+    if chosen is None:
         there = (one for one in SOFTWARE if runs_on(one.name, chip))
         options["schedule"] = tuple(each for one in there for each in one.options["schedule"])
     found = dict(choices)
