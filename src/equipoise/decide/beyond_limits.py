@@ -270,8 +270,7 @@ def open_systems(found: Collected) -> set[str]:
     The question states no number, they have no stock, and they are no desktop cards.
     """
     query = found.inputs.query
-    is_stated = any(each is not None for each in (query.max_accelerators, query.sizes, query.num_nodes))
-    if is_stated or query.compares_rentable:
+    if query.states_size or query.compares_rentable:
         return set()
     systems = (one.system for one in found.systems)
     return {each.name for each in systems if each.stock is None and not each.is_desktop}

@@ -3,8 +3,8 @@
 Axes, series and marks. figures.py turns it into Plotly's JSON, textplot.py into characters.
 """
 
-from collections.abc import Iterable
-from typing import Final, Literal, TypeAlias, get_args
+from collections.abc import Collection, Iterable
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -35,6 +35,11 @@ class Axis(Struct, frozen=True, kw_only=True):
     is_log: bool = False
     categories: tuple[str, ...] = ()
     starts_at_zero: bool = False
+
+    @property
+    def label(self) -> str:
+        """What is written along it."""
+        return f"{self.title}, log scale" if self.is_log else self.title
 
 
 class Series(Struct, frozen=True, kw_only=True):
@@ -79,24 +84,26 @@ class Band(Struct, frozen=True, kw_only=True):
     high: tuple[float, ...]
 
 
-def series_of(
-    name: str, mark: Mark, points: Iterable[Point], *, is_line: bool = False, is_main: bool = False
-) -> Series:
-    """A series of points of numbers, each with its hover."""
+def series_of(name: str, mark: Mark, points: Iterable[Point], **options: Any) -> Series:  # noqa: ANN401
+    """A series of points of numbers, each with its hover. options: further fields of the series."""
     x, y, hovers = tuple(zip(*points, strict=True)) or ((), (), ())
-    return Series(name=name, mark=mark, x=x, y=y, hovers=hovers, is_line=is_line, is_main=is_main)
+    return Series(name=name, mark=mark, x=x, y=y, hovers=hovers, **options)
+
+
+def band_of(name: str, mark: Mark, bounds: Iterable[tuple[float, float, float]], *, scale: float) -> Band:
+    """What is between two curves, in units of `scale`. bounds: x, low, high."""
+    x, lows, highs = zip(*bounds, strict=True)
+    low, high = (tuple(each / scale for each in ends) for ends in (lows, highs))
+    return Band(name=name, mark=mark, x=x, low=low, high=high)
 
 
 def line_with_band(
-    name: str, mark: Mark, points: Iterable[tuple[float, Interval, tuple[str, ...]]], *, scale: float
+    name: str, mark: Mark, points: Collection[tuple[float, Interval, tuple[str, ...]]], *, scale: float
 ) -> tuple[Series, Band]:
     """A line through values, and the band of their intervals, in units of `scale`. points: x, y, hover."""
-    x, amounts, hovers = zip(*points, strict=True)
-    values, lows, highs = (
-        tuple(getattr(each, part) / scale for each in amounts) for part in ("value", "low", "high")
-    )
-    line = Series(name=name, mark=mark, x=x, y=values, hovers=hovers, is_line=True)
-    return line, Band(name=name, mark=mark, x=x, low=lows, high=highs)
+    line = ((x, each.value / scale, hover) for x, each, hover in points)
+    bounds = ((x, each.low, each.high) for x, each, _ in points)
+    return series_of(name, mark, line, is_line=True), band_of(name, mark, bounds, scale=scale)
 
 
 class Annotation(Struct, frozen=True, kw_only=True):

@@ -266,7 +266,7 @@ def _axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
     """One axis; a log axis gets the ticks that `ticks` chooses, for Plotly's own leave powers of two out."""
     drawn: PlotlyJson = {
         "title": {
-            "text": plotly_text(f"{axis.title}, log scale" if axis.is_log else axis.title),
+            "text": plotly_text(axis.label),
             "standoff": 8,
             "font": {"size": 12},
         },

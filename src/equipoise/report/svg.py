@@ -130,12 +130,8 @@ def _grid(chart: Chart, frame: _Frame) -> Iterator[str]:
         yield f'<path class="grid" d="M{_LEFT:g} {y:.1f}H{right:g}"/>'
         yield _text(_LEFT - 5, y + 4, amounts.digits(value), anchor="end")
     yield f'<path class="axis" d="M{_LEFT:g} {_TOP:g}V{bottom:g}H{right:g}"/>'
-    yield _text(right, HEIGHT - 6, _title(chart.x), anchor="end")
-    yield _text(2, 12, _title(chart.y), anchor="start")
-
-
-def _title(axis: Axis) -> str:
-    return f"{axis.title}, log scale" if axis.is_log else axis.title
+    yield _text(right, HEIGHT - 6, chart.x.label, anchor="end")
+    yield _text(2, 12, chart.y.label, anchor="start")
 
 
 def _inverse(axis: Axis, place: float) -> float:

@@ -267,6 +267,11 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         return self.group_size or USUAL_GROUP
 
     @property
+    def states_size(self) -> bool:
+        """Whether it states how many accelerators may be taken."""
+        return any(each is not None for each in (self.max_accelerators, self.sizes, self.num_nodes))
+
+    @property
     def compares_rentable(self) -> bool:
         """Whether it is left open on what a fine-tuning runs: accelerators for rent are compared.
 

@@ -105,8 +105,7 @@ def paid_for(query: TrainingQuery, one: SystemCandidates) -> int:
 
 def states_sizes(query: TrainingQuery, one: SystemCandidates) -> bool:
     """Whether the question says up to how many accelerators of a system there are."""
-    stated = (query.max_accelerators, query.sizes, query.num_nodes, one.system.stock)
-    return any(each is not None for each in stated)
+    return query.states_size or one.system.stock is not None
 
 
 def used_fraction(query: TrainingQuery, candidate: Candidate, end: str) -> float:

@@ -115,9 +115,7 @@ def _broken(answer: Answer, one: Constraint) -> str:
 
 def _is_of_question(answer: Answer, most: float) -> bool:
     """Whether the question states a number that is the most: a stock, a limit or the sizes asked for."""
-    question = answer.question
-    stated = (question.max_accelerators, question.sizes, question.num_nodes)
-    return any(each is not None for each in stated) or any(each.stock == most for each in answer.systems)
+    return answer.question.states_size or any(each.stock == most for each in answer.systems)
 
 
 def after_queue(answer: Answer) -> str:

@@ -184,13 +184,11 @@ def money_chart(answer: Answer) -> Chart | None:
     places = {each.id: place for each in near if (place := _place(each, scale))}
     by_group = groups(near)
     series = [
-        replace(
-            series_of(
-                group_title(answer, group),
-                series_mark(order.index(group)),
-                [(*places[each.id], (title_of(each), takes(each))) for each in by_group[group]],
-                is_line=True,
-            ),
+        series_of(
+            group_title(answer, group),
+            series_mark(order.index(group)),
+            [(*places[each.id], (title_of(each), takes(each))) for each in by_group[group]],
+            is_line=True,
             labels=tuple("" if each == best else count(each.num_accelerators) for each in by_group[group]),
         )
         for group in order

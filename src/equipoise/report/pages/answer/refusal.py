@@ -68,9 +68,7 @@ def no_room_headline(answer: Answer) -> str | None:
     ]
     if len(titles) > _MOST_NAMED:
         return f"Does not fit on any of {len(titles)} systems"
-    question = answer.question
-    stated = (question.max_accelerators, question.sizes, question.num_nodes)
-    is_stated = any(each is not None for each in (*stated, *(each.stock for each in answer.systems)))
+    is_stated = answer.question.states_size or any(each.stock is not None for each in answer.systems)
     return f"Does not fit on {' or '.join(titles)}{'' if is_stated else ', the most taken by default'}"
 
 
@@ -179,18 +177,11 @@ def _enough(answer: Answer, each: Relaxation) -> tuple[str, str]:
     needed, limit = f"{count(int(each.needed))} accelerators", count(int(each.limit))
     if each.candidate is None:
         return needed, limit
-    if _is_of_stock(answer, each):
+    candidate = answer.candidate(each.candidate)
+    if any(one.name == candidate.system and one.stock == each.limit for one in answer.systems):
         return f"a stock of {needed}", limit
     is_stated = answer.question.max_accelerators is not None
-    return f"{known.name} of {needed}" if is_stated else offer_title(answer.candidate(each.candidate)), limit
-
-
-def _is_of_stock(answer: Answer, each: Relaxation) -> bool:
-    """Whether a limit of size is how many of a system there are, by the question."""
-    if each.constraint != "max_accelerators" or each.candidate is None:
-        return False
-    name = answer.candidate(each.candidate).system
-    return any(one.name == name and one.stock == each.limit for one in answer.systems)
+    return f"{known.name} of {needed}" if is_stated else offer_title(candidate), limit
 
 
 def _faults(answer: Answer) -> str:

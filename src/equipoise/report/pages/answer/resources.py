@@ -244,7 +244,7 @@ def _renting_table(answer: Answer) -> Table:
         return Cell(text=capital(words), key=each.terms, badge=badge)
 
     found = [each.candidate for each in answer.renting]
-    limits = numbers("Limits met", lambda each: min(_probabilities(each), default=None), amounts.probability)
+    limits = numbers("Limits met", "probability", amounts.probability)
     columns = (
         names("Terms", terms),
         numbers(
@@ -255,7 +255,7 @@ def _renting_table(answer: Answer) -> Table:
         ),
         numbers("Time", lambda each: amount(each.time_s, amounts.duration, ends=amounts.duration_range)),
         numbers(amounts.currency(), lambda each: amount(each.usd, amounts.sums, ends=amounts.sum_ends)),
-        *((limits,) if any(map(_probabilities, found)) else ()),
+        *((limits,) if any(each.probability is not None for each in found) else ()),
         numbers("Goodput", "goodput", amounts.share),
         numbers(
             "Interruptions",
@@ -294,10 +294,6 @@ def _charges_table(answer: Answer) -> Table:
     return table_of("answer-charges", columns, rows, caption="What the money is for")
 
 
-def _probabilities(each: Candidate) -> list[float]:
-    return [one.probability for one in each.constraints if one.probability is not None]
-
-
 def buying_blocks(answer: Answer) -> tuple[Block, ...]:
     """Whether buying pays, what it returns, and what that is most sensitive to."""
     found = answer.ownership
@@ -321,7 +317,7 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
         ),
         _ways_table(answer, found),
         tiles(_buying_tiles(found)),
-        Panels(charts=tuple(charts), legend="Moved"),
+        Panels(charts=charts, legend="Moved"),
         tornado_table(found.tornado, name="buying-moved"),
         _assumed("buying-assumed", found.assumes),
     )

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import polars as pl
-from msgspec.structs import replace
 
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -25,7 +24,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.charts import Annotation, Axis, Band, Chart, Mark, Point, Series, series_of
+from equipoise.report.charts import Annotation, Axis, Chart, Mark, Point, Series, band_of, series_of
 from equipoise.report.format import (
     DASH,
     accelerator_name,
@@ -46,6 +45,7 @@ from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import MINUTE_S, format_duration, format_percent
 
 STOPS: Final = "diminishing returns"
+_BAND: Final = ("num_accelerators", "low_s", "high_s")
 STOP_MARK: Final = Mark(colour=5, symbol="star")
 NEAR: Final = 1.5  # sizes closer than this factor share a label
 ANSWERS: Final = frozenset({"balance", "marginal", "floor"})
@@ -113,7 +113,15 @@ def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str
         y=Axis(title="minutes", is_log=True),
         series=(*((_stops(located),) if located else ()), *series),
         notes=_notes([each.answer for each in found if each.answer.is_found]),
-        bands=tuple(_band(each, marks[each.accelerator]) for each in found),
+        bands=tuple(
+            band_of(
+                accelerator_name(each.accelerator),
+                marks[each.accelerator],
+                ((float(x), low, high) for x, low, high in each.curve.select(_BAND).iter_rows()),
+                scale=MINUTE_S,
+            )
+            for each in found
+        ),
     )
 
 
@@ -166,8 +174,10 @@ def _series(workload: WorkloadFindings, each: Balance, mark: Mark) -> list[Serie
         if row["accelerator"] == each.accelerator
     ]
     curves = [
-        replace(
-            series_of(name, mark, (_curve_point(name, row) for row in part.iter_rows(named=True))),
+        series_of(
+            name,
+            mark,
+            (_curve_point(name, row) for row in part.iter_rows(named=True)),
             is_curve=True,
             is_extrapolated=part is beyond,
         )
@@ -184,16 +194,6 @@ def _curve_point(name: str, row: dict[str, float]) -> Point:
         f"{format_duration(row['time_s'])} ({low} {DASH} {high})",
     )
     return float(row["num_accelerators"]), row["time_s"] / MINUTE_S, hover
-
-
-def _band(each: Balance, mark: Mark) -> Band:
-    return Band(
-        name=accelerator_name(each.accelerator),
-        mark=mark,
-        x=tuple(float(size) for size in each.curve["num_accelerators"]),
-        low=tuple(float(time_s) / MINUTE_S for time_s in each.curve["low_s"]),
-        high=tuple(float(time_s) / MINUTE_S for time_s in each.curve["high_s"]),
-    )
 
 
 def _kinds(row: dict[str, Any]) -> Cell:

@@ -20,7 +20,7 @@ from equipoise.report.blocks import (
     table_of,
     words,
 )
-from equipoise.report.charts import Axis, Band, Chart, Mark, Point, Series, series_mark, series_of
+from equipoise.report.charts import Axis, Chart, Mark, Point, Series, band_of, series_mark, series_of
 from equipoise.report.format import (
     DASH,
     capital,
@@ -84,20 +84,20 @@ def _batches_chart(workload: WorkloadFindings, growth: BatchGrowth, round_: str)
     here = [(each, adjusted) for each, adjusted in rows if each.campaign == round_]
     elsewhere = [(each, adjusted) for each, adjusted in rows if each.campaign != round_]
     name = printable(workload.name)
-    steps = tuple(each.global_batch_samples for each in growth.curve)
     scale, unit = (MILLION, " (millions)") if growth.samples_min.value >= MILLION else (1.0, "")
-    middle = tuple(each.samples / scale for each in growth.curve)
-    law = Series(
-        name=LAW_NAME,
-        mark=LAW,
-        x=steps,
-        y=middle,
-        hovers=tuple(
-            (f"{name}, the law", f"at a batch of {ratio(batch)}", f"{ratio(samples * scale)} samples")
-            for batch, samples in zip(steps, middle, strict=True)
-        ),
-        is_curve=True,
-    )
+    points: list[Point] = [
+        (
+            each.global_batch_samples,
+            each.samples / scale,
+            (
+                f"{name}, the law",
+                f"at a batch of {ratio(each.global_batch_samples)}",
+                f"{ratio(each.samples)} samples",
+            ),
+        )
+        for each in growth.curve
+    ]
+    bounds = ((each.global_batch_samples, each.low, each.high) for each in growth.curve)
     return Chart(
         name=f"{workload.workload}-batches",
         title=name,
@@ -109,17 +109,9 @@ def _batches_chart(workload: WorkloadFindings, growth: BatchGrowth, round_: str)
         series=(
             *(_batch_points(part, rows, mark, scale=scale) for part, rows, mark in (
                 (printable(round_), here, HERE), ("other rounds", elsewhere, ELSEWHERE)) if rows),
-            law,
+            series_of(LAW_NAME, LAW, points, is_curve=True),
         ),
-        bands=(
-            Band(
-                name=LAW_NAME,
-                mark=LAW,
-                x=steps,
-                low=tuple(each.low / scale for each in growth.curve),
-                high=tuple(each.high / scale for each in growth.curve),
-            ),
-        ),
+        bands=(band_of(LAW_NAME, LAW, bounds, scale=scale),),
     )  # fmt: skip
 
 
