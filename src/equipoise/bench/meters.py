@@ -59,17 +59,6 @@ def integrated_j(moments_s: Sequence[float], power_w: Sequence[float]) -> float:
     return sum((end - begun) * (low + high) / 2 for (begun, low), (end, high) in pairwise(points))
 
 
-def disagreement(counter_j: float, polled_j: float) -> float:
-    """How far polled power is from the counter, as a fraction of the counter.
-
-    Assumes a counter above zero. Source: definition.
-
-    >>> disagreement(200.0, 150.0)
-    0.25
-    """
-    return abs(polled_j - counter_j) / counter_j
-
-
 # Ten readings a second cost a thousandth of a core; sensors renew theirs about as often.
 PERIOD_S = 0.1
 # Counter and polled power that differ by more are noted. Sensors are good to 5 %, and some
@@ -132,7 +121,6 @@ class Sampler:
 
 
 def _asked(readings: Iterable[Reading | None]) -> list[float]:
-    """What those meters that answer say."""
     return [value for ask in readings if ask is not None and (value := ask()) is not None]
 
 
@@ -153,7 +141,7 @@ def drawn(source: PowerMeter, readings: Readings) -> dict[str, Any]:
     polled = integrated_j(*readings.power) if len(readings.power[1]) > 1 else None
     note = None
     if counter and polled and len(readings.power[1]) >= _LEAST_READINGS:
-        apart = disagreement(counter, polled)
+        apart = abs(polled - counter) / counter
         if apart > AGREED_FRACTION:
             note = (
                 f"{source.part}: polled power is {format_percent(apart)} from the energy counter, "

@@ -150,6 +150,17 @@ class TimedRun(Struct, frozen=True, kw_only=True):
         return any((each or 0.0) > MOST_OTHERS for each in fractions) or bool(self.num_others_on_accelerators)
 
 
+# What a run took of its machines, by fields of `TimedRun`.
+UTILISATION = (
+    "cpu_fraction",
+    "accelerator_fraction",
+    "network_byte_per_s",
+    "others_cpu_fraction",
+    "others_accelerator_fraction",
+    "num_others_on_accelerators",
+)
+
+
 class TrainedRun(Struct, frozen=True, kw_only=True):
     """One training: held-out loss and accuracy at its end, and the seconds spent on training."""
 
@@ -195,14 +206,9 @@ def timed_run(finished: FinishedTrial) -> TimedRun | None:
         is_steady=bool(finished.result.get("steady")),
         parts_sum=(finished.result.get("sums") or {}).get("hold") is not False,
         memory_bytes=max(finished.result.get("memory_bytes") or (), default=None),
-        cpu_fraction=use.get("cpu_fraction"),
-        accelerator_fraction=use.get("accelerator_fraction"),
-        network_byte_per_s=use.get("network_byte_per_s"),
         energy_j=None if energy_j is None else energy_j / len(steps),
         energy_reason=energy.get("reason"),
-        others_cpu_fraction=use.get("others_cpu_fraction"),
-        others_accelerator_fraction=use.get("others_accelerator_fraction"),
-        num_others_on_accelerators=use.get("num_others_on_accelerators"),
+        **{name: use.get(name) for name in UTILISATION},
     )
 
 
@@ -211,7 +217,6 @@ def _mean_s(steps: Sequence[Mapping[str, float]]) -> float:
 
 
 def _is_split(step: object) -> bool:
-    """Whether it is the seconds of a step by phase."""
     if not isinstance(step, dict) or STEP not in step:
         return False
     seconds = step.values()
@@ -245,8 +250,8 @@ class Spread(Struct, frozen=True, kw_only=True):
     """The median over repetitions, and its interval; None with one repetition, which has no spread."""
 
     value: float
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
 
     def rate(self, amount: float) -> "Spread":
         """That amount over the value: samples per second, of seconds."""
@@ -366,7 +371,7 @@ def spread(values: Sequence[float]) -> Spread:
     Source: stats.median_interval, stats.log_t_interval.
     """
     if len(values) == 1:
-        return Spread(value=values[0], low=None, high=None)
+        return Spread(value=values[0])
     interval = median_interval if len(values) >= _FEWEST_FOR_ORDER else log_t_interval
     found = interval(values, level=LEVEL)
     return Spread(value=found.value, low=found.low, high=found.high)
@@ -397,7 +402,7 @@ def spread_of_steps(step_s: Sequence[float]) -> Spread:
     Source: stats.series_mean_interval.
     """
     if len(step_s) < FEWEST_OF_SERIES:
-        return Spread(value=fsum(step_s) / len(step_s), low=None, high=None)
+        return Spread(value=fsum(step_s) / len(step_s))
     found = series_mean_interval(step_s, level=LEVEL)
     return Spread(value=found.value, low=found.low, high=found.high)
 
@@ -501,7 +506,6 @@ def _run(finished: FinishedTrial, campaign: str, catalogue: Catalogue) -> dict[s
 
 
 def _num_accumulated(text: str) -> int:
-    """How many batches an update sums."""
     found, argument = method(text)
     return int(argument) if found.name == "accumulate" and argument else 1
 

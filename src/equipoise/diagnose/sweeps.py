@@ -128,10 +128,9 @@ def over(summary: ConfigurationSummary, other: ConfigurationSummary) -> Spread |
     if not theirs or not ours or summary.samples_per_s is None or other.samples_per_s is None:
         return None
     if summary is other:
-        return Spread(value=1.0, low=None, high=None)
+        return Spread(value=1.0)
     if min(len(theirs), len(ours)) < _FEWEST_WITH_SPREAD:
-        value = summary.samples_per_s.value / other.samples_per_s.value
-        return Spread(value=value, low=None, high=None)
+        return Spread(value=summary.samples_per_s.value / other.samples_per_s.value)
     found = ratio_interval(theirs, ours, level=LEVEL)
     return Spread(value=found.value, low=found.low, high=found.high)
 

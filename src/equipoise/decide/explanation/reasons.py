@@ -13,8 +13,8 @@ from equipoise.calibration.curves import COMBINED, PUBLISHED, shipped_advice
 from equipoise.decide.answer import Candidate, Reason, beyond_balance_words
 from equipoise.decide.assessment import Assessment, Inputs, at_full_power, software_ratios
 from equipoise.decide.candidates import SystemCandidates
-from equipoise.decide.combine import WorkloadPlans, combined_record, workload_plans
-from equipoise.decide.estimators.model import transfer_record, usual_precision_ratio
+from equipoise.decide.combine import CombinedRecord, WorkloadPlans, combined_record, workload_plans
+from equipoise.decide.estimators.model import TransferRecord, transfer_record, usual_precision_ratio
 from equipoise.decide.estimators.published import FARTHEST, largest_known
 from equipoise.decide.evidence import ErrorRecord
 from equipoise.decide.explanation.explain import uneven_batch
@@ -353,27 +353,12 @@ def _money(best: Candidate, rates: Rates) -> Iterator[Reason]:
 def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
     """How wrong every kind of estimate in the answer was on what was held out."""
     if best is not None and _is_combined(best):
-        joint = combined_record()
-        errors = HeldOutErrors(
-            of="the largest size of a group, by published results and the model together",
-            num_held_out=joint.num_held_out,
-            median_abs_error=joint.median,
-            p90_abs_error=joint.p90,
-            coverage=joint.coverage,
-        )
-        yield _record("combined", "Combined times", errors)
+        of = "the largest size of a group, by published results and the model together"
+        yield _record("combined", "Combined times", _errors(of, combined_record()))
     if assessment.transferred is not None:
         found = transfer_record(assessment.transferred.nearness)
-        errors = HeldOutErrors(
-            of=found.of,
-            num_held_out=found.num_held_out,
-            median_abs_error=found.median,
-            p90_abs_error=found.p90,
-            coverage=found.coverage,
-        )
-        yield _record(
-            "transfer", f"Published results of {assessment.transferred.chip.title} carried over", errors
-        )
+        subject = f"Published results of {assessment.transferred.chip.title} carried over"
+        yield _record("transfer", subject, _errors(found.of, found))
     yield from _published(assessment, best)
     if assessment.searches is not None:
         plans, model = assessment.searches.problem.record, assessment.searches.problem.model
@@ -409,6 +394,16 @@ def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
     off = f"off by {tenths(errors.median_abs_error)} (median){most}{covered}"
     words = f"{subject}: {format_count(errors.num_held_out)} held out ({errors.of}): {off}."
     return ErrorRecord(kind=kind, words=words, **asdict(errors))
+
+
+def _errors(of: str, found: CombinedRecord | TransferRecord) -> HeldOutErrors:
+    return HeldOutErrors(
+        of=of,
+        num_held_out=found.num_held_out,
+        median_abs_error=found.median,
+        p90_abs_error=found.p90,
+        coverage=found.coverage,
+    )
 
 
 def _is_combined(best: Candidate) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from equipoise.bench.phases import EXPOSED, OVERLAPPED, PARTS, TOTAL
 from equipoise.bench.summary import (
     LEVEL,
+    UTILISATION,
     ConfigurationSummary,
     Spread,
     interval_method,
@@ -83,7 +84,6 @@ _MOST_FAILURES: Final = 3
 
 
 def _headline(found: SweepNow) -> str:
-    """How far it is, in one sentence."""
     now, failed = found.sweep_progress, len(found.swept.failed)
     done = f"{now.num_finished} of {plural(now.num_planned, 'run')}"
     state = "complete" if now.is_whole else "running" if now.is_running else "stopped"
@@ -92,7 +92,6 @@ def _headline(found: SweepNow) -> str:
 
 
 def _summary(found: SweepNow) -> tuple[str, ...]:
-    """What it shows so far, and how to go on with it."""
     now, swept = found.sweep_progress, found.swept
     left = () if now.left_s is None else (f"About {format_duration(now.left_s)} left at the current rate.",)
     stopped = not now.is_whole and not now.is_running
@@ -394,7 +393,6 @@ def _failures_blocks(found: SweepNow) -> tuple[Block, ...]:
 
 
 def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
-    """Steps and speedups, trainings, failures and settings, on one screen."""
     timed = _timed(found)
     most = max(1, _MOST_ROWS // max(1, len(timed[:_MOST_SUBJECTS])))
     configurations = plural(sum(len(rows) for _, rows in timed) + len(found.trained), "configuration")
@@ -515,22 +513,12 @@ def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "num_outlying_repetitions": sum(summary.outlying),
         "num_disturbed": summary.num_disturbed,
         "memory_bytes": summary.median_of("memory_bytes"),
-        "utilisation": {name: summary.median_of(name) for name in _UTILISATION},
+        "utilisation": {name: summary.median_of(name) for name in UTILISATION},
         "energy_j": summary.median_of("energy_j"),
         "energy_reason": _energy_reason(summary),
         "training": training(summary),
         "repetitions": [_repetition(one, sweep) for one in summary.finished],
     }
-
-
-_UTILISATION: Final = (
-    "cpu_fraction",
-    "accelerator_fraction",
-    "network_byte_per_s",
-    "others_cpu_fraction",
-    "others_accelerator_fraction",
-    "num_others_on_accelerators",
-)
 
 
 def _status(summary: ConfigurationSummary) -> str:
