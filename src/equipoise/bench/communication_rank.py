@@ -419,7 +419,6 @@ def _method_work(text: str, task: InterferenceTask, on: DeviceKind) -> list[dict
 def _step(
     text: str, num_tensors: int, side: int, on: DeviceKind, *, num_samples: int = 1
 ) -> Callable[[], Any]:
-    """One step of a method on made-up weights."""
     torch.manual_seed(0)
     place = torch.device(on.name)
     batch = (torch.rand(num_samples, side, device=place),)

@@ -172,5 +172,4 @@ def checks() -> tuple[Check, ...]:
 
 
 def _terminal() -> str:
-    """What standard output is."""
     return f"{shutil.get_terminal_size().columns} columns" if sys.stdout.isatty() else "not a terminal"

@@ -272,7 +272,6 @@ class Stopwatch:
         return found
 
     def _marked(self) -> Lap:
-        """One step, run to its end."""
         self._names, self._stamps, self._ready = [], [], []
         start_s = perf_counter()
         self._mark(INPUT)

@@ -400,7 +400,6 @@ def sweep_progress(folder: Path) -> SweepProgress:
 
 
 def _ended_s(folder: Path) -> list[float]:
-    """When each finished trial was written, in order."""
     try:
         return sorted(each.stat().st_mtime for each in trials_folder(folder).glob("*.json"))
     except OSError as err:

@@ -294,7 +294,6 @@ _OF_MODEL: Final[frozenset[Grade]] = frozenset({"calibrated", "priors"})
 
 
 def _is_too_wide(candidate: Candidate) -> bool:
-    """Whether a candidate has no time because its range is too wide."""
     known = candidate.interrupted
     return candidate.time_s is None and known is not None and known.time_s is not None
 
@@ -575,7 +574,6 @@ def _with_speedup(members: Sequence[Candidate], estimates: Sequence[Estimates]) 
 
 
 def _known_of(assessment: Assessment, candidate: Candidate) -> _Sized:
-    """What a candidate was made of."""
     return _Sized(
         num_accelerators=candidate.num_accelerators,
         work_s=candidate.work_s,

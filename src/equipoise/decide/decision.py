@@ -307,7 +307,6 @@ def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
 
 
 def _needs_memory(refusal: Refusal | None) -> bool:
-    """Whether what is refused would fit into more memory."""
     return refusal is not None and any(each.constraint == "memory_bytes" for each in refusal.relaxations)
 
 

@@ -117,7 +117,6 @@ def _band_trace(band: Band) -> PlotlyJson:
 
 
 def _bar_trace(part: BarPart) -> PlotlyJson:
-    """The bars of one part, without their places."""
     return {
         "type": "bar",
         "name": plotly_text(part.name),
@@ -212,7 +211,6 @@ def _note_trace(each: Annotation) -> PlotlyJson:
 def _text_trace(
     x: Sequence[str | float], y: Sequence[float], texts: Sequence[str], *, position: str
 ) -> PlotlyJson:
-    """Texts without markers, next to their points."""
     return {
         "type": "scatter",
         "mode": "text",
@@ -403,6 +401,5 @@ def figure_json(chart: Chart | BarChart) -> dict[str, Any]:
 
 @cache
 def _light_colours() -> dict[str, str]:
-    """The colours of the page's style sheet by the names of their variables."""
     style = files("equipoise.report").joinpath("assets", "style.css").read_text(encoding="utf-8")
     return dict(re.findall(r"(--[a-z0-9-]+): (#[0-9a-f]+);", style.partition("}")[0]))

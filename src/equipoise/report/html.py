@@ -440,7 +440,6 @@ def _head(title: str, description: str, scripts: tuple[str, ...]) -> Html:
 
 @cache
 def _asset(name: str) -> str:
-    """One of the package's own files that go into the page as they are."""
     return files("equipoise.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -498,7 +497,6 @@ def _inside(section: Section[Shown]) -> str:
 
 
 def _footer(closing: tuple[str, ...], *credit: str) -> Html:
-    """Last words; nothing where there are none."""
     lines = [*closing, " ".join(filter(None, credit))]
     words = [element("p", unbroken(each)) for each in lines if each]
     return element("footer", *words) if words else Html("")

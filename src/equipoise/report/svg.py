@@ -218,7 +218,6 @@ def _placed(
 
 
 def _marker_boxes(series: Series, frame: _Frame) -> Iterator[_Box]:
-    """Where the symbols of a series are."""
     if not series.is_curve:
         half = _MARKER_PX * (1.0 if series.is_main else 0.5)
         for x, y in zip(series.x, series.heights, strict=True):

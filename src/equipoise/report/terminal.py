@@ -152,7 +152,6 @@ def _with_breaks(text: Text, width: int) -> Text:
 
 
 def _shown(text: Text, console: Console) -> Text:
-    """The text in the characters that the console has."""
     return _as_ascii(text) if _is_ascii(console) else text
 
 
@@ -181,7 +180,6 @@ def _rule(title: str, console: Console) -> Text:
 
 
 def _block(block: Block, console: Console) -> Iterable[Text]:
-    """The lines of a block."""
     return RENDERERS[type(block)](block, console)
 
 
@@ -215,7 +213,6 @@ def _bullets(block: Bullets, console: Console) -> Iterator[Text]:
 
 
 def _item(text: Text, console: Console) -> Iterator[Text]:
-    """One item of a list, its further lines under its first."""
     return _hanging(text, console, first=Text("- "), indent=2)
 
 
@@ -488,7 +485,6 @@ def _panels(block: Panels, console: Console) -> Iterator[Text]:
 
 
 def _side_by_side(block: SideBySide, console: Console) -> Iterator[Text]:
-    """One group below the other."""
     for group in block.groups:
         for each in filled(group):
             yield from _block(each, console)

@@ -331,7 +331,6 @@ class _Hosts:
         atexit.register(self._finish)
 
     def _finish(self) -> None:
-        """Tell the other hosts to end."""
         for wire in self._wires:
             wire.send({"finish": True})
 
@@ -406,7 +405,6 @@ class _Hosts:
         return messages
 
     def _refuse_loss(self, job: LaunchJob) -> None:
-        """Raise DataError when a host is gone."""
         for wire, known in zip(self._wires, self._known[1:], strict=True):
             if wire.lost:
                 with suppress(OSError):

@@ -147,12 +147,10 @@ def _why_not(address: str) -> str | None:
 
 
 def _no_answer(address: str, why: str) -> str:
-    """The message where no cluster answers."""
     return f"no cluster at {address} ({why}); start one: ray start --head, and give --address"
 
 
 def _connect(address: str) -> None:
-    """Be connected to the cluster."""
     # Ray would hide the accelerators of a node from actors that ask for none, and say so on every start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     ray = _ray()
@@ -209,7 +207,6 @@ def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - Ray's own
 
 
 def _actor(group: Any, index: int, bundle: Mapping[str, float]) -> Any:  # noqa: ANN401 - Ray's own
-    """The actor of one rank."""
     import ray  # noqa: PLC0415 - only where it is wanted
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: PLC0415 - likewise
 

@@ -151,7 +151,6 @@ def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobO
 
 
 def _submitted(job: LaunchJob, folder: Path, options: Mapping[str, str], tasks: int, most_tasks: int) -> str:
-    """The id of the job that was submitted for a trial."""
     import submitit  # noqa: PLC0415 - only where jobs are submitted
 
     (folder / _HEARTBEAT).write_text("0", encoding="utf-8")
@@ -275,7 +274,6 @@ def who_died(log: str, last: JobState, *, missing: set[int]) -> str | None:
 
 
 def _last_log(folder: Path, job_id: str) -> str:
-    """The last line that Slurm logged of a job."""
     lines = _log(folder, job_id).strip().splitlines()
     if lines:
         return f": {lines[-1]}"
@@ -288,7 +286,6 @@ def _log(folder: Path, job_id: str) -> str:
 
 
 def _task_folder(folder: Path, rank: int) -> Path:
-    """Where a rank leaves its files."""
     return folder / f"rank{rank}"
 
 

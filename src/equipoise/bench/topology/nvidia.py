@@ -284,7 +284,6 @@ def _listed(lines: Iterable[str]) -> dict[str, Device]:
 
 
 def _others(links: Sequence[LinkMatrix]) -> Iterator[str]:
-    """Notes on further matrices in one text."""
     for other in links[1:]:
         if _cells(other).words != _cells(links[0]).words:
             yield (

@@ -264,7 +264,6 @@ def _identity(metadata: Mapping[str, Any], where: str) -> tuple[int | None, int 
 
 
 def _device_name(metadata: Mapping[str, Any], number: int | None) -> str | None:
-    """The name of a device by its number; None where the trace has none, or none of text."""
     listed = metadata.get("deviceProperties")
     for each in listed if isinstance(listed, list) and number is not None else ():
         if isinstance(each, dict) and each.get("id") == number and isinstance(each.get("name"), str):

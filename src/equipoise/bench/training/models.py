@@ -394,14 +394,12 @@ def _text(num_words: int, *, num_tokens: int) -> torch.Tensor:
 
 
 def _classified(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Mean cross entropy of classes."""
     images, labels = batch
     loss: torch.Tensor = nn.functional.cross_entropy(model(pixel_values=images).logits, labels)
     return loss
 
 
 def _predicted(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """The model's own loss of words."""
     tokens, labels = batch
     loss: torch.Tensor = model(input_ids=tokens, labels=labels).loss
     return loss

@@ -101,7 +101,6 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _optimizer(setup: MethodSetup) -> torch.optim.Optimizer:
-    """The optimizer of the weights that are trained."""
     settings = setup.trainee.settings
     trained = [each for each in setup.trainee.model.parameters() if each.requires_grad]
     if settings.name == "adamw":

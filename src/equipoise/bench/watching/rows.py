@@ -346,7 +346,6 @@ def write_all(out: Path) -> None:
 
 
 def _run(watched: CombinedRun, records: Sequence[RankRecord], folder: Path) -> dict[str, Any]:
-    """The row of a run."""
     about = watched.about
     campaign = folder.parent.parent.resolve().name
     batch_samples = watched.batch_samples

@@ -341,7 +341,6 @@ class Watch:
         return self._number in _PROFILED and self._profile is not None
 
     def _note_forward(self, model: Any) -> None:  # noqa: ANN401 - a module
-        """Note what the first forward pass shows."""
         self._forward_facts = hooks.facts_of_forward(model, self._on)
 
     def _flush(self) -> None:
@@ -392,7 +391,6 @@ class Watch:
         return RankRecord(about={**self._about, **self._forward_facts}, steps=self._steps, end=end)
 
     def _detach(self) -> None:
-        """Remove every hook."""
         self.loop.end()
         if self._profile is not None:
             self._profile.ended()

@@ -470,7 +470,6 @@ def _share(
 
 
 def _simpler_schedules(problem: SharingProblem) -> tuple[SimplerSchedule, ...]:
-    """What simpler ways would give."""
     best_split = split(problem)
     return (
         SimplerSchedule(

@@ -331,7 +331,6 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _declared() -> dict[str, Field]:
-    """The fields of the table, by attribute, in the order of the attributes."""
     table = shipped_table(Path(__file__).with_name("fields.toml"))
     found: dict[str, Field] = {}
     for group, blocks in table.items():

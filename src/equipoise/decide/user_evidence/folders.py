@@ -190,7 +190,6 @@ class _Stepped(Struct, frozen=True, kw_only=True):
 
 
 def _stepped(tables: Sequence[Path]) -> dict[str, _Stepped]:
-    """The steps of each run, by its id, where a table of steps lies beside that of runs."""
     found: dict[str, _Stepped] = {}
     for path in (each.with_name(_STEPS) for each in tables):
         if path.is_file():
@@ -338,6 +337,5 @@ def _of_files(
 
 
 def _frame(found: "FileRuns", workload: str) -> pl.DataFrame:
-    """The runs of an exported file, those that name no workload as of the one asked about."""
     rows = [each | {"workload": each["workload"] or workload} for each in found.rows]
     return frame_of(rows, RUNS)

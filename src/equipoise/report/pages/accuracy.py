@@ -174,7 +174,6 @@ def _table(name: str, caption: str, found: Sequence[AdviceErrors]) -> Table:
 
 
 def _headline(findings: AccuracyFindings) -> str:
-    """The median error of each kind of prediction, in one sentence."""
     medians_of = []
     if findings.forecasts is not None and findings.forecasts.summaries:
         ours = findings.forecasts.summaries[0].pooled_law

@@ -214,7 +214,6 @@ def _strategies(found: Allocation) -> tuple[Block, ...]:
 
 
 def _brief(found: Allocation, num_rows: int) -> tuple[Block, ...]:
-    """The schedule, what it gives and how sure that is, on one screen."""
     shares = _by_start(found)
     return (
         _table(found, shares[:num_rows]),

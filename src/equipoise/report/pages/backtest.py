@@ -257,7 +257,6 @@ def _objectives_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
 
 
 def _beyond_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
-    """The groups that could not be compared."""
     caption = "Groups with a number at the largest size or beyond"
     return (table_of("beyond", _BEYOND_COLUMNS, _overall(found), caption=caption),)
 
@@ -280,7 +279,6 @@ def _rules(found: Sequence[HeldOutAdvice], parts: Sequence[str]) -> Iterator[Blo
 
 
 def _advice_worst_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
-    """The balances that lose most."""
     compared = [one for one in found if one.objective == "balance" and one.held_out == "largest"]
     worst = sorted(compared, key=lambda one: -one.losses[OURS].curve)[:_MOST_WORST]
     return (
@@ -345,7 +343,6 @@ _ERROR_MEANING: Final = (
 
 
 def _validation_about(found: Validation) -> str:
-    """What was compared with what."""
     given = f", {count(found.num_given)} given for the prediction of others" if found.num_given else ""
     runs = f"{plural(found.num_executions, 'execution')} in {plural(found.errors.num_clusters, 'cluster')}"
     how = f"each value of {found.split[6:-4]} held out" if found.split != "none" else "no split"
@@ -401,7 +398,6 @@ def _errors_table(title: str, found: Mapping[str, TimeErrors]) -> Table:
 
 
 def _other_errors(found: Validation) -> Iterator[str]:
-    """Errors of memory, and what choosing by prediction costs."""
     if found.memory is not None:
         yield (
             f"Memory of {plural(found.memory.num_executions, 'run')} that state it: off by "

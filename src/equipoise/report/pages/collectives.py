@@ -74,7 +74,6 @@ def _measured(verdict: Verdict) -> tuple[float, str]:
 
 
 def _verdict_words(verdict: Verdict) -> str:
-    """A verdict in one or two sentences."""
     unit, name = _measured(verdict)
     found = f"{_title(verdict.run)}, {_size(verdict.payload_bytes)}: {verdict.measured / unit:.4g} {name}"
     if verdict.low is not None and verdict.high is not None:
@@ -119,7 +118,6 @@ def _about(found: Links) -> str:
 
 
 def _headline(found: Links) -> str:
-    """What is not normal, or that all figures are."""
     known = [each.verdict for each in found.verdicts if each.verdict != "unknown"]
     if not known:
         return "No verdict: nothing comparable is known"
@@ -168,7 +166,6 @@ def _fits_blocks(
 
 
 def _rate_unit(byte_per_s: float) -> tuple[float, str]:
-    """The unit of such rates, and its name."""
     return (_GB, "GB/s") if byte_per_s >= _GB else (SI_PREFIXES["M"], "MB/s")
 
 
@@ -268,7 +265,6 @@ def collectives_fields(found: Links) -> dict[str, Any]:
 
 
 def _run_fields(run: CollectiveRun) -> dict[str, Any]:
-    """What identifies a run."""
     return fields_of(run, number="run", timings=None, num_copies=None, link=None)
 
 

@@ -149,7 +149,6 @@ SAME_TIME: Final = 0.005  # times differ by less: not worth a word
 
 
 def _about(findings: ComparedFindings) -> str:
-    """What is compared."""
     return (
         f"{printable(findings.name)} in MLPerf Training {printable(findings.round)}, "
         f"{printable(findings.division)} division"
@@ -157,7 +156,6 @@ def _about(findings: ComparedFindings) -> str:
 
 
 def _headline(findings: ComparedFindings) -> str:
-    """The fastest, and how much more it takes than the cheapest in accelerator-time, in one sentence."""
     rows = _rows(findings)
     fastest = min(rows, key=lambda row: row["score_s"])
     frugal = min(rows, key=_accelerator_s)
@@ -174,7 +172,6 @@ def _headline(findings: ComparedFindings) -> str:
 
 
 def _summary(findings: ComparedFindings) -> tuple[str, ...]:
-    """What was chosen."""
     chosen = plural(len(findings.chosen), "entry", "entries")
     of = f"of the {len(findings.entries)} with an official score"
     if findings.are_given:

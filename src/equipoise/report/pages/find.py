@@ -40,7 +40,6 @@ def _about(found: FoundMethod) -> str:
 
 
 def _headline(found: FoundMethod) -> str:
-    """The fastest, and its gains."""
     best = found.best
     what = "one device" if best.trial.num_ranks == 1 else f"{best.trial.method} on {best.trial.num_ranks}"
     speed = best.samples_per_s or 0.0
@@ -64,7 +63,6 @@ def _ratio(found: FoundMethod, other: MethodCandidate, interval: Interval | None
 
 
 def _summary(found: FoundMethod) -> tuple[str, ...]:
-    """How many runs it took, how accurate predictions were, and what throughput does not mean."""
     effort = capital(f"{plural(found.num_trials, 'run')} on several devices; {found.stopped}.")
     error = found.median_error_fraction
     accuracy = (
@@ -121,7 +119,6 @@ def _predicted_blocks(found: FoundMethod) -> tuple[Block, ...]:
 
 
 def _reasons(found: FoundMethod) -> Iterator[str]:
-    """What failed, cannot run here, or could not be predicted."""
     for each in found.tried:
         if each.failed:
             yield sentence(f"Failed: {each.trial.method}: {each.failed}.")

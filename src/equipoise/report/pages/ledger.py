@@ -26,7 +26,6 @@ _MOST_NAMED: Final = 3
 
 
 def _headline(found: LedgerReport) -> str:
-    """How many there are, and what this call added."""
     if found.num_added:
         return f"{plural(found.num_added, 'measurement')} added."
     if found.differing:
@@ -128,7 +127,6 @@ def beside_blocks(entries: Sequence[LedgerEntry]) -> tuple[Block, ...]:
 
 
 def _closing(found: LedgerReport) -> Block:
-    """How wrong they were; else how predictions and measurements come here."""
     running = found.running
     if not found.entries:
         return prose(Code("equipoise predict"), ", plan and advise add theirs when given --record.")

@@ -270,7 +270,6 @@ def _doctor_blocks(found: "Installation") -> Iterator[Block]:
 
 
 def _missing(name: str, title: str, checks: "Sequence[Check]") -> tuple[Block, ...]:
-    """What to do for each, and what it is for."""
     to_do = (
         (one.name, (Code(sentence(one.install or "missing")), f"; for {one.needed_for}")) for one in checks
     )
@@ -303,7 +302,6 @@ def ingest_page(into: Path | None) -> "Page[IngestReport]":
 
 
 def _counts(found: "IngestReport") -> str:
-    """How much there is, and how much of it has no score."""
     rounds = ", ".join(found.rounds) or "no round"
     runs = f"{plural(found.num_runs_kept, 'run')}; {count(found.num_runs_rejected)} rejected"
     return sentence(f"{rounds}: {_entries(found.num_entries_kept, found.num_entries_unscored)}; {runs}.")

@@ -78,7 +78,6 @@ _MOST_EVIDENCE: Final = 12
 
 
 def _about(found: Prediction) -> str:
-    """What the times are of."""
     what = "Your times" if found.workload is None else workload_name(found.workload)
     chip = None if found.accelerator is None else accelerator_name(found.accelerator)
     if found.answer is not None:  # its names are those of the question's own files too
@@ -93,7 +92,6 @@ def _about(found: Prediction) -> str:
 
 
 def _headline(found: Prediction) -> str:
-    """The times themselves: one, or the first and the last."""
     known = [each for each in found.candidates if each.time_s is not None]
     if not known:
         return "No time can be estimated"
@@ -240,7 +238,6 @@ def _rests_on(found: Prediction) -> Iterator[Labelled]:
 
 
 def _submitter(found: Prediction) -> Iterator[Labelled]:
-    """Whose times published results state."""
     if found.law is None or found.question.times_from is not None:
         return
     words = "the best of each size" if found.question.submitter == "best" else "one who is new to the size"
@@ -248,7 +245,6 @@ def _submitter(found: Prediction) -> Iterator[Labelled]:
 
 
 def _accuracy(found: Prediction) -> Iterator[str]:
-    """How wrong such predictions were on held-out data."""
     if found.answer is not None:
         yield from (each.words for each in found.answer.records)
     else:
@@ -270,7 +266,6 @@ def _evidence_table(known: Sequence[EvidenceSource]) -> Table:
 
 
 def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
-    """The times, the first reason to stop, the law and its accuracy, on one screen."""
     first = default_answer(found.equilibria).num_accelerators if found.equilibria else None
     is_asked = found.question.sizes is not None
     worth = [each for each in found.candidates if is_asked or each.time_s is not None] or found.candidates
@@ -340,7 +335,6 @@ _ENDS: Final[dict[ReachLimit, str]] = {
 
 
 def _limits(question: TrainingQuery) -> str:
-    """Budget and deadline as stated."""
     stated = [] if question.budget_usd is None else [amounts.money(question.budget_usd)]
     if question.deadline_s is not None:
         stated.append(format_stated(question.deadline_s) + queue_within(question))
@@ -397,7 +391,6 @@ def _answer(found: Reaches) -> tuple[Block, ...]:
 
 
 def _reach_brief(found: Reaches, num_rows: int) -> tuple[Block, ...]:
-    """What is allowed, the sizes around the recommended one, and what it assumes, on one screen."""
     best = found.best
     at = next((place for place, each in enumerate(best.by_size) if _is_taken(best, each)), 0)
     first = max(0, min(at - num_rows // 2, len(best.by_size) - num_rows))

@@ -185,7 +185,6 @@ def _what(row: Mapping[str, Any]) -> str:
 
 
 def _measured(row: Mapping[str, Any]) -> str:
-    """The figure as published."""
     return printable(f"{row['measured']} {row['unit']}", _FIGURE_COLUMNS)
 
 

@@ -62,7 +62,6 @@ _MOST_GAPS: Final = 2
 
 
 def _about(found: Meaning) -> str:
-    """Which devices, and who reported them."""
     topology = found.topology
     titles = list(dict.fromkeys(printable(device.title) for device in topology.devices if device.title))
     who = listed(titles) if titles else plural(len(topology.devices), "device")
@@ -70,7 +69,6 @@ def _about(found: Meaning) -> str:
 
 
 def _headline(found: Meaning) -> str:
-    """What connects the devices, in one sentence."""
     return sentence(sentences(found)[0])
 
 
@@ -289,7 +287,6 @@ def _groups_blocks(found: Meaning) -> tuple[Block, ...]:
 
 
 def _brief(found: Meaning, _: int) -> tuple[Block, ...]:
-    """The matrix, the gains over the weakest link, and what is not known, on one screen."""
     topology = found.topology
     is_drawn = topology.links and len(topology.devices) + len(topology.nics) <= _MOST_DRAWN
     unknown = gaps(topology)[:_MOST_GAPS]

@@ -125,7 +125,6 @@ def _about(found: TraceSteps) -> str:
 
 
 def _headline(found: TraceSteps) -> str:
-    """The slowest of the late ranks, or where a step goes."""
     late = stragglers(found.lateness)
     if late:
         names = listed([_rank_words(each.trace) for each in late], _MOST_NAMED)
@@ -143,7 +142,6 @@ def _rank_words(trace: RankTrace) -> str:
 
 
 def _straggler(each: Lateness) -> str:
-    """A straggler in one sentence."""
     step_s = median_step_s(each.trace)
     share = f" ({format_percent(each.late_s / step_s)})" if step_s else ""
     why = f"; {_CAUSES[each.cause]}" if each.cause else ""
@@ -157,7 +155,6 @@ def _straggler(each: Lateness) -> str:
 
 
 def _ranks_table(found: TraceSteps, most: int) -> Table:
-    """A row per rank: the mean step and the shares of its parts."""
     ranks = found.traces.ranks
     late = {id(each.trace): each.late_s for each in found.lateness}
     columns = (
@@ -182,13 +179,11 @@ def _rank_cell(trace: RankTrace, ranks: Sequence[RankTrace]) -> Cell:
 
 
 def _steps_table(trace: RankTrace, most: int) -> Table:
-    """A row per step of one rank."""
     columns = (names("Step", lambda step: Cell(text=str(step.number), key=step.number)), *_PARTS)
     return table_of("steps", columns, trace.steps[:most], caption=f"Steps of {_rank_words(trace)}")
 
 
 def _mean(trace: RankTrace) -> TraceStep:
-    """The mean of a rank's steps."""
     totals = {part: total_s(trace, part) for part in to_builtins(trace.steps[0]) if part != "number"}
     means = {part: None if total is None else total / len(trace.steps) for part, total in totals.items()}
     return TraceStep(number=None, **means)  # type: ignore[arg-type] # as steps have them
@@ -211,7 +206,6 @@ def _ranks_blocks(found: TraceSteps) -> tuple[Block, ...]:
 
 
 def _problems(found: TraceSteps) -> Iterator[str]:
-    """Files that were not read, and notes on those that were."""
     yield from map(sentence, found.traces.problems)
     for text, files in trace_notes(found.traces).items():
         which = file_names(files, _MOST_NAMED) if len(found.traces.ranks) > 1 else "Note"

@@ -65,7 +65,6 @@ def _clock(run: WatchedRun, among: Sequence[WatchedRun]) -> str:
 
 
 def _headline(found: WatchedNow) -> str:
-    """The newest run in one sentence."""
     name = printable(found.name)
     if not found.runs:
         what = "can be read" if found.unread else "has written yet"
@@ -78,7 +77,6 @@ def _headline(found: WatchedNow) -> str:
 
 
 def _summary(found: WatchedNow) -> tuple[str, ...]:
-    """What its steps show, and what else there is."""
     newest = _of_run(found.runs[0]) if found.runs else ()
     others = len(found.runs) - 1 + found.num_older
     more = (f"{plural(others, 'earlier run')} in this folder.",) if others > 0 else ()
@@ -306,7 +304,6 @@ def _rank_badge(each: RankSeen, run: WatchedRun) -> Badge | None:
 
 
 def _brief(found: WatchedNow, _: int) -> tuple[Block, ...]:
-    """The newest runs on a line each, and where the newest spends its steps."""
     return (
         table_of("runs", _BRIEF_COLUMNS, found.runs[:_MOST_RUNS]),
         facts(("Step", _shares(run)) for run in found.split[:1]),

@@ -86,7 +86,6 @@ _SETTING_COLUMNS: Final = (
 
 
 def _log(each: WeightedSource) -> str | None:
-    """Where the log is."""
     if each.source_uri is None:
         return None
     return printable(f"{each.source_uri}{'' if each.source_line is None else f', line {each.source_line}'}")

@@ -258,7 +258,6 @@ def _limit_lines(
 
 
 def _curve(name: str, x: tuple[float, ...], y: tuple[float, ...]) -> Series:
-    """A grey line without points."""
     mark = Mark(colour=None, symbol="x")
     return Series(name=name, mark=mark, x=x, y=y, hovers=((),) * len(x), is_curve=True)
 
@@ -289,7 +288,6 @@ def comparison_blocks(answer: Answer) -> tuple[Block, ...]:
 
 
 def _estimates_table(answer: Answer) -> Table:
-    """The time by each estimator, results submitted, and the strategy, of every candidate."""
     columns = (
         *lead_columns(answer),
         *(numbers(title, _estimate(name)) for name, title in ESTIMATORS.items()),

@@ -211,7 +211,6 @@ def _among_words(answer: Answer, best: Candidate) -> str:
 
 
 def _step_facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
-    """What a step is made of: its batch, and what is generated for it."""
     if best.global_batch_samples is not None:
         yield "Batch", "; ".join(_batch(answer, best, is_brief=is_brief))
     if answer.rollout is not None:
@@ -439,7 +438,6 @@ def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
 
 
 def _distance(each: Candidate, best: Candidate) -> float:
-    """How many times as many, or as few."""
     ratio = each.num_accelerators / best.num_accelerators
     return max(ratio, 1.0 / ratio)
 

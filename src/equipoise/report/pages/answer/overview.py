@@ -126,7 +126,6 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
 
 
 def _better_known(answer: Answer, best: Candidate) -> str | None:
-    """Of a choice by priors alone: the best system with evidence, and what it would take."""
     if best.grade != "priors":
         return None
     found = next((each for each in answer.offers if each.is_feasible and each.grade != "priors"), None)
@@ -137,7 +136,6 @@ def _better_known(answer: Answer, best: Candidate) -> str | None:
 
 
 def _time_and_money(each: Candidate) -> Cell:
-    """The time of a candidate, and its money below."""
     usd = amounts.usable(each.usd)
     return number(
         None if each.time_s is None else each.time_s.value,
@@ -225,7 +223,6 @@ def _merged(rows: Sequence[_Row], *, with_limits: bool) -> list[_Row]:
 
 
 def _reason(each: Badge | None) -> str | None:
-    """Why a size of a system is not possible."""
     if each is None or each.tone != "quiet":
         return None
     return each.text if each.text in _TIMELESS else each.detail
@@ -285,7 +282,6 @@ def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
 
 
 def _changes(answer: Answer) -> tuple[Block, ...]:
-    """What would flip the answer, the nearest first."""
     title = Heading(name="answer-changes", text="What would change it", is_minor=True)
     if not answer.flips:
         return (title, prose(no_flip_words(answer)))
@@ -384,7 +380,6 @@ def _than(ours: float, theirs: float, words: tuple[str, str, str]) -> str:
 
 
 def _energy_words(each: Candidate, best: Candidate) -> str:
-    """That a system takes more energy than the choice, where it does."""
     if each.energy_j is None or best.energy_j is None or each.energy_j.value <= best.energy_j.value:
         return ""
     return " and takes more energy"

@@ -41,7 +41,6 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
 
 
 def _chosen(answer: Answer) -> str:
-    """What was chosen because the question leaves it open."""
     return capital(sentence("; ".join(answer.chosen_for_you)))
 
 
@@ -125,7 +124,6 @@ def _heading(answer: Answer, refusal: Refusal) -> tuple[Block, ...]:
 
 
 def _without_times(answer: Answer) -> Iterator[str]:
-    """Why no size of a system has a time, and what would help."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for each in answer.listed:
         if all(limit.name != "max_accelerators" for limit in each.broken):  # else it was not asked about

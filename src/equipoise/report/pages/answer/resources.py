@@ -191,7 +191,6 @@ def _rejected_table(answer: Answer) -> Table:
 
 
 def _reason(each: Infeasibility) -> str:
-    """Why strategies were left out."""
     return f"exceeds the {CONSTRAINTS['memory_bytes'].noun}" if each.fault is None else each.fault.words
 
 
@@ -324,7 +323,6 @@ def buying_blocks(answer: Answer) -> tuple[Block, ...]:
 
 
 def _ways_table(answer: Answer, found: Ownership) -> Table:
-    """Renting, buying and what is owned already, by the hour and for this training."""
     hours = 0.0 if answer.recommended is None else answer.recommended.accelerator_hours or 0.0
     columns = (
         names("Machine", lambda each: capital(WAYS[each.way])),

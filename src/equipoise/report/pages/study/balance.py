@@ -87,7 +87,6 @@ def _of_workload(workload: WorkloadFindings, marks: dict[str | None, Mark]) -> t
 
 
 def _answer(each: Balance) -> tuple[Span, ...]:
-    """The default answer of one accelerator, in words."""
     answer = each.answer
     words = next(text for point, text in zip(each.equilibria, each.words, strict=True) if point is answer)
     return (
@@ -243,7 +242,6 @@ def _rows(each: Balance) -> Iterable[dict[str, Any]]:
 
 
 def _in_words(workload: WorkloadFindings, found: Sequence[Balance]) -> Fold:
-    """Each point as a sentence, and what the curve rests on."""
     points = bullets(
         (Strong(f"{accelerator_name(each.accelerator)}, {point.kind}"), f": {sentence(words)}.")
         for each in found

@@ -235,7 +235,6 @@ def _energy_chart(
 
 
 def _energy_points(workload: WorkloadFindings, column: str, quantity: str) -> list[Point]:
-    """The entries that have the energy and a place on a log axis."""
     return [
         (
             float(row["num_accelerators"]),

@@ -134,7 +134,6 @@ _ATTRIBUTED_COLUMNS: Final = (
 
 
 def _attributed(attributed: tuple[Attributed, ...]) -> tuple[Block, ...]:
-    """Figures that others attribute to the study, next to what it contains."""
     if not attributed:
         return ()
     caption = "Figures attributed to the study, and what it contains"

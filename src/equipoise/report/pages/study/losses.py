@@ -154,7 +154,6 @@ def _hover(row: Row, cause: str) -> tuple[str, ...]:
 
 
 def _largest_words(row: Row) -> tuple[Span, ...]:
-    """The loss of the largest size, cause by cause, largest first."""
     lost = row["lost_doublings"]
     start = f": E is {ratio(row['efficiency'])}"
     if lost <= 0:
@@ -238,7 +237,6 @@ def _symptom_rows(workload: WorkloadFindings) -> Iterator[dict[str, object]]:
 
 
 def _rules() -> Block:
-    """When each symptom is reported."""
     of_curves, _, rule = CURVE_RULE.partition(": ")
     rules = [*((symptom.title, symptom.rule) for symptom in SYMPTOMS), (of_curves, rule)]
     items = bullets((Strong(title), f": {rule}.") for title, rule in rules)

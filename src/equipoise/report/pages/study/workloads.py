@@ -205,7 +205,6 @@ def _series(name: str, mark: Mark, rows: Sequence[Row], column: str, *, is_line:
 
 
 def _largest_note(rows: list[Row], column: str) -> tuple[Annotation, ...]:
-    """The value at the largest size, written next to its marker."""
     if not rows:
         return ()
     largest = _largest(rows)
@@ -343,7 +342,6 @@ def _from_to(rows: dict[str, Row]) -> Cell:
 
 
 def _by_workload(rows: Iterable[Row], keys: tuple[str, ...]) -> list[dict[str, Row]]:
-    """The rows of each combination of keys, by workload."""
     found: dict[tuple[object, ...], dict[str, Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[key] for key in keys), {})[row["workload"]] = row
