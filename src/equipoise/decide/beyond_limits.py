@@ -14,7 +14,7 @@ from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import LARGE_SYSTEM, is_assumed_host, with_number
 from equipoise.decide.strategies.remedies import least_fitting
-from equipoise.decide.strategies.size_searches import SizesBeyond, sizes_beyond
+from equipoise.decide.strategies.size_searches import SizeUnits, units_beyond
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.mlperf import Scores
 
@@ -98,7 +98,6 @@ def _tried_for_least(
 
 
 def _joined(beyond: _Beyond, more: _Beyond) -> dict[str, frozenset[int]]:
-    """The sizes of both, by system."""
     return {name: beyond.get(name, frozenset()) | more.get(name, frozenset()) for name in {**beyond, **more}}
 
 
@@ -196,11 +195,11 @@ def _finer(one: SystemCandidates, least: Candidate, fitting: _Beyond) -> frozens
     return frozenset(_grid(one).between(low, size))
 
 
-def _grid(one: SystemCandidates) -> SizesBeyond:
+def _grid(one: SystemCandidates) -> SizeUnits:
     """The sizes that may be tried beyond the limit of a system that the catalogue has."""
     nodes, searches = one.assessment.cluster, one.assessment.searches
     assert nodes is not None
-    return sizes_beyond(nodes, None if searches is None else searches.problem)
+    return units_beyond(nodes, None if searches is None else searches.problem)
 
 
 def _breaks_more_than_size(each: Candidate | None) -> bool:

@@ -43,7 +43,7 @@ from equipoise.decide.strategies.size_searches import (
     StrategySearches,
     beyond_hosts,
     on_host,
-    sizes_beyond,
+    units_beyond,
 )
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence.fit import UserLevel
@@ -590,7 +590,7 @@ def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Ite
     own = SEARCH_CACHE.searches(known, (size,)).sizes[0].best
     if own is None:
         return
-    usual = sizes_beyond(known.cluster, known).usual(size // 2, 2 * size)
+    usual = units_beyond(known.cluster, known).usual(size // 2, 2 * size)
     near = [each for each in usual if each != size and each <= 2 * size]
     others = {
         f"{each.num_accelerators:,} accelerators": each for each in SEARCH_CACHE.searches(known, near).sizes

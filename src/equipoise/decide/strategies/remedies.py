@@ -15,7 +15,7 @@ from equipoise.decide.strategies.size_searches import (
     SEARCH_CACHE,
     beyond_hosts,
     first_that_fits,
-    sizes_beyond,
+    units_beyond,
 )
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.errors import SpecError, UsageError
@@ -78,13 +78,13 @@ def least_fitting(problem: Problem, most: int) -> int | None:
 
     The first doubling that does, and then what is smaller. Assumes that more accelerators hold more.
     """
-    grid = sizes_beyond(problem.cluster, problem)
-    usual = grid.usual(most, most << _MOST_DOUBLINGS)
+    units = units_beyond(problem.cluster, problem)
+    usual = units.usual(most, most << _MOST_DOUBLINGS)
     large = next((each for each in usual if SEARCH_CACHE.fits(problem, each)), None)
     if large is None:
         return None
     low = max((each for each in usual if each < large), default=most)
-    while sizes := grid.between(low, large):
+    while sizes := units.between(low, large):
         fitting = (place for place, each in enumerate(sizes) if SEARCH_CACHE.fits(problem, each))
         place = next(fitting, len(sizes))
         low, large = ((low, *sizes)[place], (*sizes, large)[place])

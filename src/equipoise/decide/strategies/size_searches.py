@@ -58,7 +58,7 @@ class ExtraSizes(Struct, frozen=True, kw_only=True):
     up_to: tuple[tuple[str, int], ...] = ()
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
-    def between_of(self, name: str, units: "_Units", ends: tuple[int, int]) -> set[int]:
+    def between_of(self, name: str, units: "SizeUnits", ends: tuple[int, int]) -> set[int]:
         """The sizes of a system between the usual ones that are tried. ends: the fewest and the most."""
         raised = dict(self.raised).get(name, frozenset())
         every = _between(units, *ends) if self.between or raised else set()
@@ -152,7 +152,7 @@ def _up_to_limits(
     """The sizes up to the limits, and those beyond that show what more would do."""
     node_size = 1 if system.cluster is None else system.cluster.node_size
     num_kinds = 1 if system.cluster is None else len(kinds(system.cluster.accelerator))
-    units = _Units(
+    units = SizeUnits(
         node_size=node_size,
         used_of_node=used_of_node(node_size, query.global_batch_samples),
         fixed_ranks=fixed_ranks,
@@ -216,7 +216,11 @@ def used_of_node(node_size: int, global_batch_samples: int | None) -> int:
     return 1 << node_size.bit_length() - 1
 
 
-class _Units(Struct, frozen=True, kw_only=True):
+# Sizes that are tried at once between two for the smallest that would do.
+_MOST_FINER: Final = 16
+
+
+class SizeUnits(Struct, frozen=True, kw_only=True):
     """What sizes are doublings of: one accelerator, a node and the ranks of a fixed strategy.
 
     used_of_node: as the function of this name has it. num_kinds: of a mixture, of which there are as many of
@@ -249,8 +253,22 @@ class _Units(Struct, frozen=True, kw_only=True):
         """The most whole nodes that are no more, as accelerators; the size itself within a node."""
         return size if self.may_be(size) else size // self.used_of_node * self.used_of_node
 
+    def usual(self, low: int, high: int) -> list[int]:
+        """The usual sizes above one and up to another, or to the next usual one beyond it, ascending."""
+        end = self.at_least(high)
+        return sorted(each for each in self.doublings(high) if low < each <= end)
 
-def _ladder(units: _Units, fewest: int, most: int, *, has_end: bool = True) -> set[int]:
+    def between(self, low: int, high: int) -> list[int]:
+        """Sizes between two, ascending: all that may be had where they are few, else evenly spaced ones."""
+        unit = self.num_kinds
+        if self.is_whole_nodes and low >= self.node_size:
+            unit = math.lcm(unit, self.used_of_node)
+        step = unit * math.ceil((high - low) / unit / _MOST_FINER)
+        finer = {*range(low // step * step + step, high, step), *_between(self, low, high)}
+        return sorted(each for each in finer if low < each < high and self.may_be(each))
+
+
+def _ladder(units: SizeUnits, fewest: int, most: int, *, has_end: bool = True) -> set[int]:
     """Doublings of the units, the ends; of cards in no rack every number up to a few in one host.
 
     has_end: whether the most that is whole nodes is among them, and the sizes between it and the last
@@ -266,18 +284,18 @@ def _ladder(units: _Units, fewest: int, most: int, *, has_end: bool = True) -> s
     return {each for each in sizes if fewest <= each <= most and units.may_be(each)} or {fewest, most}
 
 
-def _between(units: _Units, fewest: int, most: int) -> set[int]:
+def _between(units: SizeUnits, fewest: int, most: int) -> set[int]:
     """The sizes between the usual ones: doublings of a few units."""
     sizes = {each for factor in _BETWEEN for each in units.doublings(most, factor)}
     return {each for each in sizes if fewest <= each <= most}
 
 
-def _next_usual(units: _Units, most: int) -> int:
+def _next_usual(units: SizeUnits, most: int) -> int:
     """The size that shows what more would do."""
     return min(MAX_ACCELERATORS, *(each for each in units.doublings(most) if each > most))
 
 
-def _beyond(units: _Units, most: int) -> set[int]:
+def _beyond(units: SizeUnits, most: int) -> set[int]:
     """The sizes tried beyond the most that may be taken: curves go on to its double, or the next usual size.
 
     A usual one, for the double of a limit is often a number that shares out no batch.
@@ -285,44 +303,18 @@ def _beyond(units: _Units, most: int) -> set[int]:
     return {min(units.at_least(2 * most), MAX_ACCELERATORS), _next_usual(units, most)}
 
 
-# Sizes that are tried at once between two for the smallest that would do.
-_MOST_FINER: Final = 16
-
-
-class SizesBeyond(Struct, frozen=True, kw_only=True):
-    """What is tried beyond a limit for the smallest size that would do: the one grid of all that names it."""
-
-    units: _Units
-
-    def usual(self, low: int, high: int) -> list[int]:
-        """The usual sizes above one and up to another, or to the next usual one beyond it, ascending."""
-        end = self.units.at_least(high)
-        return sorted(each for each in self.units.doublings(high) if low < each <= end)
-
-    def between(self, low: int, high: int) -> list[int]:
-        """Sizes between two, ascending: all that may be had where they are few, else evenly spaced ones."""
-        unit = self.units.num_kinds
-        if self.units.is_whole_nodes and low >= self.units.node_size:
-            unit = math.lcm(unit, self.units.used_of_node)
-        step = unit * math.ceil((high - low) / unit / _MOST_FINER)
-        finer = {*range(low // step * step + step, high, step), *_between(self.units, low, high)}
-        return sorted(each for each in finer if low < each < high and self.units.may_be(each))
-
-
-def sizes_beyond(cluster: Cluster, problem: Problem | None) -> SizesBeyond:
-    """What is tried beyond a limit of a system: whole nodes but of cards for desktop computers.
+def units_beyond(cluster: Cluster, problem: Problem | None) -> SizeUnits:
+    """Units of the sizes tried beyond a limit of a system: whole nodes but of cards for desktop computers.
 
     problem: whose stated batch and fixed axes sizes have to share out; None where there is no model.
     """
     batch = None if problem is None else problem.training.global_batch_samples
-    return SizesBeyond(
-        units=_Units(
-            node_size=cluster.node_size,
-            used_of_node=used_of_node(cluster.node_size, batch),
-            fixed_ranks=1 if problem is None else fixed_ranks(problem.choices),
-            num_kinds=len(kinds(cluster.accelerator)),
-            is_whole_nodes=not cluster.accelerator.for_desktops,
-        )
+    return SizeUnits(
+        node_size=cluster.node_size,
+        used_of_node=used_of_node(cluster.node_size, batch),
+        fixed_ranks=1 if problem is None else fixed_ranks(problem.choices),
+        num_kinds=len(kinds(cluster.accelerator)),
+        is_whole_nodes=not cluster.accelerator.for_desktops,
     )
 
 
@@ -335,7 +327,7 @@ def raised_sizes(problem: Problem, best: Strategy) -> frozenset[int]:
     about, size, batch = problem.training, best.num_accelerators, best.global_batch_samples
     if about.budget.is_to_target or best.dp * about.workload.samples_per_example < batch:
         return frozenset()
-    units = sizes_beyond(problem.cluster, problem).units
+    units = units_beyond(problem.cluster, problem)
     near = _between(units, size + 1, 2 * size)
     return frozenset(each for each in near if max(problem.batches(each)) > batch)
 
@@ -524,11 +516,6 @@ def _leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:
     return found
 
 
-def _fits(problem: Problem, size: int) -> bool:
-    """Whether a search at a size, with its fallbacks, would find anything that fits."""
-    return first_that_fits(problem, size) is not None
-
-
 def first_that_fits(problem: Problem, size: int) -> Problem | None:
     """The first of the searches at a size, fallbacks after it, that would find anything that fits."""
     searches = chain((problem,), _fallbacks(problem, size))
@@ -680,13 +667,13 @@ class SearchCache:
         """Whether a search at this size would find anything that fits."""
         key = _key(problem)
         if key is None:
-            return _fits(problem, size)
+            return first_that_fits(problem, size) is not None
         with self._lock:
             searches, known = self._kept.get(key), self._fitting.get((key, size))
         searched = searches.at((size,)) if searches is not None else ()
         if searched:
             return searched[0].found.num_fitting > 0
-        found = _fits(problem, size) if known is None else known
+        found = first_that_fits(problem, size) is not None if known is None else known
         self._keep(self._fitting, (key, size), found)
         return found
 
