@@ -101,11 +101,6 @@ class Topology(Struct, frozen=True, kw_only=True):
                 return True
         return False
 
-    @property
-    def has_fabric(self) -> bool:
-        """Whether any two devices are connected by NVLink or XGMI."""
-        return any(link.link_class and kind(link.link_class) in FABRICS for link in self.between_devices)
-
 
 def pairs(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Every pair of names once, in their order."""
@@ -142,13 +137,9 @@ def islands(topology: Topology) -> Islands:
     Assumes links that are unknown may be of any class.
     """
     known = topology.classes
-    fast = topology.has_fabric
-
-    def is_good(name: str) -> bool:
-        return kind(name) in FABRICS if fast else kind(name) != "SYS"
-
     names = tuple(device.name for device in topology.devices)
-    good = {pair for pair, name in known.items() if is_good(name)}
+    joined = {pair for pair, name in known.items() if kind(name) in FABRICS and pair <= {*names}}
+    good = joined or {pair for pair, name in known.items() if kind(name) != "SYS"}
     members = tuple(_components(names, good))
     of = {name: group for group in members for name in group}
     unknown = [pair for pair in pairs(names) if frozenset(pair) not in known and of[pair[0]] != of[pair[1]]]

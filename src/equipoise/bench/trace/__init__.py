@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
-from equipoise.bench.trace.stream import TraceStream, blob_pieces, pieces
+from equipoise.bench.trace.stream import TraceStream, pieces, stream_pieces
 from equipoise.errors import DataError
 from equipoise.runs import Progress, RowRejection, Tally
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, BLOCK_BYTES, has_tar_header, open_source
@@ -466,7 +467,7 @@ def _contents(path: Path, rejected: Tally) -> Iterator[tuple[str, Iterator[bytes
     source, has_trace = open_source(path), False
     for blob in source.files(lambda name, _: _is_trace(name)):
         where, has_trace = f"{path}:{blob.path}", True
-        yield where, blob_pieces(blob.data, where=where)
+        yield where, stream_pieces(BytesIO(blob.data), len(blob.data), where=where)
     rejected.extend(source.rejections)
     if not has_trace:
         why = "".join(f"; {each.where}: {each.detail}" for each in source.rejections[:1])

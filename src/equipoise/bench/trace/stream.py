@@ -1,7 +1,6 @@
 """Files of any size as pieces of bytes, and the events of a trace read as a stream, with bounded memory."""
 
 import gzip
-import io
 import json
 import re
 import stat
@@ -45,13 +44,8 @@ def pieces(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path!r}: {err}; expected the name of a file") from err
 
 
-def blob_pieces(data: bytes, *, where: str) -> Iterator[bytes]:
-    """The same of bytes that are in memory already; where: names them in messages."""
-    return stream_pieces(io.BytesIO(data), len(data), where=where)
-
-
 def stream_pieces(file: BinaryIO, num_bytes: int, *, where: str) -> Iterator[bytes]:
-    """The same of an open file of num_bytes as it lies."""
+    """The same of an open file of num_bytes as it lies; where: names it in messages."""
     kind = compression(file.read(_MAGIC_BYTES))
     file.seek(0)
     if kind is not None and kind.opened is None:
