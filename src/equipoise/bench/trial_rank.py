@@ -355,8 +355,3 @@ def _with_held_out(trial: Trial, place: torch.device) -> Trainee:
             "train on digits, such as mlp or small_cnn, or let your function return held-out data"
         )
     return placed(subject, place)
-
-
-def run_trial(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None:
-    """What rank 0 leaves of a trial, a training or timed steps; None on other ranks."""
-    return time_steps(trial, rank, place) if trial.train_samples is None else train(trial, rank, place)

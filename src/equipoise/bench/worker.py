@@ -98,9 +98,10 @@ def _run(folder: Path, rank: int) -> None:
 def _measured(task: WorkerTask, rank: int, folder: Path, place: "torch.device") -> dict[str, Any] | None:
     """What came of a task; None on ranks that leave nothing."""
     if isinstance(task, Trial):
-        from equipoise.bench.trial_rank import run_trial  # noqa: PLC0415 - torch's threads take the cores they find
+        from equipoise.bench import trial_rank  # noqa: PLC0415 - torch's threads take the cores they find
 
-        return run_trial(task, rank, place)
+        run = trial_rank.time_steps if task.train_samples is None else trial_rank.train
+        return run(task, rank, place)
     from equipoise.bench import communication_rank  # noqa: PLC0415 - likewise
 
     if isinstance(task, CollectivesTask):

@@ -88,15 +88,11 @@ class SystemCandidates(Struct, frozen=True, kw_only=True):
 
 
 class _Sized(Struct, frozen=True, kw_only=True):
-    """What is known of one size before terms: the combined working time and what it is made of.
-
-    timed: the strategy that is advised; run: the user's own set-up; None where there is none.
-    """
+    """What is known of one size before terms, by the names that a candidate has for it."""
 
     num_accelerators: int
     work_s: Interval
-    timed: TimedStrategy | None
-    run: UserRun | None
+    user_run: UserRun | None
     global_batch_samples: int | None
     estimates: tuple[Estimate, ...]
     disagreement: float
@@ -120,7 +116,8 @@ def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidate
     for terms, paid in rates.items():
         members: list[Candidate] = []
         for each in sized:
-            members.append(_priced(inputs, assessment, each, terms, paid, fewer=members))
+            timed = _best_strategy(assessment, each.num_accelerators)
+            members.append(_priced(inputs, assessment, each, terms, paid, timed=timed, fewer=members))
         found += [
             each
             for each in _with_speedup(members, assessment.estimates)
@@ -157,8 +154,7 @@ def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
     return _Sized(
         num_accelerators=size,
         work_s=work_s if bound is None else scaled(work_s, bound.time_s / work_s.value),
-        timed=timed,
-        run=run,
+        user_run=run,
         global_batch_samples=batch if timed is None else timed.strategy.global_batch_samples,
         estimates=tuple(replace(each.by_size[size], weight=weights.get(each.name, 0.0)) for each in known),
         disagreement=combined.disagreement,
@@ -170,20 +166,22 @@ def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
 def _priced(
     inputs: Inputs,
     assessment: Assessment,
-    sized: _Sized,
+    sized: _Sized | Candidate,
     terms: PriceTerms,
     rates: Rates,
     *,
+    timed: TimedStrategy | None,
     fewer: Sequence[Candidate] = (),
 ) -> Candidate:
     """The candidate of a working time: with interruptions, money, energy and constraints.
 
+    timed: the strategy that is advised; None where there is none.
     fewer: the candidates of fewer accelerators. Where the model alone is too uncertain of one of them to give
     a time, it gives none of more: nobody could tell whether these pay.
     Source: time = work / goodput; money = accelerators x time x price; energy = accelerators x watts x the
     factor of the system x PUE x time; step = work / steps.
     """
-    system, query, size, timed = assessment.system, inputs.query, sized.num_accelerators, sized.timed
+    system, query, size = assessment.system, inputs.query, sized.num_accelerators
     work_s, batch = sized.work_s, sized.global_batch_samples
     node_size = 1 if assessment.cluster is None else assessment.cluster.node_size
     num_nodes = -(-size // node_size)
@@ -207,7 +205,7 @@ def _priced(
     samples = None if batch is None else inputs.training.budget.samples_at(batch)
     steps = None if samples is None or batch is None else samples / batch
     step_s = None if steps is None else product(work_s, exact(1.0 / steps))
-    precision = _ran_in(assessment, sized)
+    precision = _ran_in(assessment, sized, timed)
     candidate = Candidate(
         system=system.name,
         title=system.title,
@@ -216,7 +214,7 @@ def _priced(
         num_nodes=None if assessment.cluster is None else num_nodes,
         terms=terms,
         strategy=None if timed is None else timed.strategy,
-        user_run=sized.run,
+        user_run=sized.user_run,
         global_batch_samples=batch,
         num_samples=samples,
         num_steps=steps,
@@ -253,7 +251,7 @@ def _priced(
 def _why_no_time(
     inputs: Inputs,
     assessment: Assessment,
-    sized: _Sized,
+    sized: _Sized | Candidate,
     time_s: Interval | None,
     *,
     fewer: Sequence[Candidate],
@@ -416,12 +414,14 @@ def _training_s(inputs: Inputs, run: UserRun) -> float:
     return (inputs.training.budget.samples_at(run.global_batch_samples) or 1.0) / run.samples_per_s
 
 
-def _ran_in(assessment: Assessment, sized: _Sized) -> Precision | None:
+def _ran_in(
+    assessment: Assessment, sized: _Sized | Candidate, timed: TimedStrategy | None
+) -> Precision | None:
     """The precision that the time is of; None where nobody states it, as published results do not.
 
     Steps of the user that the model was fitted to are of the strategy that is advised.
     """
-    timed, run = sized.timed, sized.run
+    run = sized.user_run
     if timed is None or sized.grade in {"published", "carried"}:
         return None
     if sized.grade == "measured" and assessment.run_fit is None:
@@ -573,24 +573,11 @@ def _with_speedup(members: Sequence[Candidate], estimates: Sequence[Estimates]) 
     return found
 
 
-def _known_of(assessment: Assessment, candidate: Candidate) -> _Sized:
-    return _Sized(
-        num_accelerators=candidate.num_accelerators,
-        work_s=candidate.work_s,
-        timed=_best_strategy(assessment, candidate.num_accelerators),
-        run=candidate.user_run,
-        global_batch_samples=candidate.global_batch_samples,
-        estimates=candidate.estimates,
-        disagreement=candidate.disagreement,
-        grade=candidate.grade,
-        order_bound=candidate.order_bound,
-    )
-
-
 def with_terms(inputs: Inputs, assessment: Assessment, candidate: Candidate, terms: PriceTerms) -> Candidate:
     """The candidate on other terms."""
     rates = rates_of(inputs.query, assessment.system, terms)
-    found = _priced(inputs, assessment, _known_of(assessment, candidate), terms, rates)
+    timed = _best_strategy(assessment, candidate.num_accelerators)
+    found = _priced(inputs, assessment, candidate, terms, rates, timed=timed)
     return replace(found, speedup=candidate.speedup)
 
 
@@ -600,8 +587,8 @@ def with_budget(inputs: Inputs, assessment: Assessment, candidate: Candidate, fa
     inputs: of that training. Assumes every estimate grows with the samples: a stated training budget; and
     modelled ones of a pretraining with what its steps leave out.
     """
-    times, known = exact(factor), _known_of(assessment, candidate)
-    timed, searches = known.timed, assessment.searches
+    times, searches = exact(factor), assessment.searches
+    timed = _best_strategy(assessment, candidate.num_accelerators)
     if timed is not None and searches is not None:
         there = replace(searches.problem, training=inputs.training)
         longer = there.time_per_step_time / searches.problem.time_per_step_time
@@ -610,28 +597,27 @@ def with_budget(inputs: Inputs, assessment: Assessment, candidate: Candidate, fa
         if candidate.grade != "measured":
             times = exact(factor * longer)
     grown = replace(
-        known,
-        work_s=product(known.work_s, times),
-        timed=timed,
-        estimates=tuple(replace(each, time_s=product(each.time_s, times)) for each in known.estimates),
+        candidate,
+        work_s=product(candidate.work_s, times),
+        estimates=tuple(replace(each, time_s=product(each.time_s, times)) for each in candidate.estimates),
         order_bound=None,
     )
     rates = rates_of(inputs.query, assessment.system, candidate.terms)
-    return replace(_priced(inputs, assessment, grown, candidate.terms, rates), speedup=candidate.speedup)
+    found = _priced(inputs, assessment, grown, candidate.terms, rates, timed=timed)
+    return replace(found, speedup=candidate.speedup)
 
 
 def with_strategy(
     inputs: Inputs, assessment: Assessment, candidate: Candidate, timed: TimedStrategy, rates: Rates
 ) -> Candidate:
     """The candidate trained by another strategy: slower or faster by the ratio of the modelled times."""
-    known = _known_of(assessment, candidate)
-    assert known.timed is not None
+    best = _best_strategy(assessment, candidate.num_accelerators)
+    assert best is not None
     other = replace(
-        known,
-        work_s=product(known.work_s, exact(timed.work_s.value / known.timed.work_s.value)),
-        timed=timed,
-        run=None,
+        candidate,
+        work_s=product(candidate.work_s, exact(timed.work_s.value / best.work_s.value)),
+        user_run=None,
         global_batch_samples=timed.strategy.global_batch_samples,
         order_bound=None,
     )
-    return _priced(inputs, assessment, other, candidate.terms, rates)
+    return _priced(inputs, assessment, other, candidate.terms, rates, timed=timed)
