@@ -189,21 +189,6 @@ def _systems(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSyste
         raise
 
 
-@lru_cache(maxsize=_MOST_ASSESSED)
-def _assessed_alike(
-    query: TrainingQuery,
-    catalogue: Catalogue,
-    scores: Scores | None,
-    extra: ExtraSizes,
-    progress: Progress | None,
-) -> tuple[Inputs, tuple[Assessment, ...]]:
-    """As `_assessed`, kept for the next question that differs in its choice alone, as when a slider moves.
-
-    query: `without_choice`, so that nothing in an assessment can depend on it.
-    """
-    return _assessed(query, catalogue, scores, extra, progress)
-
-
 def _assessed(
     query: TrainingQuery,
     catalogue: Catalogue,
@@ -240,6 +225,11 @@ def _assessed(
             progress(system.title, number, len(systems))
         assessments.append(assess(inputs, system))
     return inputs, tuple(assessments)
+
+
+# Kept for the next question that differs in its choice alone, as when a slider moves; of a query
+# `without_choice`, so that nothing in an assessment can depend on it.
+_assessed_alike: Final = lru_cache(maxsize=_MOST_ASSESSED)(_assessed)
 
 
 def _runs_on_another_size(assessment: Assessment) -> bool:
