@@ -258,6 +258,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return self.time_s
 
     @property
+    def is_owned(self) -> bool:
+        """Whether it is a machine of the user's own, which costs electricity alone."""
+        return self.price is not None and self.price.is_owned
+
+    @property
     def least_s(self) -> float:
         """What every accelerator is paid for in any case: the commitment of its price."""
         return 0.0 if self.price is None else self.price.minimum_s

@@ -26,7 +26,7 @@ from equipoise.decide.estimators.published import (
     results_at_size,
     time_ratios,
 )
-from equipoise.decide.evidence import Estimates, OrderBound, Shortfall, UserRun
+from equipoise.decide.evidence import Estimates, OrderBound, PublishedResult, Shortfall, UserRun
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem
 from equipoise.decide.question.training import Training, training, with_strategy
@@ -80,6 +80,16 @@ class Assessment(Struct, frozen=True, kw_only=True):
     traces: tuple[TraceCheck, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+
+    @property
+    def results(self) -> Mapping[int, tuple[PublishedResult, ...]]:
+        """The comparable published results of each size, the best first."""
+        return {} if self.published is None else self.published.at_size
+
+    @property
+    def results_s(self) -> dict[int, float]:
+        """The best published result of each size, in seconds."""
+        return {size: known[0].score_s for size, known in self.results.items() if known}
 
 
 class Inputs(Struct, frozen=True, kw_only=True):
@@ -356,8 +366,7 @@ def slowings_of(inputs: Inputs, known: Assessment, searches: StrategySearches) -
     # Submitters may have done what is restricted; the user's trainings are known to have run otherwise.
     least = 1.0 if inputs.trainings_on(system.accelerator) is None else 0.0
     if inputs.restricts_batch:
-        at_size = {} if known.published is None else known.published.at_size
-        results = of_batch(at_size, inputs.training.global_batch_samples)
+        results = of_batch(known.results, inputs.training.global_batch_samples)
         at_batch = _unrestricted(inputs.at_batch, system, searches) if others else searches
         found.append(Slowing(by="stated batch", ratios=_ratios(at_batch, free, least), results=results))
         free = at_batch

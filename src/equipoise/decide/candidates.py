@@ -239,7 +239,7 @@ def _priced(
         if timed is None
         else ModelStep(step_s=timed.step_s, by_cause_s=timed.by_cause_s, num_samples=timed.num_samples),
         estimates=sized.estimates,
-        published=() if assessment.published is None else assessment.published.at_size.get(size, ()),
+        published=assessment.results.get(size, ()),
         order_bound=sized.order_bound,
         disagreement=sized.disagreement,
         grade=sized.grade,

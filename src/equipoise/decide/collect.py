@@ -563,8 +563,7 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
         modelled_s=seconds_by_size(free),
     )
     # Results of the chip itself are what they are, and what restricts it makes them no faster.
-    submitted = set() if known.published is None else {*known.published.at_size}
-    bounds = {size: of_size for size, of_size in bounds.items() if size not in submitted}
+    bounds = {size: of_size for size, of_size in bounds.items() if size not in known.results}
     if not is_restricted(inputs, known.system):
         own = _own_bounds(known)
         return {size: closest((*bounds.get(size, ()), *own.get(size, ()))) for size in {*bounds, *own}}
@@ -578,10 +577,7 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
 
 def _own_bounds(known: Assessment) -> dict[int, tuple[OrderBound, ...]]:
     """By size without a result, the best result of fewer: of more accelerators some may be left idle."""
-    published, nodes = known.published, known.cluster
-    results = (
-        {} if published is None else {size: of[0].score_s for size, of in published.at_size.items() if of}
-    )
+    results, nodes = known.results_s, known.cluster
     sizes = {size for each in known.estimates for size in each.by_size if size not in results}
     found: dict[int, tuple[OrderBound, ...]] = {}
     for size in sizes:

@@ -405,8 +405,7 @@ def _bought(
         return None, (
             f"Buying was not compared: {best.accelerator} is not in the catalogue (--hardware FILE.toml).",
         )
-    is_owned = best.price is not None and best.price.is_owned
-    rent = price(cluster.accelerator.slug, terms=best.terms) if is_owned else best.price
+    rent = price(cluster.accelerator.slug, terms=best.terms) if best.is_owned else best.price
     rates = replace(own.rates[best.terms], price=rent)
     try:
         bought = purchase(

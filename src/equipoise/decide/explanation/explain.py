@@ -232,7 +232,7 @@ def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Itera
     }
     for size in sorted({min(node, best.num_accelerators), best.num_accelerators} - measured):
         expected_time_s = _narrowed(inputs, best, best.time_s, size)
-        if _half(expected_time_s) > _LEAST_NARROWING * _half(best.time_s):
+        if log_sd(expected_time_s) > _LEAST_NARROWING * log_sd(best.time_s):
             continue
         took = (
             ""
@@ -264,10 +264,6 @@ def _narrowed(inputs: Inputs, best: Candidate, time: Interval, size: int) -> Int
     )
     old = max(log_sd(time), LEAST_LOG_SD)
     return with_log_sd(time.value, 1.0 / math.hypot(1.0 / new, 1.0 / old))
-
-
-def _half(time: Interval) -> float:
-    return math.log(time.high / time.low) / 2.0
 
 
 def _around(time: Interval) -> str:
@@ -366,8 +362,7 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
     Source: work is conserved. With the batch of more accelerators, fewer that need no other strategy for want
     of memory take at most as many times as long as they are fewer.
     """
-    results = {} if assessment.published is None else assessment.published.at_size
-    best_s = _results_s(assessment)
+    best_s = assessment.results_s
     following = min((size for size in best_s if size > best.num_accelerators), default=None)
     for size in (each for each in (best.num_accelerators, following) if each in best_s):
         at_most = min(((more / size * best_s[more], more) for more in best_s if more > size), default=None)
@@ -378,7 +373,7 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
         ):
             continue
         yield (
-            f"{size:,} have {plural(len(results[size]), 'published result')}, "
+            f"{size:,} have {plural(len(assessment.results[size]), 'published result')}, "
             f"{format_duration(best_s[size])} at best, though {at_most[1]:,} took "
             f"{format_duration(best_s[at_most[1]])}: with the same total work, {size:,} should need at most "
             f"{format_duration(at_most[0])}. Measure runs of your own to decide (--runs)."
@@ -395,9 +390,9 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
 
     Sooner where another system compared has no results: it does not share them.
     """
-    without = [each.system.title for each in compared if each.estimates and not _results_s(each)]
+    without = [each.system.title for each in compared if each.estimates and not each.results_s]
     for each in compared:
-        results_s = _results_s(each)
+        results_s = each.results_s
         searched = () if each.searches is None else each.searches.at(results_s)
         pairs = [
             (results_s[one.num_accelerators], one.best.work_s.value)
@@ -452,12 +447,6 @@ def _unused_elsewhere(inputs: Inputs, compared: Sequence[Assessment]) -> Iterato
             "accelerator: do they state precision and strategy?",
             "not_used",
         )
-
-
-def _results_s(assessment: Assessment) -> dict[int, float]:
-    """The best published result of each size, in seconds."""
-    results = {} if assessment.published is None else assessment.published.at_size
-    return {size: known[0].score_s for size, known in results.items() if known}
 
 
 # Log of what two results differ by that replicates do not, in 95 of 100.
@@ -558,7 +547,7 @@ def outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates]) 
 
 def electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) -> Iterator[str]:
     """That a price of electricity which the question states is in no money shown, where it is in none."""
-    is_owned = any(each.price is not None and each.price.is_owned for each in candidates)
+    is_owned = any(each.is_owned for each in candidates)
     if query.electricity_usd_per_kwh is not None and not (is_owned or query.is_buying):
         yield (
             "--electricity has no effect: rental prices include electricity. For your own machine give "

@@ -73,7 +73,7 @@ def money_spans(answer: Answer, best: Candidate) -> Iterator[Span]:
         dated = "" if answer.question.currency_date is None else f" of {answer.question.currency_date}"
         yield f" = {amounts.digits(usd.value)} USD at {own[1]:g} {own[0]}{dated}"
     yield f"; {hours}"
-    if best.price is not None and best.price.is_owned:
+    if best.is_owned:
         yield f" of your own machine: electricity only{power_price(answer, best)}"
     elif best.price is not None:
         where = f" ({sentence(best.price.basis)})" if answer.question.compares_rentable else _lone_offer(best)

@@ -89,7 +89,7 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
         detail=f"{amounts.duration_range(time)}, {level} range{after_queue(answer)}",
     )
     price = "No price is known (--price)."
-    if best.price is not None and best.price.is_owned:
+    if best.is_owned:
         price = f"Your own machine: electricity only{power_price(answer, best)}"
     elif best.price is not None:
         usd_per_hour = best.price.usd_per_accelerator_hour

@@ -238,8 +238,7 @@ def _has_interruptions(each: Renting) -> bool:
 def _renting_table(answer: Answer) -> Table:
     def terms(each: Candidate) -> Cell:
         badge = RECOMMENDED if is_recommended(answer, each) else None
-        is_owned = each.price is not None and each.price.is_owned
-        words = "your own machine" if is_owned else TERM_WORDS[each.terms]
+        words = "your own machine" if each.is_owned else TERM_WORDS[each.terms]
         return Cell(text=capital(words), key=each.terms, badge=badge)
 
     found = [each.candidate for each in answer.renting]
