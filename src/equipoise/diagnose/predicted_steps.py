@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from equipoise.bench.phases import BACKWARD, OPTIMIZER, STEP
 from equipoise.bench.sweep import INTERFERENCE_SCHEMA, MESSAGE_SIZES_BYTES, InterferenceTask
-from equipoise.bench.training import Argument, method
+from equipoise.bench.training import PLAIN, Argument, method
 from equipoise.bench.trial import SUCCESS, FinishedTrial
 from equipoise.errors import DataError, EvidenceError
 from equipoise.intervals import Interval, spread
@@ -236,7 +236,6 @@ def _method_work(rows: Sequence[Mapping[str, Any]]) -> MethodWork:
 HALF_WIDTH_LOG = {"plain": 0.3, "other": 0.65}
 # Two gathers of weights and one scattering of gradients, which takes a ring as long.
 _SHARDED_TRIPS = 3
-_PLAIN = frozenset({"single", "ddp", "static_graph", "accumulate"})
 _HALVED = frozenset({"fp16", "bf16", "localsgd_fp16", "diloco_fp16"})
 _LOCAL = frozenset({"localsgd", "diloco", "localsgd_fp16", "diloco_fp16"})
 
@@ -380,7 +379,7 @@ def predict_step(
     one_device_s = alone[STEP] - parts.spared_s
     slowed_s = compute_s[STEP] - alone[STEP] + resumed_s * exchanges
     value = one_device_s + slowed_s + waiting_s + parts.added_s + parts.exposed_s
-    half = HALF_WIDTH_LOG["plain" if found.name in _PLAIN else "other"]
+    half = HALF_WIDTH_LOG["plain" if found.name in PLAIN else "other"]
     return PredictedStep(
         method=text,
         num_ranks=num_ranks,
@@ -431,7 +430,7 @@ def _parts(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: Exc
 def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:
     """Buckets sent while the backward pass runs, as DistributedDataParallel does."""
     found, argument = method(text)
-    given = float(argument) * MIB if argument and found.name in _PLAIN - {"accumulate"} else None
+    given = float(argument) * MIB if argument and found.name in PLAIN - {"accumulate"} else None
     limits = {} if given is None else {"first_bytes": given, "bucket_bytes": given}
     buckets = gradient_buckets(one.gradients, **limits)
     operation = "all_gather" if found.name == "topk" else "all_reduce"

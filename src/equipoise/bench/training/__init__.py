@@ -214,6 +214,8 @@ METHODS = convert(
     shipped_table(Path(__file__).with_name("methods.toml"))["methods"],
     tuple[Method, ...],
 )
+# Those that exchange whole gradients as they are, and change nothing else.
+PLAIN = frozenset({"single", "ddp", "static_graph", "accumulate"})
 
 
 def method(text: str) -> tuple[Method, Argument]:

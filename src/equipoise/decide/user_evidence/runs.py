@@ -78,27 +78,24 @@ class UserRuns(Struct, frozen=True, kw_only=True):
         )
 
 
-_DATA_PARALLEL = frozenset({"single", "ddp", "static_graph", "accumulate"})
-
-
 def num_accumulated(strategy: str | None) -> int | None:
     """Micro-batches between exchanges, of plain data parallelism; None for other ways to train."""
     if strategy is None:
         return 1
     try:
-        from equipoise.bench.training import method  # noqa: PLC0415 - only where runs were measured
+        from equipoise.bench.training import PLAIN, method  # noqa: PLC0415 - only where runs were measured
 
         found, argument = method(strategy)
     except InputError:
         return None
-    if found.name not in _DATA_PARALLEL:
+    if found.name not in PLAIN:
         return None
     return int(argument or 1) if found.name == "accumulate" else 1
 
 
 _NOTICED = 0.02
-# Ways to train whose steps the model knows.
-_KNOWN = frozenset({"single", "ddp", "static_graph", "accumulate", "fsdp", "fp16", "bf16", "localsgd"})
+# Ways to train, besides the plain ones, whose steps the model knows.
+_KNOWN_BESIDES = frozenset({"fsdp", "fp16", "bf16", "localsgd"})
 
 
 class UserSteps(Struct, frozen=True, kw_only=True):
@@ -339,10 +336,10 @@ def _strategy(run: UserRun, unstated: Mapping[str, Value]) -> Strategy | None:
             return _stated_strategy(run, usual, precision)
         if precision is None:
             return None
-        from equipoise.bench.training import method  # noqa: PLC0415 - only where runs were measured
+        from equipoise.bench.training import PLAIN, method  # noqa: PLC0415 - only where runs were measured
 
         found, argument = method(run.strategy or ("single" if size == 1 else "ddp"))
-        if found.name not in _KNOWN:
+        if found.name not in PLAIN | _KNOWN_BESIDES:
             return None
         repeated = int(argument or 1)
         accumulated = repeated if found.name == "accumulate" else 1
