@@ -8,7 +8,19 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.report import terminal
-from equipoise.report.blocks import Badge, Cell, Column, Facts, Fold, Panels, Table, prose
+from equipoise.report.blocks import (
+    Badge,
+    Cell,
+    CodeListing,
+    Column,
+    Facts,
+    Fold,
+    Page,
+    Panels,
+    Section,
+    Table,
+    prose,
+)
 from equipoise.report.charts import SYMBOLS as MARKS
 from equipoise.report.charts import Axis, BarChart, BarPart, Chart, Level, Mark, Series, series_mark
 from equipoise.report.pages.study import STUDY
@@ -40,7 +52,7 @@ def printed(show, *, width=80, encoding="utf-8", color_system=None):
 def show(block, console):
     """Print one block."""
     for line in terminal._block(block, console):
-        console.print(line, highlight=False, no_wrap=True, overflow="ignore")
+        console.print(line, highlight=False, no_wrap=True, overflow="ignore", crop=False)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
@@ -361,3 +373,11 @@ def test_bars_are_as_long_as_what_they_stand_for():
     # 49 columns: 3 for the size, 4 for the label, 2 for the frame: 40 for 4 doublings.
     assert short == " 8 |" + "o" * 10 + " 1.0"
     assert long == "64 |" + "o" * 10 + "#" * 30 + " 0.2"
+
+
+def test_a_line_to_run_is_whole_however_long_it_is():
+    command = "torchrun " + "--option=value " * 12
+    listing = Section[str]("run", "Run", lambda code: [CodeListing(code=code)])
+    page = Page[str](title=str, about=str, headline=str, sections=(listing,))
+    text = printed(lambda console: terminal.render(page, command, console), width=40)
+    assert command.rstrip() in text

@@ -66,7 +66,7 @@ def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool =
     is_screen = not full and page.brief is not None
     for line in (_screen if is_screen else _whole)(page, findings, console):
         # Listings alone may be longer than the console is wide.
-        console.print(line, highlight=False, no_wrap=True, overflow="ignore")
+        console.print(line, highlight=False, no_wrap=True, overflow="ignore", crop=False)
 
 
 def _whole(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Text]:
