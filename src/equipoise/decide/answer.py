@@ -160,7 +160,7 @@ LIKELY: Final = 0.9
 
 
 class SaferStrategy(Struct, frozen=True, kw_only=True):
-    """What to train with where the recommended strategy does not fit, of the same size, batch and axes.
+    """What to train with where the recommended strategy does not fit, of the same size and batch.
 
     memory: that fits with a probability of at least LIKELY. time_ratio: of the time by it over that by
     the recommended strategy, by the performance model.
@@ -599,7 +599,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
     time_values: which candidate is best from which value of an hour on, the cheapest first. frontier: ids of
     the candidates that none beats in time, money and energy at once. rollout: how the recommended
     accelerators share generation and training; None where nothing is generated. safer: the fastest strategy
-    of the same axes that surely fits, where the recommended one may not; None without any.
+    that surely fits, of its axes or the next best, where the recommended one may not; None without any.
     """
 
     question: TrainingQuery

@@ -471,10 +471,10 @@ def _memory_log_sd(problem: Problem) -> float:
 
 
 def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | None:
-    """The fastest strategy that surely fits, of the size, batch and layout of a candidate that may not.
+    """The fastest strategy that surely fits, of the size and batch of a candidate that may not.
 
-    None where the candidate surely fits, its strategy is not the model's, or nothing surely fits. Its layout
-    is kept so that little has to be changed, and little to be searched.
+    None where the candidate surely fits, its strategy is not the model's, or nothing surely fits. Of axes its
+    own are tried and those of the next best found, so that little has to be searched.
     """
     searches, batch, held = assessment.searches, best.global_batch_samples, best.memory
     if searches is None or batch is None or held is None:
@@ -486,18 +486,23 @@ def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | N
     known = searches.problem
     surely = _REPORTED_MEMORY * math.exp(-_DEVIATE_OF_LIKELY * _memory_log_sd(known))
     chip = replace(known.cluster.accelerator, memory_bytes=int(surely * held.available_bytes))
+    found = (each for size in searches.at((best.num_accelerators,)) for each in size.found.best)
+    near = [best.strategy, *(each.strategy for each in found)]
     within = replace(
         known,
         cluster=replace(known.cluster, accelerator=chip),
         training=replace(known.training, global_batch_samples=batch, batch_words=None),
-        choices={**known.choices, **{axis: (getattr(best.strategy, axis),) for axis in AXES}},
+        choices={
+            **known.choices,
+            **{axis: tuple(dict.fromkeys(getattr(each, axis) for each in near)) for axis in AXES},
+        },
     )
-    (found,) = SEARCH_CACHE.searches(within, (best.num_accelerators,)).sizes
-    memory = _memory(assessment, found.best)
-    if found.best is None or memory is None:
+    (searched,) = SEARCH_CACHE.searches(within, (best.num_accelerators,)).sizes
+    memory = _memory(assessment, searched.best)
+    if searched.best is None or memory is None:
         return None
-    ratio = found.best.step_s / best.model.step_s
-    return SaferStrategy(strategy=found.best.strategy, memory=memory, time_ratio=ratio)
+    ratio = searched.best.step_s / best.model.step_s
+    return SaferStrategy(strategy=searched.best.strategy, memory=memory, time_ratio=ratio)
 
 
 def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> dict[int, FloatArray] | None:
