@@ -289,6 +289,18 @@ def test_a_plan_that_may_not_fit_names_one_that_does(name):
     assert taken["safer"] is None
 
 
+def test_what_fits_more_surely_may_have_the_axes_of_the_next_best():
+    asked = ("llama31_405b", "--accelerator", "h100", "--tokens", "1T", "--at", "16384")
+    found = advised(*asked)
+    best, safer = found["recommended"], found["safer"]
+    same = [
+        f"--fix={each}" for each in best["strategy"].split() if each.split("=")[0] in {"dp", "tp", "pp", "cp"}
+    ]
+    lighter = advised(*asked, *same, "--fix=recompute=selective")["recommended"]
+    assert lighter["memory"]["fits_probability"] >= 0.9 <= safer["memory"]["fits_probability"]
+    assert safer["time_ratio"] * best["time_s"]["value"] < lighter["time_s"]["value"]
+
+
 def test_a_plan_that_surely_fits_names_no_other():
     found = json.loads(in_process("advise", "llama2_70b_lora", "--accelerator", "h200", "--json").stdout)
     assert found["recommended"]["memory"]["fits_probability"] >= 0.9
