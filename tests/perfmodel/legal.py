@@ -7,6 +7,7 @@ from equipoise.perfmodel.space import (
     exchange_fault,
     expert_fault,
     head_fault,
+    overlap_fault,
     pipeline_fault,
     precision_fault,
     split_fault,
@@ -76,6 +77,7 @@ def fault(strategy, limits):
             offload=strategy.offload,
             whole_gradients=strategy.whole_gradients,
         )
+        or overlap_fault(strategy.schedule, strategy.zero_stage)
         or exchange_fault(
             ranks=ranks,
             zero_stage=strategy.zero_stage,

@@ -414,7 +414,8 @@ def pp_bubble_s(grid: StrategyGrid, stage_s: Numbers) -> Numbers:
     2: (p / 2 - 1) (F&B + B - 3 W), and github.com/deepseek-ai/DualPipe: with the V over p ranks as with 2 p
     stages of half a rank's layers.
     """
-    whole = (grid.pp - 1 + (grid.schedule == ONE_OVERLAP)) / grid.interleave * stage_s
+    more = (grid.schedule == ONE_OVERLAP) & (grid.pp > 1)
+    whole = (grid.pp - 1 + more) / grid.interleave * stage_s
     if not np.any(grid.schedule >= DUALPIPE):
         return np.asarray(whole)
     back = _backward_share(grid)

@@ -17,6 +17,7 @@ from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.space import (
     LAYER_OPTIONS,
     LAYOUT_OPTIONS,
+    OVERLAPPED,
     STATE_OPTIONS,
     Combinations,
     Fault,
@@ -637,11 +638,16 @@ def _by_rounds(
     rounds = pairs[:, 0] / (dp * pairs[:, 1])
     found = []
     for schedule in schedules:
-        kinds = (rounds >= 2 * pp) * (2 - rounds % 2) if schedule in BOTH_ENDS else rounds % pp == 0
+        if schedule in BOTH_ENDS:
+            kinds = (rounds >= 2 * pp) * (2 - rounds % 2)
+        else:
+            needed = OVERLAPPED if schedule == "1f1b_overlap" else 1
+            kinds = (rounds % pp == 0) & (rounds >= needed)
         if schedule == "1f1b" or "1f1b" not in schedules:
             parts = sorted(set(kinds.tolist()), reverse=True)
         else:  # what it cannot do, the other does
-            parts = sorted(set(kinds[kinds > 0].tolist())) if pp > 1 else []
+            runs = pp > 1 or schedule not in BOTH_ENDS
+            parts = sorted(set(kinds[kinds > 0].tolist())) if runs else []
         for kind in parts:
             which = kinds == kind
             found.append(_Batches(str(schedule), int(rounds[which][0]), *pairs[which].T))

@@ -25,6 +25,8 @@ from equipoise.spec.strategy import (
     Value,
 )
 
+OVERLAPPED = 2  # micro-batches, of which one is on its way forward while another is on its way back
+
 Combinations: TypeAlias = tuple[tuple[Value, ...], ...]
 # Layout: how ranks share samples out. Layer: what changes a layer's time. State: what does not.
 LAYOUT_OPTIONS = (*AXES, "dp_replicate", "microbatch_samples", "global_batch_samples")
@@ -212,11 +214,13 @@ def pipeline_fault(
     if schedule in BOTH_ENDS:
         wrong = _dual_fault(schedule, pp=pp, interleave=interleave, num_microbatches=num_microbatches)
         halves = 2 if schedule == "dualpipe_v" else 1
-    elif schedule == "1f1b_overlap" and (pp == 1 or interleave == 1):
+    elif schedule == "1f1b_overlap" and (pp > 1) != (interleave > 1):
         # What overlaps are passes of different chunks: megatron-core 0.16.1, TransformerConfig.
         return Fault(
-            "schedule=1f1b_overlap needs pp and interleave above 1", ("schedule", "pp", "interleave")
+            "schedule=1f1b_overlap needs interleave above 1 with pp alone", ("schedule", "pp", "interleave")
         )
+    elif schedule == "1f1b_overlap" and num_microbatches < OVERLAPPED:
+        return Fault("schedule=1f1b_overlap needs two micro-batches", ("schedule",))
     elif interleave > 1:
         if pp == 1:
             wrong = Fault("interleave needs pp above 1", ("interleave", "pp"))
@@ -329,6 +333,17 @@ def state_fault(
     return None
 
 
+def overlap_fault(schedule: str, zero_stage: int) -> Fault | None:
+    """Why passes of different micro-batches cannot overlap.
+
+    Source: megatron-core 0.16.1, models/gpt/fine_grained_callables.py: parts of layers are run one by one,
+    past the hooks by which its FSDP gathers and reduces.
+    """
+    if schedule == "1f1b_overlap" and zero_stage >= GRADIENTS_SHARDED:
+        return Fault("schedule=1f1b_overlap excludes zero_stage of 2 and 3", ("schedule", "zero_stage"))
+    return None
+
+
 def exchange_fault(
     *, ranks: int, zero_stage: int, compression: str, compression_rank: int, sync_period: int
 ) -> Fault | None:
@@ -405,7 +420,8 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
         if schedule in BOTH_ENDS:
             rounds = (num_microbatches >= 2 * pp) * (2 - num_microbatches % 2)
         else:
-            rounds = int(num_microbatches % pp == 0)
+            needed = OVERLAPPED if schedule == "1f1b_overlap" else 1
+            rounds = int(num_microbatches % pp == 0 and num_microbatches >= needed)
         key = ("states", pp, schedule, rounds, ranks, has_groups, tp > 1)
         if key not in self.known:
             free = range(1, max(1, self.limits.layers // pp) + 1) if pp > 1 else (1,)
@@ -415,7 +431,7 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
                 shared = (1, 2, 3) if "dp_replicate" in self.space.choices else (WEIGHTS_SHARDED,)
                 choices["zero_stage"] = tuple(each for each in choices["zero_stage"] if each in shared)
             others = list(choices.values())
-            state_reason = partial(self._state_fault, tp=tp, pp=pp, ranks=ranks)
+            state_reason = partial(self._state_fault, tp=tp, pp=pp, ranks=ranks, schedule=schedule)
             kept, wrong = _legal(STATE_OPTIONS[2:], others, state_reason)
             num_others = len(kept) + wrong.total()
             legal = []
@@ -455,7 +471,9 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
             )
         )
 
-    def _state_fault(self, chosen: dict[str, Any], *, tp: int, pp: int, ranks: int) -> Fault | None:
+    def _state_fault(
+        self, chosen: dict[str, Any], *, tp: int, pp: int, ranks: int, schedule: str
+    ) -> Fault | None:
         return (
             state_fault(
                 ranks=ranks,
@@ -465,6 +483,7 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
                 whole_gradients=chosen["whole_gradients"],
                 is_pipeline_chosen={"pp", "zero_stage"} <= self.space.choices.keys(),
             )
+            or overlap_fault(schedule, chosen["zero_stage"])
             or exchange_fault(
                 ranks=ranks,
                 zero_stage=chosen["zero_stage"],

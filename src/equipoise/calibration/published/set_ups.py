@@ -526,7 +526,7 @@ def strategy_of(
         dp_replicate=groups,
         ulysses=words.exchanges_heads and cp > 1,
         interleave=chunks,
-        schedule=_schedule(words, pp=pp, interleave=chunks),
+        schedule=_schedule(words, pp=pp, interleave=chunks, num_microbatches=whole // (dp * micro)),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
         tp_overlap=words.tp_overlap and tp > 1,
         fused_attention=_fuses_attention(row, words, chip_year),
@@ -629,9 +629,12 @@ def _batches(row: TextRow, words: StrategyWords, *, dp: int, pp: int, notes: lis
     return whole // dp, whole
 
 
-def _schedule(words: StrategyWords, *, pp: int, interleave: int) -> Schedule:
-    """The schedule stated, where a pipeline can run it; passes overlap chunk by chunk."""
-    can_run = pp > 1 and (words.schedule != "1f1b_overlap" or interleave > 1)
+def _schedule(words: StrategyWords, *, pp: int, interleave: int, num_microbatches: int) -> Schedule:
+    """The schedule stated, where it can run: that of passes which overlap also without a pipeline."""
+    if words.schedule == "1f1b_overlap":
+        can_run = interleave > 1 if pp > 1 else num_microbatches > 1
+    else:
+        can_run = pp > 1
     return words.schedule if can_run else "1f1b"
 
 
