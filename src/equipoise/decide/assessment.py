@@ -38,7 +38,7 @@ from equipoise.decide.strategies.size_searches import (
     SizeRange,
     StrategySearches,
 )
-from equipoise.decide.strategies.strategy_search import Problem, problem
+from equipoise.decide.strategies.strategy_search import Problem, problem, usual_precision
 from equipoise.decide.user_evidence import TraceCheck, UserEvidence
 from equipoise.decide.user_evidence.fit import UserFit, UserLevel
 from equipoise.decide.user_evidence.runs import stated_options
@@ -48,7 +48,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import at_least_as_good
 from equipoise.spec.mlperf import Scores, accelerators_of
-from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, Software, Strategy, Value
+from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Software, Strategy, Value
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
@@ -162,6 +162,24 @@ class Inputs(Struct, frozen=True, kw_only=True):
             unrestricted=None if as_ran == asked else replace(about, choices=as_ran),
         )
 
+    def beside_own_runs(self, system: RequestedSystem) -> "Inputs":
+        """The inputs as the user's runs leave them: in the precision that they ran in, unless one is stated.
+
+        What others published was of the usual precision.
+        """
+        known, nodes = self.beside_own_trainings(system.accelerator), system.cluster
+        choices, runs = known.training.choices, known.user.runs
+        if nodes is None or runs is None or "precision" in choices:
+            return known
+        ran = runs.precision_for(system.accelerator)
+        is_usual = ran == usual_precision(nodes, known.training)
+        if ran is None or is_usual or nodes.accelerator.peak_flop_per_s(DTYPE_OF[ran]) is None:
+            return known
+        # Beside fixed adapters nothing published counts.
+        free = known.training if known.unrestricted is None and not self.query.fixed else known.unrestricted
+        about = replace(known.training, choices={**choices, "precision": (ran,)})
+        return replace(known, training=about, unrestricted=free)
+
 
 def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
     """The model before any training of the user: a calibration, with the user's own links where given."""
@@ -273,7 +291,7 @@ def posed(inputs: Inputs, system: RequestedSystem, model: CalibratedModel, *, nu
     """What is searched for a question on a system, with a model. Raises SpecError as `problem` does."""
     assert system.cluster is not None
     return problem(
-        inputs.training,
+        inputs.beside_own_runs(system).training,
         system.cluster,
         model,
         num_best=num_best,
@@ -400,6 +418,7 @@ def restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
     restrictions = {
         "fixed strategy": inputs.unrestricted is not None and bool(query.fixed),
         "stated precision": inputs.unrestricted is not None and bool(query.precision),
+        "precision of your runs": _is_in_precision_of_runs(inputs),
         "stated software": _states_software(query),
         "power limit": query.power_cap_w is not None and usual.accelerator != system.cluster.accelerator,
         "oversubscribed network": query.oversubscription is not None,
@@ -407,6 +426,12 @@ def restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
         DESCRIBED: _is_described_slower(inputs, system),
     }
     return " and ".join(name for name, restricts in restrictions.items() if restricts)
+
+
+def _is_in_precision_of_runs(inputs: Inputs) -> bool:
+    """Whether the training is in the precision of the user's runs, and none is stated."""
+    free, is_stated = inputs.unrestricted, "precision" in inputs.query.fixed_names
+    return free is not None and not is_stated and "precision" in {*inputs.training.choices} - {*free.choices}
 
 
 def _is_described_slower(inputs: Inputs, system: RequestedSystem) -> bool:

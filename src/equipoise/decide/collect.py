@@ -308,7 +308,7 @@ def _refuse(refused: Sequence[EvidenceError], missing_of_traces: Sequence[str]) 
 
 def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     """The estimates of a system: from the user's runs, published results, the performance model."""
-    inputs = inputs.beside_own_trainings(system.accelerator)
+    inputs = inputs.beside_own_runs(system)
     if system.cluster is None or (system.is_cpu and inputs.user.runs is not None):
         return _by_runs_alone(inputs, system)
     sizes = size_range(

@@ -315,3 +315,27 @@ def test_a_run_without_a_strategy_is_not_taken_for_one_that_exceeds_its_memory(a
     path.write_text(f"{header}\n{','.join(map(str, cells))},16,bf16,50\n")
     found = ask(**asked, examples=20_000, global_batch=16, runs=path, scores=False)
     assert found.recommended.time_s.value == pytest.approx(num_steps * 50.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("ran", "stated", "planned", "is_as_measured"),
+    [
+        ("fp32", (), "fp32", True),
+        ("fp32", ("bf16",), "bf16", False),
+        ("fp32,", (), "fp32", True),
+        ("fp8", (), "bf16", True),  # the A100 has no fp8: no plan can keep it, and nothing converts it
+        ("fp32,bf16", (), "bf16", False),
+    ],
+)
+def test_a_training_is_planned_in_the_precision_that_own_steps_ran_in(
+    ran, stated, planned, is_as_measured, tmp_path
+):
+    path = tmp_path / "mine.csv"
+    rows = "".join(f"resnet50,{A100},{2**at},256,0.5,{each}\n" for at, each in enumerate(ran.split(",")))
+    path.write_text(f"workload,accelerator,num_accelerators,global_batch,step_s,precision\n{rows}")
+    asked = {"workload": "resnet50", "samples": 1_024_000, "global_batch": 256, "runs": path}
+    found = ask(asked, accelerator=[A100], accelerators=1, precision=stated, scores=False)
+    best = found.recommended
+    assert best.strategy.precision == planned
+    # 4,000 steps of 0.5 s; other precisions take another time by the model
+    assert (best.work_s.value == pytest.approx(2000, rel=0.02)) == is_as_measured

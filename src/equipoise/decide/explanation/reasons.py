@@ -24,7 +24,7 @@ from equipoise.decide.question.query import SOUGHT
 from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
 from equipoise.decide.strategies.size_searches import on_host, used_of_node
-from equipoise.decide.strategies.strategy_search import STAYS, Problem
+from equipoise.decide.strategies.strategy_search import STAYS, Problem, usual_precision
 from equipoise.decide.user_evidence import TraceCheck
 from equipoise.economics import Rates
 from equipoise.errors import SpecError
@@ -572,7 +572,7 @@ def _strategy_words(inputs: Inputs, assessment: Assessment, chosen: Strategy) ->
     """What the question does not state of a strategy: precision, code, software, and what lies on hosts."""
     stated, searches = inputs.query.fixed_names, assessment.searches
     if "precision" not in stated:
-        yield f"precision {chosen.precision} (--precision for others)"
+        yield f"precision {chosen.precision}{_as_runs(inputs, assessment)} (--precision for others)"
     elif searches is not None and (ratio := usual_precision_ratio(searches.problem, chosen)) < _NOTICED_RATIO:
         yield f"{chosen.precision} as stated, though bf16 takes {ratio:.2f}x the time by the model"
     if "implementation" not in stated:
@@ -583,6 +583,13 @@ def _strategy_words(inputs: Inputs, assessment: Assessment, chosen: Strategy) ->
         for option, words in on_host(searches.problem, chosen).items():
             if option not in stated:
                 yield f"{words} (--fix {option}={value_text(STAYS[option])})"
+
+
+def _as_runs(inputs: Inputs, assessment: Assessment) -> str:
+    """That the precision is another than the usual one because the user's runs were in it, in words."""
+    about, nodes = inputs.beside_own_runs(assessment.system).training, assessment.cluster
+    usual = () if nodes is None else (usual_precision(nodes, about),)
+    return ", as your runs" if about.choices.get("precision", usual) != usual else ""
 
 
 def _software_words(known: Problem, ratios: Mapping[str, float]) -> Iterator[str]:

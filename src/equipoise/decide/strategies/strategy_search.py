@@ -500,7 +500,7 @@ def problem(
             f"--fix offload={','.join(map(str, offloads))}: {cluster.accelerator.title} shares its memory "
             "with its host, which has none to move it to; give offload=none"
         )
-    choices.setdefault("precision", (_usual_precision(cluster, training),))
+    choices.setdefault("precision", (usual_precision(cluster, training),))
     if cluster.accelerator.lacks_compiler:
         if "eager" not in choices.get("implementation", ("eager",)):
             raise SpecError(
@@ -578,7 +578,7 @@ def _possible(choices: Mapping[str, tuple[Value, ...]], nodes: Cluster) -> Mappi
     return {**choices, **{name: (value,) for name, value in STAYS.items()}}
 
 
-def _usual_precision(nodes: Cluster, training: Training) -> Precision:
+def usual_precision(nodes: Cluster, training: Training) -> Precision:
     """The precision that training takes on a chip unless stated.
 
     Transformers to a published target take fp8 where the chip has it, as their published results did.

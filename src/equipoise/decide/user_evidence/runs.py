@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,12 @@ class UserRuns(Struct, frozen=True, kw_only=True):
     def on(self, accelerator: str) -> tuple[UserRun, ...]:
         """The set-ups measured on an accelerator, or on what is not stated."""
         return tuple(each for each in self.set_ups if each.accelerator in {None, accelerator})
+
+    def precision_for(self, accelerator: str) -> Precision | None:
+        """The one that the set-ups on an accelerator ran in, or all where none is of it; None for several."""
+        counted = self.on(accelerator) or self.set_ups
+        found = {named for each in counted if (named := _precision(each)) is not None}
+        return found.pop() if len(found) == 1 else None
 
     def trainings_on(self, accelerator: str, precisions: Sequence[Value] = ()) -> "Measurements | None":
         """The whole trainings timed on an accelerator, or on what is not stated, in one precision.
@@ -298,6 +305,15 @@ def _as_it_fits(run: UserRun, problem: Problem, unstated: Mapping[str, Value]) -
 def stated_options(text: str) -> dict[str, Value]:
     """What a strategy in its text form states, by field. Raises SpecError where that is no option."""
     return dict(read_option(each, where=f"strategy {text!r}") for each in text.replace(",", " ").split())
+
+
+def _precision(run: UserRun) -> Precision | None:
+    """The precision that a set-up states, in its strategy or beside it."""
+    stated: object = run.precision
+    if "=" in (run.strategy or ""):
+        with suppress(InputError):
+            stated = stated_options(str(run.strategy)).get("precision", stated)
+    return next((each for each in PRECISIONS if each == stated), None)
 
 
 def _stated_strategy(run: UserRun, unstated: dict[str, Any], precision: Precision | None) -> Strategy | None:
