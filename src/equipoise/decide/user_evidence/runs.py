@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -280,26 +280,44 @@ def user_steps(
 def as_they_fit(
     runs: Sequence[UserRun], problem: Problem, unstated: Mapping[str, Value]
 ) -> tuple[UserRun, ...]:
-    """The runs; those that state no strategy with the fastest of their batch where DDP, which they are else
-    taken for, exceeds the memory that they ran in.
+    """The runs; those that exceed, as they are read, the memory that they ran in with the fastest strategy of
+    their batch that fits: with what they state where one has it, else with none of it.
+
+    What does not state its strategy is read as DDP, and a micro-batch that is not stated as the whole share.
     """
-    return tuple(each if each.strategy else _as_it_fits(each, problem, unstated) for each in runs)
+    return tuple(_as_it_fits(each, problem, unstated) for each in runs)
 
 
 def _as_it_fits(run: UserRun, problem: Problem, unstated: Mapping[str, Value]) -> UserRun:
-    plain, held = _strategy(run, unstated), problem.cluster.accelerator.memory_bytes
-    if plain is None or held is None:
+    read, held = _strategy(run, unstated), problem.cluster.accelerator.memory_bytes
+    if read is None or held is None:
         return run
-    needed = problem.estimated((plain,), problem.model.parameters).memory.needed
+    needed = problem.estimated((read,), problem.model.parameters).memory.needed
     if np.ravel(needed)[0] <= held:
         return run
-    asked = replace(
-        problem,
-        training=replace(problem.training, global_batch_samples=run.global_batch_samples),
-        choices={**problem.choices, "precision": (plain.precision,)},
-    )
-    (found,) = SEARCH_CACHE.searches(asked, (run.num_accelerators,)).sizes
-    return run if found.best is None else replace(run, strategy=found.best.strategy.text())
+    usual = {**problem.choices, "precision": (read.precision,), "implementation": (read.implementation,)}
+    for stated in (_stated_values(run, read), {}):
+        asked = replace(
+            problem,
+            training=replace(problem.training, global_batch_samples=run.global_batch_samples),
+            choices={**usual, **stated},
+        )
+        (found,) = SEARCH_CACHE.searches(asked, (run.num_accelerators,)).sizes
+        if found.best is not None:
+            return replace(run, strategy=found.best.strategy.text())
+    return run
+
+
+# What the name of a way to train states of a strategy.
+_NAMED: Final = ("tp", "pp", "cp", "ep", "zero_stage", "compression", "sync_period")
+
+
+def _stated_values(run: UserRun, read: Strategy) -> dict[str, tuple[Value, ...]]:
+    """What a run states of the strategy that it is read as, as choices of a search."""
+    if not run.strategy:
+        return {}
+    names = {*stated_options(run.strategy)} if "=" in run.strategy else {*_NAMED}
+    return {name: (getattr(read, name),) for name in names - {"dp", "global_batch_samples"}}
 
 
 def stated_options(text: str) -> dict[str, Value]:
