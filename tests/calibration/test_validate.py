@@ -392,6 +392,30 @@ def test_pytorch_as_written_is_predicted_as_other_code_that_is(tmp_path, changes
     assert (found and found.name) == name
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "megatron_core"),
+        ({"strategy": "zero_stage=3"}, "megatron_core"),
+        ({"strategy": "trained=lora lora_rank=16"}, "hf"),
+        ({"accelerator": "mi300x"}, None),
+        ({"accelerator": "tpu-v5p"}, "jax_tpu"),
+        ({"workload": "resnet50"}, None),
+        ({"framework": "torchtitan"}, "torchtitan"),
+        ({"framework": "OneFlow"}, None),  # named, but not known: not what it did not run
+    ],
+)
+def test_a_run_of_no_named_software_is_predicted_as_advise_does(tmp_path, changes, name):
+    cells = {"workload": "llama31_8b", "accelerator": "h100", "num_accelerators": "8", "global_batch": "16"}
+    cells |= {"precision": "bf16", "framework": "", "strategy": "", "step_s": "2"} | changes
+    path = tmp_path / "runs.csv"
+    path.write_text(",".join(cells) + "\n" + ",".join(cells.values()) + "\n")
+    (row,) = read_rows([path])
+    assert row.reason is None
+    found = basis_of("auto")(row)
+    assert (found and found.name) == name
+
+
 def test_software_that_is_named_serves_all_rows(write):
     row = read_rows([write(_step())])[0]
     assert basis_of("torchtitan")(row).name == "torchtitan"

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.accuracy import (
     Basis,
@@ -29,7 +30,7 @@ from equipoise.calibration.accuracy import (
     split_of,
     time_errors,
 )
-from equipoise.calibration.profiles import profiles
+from equipoise.calibration.profiles import profiles, software_for
 from equipoise.calibration.published import PublishedRow, nodes_of, published_steps, read_rows, rows_of_table
 from equipoise.calibration.published.executions import (
     chosen,
@@ -345,15 +346,30 @@ def basis_of(name: str) -> BasisOf:
 
 
 def _matching(row: PublishedRow) -> Basis | None:
-    """The parameters of a row's own software; None for the priors."""
+    """The parameters of a row's own software, or of the usual one for a run; None for the priors."""
     if nodes_of(row) is None or row.strategy is None:
         return None
+    if (usual := usual_software(row)) is not None:
+        return _basis(usual)
     ran = software_of(row)
     if ran is None and _runs_as_written(row, row.strategy):
         ran = _LIKE_IT
     if ran is None:
         return None if row.strategy.fused_attention else _basis(_OLD_SOFTWARE)
     return _basis(ran.name)
+
+
+def usual_software(row: PublishedRow) -> str | None:
+    """The software that `advise` takes for a run that names none; None for other rows, and for the priors."""
+    nodes, model, ran = nodes_of(row), row.model, row.strategy
+    if not row.is_own or nodes is None or model is None or model.known is None or ran is None:
+        return None
+    if row.cells.get("framework") or software_of(row) is not None:
+        return None
+    about = model.known
+    if ran.trained not in {"full", about.trained}:  # with adapters no longer the benchmark
+        about = replace(about, trained=ran.trained, first_round=None)
+    return software_for(nodes.accelerator, about)
 
 
 def _runs_as_written(row: PublishedRow, strategy: Strategy) -> bool:

@@ -327,7 +327,8 @@ def validate(
         str,
         typer.Option(
             metavar="auto|priors|NAME",
-            help="Predict rows that nothing is fitted to as this software runs; auto: each row's own.",
+            help="Predict rows that nothing is fitted to as this software runs; auto: each row's own, "
+            "for runs that name none the one that advise takes.",
         ),
     ] = "auto",
     worst: Annotated[int, typer.Option(min=0, max=1000, help="How many of the worst rows to print.")] = 8,

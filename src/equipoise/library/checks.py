@@ -31,9 +31,9 @@ def validate(
     """The performance model compared with measured rows (CSV, Parquet).
 
     calibrate: files whose rows the model is fitted to first. split: `none`, or `leave-COLUMN-out`. software:
-    as which rows are predicted that nothing is fitted to; `auto` for each row's own, or `priors`. hardware,
-    workloads: TOML files that add to the catalogue. Raises DataError for a file that cannot be read,
-    EvidenceError where nothing can be predicted.
+    as which rows are predicted that nothing is fitted to; `auto` for each row's own, which for runs that name
+    none is the one that `advise` takes, or `priors`. hardware, workloads: TOML files that add to the
+    catalogue. Raises DataError for a file that cannot be read, EvidenceError where nothing can be predicted.
     """
     with one_thread():
         found = validation_of(

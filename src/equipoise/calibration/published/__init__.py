@@ -245,6 +245,11 @@ class PublishedRow(Struct, frozen=True, kw_only=True):
     cluster: int = -1
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is a run, as `ingest` and `advise --runs` read it, not a row of a table."""
+        return SIZE in self.cells
+
+    @property
     def seconds(self) -> float | None:
         """The measured time; None where the row has none."""
         if self.conversion is None or self.measured is None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from equipoise.calibration.accuracy import TimeErrors
 from equipoise.calibration.advice_backtest import LARGEST_KNOWN, OBJECTIVES, HeldOutAdvice, advice_errors
 from equipoise.calibration.curves import ALL_JUMPS, OURS, AdviceErrors
-from equipoise.calibration.validate import ValidatedRow, Validation
+from equipoise.calibration.validate import ValidatedRow, Validation, usual_software
 from equipoise.intervals import LEVEL
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
@@ -358,7 +358,9 @@ def _calibration_words(found: Validation) -> str:
     names = dict.fromkeys(each.calibration for each in found.verdicts if each.predicted is not None)
     known = sorted(name for name in names if name)
     by = [f"the parameters of {listed(known)}"] if known else []
-    return f"predicted by {' and by '.join([*by, *(['the priors'] if None in names else [])])}"
+    silent = [each for each in found.verdicts if each.calibration and usual_software(each.row)]
+    as_advised = " (`advise` takes it for runs that name no software)" if silent else ""
+    return f"predicted by {' and by '.join([*by, *(['the priors'] if None in names else [])])}{as_advised}"
 
 
 def _validation_headline(found: Validation) -> str:
