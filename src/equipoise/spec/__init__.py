@@ -156,22 +156,25 @@ def _unnumbered(word: str) -> str:
 class PlausibleRange(Struct, frozen=True):
     """What a number of a table can be, as part of its annotation; what lies beyond is in another unit.
 
-    least, most: in `unit`, wide enough for what is small or still to come.
+    least, most: in `unit`, wide enough for what is small or still to come. usual_power: of ten, which data
+    sheets leave away most often.
     """
 
     least: float
     most: float
     unit: str
+    usual_power: int = 9
 
     def expected(self, value: float) -> str:
         """What an error expects in place of a value, with the power that makes one of it."""
         words = f"{self.least:g} to {self.most:g} {self.unit}"
-        fits = (power for power in _POWERS if self.least <= value * 10.0**power <= self.most)
+        tried = (self.usual_power, *_POWERS)
+        fits = (power for power in tried if self.least <= value * 10.0**power <= self.most)
         power = next(fits, None) if _WRITTEN[0] <= value < _WRITTEN[1] else None
         return words if power is None else f"{words}, as {value:g}e{power} for {value:g} {_POWERS[power]}"
 
 
-# What data sheets leave away, the usual first; a value outside of _WRITTEN has its power already.
+# What data sheets leave away; a value outside of _WRITTEN has its power already.
 _POWERS: Final = {9: "giga", 12: "tera", 6: "mega", 3: "kilo", -6: "micro", -3: "milli"}
 _WRITTEN: Final = (1e-2, 1e5)
 # What people call parts of the names of fields.

@@ -65,7 +65,7 @@ DEFAULT_GRID: Final = "world"
 Bytes: TypeAlias = Annotated[int, PlausibleRange(1e7, 1e15, "bytes")]
 MemoryRate: TypeAlias = Annotated[float, PlausibleRange(1e10, 1e17, "bytes per second")]
 LinkRate: TypeAlias = Annotated[float, PlausibleRange(1e6, 1e14, "bytes per second")]
-FlopRate: TypeAlias = Annotated[float, PlausibleRange(1e9, 1e19, "FLOP per second")]
+FlopRate: TypeAlias = Annotated[float, PlausibleRange(1e9, 1e19, "FLOP per second", 12)]
 Watts: TypeAlias = Annotated[float, PlausibleRange(1, 1e5, "watts")]
 Latency: TypeAlias = Annotated[float, PlausibleRange(1e-9, 0.5, "seconds")]
 
