@@ -382,8 +382,17 @@ def test_traces_of_one_rank_in_different_jobs_are_not_averaged(tmp_path, own, ot
     assert "a.json" in refused.detail
 
 
+def test_a_rank_that_its_own_world_lacks_is_refused(tmp_path):
+    for rank in (1, 2):
+        content = document([kernel(MATMUL, 0, 60)], distributedInfo={"rank": rank, "world_size": 2})
+        (tmp_path / f"{rank}.json").write_text(json.dumps(content))
+    found = read_traces([tmp_path])
+    assert [each.rank for each in found.ranks] == [1]
+    assert [Path(each.where).name for each in found.unread] == ["2.json"]
+
+
 def test_ranks_of_another_job_are_not_compared_with_those_of_most(tmp_path):
-    for rank, size in enumerate((16, 2, 2)):
+    for rank, size in enumerate((16, 4, 4)):
         content = document([kernel(MATMUL, 0, 60)], distributedInfo={"rank": rank, "world_size": size})
         (tmp_path / f"{rank}.json").write_text(json.dumps(content))
     found = read_traces([tmp_path])

@@ -253,13 +253,20 @@ def _notes(activity: Activity) -> Iterator[str]:
 
 
 def _identity(metadata: Mapping[str, Any], where: str) -> tuple[int | None, int | None]:
-    """Rank and number of ranks: as the trace has it, else the rank in the file's name."""
+    """Rank and number of ranks: as the trace has it, else the rank in the file's name.
+
+    Raises DataError for a rank that so many ranks do not have.
+    """
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     rank, world_size = (
         each if type(each) is int and each >= 0 else None
         for each in (info.get("rank"), info.get("world_size"))
     )
+    if rank is not None and world_size and rank >= world_size:
+        raise DataError(
+            f"{where}: distributedInfo has rank {rank} of {world_size}; expected at most {world_size - 1}"
+        )
     named = _NAMED_RANK.search(where.rpartition("/")[2])
     return (int(named[1]) if rank is None and named else rank), world_size
 
