@@ -53,6 +53,10 @@ def test_work_is_shared_or_grows():
     assert batches("weak") == {1: 32, 2: 64, 4: 128}
 
 
+def test_whole_numbers_may_be_written_with_a_power_of_ten():
+    assert [trial.batch_samples for trial in planned(sizes="1", batches="1e3,1.5e3,8")] == [1000, 1500, 8]
+
+
 def test_one_rank_runs_once_and_single_runs_on_one_rank():
     trials = planned(sizes="1,2", strategies="single,ddp,fp16")
     assert sorted((c.num_ranks, c.method) for c in trials) == [(1, "single"), (2, "ddp"), (2, "fp16")]
@@ -70,6 +74,8 @@ def test_arms_are_trials_of_their_own_and_trainings_have_their_seeds():
         ({"sizes": "1,0"}, "--sizes '0'"),
         ({"sizes": "8"}, "6 cores"),
         ({"sizes": "1.5"}, "'1.5'"),
+        ({"batches": "1.5e0"}, "'1.5e0'"),
+        ({"batches": "1e99"}, "'1e99'"),
         ({"sizes": "1,2..", "binds_here": False}, "1,2.."),
         ({"batches": ""}, "expected 1 to 100 values"),
         ({"batches": "9" * 40}, "9" * 40),

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 from functools import partial
 from hashlib import sha256
 from importlib.machinery import PathFinder
@@ -47,7 +48,7 @@ _MOST_RANKS = 1_000_000
 _MOST_BATCH = 1_000_000_000
 # A host with many cores is not cut into ranks of one core each unless --sizes requests it.
 _MOST_DEFAULT_RANKS = 8
-_WHOLE = re.compile(r"[0-9]{1,12}")
+_WHOLE = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?(e[0-9]{1,2})?", re.IGNORECASE)
 
 
 def trials_of(
@@ -168,9 +169,10 @@ def _items(listed: str, option: str) -> list[str]:
 
 
 def _whole(item: str, option: str, most: int) -> int:
-    if not _WHOLE.fullmatch(item) or not 1 <= int(item) <= most:
+    number = Decimal(item) if _WHOLE.fullmatch(item) else Decimal(0)
+    if not 1 <= number <= most or number % 1:
         raise UsageError(f"{option} {item!r}: expected whole numbers from 1 to {most:,}, such as 1,2,4")
-    return int(item)
+    return int(number)
 
 
 def strategies(given: str | None, *, exact_only: bool) -> str:
