@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.bench.topology import read
 from equipoise.bench.topology.topology import Device, Topology
-from equipoise.diagnose.link_findings import gaps, named, sentences
+from equipoise.diagnose.link_findings import gain_words, gaps, named, sentences
 from equipoise.diagnose.links import LEAST_GAIN, MODELS, meaning, named_chips
 from equipoise.errors import UsageError
 from equipoise.spec.hardware import accelerator
@@ -114,6 +114,13 @@ def test_a_larger_batch_gains_more():
     small, large = (gains(meaning(two("PHB"), chip=chip, batch=batch)) for batch in (8, 512))
     assert MODELS
     assert all(small[slug].speedup < large[slug].speedup for slug in MODELS)
+
+
+def test_a_model_that_slows_down_is_no_example_of_what_may_not():
+    found = meaning(two("SYS"), chip=accelerator("rtx-4090-pcie-24gb"), batch=2)
+    assert {gain.verdict for gain in found.gains} == {"slower"}
+    largest = max(found.gains, key=lambda gain: gain.params)
+    assert next(gain_words(found)).count(largest.title) == 1
 
 
 def test_titles_name_the_accelerator():

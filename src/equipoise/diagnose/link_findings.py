@@ -89,7 +89,8 @@ def _sentence_of(name: str, gains: Sequence[Gain], batch: int) -> str:
     fast = [gain for gain in gains if gain.verdict == "gains"]
     start = f"Two over {name}, sharing a batch of {batch}: "
     slow = "no model tried is surely slower" if not idle else _idle(idle)
-    worth = f"{_example(fast[0])} gains" if fast else f"none is surely faster, not even {_example(gains[-1])}"
+    closest = "" if gains[-1] in idle else f", not even {_example(gains[-1])}"
+    worth = f"{_example(fast[0])} gains" if fast else f"none is surely faster{closest}"
     return f"{start}{slow}; {worth}."
 
 
