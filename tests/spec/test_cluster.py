@@ -239,7 +239,7 @@ def test_a_chip_alone_in_its_node_needs_no_link_inside(tmp_path: Path) -> None:
         (OWN + SYSTEM.replace("node_size = 4", "inter_byte_per_s = 25"), r"inter_byte_per_s=25;.* 25e9"),
         (OWN.replace("200e9", "200"), r"link_byte_per_s=200;.* 200e9"),
         (OWN + "memory_bytes = 24", r"memory_bytes=24;.* 24e9"),
-        (OWN + "peak_bf16_flop_per_s = 165", r"peak_bf16_flop_per_s=165;.* 165e9"),
+        (OWN + "peak_bf16_flop_per_s = 165", r"peak_bf16_flop_per_s=165;.* 165e12"),
         (OWN + "power_w = 0.7", r"power_w=0\.7;.* 0\.7e3"),
         (OWN + "inter_latency_s = 3.4", r"inter_latency_s=3\.4;.* 3\.4e-6"),
         (OWN + SYSTEM.replace('"the rack"', '"--"'), r"a\.toml:\d+: .*alias.* letter .*digit"),

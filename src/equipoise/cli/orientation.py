@@ -146,12 +146,10 @@ def explain(
     """Explain a word in two sentences with its formula."""
     with output.answering():
         from equipoise import glossary
-        from equipoise.report.pages.orientation import TERM, TERMS
+        from equipoise.report.pages.orientation import TERM, TERMS, Explanation
 
-        if term is None:
-            output.give_page(TERMS, glossary.terms())
-        else:
-            output.give_page(TERM, glossary.explain(term))
+        terms = glossary.terms() if term is None else (glossary.explain(term),)
+        output.give_page(TERMS if term is None else TERM, Explanation(terms=terms))
 
 
 @verb()

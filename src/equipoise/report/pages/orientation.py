@@ -220,22 +220,29 @@ LISTING: Final = short_page(headline=_listing_headline, blocks=_listing_blocks)
 # --- explain
 
 
-def _term_blocks(term: "Term") -> Iterator[Block]:
+class Explanation(Struct, frozen=True, kw_only=True):
+    """The term that was asked for, or all."""
+
+    terms: "tuple[Term, ...]"
+
+
+def _term_blocks(found: Explanation) -> Iterator[Block]:
+    (term,) = found.terms
     parts = {"Formula": term.formula, "Source": term.source, "See also": ", ".join(term.see)}
     yield prose(term.meaning)
     yield facts((label, text) for label, text in parts.items() if text)
 
 
-def _terms_blocks(terms: "Sequence[Term]") -> Iterator[Block]:
+def _terms_blocks(found: Explanation) -> Iterator[Block]:
     yield facts(
         (group, ", ".join(term.name for term in members))
-        for group, members in groupby(terms, key=lambda term: term.group)
+        for group, members in groupby(found.terms, key=lambda term: term.group)
     )
 
 
-TERM: Final = short_page(headline=lambda term: term.name, blocks=_term_blocks)
+TERM: Final = short_page(headline=lambda found: found.terms[0].name, blocks=_term_blocks)
 TERMS: Final = short_page(
-    headline=lambda terms: f"{len(terms)} terms; `equipoise explain TERM` explains one.",
+    headline=lambda found: f"{len(found.terms)} terms; `equipoise explain TERM` explains one.",
     blocks=_terms_blocks,
 )
 
