@@ -48,7 +48,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import at_least_as_good
 from equipoise.spec.mlperf import Scores, accelerators_of
-from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Software, Strategy, Value
+from equipoise.spec.strategy import AXES, DTYPE_OF, PRIORS_ONLY, SOFTWARE, Software, Strategy, Value
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
@@ -526,27 +526,35 @@ def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict
     least = 1.0 if "published" in kinds else 0.0
     ratios = {}
     chip = start.cluster.accelerator
+    has_less = any(option != "schedule" for option in usual.runs)
     for each in (one for one in SOFTWARE if one.is_current and runs_on(one.name, chip)):
         if each.name == usual.name:
             continue
         # A search takes ten times as long as a strategy. Software with fewer options than the usual one, and
         # slower by its strategy, is within 3 % of that by its own best.
-        same = math.inf if usual.runs else _ratio_of_same(inputs, known, each, chosen)
-        is_searched = usual.runs or least <= same < 1.0
-        ratio = _ratio_of_best(inputs, known, each, chosen.num_accelerators) if is_searched else same
+        schedules = each.options["schedule"]
+        has_own = chosen.schedule not in schedules and len(schedules) > 1  # one that hides experts' traffic
+        same = math.inf if has_less else _ratio_of_same(inputs, known, each, chosen)
+        is_searched = has_less or has_own or least <= same < 1.0
+        near = searches.near(chosen).choices if has_own else {}
+        ratio = _ratio_of_best(inputs, known, each, chosen.num_accelerators, near) if is_searched else same
         ratios[each.name] = max(least, ratio)
     timed = ((name, ratio) for name, ratio in ratios.items() if math.isfinite(ratio))
     return dict(sorted(timed, key=lambda each: each[1]))
 
 
-def _ratio_of_best(inputs: Inputs, known: Assessment, other: Software, size: int) -> float:
+def _ratio_of_best(
+    inputs: Inputs, known: Assessment, other: Software, size: int, near: Mapping[str, tuple[Value, ...]]
+) -> float:
     """Time of the best strategy of another software, over that of the best of the usual one; infinite where
-    it has none.
+    it has none. near: sizes of axes to keep to, of those named there.
     """
     assert known.searches is not None
     try:
         stated = replace(inputs, query=replace(inputs.query, software=other.name))
         found = posed(stated, known.system, start_model(stated, known.system), num_best=1)
+        axes = {axis: near[axis] for axis in AXES if axis in near}
+        found = replace(found, choices={**found.choices, **axes})
     except SpecError:  # it lacks what the question fixes
         return math.inf
     (own,), (there,) = known.searches.at((size,)), SEARCH_CACHE.searches(found, (size,)).sizes

@@ -43,7 +43,7 @@ from equipoise.economics.quotes import least_charged
 from equipoise.intervals import LEVEL, WIDEST, Interval, exact, product, scaled, with_log_sd
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.hardware import PriceTerms
-from equipoise.spec.strategy import AXES, PRECISIONS, Precision
+from equipoise.spec.strategy import PRECISIONS, Precision
 from equipoise.stats import medians
 from equipoise.units import format_percent
 
@@ -486,16 +486,10 @@ def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | N
     known = searches.problem
     surely = _REPORTED_MEMORY * math.exp(-_DEVIATE_OF_LIKELY * _memory_log_sd(known))
     chip = replace(known.cluster.accelerator, memory_bytes=int(surely * held.available_bytes))
-    found = (each for size in searches.at((best.num_accelerators,)) for each in size.found.best)
-    near = [best.strategy, *(each.strategy for each in found)]
     within = replace(
-        known,
+        searches.near(best.strategy),
         cluster=replace(known.cluster, accelerator=chip),
         training=replace(known.training, global_batch_samples=batch, batch_words=None),
-        choices={
-            **known.choices,
-            **{axis: tuple(dict.fromkeys(getattr(each, axis) for each in near)) for axis in AXES},
-        },
     )
     (searched,) = SEARCH_CACHE.searches(within, (best.num_accelerators,)).sizes
     memory = _memory(assessment, searched.best)

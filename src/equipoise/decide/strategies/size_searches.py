@@ -33,7 +33,7 @@ from equipoise.perfmodel.search import FoundStrategy, SearchResult
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import Strategy, Value
+from equipoise.spec.strategy import AXES, Strategy, Value
 from equipoise.units import format_si, format_si_apart
 
 _Kept = TypeVar("_Kept")
@@ -381,6 +381,13 @@ class StrategySearches(Struct, frozen=True, kw_only=True):
     def at(self, sizes: Collection[int]) -> tuple[SearchedSize, ...]:
         """What was found at some sizes, from the smallest."""
         return tuple(each for each in self.sizes if each.num_accelerators in sizes)
+
+    def near(self, chosen: Strategy) -> Problem:
+        """The problem with sizes of axes of a strategy and of the best found beside it: quickly searched."""
+        found = (each.strategy for size in self.at((chosen.num_accelerators,)) for each in size.found.best)
+        kept = (chosen, *found)
+        axes = {axis: tuple(dict.fromkeys(getattr(each, axis) for each in kept)) for axis in AXES}
+        return replace(self.problem, choices={**self.problem.choices, **axes})
 
     def with_sizes(self, sizes: Collection[int]) -> "StrategySearches":
         """These searches with those of some sizes; only what is missing is searched, all at once."""
