@@ -48,7 +48,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import at_least_as_good
 from equipoise.spec.mlperf import Scores, accelerators_of
-from equipoise.spec.strategy import AXES, DTYPE_OF, PRIORS_ONLY, SOFTWARE, Software, Strategy, Value
+from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Software, Strategy, Value
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
@@ -536,7 +536,7 @@ def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict
         has_own = chosen.schedule not in schedules and len(schedules) > 1  # one that hides experts' traffic
         same = math.inf if has_less else _ratio_of_same(inputs, known, each, chosen)
         is_searched = has_less or has_own or least <= same < 1.0
-        near = searches.near(chosen).choices if has_own else {}
+        near = searches.near_axes(chosen) if has_own else {}
         ratio = _ratio_of_best(inputs, known, each, chosen.num_accelerators, near) if is_searched else same
         ratios[each.name] = max(least, ratio)
     timed = ((name, ratio) for name, ratio in ratios.items() if math.isfinite(ratio))
@@ -547,14 +547,13 @@ def _ratio_of_best(
     inputs: Inputs, known: Assessment, other: Software, size: int, near: Mapping[str, tuple[Value, ...]]
 ) -> float:
     """Time of the best strategy of another software, over that of the best of the usual one; infinite where
-    it has none. near: sizes of axes to keep to, of those named there.
+    it has none. near: sizes of axes to keep to.
     """
     assert known.searches is not None
     try:
         stated = replace(inputs, query=replace(inputs.query, software=other.name))
         found = posed(stated, known.system, start_model(stated, known.system), num_best=1)
-        axes = {axis: near[axis] for axis in AXES if axis in near}
-        found = replace(found, choices={**found.choices, **axes})
+        found = replace(found, choices={**found.choices, **near})
     except SpecError:  # it lacks what the question fixes
         return math.inf
     (own,), (there,) = known.searches.at((size,)), SEARCH_CACHE.searches(found, (size,)).sizes

@@ -487,9 +487,10 @@ def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | N
     surely = _REPORTED_MEMORY * math.exp(-_DEVIATE_OF_LIKELY * _memory_log_sd(known))
     chip = replace(known.cluster.accelerator, memory_bytes=int(surely * held.available_bytes))
     within = replace(
-        searches.near(best.strategy),
+        known,
         cluster=replace(known.cluster, accelerator=chip),
         training=replace(known.training, global_batch_samples=batch, batch_words=None),
+        choices={**known.choices, **searches.near_axes(best.strategy)},
     )
     (searched,) = SEARCH_CACHE.searches(within, (best.num_accelerators,)).sizes
     memory = _memory(assessment, searched.best)

@@ -428,6 +428,7 @@ def _legal_blocks(space: Space, limits: Limits) -> "_LegalBlocks":
             has_groups=block.has_groups,
             schedule=block.of.schedule,
             num_microbatches=block.of.num_microbatches,
+            kind=block.of.kind,
         )
         for each in (layers, states):
             if each.reason and each.key not in counted:
@@ -449,10 +450,14 @@ def _legal_combinations(space: Space, limits: Limits) -> LegalCombinations:
 
 
 class _Batches(NamedTuple):
-    """Global batches and micro-batches of a schedule. num_microbatches: of one; the others allow the same."""
+    """Global batches and micro-batches of a schedule, which all allow the same.
+
+    num_microbatches: of one of them. kind: a number that those of the schedule which allow the same share.
+    """
 
     schedule: str
     num_microbatches: int
+    kind: int
     batches: Numbers
     microbatches: Numbers
 
@@ -650,7 +655,7 @@ def _by_rounds(
             parts = sorted(set(kinds[kinds > 0].tolist())) if runs else []
         for kind in parts:
             which = kinds == kind
-            found.append(_Batches(str(schedule), int(rounds[which][0]), *pairs[which].T))
+            found.append(_Batches(str(schedule), int(rounds[which][0]), int(kind), *pairs[which].T))
     return tuple(found)
 
 

@@ -410,19 +410,23 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
         return self.known[key]
 
     def of_states(
-        self, *, tp: int, pp: int, ranks: int, has_groups: bool, schedule: str, num_microbatches: int
+        self,
+        *,
+        tp: int,
+        pp: int,
+        ranks: int,
+        has_groups: bool,
+        schedule: str,
+        num_microbatches: int,
+        kind: int,
     ) -> LegalValues:
         """Values of STATE_OPTIONS that sizes of the axes, a schedule and a number of micro-batches allow.
 
-        ranks: that hold the same weights. has_groups: whether they share states in several groups.
+        ranks: that hold the same weights. has_groups: whether they share states in several groups. kind: what
+        numbers of micro-batches of the schedule share that allow the same.
         """
         ranks = min(ranks, 2)
-        if schedule in BOTH_ENDS:
-            rounds = (num_microbatches >= 2 * pp) * (2 - num_microbatches % 2)
-        else:
-            needed = OVERLAPPED if schedule == "1f1b_overlap" else 1
-            rounds = int(num_microbatches % pp == 0 and num_microbatches >= needed)
-        key = ("states", pp, schedule, rounds, ranks, has_groups, tp > 1)
+        key = ("states", pp, schedule, kind, ranks, has_groups, tp > 1)
         if key not in self.known:
             free = range(1, max(1, self.limits.layers // pp) + 1) if pp > 1 else (1,)
             chunks = tuple(each for each in free if self.space.allows("interleave", each))

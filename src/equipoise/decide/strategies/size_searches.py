@@ -382,12 +382,11 @@ class StrategySearches(Struct, frozen=True, kw_only=True):
         """What was found at some sizes, from the smallest."""
         return tuple(each for each in self.sizes if each.num_accelerators in sizes)
 
-    def near(self, chosen: Strategy) -> Problem:
-        """The problem with sizes of axes of a strategy and of the best found beside it: quickly searched."""
+    def near_axes(self, chosen: Strategy) -> dict[str, tuple[Value, ...]]:
+        """The sizes of axes of a strategy and of the best found of its size, as choices: quickly searched."""
         found = (each.strategy for size in self.at((chosen.num_accelerators,)) for each in size.found.best)
-        kept = (chosen, *found)
-        axes = {axis: tuple(dict.fromkeys(getattr(each, axis) for each in kept)) for axis in AXES}
-        return replace(self.problem, choices={**self.problem.choices, **axes})
+        near = (chosen, *found)
+        return {axis: tuple(dict.fromkeys(getattr(each, axis) for each in near)) for axis in AXES}
 
     def with_sizes(self, sizes: Collection[int]) -> "StrategySearches":
         """These searches with those of some sizes; only what is missing is searched, all at once."""

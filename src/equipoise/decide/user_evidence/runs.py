@@ -326,7 +326,7 @@ def stated_options(text: str) -> dict[str, Value]:
 
 
 def _precision(run: UserRun) -> Precision | None:
-    """The precision that a set-up states, in its strategy or beside it."""
+    """The precision that a set-up states, in its strategy or next to that."""
     stated: object = run.precision
     if "=" in (run.strategy or ""):
         with suppress(InputError):
