@@ -192,14 +192,23 @@ class Layouts(Struct, frozen=True, kw_only=True):
 
         also: another size of every layout, (n_layouts,).
         """
-        numbers = np.zeros(len(self), dtype=np.intp) if also is None else _numbered(also)[0]
+        parts = [] if also is None else [_numbered(also)]
         for sizes, which in ((self.shares, self.share), (self.batches, self.batch)):
-            of_sizes, num_different = np.zeros(len(next(iter(sizes.values()))), dtype=np.intp), 1
-            for name in (each for each in names if each in sizes):
-                places, num_values = _numbered(sizes[name])
-                of_sizes, num_different = of_sizes * num_values + places, num_different * num_values
-            numbers = numbers * num_different + of_sizes.take(which)
-        return numbers
+            some = [_numbered(sizes[name]) for name in names if name in sizes]
+            if some:
+                of_sizes, num_different = _combined(some)
+                parts.append((of_sizes.take(which), num_different))
+        return _combined(parts)[0]
+
+
+def _combined(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, int]:
+    """One small number for each of several: equal where all are; and how many there can be."""
+    numbers, num_different = parts[0]
+    for places, num_values in parts[1:]:
+        numbers = numbers * num_values
+        numbers += places
+        num_different *= num_values
+    return numbers, num_different
 
 
 _FEW: Final = 2**12
@@ -237,11 +246,10 @@ def joined(parts: Sequence[Layouts]) -> Layouts:
 
 def distinct(numbers: Codes) -> tuple[Codes, Codes]:
     """Of small numbers, at least one: a position of each different one, and which of these each number is."""
-    offset = numbers - numbers.min()
-    position = np.full(int(offset.max()) + 1, -1)
-    position[offset] = np.arange(len(offset))
+    position = np.full(int(numbers.max()) + 1, -1)
+    position[numbers] = np.arange(len(numbers))
     is_present = position >= 0
-    return position[is_present], (np.cumsum(is_present) - 1)[offset]
+    return position[is_present], (np.cumsum(is_present) - 1)[numbers]
 
 
 class LayoutGroup(Struct, frozen=True, kw_only=True):
