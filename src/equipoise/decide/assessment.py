@@ -525,7 +525,7 @@ def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict
         return {}
     least = 1.0 if "published" in kinds else 0.0
     ratios = {}
-    chip = start.cluster.accelerator
+    chip, own_s = start.cluster.accelerator, _step_s(start, chosen)
     has_less = any(option != "schedule" for option in usual.runs)
     for each in (one for one in SOFTWARE if one.is_current and runs_on(one.name, chip)):
         if each.name == usual.name:
@@ -534,7 +534,7 @@ def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict
         # slower by its strategy, is within 3 % of that by its own best.
         schedules = each.options["schedule"]
         has_own = chosen.schedule not in schedules and len(schedules) > 1  # one that hides experts' traffic
-        same = math.inf if has_less else _ratio_of_same(inputs, known, each, chosen)
+        same = math.inf if has_less else _same_step_s(inputs, known, each, chosen) / own_s
         is_searched = has_less or has_own or least <= same < 1.0
         near = searches.near_axes(chosen) if has_own else {}
         ratio = _ratio_of_best(inputs, known, each, chosen.num_accelerators, near) if is_searched else same
@@ -562,8 +562,8 @@ def _ratio_of_best(
     return there.best.work_s.value / own.best.work_s.value
 
 
-def _ratio_of_same(inputs: Inputs, known: Assessment, other: Software, chosen: Strategy) -> float:
-    """Time of a strategy with another software, over that with the usual one; infinite where it lacks it.
+def _same_step_s(inputs: Inputs, known: Assessment, other: Software, chosen: Strategy) -> float:
+    """Seconds of a step of a strategy with another software; infinite where it lacks it.
 
     Compiled or as written, as the software was measured, unless the question states which.
     """
@@ -579,7 +579,7 @@ def _ratio_of_same(inputs: Inputs, known: Assessment, other: Software, chosen: S
     if start.model.links is not None:
         parameters = replace(parameters, collective=start.model.parameters.collective)
     with_other = replace(start, model=replace(start.model, parameters=parameters))
-    return _step_s(with_other, there) / _step_s(start, chosen)
+    return _step_s(with_other, there)
 
 
 def _step_s(known: Problem, chosen: Strategy) -> float:

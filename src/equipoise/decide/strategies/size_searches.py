@@ -542,13 +542,18 @@ def on_host_bytes(problem: Problem, chosen: Strategy) -> dict[str, float]:
     """What of a strategy lies in the host's memory, by option, in bytes per accelerator: what it would hold
     besides, were nothing moved.
     """
-    kinds = {"offload": ("weights", "gradients", "optimizer"), "activation_offload": ("activations",)}
+    kinds: dict[str, tuple[str, ...]] = {}
+    if chosen.offload in ON_HOST:
+        kinds["offload"] = ("weights", "gradients", "optimizer")
+    if chosen.activation_offload:
+        kinds["activation_offload"] = ("activations",)
+    if not kinds:
+        return {}
     both = (chosen, replace(chosen, **STAYS))
     memory = problem.estimated(both, problem.model.parameters).memory
-    is_moved = {"offload": chosen.offload in ON_HOST, "activation_offload": chosen.activation_offload}
     found = {}
-    for option in (each for each in kinds if is_moved[each]):
-        held = sum(getattr(memory, kind) for kind in kinds[option])
+    for option, of_memory in kinds.items():
+        held = sum(getattr(memory, kind) for kind in of_memory)
         as_chosen, unmoved = np.broadcast_to(held, len(both))
         found[option] = float(unmoved - as_chosen)
     return found
