@@ -253,6 +253,13 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ),
         ("offload of activations; CPU offload", {"offload": "optimizer", "offloads_activations": True}),
         ("reversedzero-3x", {"zero_stage": 0}),
+        ("FSDP1 HYBRID_SHARD", {"zero_stage": 3, "shard_group": None, "shards_in_nodes": True}),
+        ("FSDP1 FULL_SHARD", {"zero_stage": 3, "shards_in_nodes": False}),
+        # LLaMA-Factory, hparams/model_args.py: disable_gradient_checkpointing is false unless set.
+        ("LLaMA Factory; accelerate; FSDP", {"recompute": "full"}),
+        ("LLaMA-Factory; no activation checkpointing", {"recompute": "none"}),
+        # AutoModel has no distributed optimizer of Megatron's; it shards by FSDP2.
+        ("NeMo AutoModel 25.11; DDP", {"zero_stage": 0, "tp_overlap": False}),
     ],
 )
 def test_words_of_a_configuration(config, expected):
@@ -317,6 +324,8 @@ def test_words_of_precision(text, precision):
         ("selective", "selective"),
         ("per-op selective", "selective"),
         ("selective (default toml)", "selective"),
+        ("full for 10 of 80 layers", "none"),  # an eighth
+        ("full for 50 of 80 layers", "full"),
     ],
 )
 def test_words_of_recomputation(text, recompute):
@@ -448,6 +457,12 @@ def test_sizes_that_stand_in_words_are_read(read, name, config, sizes, published
         ("A100 SXM 80GB", "Megatron-Core; Megatron-FSDP", "bf16", True),
         ("H100 SXM 80GB", "NGC pytorch 22.09", "bf16", False),
         ("V100 SXM 32GB", "PyTorch", "fp16", False),
+        # PyTorch has scaled_dot_product_attention since 2.0 (March 2023).
+        ("A100 SXM 80GB", "Composer; PyTorch 1.13", "bf16", False),
+        ("A100 SXM 80GB", "PyTorch 1.13; flash attention", "bf16", True),
+        ("A100 SXM 80GB", "PyTorch 2.1", "bf16", True),
+        ("A100 SXM 80GB", "PyTorch 2.6; from-scratch attention", "bf16", False),
+        ("A100 SXM 80GB", "PyTorch 2.6; own multi-head attention", "bf16", False),
         # GPT-2 Large, 64 samples on two H200: 72 to 88 GB were taken, where scores alone are 121 GB.
         ("H200 SXM", "Megatron-Core", "fp16", True),
     ],
@@ -478,9 +493,29 @@ def test_names_like_bert_are_encoders(read):
 def test_names_are_found_in_longer_texts():
     assert known_workload("LLAMA3.1_405B Pre-Training Performance").transformer.layers == 126
     assert known_workload("Frobnicator XL Pre-Training Performance") is None
+    assert known_workload("Small CNN of the lab") is not None
+    assert known_workload("Faster R-CNN R-50-FPN") is None  # no CNN of 1.2 million parameters
     assert collective_of("nccl-tests all-reduce") == "all_reduce"
     assert collective_of("reduce_scatter_perf") == "reduce_scatter"
     assert collective_of("overall_reduced") is None
+
+
+def test_a_name_of_another_size_is_another_model():
+    # GPT-2 has 124 million parameters (Radford et al. 2019, as its repository corrects table 2).
+    cells = {"workload": "Lab's GPT 2.7B", "seq": "1024"}
+    assert model_of(TextRow(place="here", cells=cells | {"params_b": "0.124"})).known.slug == "gpt2"
+    with pytest.raises(DataError, match="layers, hidden"):
+        model_of(TextRow(place="here", cells=cells | {"params_b": "2.7"}))
+
+
+def test_hybrid_sharding_is_within_nodes_unless_a_number_says_otherwise(read):
+    def replicas(words, chip="8 x H100 SXM 80GB per node"):
+        change = {"hardware": chip, "n_gpus": "32", "tp": "1", "pp": "1", "dp": "32", "global_batch": "64"}
+        return read({**change, "micro_batch": "2", "parallel_config": words})[0].strategy.dp_replicate
+
+    assert replicas("FSDP1 HYBRID_SHARD") == 4
+    assert replicas("HSDP=16") == 2
+    assert replicas("FSDP1 FULL_SHARD") == 1
 
 
 def test_a_model_needs_sizes_or_a_name():
@@ -757,6 +792,7 @@ def test_the_software_of_a_run_is_that_of_its_column(tmp_path, framework, name):
         ("https://github.com/huggingface/nanotron/pull/1", None),
         ("https://github.com/swiss-ai/Megatron-LM/pull/33", "megatron_core"),
         ("github:NVIDIA/Megatron-LM@31a17bfdb:README.md", "megatron_core"),
+        ("github:NVIDIA/NeMo@31a17bfdb:README.md", "megatron_core"),
     ],
 )
 def test_a_source_names_software_by_its_repository_alone(read, source, name):

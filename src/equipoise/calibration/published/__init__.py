@@ -457,10 +457,8 @@ def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
 def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     model = model_of(row, seen.catalogue)
     layers = model.transformer.layers if model.transformer else None
-    nodes = nodes_of(seen)
-    year = None if nodes is None else nodes.accelerator.year
     strategy, assumed = strategy_of(
-        row, num_accelerators=seen.num_accelerators, layers=layers, chip_year=year
+        row, num_accelerators=seen.num_accelerators, layers=layers, nodes=nodes_of(seen)
     )
     conversion = step_conversion(unit, strategy, model, peak_flop_per_s=_peak(seen, unit, strategy))
     return replace(

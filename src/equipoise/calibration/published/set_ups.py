@@ -16,6 +16,7 @@ from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
     GRADIENTS_SHARDED,
     USUAL_LORA_RANK,
@@ -40,6 +41,8 @@ _MAX_PARAMS_B = 1e6
 # Tokens of GPT-2's vocabulary, which its likes share; how far it is padded is not stated either.
 _VOCABULARY = 50_257
 _PARAMS_TOLERANCE = 0.03
+# Parameters of one model over its own as somebody else counts them: with its tables or without, padded or not.
+_SAME_PARAMS = 1.5
 # Feed-forward blocks are 2 to 8 hidden sizes wide; what lies outside is no feed-forward block but another
 # model.
 _NARROWEST, _WIDEST = 2.0, 8.0
@@ -66,7 +69,7 @@ def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
     Raises DataError where it has neither sizes nor a name that the catalogue knows.
     """
     name = stated(row, "workload")
-    known = known_workload(name, catalogue)
+    known = _of_stated_size(known_workload(name, catalogue), row)
     sequence = count(row, "seq", most=_MAX_TOKENS) or (known.sequence_tokens if known else None)
     layers = count(row, "layers", most=_MAX_LAYERS)
     hidden = count(row, "hidden", most=_MAX_WIDTH)
@@ -99,6 +102,15 @@ def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
     return Model(transformer=built, known=None, sequence=sequence, notes=notes)
 
 
+def _of_stated_size(known: Workload | None, row: TextRow) -> Workload | None:
+    """The workload, unless the row states another number of parameters: `GPT 2.7B` is not GPT-2."""
+    params_b = number(row, "params_b", most=_MAX_PARAMS_B)
+    if known is None or not known.params or params_b is None:
+        return known
+    ratio = params_b * SI_PREFIXES["G"] / known.params
+    return known if 1 / _SAME_PARAMS <= ratio <= _SAME_PARAMS else None
+
+
 def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | None:
     """The workload of the catalogue that a text names in its longest run of words; None where it names none.
 
@@ -119,9 +131,14 @@ def _named_in(text: str, catalogue: Catalogue) -> Workload | None:
         for start in range(len(words) - length + 1):
             run = words[start : start + length]
             slug = table.slug(" ".join(run)) or table.slug(without_blanks.get("".join(run), ""))
-            if slug is not None:
+            if slug is not None and _begins_a_word(text, run[0]):
                 return replace(table.workloads[slug], unpadded_tokens=None)
     return None
+
+
+def _begins_a_word(text: str, name: str) -> bool:
+    """Whether a name begins where a word does: R-CNN is no CNN."""
+    return re.search(rf"(?<![\w-]){re.escape(name)}", text, re.IGNORECASE) is not None
 
 
 # BERT, RoBERTa, DistilBERT and their like: tokens see both sides, and of 15 % of them, those masked, logits
@@ -263,7 +280,8 @@ _FUSED_BETWEEN = r"unsloth|liger(?:[- ]kernels?)?|fused[- ]kernels"
 class StrategyWords(Struct, frozen=True, kw_only=True):
     """What words say of a strategy; None is what they leave open.
 
-    shard_group: ranks over which states are sharded, where that is not all of dp. is_interleaved: several
+    shard_group: ranks over which states are sharded, where that is not all of dp. shards_in_nodes: whether it
+    is those of a node, where no number is stated. is_interleaved: several
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
     whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded.
     copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
@@ -279,6 +297,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     adds_up_whole: bool
     copies_gradients: str | None
     shard_group: int | None
+    shards_in_nodes: bool
     is_interleaved: bool
     interleave: int | None
     schedule: Schedule
@@ -318,6 +337,9 @@ _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_
 _NARROW_STATES = r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
 _WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
 _COPYING = ("deepspeed", "megatron")
+# Software that recomputes unless told otherwise: hiyouga/LLaMA-Factory, hparams/model_args.py
+# (disable_gradient_checkpointing is false).
+_RECOMPUTING = r"llama[- ]?factory"
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
@@ -336,7 +358,7 @@ def strategy_words(
         if len(text) > MAX_TEXT:
             raise DataError(f"column {name}: {len(text):,} characters; at most {MAX_TEXT:,} are read")
     text = " ".join(config.lower().replace("interleaved1f1b", "interleaved 1f1b").split())
-    nemo = _has(text, r"nemo|megatron[- ]bridge")
+    nemo = _has(text, r"nemo(?![- ]?auto[- ]?model)|megatron[- ]bridge")
     tensor_titan = _has(text, r"fsdp2|asynctp|async[- ]tp|torchtitan")
     # On chips that came out after Megatron-LM of 2021 it is Megatron-Core, whose kernels are fused.
     is_core = (chip_year or 0) > _LAST_UNFUSED_CHIP_YEAR and _has(text, "megatron(?:-lm)?")
@@ -357,6 +379,8 @@ def strategy_words(
         adds_up_whole=_has(text, _WHOLE_GRADIENTS),
         copies_gradients=next((each for each in _COPYING if _has(text, each)), None),
         shard_group=group,
+        # PyTorch's HYBRID_SHARD shards within a node unless given other groups (torch.distributed.fsdp).
+        shards_in_nodes=_has(text, r"hsdp|hybrid[-_ ]shard(?:ing|ed)?"),
         is_interleaved=interleaved,
         interleave=chunks,
         schedule=next((name for name, words in _SCHEDULES.items() if _has(text, words)), "1f1b"),
@@ -439,7 +463,10 @@ def _recompute(recompute: str, config: str) -> Recompute:
     given = recompute.lower()
     if not given:
         match = re.search(_RECOMPUTE_WORDS, config)
-        given = match["how"] if match else "none"
+        given = match["how"] if match else "full" if _has(config, _RECOMPUTING) else "none"
+    share = re.search(r"(\d{1,4}) of (\d{1,4})\b", given)
+    if share is not None:  # of some layers: as of none or all, whichever is nearer
+        given = "full" if 2 * int(share[1]) > int(share[2]) else "none"
     # `per-op selective` and `full (use_checkpoint=true)`: what stands in brackets explains.
     plain = re.sub(r"\([^()]*\)", " ", given)
     for meaning, words in WORDS.recomputes.items():
@@ -461,7 +488,7 @@ def _sharding(text: str) -> tuple[int, int | None]:
     group = _value(text, r"fsdp2?|hsdp")
     if group is not None and group.isascii() and group.isdecimal() and len(group) < MAX_DIGITS:
         return (3, int(group)) if int(group) > 1 else (0, None)
-    if _has(text, r"fsdp[12]?|hsdp|fully[- ]sharded(?:[- ]data[- ]parallel)?|zero-infinity"):
+    if _has(text, r"fsdp[12]?|hsdp|hybrid[-_ ]shard(?:ing|ed)?|fully[- ]sharded(?:[- ]data[- ]parallel)?|zero-infinity"):
         return 3, None
     return (1 if _has(text, r"distributed[- ]optimizer|dist[- ]?opt") else 0), None
 
@@ -489,15 +516,16 @@ STRATEGY_CELLS = ("parallel_config", "precision", "recompute")
 
 
 def strategy_of(
-    row: TextRow, *, num_accelerators: int, layers: int | None, chip_year: int | None = None
+    row: TextRow, *, num_accelerators: int, layers: int | None, nodes: Cluster | None = None
 ) -> tuple[Strategy, tuple[str, ...]]:
     """The strategy of a row, and in sentences what of it was assumed.
 
-    layers: of the model, for the chunks of an interleaved pipeline whose number is not stated. chip_year: in
-    which the accelerator came out, where that is known.
+    layers: of the model, for the chunks of an interleaved pipeline whose number is not stated. nodes: that
+    it ran on, where they are known.
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
     config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
+    chip_year = None if nodes is None else nodes.accelerator.year
     words = strategy_words(config, precision, recompute, chip_year)
     _check_experts(config)
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
@@ -506,11 +534,13 @@ def strategy_of(
     micro, whole = _batches(row, words, dp=dp, pp=pp, notes=notes)
     if words.precision is None:
         notes.append("precision not stated: bf16")
-    groups = 1
-    if words.shard_group is not None and words.shard_group < dp:
-        groups = dp // words.shard_group if dp % words.shard_group == 0 else 1
+    groups, group = 1, words.shard_group
+    if group is None and words.shards_in_nodes and nodes is not None:
+        group = nodes.node_size
+    if group is not None and group < dp:
+        groups = dp // group if dp % group == 0 else 1
         if groups == 1:
-            notes.append(f"sharded over groups of {words.shard_group} ranks: treated as over all {dp}")
+            notes.append(f"sharded over groups of {group} ranks: treated as over all {dp}")
     chunks = _chunks(words, pp=pp, layers=layers, notes=notes)
     found = Strategy(
         global_batch_samples=whole,
@@ -653,7 +683,12 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
 
 
 _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
-_UNFUSED = re.compile(r"\bngc\b|fused[-_ ]attention=(?:no|false|0)", re.IGNORECASE)
+# PyTorch has fused attention since 2.0 (scaled_dot_product_attention).
+_UNFUSED = re.compile(
+    r"\bngc\b|fused[-_ ]attention=(?:no|false|0)|\b(?:py)?torch[ =]1\.\d"
+    r"|(?:from[- ]scratch|own|manual|naive|eager|math|unfused|plain) (?:(?:multi|self)[- ])*(?:head )?attention",
+    re.IGNORECASE,
+)
 _UNFUSED_AT_FIRST = re.compile(r"megatron(?![- ](?:bridge|core|fsdp))|turing|deepspeed", re.IGNORECASE)
 
 # torchtitan left its loss uncompiled until 2025 (train.py: "compiling loss function causes CUDA errors").
@@ -663,7 +698,7 @@ _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_|\bfp32 logits\b", re.IGNORE
 def _fuses_attention(row: TextRow, words: StrategyWords, chip_year: int | None) -> bool:
     """Whether scores stay on the chip: not in Megatron of 2021/22, which no newer chip ran, in NVIDIA's
     DeepLearningExamples (whose models NGC containers run: BERT's modeling.py, Transformer-XL's
-    mem_transformer.py) and in fp16 training on chips of that time, else yes.
+    mem_transformer.py), before PyTorch 2 and in fp16 training on chips of that time, else yes.
     """
     text = _stated_words(row)
     if _FUSED.search(text):
