@@ -104,6 +104,15 @@ class PlannedPretraining(Struct, frozen=True, kw_only=True):
         """Published time over that which pretrainings of its kind and FLOP take by the best strategy."""
         return 1.0 / (self.best_hours_ratio * record_of(self.kind).time_per_step_time(self.training_flop))
 
+    def time_per_step_time(self, training_flop: float | None) -> float:
+        """Time of a pretraining of this model over that of its steps: as usual, by as much less as this took.
+
+        One of fewer FLOP, of which less is usual beside its steps, has less to spare: its steps are no faster
+        than those of this one.
+        """
+        usual = record_of(self.kind).time_per_step_time(training_flop)
+        return max(usual * self.time_per_usual_time, min(usual, 1.0 / self.best_hours_ratio))
+
 
 class _Plans(Struct, frozen=True, kw_only=True):
     """What PLAN_RECORD_NAME holds."""

@@ -156,8 +156,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         if self.training.workload.rollout is not None:
             return ROLLOUT_TIME_PER_STEP_TIME
         if self.training.is_pretraining and not self.has_own_steps:
-            usual, quick = self.record.time_per_step_time(self.training.stated_flop), self.quick_pretraining
-            return usual if quick is None else usual * quick.time_per_usual_time
+            return (self.quick_pretraining or self.record).time_per_step_time(self.training.stated_flop)
         return self.time_per_own_step_time
 
     @property
