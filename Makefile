@@ -22,8 +22,8 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 	@$(BIN)/equipoise report --out report.html
 	@echo "The study is in $(CURDIR)/report.html: open it in a browser."
 
-# One more than there are cores, at most 4: many tests wait for processes that they start.
-WORKERS = $(shell $(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 1))')
+# Two more than there are cores, at most 4: many tests wait for processes that they start.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 2))')
 test: $(VENV)/dev.stamp ## run every test
 # A file stays on one worker, which makes what it shares once; tests/conftest.py puts the slow files first.
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -33,8 +33,9 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint site ## run what CI runs: ruff, mypy --strict, the site, doctests, tests
-	$(BIN)/python -m pytest --doctest-modules src records
+check: $(VENV)/dev.stamp ## run what CI runs: ruff, mypy --strict, the site, doctests, tests
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint site
+	$(BIN)/python -m pytest -n $(WORKERS) --doctest-modules src records
 	$(MAKE) --no-print-directory test
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
