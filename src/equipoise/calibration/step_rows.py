@@ -41,6 +41,7 @@ from equipoise.perfmodel.parameters import (
     prior_log_sd,
 )
 from equipoise.runs.readers.cells import echo
+from equipoise.stats import by_key
 
 
 def machine_of(row: PublishedRow) -> Machine:
@@ -276,10 +277,8 @@ def step_predictor(basis_of: Callable[[PublishedRow], Basis | None]) -> Predicto
 def _begin_collectives(rows: Sequence[PublishedRow]) -> PredictionTask:
     """Rows by machine: a table is fitted to each."""
     reasons = tuple(_refusal(row) for row in rows)
-    machines: dict[tuple[str, str], list[int]] = {}
-    for index, row in enumerate(rows):
-        if reasons[index] is None:
-            machines.setdefault((row.hardware, _library(row)), []).append(index)
+    expressed = (at for at, why in enumerate(reasons) if why is None)
+    machines = by_key(((rows[at].hardware, _library(rows[at])), at) for at in expressed)
 
     def predict(fitted: Indices) -> PredictedRows:
         whole = unpredicted(len(rows))
@@ -346,9 +345,7 @@ def _group(row: PublishedRow) -> Group:
 
 def _table(rows: Sequence[PublishedRow]) -> CollectiveTable | None:
     """The table of a machine from its own rows; None where they are too few."""
-    by_operation: dict[str, list[PublishedRow]] = {}
-    for row in rows:
-        by_operation.setdefault(str(row.operation), []).append(row)
+    by_operation = by_key((str(row.operation), row) for row in rows)
     if not rows:
         return None
     try:

@@ -48,6 +48,7 @@ from equipoise.runs.readers.cells import quoted
 from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, SOFTWARE_NAMES, Strategy, software
+from equipoise.stats import by_key
 from equipoise.units import plural
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
@@ -135,9 +136,7 @@ def _reason(row: PublishedRow, outcomes: _Outcomes) -> str:
 
 def _why_none(rows: Sequence[PublishedRow], outcomes: _Outcomes) -> Iterator[str]:
     """Why rows are not predicted, the commonest reason first, each with its first row."""
-    by_reason: dict[str, list[PublishedRow]] = {}
-    for row in rows:
-        by_reason.setdefault(_reason(row, outcomes), []).append(row)
+    by_reason = by_key((_reason(row, outcomes), row) for row in rows)
     commonest = sorted(by_reason.items(), key=lambda each: -len(each[1]))
     for why, some in commonest[:_MOST_REASONS]:
         yield f"{plural(len(some), 'row')}: {why} (first: {some[0].file}, row {some[0].row})"
@@ -274,11 +273,8 @@ def _validation(
 ) -> Validation:
     """Verdicts of all rows, and errors counted once an execution."""
     verdicts = tuple(_verdict(row, outcomes) for row in tested)
-    by_file: dict[str, list[_PredictedExecution]] = {}
-    by_fold: dict[str, list[_PredictedExecution]] = {}
-    for each in found:
-        by_file.setdefault(each.row.file, []).append(each)
-        by_fold.setdefault(each.fold, []).append(each)
+    by_file = by_key((each.row.file, each) for each in found)
+    by_fold = by_key((each.fold, each) for each in found)
     unexpressed = Counter(each.reason for each in verdicts if each.reason is not None and not each.is_given)
     return Validation(
         split=split,
