@@ -84,13 +84,18 @@ class BacktestRecord(Struct, frozen=True, kw_only=True):
     by_cause: dict[str, Errors]
 
 
-class Backtest(Struct, frozen=True, kw_only=True):
-    """The records of the pooled law and of the baselines on the same entries, and every held-out entry."""
+class BacktestSummary(Struct, frozen=True, kw_only=True):
+    """The errors of the pooled law and of the baselines on the same entries."""
 
     protocol: Protocol
     given_batch: bool
     pooled_law: BacktestRecord
     baselines: dict[str, BacktestRecord]
+
+
+class Backtest(BacktestSummary, frozen=True, kw_only=True):
+    """The errors, and every held-out entry."""
+
     groups: tuple[HeldOut, ...]
 
 
