@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from written import write_record
 
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors, held_out_advice
-from equipoise.calibration.curves import FORECAST, PUBLISHED, BacktestSummary, shipped_forecasts
+from equipoise.calibration.curves import FORECAST, PUBLISHED, shipped_forecasts
 from equipoise.calibration.forecasts import TRENDS, entries_hash, fingerprint, results_of
 from equipoise.calibration.profiles import MEMORY
 from equipoise.calibration.profiles import NAME as PROFILES
@@ -31,7 +31,7 @@ from equipoise.errors import EvidenceError
 from equipoise.runs import embedded
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
-from equipoise.scaling.backtest import Protocol
+from equipoise.scaling.backtest import BacktestSummary, Protocol
 from equipoise.scaling.convergence import batch_growth
 from equipoise.spec.mlperf import Entries, best_per_size, round_key
 

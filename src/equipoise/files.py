@@ -14,6 +14,7 @@ import select
 import stat
 import sys
 import time
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -182,6 +183,16 @@ def expect_folder(folder: Path) -> None:
             each.rmdir()
     except OSError as err:
         raise UsageError(f"{folder}: cannot be created ({err.strerror}); name another folder") from err
+
+
+def is_utf16(data: bytes) -> bool:
+    """Whether text has the mark of UTF-16, as where PowerShell redirects what a program prints."""
+    return data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
+
+
+def printed_text(data: bytes) -> str:
+    """What a program printed, as text; what is neither UTF-8 nor UTF-16 becomes a replacement character."""
+    return data.decode("utf-16" if is_utf16(data) else "utf-8-sig", errors="replace")
 
 
 def _expect_writable(folder: Path, path: Path) -> None:

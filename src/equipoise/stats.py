@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from statistics import NormalDist
 from types import ModuleType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,21 @@ from equipoise.errors import EvidenceError
 from equipoise.intervals import Bar, Input, Interval, Tornado, num_sd, tails
 
 _ROUNDING = 1e-10
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 SD_PER_MEDIAN_DEVIATION = 1.4826  # of normal values, sd over their median absolute deviation
+
+
+def by_key(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """The values that each key came with, both in the order in which they came.
+
+    >>> by_key([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 @contextmanager

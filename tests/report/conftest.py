@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 from msgspec.structs import replace
 
-from equipoise.calibration.curves import BacktestSummary, LawUsed, Shipped, TimeCurve
+from equipoise.calibration.curves import LawUsed, Shipped, TimeCurve
 from equipoise.economics import SYSTEM_POWER, GridCarbon, Price, Rates, bill
 from equipoise.intervals import Interval
-from equipoise.scaling.backtest import BacktestRecord, Errors
+from equipoise.scaling.backtest import BacktestRecord, BacktestSummary, Errors
 from equipoise.scaling.convergence import BatchGrowth, GrowthPoint
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.scaling.groups import Grouping, SharedSystems, SystemGroup

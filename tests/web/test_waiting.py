@@ -11,7 +11,7 @@ from fastapi import Request
 
 from equipoise.web import (
     DataSources,
-    NoFields,
+    PageQuery,
     Screen,
     StudyFields,
     decision_screens,
@@ -64,20 +64,20 @@ def test_the_frame_comes_at_once_and_the_answer_when_it_is_there():
         title="Slow",
         about="",
         verb="",
-        read=reader_of(NoFields),
+        read=reader_of(PageQuery),
         fields=lambda _, __: (),
         answer=slow,
     )
 
     async def checks():
         dashboard = Dashboard(DataSources())
-        opened = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, NoFields())
+        opened = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, PageQuery())
         waits = await text(opened)
         assert 'hx-get="/slow?a=%22%3E" hx-trigger="load"' in waits
         assert '<noscript><meta http-equiv="refresh" content="2"></noscript>' in waits
         assert "<p>the answer" not in waits
         asked = [
-            asyncio.create_task(dashboard.show(request("/slow", **headers), screen, NoFields()))
+            asyncio.create_task(dashboard.show(request("/slow", **headers), screen, PageQuery()))
             for headers in ({"hx_request": "true", "sec_fetch_dest": "empty"}, {}, {})
         ]
         await asyncio.sleep(0)
@@ -86,7 +86,7 @@ def test_the_frame_comes_at_once_and_the_answer_when_it_is_there():
         assert len(answers) == 3
         for each in answers:
             assert "<p>the answer</p>" in await text(each)
-        again = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, NoFields())
+        again = await dashboard.show(request("/slow", sec_fetch_dest="document"), screen, PageQuery())
         assert "<p>the answer</p>" in await text(again)
 
     asyncio.run(checks())

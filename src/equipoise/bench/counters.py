@@ -6,6 +6,7 @@ Also of what other programs take of the cores.
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -112,7 +113,7 @@ def nvml_conditions(address: str) -> dict[str, Any]:
     )
     if nvml is None:
         return found
-    try:
+    with suppress(nvml.NVMLError):
         handle = _handle(nvml, address)
         found["driver"] = nvml.nvmlSystemGetDriverVersion()
         megahertz = SI_PREFIXES["M"]
@@ -121,8 +122,6 @@ def nvml_conditions(address: str) -> dict[str, Any]:
             nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * megahertz
         )
         found["accelerator_power_limit_w"] = nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLIWATT_W
-    except nvml.NVMLError:
-        return found
     return found
 
 

@@ -29,7 +29,7 @@ from equipoise.runs.store import (
     write_tables,
 )
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.stats import log_t_interval, median_interval, series_mean_interval
+from equipoise.stats import by_key, log_t_interval, median_interval, series_mean_interval
 
 # 12 values: the smallest number for which the normal approximation of Kendall's S is used in textbooks is 10.
 WINDOW_STEPS = 12
@@ -331,9 +331,7 @@ def summaries(finished: Iterable[FinishedTrial]) -> tuple[ConfigurationSummary, 
 
     Raises DataError naming the field where repetitions of one configuration ran under unlike conditions.
     """
-    by_configuration: dict[tuple[object, ...], list[FinishedTrial]] = {}
-    for one in finished:
-        by_configuration.setdefault(one.trial.configuration, []).append(one)
+    by_configuration = by_key((one.trial.configuration, one) for one in finished)
     return tuple(sorted(map(_summary, by_configuration.values()), key=_sort_key))
 
 

@@ -18,7 +18,7 @@ from equipoise.calibration.curves import (
 )
 from equipoise.calibration.forecasts import SmoothCurves
 from equipoise.errors import EvidenceError
-from equipoise.scaling.backtest import past_laws
+from equipoise.scaling.backtest import line_through_logs, past_laws
 from equipoise.scaling.equilibrium import (
     BALANCE,
     FLOOR,
@@ -32,7 +32,7 @@ from equipoise.scaling.equilibrium import (
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.spec.mlperf import Entries, ScoredEntry, best_per_size
-from equipoise.stats import one_thread
+from equipoise.stats import by_key, one_thread
 
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
 # From the law of the past, the rows of a group that are known, and the sizes in question.
@@ -132,11 +132,12 @@ def held_out_advice(
     Raises EvidenceError if no group has three sizes.
     """
     best = best_per_size(entries)
-    groups: dict[str, list[Entries]] = {}
-    for (campaign, *_), of_group in groupby(best, lambda each: each.group):
-        members = tuple(of_group)
-        if len(members) >= _FEWEST_SIZES["largest"] and (rounds is None or campaign in rounds):
-            groups.setdefault(campaign, []).append(members)
+    of_groups = (tuple(rows) for _, rows in groupby(best, lambda each: each.group))
+    groups = by_key(
+        (rows[0].campaign, rows)
+        for rows in of_groups
+        if len(rows) >= _FEWEST_SIZES["largest"] and (rounds is None or rows[0].campaign in rounds)
+    )
     if not groups:
         raise EvidenceError(
             "no group has enough sizes to hold one out",
@@ -226,11 +227,11 @@ def _sizes_and_times(entries: Entries) -> tuple[FloatArray, FloatArray]:
 def _rules(known: Entries) -> dict[str, Curves]:
     """The curves of who has no law: perfect scaling from the largest size, and a line through the logs."""
     sizes, times_s = _sizes_and_times(known)
-    slope, level = np.polyfit(np.log(sizes), np.log(times_s), 1)
+    line_s = line_through_logs(sizes, times_s)
     return {
         # A hair less than perfect: else every size costs the same, and rounding would choose.
         "perfect": lambda at: np.atleast_2d(times_s[-1] * (sizes[-1] / at) ** 0.999999),
-        "power_law": lambda at: np.atleast_2d(np.exp(level + slope * np.log(at))),
+        "power_law": lambda at: np.atleast_2d(line_s(at)),
     }
 
 

@@ -27,6 +27,7 @@ from equipoise.perfmodel.collectives import OPERATIONS
 from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters, prior_log_sd
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.links import LinkReach, PublishedCollective, published_collectives
+from equipoise.stats import by_key
 from equipoise.units import MIB, format_si, whole_percent
 
 # A message below this is all latency on every link of the catalogue, one above all wire: half the time of 64
@@ -60,10 +61,11 @@ class CollectiveFit(Struct, frozen=True, kw_only=True):
     @property
     def cpu_fractions(self) -> tuple[tuple[int, float], ...]:
         """By size, how many cores a rank was busy on while it ran: the median; empty where not measured."""
-        by_size: dict[int, list[float]] = {}
-        for timing in self.run.timings:
-            if timing.cpu_fraction is not None:
-                by_size.setdefault(timing.payload_bytes, []).append(timing.cpu_fraction)
+        by_size = by_key(
+            (timing.payload_bytes, timing.cpu_fraction)
+            for timing in self.run.timings
+            if timing.cpu_fraction is not None
+        )
         return tuple((size, median(shares)) for size, shares in sorted(by_size.items()))
 
 

@@ -15,8 +15,7 @@ from equipoise.calibration import EvidenceSource, HeldOutErrors
 from equipoise.errors import FitError
 from equipoise.files import shipped_record
 from equipoise.intervals import LEVEL, Interval
-from equipoise.scaling import backtest as scaling
-from equipoise.scaling.backtest import JUMPS, Protocol
+from equipoise.scaling.backtest import JUMPS, BacktestSummary, Protocol
 from equipoise.scaling.fit import Fit, MeasuredTimes, fit, predict
 from equipoise.scaling.laws import CANDIDATES, Domain, FloatArray, Law, law_named
 from equipoise.scaling.pooled import SubmitterSpread
@@ -212,15 +211,6 @@ HELD_OUT: Mapping[Protocol | HeldOutPart, str] = {
     "half": "the larger half of a group's sizes",
     "new_round": "all but the smallest size of a group",
 }
-
-
-class BacktestSummary(Struct, frozen=True, kw_only=True):
-    """The errors of one backtest on the embedded data, and of the baselines."""
-
-    protocol: Protocol
-    given_batch: bool
-    pooled_law: scaling.BacktestRecord
-    baselines: Mapping[str, scaling.BacktestRecord]
 
 
 class Shipped(Struct, frozen=True, kw_only=True):

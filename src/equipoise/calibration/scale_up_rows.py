@@ -1,7 +1,6 @@
 """Rows on many accelerators predicted from the row of the same set-up on the fewest."""
 
 import re
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from statistics import geometric_mean
 
@@ -42,6 +41,7 @@ from equipoise.perfmodel.scale_up import (
 )
 from equipoise.spec.strategy import DTYPE_OF
 from equipoise.spec.workload import Workload
+from equipoise.stats import by_key
 
 # What rows of one set-up agree in, whatever the number of accelerators and however the batch grows with it.
 _SET_UP_CELLS = ("params_b", "layers", "hidden", "heads", "precision", "seq", "recompute", "source")
@@ -112,9 +112,7 @@ def partners(rows: Sequence[PublishedRow]) -> tuple[Partner | None, ...]:
     Those with the same micro-batch are preferred; else it shrank, and the batch stayed. Tables list
     repetitions of a set-up in one order at every size: the second of two is the second's partner.
     """
-    set_ups: dict[Hashable, list[int]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        set_ups[_set_up(row)].append(index)
+    set_ups = by_key((_set_up(row), index) for index, row in enumerate(rows))
     found: dict[int, Partner] = {}
     for members in set_ups.values():
         tables = _tables(rows, members)
@@ -156,9 +154,7 @@ def _partners_within(
 ) -> dict[int, Partner]:
     """The rows of a table, each with those on the fewest accelerators, of its own micro-batch or of any."""
     fewest = min(rows[at].num_accelerators for at in table)
-    by_size: dict[tuple[int, int | None], list[int]] = defaultdict(list)
-    for at in table:
-        by_size[rows[at].num_accelerators, batch_of(rows[at]).microbatch].append(at)
+    by_size = by_key(((rows[at].num_accelerators, batch_of(rows[at]).microbatch), at) for at in table)
     everyone = [at for at in table if rows[at].num_accelerators == fewest]
     found: dict[int, Partner] = {}
     for (size, batch), again in by_size.items():

@@ -41,20 +41,25 @@ from equipoise.perfmodel.parameters import (
     prior_log_sd,
 )
 from equipoise.runs.readers.cells import echo
+from equipoise.spec.cluster import Cluster
+from equipoise.stats import by_key
 
 
 def machine_of(row: PublishedRow) -> Machine:
     """The rates of the accelerators of a row. Raises SpecError where its catalogue does not know them."""
-    nodes = nodes_of(row)
-    if nodes is None:
-        raise SpecError(_unknown_hardware(row))
-    return machine(nodes)
+    return machine(_cluster(row))
 
 
-def _unknown_hardware(row: PublishedRow) -> str:
-    if not row.hardware:
-        return "no hardware: expected a column accelerator or hardware"
-    return f"hardware {echo(row.hardware)} names no known system or accelerator; add it with --hardware"
+def _cluster(row: PublishedRow) -> Cluster:
+    """The accelerators of a row and their links. Raises SpecError as `machine_of`."""
+    found = nodes_of(row)
+    if found is None and not row.hardware:
+        raise SpecError("no hardware: expected a column accelerator or hardware")
+    if found is None:
+        raise SpecError(
+            f"hardware {echo(row.hardware)} names no known system or accelerator; add it with --hardware"
+        )
+    return found
 
 
 _Arrays = TypeVar("_Arrays", Load, Machine, StrategyGrid)
@@ -276,10 +281,8 @@ def step_predictor(basis_of: Callable[[PublishedRow], Basis | None]) -> Predicto
 def _begin_collectives(rows: Sequence[PublishedRow]) -> PredictionTask:
     """Rows by machine: a table is fitted to each."""
     reasons = tuple(_refusal(row) for row in rows)
-    machines: dict[tuple[str, str], list[int]] = {}
-    for index, row in enumerate(rows):
-        if reasons[index] is None:
-            machines.setdefault((row.hardware, _library(row)), []).append(index)
+    expressed = (at for at, why in enumerate(reasons) if why is None)
+    machines = by_key(((rows[at].hardware, _library(rows[at])), at) for at in expressed)
 
     def predict(fitted: Indices) -> PredictedRows:
         whole = unpredicted(len(rows))
@@ -302,11 +305,9 @@ def _refusal(row: PublishedRow) -> str | None:
     if row.operation not in OPERATIONS:
         return f"workload {echo(row.workload)} names no collective that is modelled"
     try:
-        cluster = nodes_of(row)
+        cluster = _cluster(row)
     except SpecError as err:
         return str(err)
-    if cluster is None:
-        return _unknown_hardware(row)
     if row.num_accelerators > cluster.node_size and row.num_accelerators % cluster.node_size:
         return f"{row.num_accelerators} ranks do not fill nodes of {cluster.node_size}"
     return None
@@ -319,10 +320,7 @@ def _library(row: PublishedRow) -> str:
 
 def wires_of(row: PublishedRow) -> Wires:
     """The links of a row's machine; a ring chosen by name keeps the switch from reducing."""
-    cluster = nodes_of(row)
-    if cluster is None:
-        raise SpecError(f"hardware {echo(row.hardware)} names no known system or accelerator")
-    library = _library(row)
+    cluster, library = _cluster(row), _library(row)
     is_ring = "ring" in library or "nvls_enable=0" in library
     return Wires(
         intra=Wire(byte_per_s=cluster.intra.byte_per_s, latency_s=cluster.intra.latency_s),
@@ -334,9 +332,7 @@ def wires_of(row: PublishedRow) -> Wires:
 
 def _num_nodes(row: PublishedRow) -> float:
     """Nodes that the ranks of a row fill, or the one that holds them all."""
-    cluster = nodes_of(row)
-    size = row.num_accelerators if cluster is None else min(cluster.node_size, row.num_accelerators)
-    return row.num_accelerators / size
+    return row.num_accelerators / min(_cluster(row).node_size, row.num_accelerators)
 
 
 def _group(row: PublishedRow) -> Group:
@@ -346,9 +342,7 @@ def _group(row: PublishedRow) -> Group:
 
 def _table(rows: Sequence[PublishedRow]) -> CollectiveTable | None:
     """The table of a machine from its own rows; None where they are too few."""
-    by_operation: dict[str, list[PublishedRow]] = {}
-    for row in rows:
-        by_operation.setdefault(str(row.operation), []).append(row)
+    by_operation = by_key((str(row.operation), row) for row in rows)
     if not rows:
         return None
     try:

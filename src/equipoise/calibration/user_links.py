@@ -316,9 +316,8 @@ def _rate_scale(
 def _figure(timed: TimedOperation, wires: Wires, start: CollectiveParameters) -> LinkFigure:
     smallest, largest = int(timed.payload_bytes[0]), int(timed.payload_bytes[-1])
     ranks = round(float(timed.group.num_ranks))
-    plain = replace(start, measured=None)
     usual_s = [
-        float(OPERATIONS[timed.operation](float(size), timed.group, wires, plain))
+        float(OPERATIONS[timed.operation](float(size), timed.group, wires, start))
         for size in (smallest, largest)
     ]
     moved = largest * bus_fraction(timed.operation, ranks)

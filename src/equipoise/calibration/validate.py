@@ -48,6 +48,7 @@ from equipoise.runs.readers.cells import quoted
 from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, SOFTWARE_NAMES, Strategy, software
+from equipoise.stats import by_key
 from equipoise.units import plural
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
@@ -135,9 +136,7 @@ def _reason(row: PublishedRow, outcomes: _Outcomes) -> str:
 
 def _why_none(rows: Sequence[PublishedRow], outcomes: _Outcomes) -> Iterator[str]:
     """Why rows are not predicted, the commonest reason first, each with its first row."""
-    by_reason: dict[str, list[PublishedRow]] = {}
-    for row in rows:
-        by_reason.setdefault(_reason(row, outcomes), []).append(row)
+    by_reason = by_key((_reason(row, outcomes), row) for row in rows)
     commonest = sorted(by_reason.items(), key=lambda each: -len(each[1]))
     for why, some in commonest[:_MOST_REASONS]:
         yield f"{plural(len(some), 'row')}: {why} (first: {some[0].file}, row {some[0].row})"
@@ -274,11 +273,8 @@ def _validation(
 ) -> Validation:
     """Verdicts of all rows, and errors counted once an execution."""
     verdicts = tuple(_verdict(row, outcomes) for row in tested)
-    by_file: dict[str, list[_PredictedExecution]] = {}
-    by_fold: dict[str, list[_PredictedExecution]] = {}
-    for each in found:
-        by_file.setdefault(each.row.file, []).append(each)
-        by_fold.setdefault(each.fold, []).append(each)
+    by_file = by_key((each.row.file, each) for each in found)
+    by_fold = by_key((each.fold, each) for each in found)
     unexpressed = Counter(each.reason for each in verdicts if each.reason is not None and not each.is_given)
     return Validation(
         split=split,
@@ -469,60 +465,49 @@ def listed_steps(wanted: StepFilter, catalogue: Catalogue | None = None) -> pl.D
     known = catalogue or shipped()
     frame = published_steps().sort("workload", "accelerator", "num_accelerators", "row_id")
     applied: list[str] = []
-    for name, rule in (
-        ("model", _of_model),
-        ("accelerator", _of_accelerator),
-        ("software", _of_software),
-        ("source", _of_source),
+    for name, column, rule in (
+        ("model", "workload", _of_model),
+        ("accelerator", "accelerator", lambda value, held: held["accelerator"].is_in(known.forms(value))),
+        ("software", "software", _of_software),
+        ("source", "repository", _of_source),
     ):
         value = getattr(wanted, name)
         if value is None:
             continue
-        column = {"model": "workload", "source": "repository"}.get(name, name)
         there = frame[column].drop_nulls().unique().sort().to_list()
-        frame = frame.filter(rule(value, frame, known))
+        frame = frame.filter(rule(value, frame))
         if frame.is_empty():
             among = f" with {', '.join(applied)}" if applied else ""
             raise UsageError(
                 f"--{name} {value!r}: no published step{among} has it; there are {quoted(there)}"
             )
         applied.append(f"{name} {value}")
+    found = zip(predictions(rows_of_table(frame, known)), frame["step_s"], strict=True)
     made = [
-        {
-            "predicted_step_s": each.step_s,
-            "predicted_low_s": each.low_s,
-            "predicted_high_s": each.high_s,
-            "model_ratio": each.step_s / step_s,
-            "calibration": each.calibration,
-            "in_sample": each.in_sample,
-        }
+        (each.step_s, each.low_s, each.high_s, each.step_s / step_s, each.calibration, each.in_sample)
         if each is not None and step_s is not None
-        else dict.fromkeys(PREDICTED)
-        for each, step_s in zip(predictions(rows_of_table(frame, known)), frame["step_s"], strict=True)
+        else (None,) * len(PREDICTED)
+        for each, step_s in found
     ]
-    return frame.hstack(pl.DataFrame(made, schema=PREDICTED))
+    return frame.hstack(pl.DataFrame(made, schema=PREDICTED, orient="row"))
 
 
 def _squeezed(text: str) -> str:
     return canonical(text).replace(" ", "")
 
 
-def _of_model(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
+def _of_model(name: str, frame: pl.DataFrame) -> pl.Series:
     part = _squeezed(name)
     names = zip(frame["workload"].fill_null(""), frame["model"].fill_null(""), strict=True)
     return pl.Series([any(part in _squeezed(each) for each in pair) for pair in names], dtype=pl.Boolean)
 
 
-def _of_accelerator(name: str, frame: pl.DataFrame, catalogue: Catalogue) -> pl.Series:
-    return frame["accelerator"].is_in(catalogue.forms(name)).fill_null(value=False)
-
-
-def _of_software(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
+def _of_software(name: str, frame: pl.DataFrame) -> pl.Series:
     names = [name] if name in SOFTWARE_NAMES else [one.name for one in SOFTWARE if one.is_named_in(name)]
     if not names:
         raise UsageError(f"--software {name!r}: not known; expected one of {', '.join(SOFTWARE_NAMES)}")
-    return frame["software"].is_in(names).fill_null(value=False)
+    return frame["software"].is_in(names)
 
 
-def _of_source(name: str, frame: pl.DataFrame, _: Catalogue) -> pl.Series:
+def _of_source(name: str, frame: pl.DataFrame) -> pl.Series:
     return frame["repository"].str.contains(name.strip().lower(), literal=True)

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from equipoise.bench.topology.topology import Topology
 from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning, named_chips
 from equipoise.intervals import LEVEL
-from equipoise.spec.links import PEER_WORDS, LinkReach, kind, number, rank
+from equipoise.spec.links import PEER_WORDS, kind, number, rank
 from equipoise.spec.links import meaning as what_lies_between
 from equipoise.spec.workload import workload
+from equipoise.stats import by_key
 from equipoise.units import (
     format_count,
     format_milliseconds,
@@ -230,9 +231,7 @@ def _verb(count: int, name: str) -> str:
 
 
 def _rates(found: Meaning) -> Iterator[str]:
-    by_reach: dict[LinkReach, list[str]] = {}
-    for each in found.reached:
-        by_reach.setdefault(each.reach, []).append(each.link_class)
+    by_reach = by_key((each.reach, each.link_class) for each in found.reached)
     for rate, classes in by_reach.items():
         stated, shared = rate.stated_byte_per_s, (rate.byte_per_s, rate.low, rate.high)
         low, high = (format_rough(each, "B/s") for each in stated)

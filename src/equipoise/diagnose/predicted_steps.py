@@ -22,6 +22,7 @@ from equipoise.errors import DataError, EvidenceError
 from equipoise.intervals import Interval, spread
 from equipoise.perfmodel.replicas import at_batch, low_rank_bytes, overlapped, slowest_of, sparse_bytes
 from equipoise.spec.torch_model.count import Gradient, gradient_buckets
+from equipoise.stats import by_key
 from equipoise.units import FP32_BYTES, MIB
 
 # A message is predicted up to so many times the largest measured: beyond, another regime may begin.
@@ -173,12 +174,8 @@ def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
     """The costs in a document of `bench.sweep.interference`. Raises DataError when it is none."""
     if document.get("schema") != INTERFERENCE_SCHEMA:
         raise DataError(f"{where}: not a document of schema {INTERFERENCE_SCHEMA!r}")
-    messages: dict[str, list[Mapping[str, Any]]] = {}
-    for row in document["messages"]:
-        messages.setdefault(row["operation"], []).append(row)
-    work: dict[str, list[Mapping[str, Any]]] = {}
-    for row in document["own_work"]:
-        work.setdefault(row["method"], []).append(row)
+    messages = by_key((row["operation"], row) for row in document["messages"])
+    work = by_key((row["method"], row) for row in document["own_work"])
     return ExchangeCosts(
         num_ranks=document["num_ranks"],
         messages={name: _messages(rows) for name, rows in messages.items()},
@@ -322,9 +319,7 @@ def one_device(trials: Iterable[FinishedTrial]) -> OneDevice:
             "no steps of one device with their gradients",
             missing=("a run of this version with --sizes 1",),
         )
-    by_batch: dict[int, list[Mapping[str, float]]] = {}
-    for each in timed:
-        by_batch.setdefault(each.trial.batch_samples, []).extend(each.result["steps"])
+    by_batch = by_key((each.trial.batch_samples, step) for each in timed for step in each.result["steps"])
     last = described[-1].result
     buffers: dict[str, int] = {}
     for each in last.get("buffers", ()):

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import ArrayLike
 
 from equipoise.errors import EvidenceError
 from equipoise.scaling import pooled
@@ -84,13 +85,18 @@ class BacktestRecord(Struct, frozen=True, kw_only=True):
     by_cause: dict[str, Errors]
 
 
-class Backtest(Struct, frozen=True, kw_only=True):
-    """The records of the pooled law and of the baselines on the same entries, and every held-out entry."""
+class BacktestSummary(Struct, frozen=True, kw_only=True):
+    """The errors of the pooled law and of the baselines on the same entries."""
 
     protocol: Protocol
     given_batch: bool
     pooled_law: BacktestRecord
     baselines: dict[str, BacktestRecord]
+
+
+class Backtest(BacktestSummary, frozen=True, kw_only=True):
+    """The errors, and every held-out entry."""
+
     groups: tuple[HeldOut, ...]
 
 
@@ -199,16 +205,14 @@ def _predicted(law: pooled.PooledLaw, own: Entries, target: ScoredEntry) -> Held
         actual_samples=target.samples_to_target,
         predicted_samples=found.samples_to_target,
         perfect_s=float(times[-1] * sizes[-1] / size),
-        power_law_s=_power_law_s(sizes, times, size),
+        power_law_s=float(line_through_logs(sizes, times)(size)) if len(sizes) > 1 else None,
     )
 
 
-def _power_law_s(sizes: FloatArray, times: FloatArray, size: int) -> float | None:
-    """Time at a size by the line through log time against log size; None with fewer than two sizes."""
-    if len(sizes) < 2:  # noqa: PLR2004 - a line has two parameters
-        return None
-    slope, level = np.polyfit(np.log(sizes), np.log(times), 1)
-    return float(np.exp(level + slope * np.log(size)))
+def line_through_logs(sizes: FloatArray, times_s: FloatArray) -> Callable[[ArrayLike], FloatArray]:
+    """Seconds at any sizes by the line through log time against log size; of two sizes or more."""
+    slope, level = np.polyfit(np.log(sizes), np.log(times_s), 1)
+    return lambda at: np.exp(level + slope * np.log(at))
 
 
 def _record(

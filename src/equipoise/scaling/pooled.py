@@ -26,7 +26,8 @@ from equipoise.scaling.gaussian_process import (
 )
 from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.posterior import even_deviates
-from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
+from equipoise.spec.mlperf import Entries, round_key
+from equipoise.stats import by_key
 from equipoise.units import format_count
 
 # Beyond these the answer is an extrapolation nobody has checked: docs/experiments/0002-pooled-law.md.
@@ -262,10 +263,7 @@ def fit(
     """
     rounds = tuple(sorted({each.campaign for each in entries}, key=round_key))
     age_of = {campaign: float(age) for age, campaign in enumerate(rounds)}
-    by_workload: dict[str, list[ScoredEntry]] = {}
-    for each in entries:
-        if workload in {None, each.workload}:
-            by_workload.setdefault(each.workload, []).append(each)
+    by_workload = by_key((each.workload, each) for each in entries if workload in {None, each.workload})
     hierarchies: dict[Part, Hierarchy] = {}
     for part, trend in _TRENDS.items():
         blocks = {}

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import polars as pl
 from msgspec import Struct, field
@@ -199,20 +199,12 @@ NOT_FROM_BROWSERS: Final = frozenset(
 )
 
 
-class PageQuery(Protocol):
-    """The query in the address of a page."""
+class PageQuery(Struct, frozen=True, kw_only=True):
+    """The query in the address of a page: of one without a form none, of others their fields."""
 
     @property
     def key(self) -> str:
         """Equal for equal questions."""
-
-
-class NoFields(Struct, frozen=True, kw_only=True):
-    """A page without a form. Others add their fields: a text, or several."""
-
-    @property
-    def key(self) -> str:
-        """Equal for equal fields."""
         return repr(self)
 
 
@@ -246,7 +238,9 @@ def checked(given: Given, names: Iterable[str], *, most: int = MOST_NAMES) -> di
     return {name: texts for name, texts in found.items() if texts}
 
 
-def reader_of(kind: type[NoFields], *, most: int = MOST_NAMES) -> "Callable[[Given, DataSources], PageQuery]":
+def reader_of(
+    kind: type[PageQuery], *, most: int = MOST_NAMES
+) -> "Callable[[Given, DataSources], PageQuery]":
     """What reads a query of this kind from an address. It raises WrongFieldsError as `checked` does."""
     defaults = dict(zip(kind.__struct_fields__, kind.__struct_defaults__, strict=True))
 
@@ -259,14 +253,14 @@ def reader_of(kind: type[NoFields], *, most: int = MOST_NAMES) -> "Callable[[Giv
     return read
 
 
-class StudyFields(NoFields, frozen=True, kw_only=True):
+class StudyFields(PageQuery, frozen=True, kw_only=True):
     """Any round, any of its workloads; the published study's unless given."""
 
     round: str | None = None
     workload: tuple[str, ...] = ()
 
 
-class CompareFields(NoFields, frozen=True, kw_only=True):
+class CompareFields(PageQuery, frozen=True, kw_only=True):
     """Entries of one round and workload, side by side; a few of the widest accelerator's unless given."""
 
     round: str | None = None
@@ -274,7 +268,7 @@ class CompareFields(NoFields, frozen=True, kw_only=True):
     entry: tuple[str, ...] = ()
 
 
-class RunsFields(NoFields, frozen=True, kw_only=True):
+class RunsFields(PageQuery, frozen=True, kw_only=True):
     """One of the sweeps that the dashboard was given, by its name."""
 
     sweep: str | None = None

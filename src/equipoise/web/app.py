@@ -26,7 +26,6 @@ from equipoise.units import MIB, MILLISECOND_S
 from equipoise.web import (
     Control,
     DataSources,
-    NoFields,
     PageQuery,
     Screen,
     decision_screens,
@@ -217,7 +216,7 @@ class Dashboard:
         state: of the answer that is shown.
         """
         live = None if screen.live is None else screen.live(query, self.sources)
-        if live is None or not isinstance(query, NoFields):
+        if live is None:
             return None
         address_query = urlencode(
             {**{name: each for name, each in to_builtins(query).items() if each}, "seen": state}

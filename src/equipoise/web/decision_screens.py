@@ -2,7 +2,6 @@
 
 from typing import Any, Final, cast, get_args
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.decide.allocation import Allocation
@@ -26,6 +25,7 @@ from equipoise.web import (
     DataSources,
     Given,
     More,
+    PageQuery,
     Rows,
     RunsFields,
     Screen,
@@ -159,17 +159,12 @@ _JOBS_AT_FIRST: Final[Given] = {
 }
 
 
-class AllocationFields(Struct, frozen=True, kw_only=True):
+class AllocationFields(PageQuery, frozen=True, kw_only=True):
     """Trainings that share a pool, from an address. given: the fields of the pool, by option."""
 
     jobs: JobsFile
     given: tuple[tuple[str, str], ...]
     objective: AllocationObjective
-
-    @property
-    def key(self) -> str:
-        """Equal for equal questions."""
-        return repr(self)
 
 
 def _asked_first(given: Given, sources: DataSources) -> Given:

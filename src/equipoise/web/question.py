@@ -35,6 +35,7 @@ from equipoise.web import (
     Control,
     Given,
     More,
+    PageQuery,
     Select,
     Several,
     Slider,
@@ -108,7 +109,7 @@ MOST: Final[Mapping[str, int]] = {
 _LISTED: Final = frozenset({"fixed", "price", "terms", "stock"})
 
 
-class QuestionFields(Struct, frozen=True, kw_only=True):
+class QuestionFields(PageQuery, frozen=True, kw_only=True):
     """The question of an address. runs: the name of a folder of the server, not yet looked up."""
 
     training: TrainingQuery

@@ -34,6 +34,7 @@ from equipoise.bench.collectives.text import (
 )
 from equipoise.bench.trace.stream import DamagedError, pieces
 from equipoise.errors import DataError, UsageError
+from equipoise.files import printed_text
 from equipoise.runs import Tally
 from equipoise.units import MIB, listed
 
@@ -114,8 +115,7 @@ def _text(path: Path, notes: list[str]) -> str:
         if not data:
             raise
         notes.append(f"{err}; everything before it was read")
-    utf16 = bytes(data[:2]) in {b"\xff\xfe", b"\xfe\xff"}  # what PowerShell writes
-    return bytes(data).decode("utf-16" if utf16 else "utf-8-sig", errors="replace")
+    return printed_text(bytes(data))
 
 
 def _named(path: Path) -> list[str]:

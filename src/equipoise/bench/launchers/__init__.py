@@ -355,11 +355,11 @@ def _ends_of_ranks(job: LaunchJob, agent: End) -> list[End]:
     ]
 
 
-def _inprocess_launch(job: LaunchJob) -> JobOutcome:
-    return run_commands(job, [rank_command(job, rank) for rank in range(job.task.num_ranks)])
-
-
-INPROCESS = Launcher(name="inprocess", why_not=no_torch, launch=_inprocess_launch)
+INPROCESS = Launcher(
+    name="inprocess",
+    why_not=no_torch,
+    launch=lambda job: run_commands(job, [rank_command(job, rank) for rank in range(job.task.num_ranks)]),
+)
 
 # What torchrun sets for its own processes must not reach workers of another group.
 _FOREIGN = ("TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_")

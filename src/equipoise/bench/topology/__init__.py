@@ -16,6 +16,7 @@ from equipoise.bench.environment import PROCESSES, command_output, cpuinfo, file
 from equipoise.bench.topology.nvidia import read_nvidia
 from equipoise.bench.topology.topology import Device, DeviceLink, MissingRow, Nic, Topology, pairs
 from equipoise.errors import DataError, EvidenceError
+from equipoise.files import is_utf16, printed_text
 
 _TITLES = (
     ("weight", re.compile(r"weight between two gpus|weight table", re.IGNORECASE)),
@@ -195,13 +196,11 @@ def plain_lines(content: bytes, where: str) -> tuple[str, ...]:
 
 
 def _decoded(content: bytes, where: str) -> str:
-    """Text of UTF-8, or of UTF-16 with its mark, as PowerShell writes it."""
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return content.decode("utf-16", errors="replace")
-    if b"\0" in content:
+    """The content as text. Raises DataError where it is none."""
+    if b"\0" in content and not is_utf16(content):
         line = content[: content.index(b"\0")].count(b"\n") + 1
         raise DataError(f"{where}: line {line}: a NUL byte; expected text that nvidia-smi or rocm-smi print")
-    return content.decode("utf-8-sig", errors="replace")
+    return printed_text(content)
 
 
 def _plain(line: str) -> str:

@@ -472,14 +472,10 @@ def _contents(path: Path, rejected: Tally) -> Iterator[tuple[str, Iterator[bytes
         yield str(path), chain([first], content)
         return
     source, has_trace = open_source(path), False
-    for blob in source.files(lambda name, _: _is_trace(name)):
+    for blob in source.files(lambda name, _: name.lower().endswith(SUFFIXES)):
         where, has_trace = f"{path}:{blob.path}", True
         yield where, stream_pieces(BytesIO(blob.data), len(blob.data), where=where)
     rejected.extend(source.rejections)
     if not has_trace:
         why = "".join(f"; {each.where}: {each.detail}" for each in source.rejections[:1])
         raise DataError(f"{path}: no trace in it; expected files that end in {', '.join(SUFFIXES)}{why}")
-
-
-def _is_trace(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES)

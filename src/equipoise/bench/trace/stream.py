@@ -4,7 +4,6 @@ import gzip
 import json
 import re
 import stat
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO, TypeAlias
 import orjson
 
 from equipoise.errors import DataError
+from equipoise.files import is_utf16
 from equipoise.runs.sources.gate import UNPACKING_ERRORS, Compression, Read, compression
 from equipoise.units import GIB, MIB
 
@@ -159,7 +159,7 @@ class TraceStream:
                 self._text = self._text[1:]
                 return True
             if self._text and not self._text.startswith(b"{"):
-                form = "UTF-16 text" if self._text.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "not JSON"
+                form = "UTF-16 text" if is_utf16(self._text) else "not JSON"
                 raise DataError(
                     f"{self._where}: {form}; expected a trace of torch.profiler in UTF-8 (.json or .json.gz)"
                 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from equipoise.calibration.curves import ALL_JUMPS, HELD_OUT, OURS, AdviceErrors, BacktestSummary, Shipped
+from equipoise.calibration.curves import ALL_JUMPS, HELD_OUT, OURS, AdviceErrors, Shipped
 from equipoise.decide.combine import PlanRecord
 from equipoise.intervals import LEVEL
 from equipoise.report.blocks import (
@@ -28,7 +28,7 @@ from equipoise.report.blocks import (
     words,
 )
 from equipoise.report.format import TIMES, count, listed, printable, ratio, sentence, workload_name
-from equipoise.scaling.backtest import BacktestRecord
+from equipoise.scaling.backtest import BacktestRecord, BacktestSummary
 from equipoise.spec.strategy import software as software_named
 from equipoise.study.findings import AccuracyFindings
 from equipoise.units import format_percent, plural, tenths

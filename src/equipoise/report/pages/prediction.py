@@ -63,6 +63,7 @@ from equipoise.report.pages.published_steps import near_blocks
 from equipoise.scaling.equilibrium import default_answer, point_words, returns_words
 from equipoise.spec.hardware import TERM_WORDS
 from equipoise.spec.transformer import Transformer
+from equipoise.stats import by_key
 from equipoise.units import (
     SI_PREFIXES,
     format_percent,
@@ -140,10 +141,7 @@ def _untimed(found: Prediction) -> Iterator[tuple[str, int]]:
 
 def _by_reason(sizes: Iterable[tuple[str, int]]) -> Iterator[str]:
     """The sizes that each reason holds for, and the reason."""
-    by_reason: dict[str, list[str]] = {}
-    for why, size in sizes:
-        by_reason.setdefault(why, []).append(count(size))
-    return (f"{listed(counts)}: {why}" for why, counts in by_reason.items())
+    return (f"{listed(map(count, held))}: {why}" for why, held in by_key(sizes).items())
 
 
 def _table(found: Prediction, candidates: Sequence[Candidate]) -> Table:

@@ -35,6 +35,7 @@ from equipoise.report.blocks import (
 from equipoise.report.format import DASH, listed, printable, sentence
 from equipoise.spec.links import FABRICS, kind, rank
 from equipoise.spec.links import meaning as what_lies_between
+from equipoise.stats import by_key
 from equipoise.units import format_percent, format_rough, format_si, plural, significant, tenths
 
 _LINK_TONES: Final[dict[str, Tone]] = {"PIX": "plain", "PXB": "plain", "SYS": "bad"}
@@ -120,9 +121,7 @@ def _matrix(found: Meaning) -> PairMatrix:
     titles = {each.name: each.title for each in topology.devices}
     titles |= {each.name: each.title for each in topology.nics}
     classes = sorted({link.link_class for link in topology.links if link.link_class}, key=rank)
-    alike: dict[str, list[str]] = {}
-    for name in classes:
-        alike.setdefault(what_lies_between(name), []).append(name)
+    alike = by_key((what_lies_between(name), name) for name in classes)
     legend = [(Badge(text=", ".join(same), tone=_tone(same[0])), between) for between, same in alike.items()]
     if any(link.link_class is None and not link.conflict and not link.peers for link in topology.links):
         legend.append((Badge(text="?", tone="quiet"), "unknown"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from equipoise.errors import DataError
-from equipoise.files import csv_lines, probed, read_input
+from equipoise.files import csv_lines, is_utf16, probed, read_input
 from equipoise.units import (
     DAY_S,
     HOUR_S,
@@ -186,7 +186,7 @@ def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
     data = read_input(whole, MAX_FILE_BYTES, expected="a CSV or Parquet file")
     if data.startswith(_PARQUET_MAGIC):
         return probed(__name__, csv_text.__name__, [path.name, *also], data, where=path.name)
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if is_utf16(data):
         raise DataError(f"{path.name}: UTF-16 text; expected UTF-8: save it as `CSV UTF-8`")
     try:
         text = data.decode("utf-8-sig")

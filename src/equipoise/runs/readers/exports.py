@@ -376,7 +376,9 @@ def _known(header: Sequence[str], stated: Mapping[str, str], where: str) -> dict
     found: dict[str, str] = {}
     wanted = {alias: ours for ours, aliases in _ALIASES.items() for alias in (ours, *aliases)}
     for name in header:
-        ours = wanted.get(_bare(name)) or (_bare(name) if _is_ours(_bare(name)) else None)
+        bare = _bare(name)
+        is_ours = wanted_column(bare) and bare not in {STATUS, *ENTRY}
+        ours = wanted.get(bare) or (bare if is_ours else None)
         if ours is None or ours in stated:
             continue
         if ours in found:
@@ -408,10 +410,6 @@ def _aliased(
             )
         present[SIZE] = sizes[:1]
     return {ours: names[0] for ours, names in present.items() if len(names) == 1 and ours not in header}
-
-
-def _is_ours(name: str) -> bool:
-    return wanted_column(name) and name not in {STATUS, *ENTRY}
 
 
 def _bare(name: str) -> str:
@@ -462,7 +460,8 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
     for place, cells in _json_lines(text, where, expected):
         if not isinstance(cells, dict) or len(cells) > MAX_COLUMNS or len(found) == MAX_ROWS:
             raise DataError(f"{place}: {expected}, {MAX_ROWS:,} lines and {MAX_COLUMNS:,} names at most")
-        named = {column_name(name): _cell(value) for name, value in cells.items() if _is_flat(value)}
+        flat = {name: value for name, value in cells.items() if not isinstance(value, list | dict)}
+        named = {column_name(name): _cell(value) for name, value in flat.items()}
         found.append((place, named))
     header = list(dict.fromkeys(name for _, cells in found for name in cells))
     if len(header) > MAX_COLUMNS:
@@ -480,10 +479,6 @@ def _json_lines(text: str, where: str, expected: str) -> Iterator[tuple[str, Any
                 yield place, parsed_json(line) if len(line) <= _LINE_BYTES else None
             except (ValueError, RecursionError) as err:
                 raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
-
-
-def _is_flat(value: object) -> bool:
-    return not isinstance(value, list | dict)
 
 
 def _cell(value: object) -> str:

@@ -2,7 +2,7 @@
 
 import bisect
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipoise.spec.torch_model.fakes import attention_shape, is_attention, operation_flop
+from equipoise.spec.torch_model.fakes import attention_shape, is_attention, operation_flop, tensors_in
 
 if TYPE_CHECKING:
     from equipoise.spec.torch_model.count import AttentionShape
@@ -178,11 +178,11 @@ class Trace(TorchDispatchMode):
         """Add one operation to what its module did."""
         is_again = self.is_backward and self._computes_again(func)
         owner = self._owner(is_again=is_again)
-        sources = [self._storage(tensor) for tensor in (*_tensors(args), *_tensors(kwargs.values()))]
+        sources = [self._storage(tensor) for tensor in tensors_in((args, kwargs))]
         from_batch = any(storage.from_batch for storage in sources)
         is_mutable = bool(getattr(getattr(func, "_schema", None), "is_mutable", False))
         known = {id(storage) for storage in sources}
-        results = [self._storage(tensor, from_batch=from_batch) for tensor in _tensors((out,))]
+        results = [self._storage(tensor, from_batch=from_batch) for tensor in tensors_in(out)]
         is_fresh = any(id(storage) not in known for storage in results)
         for storage in sources:
             storage.read_at = len(self.steps) - 1
@@ -277,12 +277,3 @@ class Trace(TorchDispatchMode):
         """Note between which steps of the forward pass a result of the batch was needed."""
         if storage.from_batch and not storage.is_given and storage.read_at > storage.made_at:
             self.crossings.append((max(storage.made_at, 0), storage.read_at, storage.num_bytes))
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - arguments of an operation
-    """The tensors among arguments, lists of them included."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)

@@ -32,6 +32,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.format import TIMES, count, printable, sentence
 from equipoise.spec.hardware import TERM_WORDS
+from equipoise.stats import by_key
 from equipoise.units import format_percent, format_stated, plural
 
 # What an answer rests on, in short and in full.
@@ -84,10 +85,8 @@ def takes(each: Candidate) -> str:
 
 def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
     """Candidates by system and terms, the smallest size first."""
-    found: dict[Group, list[Candidate]] = {}
-    for each in sorted(candidates, key=lambda one: one.num_accelerators):
-        found.setdefault(each.group, []).append(each)
-    return found
+    ordered = sorted(candidates, key=lambda one: one.num_accelerators)
+    return by_key((each.group, each) for each in ordered)
 
 
 def is_recommended(answer: Answer, each: Candidate) -> bool:

@@ -55,6 +55,7 @@ from equipoise.report.pages.answer.candidates import (
 from equipoise.report.pages.answer.costs import hour_digits
 from equipoise.scaling.equilibrium import point_words
 from equipoise.spec.hardware import TERM_WORDS
+from equipoise.stats import by_key
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent, plural, whole_percent
 
 _MOST_GROUPS: Final = 6
@@ -323,9 +324,7 @@ def strategy_cell(text: str | None) -> Cell | None:
 
 def _equilibria(answer: Answer) -> Iterator[Block]:
     """Every meaning of diminishing returns, for the recommended system."""
-    kinds: dict[str, list[str]] = {}
-    for each in answer.equilibria:
-        kinds.setdefault(point_words(each), []).append(each.kind)
+    kinds = by_key((point_words(each), each.kind) for each in answer.equilibria)
     if kinds:
         yield Heading(name="answer-returns", text="Where returns diminish")
         yield bullets(

@@ -1,12 +1,12 @@
 """One MLPerf log to the facts that scoring and the study need, spans of interleaved ranks included."""
 
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
+from equipoise.files import is_utf16, printed_text
 from equipoise.intervals import covered_s
 from equipoise.runs.readers.mlperf.dialects import (
     Dialect,
@@ -345,8 +345,8 @@ def _clock_shares(fold: _Fold) -> ClockShares:
 
 def read_log(data: bytes) -> LogFacts:
     """The facts of one log, whatever its dialect; dialect None and no events when no line is MLPerf's."""
-    if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):  # as PowerShell redirects what a program prints
-        data = data.decode("utf-16", errors="replace").encode()
+    if is_utf16(data):
+        data = printed_text(data).encode()
     dialect = dialect_of(data)
     # Progress bars end their lines with a carriage return: the same length, so line numbers stay true.
     text = data.replace(b"\r", b"\n") if b"\r" in data else data
