@@ -258,6 +258,9 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         # LLaMA-Factory, hparams/model_args.py: disable_gradient_checkpointing is false unless set.
         ("LLaMA Factory; accelerate; FSDP", {"recompute": "full"}),
         ("LLaMA-Factory; no activation checkpointing", {"recompute": "none"}),
+        ("Megatron-Bridge; PP 2, VPP 8, EP 32; a2a overlap", {"interleave": 8, "schedule": "1f1b_overlap"}),
+        ("ZeRO-1; no offload", {"offload": "none", "offloads_activations": False}),
+        ("activations of the experts offloaded to host", {"offload": "none", "offloads_activations": True}),
         # AutoModel has no distributed optimizer of Megatron's; it shards by FSDP2.
         ("NeMo AutoModel 25.11; DDP", {"zero_stage": 0, "tp_overlap": False}),
     ],
@@ -325,6 +328,9 @@ def test_words_of_precision(text, precision):
         ("per-op selective", "selective"),
         ("selective (default toml)", "selective"),
         ("full for 10 of 80 layers", "none"),  # an eighth
+        # JAX, jax.checkpoint_policies: results of products are kept, the rest is computed again.
+        ("dots_no_batch", "selective"),
+        ("save_qkv_proj", "selective"),
         ("full for 50 of 80 layers", "full"),
     ],
 )
@@ -498,6 +504,55 @@ def test_names_are_found_in_longer_texts():
     assert collective_of("nccl-tests all-reduce") == "all_reduce"
     assert collective_of("reduce_scatter_perf") == "reduce_scatter"
     assert collective_of("overall_reduced") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "experts"),
+    [
+        # Sizes as their sources print them, with the parameters that they print.
+        (
+            "Hunyuan 3 295B-A21B (1 dense of ffn 13312, 79 MoE; 192 experts top-8 ffn 1536 + 1 shared)",
+            (295, 80, 4096, 64),
+            (192, 8, 1536, 1536, 1),
+        ),
+        (
+            "MoE-64: 64 experts of 384 top-6 + 2 shared, 1 dense layer",
+            (0.755, 12, 768, 12),
+            (64, 6, 384, 768, 1),
+        ),
+        (
+            "MoE 6.233B: 3 dense + 21 MoE layers, 80 experts of 768 top-8, shared expert 768",
+            (6.233, 24, 1536, 12),
+            (80, 8, 768, 768, 3),
+        ),
+        # Mixtral 8x7B (Jiang et al. 2024, table 1): 14,336 wide, which 46.7e9 parameters make.
+        (
+            "a mixture, 8 experts top-2",
+            (46.7, 32, 4096, 32),
+            (8, 2, pytest.approx(14_336, rel=0.06), 0, None),
+        ),
+    ],
+)
+def test_experts_are_read_in_words_and_make_the_parameters_that_are_stated(read, name, sizes, experts):
+    params_b, layers, hidden, heads = sizes
+    cells = {"params_b": f"{params_b}", "layers": f"{layers}", "hidden": f"{hidden}", "heads": f"{heads}"}
+    found = read({"workload": name, **cells})[0].model.transformer
+    of_layer = (found.experts, found.top_k, found.expert_ffn_hidden, found.shared_expert_ffn_hidden)
+    assert (*of_layer, found.dense_layers) == experts
+    assert found.params == pytest.approx(params_b * 1e9, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "params_b", "reason"),
+    [
+        ("Somebody's 30B-A3B", "30", "experts=None, top_k=None"),
+        ("MoE of 64 experts", "30", "experts=64, top_k=None"),
+        ("MoE of 64 experts of 384 top-6", "300", "300 G"),
+    ],
+)
+def test_a_mixture_whose_experts_are_not_told_is_no_dense_model(read, name, params_b, reason):
+    sizes = {"params_b": params_b, "layers": "12", "hidden": "768", "heads": "12"}
+    assert reason in read({"workload": name, **sizes})[0].reason
 
 
 def test_a_name_of_another_size_is_another_model():
@@ -792,7 +847,6 @@ def test_the_software_of_a_run_is_that_of_its_column(tmp_path, framework, name):
         ("https://github.com/huggingface/nanotron/pull/1", None),
         ("https://github.com/swiss-ai/Megatron-LM/pull/33", "megatron_core"),
         ("github:NVIDIA/Megatron-LM@31a17bfdb:README.md", "megatron_core"),
-        ("github:NVIDIA/NeMo@31a17bfdb:README.md", "megatron_core"),
     ],
 )
 def test_a_source_names_software_by_its_repository_alone(read, source, name):

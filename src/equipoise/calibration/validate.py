@@ -322,7 +322,7 @@ _OLD_SOFTWARE = "megatron"
 # What runs operation by operation, as whoever wrote it left it: of 12 sources whose steps are so and of which
 # no fit knows, 10 are nearer by the parameters of Hugging Face's code than by those of none (26 % off, not
 # 34 %, in the mean of their medians): docs/experiments/0059.
-_AS_WRITTEN, _LIKE_IT = re.compile(r"pytorch|paddle", re.IGNORECASE), software("hf")
+_AS_WRITTEN, _LIKE_IT = re.compile(r"\b(?:py)?torch\b|paddle", re.IGNORECASE), software("hf")
 
 
 def basis_of(name: str) -> BasisOf:

@@ -470,6 +470,12 @@ def software_in(text: str, *, vendor: str, is_eager: bool, chip_year: int | None
     'megatron_core'
     >>> software_in("FSDP2+compile", vendor="NVIDIA", is_eager=False).name
     'torchtitan'
+    >>> software_in("NeMo AutoModel; FSDP2", vendor="NVIDIA", is_eager=False).name
+    'torchtitan'
+    >>> software_in("PyTorch FSDP1", vendor="NVIDIA", is_eager=True).name
+    'fsdp'
+    >>> software_in("NGC PyTorch; transformers", vendor="NVIDIA", is_eager=True).name
+    'hf'
     >>> software_in("Megatron-LM", vendor="NVIDIA", is_eager=True, chip_year=2020).name
     'megatron'
     >>> software_in("Megatron-LM", vendor="NVIDIA", is_eager=True, chip_year=2024).name

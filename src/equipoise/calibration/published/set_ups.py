@@ -11,6 +11,7 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.calibration.published.mixtures import Experts, experts_of
 from equipoise.calibration.published.quantities import WORDS, count, count_at, count_in, number, stated
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
@@ -34,9 +35,9 @@ from equipoise.spec.strategy import (
 )
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import EDIT, Workload
-from equipoise.units import SI_PREFIXES
+from equipoise.units import SI_PREFIXES, format_si
 
-_MAX_LAYERS, _MAX_WIDTH, _MAX_HEADS, _MAX_TOKENS, _MAX_EXPERTS = 10_000, 1_000_000, 10_000, 10**9, 10_000
+_MAX_LAYERS, _MAX_WIDTH, _MAX_HEADS, _MAX_TOKENS = 10_000, 1_000_000, 10_000, 10**9
 _MAX_PARAMS_B = 1e6
 # Tokens of GPT-2's vocabulary, which its likes share; how far it is padded is not stated either.
 _VOCABULARY = 50_257
@@ -185,7 +186,7 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         raise row.refusal("heads", f"a divisor of hidden={hidden}")
     vocabulary = count(row, "vocab_size", most=_MAX_TOKENS) or _size(row, "vocabulary", most=_MAX_TOKENS)
     ffn_hidden = _size(row, "ffn_hidden", most=_MAX_WIDTH)
-    experts, top_k = count(row, "experts", most=_MAX_EXPERTS), count(row, "top_k", most=_MAX_EXPERTS)
+    mixture = experts_of(row)
     is_encoder = _ENCODER.search(stated(row, "workload")) is not None
     usual, like = (_ENCODER_VOCABULARY, "BERT") if is_encoder else (_VOCABULARY, "GPT")
     notes = [] if vocabulary else [f"vocabulary not stated: {usual}, as {like}"]
@@ -198,18 +199,18 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         kv_heads=_size(row, "kv_heads", most=_MAX_HEADS) or heads,
         head_size=int(stated_size[1]) if stated_size else hidden // heads,
         ffn_hidden=ffn_hidden or 4 * hidden,
-        gated=ffn_hidden is not None and _GATED.search(_stated_words(row)) is not None,
+        # Experts have three matrices since Mixtral.
+        gated=mixture is not None or ffn_hidden is not None and _GATED.search(_stated_words(row)) is not None,
         tied_embeddings=vocabulary is None,
         position_embeddings=1 if vocabulary is None else 0,
         causal=not is_encoder,
         predicted_fraction=_MASKED_FRACTION if is_encoder else 1.0,
-        experts=experts or 0,
-        top_k=top_k or 0,
-        expert_ffn_hidden=(ffn_hidden or 4 * hidden) if experts else 0,
     )
-    if params is None or experts:
+    total = None if params is None else params * SI_PREFIXES["G"]
+    if mixture is not None:
+        return _with_experts(built, mixture, total), tuple(notes)
+    if total is None:
         return built, tuple(notes)
-    total = params * SI_PREFIXES["G"]
     if ffn_hidden is not None:
         return _of_kind(built, total), tuple(notes)
     if vocabulary is not None:
@@ -218,6 +219,35 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
     if fitted is not built:
         notes.append(f"{params:g}e9 parameters need a feed-forward width of {fitted.ffn_hidden}")
     return fitted, tuple(notes)
+
+
+def _with_experts(built: Transformer, mixture: Experts, params: float | None) -> Transformer:
+    """The transformer with experts, of the width that makes the parameters where no width is stated.
+
+    Raises DataError where what is stated makes another number of parameters.
+    """
+    width = mixture.width or built.ffn_hidden
+    mixed = replace(
+        built,
+        dense_layers=mixture.dense_layers or None,
+        experts=mixture.experts,
+        top_k=mixture.top_k,
+        expert_ffn_hidden=width,
+        shared_expert_ffn_hidden=mixture.shared_width,
+    )
+    if params is None:
+        return mixed
+    if mixture.width is None:
+        wider = replace(mixed, expert_ffn_hidden=width + 1)
+        mixed = replace(
+            mixed, expert_ffn_hidden=round(width + (params - mixed.params) / (wider.params - mixed.params))
+        )
+    if mixed.expert_ffn_hidden < 1 or not 1 / _SAME_PARAMS <= mixed.params / params <= _SAME_PARAMS:
+        raise DataError(
+            f"a mixture of {mixture.experts} experts in {built.layers} layers of {built.hidden}: "
+            f"{format_si(mixed.params, '')} parameters by its sizes, {format_si(params, '')} in the row"
+        )
+    return mixed
 
 
 def _of_kind(built: Transformer, params: float) -> Transformer:
@@ -321,8 +351,9 @@ _CHUNKED_LOSS = (
     r"liger(?:[- ]kernels?)?|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy"
 )
 _OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
+_NO_OFFLOAD = r"\b(?:no|without)(?: [a-z]+)? offload(?:ing)?|offload(?:ing)?[ =:]+(?:no|none|false|off)\b"
 _ACTIVATION_OFFLOAD = (
-    r"(?:activations?|checkpoints?)(?: of layers)?[- ](?:offload(?:ing|ed)?|moved to (?:the )?(?:host|cpu))"
+    r"(?:activations?|checkpoints?)(?: of (?:the )?[a-z]+)?[- ](?:offload(?:ing|ed)?|moved to (?:the )?(?:host|cpu))"
     r"|offload(?:ing)? of (?:activations|checkpoints)"
 )
 # Kernels for the asynchronous instructions of Hopper and Blackwell.
@@ -330,7 +361,7 @@ _NATIVE_ATTENTION = r"flash[-_ ]?attention[-_ ]?[34]|fa[34]|cudnn(?:[-_ ](?:atte
 _SCHEDULES: dict[Schedule, str] = {
     "dualpipe_v": r"dual[- ]?pipe[-_ ]?v",
     "dualpipe": r"dual[- ]?pipe",
-    "1f1b_overlap": r"1f1b[- ](?:a2a[- ])?overlap|overlap[-_]moe[-_]expert[-_]parallel[-_]comm",
+    "1f1b_overlap": r"(?:1f1b[- ])?a2a[- ]overlap|1f1b[- ]overlap|overlap[-_]moe[-_]expert[-_]parallel[-_]comm",
 }
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ](?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
@@ -358,6 +389,7 @@ def strategy_words(
         if len(text) > MAX_TEXT:
             raise DataError(f"column {name}: {len(text):,} characters; at most {MAX_TEXT:,} are read")
     text = " ".join(config.lower().replace("interleaved1f1b", "interleaved 1f1b").split())
+    text = re.sub(_NO_OFFLOAD, " ", text)
     nemo = _has(text, r"nemo(?![- ]?auto[- ]?model)|megatron[- ]bridge")
     tensor_titan = _has(text, r"fsdp2|asynctp|async[- ]tp|torchtitan")
     # On chips that came out after Megatron-LM of 2021 it is Megatron-Core, whose kernels are fused.
@@ -488,7 +520,10 @@ def _sharding(text: str) -> tuple[int, int | None]:
     group = _value(text, r"fsdp2?|hsdp")
     if group is not None and group.isascii() and group.isdecimal() and len(group) < MAX_DIGITS:
         return (3, int(group)) if int(group) > 1 else (0, None)
-    if _has(text, r"fsdp[12]?|hsdp|hybrid[-_ ]shard(?:ing|ed)?|fully[- ]sharded(?:[- ]data[- ]parallel)?|zero-infinity"):
+    if _has(
+        text,
+        r"fsdp[12]?|hsdp|hybrid[-_ ]shard(?:ing|ed)?|fully[- ]sharded(?:[- ]data[- ]parallel)?|zero-infinity",
+    ):
         return 3, None
     return (1 if _has(text, r"distributed[- ]optimizer|dist[- ]?opt") else 0), None
 
@@ -498,6 +533,8 @@ MAX_DIGITS = 8
 
 def _interleaving(text: str) -> tuple[bool, int | None]:
     """Whether a pipeline rank holds several chunks, and how many where that is stated."""
+    # `VPP 8` too, as other axes are written.
+    text = re.sub(r"(?<![a-z0-9])(vpp?) (?=\d)", r"\1=", text)
     given = _value(text, r"interleave|interleaving|vpp?|virtual[-_ ]pipeline(?:[-_ ](?:size|stages))?|chunks")
     if given is not None:
         match = re.match(r"(\d{1,4})\b", given)
