@@ -54,8 +54,8 @@ def experts_of(row: TextRow) -> Experts | None:
     top_k = count(row, "top_k", most=_MAX_EXPERTS) or said("top_k", _MAX_EXPERTS)
     if experts is None or top_k is None:
         raise DataError(
-            f"workload {echo(name)}: a mixture of experts={experts}, top_k={top_k}; expected both, in columns "
-            "or in words such as `64 experts top-8`"
+            f"workload {echo(name)}: a mixture of experts={experts}, top_k={top_k}; expected both, in "
+            "columns or in words such as `64 experts top-8`"
         )
     width = said("width", _MAX_WIDTH)
     shared_width = said("shared_width", _MAX_WIDTH) or (said("num_shared", _MAX_EXPERTS) or 0) * (width or 0)
