@@ -42,7 +42,8 @@ _MAX_PARAMS_B = 1e6
 # Tokens of GPT-2's vocabulary, which its likes share; how far it is padded is not stated either.
 _VOCABULARY = 50_257
 _PARAMS_TOLERANCE = 0.03
-# Parameters of one model over its own as somebody else counts them: with its tables or without, padded or not.
+# Parameters of one model over its own as somebody else counts them: with its tables or without, padded or
+# not.
 _SAME_PARAMS = 1.5
 # Feed-forward blocks are 2 to 8 hidden sizes wide; what lies outside is no feed-forward block but another
 # model.
@@ -200,7 +201,8 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         head_size=int(stated_size[1]) if stated_size else hidden // heads,
         ffn_hidden=ffn_hidden or 4 * hidden,
         # Experts have three matrices since Mixtral.
-        gated=mixture is not None or ffn_hidden is not None and _GATED.search(_stated_words(row)) is not None,
+        gated=mixture is not None
+        or (ffn_hidden is not None and _GATED.search(_stated_words(row)) is not None),
         tied_embeddings=vocabulary is None,
         position_embeddings=1 if vocabulary is None else 0,
         causal=not is_encoder,
@@ -351,9 +353,11 @@ _CHUNKED_LOSS = (
     r"liger(?:[- ]kernels?)?|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy"
 )
 _OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
+_HYBRID = r"hsdp|hybrid[-_ ]shard(?:ing|ed)?"
 _NO_OFFLOAD = r"\b(?:no|without)(?: [a-z]+)? offload(?:ing)?|offload(?:ing)?[ =:]+(?:no|none|false|off)\b"
 _ACTIVATION_OFFLOAD = (
-    r"(?:activations?|checkpoints?)(?: of (?:the )?[a-z]+)?[- ](?:offload(?:ing|ed)?|moved to (?:the )?(?:host|cpu))"
+    r"(?:activations?|checkpoints?)(?: of (?:the )?[a-z]+)?[- ]"
+    r"(?:offload(?:ing|ed)?|moved to (?:the )?(?:host|cpu))"
     r"|offload(?:ing)? of (?:activations|checkpoints)"
 )
 # Kernels for the asynchronous instructions of Hopper and Blackwell.
@@ -361,7 +365,9 @@ _NATIVE_ATTENTION = r"flash[-_ ]?attention[-_ ]?[34]|fa[34]|cudnn(?:[-_ ](?:atte
 _SCHEDULES: dict[Schedule, str] = {
     "dualpipe_v": r"dual[- ]?pipe[-_ ]?v",
     "dualpipe": r"dual[- ]?pipe",
-    "1f1b_overlap": r"(?:1f1b[- ])?a2a[- ]overlap|1f1b[- ]overlap|overlap[-_]moe[-_]expert[-_]parallel[-_]comm",
+    "1f1b_overlap": (
+        r"(?:1f1b[- ])?a2a[- ]overlap|1f1b[- ]overlap|overlap[-_]moe[-_]expert[-_]parallel[-_]comm"
+    ),
 }
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ](?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
@@ -412,7 +418,7 @@ def strategy_words(
         copies_gradients=next((each for each in _COPYING if _has(text, each)), None),
         shard_group=group,
         # PyTorch's HYBRID_SHARD shards within a node unless given other groups (torch.distributed.fsdp).
-        shards_in_nodes=_has(text, r"hsdp|hybrid[-_ ]shard(?:ing|ed)?"),
+        shards_in_nodes=_has(text, _HYBRID),
         is_interleaved=interleaved,
         interleave=chunks,
         schedule=next((name for name, words in _SCHEDULES.items() if _has(text, words)), "1f1b"),
@@ -520,10 +526,7 @@ def _sharding(text: str) -> tuple[int, int | None]:
     group = _value(text, r"fsdp2?|hsdp")
     if group is not None and group.isascii() and group.isdecimal() and len(group) < MAX_DIGITS:
         return (3, int(group)) if int(group) > 1 else (0, None)
-    if _has(
-        text,
-        r"fsdp[12]?|hsdp|hybrid[-_ ]shard(?:ing|ed)?|fully[- ]sharded(?:[- ]data[- ]parallel)?|zero-infinity",
-    ):
+    if _has(text, rf"fsdp[12]?|{_HYBRID}|fully[- ]sharded(?:[- ]data[- ]parallel)?|zero-infinity"):
         return 3, None
     return (1 if _has(text, r"distributed[- ]optimizer|dist[- ]?opt") else 0), None
 
@@ -723,7 +726,8 @@ _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re
 # PyTorch has fused attention since 2.0 (scaled_dot_product_attention).
 _UNFUSED = re.compile(
     r"\bngc\b|fused[-_ ]attention=(?:no|false|0)|\b(?:py)?torch[ =]1\.\d"
-    r"|(?:from[- ]scratch|own|manual|naive|eager|math|unfused|plain) (?:(?:multi|self)[- ])*(?:head )?attention",
+    r"|(?:from[- ]scratch|own|manual|naive|eager|math|unfused|plain)"
+    r" (?:(?:multi|self)[- ])*(?:head )?attention",
     re.IGNORECASE,
 )
 _UNFUSED_AT_FIRST = re.compile(r"megatron(?![- ](?:bridge|core|fsdp))|turing|deepspeed", re.IGNORECASE)
