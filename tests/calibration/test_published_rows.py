@@ -245,6 +245,8 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("paged 8-bit AdamW stepped in backward", {"optimizer": "adam_8bit"}),
         ("FSDP2; adamw_bnb_8bit", {"optimizer": "adam_8bit"}),
         ("8-bit weights; AdamW", {"optimizer": "adam"}),
+        ("bitsandbytes AdamW8bit", {"optimizer": "adam_8bit"}),
+        ("PyTorch 2.6; eager; all in bf16", {"is_narrow": True}),
         ("weights, gradients and AdamW in fp16", {"is_narrow": True}),
         ("CPU offload", {"offload": "optimizer", "offloads_activations": False}),
         (
@@ -336,6 +338,21 @@ def test_words_of_precision(text, precision):
 )
 def test_words_of_recomputation(text, recompute):
     assert strategy_words("", "bf16", text).recompute == recompute
+
+
+@pytest.mark.parametrize(
+    ("precision", "is_narrow"),
+    [
+        ("bf16 (weights and states in bf16)", True),
+        ("bf16 weights and states", True),
+        ("bf16 (weights and gradients in bf16)", True),
+        ("bf16 autocast, fp32 master weights", False),
+        ("bf16", False),
+    ],
+)
+def test_a_precision_says_of_what_it_is(precision, is_narrow):
+    found = strategy_words("PyTorch", precision, "")
+    assert (found.precision, found.is_narrow) == ("bf16", is_narrow)
 
 
 @pytest.mark.parametrize(

@@ -369,9 +369,12 @@ _SCHEDULES: dict[Schedule, str] = {
         r"(?:1f1b[- ])?a2a[- ]overlap|1f1b[- ]overlap|overlap[-_]moe[-_]expert[-_]parallel[-_]comm"
     ),
 }
-_EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ](?:bnb[-_])?8[- ]?bit"
+_EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ]?(?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
-_NARROW_STATES = r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
+_NARROW_STATES = (
+    r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
+    r"|all in (?:bf16|fp16)|weights and (?:gradients|states) in (?:bf16|fp16)|(?:bf16|fp16) weights and states"
+)
 _WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
 _COPYING = ("deepspeed", "megatron")
 # Software that recomputes unless told otherwise: hiyouga/LLaMA-Factory, hparams/model_args.py
@@ -428,7 +431,7 @@ def strategy_words(
         tp_overlap=nemo or _has(text, r"async[- ]?tp|tp[-_ ]overlap|tp[-_ ]comm[-_ ]overlap"),
         implementation=_implementation(text, is_modern=is_modern),
         optimizer="adam_8bit" if _has(text, _EIGHT_BIT_ADAM) else "adam",
-        is_narrow=_has(text, _NARROW_STATES),
+        is_narrow=_has(text, _NARROW_STATES) or _has(precision.lower(), _NARROW_STATES),
         offload="optimizer" if _has(re.sub(_ACTIVATION_OFFLOAD, " ", text), _OFFLOAD) else "none",
         offloads_activations=_has(text, _ACTIVATION_OFFLOAD),
         trained="qlora" if _has(text, "qlora") else "lora" if _has(text, "lora") else "full",
