@@ -208,7 +208,7 @@ def test_a_model_that_only_the_question_names_takes_the_runs_of_the_one_there_is
 
 def test_rows_that_cannot_be_read_are_the_first_note(tmp_path):
     path = tmp_path / "mine.csv"
-    path.write_text("num_gpus,images_per_s,batch\n1,800,256\n")
+    path.write_text("num_gpus,speed,batch\n1,800,256\n")
     (note,) = _runs(path, "resnet50", ["a100-sxm4-80gb"]).notes
     assert re.search(r"\b1 of 1\b.*samples_per_s", note.words)
 

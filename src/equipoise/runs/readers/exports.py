@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from equipoise.errors import DataError
 from equipoise.files import parsed_json, shipped_table
 from equipoise.runs.readers.cells import (
+    ACCELERATOR,
     ENTRY,
     MAX_COLUMNS,
     MAX_ROWS,
@@ -26,6 +28,7 @@ from equipoise.runs.readers.cells import (
     OF_STRATEGY,
     PER_ACCELERATOR,
     PER_NODE,
+    PRECISION,
     SIZE,
     STATUS,
     STRATEGY,
@@ -43,15 +46,33 @@ from equipoise.runs.readers.cells import (
     time_unit,
     wanted_column,
 )
+from equipoise.spec.strategy import precision_named
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, duration_s
 
 _COLUMNS: Final = shipped_table(Path(__file__).parents[1] / "columns.toml")
+
+
+def _spellings(patterns: Sequence[str]) -> tuple[str, ...]:
+    """The names that patterns stand for, in which `{a|b}` is either.
+
+    >>> _spellings(["tok{|ens}{/|_per_}s"])
+    ('tok/s', 'tok_per_s', 'tokens/s', 'tokens_per_s')
+    """
+    # Every other part is what stood in braces.
+    parts = ([part.split("|") for part in re.split(r"[{}]", pattern)] for pattern in patterns)
+    return tuple("".join(each) for pattern in parts for each in product(*pattern))
+
+
 _ALIASES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["aliases"]
-_TIMES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["times"]
+_FURTHER, _OWN, _TIMES = (
+    {ours: _spellings(patterns) for ours, patterns in _COLUMNS[kind].items()}
+    for kind in ("further", "own", "times")
+)
 # Next to one of these a column that is named by no more than a unit of time may be anything.
 _TIMED_NAMES: Final = tuple(
     name
-    for ours, names in _ALIASES.items()
+    for known in (_ALIASES, _FURTHER)
+    for ours, names in known.items()
     if TIMED.fullmatch(ours) or PER_ACCELERATOR.fullmatch(ours)
     for name in names
 )
@@ -123,7 +144,8 @@ def exported(
             f"--column {echo(unknown[0])}={stated[unknown[0]]}: expected before = "
             + (right or f"time_to_train_s, step_s, samples_per_s, tokens_per_s or one of {', '.join(NAMED)}")
         )
-    aliases = (each for known in (_ALIASES, _TIMES) for names in known.values() for each in names)
+    every = (_ALIASES, _FURTHER, _OWN, _TIMES)
+    aliases = (each for known in every for names in known.values() for each in names)
     text = text_of(path, also=(*stated.values(), *aliases, *_MODELS, _STATE, *_OF_TABLE))
     return _named(_read(text, stated, path), campaign or campaign_of(path))
 
@@ -385,6 +407,10 @@ def _known(header: Sequence[str], stated: Mapping[str, str], where: str) -> dict
                 f"choose one with --column {ours}=NAME"
             )
         found[ours] = name
+    for ours, further in _FURTHER.items():
+        names = [name for name in header if _bare(name) in further]
+        if len(names) == 1 and ours not in {*found, *stated}:
+            found[ours] = names[0]
     return found
 
 
@@ -397,8 +423,12 @@ def _aliased(
     Raises DataError for columns that may both be the number of accelerators and differ.
     """
     is_timed = any(TIMED.fullmatch(name) for name in (*header, *stated))
-    known = _ALIASES if is_timed or any(name in header for name in _TIMED_NAMES) else {**_ALIASES, **_TIMES}
-    present = {ours: [each for each in names if each in header] for ours, names in known.items()}
+    is_timed = is_timed or any(name in header for name in _TIMED_NAMES)
+    present: dict[str, list[str]] = {}
+    for known in (_ALIASES, _FURTHER, _OWN, {} if is_timed else _TIMES):
+        for ours, names in known.items():
+            named = [each for each in names if each in header and _may_be(ours, each, rows)]
+            present[ours] = present.get(ours) or named
     sizes = present[SIZE]
     if len(sizes) > 1 and not {*header, *stated} & {SIZE}:
         if any(len({row.cells[each].strip() for each in sizes}) > 1 for row in rows):
@@ -408,6 +438,14 @@ def _aliased(
             )
         present[SIZE] = sizes[:1]
     return {ours: names[0] for ours, names in present.items() if len(names) == 1 and ours not in header}
+
+
+def _may_be(ours: str, theirs: str, rows: Sequence[TextRow]) -> bool:
+    """Whether cells are what their column is called: accelerators are no numbers, as their count or index."""
+    cells = {row.cells[theirs].strip() for row in rows} - {""}
+    if ours == ACCELERATOR:
+        return not any(re.fullmatch(r"[\d.]+", each) for each in cells)
+    return ours != PRECISION or all(precision_named(each) is not None for each in cells)
 
 
 def _is_ours(name: str) -> bool:
