@@ -297,6 +297,22 @@ def test_of_own_trainings_in_several_precisions_those_that_are_asked_for_are_tak
         assert len([each for each in found.systems[0].notes if each.kind == "not_used"]) == 1
 
 
+@pytest.mark.parametrize(("precision", "step_s"), [("bf16", 14.5), ("fp8", 9.5)])
+def test_own_steps_in_the_precision_that_is_planned_count_before_converted_ones(precision, step_s, tmp_path):
+    """At the batch and size that ran, a fine-tuning takes its steps times the one measured in its precision."""
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "gpus,global_batch,precision,strategy,step_s\n"
+        "8,128,bf16,zero_stage=2 microbatch=1,14.5\n8,128,fp8,zero_stage=2 microbatch=1,9.5\n"
+    )
+    asked = {"accelerator": "h100", "accelerators": 8, "train": "full", "examples": 12_800}
+    found = ask(
+        workload="llama31_8b", **asked, global_batch=128, precision=precision, runs=path, scores=False
+    )
+    # The plan's strategy may be a little faster than the one that ran; fp8 is 1.5 times as fast as bf16.
+    assert found.recommended.time_s.value == pytest.approx(100 * step_s, rel=0.1)
+
+
 QWEN = {"workload": "qwen3_8b", "accelerator": "rtx4090", "accelerators": 2, "train": "lora"}
 # Its 47 G parameters take 94 GB in bf16, and it trains adapters of them on cards of 80.
 MIXTRAL = {"workload": "mixtral_8x7b", "accelerator": "h100", "accelerators": 64, "train": "lora"}

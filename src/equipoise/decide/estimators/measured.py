@@ -56,10 +56,12 @@ def measured_estimates(
         known = [_recast(each, usual.get(each[0].run_ids[0])) for each in scaled_runs if each]
         if not known:
             continue
-        # The nearest size counts; of several set-ups there, the fastest.
+        # The nearest size counts; of several set-ups there, the fastest of those in the precision advised:
+        # the fastest of all would be the one whose conversion is the furthest off.
         nearest = min(abs(math.log2(size / run.num_accelerators)) for run, _, _ in known)
         near = [each for each in known if abs(math.log2(size / each[0].num_accelerators)) <= nearest]
-        run, value, spread = min(near, key=lambda each: each[1])
+        alike = [each for each in near if _is_of_precision(usual.get(each[0].run_ids[0]))]
+        run, value, spread = min(alike or near, key=lambda each: each[1])
         used[run] = None
         found[size] = Estimate(
             estimator="measured",
@@ -98,6 +100,10 @@ def _recast(found: _AtSize, recast: Recast | None) -> _AtSize:
     """The time of a set-up, as if it had trained as is advised."""
     run, value, spread = found
     return found if recast is None else (run, recast.factor * value, math.hypot(spread, recast.log_sd))
+
+
+def _is_of_precision(recast: Recast | None) -> bool:
+    return recast is None or recast.is_of_precision
 
 
 def _curves(measured: Mapping[int, Interval]) -> DrawnCurves | None:

@@ -139,11 +139,13 @@ class Recast(Struct, frozen=True, kw_only=True):
 
     keeps_strategy: the set-up counts as it ran, as where its precision is not stated; the factor is then what
     whole trainings take over their own steps, times power_factor: what a limit of power adds, by the model.
+    is_of_precision: whether it ran in the precision advised, as far as is known.
     """
 
     factor: float
     log_sd: float
     keeps_strategy: bool = False
+    is_of_precision: bool = True
     power_factor: float = 1.0
 
     @property
@@ -234,6 +236,7 @@ def recasts(steps: UserSteps, searches: StrategySearches) -> dict[str, Recast]:
             found[run_id] = Recast(
                 factor=float(searched.best.work_s.value / here_s[at]),
                 log_sd=float(np.std(np.log(searched.drawn_s / drawn_s[:, at]))),
+                is_of_precision=searched.best.strategy.precision == steps.strategies[at].precision,
             )
     return found
 
