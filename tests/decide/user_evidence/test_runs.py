@@ -221,6 +221,18 @@ def test_runs_of_one_set_up_that_differ_by_far_are_named(tmp_path):
     assert not _runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes
 
 
+def test_a_column_that_tells_unlike_runs_of_one_set_up_apart_is_named(tmp_path):
+    path, head = tmp_path / "mine.csv", "gpus,global_batch,samples_per_s,framework,recompute,loss\n"
+    path.write_text(head + "8,64,20,a,none,2.1\n8,64,21,a,full,2.2\n8,64,10,b,none,2.3\n8,64,11,b,full,2.4\n")
+    (note,) = _runs(path, "mlp", ["a100-sxm4-80gb"]).notes
+    assert note.kind == "check"
+    # recompute has unlike runs under one cell; loss is another in every row.
+    assert re.search(r"framework \(a, b\)", note.words)
+    assert not re.search("recompute|loss", note.words)
+    path.write_text(head + "8,64,20,a,none,2.1\n8,64,10,a,none,2.1\n")
+    assert _runs(path, "mlp", ["a100-sxm4-80gb"]).notes[0].kind == "remark"
+
+
 def test_failed_runs_and_other_workloads_do_not_count(tmp_path):
     rows = [_row("a", 1, 100.0), _row("b", 1, 1.0, status="failed: hung"), _row("c", 1, 5.0, workload="bert")]
     write(tmp_path, rows, [])

@@ -22,7 +22,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import precision_named
 from equipoise.spec.workload import Workload
 from equipoise.stats import series_mean_interval
-from equipoise.units import format_count, plural
+from equipoise.units import format_count, listed, plural
 
 if TYPE_CHECKING:
     from equipoise.runs.ingest import FileRuns
@@ -43,6 +43,7 @@ _FEWEST_OF_SERIES = 6
 # Runs of one set-up whose rates differ by more are unlike.
 _UNLIKE = 1.25
 _FAR_UNLIKE = 3.0
+_MOST_NAMED = 3
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
 
@@ -129,7 +130,7 @@ def user_runs(
             *unread,
             *named,
             *map(Note, _of_uneven(uneven)),
-            *_of_unlike(mine),
+            *_of_unlike(mine, {run_id: cells for each in read for run_id, cells in each.apart.items()}),
         ),
     )
 
@@ -241,18 +242,42 @@ def _rated(runs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_unlike(runs: pl.DataFrame) -> Iterator[Note]:
-    """That runs of the same set-up differ by far, of the one where they do most."""
+def _of_unlike(runs: pl.DataFrame, apart: Mapping[str, Mapping[str, str]]) -> Iterator[Note]:
+    """That runs of the same set-up differ by far, of the one where they do most. apart: as of `FileRuns`."""
     rate = pl.col("samples_per_s")
-    found = _rated(runs).group_by(_SET_UP).agg((rate.max() / rate.min()).alias("ratio"), pl.len())
+    ratio = (rate.max() / rate.min()).alias("ratio")
+    found = _rated(runs).group_by(_SET_UP).agg(ratio, pl.len(), "run_id", "samples_per_s")
     worst = found.sort("ratio", "num_accelerators").tail(1).to_dicts()
     for each in worst if worst and worst[0]["ratio"] > _UNLIKE else ():
         size, batch = format_count(each["num_accelerators"]), format_count(each["global_batch_samples"])
+        told = _told_apart(dict(zip(each["run_id"], each["samples_per_s"], strict=True)), apart)
+        and_in, so = (
+            f", and in {told}" if told else "",
+            "keep those of one" if told else "see what was different",
+        )
         yield Note(
             f"Your {each['len']} runs on {size} accelerators at batch {batch} differ by a factor of "
-            f"{each['ratio']:.1f}; their median is taken: see what was different.",
-            "check" if each["ratio"] > _FAR_UNLIKE else "remark",
+            f"{each['ratio']:.1f}{and_in}; their median is taken: {so}.",
+            "check" if told or each["ratio"] > _FAR_UNLIKE else "remark",
         )
+
+
+def _told_apart(rates: Mapping[str, float], apart: Mapping[str, Mapping[str, str]]) -> str:
+    """The columns of a file, in words, by which runs of one set-up are each like those of the same cell only.
+
+    Of several those of fewest cells in the whole file: what every row has its own of is rarely the cause.
+    """
+    cells = [apart.get(run_id, {}) for run_id in rates]
+    telling: dict[int, list[str]] = {}
+    for name in dict.fromkeys(name for each in cells for name in each):
+        alike: dict[str, list[float]] = {}
+        for each, rate in zip(cells, rates.values(), strict=True):
+            alike.setdefault(each.get(name, ""), []).append(rate)
+        if len(alike) > 1 and all(max(each) <= _UNLIKE * min(each) for each in alike.values()):
+            held = ", ".join(each or "none" for each in sorted(alike)[:_MOST_NAMED])
+            num_cells = len({each.get(name, "") for each in apart.values()})
+            telling.setdefault(num_cells, []).append(f"{name} ({held})")
+    return listed(telling[min(telling)], _MOST_NAMED) if telling else ""
 
 
 def _set_ups(runs: pl.DataFrame, steps: Mapping[str, _Stepped]) -> Iterator[UserRun]:
