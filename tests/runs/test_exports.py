@@ -503,6 +503,22 @@ def test_settings_of_a_model_in_a_tracker_are_not_of_the_run(tmp_path):
     assert not {"precision", "sequence_tokens"} & {*found.header}
 
 
+@pytest.mark.parametrize(
+    ("header", "cells", "batch"),
+    [
+        ("per_device_train_batch_size,gradient_accumulation_steps", "4,2", "64"),  # 4 x 2 x 8
+        ("micro batch size,grad_accum,tp,pp", "1,16,2,2", "32"),  # 1 x 16 x 8 / 4
+        ("micro batch size,grad_accum,tp", "1,16,3", ""),
+        ("micro batch size,grad_accum", "1,", ""),
+        ("batch_size_per_gpu,grad_accum,global_batch_size", "1,1,99", "99"),
+    ],
+)
+def test_the_global_batch_by_its_factors(tmp_path, header, cells, batch):
+    path = tmp_path / "mine.csv"
+    path.write_text(f"gpus,step_s,{header}\n8,1.5,{cells}\n")
+    assert exported(path).rows[0].cells["global_batch_samples"] == batch
+
+
 TIMES = "gpus,time_h\n1,10\n2,5.2\n"
 
 

@@ -41,6 +41,8 @@ ENTRY = ("entry", "label", "entry_id")
 SERIES = ("workload", ACCELERATOR, STRATEGY, PRECISION)
 # Their product is the number of accelerators, where no column has it.
 NODES, PER_NODE = "num_nodes", "num_accelerators_per_node"
+# Times the data-parallel accelerators their product is the global batch, where no column has it.
+MICROBATCH, ACCUMULATED = "microbatch_samples", "num_accumulated"
 # Parameters of a strategy that columns of their own may state, and what each is where it changes nothing.
 OF_STRATEGY = {"dp": "1", "tp": "1", "pp": "1", "cp": "1", "ep": "1", "zero_stage": "0"}
 # What a law of time against size does not need itself.

@@ -19,10 +19,13 @@ from equipoise.errors import DataError
 from equipoise.files import parsed_json, shipped_table
 from equipoise.runs.readers.cells import (
     ACCELERATOR,
+    ACCUMULATED,
+    BATCH,
     ENTRY,
     MAX_COLUMNS,
     MAX_ROWS,
     MAX_TEXT,
+    MICROBATCH,
     NAMED,
     NODES,
     OF_STRATEGY,
@@ -258,7 +261,7 @@ def _renamed(
     ]
     notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
     found = Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
-    return _of_models(_of_parameters(_of_all(_of_nodes(found))))
+    return _of_models(_of_parameters(_of_shares(_of_all(_of_nodes(found)))))
 
 
 def _states_status(header: Sequence[str], rows: Sequence[TextRow]) -> bool:
@@ -306,6 +309,40 @@ def _of_nodes(found: Exported) -> Exported:
     return replace(found, header=(*found.header, SIZE), rows=tuple(rows), notes=notes, theirs=theirs)
 
 
+def _of_shares(found: Exported) -> Exported:
+    """The rows with the global batch that micro-batches, their number and data parallelism make, where no
+    column has it: how the Trainer of transformers, accelerate and DeepSpeed define it. Of a row that lacks
+    one of them it is not known.
+    """
+    if BATCH in found.header or not {SIZE, MICROBATCH, ACCUMULATED} <= {*found.header}:
+        return found
+    factors = [found.theirs.get(each, each) for each in (MICROBATCH, ACCUMULATED)]
+    theirs = {**found.theirs, BATCH: " times ".join(factors)}
+    rows = []
+    for row in found.rows:
+        ranks, share, number = (
+            int(cell) if re.fullmatch("[1-9][0-9]{0,8}", cell) else 0
+            for cell in (
+                _data_ranks(row.cells),
+                row.cells[MICROBATCH].strip(),
+                row.cells[ACCUMULATED].strip(),
+            )
+        )
+        batch = str(ranks * share * number) if ranks * share * number else ""
+        rows.append(replace(row, theirs=theirs, cells={**row.cells, BATCH: batch}))
+    notes = (*found.notes, f"{BATCH} is {theirs[BATCH]} times the data-parallel {SIZE}.")
+    return replace(found, header=(*found.header, BATCH), rows=tuple(rows), notes=notes, theirs=theirs)
+
+
+def _data_ranks(cells: Mapping[str, str]) -> str:
+    """Accelerators that take their own samples, by the axes that cells state; nothing where they are none."""
+    size, *factors = (cells.get(each, "").strip() or "1" for each in (SIZE, "tp", "pp", "cp"))
+    if not all(re.fullmatch("[1-9][0-9]{0,8}", each) for each in (size, *factors)):
+        return ""
+    ranks, rest = divmod(int(size), math.prod(map(int, factors)))
+    return "" if rest else str(ranks)
+
+
 def _of_parameters(found: Exported) -> Exported:
     """The rows with the strategy that columns of its parameters state, where no column has it whole.
 
@@ -323,11 +360,7 @@ def _of_parameters(found: Exported) -> Exported:
 def _strategy(cells: Mapping[str, str], named: Sequence[str]) -> str:
     """What cells state of a strategy, in its text form; nothing for what changes nothing."""
     stated = {name: cells[name].strip().removesuffix(".0") for name in named}
-    usual = dict(OF_STRATEGY)
-    factors = [stated.get(axis) or "1" for axis in ("tp", "pp", "cp")]
-    size = cells.get(SIZE, "").strip()
-    if all(re.fullmatch("[1-9][0-9]{0,8}", each) for each in (size, *factors)):
-        usual["dp"] = str(int(size) // math.prod(map(int, factors)))
+    usual = {**OF_STRATEGY, "dp": _data_ranks({**cells, **stated}) or OF_STRATEGY["dp"]}
     return " ".join(f"{name}={value}" for name, value in stated.items() if value not in {"", usual[name]})
 
 
