@@ -313,6 +313,21 @@ def test_own_steps_in_the_precision_that_is_planned_count_before_converted_ones(
     assert found.recommended.time_s.value == pytest.approx(100 * step_s, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    "slower", ["tp=8 microbatch=1 recompute=full", "zero_stage=3 microbatch=1 recompute=full", "fsdp"]
+)
+def test_a_slower_run_makes_no_training_faster(slower, tmp_path):
+    """At the batch and size that ran: what the model makes of it is not better than what was measured."""
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "gpus,global_batch,precision,strategy,step_s\n"
+        f"8,128,bf16,zero_stage=2 microbatch=1,14.5\n8,128,bf16,{slower},18\n"
+    )
+    asked = {"accelerator": "h100", "accelerators": 8, "train": "full", "examples": 12_800}
+    found = ask(workload="llama31_8b", **asked, global_batch=128, runs=path, scores=False)
+    assert found.recommended.time_s.value == pytest.approx(100 * 14.5, rel=0.05)
+
+
 QWEN = {"workload": "qwen3_8b", "accelerator": "rtx4090", "accelerators": 2, "train": "lora"}
 # Its 47 G parameters take 94 GB in bf16, and it trains adapters of them on cards of 80.
 MIXTRAL = {"workload": "mixtral_8x7b", "accelerator": "h100", "accelerators": 64, "train": "lora"}
