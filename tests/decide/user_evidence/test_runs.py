@@ -101,6 +101,7 @@ def test_runs_of_samples_of_another_length_are_not_used(tmp_path, column):
         (",sequence", ",4096", {"sequence": 4096}, False),
         ("", "", {"sequence": 4096}, True),
         ("", "", {}, False),
+        (",sequence", ",8192", {}, False),
     ],
 )
 def test_which_length_runs_are_taken_to_have_that_state_none_is_named(
@@ -112,6 +113,8 @@ def test_which_length_runs_are_taken_to_have_that_state_none_is_named(
     asked = {"workload": "llama31_8b", "accelerator": ["h100-sxm5-80gb"], "samples": 1e6}
     found = ask(asked, accelerators="8,16", runs=path, **stated)
     assert any("4,096" in each for each in found.chosen_for_you) is is_said
+    # Of a question that states none, Llama 3.1 8B's own.
+    assert any("8,192" in each for each in found.chosen_for_you) is (not lengths and not stated)
 
 
 @pytest.mark.parametrize(
