@@ -236,6 +236,16 @@ def test_a_column_that_tells_unlike_runs_of_one_set_up_apart_is_named(tmp_path):
     assert _runs(path, "mlp", ["a100-sxm4-80gb"]).notes[0].kind == "remark"
 
 
+@pytest.mark.parametrize(("images_per_s", "precision"), [(400, "fp32"), (1200, "tf32")])
+def test_runs_in_fp32_beyond_its_peak_multiplied_in_tf32(tmp_path, images_per_s, precision):
+    """An A100 has 19.5 TFLOP/s in fp32; 24.6 GFLOP an image are 9.8 and 29.5 TFLOP/s. torch convolves in tf32."""
+    path = tmp_path / "mine.csv"
+    path.write_text(f"gpus,global_batch,precision,samples_per_s\n1,256,fp32,{images_per_s}\n8,256,fp32,100\n")
+    for asked, ran in (((), precision), (("fp32",), "fp32")):  # what the user calls fp32 is compared as it is
+        found = _runs(path, "resnet50", ["a100-sxm4-80gb"], known=workload("resnet50"), precisions=asked)
+        assert [each.precision for each in found.set_ups] == [ran] * 2
+
+
 def test_failed_runs_and_other_workloads_do_not_count(tmp_path):
     rows = [_row("a", 1, 100.0), _row("b", 1, 1.0, status="failed: hung"), _row("c", 1, 5.0, workload="bert")]
     write(tmp_path, rows, [])

@@ -430,6 +430,7 @@ def user_evidence(
             is_named_here=query.config is not None,
             known=workload,
             catalogue=catalogue,
+            precisions=query.precision,
         )
         if not runs.set_ups and runs.trainings is None:
             raise DataError(_no_row(runs))

@@ -14,7 +14,14 @@ from msgspec import Struct
 from equipoise.calibration import Note
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.user_evidence.runs import UserRuns, num_accumulated
-from equipoise.decide.user_evidence.usable import Asked, Unused, not_used_notes, unreadable, why_not
+from equipoise.decide.user_evidence.usable import (
+    Asked,
+    Unused,
+    in_tf32,
+    not_used_notes,
+    unreadable,
+    why_not,
+)
 from equipoise.errors import DataError, SpecError
 from equipoise.intervals import LEVEL, log_sd
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
@@ -58,6 +65,7 @@ def user_runs(
     is_named_here: bool,
     known: Workload | None,
     catalogue: Catalogue,
+    precisions: Sequence[str] = (),
 ) -> UserRuns:
     """What a folder, or a file of measurements or table of runs alone, holds of a workload.
 
@@ -65,7 +73,7 @@ def user_runs(
     question. global_batch_samples: of rows that state none. is_to_target: whether a whole training in a row
     is the question's, which states no amount. is_named_here: whether runs cannot know that name, as that of
     a config.json. known: the workload itself, to see which runs are above the peak. catalogue: what names
-    mean.
+    mean. precisions: that the question states, as the user calls them.
     Raises DataError where it holds nothing that can be read, naming what was expected.
     """
     if folder.is_file() and folder.suffix.lower() in _SUFFIXES:
@@ -115,6 +123,7 @@ def user_runs(
     if not is_to_target:
         mine = mine.with_columns(pl.lit(None, pl.Float64).alias("time_to_train_s"))
     mine = mine.with_columns(pl.col("precision").map_elements(precision_named, return_dtype=pl.String))
+    mine, of_tf32 = (mine, ()) if "fp32" in precisions else _with_tf32(mine, asked)
     stepped = _stepped(tables)
     mine = _with_rates_of_means(mine, stepped)
     uneven = [stepped[run_id].unevenness for run_id in mine["run_id"] if run_id in stepped]
@@ -129,6 +138,7 @@ def user_runs(
             *not_used_notes(unused, len(runs) + len(refused) + len(unfinished), where),
             *unread,
             *named,
+            *of_tf32,
             *map(Note, _of_uneven(uneven)),
             *_of_unlike(mine, {run_id: cells for each in read for run_id, cells in each.apart.items()}),
         ),
@@ -220,6 +230,16 @@ def _with_rates_of_means(runs: pl.DataFrame, steps: Mapping[str, _Stepped]) -> p
         of_mean = batch / passes / steps[run_id].mean_s if batch and run_id in steps else None
         rates.append(of_mean if rate and of_mean and rate > _OF_MEDIAN * of_mean else rate)
     return runs.with_columns(pl.Series("samples_per_s", rates, dtype=pl.Float64))
+
+
+def _with_tf32(runs: pl.DataFrame, asked: Asked) -> tuple[pl.DataFrame, tuple[Note, ...]]:
+    """The runs, with tf32 as the precision of those called fp32 that have to be in it, and a note of that."""
+    chips = in_tf32(runs.iter_rows(named=True), asked)
+    held = runs.select("accelerator", "precision").iter_rows()
+    found = ["tf32" if name in chips and precision == "fp32" else precision for name, precision in held]
+    num = len([each for each, ran in zip(found, runs["precision"], strict=True) if each != ran])
+    words = f"{plural(num, 'run')} in fp32 taken to multiply in tf32: some need more than the peak of fp32."
+    return runs.with_columns(pl.Series("precision", found, dtype=pl.String)), (Note(words),) if num else ()
 
 
 def _of_uneven(unevenness: Sequence[float]) -> Iterator[str]:
