@@ -7,6 +7,7 @@ from asking import A100, ask, by_size
 from msgspec.structs import replace
 
 from equipoise.bench.summary import run_row, write
+from equipoise.errors import UsageError
 from equipoise.perfmodel.load import workload_load
 from equipoise.spec.cluster import cluster
 from equipoise.spec.workload import workload
@@ -311,6 +312,17 @@ def test_own_steps_in_the_precision_that_is_planned_count_before_converted_ones(
     )
     # The plan's strategy may be a little faster than the one that ran; fp8 is 1.5 times as fast as bf16.
     assert found.recommended.time_s.value == pytest.approx(100 * step_s, rel=0.1)
+
+
+@pytest.mark.parametrize("timed", ["step_s\n8,128,14.5", "time_to_train_h\n8,128,4"])
+def test_runs_that_name_no_accelerator_are_not_of_each_that_is_asked_about(timed, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(f"num_accelerators,global_batch,{timed}\n")
+    asked = {"workload": "llama31_8b", "accelerators": 8, "runs": path}
+    budget = {} if "train" in timed else {"tokens": 1e10}
+    with pytest.raises(UsageError, match=r"mine\.csv.*\b2\b.*accelerator"):
+        ask(accelerator="h100,a100", **asked, **budget)
+    assert ask(accelerator="h100", **asked, **budget).recommended.num_accelerators == 8
 
 
 @pytest.mark.parametrize(
