@@ -88,6 +88,7 @@ from equipoise.decide.user_evidence import (
 from equipoise.decide.user_evidence.fit import (
     UserFit,
     UserLevel,
+    as_stated,
     carried_level,
     far_slower,
     fitted_estimates,
@@ -506,13 +507,14 @@ def _user_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
         "implementation": "eager" if is_eager else "compiled",
         **{name: values[0] for name, values in asked.items() if len(values) == 1},
     }
-    return user_steps(
+    steps = user_steps(
         as_they_fit(runs, start, unstated),
         start.load,
         start.cluster,
         start.model.parameters,
         unstated=unstated,
     )
+    return None if steps is None else as_stated(steps, start.model)
 
 
 def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:

@@ -340,6 +340,24 @@ def test_a_slower_run_makes_no_training_faster(slower, tmp_path):
     assert found.recommended.time_s.value == pytest.approx(100 * 14.5, rel=0.05)
 
 
+def test_a_run_far_faster_than_the_strategy_that_it_states_counts_as_it_ran(tmp_path):
+    """64 images in 35 ms are 45 TFLOP/s of an A100; one at a time they were not: no plan is 20 times as fast."""
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "gpus,global_batch,precision,strategy,step_s\n1,64,bf16,zero_stage=1 microbatch=1,0.035\n"
+    )
+    found = ask(
+        workload="resnet50",
+        accelerator=[CHIP],
+        samples=6_400_000,
+        global_batch=64,
+        accelerators=1,
+        runs=path,
+        scores=False,
+    )
+    assert found.recommended.time_s.value == pytest.approx(100_000 * 0.035, rel=0.05)
+
+
 QWEN = {"workload": "qwen3_8b", "accelerator": "rtx4090", "accelerators": 2, "train": "lora"}
 # Its 47 G parameters take 94 GB in bf16, and it trains adapters of them on cards of 80.
 MIXTRAL = {"workload": "mixtral_8x7b", "accelerator": "h100", "accelerators": 64, "train": "lora"}

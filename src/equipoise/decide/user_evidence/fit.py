@@ -172,6 +172,21 @@ def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
         )
 
 
+# Of the interval of the model, by how many times more a step has to be faster to be of another strategy.
+_FAR_FASTER: Final = 2.0
+
+
+def as_stated(steps: UserSteps, model: CalibratedModel) -> UserSteps | None:
+    """The steps but for those far faster than modelled: they did not train as they state, or as is modelled.
+
+    The plan is not as much faster than they were as it is than their strategy; they count as they ran.
+    Source: the lower end of the model's own interval at LEVEL, and half of that.
+    """
+    least = -math.log(_FAR_FASTER) - model.log_half_width
+    kept = np.flatnonzero(steps.log_ratios(model.parameters) >= least)
+    return steps.taken(kept) if len(kept) else None
+
+
 def _set_ups(steps: UserSteps) -> str:
     sizes = _sizes(steps)
     listed, ending = ", ".join(map(format_count, sizes)), "" if sizes == (1,) else "s"
