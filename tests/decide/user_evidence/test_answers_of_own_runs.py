@@ -356,6 +356,8 @@ def test_a_run_far_faster_than_the_strategy_that_it_states_counts_as_it_ran(tmp_
         scores=False,
     )
     assert found.recommended.time_s.value == pytest.approx(100_000 * 0.035, rel=0.05)
+    (said,) = [each.words for each in found.system.notes if each.kind == "check"]
+    assert re.search(r"mine/1.*\b35\b", said)
 
 
 QWEN = {"workload": "qwen3_8b", "accelerator": "rtx4090", "accelerators": 2, "train": "lora"}
