@@ -112,6 +112,8 @@ def test_a_profiler_reports_after_a_command():
         (["advise", "--model", "bert"], "advise WORKLOAD"),
         (["advise", "--workload", "bert"], "advise WORKLOAD"),
         (["advise", "bert", "--wish", "8"], "advise --help"),
+        (["advise", "bert", "--deadline", "7", "days"], "'days'"),
+        (["advise", "bert", "--accelerator", "2x", "rtx4090"], "'7 days'"),
         (["scores", "--gpu", "h100"], "'--accelerator'"),
         (["report", "--html", "page.html"], "'--out'"),
         (["advise", "bert", "--out", "page.html"], "'--html'"),

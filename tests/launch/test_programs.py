@@ -167,6 +167,15 @@ def test_deepspeed_moves_the_weights_of_one_accelerator_to_its_host():
     assert (written["stage"], written["offload_param"]["device"]) == (3, "cpu")
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "adam_8bit", "sgd"])
+def test_a_learning_rate_that_stands_in_for_the_users_is_named_beside_what_is_left_out(optimizer):
+    """A configuration has no comments, and the rate of a placeholder ruins a fine-tuning."""
+    (deepspeed,) = (each for each in PROGRAMS if each.form == "json")
+    found = deepspeed.translate(strategy(f"{BASE} optimizer={optimizer}"))
+    written = json.loads(deepspeed.text(found))["optimizer"]["params"]["lr"]
+    assert any(f"rate: {written} " in each for each in found.unsupported)
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=named)
 def test_experts_keep_their_own_tensor_axis(program):
     text = "dp=8 tp=2 ep=16 microbatch=1 global_batch=64 sequence_parallel=true"

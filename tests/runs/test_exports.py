@@ -443,6 +443,82 @@ def test_rows_of_the_tables_have_the_rates_that_a_prediction_takes(tmp_path):
     assert read_measurements(path).time_s.tolist() == pytest.approx([1e6 / 128, 1e6 / 160, 1e6 / 200])
 
 
+@pytest.mark.parametrize(
+    ("name", "ours", "value"),
+    [
+        ("tokens_per_sec", "tokens_per_s", 10.0),
+        ("Throughput [tokens/s]", "tokens_per_s", 10.0),
+        ("tok/s", "tokens_per_s", 10.0),
+        ("images/sec", "samples_per_s", 10.0),
+        ("sequences_per_second", "samples_per_s", 10.0),
+        ("tokens/GPU/s", "tokens_per_s", 80.0),  # of one of 8
+        ("img/sec/GPU", "samples_per_s", 80.0),
+        ("elapsed time per iteration (ms)", "step_ms", 10.0),
+        ("s/it", "step_s", 10.0),
+        ("iter_time_sec", "step_s", 10.0),
+        ("wall time (min)", "time_to_train_min", 10.0),
+        ("train_runtime", "time_to_train_s", 10.0),
+    ],
+)
+def test_a_time_by_the_words_of_other_programs(tmp_path, name, ours, value):
+    path = tmp_path / "mine.csv"
+    path.write_text(f"GPU count,{name}\n8,10\n")
+    (row,) = exported(path).rows
+    assert (row.cells["num_accelerators"], float(row.cells[ours])) == ("8", value)
+
+
+def test_a_name_that_is_known_best_counts_before_others(tmp_path):
+    """Trainer logs a rate of its own beside that of a callback; a name of many is none where two have it."""
+    path = tmp_path / "mine.csv"
+    path.write_text("gpus,samples/s,images/sec\n8,10,20\n")
+    assert exported(path).rows[0].cells["samples_per_s"] == "10"
+    path.write_text("gpus,img/s,images/sec\n8,10,20\n")
+    assert "samples_per_s" not in exported(path).header
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "found"),
+    [
+        ("GPU,dtype,max_seq_length", "H100,bfloat16,4096", ("H100", "bfloat16", "4096")),
+        ("gpu_type,mixed_precision,context_length", "A100,bf16,4096", ("A100", "bf16", "4096")),
+        ("gpu,mixed_precision,seq", "0,no,4096", (None, None, "4096")),  # an index, and accelerate's word
+    ],
+)
+def test_what_a_row_is_of_by_other_names(tmp_path, header, cells, found):
+    path = tmp_path / "mine.csv"
+    path.write_text(f"gpus,step_s,{header}\n8,1.5,{cells}\n")
+    (row,) = exported(path).rows
+    assert tuple(row.cells.get(each) for each in ("accelerator", "precision", "sequence_tokens")) == found
+
+
+def test_settings_of_a_model_in_a_tracker_are_not_of_the_run(tmp_path):
+    """transformers' configuration has the dtype of the weights and a length of texts that it generates."""
+    path = tmp_path / "wandb.csv"
+    path.write_text(
+        "Name,State,Created,Runtime,world_size,config.dtype,config.max_length,train/tokens_per_sec\n"
+        "a,finished,x,9,8,float32,20,400\n"
+    )
+    found = exported(path)
+    assert found.rows[0].cells["tokens_per_s"] == "400"
+    assert not {"precision", "sequence_tokens"} & {*found.header}
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "batch"),
+    [
+        ("per_device_train_batch_size,gradient_accumulation_steps", "4,2", "64"),  # 4 x 2 x 8
+        ("micro batch size,grad_accum,tp,pp", "1,16,2,2", "32"),  # 1 x 16 x 8 / 4
+        ("micro batch size,grad_accum,tp", "1,16,3", ""),
+        ("micro batch size,grad_accum", "1,", ""),
+        ("batch_size_per_gpu,grad_accum,global_batch_size", "1,1,99", "99"),
+    ],
+)
+def test_the_global_batch_by_its_factors(tmp_path, header, cells, batch):
+    path = tmp_path / "mine.csv"
+    path.write_text(f"gpus,step_s,{header}\n8,1.5,{cells}\n")
+    assert exported(path).rows[0].cells["global_batch_samples"] == batch
+
+
 TIMES = "gpus,time_h\n1,10\n2,5.2\n"
 
 

@@ -399,8 +399,14 @@ def _wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageErro
     if param is not None:
         return UsageError(f"{_name(param)} is missing; expected {_meaning(param)}")
     if option is None:
+        found, lists = err.format_message().rstrip("."), f"`{ctx.command_path} --help` lists what it takes"
+        # "unexpected extra argument(s) (days)": of "--deadline 7 days", whose value the shell cut in two.
+        extra = re.search(r" extra argument\S* \((.*)\)$", found)
+        if extra is None:
+            return UsageError(f"{found}; {lists}")
         return UsageError(
-            f"{err.format_message().rstrip('.')}; `{ctx.command_path} --help` lists what it takes"
+            f"{extra[1]!r} belongs to no option; quote a value that has blanks, '7 days' or '50k EUR', join "
+            f"several with commas, h100,b200; {lists}"
         )
     options = [each for each in command.get_params(ctx) if each.param_type_name == "option"]
     declared = {name: each for each in options for name in (*each.opts, *each.secondary_opts)}

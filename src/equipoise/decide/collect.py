@@ -88,7 +88,9 @@ from equipoise.decide.user_evidence import (
 from equipoise.decide.user_evidence.fit import (
     UserFit,
     UserLevel,
+    as_stated,
     carried_level,
+    far_faster,
     far_slower,
     fitted_estimates,
     levelled_estimates,
@@ -492,11 +494,19 @@ def _peaks_apart(chip: Accelerator, other: Accelerator) -> float:
 def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[Note, ...]:
     """Notes of steps that are far slower than modelled; of no stated precision they are held against fp32."""
     stated = [each if each.precision else replace(each, precision="fp32") for each in runs]
-    steps = _user_steps(start, stated)
-    return () if steps is None else tuple(far_slower(steps, start.model))
+    steps = _expressed(start, stated)
+    of_precision = steps if stated == [*runs] else _expressed(start, runs)
+    slower = () if steps is None else tuple(far_slower(steps, start.model))
+    return slower or (() if of_precision is None else tuple(far_faster(of_precision, start.model)))
 
 
 def _user_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
+    """The runs that the model expresses and that may have trained as they state."""
+    steps = _expressed(start, runs)
+    return None if steps is None else as_stated(steps, start.model)
+
+
+def _expressed(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
     """The runs that the model expresses: none of rollouts, whose steps hold what generates their samples."""
     if not runs or start.training.workload.rollout is not None:
         return None

@@ -27,6 +27,7 @@ from equipoise.runs.readers.cells import (
     is_success,
     rates_of,
     stated_amount,
+    wanted_column,
 )
 from equipoise.runs.readers.exports import MODEL, campaign_of, exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
@@ -413,13 +414,15 @@ NOTHING: Final = Unstated()
 class FileRuns(Struct, frozen=True, kw_only=True):
     """Rows of `runs` that a file holds, why others were refused, and notes of what was assumed.
 
-    unfinished: runs of a tracker that did not finish or lack a value, each in words.
+    unfinished: runs of a tracker that did not finish or lack a value, each in words. apart: by run id, what
+    else rows state, by the file's columns, which no column of `runs` that tells ways to train apart has.
     """
 
     rows: tuple[Row, ...]
     refused: tuple[DataError, ...]
     unfinished: tuple[str, ...]
     notes: tuple[str, ...]
+    apart: Mapping[str, Mapping[str, str]]
 
 
 def runs_of_file(
@@ -455,7 +458,20 @@ def runs_of_file(
         refused=tuple(refused),
         unfinished=exports.unfinished,
         notes=exports.notes,
+        apart={row.run_id: _apart(row) for row in exports.rows},
     )
+
+
+# Columns that have a meaning, and yet leave runs that differ in them one way to train.
+_NOT_TOLD_APART: Final = frozenset({"framework", "system"})
+
+
+def _apart(row: TextRow) -> dict[str, str]:
+    return {
+        name: text
+        for name, cell in row.cells.items()
+        if (text := cell.strip()) and (name in _NOT_TOLD_APART or not (wanted_column(name) or name == MODEL))
+    }
 
 
 def _expect_whole(row: TextRow) -> None:

@@ -7,6 +7,7 @@ from asking import A100, ask, by_size
 from msgspec.structs import replace
 
 from equipoise.bench.summary import run_row, write
+from equipoise.errors import UsageError
 from equipoise.perfmodel.load import workload_load
 from equipoise.spec.cluster import cluster
 from equipoise.spec.workload import workload
@@ -295,6 +296,68 @@ def test_of_own_trainings_in_several_precisions_those_that_are_asked_for_are_tak
         )
         assert by_size(found)[8].time_s.value == pytest.approx(hours * 3600, rel=1e-3)
         assert len([each for each in found.systems[0].notes if each.kind == "not_used"]) == 1
+
+
+@pytest.mark.parametrize(("precision", "step_s"), [("bf16", 14.5), ("fp8", 9.5)])
+def test_own_steps_in_the_precision_that_is_planned_count_before_converted_ones(precision, step_s, tmp_path):
+    """At the batch and size that ran, a fine-tuning takes its steps times the one measured in its precision."""
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "gpus,global_batch,precision,strategy,step_s\n"
+        "8,128,bf16,zero_stage=2 microbatch=1,14.5\n8,128,fp8,zero_stage=2 microbatch=1,9.5\n"
+    )
+    asked = {"accelerator": "h100", "accelerators": 8, "train": "full", "examples": 12_800}
+    found = ask(
+        workload="llama31_8b", **asked, global_batch=128, precision=precision, runs=path, scores=False
+    )
+    # The plan's strategy may be a little faster than the one that ran; fp8 is 1.5 times as fast as bf16.
+    assert found.recommended.time_s.value == pytest.approx(100 * step_s, rel=0.1)
+
+
+@pytest.mark.parametrize("timed", ["step_s\n8,128,14.5", "time_to_train_h\n8,128,4"])
+def test_runs_that_name_no_accelerator_are_not_of_each_that_is_asked_about(timed, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(f"num_accelerators,global_batch,{timed}\n")
+    asked = {"workload": "llama31_8b", "accelerators": 8, "runs": path}
+    budget = {} if "train" in timed else {"tokens": 1e10}
+    with pytest.raises(UsageError, match=r"mine\.csv.*\b2\b.*accelerator"):
+        ask(accelerator="h100,a100", **asked, **budget)
+    assert ask(accelerator="h100", **asked, **budget).recommended.num_accelerators == 8
+
+
+@pytest.mark.parametrize(
+    "slower", ["tp=8 microbatch=1 recompute=full", "zero_stage=3 microbatch=1 recompute=full", "fsdp"]
+)
+def test_a_slower_run_makes_no_training_faster(slower, tmp_path):
+    """At the batch and size that ran: what the model makes of it is not better than what was measured."""
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "gpus,global_batch,precision,strategy,step_s\n"
+        f"8,128,bf16,zero_stage=2 microbatch=1,14.5\n8,128,bf16,{slower},18\n"
+    )
+    asked = {"accelerator": "h100", "accelerators": 8, "train": "full", "examples": 12_800}
+    found = ask(workload="llama31_8b", **asked, global_batch=128, runs=path, scores=False)
+    assert found.recommended.time_s.value == pytest.approx(100 * 14.5, rel=0.05)
+
+
+def test_a_run_far_faster_than_the_strategy_that_it_states_counts_as_it_ran(tmp_path):
+    """64 images in 35 ms are 45 TFLOP/s of an A100; one at a time they were not: no plan is 20 times as fast."""
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "gpus,global_batch,precision,strategy,step_s\n1,64,bf16,zero_stage=1 microbatch=1,0.035\n"
+    )
+    found = ask(
+        workload="resnet50",
+        accelerator=[CHIP],
+        samples=6_400_000,
+        global_batch=64,
+        accelerators=1,
+        runs=path,
+        scores=False,
+    )
+    assert found.recommended.time_s.value == pytest.approx(100_000 * 0.035, rel=0.05)
+    (said,) = [each.words for each in found.system.notes if each.kind == "check"]
+    assert re.search(r"mine/1.*\b35\b", said)
 
 
 QWEN = {"workload": "qwen3_8b", "accelerator": "rtx4090", "accelerators": 2, "train": "lora"}

@@ -101,6 +101,7 @@ def test_runs_of_samples_of_another_length_are_not_used(tmp_path, column):
         (",sequence", ",4096", {"sequence": 4096}, False),
         ("", "", {"sequence": 4096}, True),
         ("", "", {}, False),
+        (",sequence", ",8192", {}, False),
     ],
 )
 def test_which_length_runs_are_taken_to_have_that_state_none_is_named(
@@ -112,6 +113,8 @@ def test_which_length_runs_are_taken_to_have_that_state_none_is_named(
     asked = {"workload": "llama31_8b", "accelerator": ["h100-sxm5-80gb"], "samples": 1e6}
     found = ask(asked, accelerators="8,16", runs=path, **stated)
     assert any("4,096" in each for each in found.chosen_for_you) is is_said
+    # Of a question that states none, Llama 3.1 8B's own.
+    assert any("8,192" in each for each in found.chosen_for_you) is (not lengths and not stated)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +211,7 @@ def test_a_model_that_only_the_question_names_takes_the_runs_of_the_one_there_is
 
 def test_rows_that_cannot_be_read_are_the_first_note(tmp_path):
     path = tmp_path / "mine.csv"
-    path.write_text("num_gpus,images_per_s,batch\n1,800,256\n")
+    path.write_text("num_gpus,speed,batch\n1,800,256\n")
     (note,) = _runs(path, "resnet50", ["a100-sxm4-80gb"]).notes
     assert re.search(r"\b1 of 1\b.*samples_per_s", note.words)
 
@@ -219,6 +222,28 @@ def test_runs_of_one_set_up_that_differ_by_far_are_named(tmp_path):
     assert re.search(r"\b3 runs\b.*\b8\b.*\b4\.2\b", note.words)  # 34 / 8 = 4.25
     write(tmp_path, [_row("a", 8, 17.0), _row("b", 8, 16.0)], [])
     assert not _runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes
+
+
+def test_a_column_that_tells_unlike_runs_of_one_set_up_apart_is_named(tmp_path):
+    path, head = tmp_path / "mine.csv", "gpus,global_batch,samples_per_s,framework,recompute,loss\n"
+    path.write_text(head + "8,64,20,a,none,2.1\n8,64,21,a,full,2.2\n8,64,10,b,none,2.3\n8,64,11,b,full,2.4\n")
+    (note,) = _runs(path, "mlp", ["a100-sxm4-80gb"]).notes
+    assert note.kind == "check"
+    # recompute has unlike runs under one cell; loss is another in every row.
+    assert re.search(r"framework \(a, b\)", note.words)
+    assert not re.search("recompute|loss", note.words)
+    path.write_text(head + "8,64,20,a,none,2.1\n8,64,10,a,none,2.1\n")
+    assert _runs(path, "mlp", ["a100-sxm4-80gb"]).notes[0].kind == "remark"
+
+
+@pytest.mark.parametrize(("images_per_s", "precision"), [(400, "fp32"), (1200, "tf32")])
+def test_runs_in_fp32_beyond_its_peak_multiplied_in_tf32(tmp_path, images_per_s, precision):
+    """An A100 has 19.5 TFLOP/s in fp32; 24.6 GFLOP an image are 9.8 and 29.5 TFLOP/s. torch convolves in tf32."""
+    path = tmp_path / "mine.csv"
+    path.write_text(f"gpus,global_batch,precision,samples_per_s\n1,256,fp32,{images_per_s}\n8,256,fp32,100\n")
+    for asked, ran in (((), precision), (("fp32",), "fp32")):  # what the user calls fp32 is compared as it is
+        found = _runs(path, "resnet50", ["a100-sxm4-80gb"], known=workload("resnet50"), precisions=asked)
+        assert [each.precision for each in found.set_ups] == [ran] * 2
 
 
 def test_failed_runs_and_other_workloads_do_not_count(tmp_path):

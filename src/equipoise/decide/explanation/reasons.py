@@ -536,14 +536,13 @@ def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) 
 
 
 def _length_words(inputs: Inputs) -> Iterator[str]:
-    """The length that the user's runs are taken to have which state none, where the question states one."""
-    runs, tokens = inputs.user.runs, inputs.query.sequence_tokens
+    """The length that the user's runs are taken to have which state none."""
+    runs, stated = inputs.user.runs, inputs.query.sequence_tokens
+    tokens = stated or inputs.training.workload.sequence_tokens
     if tokens is not None and runs is not None and runs.num_of_asked_length:
-        num = format_count(runs.num_of_asked_length)
-        yield (
-            f"{num} of your runs without a length are taken to have the {format_count(tokens)} tokens of "
-            "--sequence (column sequence)"
-        )
+        num, long = format_count(runs.num_of_asked_length), format_count(tokens)
+        of = f"the {long} tokens of --sequence" if stated else f"the model's {long} tokens"
+        yield f"{num} of your runs without a length are taken to have {of} (column sequence)"
 
 
 def _adapter_words(inputs: Inputs, best: Candidate) -> Iterator[str]:

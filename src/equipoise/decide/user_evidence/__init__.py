@@ -304,6 +304,17 @@ def refuse_unnamed_traces(traces: Sequence[UserTrace], accelerators: Sequence[st
         )
 
 
+def refuse_unnamed_runs(runs: UserRuns, accelerators: Sequence[str]) -> None:
+    """Raise UsageError where several accelerators are asked about and runs do not name theirs."""
+    trained = None if runs.trainings is None else runs.trainings.accelerators
+    num_unnamed = [*(each.accelerator for each in runs.set_ups), *(trained or ())].count(None)
+    if num_unnamed and len(set(accelerators)) > 1:
+        raise UsageError(
+            f"--runs {runs.where}: {num_unnamed} of its set-ups state no accelerator, and the question has "
+            f"{len(set(accelerators))}: add a column accelerator, or give only the one they ran on"
+        )
+
+
 # What the model calls what a trace shows as communication that nothing hides: waiting for a slower rank
 # passes in the collective that it comes late to.
 _EXPOSED = ("tp", "cp", "ep", "pp", "dp", "waiting")
@@ -430,9 +441,11 @@ def user_evidence(
             is_named_here=query.config is not None,
             known=workload,
             catalogue=catalogue,
+            precisions=query.precision,
         )
         if not runs.set_ups and runs.trainings is None:
             raise DataError(_no_row(runs))
+        refuse_unnamed_runs(runs, accelerators)
     return UserEvidence(runs=with_traces(runs, checked), collectives=timed, traces=checked)
 
 

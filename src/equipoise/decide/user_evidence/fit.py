@@ -172,6 +172,38 @@ def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
         )
 
 
+# Of the interval of the model, by how many times more a step has to be faster to be of another strategy.
+_FAR_FASTER: Final = 2.0
+
+
+def as_stated(steps: UserSteps, model: CalibratedModel) -> UserSteps | None:
+    """The steps but for those far faster than modelled: they did not train as they state, or as is modelled.
+
+    The plan is not as much faster than they were as it is than their strategy; they count as they ran.
+    Source: the lower end of the model's own interval at LEVEL, and half of that.
+    """
+    kept = np.flatnonzero(steps.log_ratios(model.parameters) >= _least_log(model))
+    return steps.taken(kept) if len(kept) else None
+
+
+def _least_log(model: CalibratedModel) -> float:
+    return -math.log(_FAR_FASTER) - model.log_half_width
+
+
+def far_faster(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
+    """That a step was far faster than modelled, of the set-up that was most; none where none was."""
+    logs = steps.log_ratios(model.parameters)
+    at = int(np.argmin(logs))
+    if logs[at] < _least_log(model):
+        measured_s = float(steps.measured_s[at])
+        predicted = format_duration(measured_s / math.exp(logs[at]))
+        yield Note(
+            f"{steps.run_ids[at]}: a step of {format_duration(measured_s)}; the model says {predicted} of "
+            "its strategy, and does not convert it. Is the strategy right?",
+            "check",
+        )
+
+
 def _set_ups(steps: UserSteps) -> str:
     sizes = _sizes(steps)
     listed, ending = ", ".join(map(format_count, sizes)), "" if sizes == (1,) else "s"

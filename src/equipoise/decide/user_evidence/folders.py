@@ -14,7 +14,14 @@ from msgspec import Struct
 from equipoise.calibration import Note
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.user_evidence.runs import UserRuns, num_accumulated
-from equipoise.decide.user_evidence.usable import Asked, Unused, not_used_notes, unreadable, why_not
+from equipoise.decide.user_evidence.usable import (
+    Asked,
+    Unused,
+    in_tf32,
+    not_used_notes,
+    unreadable,
+    why_not,
+)
 from equipoise.errors import DataError, SpecError
 from equipoise.intervals import LEVEL, log_sd
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
@@ -22,7 +29,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import precision_named
 from equipoise.spec.workload import Workload
 from equipoise.stats import series_mean_interval
-from equipoise.units import format_count, plural
+from equipoise.units import format_count, listed, plural
 
 if TYPE_CHECKING:
     from equipoise.runs.ingest import FileRuns
@@ -43,6 +50,7 @@ _FEWEST_OF_SERIES = 6
 # Runs of one set-up whose rates differ by more are unlike.
 _UNLIKE = 1.25
 _FAR_UNLIKE = 3.0
+_MOST_NAMED = 3
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
 
@@ -57,6 +65,7 @@ def user_runs(
     is_named_here: bool,
     known: Workload | None,
     catalogue: Catalogue,
+    precisions: Sequence[str] = (),
 ) -> UserRuns:
     """What a folder, or a file of measurements or table of runs alone, holds of a workload.
 
@@ -64,7 +73,7 @@ def user_runs(
     question. global_batch_samples: of rows that state none. is_to_target: whether a whole training in a row
     is the question's, which states no amount. is_named_here: whether runs cannot know that name, as that of
     a config.json. known: the workload itself, to see which runs are above the peak. catalogue: what names
-    mean.
+    mean. precisions: that the question states, as the user calls them.
     Raises DataError where it holds nothing that can be read, naming what was expected.
     """
     if folder.is_file() and folder.suffix.lower() in _SUFFIXES:
@@ -114,6 +123,7 @@ def user_runs(
     if not is_to_target:
         mine = mine.with_columns(pl.lit(None, pl.Float64).alias("time_to_train_s"))
     mine = mine.with_columns(pl.col("precision").map_elements(precision_named, return_dtype=pl.String))
+    mine, of_tf32 = (mine, ()) if "fp32" in precisions else _with_tf32(mine, asked)
     stepped = _stepped(tables)
     mine = _with_rates_of_means(mine, stepped)
     uneven = [stepped[run_id].unevenness for run_id in mine["run_id"] if run_id in stepped]
@@ -128,8 +138,9 @@ def user_runs(
             *not_used_notes(unused, len(runs) + len(refused) + len(unfinished), where),
             *unread,
             *named,
+            *of_tf32,
             *map(Note, _of_uneven(uneven)),
-            *_of_unlike(mine),
+            *_of_unlike(mine, {run_id: cells for each in read for run_id, cells in each.apart.items()}),
         ),
     )
 
@@ -221,6 +232,16 @@ def _with_rates_of_means(runs: pl.DataFrame, steps: Mapping[str, _Stepped]) -> p
     return runs.with_columns(pl.Series("samples_per_s", rates, dtype=pl.Float64))
 
 
+def _with_tf32(runs: pl.DataFrame, asked: Asked) -> tuple[pl.DataFrame, tuple[Note, ...]]:
+    """The runs, with tf32 as the precision of those called fp32 that have to be in it, and a note of that."""
+    chips = in_tf32(runs.iter_rows(named=True), asked)
+    held = runs.select("accelerator", "precision").iter_rows()
+    found = ["tf32" if name in chips and precision == "fp32" else precision for name, precision in held]
+    num = len([each for each, ran in zip(found, runs["precision"], strict=True) if each != ran])
+    words = f"{plural(num, 'run')} in fp32 taken to multiply in tf32: some need more than the peak of fp32."
+    return runs.with_columns(pl.Series("precision", found, dtype=pl.String)), (Note(words),) if num else ()
+
+
 def _of_uneven(unevenness: Sequence[float]) -> Iterator[str]:
     """That the steps of runs took longer on average than in the median, where some did noticeably."""
     uneven = [each for each in unevenness if each > _UNEVEN]
@@ -241,18 +262,42 @@ def _rated(runs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_unlike(runs: pl.DataFrame) -> Iterator[Note]:
-    """That runs of the same set-up differ by far, of the one where they do most."""
+def _of_unlike(runs: pl.DataFrame, apart: Mapping[str, Mapping[str, str]]) -> Iterator[Note]:
+    """That runs of the same set-up differ by far, of the one where they do most. apart: as of `FileRuns`."""
     rate = pl.col("samples_per_s")
-    found = _rated(runs).group_by(_SET_UP).agg((rate.max() / rate.min()).alias("ratio"), pl.len())
+    ratio = (rate.max() / rate.min()).alias("ratio")
+    found = _rated(runs).group_by(_SET_UP).agg(ratio, pl.len(), "run_id", "samples_per_s")
     worst = found.sort("ratio", "num_accelerators").tail(1).to_dicts()
     for each in worst if worst and worst[0]["ratio"] > _UNLIKE else ():
         size, batch = format_count(each["num_accelerators"]), format_count(each["global_batch_samples"])
+        told = _told_apart(dict(zip(each["run_id"], each["samples_per_s"], strict=True)), apart)
+        and_in, so = (
+            f", and in {told}" if told else "",
+            "keep those of one" if told else "see what was different",
+        )
         yield Note(
             f"Your {each['len']} runs on {size} accelerators at batch {batch} differ by a factor of "
-            f"{each['ratio']:.1f}; their median is taken: see what was different.",
-            "check" if each["ratio"] > _FAR_UNLIKE else "remark",
+            f"{each['ratio']:.1f}{and_in}; their median is taken: {so}.",
+            "check" if told or each["ratio"] > _FAR_UNLIKE else "remark",
         )
+
+
+def _told_apart(rates: Mapping[str, float], apart: Mapping[str, Mapping[str, str]]) -> str:
+    """The columns of a file, in words, by which runs of one set-up are each like those of the same cell only.
+
+    Of several those of fewest cells in the whole file: what every row has its own of is rarely the cause.
+    """
+    cells = [apart.get(run_id, {}) for run_id in rates]
+    telling: dict[int, list[str]] = {}
+    for name in dict.fromkeys(name for each in cells for name in each):
+        alike: dict[str, list[float]] = {}
+        for each, rate in zip(cells, rates.values(), strict=True):
+            alike.setdefault(each.get(name, ""), []).append(rate)
+        if len(alike) > 1 and all(max(each) <= _UNLIKE * min(each) for each in alike.values()):
+            held = ", ".join(each or "none" for each in sorted(alike)[:_MOST_NAMED])
+            num_cells = len({each.get(name, "") for each in apart.values()})
+            telling.setdefault(num_cells, []).append(f"{name} ({held})")
+    return listed(telling[min(telling)], _MOST_NAMED) if telling else ""
 
 
 def _set_ups(runs: pl.DataFrame, steps: Mapping[str, _Stepped]) -> Iterator[UserRun]:

@@ -139,11 +139,15 @@ class Recast(Struct, frozen=True, kw_only=True):
 
     keeps_strategy: the set-up counts as it ran, as where its precision is not stated; the factor is then what
     whole trainings take over their own steps, times power_factor: what a limit of power adds, by the model.
+    conversion: the part of the factor that is from one strategy to the other. is_of_precision: whether it ran
+    in the precision advised, as far as is known.
     """
 
     factor: float
     log_sd: float
     keeps_strategy: bool = False
+    conversion: float = 1.0
+    is_of_precision: bool = True
     power_factor: float = 1.0
 
     @property
@@ -231,9 +235,12 @@ def recasts(steps: UserSteps, searches: StrategySearches) -> dict[str, Recast]:
     for at, (run_id, size) in enumerate(zip(steps.run_ids, steps.sizes.astype(int).tolist(), strict=True)):
         searched = best.get(size)
         if searched is not None and searched.best is not None:
+            factor = float(searched.best.work_s.value / here_s[at])
             found[run_id] = Recast(
-                factor=float(searched.best.work_s.value / here_s[at]),
+                factor=factor,
                 log_sd=float(np.std(np.log(searched.drawn_s / drawn_s[:, at]))),
+                conversion=factor / problem.time_per_own_step_time,
+                is_of_precision=searched.best.strategy.precision == steps.strategies[at].precision,
             )
     return found
 

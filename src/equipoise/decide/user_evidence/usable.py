@@ -11,12 +11,13 @@ from equipoise.calibration import Note
 from equipoise.runs.readers.cells import is_success
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, precision_named
+from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Precision, precision_named
 from equipoise.spec.workload import Workload
 from equipoise.units import YEAR_S, format_count, format_percent
 
 _MOST_TEXT: Final = 40
 _LONGEST_S: Final = 1000 * YEAR_S  # of a step or a training; beyond it, a cell has a wrong unit
+_OF_32_BITS: Final[tuple[Precision, ...]] = ("fp32", "tf32")
 _COLUMN: Final = re.compile(r"\bcolumn (\S+?):")
 
 
@@ -121,17 +122,12 @@ def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
 def _above_peak(row: Mapping[str, Any], asked: Asked) -> Unused | None:
     """Why no accelerators do what a row says: it needs more FLOP per second than they have at their peak.
 
-    Of a row that states no accelerator, the fastest of those asked about is the limit.
+    Runs in fp32 may multiply in tf32: torch's convolutions do so by default.
     """
-    flop = None if asked.known is None else asked.known.train_flop_per_sample
-    if flop is None or row["samples_per_s"] is None:
-        return None
-    names = asked.accelerators if row["accelerator"] is None else (row["accelerator"],)
-    chips = [asked.catalogue.accelerator(each) for each in names if asked.catalogue.accelerator_slug(each)]
     precision = None if row["precision"] is None else precision_named(row["precision"])
-    peaks = [(_highest_peak(each, precision) or math.inf, each) for each in chips]
-    peak, chip = max(peaks, key=lambda each: each[0], default=(math.inf, None))
-    mfu = flop * row["samples_per_s"] / (peak * row["num_accelerators"])
+    among = PRECISIONS if precision is None else (precision,)
+    among = _OF_32_BITS if precision in _OF_32_BITS else among
+    mfu, chip = _share_of_peak(row, asked, among)
     if chip is None or mfu <= 1:
         return None
     return Unused(
@@ -141,13 +137,35 @@ def _above_peak(row: Mapping[str, Any], asked: Asked) -> Unused | None:
     )
 
 
-def _highest_peak(chip: Accelerator, precision: str | None) -> float | None:
-    """FLOP/s that no run of that precision can exceed; of any precision where it is not stated.
-
-    Runs in fp32 may multiply in tf32: torch's convolutions do so by default.
+def in_tf32(rows: Iterable[Mapping[str, Any]], asked: Asked) -> frozenset[str | None]:
+    """The accelerators, as rows state them, on which a run called fp32 needs more than the peak of fp32: its
+    products are in tf32, and those of the other runs there are taken to be.
     """
-    stated = {"fp32", "tf32"} if precision in {"fp32", "tf32"} else {precision}
-    dtypes = {DTYPE_OF[each] for each in PRECISIONS if precision is None or each in stated}
+    named = (row for row in rows if precision_named(row["precision"] or "") == "fp32")
+    return frozenset(row["accelerator"] for row in named if _share_of_peak(row, asked, ("fp32",))[0] > 1)
+
+
+def _share_of_peak(
+    row: Mapping[str, Any], asked: Asked, among: Sequence[Precision]
+) -> tuple[float, Accelerator | None]:
+    """FLOP per second that a row needs over the highest peak of some precisions, and whose that is; 0 and
+    None where that is not known.
+
+    Of a row that states no accelerator, the fastest of those asked about is the limit.
+    """
+    flop = None if asked.known is None else asked.known.train_flop_per_sample
+    if flop is None or row["samples_per_s"] is None:
+        return 0.0, None
+    names = asked.accelerators if row["accelerator"] is None else (row["accelerator"],)
+    chips = [asked.catalogue.accelerator(each) for each in names if asked.catalogue.accelerator_slug(each)]
+    peaks = [(_highest_peak(each, among) or math.inf, each) for each in chips]
+    peak, chip = max(peaks, key=lambda each: each[0], default=(math.inf, None))
+    return flop * row["samples_per_s"] / (peak * row["num_accelerators"]), chip
+
+
+def _highest_peak(chip: Accelerator, among: Sequence[Precision]) -> float | None:
+    """FLOP/s that no run in any of some precisions can exceed."""
+    dtypes = {DTYPE_OF[each] for each in among}
     return max((peak for dtype in dtypes if (peak := chip.peak_flop_per_s(dtype))), default=None)
 
 

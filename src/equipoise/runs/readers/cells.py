@@ -27,6 +27,7 @@ BATCH = "global_batch_samples"
 STATUS = "status"
 STRATEGY = "strategy"
 PRECISION = "precision"
+ACCELERATOR = "accelerator"
 # How programs write that a run came to its end: ours, trackers', Slurm's, Ray's and Kubernetes'; or nothing.
 _SUCCEEDED = frozenset({"", "success", "succeeded", "ok", "finished", "completed", "complete", "done"})
 # How words begin by which they write anything else.
@@ -37,9 +38,11 @@ _DID_NOT = (
 # Tokens of a sample, by which a rate in tokens is one in samples.
 SEQUENCE = "sequence_tokens"
 ENTRY = ("entry", "label", "entry_id")
-SERIES = ("workload", "accelerator", STRATEGY, PRECISION)
+SERIES = ("workload", ACCELERATOR, STRATEGY, PRECISION)
 # Their product is the number of accelerators, where no column has it.
 NODES, PER_NODE = "num_nodes", "num_accelerators_per_node"
+# Times the data-parallel accelerators their product is the global batch, where no column has it.
+MICROBATCH, ACCUMULATED = "microbatch_samples", "num_accumulated"
 # Parameters of a strategy that columns of their own may state, and what each is where it changes nothing.
 OF_STRATEGY = {"dp": "1", "tp": "1", "pp": "1", "cp": "1", "ep": "1", "zero_stage": "0"}
 # What a law of time against size does not need itself.

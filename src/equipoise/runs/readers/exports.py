@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,15 +18,20 @@ from msgspec.structs import replace
 from equipoise.errors import DataError
 from equipoise.files import parsed_json, shipped_table
 from equipoise.runs.readers.cells import (
+    ACCELERATOR,
+    ACCUMULATED,
+    BATCH,
     ENTRY,
     MAX_COLUMNS,
     MAX_ROWS,
     MAX_TEXT,
+    MICROBATCH,
     NAMED,
     NODES,
     OF_STRATEGY,
     PER_ACCELERATOR,
     PER_NODE,
+    PRECISION,
     SIZE,
     STATUS,
     STRATEGY,
@@ -43,15 +49,33 @@ from equipoise.runs.readers.cells import (
     time_unit,
     wanted_column,
 )
+from equipoise.spec.strategy import precision_named
 from equipoise.units import DAY_S, HOUR_S, MINUTE_S, duration_s
 
 _COLUMNS: Final = shipped_table(Path(__file__).parents[1] / "columns.toml")
+
+
+def _spellings(patterns: Sequence[str]) -> tuple[str, ...]:
+    """The names that patterns stand for, in which `{a|b}` is either.
+
+    >>> _spellings(["tok{|ens}{/|_per_}s"])
+    ('tok/s', 'tok_per_s', 'tokens/s', 'tokens_per_s')
+    """
+    # Every other part is what stood in braces.
+    parts = ([part.split("|") for part in re.split(r"[{}]", pattern)] for pattern in patterns)
+    return tuple("".join(each) for pattern in parts for each in product(*pattern))
+
+
 _ALIASES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["aliases"]
-_TIMES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["times"]
+_FURTHER, _OWN, _TIMES = (
+    {ours: _spellings(patterns) for ours, patterns in _COLUMNS[kind].items()}
+    for kind in ("further", "own", "times")
+)
 # Next to one of these a column that is named by no more than a unit of time may be anything.
 _TIMED_NAMES: Final = tuple(
     name
-    for ours, names in _ALIASES.items()
+    for known in (_ALIASES, _FURTHER)
+    for ours, names in known.items()
     if TIMED.fullmatch(ours) or PER_ACCELERATOR.fullmatch(ours)
     for name in names
 )
@@ -123,7 +147,8 @@ def exported(
             f"--column {echo(unknown[0])}={stated[unknown[0]]}: expected before = "
             + (right or f"time_to_train_s, step_s, samples_per_s, tokens_per_s or one of {', '.join(NAMED)}")
         )
-    aliases = (each for known in (_ALIASES, _TIMES) for names in known.values() for each in names)
+    every = (_ALIASES, _FURTHER, _OWN, _TIMES)
+    aliases = (each for known in every for names in known.values() for each in names)
     text = text_of(path, also=(*stated.values(), *aliases, *_MODELS, _STATE, *_OF_TABLE))
     return _named(_read(text, stated, path), campaign or campaign_of(path))
 
@@ -236,7 +261,7 @@ def _renamed(
     ]
     notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
     found = Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
-    return _of_models(_of_parameters(_of_all(_of_nodes(found))))
+    return _of_models(_of_parameters(_of_shares(_of_all(_of_nodes(found)))))
 
 
 def _states_status(header: Sequence[str], rows: Sequence[TextRow]) -> bool:
@@ -284,6 +309,40 @@ def _of_nodes(found: Exported) -> Exported:
     return replace(found, header=(*found.header, SIZE), rows=tuple(rows), notes=notes, theirs=theirs)
 
 
+def _of_shares(found: Exported) -> Exported:
+    """The rows with the global batch that micro-batches, their number and data parallelism make, where no
+    column has it: how the Trainer of transformers, accelerate and DeepSpeed define it. Of a row that lacks
+    one of them it is not known.
+    """
+    if BATCH in found.header or not {SIZE, MICROBATCH, ACCUMULATED} <= {*found.header}:
+        return found
+    factors = [found.theirs.get(each, each) for each in (MICROBATCH, ACCUMULATED)]
+    theirs = {**found.theirs, BATCH: " times ".join(factors)}
+    rows = []
+    for row in found.rows:
+        ranks, share, number = (
+            int(cell) if re.fullmatch("[1-9][0-9]{0,8}", cell) else 0
+            for cell in (
+                _data_ranks(row.cells),
+                row.cells[MICROBATCH].strip(),
+                row.cells[ACCUMULATED].strip(),
+            )
+        )
+        batch = str(ranks * share * number) if ranks * share * number else ""
+        rows.append(replace(row, theirs=theirs, cells={**row.cells, BATCH: batch}))
+    notes = (*found.notes, f"{BATCH} is {theirs[BATCH]} times the data-parallel {SIZE}.")
+    return replace(found, header=(*found.header, BATCH), rows=tuple(rows), notes=notes, theirs=theirs)
+
+
+def _data_ranks(cells: Mapping[str, str]) -> str:
+    """Accelerators that take their own samples, by the axes that cells state; nothing where they are none."""
+    size, *factors = (cells.get(each, "").strip() or "1" for each in (SIZE, "tp", "pp", "cp"))
+    if not all(re.fullmatch("[1-9][0-9]{0,8}", each) for each in (size, *factors)):
+        return ""
+    ranks, rest = divmod(int(size), math.prod(map(int, factors)))
+    return "" if rest else str(ranks)
+
+
 def _of_parameters(found: Exported) -> Exported:
     """The rows with the strategy that columns of its parameters state, where no column has it whole.
 
@@ -301,11 +360,7 @@ def _of_parameters(found: Exported) -> Exported:
 def _strategy(cells: Mapping[str, str], named: Sequence[str]) -> str:
     """What cells state of a strategy, in its text form; nothing for what changes nothing."""
     stated = {name: cells[name].strip().removesuffix(".0") for name in named}
-    usual = dict(OF_STRATEGY)
-    factors = [stated.get(axis) or "1" for axis in ("tp", "pp", "cp")]
-    size = cells.get(SIZE, "").strip()
-    if all(re.fullmatch("[1-9][0-9]{0,8}", each) for each in (size, *factors)):
-        usual["dp"] = str(int(size) // math.prod(map(int, factors)))
+    usual = {**OF_STRATEGY, "dp": _data_ranks({**cells, **stated}) or OF_STRATEGY["dp"]}
     return " ".join(f"{name}={value}" for name, value in stated.items() if value not in {"", usual[name]})
 
 
@@ -387,6 +442,10 @@ def _known(header: Sequence[str], stated: Mapping[str, str], where: str) -> dict
                 f"choose one with --column {ours}=NAME"
             )
         found[ours] = name
+    for ours, further in _FURTHER.items():
+        names = [name for name in header if _bare(name) in further]
+        if len(names) == 1 and ours not in {*found, *stated}:
+            found[ours] = names[0]
     return found
 
 
@@ -399,8 +458,12 @@ def _aliased(
     Raises DataError for columns that may both be the number of accelerators and differ.
     """
     is_timed = any(TIMED.fullmatch(name) for name in (*header, *stated))
-    known = _ALIASES if is_timed or any(name in header for name in _TIMED_NAMES) else {**_ALIASES, **_TIMES}
-    present = {ours: [each for each in names if each in header] for ours, names in known.items()}
+    is_timed = is_timed or any(name in header for name in _TIMED_NAMES)
+    present: dict[str, list[str]] = {}
+    for known in (_ALIASES, _FURTHER, _OWN, {} if is_timed else _TIMES):
+        for ours, names in known.items():
+            named = [each for each in names if each in header and _may_be(ours, each, rows)]
+            present[ours] = present.get(ours) or named
     sizes = present[SIZE]
     if len(sizes) > 1 and not {*header, *stated} & {SIZE}:
         if any(len({row.cells[each].strip() for each in sizes}) > 1 for row in rows):
@@ -410,6 +473,14 @@ def _aliased(
             )
         present[SIZE] = sizes[:1]
     return {ours: names[0] for ours, names in present.items() if len(names) == 1 and ours not in header}
+
+
+def _may_be(ours: str, theirs: str, rows: Sequence[TextRow]) -> bool:
+    """Whether cells are what their column is called: accelerators are no numbers, as their count or index."""
+    cells = {row.cells[theirs].strip() for row in rows} - {""}
+    if ours == ACCELERATOR:
+        return not any(re.fullmatch(r"[\d.]+", each) for each in cells)
+    return ours != PRECISION or all(precision_named(each) is not None for each in cells)
 
 
 def _bare(name: str) -> str:
