@@ -461,6 +461,13 @@ def test_feed_forward_blocks_have_as_many_matrices_as_the_model_s(read, name, si
         ),
         # BLOOM's prequel: 181.2 G by 72 (12 h^2 + 13 h) + 250,000 h, h = 14,336, one table for both ends.
         ("GPT", "Megatron-DeepSpeed; vocabulary 250k", (72, 14_336, 64, 181.2), (64, 57_344, 250_000, True)),
+        # config.json of Qwen2.5-0.5B; 494,032,768 parameters (its card).
+        (
+            "Qwen2.5-0.5B (2 KV heads, SwiGLU ffn 4864, vocabulary 151936)",
+            "",
+            (24, 896, 14, 0.494),
+            (2, 4864, 151_936, True),
+        ),
     ],
 )
 def test_sizes_that_stand_in_words_are_read(read, name, config, sizes, published):

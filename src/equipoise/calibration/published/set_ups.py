@@ -157,9 +157,11 @@ _HEAD_SIZE = re.compile(r"\bhead[-_ ](?:dim|size)[ =]+(\d{1,4})\b", re.IGNORECAS
 # Sizes that a row states in words, where it has no column for them: by the column they stand for.
 _STATED_SIZES = {
     "vocabulary": re.compile(r"\bvocab(?:ulary)?(?:[-_ ]size)?[ =]+(\d{2,7}k?)\b", re.IGNORECASE),
-    "kv_heads": re.compile(r"\b(?:gqa|kv[-_ ]heads)[ =]+(\d{1,4})\b", re.IGNORECASE),
+    "kv_heads": re.compile(
+        r"\b(?:gqa|kv[-_ ]heads)[ =]+(\d{1,4})\b(?! kv)|\b(\d{1,4}) kv[-_ ]heads\b", re.IGNORECASE
+    ),
     "ffn_hidden": re.compile(
-        r"\b(?:feed[-_ ]forward|ffn[-_ ]hidden|mlp[-_ ]dim)[ =]+(\d{2,7})\b", re.IGNORECASE
+        r"\b(?:feed[-_ ]forward|ffn(?:[-_ ]hidden)?|mlp[-_ ]dim)[ =]+(\d{2,7})\b", re.IGNORECASE
     ),
 }
 
@@ -175,7 +177,7 @@ def _size(row: TextRow, name: str, *, most: int) -> int | None:
     if given is not None:
         return given
     words = _STATED_SIZES[name].search(_stated_words(row))
-    return None if words is None else int(words[1].lower().replace("k", "000"))
+    return None if words is None else int(next(filter(None, words.groups())).lower().replace("k", "000"))
 
 
 def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Transformer, tuple[str, ...]]:
@@ -373,7 +375,8 @@ _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _NARROW_STATES = (
     r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
-    r"|all in (?:bf16|fp16)|weights and (?:gradients|states) in (?:bf16|fp16)|(?:bf16|fp16) weights and states"
+    r"|all in (?:bf16|fp16)|weights and (?:gradients|states) in (?:bf16|fp16)"
+    r"|(?:bf16|fp16) weights and states"
 )
 _WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
 _COPYING = ("deepspeed", "megatron")
