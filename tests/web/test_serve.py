@@ -141,7 +141,7 @@ def test_it_ends_silently_with_requests_that_are_not_answered(start):
     started = start()
     opened = [socket.create_connection(("127.0.0.1", started.port), timeout=10) for _ in range(8)]
     for number, connection in enumerate(opened):
-        path = f"/plan?workload=gpt3_175b&accelerator=h100&num_accelerators={1024 + 8 * number}"
+        path = f"/plan?workload=gpt3_175b&accelerator=h100&accelerators={1024 + 8 * number}"
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     time.sleep(0.5)  # until they are being answered, which takes longer
     assert started.stopped() == (130, "equipoise: interrupted\n")

@@ -9,7 +9,7 @@ it is not started. The rest is `string.Template`.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -61,19 +61,25 @@ class _Written(dict[str, Any]):
 
 
 def _lines(template: Iterable[str], facts: Mapping[str, Any]) -> Iterator[str]:
-    for line in template:
-        text, _, conditions = line.partition("  #if ")
-        if not all(holds(each, facts) for each in conditions.split()):
+    for text, conditions, items in map(_parts, template):
+        if not all(holds(each, facts) for each in conditions):
             continue
-        text, _, items = text.partition("  #for ")
         for item in facts[items] if items else ({},):
-            yield from _filled_line(text, {**facts, **item})
+            yield from _filled_line(text, {**facts, **item} if item else facts)
+
+
+@lru_cache(maxsize=4096)
+def _parts(line: str) -> tuple[str, tuple[str, ...], str]:
+    """The text of a line, its conditions and its items; all templates have some hundred lines."""
+    text, _, conditions = line.partition("  #if ")
+    text, _, items = text.partition("  #for ")
+    return text, tuple(conditions.split()), items
 
 
 def _filled_line(text: str, facts: Mapping[str, Any]) -> Iterator[str]:
     margin, is_include, included = text.partition("#include ")
     if not is_include:
-        yield Template(text).substitute(_Written(facts))
+        yield Template(text).substitute(_Written(facts)) if "$" in text else text
         return
     for line in _lines(_template(included), facts):
         # A value may have lines of its own.
@@ -92,13 +98,19 @@ def holds(condition: str, facts: Mapping[str, object]) -> bool:
     >>> [holds(each, facts) for each in ("dp>1", "dp>2", "precision=bf16|fp16", "!sharded")]
     [True, False, True, True]
     """
-    name, sign, wanted = re.split("([=>]|$)", condition.removeprefix("!"), maxsplit=1)
+    name, sign, wanted = _compared(condition)
     found = facts[name]
     if sign == "=":
         is_so = str(found) in wanted.split("|")
     else:
         is_so = int(str(found)) > int(wanted) if sign else bool(found)
     return is_so != condition.startswith("!")
+
+
+@lru_cache(maxsize=1024)
+def _compared(condition: str) -> list[str]:
+    """The name, the sign and the other side of a condition."""
+    return re.split("([=>]|$)", condition.removeprefix("!"), maxsplit=1)
 
 
 # Words that YAML 1.1 reads as something other than text.

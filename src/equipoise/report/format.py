@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -257,7 +258,13 @@ def duration(seconds: float) -> str:
     ...     duration(53.25), duration(53.3)
     ('53.25 s', '53.3 s')
     """
-    usual, limit_s = format_duration(seconds), _MANNER.get().limit_s
+    return _duration(seconds + 0.0, _MANNER.get().limit_s)  # a negative zero is the same key as zero
+
+
+# A page shows the same times many times, and the next page of a question that is varied shows them again.
+@lru_cache(maxsize=4096)
+def _duration(seconds: float, limit_s: float) -> str:
+    usual = format_duration(seconds)
     if not (math.isfinite(seconds) and math.isfinite(limit_s)):
         return usual
     if seconds == limit_s:

@@ -105,6 +105,12 @@ def _attribute_name(name: str) -> str:
 def _attribute(name: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""
+    if isinstance(value, str) and len(value) <= _MOST_KEPT:
+        return _attribute_once(name, value)
+    return _written(name, value)
+
+
+def _written(name: str, value: Attribute) -> str:
     name = _attribute_name(name)
     if value is True:
         return f" {name}"
@@ -113,6 +119,9 @@ def _attribute(name: str, value: Attribute) -> str:
     # What a form sends back stays what it is, but for half surrogate pairs, which UTF-8 cannot hold, and NUL.
     sent = str(value).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
     return f' {name}="{html.escape(sent, quote=True)}"'
+
+
+_attribute_once = lru_cache(maxsize=8192)(_written)
 
 
 def concatenated(*children: str) -> Html:

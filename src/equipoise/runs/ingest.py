@@ -1,6 +1,5 @@
 """Results to tables: published ones, divided among workers, and runs that other tools exported."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -32,7 +31,7 @@ from equipoise.runs.readers.cells import (
 from equipoise.runs.readers.exports import MODEL, campaign_of, exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
 from equipoise.runs.sources.gate import ReadLimits
-from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, parse_shares
+from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, num_cores, parse_shares
 from equipoise.spec import hardware, workload
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_order
@@ -110,7 +109,7 @@ def ingest(
         folder = None if into is None else Path(into)
         return import_runs(exports, columns={}, constants={}, into=folder, catalogue=catalogue)
     works = [work for path in named for work in _works(path, limits or ReadLimits())]
-    results = _parsed(works, progress, num_workers or _num_cores())
+    results = _parsed(works, progress, num_workers or min(num_cores(), _MAX_WORKERS))
     readings, rejected = _assembled(works, results, catalogue or shipped())
     runs = [row for reading in readings for row in reading.runs]
     scores = [row for reading in readings for row in reading.scores]
@@ -138,11 +137,6 @@ def _load() -> None:
     """Load what turns facts into tables, which this process has time for while workers parse."""
     import_module("equipoise.runs.store")
     shipped()
-
-
-def _num_cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _MAX_WORKERS)
 
 
 def _works(path: Path, limits: ReadLimits) -> list[_Work]:

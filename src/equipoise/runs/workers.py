@@ -1,6 +1,7 @@
 """Worker processes that parse shares of sources: children of this interpreter, safe to start anywhere."""
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -116,18 +117,18 @@ Parsed: TypeAlias = Callable[[SourceShare, int], None]
 # What a worker runs: modules are found where the parent finds them.
 _BOOT = (
     "import sys; descriptor = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
-    "from equipoise.runs.workers import serve; serve(descriptor)"
+    "from {module} import serve; serve(descriptor)"
 )
 _GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Bytes between two reports of progress: often enough for a bar, seldom enough to cost nothing.
 _REPORT_BYTES = 4 * 2**20
-# Objects made before the youngest are looked through for garbage, which no reader makes.
-_NEW_OBJECTS = 400_000
+# Objects made before the youngest are looked through for garbage, which no worker makes.
+NEW_OBJECTS = 400_000
 
 
 def serve(descriptor: int) -> None:
     """Parse the shares that arrive on a pipe until it closes. The body of a worker."""
-    gc.set_threshold(_NEW_OBJECTS, 50, 50)
+    gc.set_threshold(NEW_OBJECTS, 50, 50)
     pipe = Connection(descriptor)
     waiting = 0
 
@@ -146,21 +147,30 @@ def serve(descriptor: int) -> None:
         return
 
 
-class _Worker(Struct):
+class Worker(Struct):
+    """A process, and the pipe to it. ready: whether it has answered yet."""
+
     process: subprocess.Popen[bytes]
     pipe: Connection
-    share: SourceShare | None = None
     ready: bool = False
 
 
-def _started() -> _Worker | None:
-    """A new worker; None where this interpreter cannot start another."""
+def num_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def new_worker(module: str) -> Worker | None:
+    """A new worker; None where this interpreter cannot start another.
+
+    module: its `serve(descriptor)` is the body of the worker, with its end of the pipe.
+    """
     ours, theirs = Pipe()
     # Signals to the group are this process's to answer; the worker has them blocked, as it inherits that.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)
     try:
         process = subprocess.Popen(
-            [sys.executable or "", "-I", "-c", _BOOT, str(theirs.fileno()), *sys.path],
+            [sys.executable or "", "-I", "-c", _BOOT.format(module=module), str(theirs.fileno()), *sys.path],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -171,16 +181,16 @@ def _started() -> _Worker | None:
     finally:
         theirs.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return _Worker(process, ours)
+    return Worker(process, ours)
 
 
 @contextmanager
-def _workers(count: int) -> Iterator[list[_Worker]]:
+def _workers(count: int) -> Iterator[list[Worker]]:
     """Workers that are gone afterwards, however the block ends."""
-    started: list[_Worker] = []
+    started: list[Worker] = []
     try:
         for _ in range(count):
-            worker = _started()
+            worker = new_worker(__name__)
             if worker is not None:
                 started.append(worker)
         yield started
@@ -211,7 +221,7 @@ def parse_shares(
 
 
 def _drive(
-    workers: list[_Worker],
+    workers: list[Worker],
     shares: Sequence[SourceShare],
     results: dict[int, ShareResult],
     parsed: Parsed,
@@ -219,9 +229,9 @@ def _drive(
 ) -> None:
     """Hand shares out and collect results until all are there or no worker is left that could start."""
     todo = list(range(len(shares)))[::-1]
-    busy: dict[Connection, tuple[_Worker, int]] = {}
+    busy: dict[Connection, tuple[Worker, int]] = {}
 
-    def hand_to(worker: _Worker) -> None:
+    def hand_to(worker: Worker) -> None:
         index = todo.pop()
         with suppress(OSError):  # that it has ended shows where its result is awaited
             worker.pipe.send(shares[index])

@@ -288,6 +288,11 @@ class DataSources(Struct, frozen=True, kw_only=True, dict=True):
     runs: tuple[Path, ...] = ()
     catalogue: Catalogue = field(default_factory=shipped)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process has the tables that folders held when this one read them."""
+        held = vars(self) if self.data or self.also else {}
+        return (*super().__reduce__(), held)
+
     @cached_property
     def tables(self) -> Tables:
         """The tables as they were when first needed."""

@@ -108,8 +108,8 @@ class _Computation(Struct):
 class Answers:
     """Keeps answers by key, the least recently used dropped first. Lives on one event loop.
 
-    workers: compute, so that the loop stays free. most_bytes: of all bodies kept. most_waiting: different
-    questions computed or waiting at a time.
+    workers: compute, so that the loop stays free; they may give arguments. most_bytes: of all bodies kept.
+    most_waiting: different questions computed or waiting at a time.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Answers:
         return not self._running
 
     async def find(
-        self, key: str, make: Callable[[], PageAnswer], *, limit_s: float = LONGEST_WAIT_S
+        self, key: str, make: Callable[..., PageAnswer], *, limit_s: float = LONGEST_WAIT_S
     ) -> PageAnswer:
         """The answer kept under a key, else computed by `make`, once for however many requests.
 
@@ -149,7 +149,7 @@ class Answers:
             if not running.num_waiting and running.job.cancel():
                 self._forget(key, running)
 
-    def _begun(self, key: str, make: Callable[[], PageAnswer]) -> _Computation:
+    def _begun(self, key: str, make: Callable[..., PageAnswer]) -> _Computation:
         if len(self._running) >= self._most_waiting:
             raise BusyError
         job = self._workers.submit(make)

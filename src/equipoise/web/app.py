@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -63,10 +63,10 @@ from equipoise.web.frames import (
     while_there,
 )
 from equipoise.web.guard import LOOPBACK_NAMES, Guard, ListenAddress
+from equipoise.web.workers import NUM_THREADS, Workers
 
 P = ParamSpec("P")
 Looked = TypeVar("Looked")
-NUM_WORKERS: Final = 2
 _YEAR_S: Final = 31_536_000
 # A browser that opens a page gets its frame after so long; the answer follows.
 _PATIENCE_S: Final = 0.3
@@ -92,8 +92,9 @@ class Dashboard:
     def __init__(self, sources: DataSources) -> None:
         """sources: where data come from."""
         self.sources = sources
-        self.answers = Answers(ThreadPoolExecutor(NUM_WORKERS, "equipoise"))
-        self.lookers = ThreadPoolExecutor(NUM_WORKERS, "equipoise")
+        self.workers = Workers(sources, __name__)
+        self.answers = Answers(self.workers)
+        self.lookers = ThreadPoolExecutor(NUM_THREADS, "equipoise")
         self.frames: Kept[frames.Halves] = Kept(_FRAME_BYTES)
 
     async def show(self, request: Request, screen: Screen, query: PageQuery) -> Response:
@@ -142,7 +143,7 @@ class Dashboard:
         try:
             query = screen.read(_given(request), self.sources)
             key = f"{known}:{_key(screen, query, await self._looked(screen, self._state, screen, query))}"
-            found = await self.answers.find(key, partial(_kept, screen, query, self.sources, known))
+            found = await self.answers.find(key, _Asked(screen, query, known))
         except (InputError, EvidenceError) as err:
             if known == "html":
                 return await self.page(request, screen, unanswered(screen, err))
@@ -154,7 +155,7 @@ class Dashboard:
         return FileResponse(found.body, screen=screen, kind=known)
 
     async def _answer(self, key: str, screen: Screen, query: PageQuery, limit_s: float) -> PageAnswer:
-        return await self.answers.find(key, partial(_answered, screen, query, self.sources), limit_s=limit_s)
+        return await self.answers.find(key, _Asked(screen, query), limit_s=limit_s)
 
     async def warm(self) -> None:
         """Compute what pages show before anything is asked, the first page first."""
@@ -252,18 +253,30 @@ def _given(request: Request) -> dict[str, list[str]]:
     return parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
-def _answered(screen: Screen, query: PageQuery, sources: DataSources) -> PageAnswer:
-    """The answer, or the page that says why there is none."""
-    try:
-        return screen.answer(query, sources)
-    except (InputError, EvidenceError) as err:
-        return unanswered(screen, err)
+class _Asked(Struct, frozen=True):
+    """A question, or the file of its answer. A process beside this one gets the path of the screen alone."""
+
+    screen: Screen
+    query: PageQuery
+    kind: FileKind | None = None
+
+    def __call__(self, sources: DataSources) -> PageAnswer:
+        """The answer, or the page that says why there is none; of a file the error."""
+        if self.kind is not None:
+            assert self.screen.file is not None
+            body = self.screen.file(self.query, sources, self.kind)
+            return PageAnswer(title="", headline="", body=body)
+        try:
+            return self.screen.answer(self.query, sources)
+        except (InputError, EvidenceError) as err:
+            return unanswered(self.screen, err)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _asked_at, (self.screen.path, self.query, self.kind)
 
 
-def _kept(screen: Screen, query: PageQuery, sources: DataSources, kind: FileKind) -> PageAnswer:
-    """A file as an answer, for it is computed and kept like one."""
-    assert screen.file is not None
-    return PageAnswer(title="", headline="", body=screen.file(query, sources, kind))
+def _asked_at(path: str, query: PageQuery, kind: FileKind | None) -> _Asked:
+    return _Asked(next(each for each in SCREENS if each.path == path), query, kind)
 
 
 def _is_open(request: Request) -> bool:
@@ -289,7 +302,7 @@ def _theme(request: Request) -> str:
 
 
 def application(sources: DataSources, *, warms: bool) -> FastAPI:
-    """The application. Its answers are computed in threads of its own.
+    """The application. Its answers are computed in threads and processes of its own.
 
     warms: whether the first page is computed before anybody asks.
     """
@@ -301,6 +314,7 @@ def application(sources: DataSources, *, warms: bool) -> FastAPI:
         yield
         if warming is not None:
             warming.cancel()
+        dashboard.workers.shutdown(wait=False, cancel_futures=True)
 
     app = FastAPI(title="Equipoise", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
 
