@@ -22,8 +22,8 @@ from equipoise.calibration.published import (
     step_conversion,
 )
 from equipoise.calibration.published.executions import chosen, digest_of, software_of, with_executions
+from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.quantities import Quantity, number
-from equipoise.calibration.published.set_ups import known_workload
 from equipoise.calibration.step_rows import refusal
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import TextRow, rows_of

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from equipoise.calibration.published import read_rows
 from equipoise.calibration.published.executions import chosen, read_executions, software_of, with_executions
+from equipoise.calibration.published.models import known_workload, model_of
 from equipoise.calibration.published.quantities import count_in, quantity
-from equipoise.calibration.published.set_ups import collective_of, known_workload, model_of, strategy_words
+from equipoise.calibration.published.set_ups import collective_of, strategy_words
 from equipoise.calibration.validate import validate
 from equipoise.errors import DataError, UsageError
 from equipoise.runs.readers.cells import TextRow

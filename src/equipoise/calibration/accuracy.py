@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.calibration.published import PublishedRow
-from equipoise.calibration.published.set_ups import known_workload
+from equipoise.calibration.published.models import known_workload
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import DEVIATE, LEVEL
 from equipoise.perfmodel.parameters import Parameters

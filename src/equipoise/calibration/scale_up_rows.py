@@ -19,13 +19,9 @@ from equipoise.calibration.accuracy import (
     unpredicted,
 )
 from equipoise.calibration.published import PublishedRow, nodes_of
+from equipoise.calibration.published.models import known_workload
 from equipoise.calibration.published.quantities import count_in
-from equipoise.calibration.published.set_ups import (
-    STRATEGY_CELLS,
-    StrategyWords,
-    known_workload,
-    strategy_words,
-)
+from equipoise.calibration.published.set_ups import STRATEGY_CELLS, StrategyWords, strategy_words
 from equipoise.calibration.step_rows import machine_of
 from equipoise.errors import DataError, SpecError
 from equipoise.perfmodel import machine as machines

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.calibration.profiles import model_for
-from equipoise.calibration.published.set_ups import known_workload
+from equipoise.calibration.published.models import known_workload
 from equipoise.decide.question.query import query
 from equipoise.decide.question.training import batch_words, training, usual_batch
 from equipoise.decide.strategies.strategy_search import problem

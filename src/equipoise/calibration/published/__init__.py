@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise.bench.collectives import bus_fraction
+from equipoise.calibration.published.models import Model, model_of
 from equipoise.calibration.published.quantities import (
     MemoryCounted,
     Quantity,
@@ -27,10 +28,8 @@ from equipoise.calibration.published.quantities import (
 )
 from equipoise.calibration.published.set_ups import (
     MAX_ACCELERATORS,
-    Model,
     collective_of,
     is_matrix_product,
-    model_of,
     strategy_of,
 )
 from equipoise.errors import DataError, SpecError, UsageError

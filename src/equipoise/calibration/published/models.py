@@ -1,0 +1,324 @@
+"""The model that a row trains: by the sizes that it states, in columns or in words, else by its name in the
+catalogue, else refused. Assumptions are noted.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from equipoise.calibration.published.quantities import count, number, stated
+from equipoise.errors import DataError
+from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
+from equipoise.spec import canonical
+from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.transformer import Transformer
+from equipoise.spec.workload import EDIT, Workload
+from equipoise.units import SI_PREFIXES, format_si
+
+_MAX_LAYERS, _MAX_WIDTH, _MAX_HEADS, _MAX_TOKENS, _MAX_EXPERTS = 10_000, 1_000_000, 10_000, 10**9, 10_000
+_MAX_PARAMS_B = 1e6
+# Tokens of GPT-2's vocabulary, which its likes share; how far it is padded is not stated either.
+_VOCABULARY = 50_257
+_PARAMS_TOLERANCE = 0.03
+# Parameters of one model over its own as somebody else counts them: with its tables or without, padded or
+# not.
+_SAME_PARAMS = 1.5
+# Feed-forward blocks are 2 to 8 hidden sizes wide; what lies outside is no feed-forward block but another
+# model.
+_NARROWEST, _WIDEST = 2.0, 8.0
+_MOST_WORDS = 24
+# Rows of a table name few workloads, over and over.
+_MOST_KEPT = 4096
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """What a row trains: its sizes where it is a transformer, its entry in the catalogue where it has one.
+
+    notes: what was assumed of it, in sentences.
+    """
+
+    transformer: Transformer | None
+    known: Workload | None
+    sequence: int | None
+    notes: tuple[str, ...] = ()
+
+
+def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
+    """The model of a row. catalogue: the shipped one unless given.
+
+    Raises DataError where it has neither sizes nor a name that the catalogue knows.
+    """
+    name = stated(row, "workload")
+    known = _of_stated_size(known_workload(name, catalogue), row)
+    sequence = count(row, "seq", most=_MAX_TOKENS) or (known.sequence_tokens if known else None)
+    layers = count(row, "layers", most=_MAX_LAYERS)
+    hidden = count(row, "hidden", most=_MAX_WIDTH)
+    heads = count(row, "heads", most=_MAX_HEADS)
+    catalogued = known.transformer if known else None
+    if layers is None and hidden is None and heads is None:
+        if not name:
+            raise DataError("no model: expected a column workload, or layers, hidden and heads")
+        if known is None:
+            raise DataError(
+                f"workload {echo(name)}: the row states no layers, hidden and heads, and the catalogue does "
+                f"not know the name; add it to {EDIT}"
+            )
+        return Model(transformer=catalogued, known=known, sequence=sequence)
+    if catalogued is not None and hidden in {None, catalogued.hidden} and heads in {None, catalogued.heads}:
+        if layers in {None, catalogued.layers}:
+            return Model(transformer=catalogued, known=known, sequence=sequence)
+        if catalogued.attention_layers is None and catalogued.expert_layers is None:
+            scaled = replace(catalogued, layers=layers or catalogued.layers)
+            note = f"{catalogued.layers} layers in the catalogue, {layers} in the row: the row's are used"
+            return Model(transformer=scaled, known=None, sequence=sequence, notes=(note,))
+    if layers is None or hidden is None or heads is None:
+        raise DataError(
+            f"workload {echo(name)}: layers={layers}, hidden={hidden}, heads={heads}; expected all three "
+            "where the catalogue does not know the model"
+        )
+    built, notes = _built(row, layers=layers, hidden=hidden, heads=heads)
+    if sequence is not None and built.position_embeddings:
+        built = replace(built, position_embeddings=sequence)
+    return Model(transformer=built, known=None, sequence=sequence, notes=notes)
+
+
+def _of_stated_size(known: Workload | None, row: TextRow) -> Workload | None:
+    """The workload, unless the row states another number of parameters: `GPT 2.7B` is not GPT-2."""
+    params_b = number(row, "params_b", most=_MAX_PARAMS_B)
+    if known is None or not known.params or params_b is None:
+        return known
+    ratio = params_b * SI_PREFIXES["G"] / known.params
+    return known if 1 / _SAME_PARAMS <= ratio <= _SAME_PARAMS else None
+
+
+def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | None:
+    """The workload of the catalogue that a text names in its longest run of words; None where it names none.
+
+    Its samples are full: of steps that are timed alone, nothing says that padding was left out.
+
+    >>> known_workload("nothing that anybody trained") is None
+    True
+    """
+    return _named_in(text[:MAX_TEXT], catalogue or shipped())
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _named_in(text: str, catalogue: Catalogue) -> Workload | None:
+    table = catalogue.workload_table
+    words = canonical(text).split()[:_MOST_WORDS]
+    without_blanks = {name.replace(" ", ""): name for name in table.names}
+    for length in range(len(words), 0, -1):
+        for start in range(len(words) - length + 1):
+            run = words[start : start + length]
+            slug = table.slug(" ".join(run)) or table.slug(without_blanks.get("".join(run), ""))
+            if slug is not None and _begins_a_word(text, run[0]):
+                return replace(table.workloads[slug], unpadded_tokens=None)
+    return None
+
+
+def _begins_a_word(text: str, name: str) -> bool:
+    """Whether a name begins where a word does: R-CNN is no CNN."""
+    return re.search(rf"(?<![\w-]){re.escape(name)}", text, re.IGNORECASE) is not None
+
+
+# What says that a model has experts: the word, or its parameters that a token passes (30B-A3B).
+_IS_MIXTURE: Final = re.compile(r"\bmoe\b|\bexperts?\b|\b\d+(?:\.\d+)?b-a\d+(?:\.\d+)?b\b", re.IGNORECASE)
+_EXPERT_WORDS: Final = {
+    "experts": r"\b(\d{1,5})(?: routed)? experts\b|\bexperts? ?[=:] ?(\d{1,5})\b",
+    "top_k": r"\btop[-_ ]?(?:k ?[=:]? ?)?(\d{1,4})\b",
+    "width": r"\bexperts\b[^;,()]*?\b(?:of|ffn|width)[ =](\d{2,7})\b",
+    "num_shared": r"(?:\+|\band|,) ?(\d{1,2}) shared\b",
+    "shared_width": r"\bshared experts?(?: of| ffn)?[ =](\d{2,7})\b",
+    "dense_layers": r"\b(\d{1,4}) dense\b",
+}
+
+
+class Experts(Struct, frozen=True, kw_only=True):
+    """Experts of a layer. width: of the block of each, None where it is not stated; shared_width: of all that
+    every token passes. dense_layers: layers without any.
+    """
+
+    experts: int
+    top_k: int
+    width: int | None
+    shared_width: int
+    dense_layers: int
+
+
+def experts_of(row: TextRow) -> Experts | None:
+    """The experts of a row's model; None where it is no mixture.
+
+    Raises DataError for a mixture whose number of experts, or of those that a token passes, is not stated.
+    """
+    name = stated(row, "workload")
+    words = stated_words(row)
+
+    def said(what: str, most: int) -> int | None:
+        found = re.search(_EXPERT_WORDS[what], words, re.IGNORECASE)
+        number = None if found is None else int(next(filter(None, found.groups())))
+        return number if number is not None and number <= most else None
+
+    experts = count(row, "experts", most=_MAX_EXPERTS)
+    if experts is None and _IS_MIXTURE.search(name) is None:
+        return None
+    experts = experts or said("experts", _MAX_EXPERTS)
+    top_k = count(row, "top_k", most=_MAX_EXPERTS) or said("top_k", _MAX_EXPERTS)
+    if experts is None or top_k is None:
+        raise DataError(
+            f"workload {echo(name)}: a mixture of experts={experts}, top_k={top_k}; expected both, in "
+            "columns or in words such as `64 experts top-8`"
+        )
+    width = said("width", _MAX_WIDTH)
+    shared_width = said("shared_width", _MAX_WIDTH) or (said("num_shared", _MAX_EXPERTS) or 0) * (width or 0)
+    return Experts(
+        experts=experts,
+        top_k=top_k,
+        width=width,
+        shared_width=shared_width,
+        dense_layers=said("dense_layers", _MAX_LAYERS) or 0,
+    )
+
+
+# BERT, RoBERTa, DistilBERT and their like: tokens see both sides, and of 15 % of them, those masked, logits
+# are computed, over 30,522 words (Devlin et al. 2018, section 3.1; configuration of bert-base-uncased).
+_ENCODER = re.compile(r"bert|electra", re.IGNORECASE)
+_ENCODER_VOCABULARY = 30522
+_MASKED_FRACTION = 0.15
+
+
+# Feed-forward blocks of three matrices (Shazeer 2020), of which a stated width alone says nothing: LLaMA's,
+# and of who took its block over. Where parameters are stated, too, they decide.
+_GATED = re.compile(r"swiglu|geglu|gated|llama|mistral|mixtral|qwen|gemma", re.IGNORECASE)
+_HEAD_SIZE = re.compile(r"\bhead[-_ ](?:dim|size)[ =]+(\d{1,4})\b", re.IGNORECASE)
+# Sizes that a row states in words, where it has no column for them: by the column they stand for.
+_STATED_SIZES = {
+    "vocabulary": re.compile(r"\bvocab(?:ulary)?(?:[-_ ]size)?[ =]+(\d{2,7}k?)\b", re.IGNORECASE),
+    "kv_heads": re.compile(
+        r"\b(?:gqa|kv[-_ ]heads)[ =]+(\d{1,4})\b(?! kv)|\b(\d{1,4}) kv[-_ ]heads\b", re.IGNORECASE
+    ),
+    "ffn_hidden": re.compile(
+        r"\b(?:feed[-_ ]forward|ffn(?:[-_ ]hidden)?|mlp[-_ ]dim)[ =]+(\d{2,7})\b", re.IGNORECASE
+    ),
+}
+
+
+def stated_words(row: TextRow) -> str:
+    """What a row says in words: next to the name of the model, and in its configuration."""
+    return f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
+
+
+def _size(row: TextRow, name: str, *, most: int) -> int | None:
+    """A size of the model from its column, else from words such as `vocabulary 250k`; None where neither."""
+    given = count(row, name, most=most)
+    if given is not None:
+        return given
+    words = _STATED_SIZES[name].search(stated_words(row))
+    return None if words is None else int(next(filter(None, words.groups())).lower().replace("k", "000"))
+
+
+def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Transformer, tuple[str, ...]]:
+    """A plain transformer of the sizes a row states, with what GPT-like models have where it is silent, or
+    BERT-like ones where it is named so.
+    """
+    stated_size = _HEAD_SIZE.search(stated(row, "parallel_config"))
+    if hidden % heads and stated_size is None:
+        raise row.refusal("heads", f"a divisor of hidden={hidden}")
+    vocabulary = count(row, "vocab_size", most=_MAX_TOKENS) or _size(row, "vocabulary", most=_MAX_TOKENS)
+    ffn_hidden = _size(row, "ffn_hidden", most=_MAX_WIDTH)
+    mixture = experts_of(row)
+    is_encoder = _ENCODER.search(stated(row, "workload")) is not None
+    usual, like = (_ENCODER_VOCABULARY, "BERT") if is_encoder else (_VOCABULARY, "GPT")
+    notes = [] if vocabulary else [f"vocabulary not stated: {usual}, as {like}"]
+    params = number(row, "params_b", most=_MAX_PARAMS_B)
+    built = Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocabulary=vocabulary or usual,
+        kv_heads=_size(row, "kv_heads", most=_MAX_HEADS) or heads,
+        head_size=int(stated_size[1]) if stated_size else hidden // heads,
+        ffn_hidden=ffn_hidden or 4 * hidden,
+        # Experts have three matrices since Mixtral.
+        gated=mixture is not None
+        or (ffn_hidden is not None and _GATED.search(stated_words(row)) is not None),
+        tied_embeddings=vocabulary is None,
+        position_embeddings=1 if vocabulary is None else 0,
+        causal=not is_encoder,
+        predicted_fraction=_MASKED_FRACTION if is_encoder else 1.0,
+    )
+    total = None if params is None else params * SI_PREFIXES["G"]
+    if mixture is not None:
+        return _with_experts(built, mixture, total), tuple(notes)
+    if total is None:
+        return built, tuple(notes)
+    if ffn_hidden is not None:
+        return _of_kind(built, total), tuple(notes)
+    if vocabulary is not None:
+        built = _nearest((built, replace(built, tied_embeddings=not built.tied_embeddings)), total)
+    fitted = _of_params(built, total)
+    if fitted is not built:
+        notes.append(f"{params:g}e9 parameters need a feed-forward width of {fitted.ffn_hidden}")
+    return fitted, tuple(notes)
+
+
+def _with_experts(built: Transformer, mixture: Experts, params: float | None) -> Transformer:
+    """The transformer with experts, of the width that makes the parameters where no width is stated.
+
+    Raises DataError where what is stated makes another number of parameters.
+    """
+    width = mixture.width or built.ffn_hidden
+    mixed = replace(
+        built,
+        dense_layers=mixture.dense_layers or None,
+        experts=mixture.experts,
+        top_k=mixture.top_k,
+        expert_ffn_hidden=width,
+        shared_expert_ffn_hidden=mixture.shared_width,
+    )
+    if params is None:
+        return mixed
+    if mixture.width is None:
+        wider = replace(mixed, expert_ffn_hidden=width + 1)
+        mixed = replace(
+            mixed, expert_ffn_hidden=round(width + (params - mixed.params) / (wider.params - mixed.params))
+        )
+    if mixed.expert_ffn_hidden < 1 or not 1 / _SAME_PARAMS <= mixed.params / params <= _SAME_PARAMS:
+        raise DataError(
+            f"a mixture of {mixture.experts} experts in {built.layers} layers of {built.hidden}: "
+            f"{format_si(mixed.params, '')} parameters by its sizes, {format_si(params, '')} in the row"
+        )
+    return mixed
+
+
+def _of_kind(built: Transformer, params: float) -> Transformer:
+    """The transformer, gated or not, with tables of its own or tied, whose parameters are nearest to those
+    stated.
+    """
+    kinds = (
+        replace(built, gated=gated, tied_embeddings=tied)
+        for gated in (built.gated, not built.gated)
+        for tied in (built.tied_embeddings, not built.tied_embeddings)
+    )
+    return _nearest(kinds, params)
+
+
+def _nearest(kinds: Iterable[Transformer], params: float) -> Transformer:
+    """The one whose parameters are nearest to some number."""
+    return min(kinds, key=lambda each: abs(each.params / params - 1))
+
+
+def _of_params(built: Transformer, params: float) -> Transformer:
+    """The transformer with its feed-forward width such that its parameters are those stated, where it can
+    be.
+    """
+    if abs(built.params / params - 1) <= _PARAMS_TOLERANCE:
+        return built
+    rest = built.params - built.layers * built.dense_params
+    width = (params - rest) / built.layers / (2 * built.hidden)
+    if not _NARROWEST * built.hidden <= width <= _WIDEST * built.hidden:
+        return built
+    return replace(built, ffn_hidden=round(width))
