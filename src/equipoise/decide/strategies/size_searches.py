@@ -321,11 +321,12 @@ def units_beyond(cluster: Cluster, problem: Problem | None) -> SizeUnits:
 def raised_sizes(problem: Problem, best: Strategy) -> frozenset[int]:
     """The sizes next above a strategy's to which a larger batch lets it grow, between the usual ones.
 
-    Of a usual batch, which may be rounded, that gives each rank one sample: more ranks need a larger batch,
-    and as much larger it costs no efficiency. Empty of any other strategy.
+    Of a usual batch, which may be rounded, that gives each rank no more samples than fill its pipeline, one
+    a stage: more ranks need a larger batch, and as much larger it costs no efficiency. Empty of any other
+    strategy.
     """
     about, size, batch = problem.training, best.num_accelerators, best.global_batch_samples
-    if about.budget.is_to_target or best.dp * about.workload.samples_per_example < batch:
+    if about.budget.is_to_target or best.dp * best.pp * about.workload.samples_per_example < batch:
         return frozenset()
     units = units_beyond(problem.cluster, problem)
     near = _between(units, size + 1, 2 * size)
