@@ -572,6 +572,9 @@ def test_experts_are_read_in_words_and_make_the_parameters_that_are_stated(read,
     [
         ("Somebody's 30B-A3B", "30", "experts=None, top_k=None"),
         ("MoE of 64 experts", "30", "experts=64, top_k=None"),
+        ("a lab's 8x7B", "47", "experts=8, top_k=None"),
+        ("MoE of 0 experts top-0", "30", "experts=0"),
+        ("MoE of 64 experts of 384 top-6, 12 dense layers", "0.7", "of 12"),
         ("MoE of 64 experts of 384 top-6", "300", "300 G"),
     ],
 )

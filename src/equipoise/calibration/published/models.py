@@ -125,10 +125,14 @@ def _begins_a_word(text: str, name: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(name)}", text, re.IGNORECASE) is not None
 
 
-# What says that a model has experts: the word, or its parameters that a token passes (30B-A3B).
-_IS_MIXTURE: Final = re.compile(r"\bmoe\b|\bexperts?\b|\b\d+(?:\.\d+)?b-a\d+(?:\.\d+)?b\b", re.IGNORECASE)
+# What says that a model has experts: the word, the parameters that a token passes (30B-A3B), or 8x7B.
+_IS_MIXTURE: Final = re.compile(
+    r"\bmoe\b|\bexperts?\b|\b\d+(?:\.\d+)?b[- ]a\d+(?:\.\d+)?b\b|\b\d+x\d+(?:\.\d+)?b\b", re.IGNORECASE
+)
 _EXPERT_WORDS: Final = {
-    "experts": r"\b(\d{1,5})(?: routed)? experts\b|\bexperts? ?[=:] ?(\d{1,5})\b",
+    "experts": (
+        r"\b(\d{1,5})(?: routed)? experts\b|\bexperts? ?[=:] ?(\d{1,5})\b|\b(\d{1,3})x\d+(?:\.\d+)?b\b"
+    ),
     "top_k": r"\btop[-_ ]?(?:k ?[=:]? ?)?(\d{1,4})\b",
     "width": r"\bexperts\b[^;,()]*?\b(?:of|ffn|width)[ =](\d{2,7})\b",
     "num_shared": r"(?:\+|\band|,) ?(\d{1,2}) shared\b",
@@ -159,15 +163,15 @@ def experts_of(row: TextRow) -> Experts | None:
 
     def said(what: str, most: int) -> int | None:
         found = re.search(_EXPERT_WORDS[what], words, re.IGNORECASE)
-        number = None if found is None else int(next(filter(None, found.groups())))
-        return number if number is not None and number <= most else None
+        value = None if found is None else int(next(filter(None, found.groups())))
+        return value if value is not None and value <= most else None
 
     experts = count(row, "experts", most=_MAX_EXPERTS)
     if experts is None and _IS_MIXTURE.search(name) is None:
         return None
     experts = experts or said("experts", _MAX_EXPERTS)
     top_k = count(row, "top_k", most=_MAX_EXPERTS) or said("top_k", _MAX_EXPERTS)
-    if experts is None or top_k is None:
+    if not experts or not top_k:
         raise DataError(
             f"workload {echo(name)}: a mixture of experts={experts}, top_k={top_k}; expected both, in "
             "columns or in words such as `64 experts top-8`"
@@ -268,8 +272,12 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
 def _with_experts(built: Transformer, mixture: Experts, params: float | None) -> Transformer:
     """The transformer with experts, of the width that makes the parameters where no width is stated.
 
-    Raises DataError where what is stated makes another number of parameters.
+    Raises DataError where what is stated leaves no layer for experts, or makes another number of parameters.
     """
+    if mixture.dense_layers >= built.layers:
+        raise DataError(
+            f"a mixture with {mixture.dense_layers} dense layers of {built.layers}; expected fewer"
+        )
     width = mixture.width or built.ffn_hidden
     mixed = replace(
         built,
