@@ -27,7 +27,7 @@ from equipoise.files import parsed_json, read_input, sync_folder, user_file
 from equipoise.intervals import LEVEL
 from equipoise.spec.strategy import PRECISIONS, without_ranks
 from equipoise.spec.strategy import strategy as strategy_of
-from equipoise.stats import quantiles
+from equipoise.stats import by_key, quantiles
 from equipoise.units import MIB, listed
 
 Quantity: TypeAlias = Literal["time_to_train_s", "step_s", "samples_per_s"]
@@ -470,9 +470,7 @@ def _unmeasured(row: Mapping[str, Any], prediction: RecordedPrediction) -> Itera
 def beside_predictions(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> tuple[LedgerEntry, ...]:
     """The current predictions of what rows of the table `runs` ran, each with what these alone measured."""
     unmeasured = tuple(replace(each, measured=()) for each in ledger.current())
-    found: dict[str, list[MeasuredResult]] = {}
-    for id_, measured in matches(replace(ledger, entries=unmeasured), runs):
-        found.setdefault(id_, []).append(measured)
+    found = by_key(matches(replace(ledger, entries=unmeasured), runs))
     return tuple(replace(each, measured=tuple(found[each.id])) for each in unmeasured if each.id in found)
 
 

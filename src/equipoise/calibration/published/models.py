@@ -129,16 +129,6 @@ def _begins_a_word(text: str, name: str) -> bool:
 _IS_MIXTURE: Final = re.compile(
     r"\bmoe\b|\bexperts?\b|\b\d+(?:\.\d+)?b[- ]a\d+(?:\.\d+)?b\b|\b\d+x\d+(?:\.\d+)?b\b", re.IGNORECASE
 )
-_EXPERT_WORDS: Final = {
-    "experts": (
-        r"\b(\d{1,5})(?: routed)? experts\b|\bexperts? ?[=:] ?(\d{1,5})\b|\b(\d{1,3})x\d+(?:\.\d+)?b\b"
-    ),
-    "top_k": r"\btop[-_ ]?(?:k ?[=:]? ?)?(\d{1,4})\b",
-    "width": r"\bexperts\b[^;,()]*?\b(?:of|ffn|width)[ =](\d{2,7})\b",
-    "num_shared": r"(?:\+|\band|,) ?(\d{1,2}) shared\b",
-    "shared_width": r"\bshared experts?(?: of| ffn)?[ =](\d{2,7})\b",
-    "dense_layers": r"\b(\d{1,4}) dense\b",
-}
 
 
 class Experts(Struct, frozen=True, kw_only=True):
@@ -159,31 +149,23 @@ def experts_of(row: TextRow) -> Experts | None:
     Raises DataError for a mixture whose number of experts, or of those that a token passes, is not stated.
     """
     name = stated(row, "workload")
-    words = stated_words(row)
-
-    def said(what: str, most: int) -> int | None:
-        found = re.search(_EXPERT_WORDS[what], words, re.IGNORECASE)
-        value = None if found is None else int(next(filter(None, found.groups())))
-        return value if value is not None and value <= most else None
-
-    experts = count(row, "experts", most=_MAX_EXPERTS)
-    if experts is None and _IS_MIXTURE.search(name) is None:
+    if count(row, "experts", most=_MAX_EXPERTS) is None and _IS_MIXTURE.search(name) is None:
         return None
-    experts = experts or said("experts", _MAX_EXPERTS)
-    top_k = count(row, "top_k", most=_MAX_EXPERTS) or said("top_k", _MAX_EXPERTS)
+    experts, top_k = (_size(row, each, most=_MAX_EXPERTS) for each in ("experts", "top_k"))
     if not experts or not top_k:
         raise DataError(
             f"workload {echo(name)}: a mixture of experts={experts}, top_k={top_k}; expected both, in "
             "columns or in words such as `64 experts top-8`"
         )
-    width = said("width", _MAX_WIDTH)
-    shared_width = said("shared_width", _MAX_WIDTH) or (said("num_shared", _MAX_EXPERTS) or 0) * (width or 0)
+    width = _in_words(row, "expert width", most=_MAX_WIDTH)
+    num_shared = _in_words(row, "shared experts", most=_MAX_EXPERTS) or 0
+    shared_width = _in_words(row, "shared width", most=_MAX_WIDTH) or num_shared * (width or 0)
     return Experts(
         experts=experts,
         top_k=top_k,
         width=width,
         shared_width=shared_width,
-        dense_layers=said("dense_layers", _MAX_LAYERS) or 0,
+        dense_layers=_in_words(row, "dense layers", most=_MAX_LAYERS) or 0,
     )
 
 
@@ -198,15 +180,19 @@ _MASKED_FRACTION = 0.15
 # and of who took its block over. Where parameters are stated, too, they decide.
 _GATED = re.compile(r"swiglu|geglu|gated|llama|mistral|mixtral|qwen|gemma", re.IGNORECASE)
 _HEAD_SIZE = re.compile(r"\bhead[-_ ](?:dim|size)[ =]+(\d{1,4})\b", re.IGNORECASE)
-# Sizes that a row states in words, where it has no column for them: by the column they stand for.
-_STATED_SIZES = {
-    "vocabulary": re.compile(r"\bvocab(?:ulary)?(?:[-_ ]size)?[ =]+(\d{2,7}k?)\b", re.IGNORECASE),
-    "kv_heads": re.compile(
-        r"\b(?:gqa|kv[-_ ]heads)[ =]+(\d{1,4})\b(?! kv)|\b(\d{1,4}) kv[-_ ]heads\b", re.IGNORECASE
+# Sizes that a row states in words: by the column they stand for, where there is one.
+_STATED_SIZES: Final = {
+    "vocabulary": r"\bvocab(?:ulary)?(?:[-_ ]size)?[ =]+(\d{2,7}k?)\b",
+    "kv_heads": r"\b(?:gqa|kv[-_ ]heads)[ =]+(\d{1,4})\b(?! kv)|\b(\d{1,4}) kv[-_ ]heads\b",
+    "ffn_hidden": r"\b(?:feed[-_ ]forward|ffn(?:[-_ ]hidden)?|mlp[-_ ]dim)[ =]+(\d{2,7})\b",
+    "experts": (
+        r"\b(\d{1,5})(?: routed)? experts\b|\bexperts? ?[=:] ?(\d{1,5})\b|\b(\d{1,3})x\d+(?:\.\d+)?b\b"
     ),
-    "ffn_hidden": re.compile(
-        r"\b(?:feed[-_ ]forward|ffn(?:[-_ ]hidden)?|mlp[-_ ]dim)[ =]+(\d{2,7})\b", re.IGNORECASE
-    ),
+    "top_k": r"\btop[-_ ]?(?:k ?[=:]? ?)?(\d{1,4})\b",
+    "expert width": r"\bexperts\b[^;,()]*?\b(?:of|ffn|width)[ =](\d{2,7})\b",
+    "shared experts": r"(?:\+|\band|,) ?(\d{1,2}) shared\b",
+    "shared width": r"\bshared experts?(?: of| ffn)?[ =](\d{2,7})\b",
+    "dense layers": r"\b(\d{1,4}) dense\b",
 }
 
 
@@ -218,10 +204,14 @@ def stated_words(row: TextRow) -> str:
 def _size(row: TextRow, name: str, *, most: int) -> int | None:
     """A size of the model from its column, else from words such as `vocabulary 250k`; None where neither."""
     given = count(row, name, most=most)
-    if given is not None:
-        return given
-    words = _STATED_SIZES[name].search(stated_words(row))
-    return None if words is None else int(next(filter(None, words.groups())).lower().replace("k", "000"))
+    return _in_words(row, name, most=most) if given is None else given
+
+
+def _in_words(row: TextRow, name: str, *, most: int) -> int | None:
+    """A size that a row states in words; None where it does not, or more than there is."""
+    found = re.search(_STATED_SIZES[name], stated_words(row), re.IGNORECASE)
+    value = 0 if found is None else int(next(filter(None, found.groups())).lower().replace("k", "000"))
+    return value if found is not None and value <= most else None
 
 
 def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Transformer, tuple[str, ...]]:

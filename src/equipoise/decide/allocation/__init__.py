@@ -34,7 +34,7 @@ from equipoise.intervals import LEVEL, Interval, exact, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
-from equipoise.stats import log_t_interval, one_thread
+from equipoise.stats import by_key, log_t_interval, one_thread
 from equipoise.units import HOUR_S, format_count
 
 USER_TIMES: Final = "your measured times"
@@ -217,9 +217,7 @@ def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
     known = tuple(each for each in found.candidates if each.time_s is not None)
     if not known:
         raise EvidenceError(f"no time can be estimated: {found.candidates[0].why_not}")
-    outside: dict[str, list[str]] = {}
-    for size, why in found.outside.items():
-        outside.setdefault(why, []).append(format_count(size))
+    outside = by_key((why, format_count(size)) for size, why in found.outside.items())
     return JobTimes(
         candidates=known,
         notes=(

@@ -53,6 +53,7 @@ from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import PRECISIONS, Strategy
+from equipoise.stats import by_key
 from equipoise.units import HOUR_S, format_duration, format_percent, listed, plural, tenths, whole_percent
 
 NUM_ALTERNATIVES: Final = 4
@@ -83,9 +84,7 @@ def system_offers(
     last, the closest to them first.
     """
     by_id = {each.id: each for each in candidates}
-    groups: dict[Group, list[Figures]] = {}
-    for each in timed_figures(candidates):
-        groups.setdefault(each.group, []).append(each)
+    groups = by_key((each.group, each) for each in timed_figures(candidates))
     able: list[Candidate] = []
     while taken := choose([each for members in groups.values() for each in members], rule, balance):
         able.append(by_id[taken])

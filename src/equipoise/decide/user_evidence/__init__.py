@@ -31,6 +31,7 @@ from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, Strategy, read_option
 from equipoise.spec.workload import Workload
+from equipoise.stats import by_key
 from equipoise.units import format_count, format_milliseconds, listed
 
 if TYPE_CHECKING:
@@ -133,9 +134,7 @@ def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -
     from equipoise.bench.trace import read_traces  # noqa: PLC0415 - only where files are given
 
     reading = read_traces(paths)
-    runs: dict[tuple[int, str], list[RankTrace]] = {}
-    for each in reading.ranks:
-        runs.setdefault((each.world_size or 0, each.device_name or ""), []).append(each)
+    runs = by_key(((each.world_size or 0, each.device_name or ""), each) for each in reading.ranks)
     refused = reading.problems
     if left := refused[_MOST_NAMED:]:
         refused = (*refused[:_MOST_NAMED], f"{len(left)} more not read: `equipoise trace` names them.")

@@ -28,7 +28,7 @@ from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import precision_named
 from equipoise.spec.workload import Workload
-from equipoise.stats import series_mean_interval
+from equipoise.stats import by_key, series_mean_interval
 from equipoise.units import format_count, listed, plural
 
 if TYPE_CHECKING:
@@ -290,9 +290,8 @@ def _told_apart(rates: Mapping[str, float], apart: Mapping[str, Mapping[str, str
     cells = [apart.get(run_id, {}) for run_id in rates]
     telling: dict[int, list[str]] = {}
     for name in dict.fromkeys(name for each in cells for name in each):
-        alike: dict[str, list[float]] = {}
-        for each, rate in zip(cells, rates.values(), strict=True):
-            alike.setdefault(each.get(name, ""), []).append(rate)
+        held_by = (each.get(name, "") for each in cells)
+        alike = by_key(zip(held_by, rates.values(), strict=True))
         if len(alike) > 1 and all(max(each) <= _UNLIKE * min(each) for each in alike.values()):
             held = ", ".join(each or "none" for each in sorted(alike)[:_MOST_NAMED])
             num_cells = len({each.get(name, "") for each in apart.values()})

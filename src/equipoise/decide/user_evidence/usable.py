@@ -13,6 +13,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Precision, precision_named
 from equipoise.spec.workload import Workload
+from equipoise.stats import by_key
 from equipoise.units import YEAR_S, format_count, format_percent
 
 _MOST_TEXT: Final = 40
@@ -171,9 +172,7 @@ def _highest_peak(chip: Accelerator, among: Sequence[Precision]) -> float | None
 
 def not_used_notes(unused: Iterable[Unused], num_rows: int, where: str) -> Iterator[Note]:
     """How many rows are not used, with the most frequent reason; then the other reasons, a note each."""
-    kinds: dict[str, list[Unused]] = {}
-    for each in unused:
-        kinds.setdefault(each.kind, []).append(each)
+    kinds = by_key((each.kind, each) for each in unused)
     if not kinds:
         return
     num_unused = sum(map(len, kinds.values()))
