@@ -258,6 +258,10 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("reversedzero-3x", {"zero_stage": 0}),
         ("FSDP1 HYBRID_SHARD", {"zero_stage": 3, "shard_group": None, "shards_in_nodes": True}),
         ("FSDP1 FULL_SHARD", {"zero_stage": 3, "shards_in_nodes": False}),
+        ("YaFSDP; full sharding", {"zero_stage": 3}),
+        ("PyTorch, no torch.compile", {"implementation": "eager"}),
+        ("FSDP2 without torch.compile", {"implementation": "eager"}),
+        ("PyTorch, torch.compile", {"implementation": "compiled"}),
         # LLaMA-Factory, hparams/model_args.py: disable_gradient_checkpointing is false unless set.
         ("LLaMA Factory; accelerate; FSDP", {"recompute": "full"}),
         ("LLaMA-Factory; no activation checkpointing", {"recompute": "none"}),
@@ -304,6 +308,7 @@ def test_experts_split_among_tensor_ranks_are_refused(read, words):
         ("fp16 (not stated in file)", "fp16"),
         ("mixed", "fp16"),
         ("bf16 mixed", "bf16"),
+        ("16-bit parameters, fp32 reduction", "fp16"),
         ("BF16", "bf16"),
         ("FP32", "fp32"),
         ("TF32", "tf32"),
@@ -334,6 +339,8 @@ def test_words_of_precision(text, precision):
         # JAX, jax.checkpoint_policies: results of products are kept, the rest is computed again.
         ("dots_no_batch", "selective"),
         ("save_qkv_proj", "selective"),
+        ("norm and SwiGLU only", "selective"),
+        ("activation checkpointing", "full"),
         ("full for 50 of 80 layers", "full"),
     ],
 )
@@ -896,3 +903,19 @@ def test_what_is_neither_published_rows_nor_runs_is_refused_with_both(tmp_path):
     path.write_text("foo,bar\n8,9000\n")
     with pytest.raises(DataError, match=r"hardware, n_gpus.*num_accelerators"):
         read_rows([path])
+
+
+@pytest.mark.parametrize(
+    ("workload", "hardware", "precision"),
+    [
+        ("ResNet-50", "L40S 48GB", "tf32"),
+        ("ResNet-50", "V100 SXM2 32GB", "fp32"),  # which has no tf32
+        ("BERT-large", "A100 SXM 40GB", "fp32"),  # of matrix products alone
+    ],
+)
+def test_convolutions_in_fp32_multiply_in_tf32_where_the_chip_does(read, workload, hardware, precision):
+    """PyTorch's notes on CUDA: TF32 is on for convolutions and off for matrix products unless set."""
+    sizes = {"layers": "", "hidden": "", "heads": "", "params_b": "", "seq": "", "n_gpus": "1"}
+    split = {"tp": "1", "pp": "1", "dp": "1", "global_batch": "32", "micro_batch": "32"}
+    (found,) = read(sizes | split | {"workload": workload, "hardware": hardware, "precision": "fp32"})
+    assert found.strategy.precision == precision

@@ -130,6 +130,8 @@ def test_rows_say_what_ran_and_who_measured_it_whatever_their_file_is_called(dat
     [
         ("FSDP2 eager", "NVIDIA", True, "fsdp2_eager"),
         ("FSDP2+compile", "NVIDIA", False, "torchtitan"),
+        ("PyTorch 2.7; FSDP2", "NVIDIA", False, "torchtitan"),
+        ("Hugging Face Transformers + Accelerate, FSDP2", "NVIDIA", True, "hf"),
         ("VP=n/a;release=26.06 NeMo Container;FSDP=0", "NVIDIA", False, "megatron_core"),
         ("Megatron-DeepSpeed; ZeRO-1; 1F1B no interleaving", "NVIDIA", True, "megatron"),
         ("MaxText XLA; FSDP=256", "Google", False, "jax_tpu"),

@@ -350,7 +350,8 @@ def _stated_node(words: tuple[str, ...], counted: _Match | None, usual: Cluster)
     counted: the accelerator, where a number before it is that size (not so with a named system).
     """
     stated: NodeFacts = {}
-    per_node = _PER_NODE.search(" ".join(words))
+    # Where links join more than a host holds (NVL72), how many a host has says nothing of them.
+    per_node = _PER_NODE.search(" ".join(words)) if usual.node_size <= LARGEST_HOST else None
     size = None if per_node is None else int(per_node[1])
     if size is None and counted is not None:
         size = _count_before(words, counted, usual)
@@ -413,16 +414,18 @@ def _network_share(text: str, usual: Cluster) -> float | None:
     if named is None:
         return None
     num_cards = int(named["count"]) if named["count"] else usual.num_nics or 1
-    return num_cards * _GENERATIONS[named["name"].upper()] * SI_PREFIXES["G"] / _BITS_PER_BYTE / size
+    name = re.sub(r"[- ]", "", named["name"]).upper()
+    return num_cards * _GENERATIONS[name] * SI_PREFIXES["G"] / _BITS_PER_BYTE / size
 
 
 _BITS_PER_BYTE = 8
 _MAX_DIGITS = 4
 _NEAR_CHARS = 30
 _CARD_EACH_BYTE_PER_S = 100 * SI_PREFIXES["G"] / _BITS_PER_BYTE  # slower cards are one per node
-# As `8 GPUs per node`, `8 cards a node` or `4 GPUs / host`.
+# As `8 GPUs per node`, `8 cards a node`, `4 GPUs / host` or `4 per node`.
 _PER_NODE = re.compile(
-    r"\b(\d{1,4}) (?:gpus?|accelerators?|cards?|chips?) (?:per |a |each )?(?:nodes?|servers?|hosts?)\b"
+    r"\b(\d{1,4}) (?:(?:gpus?|accelerators?|cards?|chips?) (?:per |a |each )?|(?:per|a) )"
+    r"(?:nodes?|servers?|hosts?)\b"
 )
 _RATE = re.compile(
     r"(?:(?<![\w.])(?P<count>\d{1,3})\s*[xX\u00d7]\s*)?(?<![\w.])(?P<rate>\d{1,5}(?:\.\d{1,4})?)\s*-?"
@@ -441,9 +444,20 @@ _UNORDERED = (
 _ORDERED = re.compile(r"RoCE|RDMA|InfiniBand|\bIB\b", re.IGNORECASE)
 _EACH = re.compile(r"(?:per|a|each|/)\s*(?:GPU|accelerator|card|chip)", re.IGNORECASE)
 _NODE = re.compile(r"(?:per|a|each|/)\s*(?:node|server|host|machine)", re.IGNORECASE)
-# InfiniBand by its generations, four lanes.
-_GENERATIONS = {"FDR": 56, "EDR": 100, "HDR100": 100, "HDR": 200, "NDR": 400, "XDR": 800}
+# InfiniBand by its generations, four lanes; Slingshot by its own: 100 Gb/s cards and 200 Gb/s cards
+# (https://docs.nersc.gov/systems/perlmutter/architecture/).
+_GENERATIONS = {
+    "FDR": 56,
+    "EDR": 100,
+    "HDR100": 100,
+    "HDR": 200,
+    "NDR": 400,
+    "XDR": 800,
+    "SLINGSHOT10": 100,
+    "SLINGSHOT11": 200,
+}
 _GENERATION = re.compile(
-    r"(?:(?<![\w.])(?P<count>\d{1,3})\s*[xX\u00d7]?\s+)?\b(?P<name>FDR|EDR|HDR100|HDR|NDR|XDR)\b",
+    r"(?:(?<![\w.])(?P<count>\d{1,3})\s*[xX\u00d7]?\s+)?"
+    r"\b(?P<name>FDR|EDR|HDR100|HDR|NDR|XDR|Slingshot[- ]?1[01])\b",
     re.IGNORECASE,
 )

@@ -459,6 +459,9 @@ def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     strategy, assumed = strategy_of(
         row, num_accelerators=seen.num_accelerators, layers=layers, nodes=nodes_of(seen)
     )
+    if _convolves_in_tf32(strategy, model, nodes_of(seen)):
+        strategy = replace(strategy, precision="tf32")
+        assumed = (*assumed, "convolutions in fp32: multiplied in tf32, as is usual on this chip")
     conversion = step_conversion(unit, strategy, model, peak_flop_per_s=_peak(seen, unit, strategy))
     return replace(
         seen,
@@ -468,6 +471,17 @@ def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
         conversion=conversion,
         notes=(*model.notes, *assumed),
     )
+
+
+def _convolves_in_tf32(strategy: Strategy, model: Model, nodes: Cluster | None) -> bool:
+    """Whether fp32 is of a network of convolutions, on a chip that multiplies in tf32.
+
+    Source: PyTorch, torch.backends.cudnn.allow_tf32, and TensorFlow, enable_tensor_float_32_execution: true
+    unless set; for matrix products PyTorch's is false since 1.12.
+    """
+    is_vision = model.transformer is None and model.known is not None and model.known.area == "vision"
+    has_tf32 = nodes is not None and nodes.accelerator.peak_flop_per_s("tf32") is not None
+    return strategy.precision == "fp32" and is_vision and has_tf32
 
 
 def _peak(seen: PublishedRow, unit: Quantity, strategy: Strategy) -> float | None:

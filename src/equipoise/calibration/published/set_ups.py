@@ -209,7 +209,7 @@ def _implementation(text: str, *, is_modern: bool) -> Implementation:
 
     Source: Hsu et al. 2024 (Liger Kernel), section 3.
     """
-    if _has(text, r"eager|(?:no|not|without)[- ]compiled?|compile=(?:no|false|0)"):
+    if _has(text, r"eager|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile=(?:no|false|0)"):
         return "eager"
     of_xla = software("jax").is_named_in(text)
     compiled = is_modern or of_xla or _has(text, _COMPILED) or _has(text, _FUSED_BETWEEN)
@@ -278,7 +278,9 @@ def _sharding(text: str) -> tuple[int, int | None]:
     group = _value(text, r"fsdp2?|hsdp")
     if group is not None and group.isascii() and group.isdecimal() and len(group) < MAX_DIGITS:
         return (3, int(group)) if int(group) > 1 else (0, None)
-    if _has(text, rf"fsdp[12]?|{_HYBRID}|fully[- ]sharded(?:[- ]data[- ]parallel)?|zero-infinity"):
+    if _has(
+        text, rf"fsdp[12]?|{_HYBRID}|full(?:y[- ]sharded(?:[- ]data[- ]parallel)?|[- ]sharding)|zero-infinity"
+    ):
         return 3, None
     return (1 if _has(text, r"distributed[- ]optimizer|dist[- ]?opt") else 0), None
 
