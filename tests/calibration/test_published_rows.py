@@ -919,3 +919,13 @@ def test_convolutions_in_fp32_multiply_in_tf32_where_the_chip_does(read, workloa
     split = {"tp": "1", "pp": "1", "dp": "1", "global_batch": "32", "micro_batch": "32"}
     (found,) = read(sizes | split | {"workload": workload, "hardware": hardware, "precision": "fp32"})
     assert found.strategy.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("words", "vocabulary"),
+    [("GPT-2 124M", 50_257), ("GPT-2 124M, vocabulary padded to 50304", 50_304), ("GPT-2; vocab=50304", 50_304)],
+)
+def test_a_model_that_is_known_has_the_vocabulary_that_the_row_states(read, words, vocabulary):
+    sizes = {"layers": "12", "hidden": "768", "heads": "12", "params_b": "0.124"}
+    (found,) = read(sizes | {"workload": words, "tp": "1"})
+    assert found.model.transformer.vocabulary == vocabulary

@@ -58,7 +58,7 @@ def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
     layers = count(row, "layers", most=_MAX_LAYERS)
     hidden = count(row, "hidden", most=_MAX_WIDTH)
     heads = count(row, "heads", most=_MAX_HEADS)
-    catalogued = known.transformer if known else None
+    catalogued = _of_stated_vocabulary(known.transformer, row) if known and known.transformer else None
     if layers is None and hidden is None and heads is None:
         if not name:
             raise DataError("no model: expected a column workload, or layers, hidden and heads")
@@ -84,6 +84,16 @@ def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
     if sequence is not None and built.position_embeddings:
         built = replace(built, position_embeddings=sequence)
     return Model(transformer=built, known=None, sequence=sequence, notes=notes)
+
+
+def _of_stated_vocabulary(catalogued: Transformer, row: TextRow) -> Transformer:
+    """The catalogue's model with the vocabulary that the row states, as where it is padded or another's."""
+    vocabulary = _vocabulary(row)
+    return catalogued if vocabulary is None else replace(catalogued, vocabulary=vocabulary)
+
+
+def _vocabulary(row: TextRow) -> int | None:
+    return count(row, "vocab_size", most=_MAX_TOKENS) or _size(row, "vocabulary", most=_MAX_TOKENS)
 
 
 def _of_stated_size(known: Workload | None, row: TextRow) -> Workload | None:
@@ -182,7 +192,7 @@ _GATED = re.compile(r"swiglu|geglu|gated|llama|mistral|mixtral|qwen|gemma", re.I
 _HEAD_SIZE = re.compile(r"\bhead[-_ ](?:dim|size)[ =]+(\d{1,4})\b", re.IGNORECASE)
 # Sizes that a row states in words: by the column they stand for, where there is one.
 _STATED_SIZES: Final = {
-    "vocabulary": r"\bvocab(?:ulary)?(?:[-_ ]size)?[ =]+(\d{2,7}k?)\b",
+    "vocabulary": r"\bvocab(?:ulary)?(?:[-_ ]size)?(?: padded to)?[ =]+(\d{2,7}k?)\b",
     "kv_heads": r"\b(?:gqa|kv[-_ ]heads)[ =]+(\d{1,4})\b(?! kv)|\b(\d{1,4}) kv[-_ ]heads\b",
     "ffn_hidden": r"\b(?:feed[-_ ]forward|ffn(?:[-_ ]hidden)?|mlp[-_ ]dim)[ =]+(\d{2,7})\b",
     "experts": (
@@ -221,7 +231,7 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
     stated_size = _HEAD_SIZE.search(stated(row, "parallel_config"))
     if hidden % heads and stated_size is None:
         raise row.refusal("heads", f"a divisor of hidden={hidden}")
-    vocabulary = count(row, "vocab_size", most=_MAX_TOKENS) or _size(row, "vocabulary", most=_MAX_TOKENS)
+    vocabulary = _vocabulary(row)
     ffn_hidden = _size(row, "ffn_hidden", most=_MAX_WIDTH)
     mixture = experts_of(row)
     is_encoder = _ENCODER.search(stated(row, "workload")) is not None
