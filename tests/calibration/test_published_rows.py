@@ -923,9 +923,25 @@ def test_convolutions_in_fp32_multiply_in_tf32_where_the_chip_does(read, workloa
 
 @pytest.mark.parametrize(
     ("words", "vocabulary"),
-    [("GPT-2 124M", 50_257), ("GPT-2 124M, vocabulary padded to 50304", 50_304), ("GPT-2; vocab=50304", 50_304)],
+    [
+        ("GPT-2 124M", 50_257),
+        ("GPT-2 124M, vocabulary padded to 50304", 50_304),
+        ("GPT-2; vocab=50304", 50_304),
+    ],
 )
 def test_a_model_that_is_known_has_the_vocabulary_that_the_row_states(read, words, vocabulary):
     sizes = {"layers": "12", "hidden": "768", "heads": "12", "params_b": "0.124"}
     (found,) = read(sizes | {"workload": words, "tp": "1"})
     assert found.model.transformer.vocabulary == vocabulary
+
+
+@pytest.mark.parametrize(
+    ("recompute", "samples"),
+    # 34 bytes a token, layer and unit of width are 3.42 GB a sample of 96 x 1,024 x 1,024, 2 bytes 0.2 GB
+    # (Korthikanti et al. 2022, equation 2): half of 80 GB holds 11 or all 64 of them.
+    [("none", 8), ("full", 64)],
+)
+def test_a_microbatch_that_is_not_stated_is_what_memory_holds(read, recompute, samples):
+    split = {"n_gpus": "1", "tp": "1", "pp": "1", "dp": "1", "global_batch": "64", "micro_batch": ""}
+    (found,) = read(split | {"hardware": "A100 SXM 80GB", "recompute": recompute})
+    assert found.strategy.microbatch_samples == samples

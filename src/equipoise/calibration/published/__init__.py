@@ -455,9 +455,8 @@ def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
 
 def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     model = model_of(row, seen.catalogue)
-    layers = model.transformer.layers if model.transformer else None
     strategy, assumed = strategy_of(
-        row, num_accelerators=seen.num_accelerators, layers=layers, nodes=nodes_of(seen)
+        row, num_accelerators=seen.num_accelerators, model=model, nodes=nodes_of(seen)
     )
     if _convolves_in_tf32(strategy, model, nodes_of(seen)):
         strategy = replace(strategy, precision="tf32")

@@ -1,11 +1,12 @@
 """What a row states of its strategy: axes and batches in columns, options in words. Assumptions are noted."""
 
+import math
 import re
 from functools import lru_cache
 
 from msgspec import Struct
 
-from equipoise.calibration.published.models import stated_words
+from equipoise.calibration.published.models import Model, stated_words
 from equipoise.calibration.published.quantities import WORDS, count, count_at, count_in, stated
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
@@ -25,6 +26,7 @@ from equipoise.spec.strategy import (
     Trained,
     software,
 )
+from equipoise.units import plural
 
 # Rows of a table name few set-ups, over and over.
 _MOST_KEPT = 4096
@@ -310,12 +312,12 @@ STRATEGY_CELLS = ("parallel_config", "precision", "recompute")
 
 
 def strategy_of(
-    row: TextRow, *, num_accelerators: int, layers: int | None, nodes: Cluster | None = None
+    row: TextRow, *, num_accelerators: int, model: Model, nodes: Cluster | None = None
 ) -> tuple[Strategy, tuple[str, ...]]:
     """The strategy of a row, and in sentences what of it was assumed.
 
-    layers: of the model, for the chunks of an interleaved pipeline whose number is not stated. nodes: that
-    it ran on, where they are known.
+    model: that it trains, for chunks of an interleaved pipeline and micro-batches that are not stated. nodes:
+    that it ran on, where they are known.
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
     config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
@@ -325,7 +327,9 @@ def strategy_of(
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = _data_axis(row, num_accelerators, tp * pp * cp)
     notes: list[str] = []
-    micro, whole = _batches(row, words, dp=dp, pp=pp, notes=notes)
+    memory_bytes = math.inf if nodes is None else nodes.accelerator.memory_bytes or math.inf
+    most = _most_samples(model, words.recompute, memory_bytes=memory_bytes * tp * cp)
+    micro, whole = _batches(row, words, dp=dp, pp=pp, most=most, notes=notes)
     if words.precision is None:
         notes.append("precision not stated: bf16")
     groups, group = 1, words.shard_group
@@ -335,6 +339,7 @@ def strategy_of(
         groups = dp // group if dp % group == 0 else 1
         if groups == 1:
             notes.append(f"sharded over groups of {group} ranks: treated as over all {dp}")
+    layers = model.transformer.layers if model.transformer else None
     chunks = _chunks(words, pp=pp, layers=layers, notes=notes)
     found = Strategy(
         global_batch_samples=whole,
@@ -423,8 +428,30 @@ def _data_axis(row: TextRow, num_accelerators: int, others: int) -> int:
     return num_accelerators // others
 
 
-def _batches(row: TextRow, words: StrategyWords, *, dp: int, pp: int, notes: list[str]) -> tuple[int, int]:
-    """Samples of a micro-batch and of a step; what one does not say follows from the other."""
+# Bytes of activations a token, layer and unit of width in 16 bits, without attention's scores: Korthikanti et
+# al. 2022, equation 2; where layers are computed again, of their inputs alone.
+_ACTIVATION_BYTES, _INPUT_BYTES = 34, 2
+# Of the memory, what activations may take beside weights and states, by our convention.
+_ACTIVATIONS_SHARE = 0.5
+_MOST_PARTS = 1_000
+
+
+def _most_samples(model: Model, recompute: Recompute, *, memory_bytes: float) -> float:
+    """Samples whose activations half of a memory holds; any number where the sizes are not known."""
+    if model.transformer is None or model.sequence is None:
+        return math.inf
+    kept = _INPUT_BYTES if recompute == "full" else _ACTIVATION_BYTES
+    widths = model.transformer.layers * model.transformer.hidden * model.sequence
+    return _ACTIVATIONS_SHARE * memory_bytes / (kept * widths)
+
+
+def _batches(
+    row: TextRow, words: StrategyWords, *, dp: int, pp: int, most: float, notes: list[str]
+) -> tuple[int, int]:
+    """Samples of a micro-batch and of a step; what one does not say follows from the other.
+
+    most: of a micro-batch that is not stated.
+    """
     micro = count_at(row, "micro_batch")
     whole = count_at(row, "global_batch")
     accumulated = None
@@ -449,8 +476,12 @@ def _batches(row: TextRow, words: StrategyWords, *, dp: int, pp: int, notes: lis
         return 1, whole
     if whole % dp:
         raise DataError(f"global_batch = {whole} is not a multiple of dp = {dp}")
-    notes.append("micro_batch not stated: all samples of a rank")
-    return whole // dp, whole
+    of_rank = whole // dp
+    parts = (num for num in range(1, _MOST_PARTS) if of_rank % num == 0 and of_rank / num <= most)
+    micro = of_rank // next(parts, of_rank)
+    of_all = "all samples of a rank" if micro == of_rank else f"{plural(micro, 'sample')}, which memory holds"
+    notes.append(f"micro_batch not stated: {of_all}")
+    return micro, whole
 
 
 def _schedule(words: StrategyWords, *, pp: int, interleave: int, num_microbatches: int) -> Schedule:
