@@ -39,6 +39,8 @@ READ = [
     ("RTX4090", "rtx-4090-pcie-24gb", 8, 1.25 / 8),
     ("2x 3090", "rtx-3090-pcie-24gb", 2, 0.625),
     ("Gaudi2", "gaudi2-oam-96gb", 8, 37.5),
+    ("AWS Trainium 1 (trn1.32xlarge)", "trainium1-module-32gb", 16, 6.25),
+    ("Trainium 2", "trainium2-module-96gb", 16, 25),
     ("Intel Xeon Platinum 8480+", "xeon-8480-cpu", 2, 6.25),
     ("2x Xeon Platinum 8180", "xeon-8180-cpu", 2, 0.625),
 ]

@@ -55,7 +55,7 @@ def is_matrix_product(text: str) -> bool:
 _LAST_UNFUSED_CHIP_YEAR = software("megatron").last_chip_year
 _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
-_COMPILED = r"(?:torch\.)?compiled?|cuda[- ]?graphs?|jit|xla"
+_COMPILED = r"(?:torch\.)?compiled?|cuda[- ]?graphs?|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
 _FUSED_BETWEEN = r"unsloth|liger(?:[- ]kernels?)?|fused[- ]kernels"
 
 
