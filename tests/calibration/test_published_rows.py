@@ -220,6 +220,7 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("LoRA on linear_qkv, linear_proj, linear_fc1, linear_fc2", {"targets": "all_linear"}),
         ("LoRA; VP=20", {"targets": "usual"}),
         ("qlora; r=8", {"trained": "qlora", "rank": 8}),
+        ("Q-LoRA, rank 64", {"trained": "qlora", "rank": 64}),
         ("FSDP2; gradient accumulation 4; no_sync", {"zero_stage": 3, "adds_up_whole": True}),
         ("FSDP2; gradient accumulation 4", {"adds_up_whole": False, "copies_gradients": None}),
         ("DeepSpeed ZeRO-3; sequence parallelism 8 (Ulysses)", {"exchanges_heads": True, "zero_stage": 3}),
@@ -457,6 +458,10 @@ def test_feed_forward_blocks_have_as_many_matrices_as_the_model_s(read, name, si
     assert row.model.transformer.params == pytest.approx(published, rel=0.002)
 
 
+# So that each holds its share of the largest.
+_SPREAD_OUT = {"n_gpus": "64", "pp": "8"}
+
+
 @pytest.mark.parametrize(
     ("name", "config", "sizes", "published"),
     [
@@ -480,7 +485,7 @@ def test_feed_forward_blocks_have_as_many_matrices_as_the_model_s(read, name, si
 )
 def test_sizes_that_stand_in_words_are_read(read, name, config, sizes, published):
     layers, hidden, heads, params_b = sizes
-    cells = {"workload": name, "parallel_config": config, "params_b": f"{params_b}"}
+    cells = {"workload": name, "parallel_config": config, "params_b": f"{params_b}"} | _SPREAD_OUT
     row = read({**cells, "layers": f"{layers}", "hidden": f"{hidden}", "heads": f"{heads}"})[0]
     found = row.model.transformer
     assert (found.kv_heads, found.ffn_hidden, found.vocabulary, found.tied_embeddings) == published
@@ -568,7 +573,7 @@ def test_names_are_found_in_longer_texts():
 def test_experts_are_read_in_words_and_make_the_parameters_that_are_stated(read, name, sizes, experts):
     params_b, layers, hidden, heads = sizes
     cells = {"params_b": f"{params_b}", "layers": f"{layers}", "hidden": f"{hidden}", "heads": f"{heads}"}
-    found = read({"workload": name, **cells})[0].model.transformer
+    found = read({"workload": name, **cells, **_SPREAD_OUT})[0].model.transformer
     of_layer = (found.experts, found.top_k, found.expert_ffn_hidden, found.shared_expert_ffn_hidden)
     assert (*of_layer, found.dense_layers) == experts
     assert found.params == pytest.approx(params_b * 1e9, rel=0.05)
@@ -945,3 +950,15 @@ def test_a_microbatch_that_is_not_stated_is_what_memory_holds(read, recompute, s
     split = {"n_gpus": "1", "tp": "1", "pp": "1", "dp": "1", "global_batch": "64", "micro_batch": ""}
     (found,) = read(split | {"hardware": "A100 SXM 80GB", "recompute": recompute})
     assert found.strategy.microbatch_samples == samples
+
+
+@pytest.mark.parametrize(
+    ("split", "is_read"),
+    # 350 GB of weights in 16 bits: on 8 of 80 GB they are sharded eight times or not there.
+    [({"tp": "1", "pp": "1"}, False), ({"tp": "8", "pp": "1"}, True), ({"parallel_config": "FSDP"}, True)],
+)
+def test_weights_that_no_accelerator_holds_are_a_layout_that_is_not_stated(read, split, is_read):
+    gpt3 = {"workload": "GPT-3 175B", "layers": "96", "hidden": "12288", "heads": "96", "seq": "2048"}
+    usual = {"tp": "1", "pp": "1", "hardware": "H100 SXM 80GB", "recompute": "full"}
+    (found,) = read(gpt3 | usual | split)
+    assert (found.strategy is not None) == is_read

@@ -51,11 +51,12 @@ from equipoise.runs.readers.exports import as_written, exported
 from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import DTYPE_OF, Recompute, Strategy
+from equipoise.spec.strategy import DTYPE_OF, WEIGHTS_SHARDED, Recompute, Strategy
 from equipoise.spec.transformer import Transformer
-from equipoise.units import GIB
+from equipoise.units import BF16_BYTES, GIB, SI_PREFIXES
 
 _BACKWARD_FACTOR = 2.0
+_FOUR_BITS = 0.5  # bytes
 _MOST_KEPT = 4096
 
 
@@ -458,6 +459,7 @@ def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     strategy, assumed = strategy_of(
         row, num_accelerators=seen.num_accelerators, model=model, nodes=nodes_of(seen)
     )
+    _check_weights(strategy, model, nodes_of(seen))
     if _convolves_in_tf32(strategy, model, nodes_of(seen)):
         strategy = replace(strategy, precision="tf32")
         assumed = (*assumed, "convolutions in fp32: multiplied in tf32, as is usual on this chip")
@@ -470,6 +472,24 @@ def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
         conversion=conversion,
         notes=(*model.notes, *assumed),
     )
+
+
+def _check_weights(strategy: Strategy, model: Model, nodes: Cluster | None) -> None:
+    """Raises DataError where the weights alone, in the fewest bytes, are more than an accelerator holds."""
+    memory_bytes = None if nodes is None else nodes.accelerator.memory_bytes
+    if model.transformer is None or memory_bytes is None or strategy.offload != "none":
+        return
+    shards = strategy.tp * strategy.pp * strategy.ep
+    if strategy.zero_stage == WEIGHTS_SHARDED:
+        shards = max(shards, strategy.tp * strategy.pp * strategy.cp * strategy.dp // strategy.dp_replicate)
+    of_each = _FOUR_BITS if strategy.trained == "qlora" else BF16_BYTES
+    weight_bytes = of_each * model.transformer.params / shards
+    if weight_bytes > memory_bytes:
+        giga = SI_PREFIXES["G"]
+        raise DataError(
+            f"columns tp and pp: as read, weights take {weight_bytes / giga:,.0f} GB of an accelerator's "
+            f"{memory_bytes / giga:,.0f} GB; expected the axes that it ran with"
+        )
 
 
 def _convolves_in_tf32(strategy: Strategy, model: Model, nodes: Cluster | None) -> bool:

@@ -185,7 +185,7 @@ def strategy_words(
         is_narrow=_has(text, _NARROW_STATES) or _has(precision.lower(), _NARROW_STATES),
         offload="optimizer" if _has(re.sub(_ACTIVATION_OFFLOAD, " ", text), _OFFLOAD) else "none",
         offloads_activations=_has(text, _ACTIVATION_OFFLOAD),
-        trained="qlora" if _has(text, "qlora") else "lora" if _has(text, "lora") else "full",
+        trained="qlora" if _has(text, "q-?lora") else "lora" if _has(text, "lora") else "full",
         rank=int(rank[1]) if (rank := _RANK.search(text)) else None,
         targets=_lora_targets(text),
         num_accumulated=_value(text, r"(?:grad(?:ient)?[-_ ])?acc(?:um|umulation)?(?:[-_ ]steps)?"),
