@@ -176,12 +176,13 @@ def test_of_a_ratio_what_both_sizes_share_cancels():
 @pytest.mark.parametrize("name", ["gpt2", "gpt2_xl", "tinyllama_1b", "llama2_7b"])
 def test_steps_of_a_shorter_pretraining_are_no_faster_than_those_of_the_published_one(name):
     published = quick_pretraining(shipped().workload(name))
-    took = 1.0 / published.best_hours_ratio
+    # Code that was faster than the model says nothing of other code: no training takes less than its steps.
+    took = max(1.0, 1.0 / published.best_hours_ratio)
     assert published.time_per_step_time(published.training_flop) == pytest.approx(took)
     shorter = [published.time_per_step_time(published.training_flop * part) for part in (1e-6, 1e-3, 0.1)]
-    # What is lost besides steps is less, not their speed: at the least no more than the steps themselves.
-    assert min(shorter) >= min(took, 1.0) * (1 - 1e-9)
-    assert max(shorter) <= max(took, 1.0) * (1 + 1e-9)
+    # What is lost besides steps is less, not their speed.
+    assert min(shorter) >= 1.0
+    assert max(shorter) <= took * (1 + 1e-9)
 
 
 def test_a_model_is_known_by_its_numbers_of_parameters_and_only_quick_pretrainings_of_it_count():

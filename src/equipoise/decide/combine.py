@@ -108,10 +108,11 @@ class PlannedPretraining(Struct, frozen=True, kw_only=True):
         """Time of a pretraining of this model over that of its steps: as usual, by as much less as this took.
 
         One of fewer FLOP, of which less is usual beside its steps, has less to spare: its steps are no faster
-        than those of this one.
+        than those of this one. That its code was faster than the model says nothing of other code on other
+        chips: no training takes less than its steps.
         """
         usual = record_of(self.kind).time_per_step_time(training_flop)
-        return max(usual * self.time_per_usual_time, min(usual, 1.0 / self.best_hours_ratio))
+        return max(1.0, usual * self.time_per_usual_time, min(usual, 1.0 / self.best_hours_ratio))
 
 
 class _Plans(Struct, frozen=True, kw_only=True):
