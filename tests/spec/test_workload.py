@@ -463,6 +463,12 @@ def test_wrong_sizes_are_refused_with_what_to_write(tmp_path: Path, text: str, m
         ("mistralai/Mistral-7B-v0.1", "mistral_7b"),
         ("openai/whisper-large-v3", "whisper_large_v3"),
         ("Qwen/Qwen3-0.6B", "qwen3_0_6b"),
+        ("facebook/opt-1.3b", "opt_1_3b"),
+        ("facebook/opt-13b", "opt_13b"),
+        ("google/gemma-2-2b-it", "gemma2_2b"),
+        ("bigscience/bloomz-7b1", "bloom_7_1b"),
+        ("codellama/CodeLlama-34b-hf", "code_llama_34b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama31_8b"),
     ],
 )
 def test_the_name_of_a_model_on_a_hub_is_read(typed, slug):

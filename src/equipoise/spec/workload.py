@@ -327,7 +327,12 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         What says how the weights were trained further (`-Instruct`) or are stored (`-hf`) may follow a size.
         """
         last = name[:MAX_NAME_CHARS].rpartition("/")[2]
-        wanted = {compact(last), compact(_SAME_SIZE.sub("", last))} - {""}
+        spelled = (last, _SAME_SIZE.sub("", last))
+        # Without spaces, 1.3B and 13B are one.
+        exact = next(filter(None, map(self.slug, spelled)), None)
+        if exact is not None:
+            return exact
+        wanted = {compact(each) for each in spelled} - {""}
         owners = (owners for each, owners in self.names.items() if compact(each) in wanted)
         slugs = {named.slug for each in owners for named in each}
         return slugs.pop() if len(slugs) == 1 else None
