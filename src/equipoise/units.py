@@ -107,7 +107,7 @@ def format_duration(seconds: float) -> str:
     return f"{format_time(seconds, unit_s)} {unit}"
 
 
-_STATED_DIGITS, _MOST_STATED = 4, 100_000.0
+_STATED_DIGITS, _MOST_STATED = 5, 100_000.0
 
 
 def format_stated(seconds: float) -> str:
@@ -115,8 +115,8 @@ def format_stated(seconds: float) -> str:
 
     >>> format_stated(360_000.0), format_stated(7 * DAY_S), format_stated(5400.0), format_stated(131_400.0)
     ('100 h', '7 days', '90 min', '36.5 h')
-    >>> format_stated(10_000 * HOUR_S), format_stated(100.0 * HOUR_S + 1.25)
-    ('10,000 h', '4.166681 days')
+    >>> format_stated(10_000 * HOUR_S), format_stated(100.0 * HOUR_S + 1.25), format_stated(365.25 * DAY_S)
+    ('10,000 h', '4.166681 days', '365.25 days')
     """
     unit_s, unit = time_unit(seconds)
     smaller = (each for each in reversed(_TIME_UNITS) if 1.0 <= each[0] <= unit_s)

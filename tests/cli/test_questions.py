@@ -234,3 +234,13 @@ def test_what_is_missing_and_another_verb_takes_is_a_command_of_it_that_runs(wor
     (command,) = re.findall("`equipoise (.*?)`", done.stderr)
     assert command.split()[:2] == ["advise", workload]
     assert in_process(*shlex.split(command)).returncode == 0
+
+
+@pytest.mark.parametrize("named", [("llama32_1b",), ("--workload", "llama32_1b"), ("--workload=llama32_1b",)])
+def test_the_command_that_a_refusal_of_predict_names_runs(named):
+    refused = in_process("predict", *named, "--accelerator", "h100", "--at", "8")
+    assert refused.returncode == 2
+    program, *command = shlex.split(refused.stderr.split("`")[1])
+    assert program == "equipoise"
+    ended = in_process(*command)
+    assert (ended.returncode, ended.stderr) == (0, "")

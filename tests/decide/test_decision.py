@@ -1285,7 +1285,9 @@ def test_a_size_beyond_where_returns_are_known_is_taken_for_being_faster_and_no_
     assert best.num_accelerators > balance_size
     assert best.time_s.value < at_balance.time_s.value
     assert best.usd.value < at_balance.usd.value
-    assert str(best.num_accelerators) in beyond_balance_words(best, balance_size, found.candidates)
+    said = beyond_balance_words(best, balance_size, found.candidates)
+    assert str(best.num_accelerators) in said
+    assert f"{best.usd.value / at_balance.usd.value:.3g}x" in said
     # Where no smaller one keeps the limits, these are why.
     assert beyond_balance_words(best, balance_size, [best]) is None
     assert beyond_balance_words(best, best.num_accelerators, found.candidates) is None

@@ -48,3 +48,15 @@ def test_an_offer_that_a_larger_size_of_another_system_beats_is_not_taken():
     ]
     taken = choose(found, Rule(objective="balance"), {("a", "on_demand"): 16, ("b", "on_demand"): 8})
     assert taken == "8 x b"
+
+
+@pytest.mark.parametrize("usd_per_hour", [1.0, None])
+def test_a_size_that_a_smaller_one_of_its_system_beats_is_not_offered(usd_per_hour):
+    """Between 32 and 64 a deadline has 48 tried, which a batch of 96 shares out evenly: faster for less."""
+    hours = {32: 70.3, 48: 42.1, 64: 45.4}
+    found = [
+        figures(size, 3600 * each, usd=None if usd_per_hour is None else usd_per_hour * size * each)
+        for size, each in hours.items()
+    ]
+    rule = Rule(objective="balance", deadline_s=60 * 3600.0)
+    assert choose(found, rule, {("host", "on_demand"): 64}) == "48 x host"

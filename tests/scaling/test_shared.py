@@ -79,3 +79,8 @@ def test_nothing_shared_is_said_not_raised(table):
 def test_one_workload_compares_with_nothing(table):
     shared = shared_systems({"bert": _workload(table, "bert", [("a", "x", 8, 60.0)])})
     assert "One workload" in shared.words
+
+
+def test_one_system_is_counted_in_the_singular(table):
+    one = {name: _workload(table, name, [("a", "x", 8, 60.0)]) for name in ("bert", "dlrm")}
+    assert re.match(r"1 system has .*\b2 workloads", shared_systems(one).words)

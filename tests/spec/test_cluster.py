@@ -134,6 +134,27 @@ def test_what_is_stated_stands_above_the_tables() -> None:
     assert found.inter == Link(byte_per_s=50e9, latency_s=1e-3)
 
 
+# By hand: a desktop card's host has one card of 10 Gb/s, 1.25 GB/s; the usual host of H100 PCIe two of 400 Gb/s, 50 GB/s each,
+# of which one accelerator uses one; of a DGX H100 every accelerator has its own.
+@pytest.mark.parametrize(
+    ("name", "node_size", "num_nics", "expected_byte_per_s"),
+    [
+        ("rtx-4090-pcie-24gb", 8, 1, 1.25e9 / 8),
+        ("rtx-4090-pcie-24gb", 4, 1, 1.25e9 / 4),
+        ("rtx-4090-pcie-24gb", 1, 1, 1.25e9),
+        ("rx-7900-xt-pcie-20gb", 8, 1, 1.25e9 / 8),
+        ("pair-rtx-4090", 2, 1, 1.25e9 / 2),
+        ("h100-pcie-80gb", 4, 2, 25e9),
+        ("h100-pcie-80gb", 1, 1, 50e9),
+        ("dgx-h100", 4, 4, 50e9),
+    ],
+)
+def test_accelerators_share_the_network_cards_of_their_node(name, node_size, num_nics, expected_byte_per_s):
+    found = cluster(name, num_accelerators=16, node_size=node_size)
+    assert found.inter.byte_per_s == pytest.approx(expected_byte_per_s)
+    assert found.num_nics == num_nics
+
+
 @given(st.text(max_size=100))
 def test_any_name_is_known_or_refused_in_words(name: str) -> None:
     if shipped_systems().find(name) is None and hardware.slug_typed(name) is None:

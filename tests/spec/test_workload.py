@@ -421,6 +421,16 @@ def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> Non
     assert found.transformer == replace(known, layers=16, tied_embeddings=True)
 
 
+def test_parameters_that_no_file_states_are_those_of_its_sizes(tmp_path: Path) -> None:
+    # 10 layers of 12 x 512**2 and twice 1,000 words of 512: 32.48 M, and norms.
+    made = load_workloads([write(tmp_path / "w.toml", SIZED)]).workloads["llama9_1t"]
+    assert made.params == pytest.approx(32.48e6, rel=1e-3)
+    # Llama 3.1 8B has 6.98 G in 32 layers: half of them are 3.49 G less.
+    text = "[workload.llama31_8b.transformer]\nlayers = 16\n"
+    halved = load_workloads([write(tmp_path / "v.toml", text)]).workloads["llama31_8b"]
+    assert halved.params == pytest.approx(8.03e9 - 3.49e9, rel=2e-3)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

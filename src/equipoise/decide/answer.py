@@ -319,11 +319,20 @@ def beyond_balance_words(
     """
     if balance_size is None or best.num_accelerators <= balance_size:
         return None
-    smaller = (each for each in candidates if each.num_accelerators <= balance_size)
-    if not any(each.feasible and each.group == best.group for each in smaller):
+    smaller = [
+        each
+        for each in candidates
+        if each.num_accelerators <= balance_size and each.feasible and each.group == best.group
+    ]
+    if not smaller:
         return None
-    saved = "takes no more accelerator-hours" if best.usd is None else "costs no more"
-    return f"{best.num_accelerators:,} is faster and {saved}"
+    largest = max(smaller, key=lambda each: each.num_accelerators)
+    if best.usd is not None and largest.usd is not None and largest.usd.value > 0.0:
+        paid = f"{best.usd.value / largest.usd.value:.3g}x the money"
+    else:
+        hours = [each.num_accelerators * each.known_time_s.value for each in (best, largest)]
+        paid = f"{hours[0] / hours[1]:.3g}x the accelerator-hours"
+    return f"{best.num_accelerators:,} is faster for {paid}"
 
 
 class SizeStep(Struct, frozen=True, kw_only=True):

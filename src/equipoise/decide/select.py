@@ -277,7 +277,8 @@ def up_to_balance(
 ) -> dict[Group, list[Figures]]:
     """The sizes of each system up to the one that it offers under the objective `balance`, ascending.
 
-    The largest up to the size of balance, else the smallest, or one beyond that is faster for the same money.
+    The largest up to the size of balance, else the smallest, or one beyond that is faster for the same money;
+    none that a smaller one, such as a batch that is stated shares out better, beats in time and money.
     """
     grouped: dict[Group, list[Figures]] = defaultdict(list)
     for each in sorted(feasible, key=lambda each: each.num_accelerators):
@@ -292,8 +293,16 @@ def up_to_balance(
                 least_s=[each.least_s for each in members],
             )
         num_below = sum(each.num_accelerators <= limit for each in members)
-        found[group] = _with_as_cheap(members, max(num_below, 1))
+        taken = _with_as_cheap(members, max(num_below, 1))
+        while any(_saves(each, taken[-1]) for each in taken[:-1]):
+            taken.pop()
+        found[group] = taken
     return found
+
+
+def _saves(other: Figures, one: Figures) -> bool:
+    """Whether a size is nowhere worse in time and money, and somewhere better."""
+    return _is_better([(other.time_s, one.time_s), (_money_and_energy(other)[0], _money_and_energy(one)[0])])
 
 
 def _with_as_cheap(members: Sequence[Figures], num_taken: int) -> list[Figures]:

@@ -14,7 +14,7 @@ from equipoise.intervals import LEVEL, Interval
 from equipoise.scaling.laws import FloatArray
 from equipoise.scaling.metrics import MEASURED
 from equipoise.stats import percentile_interval
-from equipoise.units import format_count, format_duration
+from equipoise.units import format_count, format_duration, plural
 
 # The two axes of the study's figure. Time is not a third feature: on a log scale it is fixed by these two
 # (T = T_ref N_ref / (E' N)) and would weigh one direction twice.
@@ -411,7 +411,8 @@ def _best_by_family(entries: pl.DataFrame) -> pl.DataFrame:
 def _words(systems: pl.DataFrame, num_systems: int, num_workloads: int, num_published: int | None) -> str:
     if num_workloads == 1:
         return "One workload was chosen: there is nothing to compare across."
-    counted = f"{num_systems} systems have a score in all {num_workloads} workloads"
+    have = "has" if num_systems == 1 else "have"
+    counted = f"{plural(num_systems, 'system')} {have} a score in all {num_workloads} workloads"
     if num_published is not None and num_published != num_systems:
         counted += f" (the study counts {num_published}, and does not list them)"
     if num_systems <= 1:

@@ -357,10 +357,6 @@ def _stated_node(words: tuple[str, ...], counted: _Match | None, usual: Cluster)
         size = _count_before(words, counted, usual)
     if size is not None and size != usual.node_size:
         stated["node_size"] = size
-        if usual.num_nics == usual.node_size:  # a card each
-            stated["num_nics"] = size
-        elif usual.num_nics is not None:  # the same cards, shared by more or fewer
-            stated["inter_byte_per_s"] = usual.inter.byte_per_s * usual.node_size / size
     return stated
 
 

@@ -353,11 +353,10 @@ def build_cluster(
     accelerator: one of those the system comes with.
     Raises SpecError naming every fact that none of the three states.
     """
-    system = replace(system, **stated)
     chip = accelerator
-    usual = usual_system(chip, system.topology)
-    node = {field: getattr(system, field) for field in _NODE_FACTS}
-    node |= {field: getattr(usual, field) for field in _NODE_FACTS if node[field] is None}
+    described, system = system, replace(system, **stated)
+    node = _node_of(_facts(described), _facts(usual_system(chip, system.topology)))
+    node = _node_of({**dict.fromkeys(_NODE_FACTS), **stated}, node)
     size = node["node_size"]
     count = size if num_accelerators is None else num_accelerators
     unstated = tuple(field for field in ("inter_byte_per_s", "inter_latency_s") if node[field] is None)
@@ -393,6 +392,27 @@ def build_cluster(
         name=system.slug,
         source=system.source,
     )
+
+
+def _facts(system: System) -> dict[str, Any]:
+    return {field: getattr(system, field) for field in _NODE_FACTS}
+
+
+def _node_of(stated: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of a node: as stated, else as usual; an accelerator has its share of the network cards.
+
+    Where a usual node has a card for each accelerator, so has this one. Else it has the cards of the usual
+    one, at most one for each accelerator, which more or fewer share.
+    """
+    node = {field: usual[field] if value is None else value for field, value in stated.items()}
+    size, usual_size, num_nics = node["node_size"], usual["node_size"], usual["num_nics"]
+    if size == usual_size or None in {size, usual_size, num_nics} or stated["inter_byte_per_s"] is not None:
+        return node
+    num_cards = stated["num_nics"] or (size if num_nics == usual_size else min(num_nics, size))
+    node["num_nics"] = num_cards
+    if usual["inter_byte_per_s"] is not None and num_cards * usual_size != num_nics * size:
+        node["inter_byte_per_s"] = usual["inter_byte_per_s"] * usual_size * num_cards / (num_nics * size)
+    return node
 
 
 def _missing(chip: Accelerator, facts: Sequence[str], *, remedy: str = "") -> SpecError:

@@ -442,6 +442,8 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
             "converged": None if keeps_ways else converged,
         },
     )
+    if model is not None and "params" not in block.fields and found.transformer is not None:
+        found = replace(found, params=float(found.transformer.params))
     _check_activations(block, found)
     _check_counted(block, found)
     _check_params(block, found)

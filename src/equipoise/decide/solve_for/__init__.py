@@ -65,8 +65,9 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         raise UsageError("no quantity to solve for: give --ask tokens or --ask model")
     if not query.is_to_target:
         stated = next(f"--{FIELDS[name].option}" for name in BUDGETS if getattr(query, name) is not None)
-        other = ", which follow from --tokens-per-param" if query.ask == "model" else ""
-        raise UsageError(f"--ask {query.ask} finds how much can be trained{other}; leave {stated} out")
+        largest = "the largest model, on as many tokens as its parameters times --tokens-per-param"
+        sought = largest if query.ask == "model" else "how much can be trained"
+        raise UsageError(f"--ask {query.ask} finds {sought}; leave {stated} out")
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     start = max(_START_SAMPLES, float(query.global_batch_samples or 1))
     with one_thread():
