@@ -443,6 +443,17 @@ def test_rows_of_the_tables_have_the_rates_that_a_prediction_takes(tmp_path):
     assert read_measurements(path).time_s.tolist() == pytest.approx([1e6 / 128, 1e6 / 160, 1e6 / 200])
 
 
+def test_steps_per_second_are_of_the_global_batch(tmp_path):
+    """5 and 4 steps a second of 64 samples: 320 and 256 samples."""
+    path = tmp_path / "mine.csv"
+    path.write_text("gpus,it/s,global_batch_size\n8,5,64\n4,4,64\n")
+    found = import_runs([path], columns={}, constants={})
+    assert found.runs["samples_per_s"].to_list() == pytest.approx([320, 256])
+    path.write_text("gpus,it/s,global_batch_size\n8,0,64\n4,4,64\n")
+    refused = import_runs([path], columns={}, constants={}).rejected.kinds["unreadable_row"]
+    assert (refused.count, "it/s" in refused.first.detail) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("name", "ours", "value"),
     [
@@ -455,6 +466,8 @@ def test_rows_of_the_tables_have_the_rates_that_a_prediction_takes(tmp_path):
         ("img/sec/GPU", "samples_per_s", 80.0),
         ("elapsed time per iteration (ms)", "step_ms", 10.0),
         ("s/it", "step_s", 10.0),
+        ("it/s", "step_s", 0.1),
+        ("iterations per second", "step_s", 0.1),
         ("iter_time_sec", "step_s", 10.0),
         ("wall time (min)", "time_to_train_min", 10.0),
         ("train_runtime", "time_to_train_s", 10.0),

@@ -90,6 +90,7 @@ _MODELS = (MODEL, "model_name")
 # What a table of runs that was written here has, and no other: its rows are named.
 _OF_TABLE = ("run_id", "origin", "campaign")
 _DURATION = "duration"
+_STEPS, _STEP_S = "steps_per_s", "step_s"
 _LINE_BYTES = 64 * 1024
 _EXTRAP_EXPECTED = 'expected {"params": {"p": 8}, "metric": "time_to_train_s", "value": 1.5}'
 _IN_THOUSANDS = re.compile(r"(?:\b|_)(?:k|m|g|b|kilo|mega|giga|thousand|million|billion)_?(?:tok|sample|im)")
@@ -261,7 +262,7 @@ def _renamed(
     ]
     notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
     found = Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
-    return _of_models(_of_parameters(_of_shares(_of_all(_of_nodes(found)))))
+    return _of_models(_of_parameters(_of_shares(_of_steps(_of_all(_of_nodes(found))))))
 
 
 def _states_status(header: Sequence[str], rows: Sequence[TextRow]) -> bool:
@@ -387,6 +388,29 @@ def _of_all(found: Exported) -> Exported:
         notes=(*found.notes, *notes),
         theirs=theirs,
     )
+
+
+def _of_steps(found: Exported) -> Exported:
+    """The rows with the time of a step, where a column has steps per second and none that time.
+
+    A rate that is none stays as it is, and is refused where it is read.
+    """
+    if _STEPS not in found.header or any(name.startswith("step_") for name in found.header):
+        return found
+    written = found.theirs.get(_STEPS, _STEPS)
+    theirs = {**found.theirs, _STEP_S: written}
+    rows = tuple(
+        replace(row, theirs=theirs, cells={**row.cells, _STEP_S: _inverse(row.cells[_STEPS])})
+        for row in found.rows
+    )
+    notes = (*found.notes, f"{written} is of steps of the global batch: their time is one over it.")
+    return replace(found, header=(*found.header, _STEP_S), rows=rows, notes=notes, theirs=theirs)
+
+
+def _inverse(rate: str) -> str:
+    """One over a rate, as cells have it; the rate where it is no amount."""
+    value = amount_of(rate)
+    return repr(1.0 / value) if math.isfinite(value) and value > 0.0 else rate
 
 
 def _product(rate: str, size: str) -> str:
