@@ -43,6 +43,7 @@ READ = [
     ("Alps (GH200)", "gh200-superchip-96gb", 4, 25),
     ("8x H100, A3 Mega", "h100-sxm5-80gb", 8, 25),
     ("AWS Trainium 1 (trn1.32xlarge)", "trainium1-module-32gb", 16, 6.25),
+    ("Ascend 910B class 64GB (Atlas 800T A2), 8 in one server", "ascend-910b-module-64gb", 8, 25),
     ("Trainium 2", "trainium2-module-96gb", 16, 25),
     ("Intel Xeon Platinum 8480+", "xeon-8480-cpu", 2, 6.25),
     ("2x Xeon Platinum 8180", "xeon-8180-cpu", 2, 0.625),
@@ -71,6 +72,8 @@ def test_what_a_text_states_is_read(text, slug, size, inter_gb_per_s) -> None:
         "MI300",
         "2 servers x 4 GPUs InfiniBand",
         "3090 steps",
+        "RTX 3060 Laptop (6GB)",
+        "RTX 4070 Mobile",
         "A40B",
     ],
 )

@@ -441,9 +441,9 @@ def test_a_number_without_its_line_and_a_memory_in_short_are_read(typed: str, sl
     assert shipped_hardware().accelerator(typed).slug == slug
 
 
-@pytest.mark.parametrize("typed", ["6000", "4000", "910b", "5000"])
+@pytest.mark.parametrize("typed", ["6000", "4000", "910d", "5000"])
 def test_a_number_that_several_lines_have_is_refused(typed: str) -> None:
-    # Quadro RTX 6000, RTX 6000 Ada, RTX PRO 6000 and RTX A6000; Ascend 910B is another chip than 910.
+    # Quadro RTX 6000, RTX 6000 Ada, RTX PRO 6000 and RTX A6000; Ascend 910D is another chip than 910.
     with pytest.raises(SpecError, match=typed):
         shipped_hardware().accelerator(typed)
 

@@ -225,6 +225,8 @@ def cluster_in_text(
     if chip_at is None and system is None:
         return None
     chip = _chip(words, chip_at, system, known.hardware.accelerators)
+    if _OF_LAPTOPS & set(words) and not _OF_LAPTOPS & set(chip.slug.split("-")):
+        return None  # fewer cores, a lower limit of power, often less memory: another chip of that name
     node = system or usual_system(chip, "bridge" if _is_bridged(words, chip) else None)
     usual = build_cluster(node, accelerator=chip)
     stated = _stated_node(words, chip_at if system is None else None, usual)
@@ -245,6 +247,7 @@ class _Match(Struct, frozen=True, kw_only=True):
 
 
 _COUNT_BEFORE = re.compile(r"(?<![\w.])(\d+)\s*[xX\u00d7]\s*(?=[A-Za-z]|\d{4}(?!\w))")
+_OF_LAPTOPS = frozenset({"laptop", "laptops", "notebook", "mobile"})
 _JOINED_BY_LINKS = frozenset({"nvlink", "nvlink2", "nvlink3", "nvlink4", "nvlink5", "nvswitch"})
 
 
