@@ -40,6 +40,7 @@ from equipoise.intervals import LEVEL, exact
 from equipoise.runs import embedded
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue, catalogue, shipped
+from equipoise.spec.hardware import Accelerator
 from equipoise.spec.mlperf import ScoredEntry, Scores, best_per_size, round_key
 from equipoise.spec.workload import Workload
 from equipoise.units import HOUR_S
@@ -287,12 +288,17 @@ def _median(values: FloatArray, weights: FloatArray) -> float:
     return (_quantile(values, weights, 0.5) - _quantile(-values, weights, 0.5)) / 2
 
 
+def _peak(chip: Accelerator) -> float:
+    return chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or 0.0
+
+
 def main() -> int:
     """Plan every training and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
         to_target = list(planned(embedded.scores()))
         pretrained = list(planned_published_pretrainings())
     found = (*to_target, *(each for each, *_ in pretrained))
+    chips = {each.title: shipped().cluster(each.accelerator).accelerator for each in pretrainings()}
     write_of_dataset(
         PLAN_RECORD_NAME,
         {
@@ -307,6 +313,8 @@ def main() -> int:
                     "step_hours_ratio": each.planned_s / each.published_s,
                     "best_hours_ratio": best_s / each.published_s,
                     "training_flop": each.training_flop,
+                    "peak_flop_per_s": _peak(chips[each.entry]),
+                    "memory_byte_per_s": chips[each.entry].memory_byte_per_s,
                 }
                 for each, about, best_s in pretrained
                 if each.planned_s is not None and best_s is not None and about.transformer is not None

@@ -17,6 +17,7 @@ from equipoise.decide.evidence import LEAST_LOG_SD, Curves, DrawnCurves, Estimat
 from equipoise.files import shipped_record
 from equipoise.intervals import DEVIATE, Interval, num_sd, with_log_sd
 from equipoise.scaling.laws import Domain, FloatArray
+from equipoise.spec.hardware import Accelerator
 from equipoise.spec.workload import Workload
 
 ModelKind: TypeAlias = Literal["transformer", "other"]
@@ -88,7 +89,8 @@ class PlannedPretraining(Struct, frozen=True, kw_only=True):
     """A published pretraining as planned. step_hours_ratio: hours of its steps over those published.
 
     params, active_params: of the model, all of them and those that a token passes. best_hours_ratio: as
-    step_hours_ratio, by the best strategy of all, whatever was stated of its own.
+    step_hours_ratio, by the best strategy of all, whatever was stated of its own. peak_flop_per_s,
+    memory_byte_per_s: of its accelerator, dense and in 16 bits.
     """
 
     title: str
@@ -98,21 +100,28 @@ class PlannedPretraining(Struct, frozen=True, kw_only=True):
     step_hours_ratio: float
     best_hours_ratio: float
     training_flop: float
+    peak_flop_per_s: float
+    memory_byte_per_s: float
 
     @property
     def time_per_usual_time(self) -> float:
         """Published time over that which pretrainings of its kind and FLOP take by the best strategy."""
         return 1.0 / (self.best_hours_ratio * record_of(self.kind).time_per_step_time(self.training_flop))
 
-    def time_per_step_time(self, training_flop: float | None) -> float:
+    def time_per_step_time(self, training_flop: float | None, chip: Accelerator) -> float:
         """Time of a pretraining of this model over that of its steps: as usual, by as much less as this took.
 
         One of fewer FLOP, of which less is usual beside its steps, has less to spare: its steps are no faster
-        than those of this one. That its code was faster than the model says nothing of other code on other
-        chips: no training takes less than its steps.
+        than those of this one. That its code was faster than the model says nothing of other code on a chip
+        that is slower: there no training takes less than its steps.
         """
         usual = record_of(self.kind).time_per_step_time(training_flop)
-        return max(1.0, usual * self.time_per_usual_time, min(usual, 1.0 / self.best_hours_ratio))
+        took = max(usual * self.time_per_usual_time, min(usual, 1.0 / self.best_hours_ratio))
+        peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or 0.0
+        is_as_fast = (
+            peak >= self.peak_flop_per_s and (chip.memory_byte_per_s or 0.0) >= self.memory_byte_per_s
+        )
+        return took if is_as_fast else max(1.0, took)
 
 
 class _Plans(Struct, frozen=True, kw_only=True):

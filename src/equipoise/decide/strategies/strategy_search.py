@@ -156,7 +156,10 @@ class Problem(Struct, frozen=True, kw_only=True):
         if self.training.workload.rollout is not None:
             return ROLLOUT_TIME_PER_STEP_TIME
         if self.training.is_pretraining and not self.has_own_steps:
-            return (self.quick_pretraining or self.record).time_per_step_time(self.training.stated_flop)
+            flop, quick = self.training.stated_flop, self.quick_pretraining
+            if quick is not None:
+                return quick.time_per_step_time(flop, self.cluster.accelerator)
+            return self.record.time_per_step_time(flop)
         return self.time_per_own_step_time
 
     @property
