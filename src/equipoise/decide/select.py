@@ -574,7 +574,8 @@ def _size_flip(
     """The fewest accelerators beyond those allowed with which another candidate is chosen.
 
     Of the sizes that are known. Those are moved that are allowed as many as the recommended system is: each
-    system has its own stock.
+    system has its own stock. A balance at the most that may be taken is where the question ended, and steps
+    beyond it are taken as they pay.
     """
     beyond = {
         each.id: one.limit for each in candidates for one in each.broken if one.name == "max_accelerators"
@@ -588,6 +589,11 @@ def _size_flip(
     }
     figures = timed_figures(candidates)
     sizes = {each.num_accelerators for each in figures if each.id in movable}
+    most: dict[Group, int] = defaultdict(int)
+    for each in figures:
+        if each.is_within_size:
+            most[each.group] = max(most[each.group], each.num_accelerators)
+    ends = {group: None if size == most[group] else size for group, size in balance.items()}
     for size in sorted(each for each in sizes if each <= _FARTHEST * limit):
         moved = [
             each._replace(is_within_size=True)
@@ -595,7 +601,7 @@ def _size_flip(
             else each
             for each in figures
         ]
-        to = choose(moved, rule, balance)
+        to = choose(moved, rule, ends)
         if to is not None and to != best.id:
             return Flip(
                 quantity="accelerators allowed", unit=ACCELERATORS, value=limit, flips_at=float(size), to=to
