@@ -40,7 +40,7 @@ from equipoise.intervals import LEVEL, exact
 from equipoise.runs import embedded
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.catalogue import Catalogue, catalogue, shipped
-from equipoise.spec.hardware import Accelerator
+from equipoise.spec.hardware import usual_peak_flop_per_s
 from equipoise.spec.mlperf import ScoredEntry, Scores, best_per_size, round_key
 from equipoise.spec.workload import Workload
 from equipoise.units import HOUR_S
@@ -288,10 +288,6 @@ def _median(values: FloatArray, weights: FloatArray) -> float:
     return (_quantile(values, weights, 0.5) - _quantile(-values, weights, 0.5)) / 2
 
 
-def _peak(chip: Accelerator) -> float:
-    return chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or 0.0
-
-
 def main() -> int:
     """Plan every training and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
@@ -313,7 +309,7 @@ def main() -> int:
                     "step_hours_ratio": each.planned_s / each.published_s,
                     "best_hours_ratio": best_s / each.published_s,
                     "training_flop": each.training_flop,
-                    "peak_flop_per_s": _peak(chips[each.entry]),
+                    "peak_flop_per_s": usual_peak_flop_per_s(chips[each.entry]),
                     "memory_byte_per_s": chips[each.entry].memory_byte_per_s,
                 }
                 for each, about, best_s in pretrained

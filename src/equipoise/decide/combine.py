@@ -17,7 +17,7 @@ from equipoise.decide.evidence import LEAST_LOG_SD, Curves, DrawnCurves, Estimat
 from equipoise.files import shipped_record
 from equipoise.intervals import DEVIATE, Interval, num_sd, with_log_sd
 from equipoise.scaling.laws import Domain, FloatArray
-from equipoise.spec.hardware import Accelerator
+from equipoise.spec.hardware import Accelerator, usual_peak_flop_per_s
 from equipoise.spec.workload import Workload
 
 ModelKind: TypeAlias = Literal["transformer", "other"]
@@ -90,7 +90,7 @@ class PlannedPretraining(Struct, frozen=True, kw_only=True):
 
     params, active_params: of the model, all of them and those that a token passes. best_hours_ratio: as
     step_hours_ratio, by the best strategy of all, whatever was stated of its own. peak_flop_per_s,
-    memory_byte_per_s: of its accelerator, dense and in 16 bits.
+    memory_byte_per_s: of its accelerator, as `usual_peak_flop_per_s`.
     """
 
     title: str
@@ -117,10 +117,8 @@ class PlannedPretraining(Struct, frozen=True, kw_only=True):
         """
         usual = record_of(self.kind).time_per_step_time(training_flop)
         took = max(usual * self.time_per_usual_time, min(usual, 1.0 / self.best_hours_ratio))
-        peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or 0.0
-        is_as_fast = (
-            peak >= self.peak_flop_per_s and (chip.memory_byte_per_s or 0.0) >= self.memory_byte_per_s
-        )
+        rates = usual_peak_flop_per_s(chip) or 0.0, chip.memory_byte_per_s or 0.0
+        is_as_fast = rates[0] >= self.peak_flop_per_s and rates[1] >= self.memory_byte_per_s
         return took if is_as_fast else max(1.0, took)
 
 

@@ -33,7 +33,7 @@ from equipoise.scaling.equilibrium import (
     discrete_equilibria,
     reached_by_paying_steps,
 )
-from equipoise.stats import Values, tornado
+from equipoise.stats import Values, by_key, tornado
 from equipoise.units import HOUR_S
 
 # Limits of which sizes are on offer at all; the others are of what a size takes.
@@ -280,11 +280,9 @@ def up_to_balance(
     The largest up to the size of balance, else the smallest, or one beyond that is faster for the same money;
     none that a smaller one, such as a batch that is stated shares out better, beats in time and money.
     """
-    grouped: dict[Group, list[Figures]] = defaultdict(list)
-    for each in sorted(feasible, key=lambda each: each.num_accelerators):
-        grouped[each.group].append(each)
+    ascending = sorted(feasible, key=lambda each: each.num_accelerators)
     found = {}
-    for group, members in grouped.items():
+    for group, members in by_key((each.group, each) for each in ascending).items():
         limit = balance.get(group)
         if limit is None:  # too few sizes for a curve, such as two that the user measured
             limit = reached_by_paying_steps(
@@ -589,11 +587,11 @@ def _size_flip(
     }
     figures = timed_figures(candidates)
     sizes = {each.num_accelerators for each in figures if each.id in movable}
-    most: dict[Group, int] = defaultdict(int)
-    for each in figures:
-        if each.is_within_size:
-            most[each.group] = max(most[each.group], each.num_accelerators)
-    ends = {group: None if size == most[group] else size for group, size in balance.items()}
+    allowed = by_key((each.group, each.num_accelerators) for each in figures if each.is_within_size)
+    ends = {
+        group: None if size == max(allowed.get(group, ()), default=None) else size
+        for group, size in balance.items()
+    }
     for size in sorted(each for each in sizes if each <= _FARTHEST * limit):
         moved = [
             each._replace(is_within_size=True)

@@ -618,9 +618,14 @@ def has_same_peaks(one: Accelerator, other: Accelerator) -> bool:
     return is_same_family(one, other) and _peaks(one) == _peaks(other)
 
 
+def usual_peak_flop_per_s(chip: Accelerator) -> float | None:
+    """The dense peak in the usual precision of training: bf16, else fp16, else fp32; None: none is known."""
+    return chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
+
+
 def peak_log2(chip: Accelerator) -> float:
     """The peak in the usual precision of training, in doublings of 1 FLOP/s; NaN where none is known."""
-    peak = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
+    peak = usual_peak_flop_per_s(chip)
     return math.nan if peak is None else math.log2(peak)
 
 

@@ -51,9 +51,9 @@ from equipoise.runs.readers.exports import as_written, exported
 from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import DTYPE_OF, WEIGHTS_SHARDED, Recompute, Strategy
+from equipoise.spec.strategy import DTYPE_OF, Recompute, Strategy
 from equipoise.spec.transformer import Transformer
-from equipoise.units import BF16_BYTES, GIB, SI_PREFIXES
+from equipoise.units import BF16_BYTES, GIB, format_si_apart
 
 _BACKWARD_FACTOR = 2.0
 _FOUR_BITS = 0.5  # bytes
@@ -455,15 +455,13 @@ def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
 
 
 def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
-    model = model_of(row, seen.catalogue)
-    strategy, assumed = strategy_of(
-        row, num_accelerators=seen.num_accelerators, model=model, nodes=nodes_of(seen)
-    )
-    _check_weights(strategy, model, nodes_of(seen))
-    if _convolves_in_tf32(strategy, model, nodes_of(seen)):
+    model, nodes = model_of(row, seen.catalogue), nodes_of(seen)
+    strategy, assumed = strategy_of(row, num_accelerators=seen.num_accelerators, model=model, nodes=nodes)
+    _check_weights(strategy, model, nodes)
+    if _convolves_in_tf32(strategy, model, nodes):
         strategy = replace(strategy, precision="tf32")
         assumed = (*assumed, "convolutions in fp32: multiplied in tf32, as is usual on this chip")
-    conversion = step_conversion(unit, strategy, model, peak_flop_per_s=_peak(seen, unit, strategy))
+    conversion = step_conversion(unit, strategy, model, peak_flop_per_s=_peak(nodes, unit, strategy))
     return replace(
         seen,
         kind="step",
@@ -480,15 +478,15 @@ def _check_weights(strategy: Strategy, model: Model, nodes: Cluster | None) -> N
     if model.transformer is None or memory_bytes is None or strategy.offload != "none":
         return
     shards = strategy.tp * strategy.pp * strategy.ep
-    if strategy.zero_stage == WEIGHTS_SHARDED:
-        shards = max(shards, strategy.tp * strategy.pp * strategy.cp * strategy.dp // strategy.dp_replicate)
+    if strategy.shards_weights:
+        shards = max(shards, strategy.tp * strategy.pp * strategy.num_shards)
     of_each = _FOUR_BITS if strategy.trained == "qlora" else BF16_BYTES
     weight_bytes = of_each * model.transformer.params / shards
     if weight_bytes > memory_bytes:
-        giga = SI_PREFIXES["G"]
+        needed, held = format_si_apart(weight_bytes, memory_bytes, "B")
         raise DataError(
-            f"columns tp and pp: as read, weights take {weight_bytes / giga:,.0f} GB of an accelerator's "
-            f"{memory_bytes / giga:,.0f} GB; expected the axes that it ran with"
+            f"columns tp and pp: as read, weights take {needed} of an accelerator's {held}; expected the "
+            "axes that it ran with"
         )
 
 
@@ -503,12 +501,11 @@ def _convolves_in_tf32(strategy: Strategy, model: Model, nodes: Cluster | None) 
     return strategy.precision == "fp32" and is_vision and has_tf32
 
 
-def _peak(seen: PublishedRow, unit: Quantity, strategy: Strategy) -> float | None:
+def _peak(nodes: Cluster | None, unit: Quantity, strategy: Strategy) -> float | None:
     """The peak that a share of it is of; None where the unit needs none or the accelerator is not known."""
-    if unit.kind != "utilisation":
+    if nodes is None or unit.kind != "utilisation":
         return None
-    nodes = nodes_of(seen)
-    return None if nodes is None else nodes.accelerator.peak_flop_per_s(DTYPE_OF[strategy.precision])
+    return nodes.accelerator.peak_flop_per_s(DTYPE_OF[strategy.precision])
 
 
 def _throughput(seen: PublishedRow, unit: Quantity, why: str) -> PublishedRow:

@@ -6,7 +6,7 @@ lines), and plain CSV or Parquet. Columns are recognised by exact names; any oth
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -370,23 +370,12 @@ def _of_all(found: Exported) -> Exported:
 
     A rate or a number of accelerators that is none stays as it is, and is refused where it is read.
     """
-    named = {each[0]: each[1] for name in found.header if (each := PER_ACCELERATOR.fullmatch(name))}
-    named = {one: every for one, every in named.items() if every not in found.header}
-    if not named:
-        return found
-    theirs = {**found.theirs, **{every: found.theirs.get(one, one) for one, every in named.items()}}
-    rows = []
-    for row in found.rows:
-        size = row.cells.get(SIZE, "")
-        rates = {every: _product(row.cells[one], size) for one, every in named.items()}
-        rows.append(replace(row, theirs=theirs, cells={**row.cells, **rates}))
-    notes = tuple(f"{theirs[every]} is of one accelerator: times {SIZE}." for every in named.values())
-    return replace(
+    named = [each for name in found.header if (each := PER_ACCELERATOR.fullmatch(name))]
+    return _with_columns(
         found,
-        header=(*found.header, *named.values()),
-        rows=tuple(rows),
-        notes=(*found.notes, *notes),
-        theirs=theirs,
+        {each[1]: each[0] for each in named if each[1] not in found.header},
+        lambda cells, one: _product(cells[one], cells.get(SIZE, "")),
+        note=f"is of one accelerator: times {SIZE}.",
     )
 
 
@@ -395,16 +384,40 @@ def _of_steps(found: Exported) -> Exported:
 
     A rate that is none stays as it is, and is refused where it is read.
     """
-    if _STEPS not in found.header or any(name.startswith("step_") for name in found.header):
+    is_rated = _STEPS in found.header and not any(name.startswith("step_") for name in found.header)
+    return _with_columns(
+        found,
+        {_STEP_S: _STEPS} if is_rated else {},
+        lambda cells, rate: _inverse(cells[rate]),
+        note="is of steps of the global batch: their time is one over it.",
+    )
+
+
+def _with_columns(
+    found: Exported,
+    sources: Mapping[str, str],
+    value: Callable[[Mapping[str, str], str], str],
+    *,
+    note: str,
+) -> Exported:
+    """The rows with further columns, each computed of another and told of by that one's name in the file.
+
+    sources: that other column, by the new one. value: of the cells of a row and the name of the other.
+    """
+    if not sources:
         return found
-    written = found.theirs.get(_STEPS, _STEPS)
-    theirs = {**found.theirs, _STEP_S: written}
+    written = {new: found.theirs.get(old, old) for new, old in sources.items()}
+    theirs = {**found.theirs, **written}
     rows = tuple(
-        replace(row, theirs=theirs, cells={**row.cells, _STEP_S: _inverse(row.cells[_STEPS])})
+        replace(
+            row,
+            theirs=theirs,
+            cells={**row.cells, **{new: value(row.cells, old) for new, old in sources.items()}},
+        )
         for row in found.rows
     )
-    notes = (*found.notes, f"{written} is of steps of the global batch: their time is one over it.")
-    return replace(found, header=(*found.header, _STEP_S), rows=rows, notes=notes, theirs=theirs)
+    notes = (*found.notes, *(f"{name} {note}" for name in written.values()))
+    return replace(found, header=(*found.header, *sources), rows=rows, notes=notes, theirs=theirs)
 
 
 def _inverse(rate: str) -> str:
