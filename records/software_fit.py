@@ -3,7 +3,12 @@
 A parameter is that of all software, what the family and the software differ by, and what each source does.
 """
 
+import os
+import pickle
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from hashlib import blake2s
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,9 +17,10 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpotri
+from scipy.linalg.lapack import dtrtri
 from step_table import COLLECTED, is_limited, source_of
 
+import equipoise
 from equipoise.calibration.accuracy import time_errors
 from equipoise.calibration.profiles import EXPERTS_SPREAD, ProfileRecord
 from equipoise.calibration.published import PublishedRow, model_kind_of, nodes_of
@@ -26,6 +32,8 @@ from equipoise.perfmodel.parameters import PRIORS, Parameters
 from equipoise.spec.strategy import SOFTWARE_NAMES, software
 
 Floats: TypeAlias = NDArray[np.float64]
+
+_CACHE = Path(__file__).parents[1] / ".cache"
 
 # The files of training steps; those of collectives, matrix products and whole trainings hold none, and what
 # DeepLearningExamples counts its tables do not say.
@@ -337,12 +345,13 @@ def _left_out(
 
     Source: residuals of groups left out, from the inverse of the kernel (Rasmussen and Williams 2006, 5.4.2).
     """
-    inverse, _ = dpotri(np.linalg.cholesky(kernel), lower=1)
-    inverse = np.tril(inverse) + np.tril(inverse, -1).T
-    weighted = inverse @ target
-    for group in range(int(groups.max()) + 1):
-        mine = np.flatnonzero(groups == group)
-        covariance = np.linalg.inv(inverse[np.ix_(mine, mine)])
+    # Of the inverse, root.T @ root, only the blocks of the groups are needed.
+    root, _ = dtrtri(np.linalg.cholesky(kernel), lower=1)
+    weighted = root.T @ (root @ target)
+    order = np.argsort(groups, kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        columns = root[mine.min() :, mine]
+        covariance = np.linalg.inv(columns.T @ columns)
         yield mine, covariance @ weighted[mine], covariance
 
 
@@ -419,22 +428,56 @@ def held_out_steps(rows: Sequence[PublishedRow], fold_of: Callable[[PublishedRow
     """Every row predicted by fits to the rows of the other folds, of those whose machine is known.
 
     rows: as `fitting_rows` returned them. fold_of: what is left out as one, such as `source_of`.
+    What the same model was asked of the same rows before is read from .cache, since it takes minutes.
     """
-    arrays = software_rows(rows)
-    fitted = _on_known_machines(rows)
+    arrays, fitted = software_rows(rows), _on_known_machines(rows)
     folds = _numbers([fold_of(row) for row in rows])
-    log_ratio, log_sd = np.empty(len(rows)), np.empty(len(rows))
-    for fold in range(int(folds.max()) + 1):
-        out = np.flatnonzero(folds == fold)
-        tested = arrays.taken(out)
-        names = np.unique(tested.groups.software).tolist()
-        found = fit_software(arrays.taken(np.flatnonzero(fitted & (folds != fold))), names)
-        for name in names:
-            mine = np.flatnonzero(tested.groups.software == name)
-            some = tested.taken(mine)
-            log_ratio[out[mine]] = some.log_s - np.log(some.arrays.step_s(found.parameters(name)))
-            log_sd[out[mine]] = found.log_sd(name, some)
+    kept = _CACHE / f"held_out_{_digest((arrays, fitted, folds))}.npy"
+    if kept.is_file():
+        log_ratio, log_sd = np.load(kept, allow_pickle=False)
+    else:
+        log_ratio, log_sd = np.empty((2, len(rows)))
+        some = [(arrays, fitted, folds, fold) for fold in range(int(folds.max()) + 1)]
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
+            for out, ratios, widths in pool.map(_held_out, some):
+                log_ratio[out], log_sd[out] = ratios, widths
+        kept.parent.mkdir(exist_ok=True)
+        np.save(kept, (log_ratio, log_sd))
     return HeldOutSteps(rows=tuple(rows), log_ratio=log_ratio, log_sd=log_sd)
+
+
+def _held_out(
+    fold: tuple[SoftwareRows, NDArray[np.bool_], NDArray[np.intp], int],
+) -> tuple[NDArray[np.intp], Floats, Floats]:
+    """Of one fold its rows, and their ratios and spreads as `HeldOutSteps` has them.
+
+    fold: all rows, which of them may be fitted to, the fold of each, and the number of the one left out.
+    """
+    arrays, fitted, folds, number = fold
+    out = np.flatnonzero(folds == number)
+    tested = arrays.taken(out)
+    names = np.unique(tested.groups.software).tolist()
+    found = fit_software(arrays.taken(np.flatnonzero(fitted & (folds != number))), names)
+    log_ratio, log_sd = np.empty((2, len(out)))
+    for name in names:
+        mine = np.flatnonzero(tested.groups.software == name)
+        some = tested.taken(mine)
+        log_ratio[mine] = some.log_s - np.log(some.arrays.step_s(found.parameters(name)))
+        log_sd[mine] = found.log_sd(name, some)
+    return out, log_ratio, log_sd
+
+
+def _digest(asked: object) -> str:
+    """Digits that change with what is asked, and with the code and tables that answer it."""
+    package = Path(equipoise.__file__).parent
+    files = [
+        Path(__file__),
+        *package.glob("perfmodel/*"),
+        *package.glob("spec/*"),
+        *package.glob("calibration/**/*"),
+    ]
+    texts = (path.read_bytes() for path in sorted(files) if path.suffix in {".py", ".toml"})
+    return blake2s(b"".join((pickle.dumps(asked), *texts)), digest_size=10).hexdigest()
 
 
 def _on_known_machines(rows: Sequence[PublishedRow]) -> NDArray[np.bool_]:

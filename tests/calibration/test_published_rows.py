@@ -260,6 +260,9 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("FSDP1 HYBRID_SHARD", {"zero_stage": 3, "shard_group": None, "shards_in_nodes": True}),
         ("FSDP1 FULL_SHARD", {"zero_stage": 3, "shards_in_nodes": False}),
         ("YaFSDP; full sharding", {"zero_stage": 3}),
+        ("torchtitan FSDP2, reshard_after_forward=never", {"zero_stage": 2}),
+        ("FSDP1 SHARD_GRAD_OP", {"zero_stage": 2}),
+        ("torchtitan FSDP2, reshard_after_forward=always", {"zero_stage": 3, "keeps_in_pipelines": False}),
         ("PyTorch, no torch.compile", {"implementation": "eager"}),
         ("FSDP2 without torch.compile", {"implementation": "eager"}),
         ("PyTorch, torch.compile", {"implementation": "compiled"}),
@@ -283,6 +286,20 @@ def test_a_schedule_is_of_a_pipeline(read):
     split = {"parallel_config": "DualPipeV", "precision": "bf16"}
     piped, alone = read(split, split | {"pp": "1"})
     assert (piped.strategy.schedule, alone.strategy.schedule) == ("dualpipe_v", "1f1b")
+
+
+def test_torchtitan_keeps_parameters_between_micro_batches_of_a_pipeline(read):
+    """Its fsdp_reshard_after_forward is `default`: not with a pipeline (torchtitan, parallelize_llama.py)."""
+    titan = {"parallel_config": "torchtitan; FSDP2", "precision": "bf16"}
+    piped, alone = read(titan, titan | {"pp": "1"})
+    assert (piped.strategy.zero_stage, alone.strategy.zero_stage) == (2, 3)
+
+
+def test_adapters_may_be_named_with_the_model(read):
+    beside = {"workload": "Llama 2 7B LoRA rank 4 on q/k/v/out", "parallel_config": "PyTorch"}
+    (found,) = read(beside)
+    assert (found.strategy.trained, found.strategy.lora_rank) == ("lora", 4)
+    assert found.strategy.lora_targets == "attention"
 
 
 @pytest.mark.parametrize(
@@ -313,6 +330,7 @@ def test_experts_split_among_tensor_ranks_are_refused(read, words):
         ("BF16", "bf16"),
         ("FP32", "fp32"),
         ("TF32", "tf32"),
+        ("fp32 (no TF32 in products)", "fp32"),
         ("FP8", "fp8"),
         ("fp8 linear", "fp8"),
         ("fp8 tensorwise", "fp8"),

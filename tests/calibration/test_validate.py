@@ -377,7 +377,22 @@ def test_a_row_is_predicted_as_its_own_software_runs(write, changes, name):
         ({"parallel_config": "OneFlow; data parallel"}, None),
         ({"parallel_config": "PyTorch; GPipe", "pp": "8"}, None),  # the Trainer has no pipeline
         ({"parallel_config": "PyTorch; DDP", "hardware": "MI250X"}, None),
-        ({"parallel_config": "PyTorch; DDP", "workload": "ResNet-50", "seq": ""}, None),
+        # Convolutions of 16 bits with channels first are transposed for tensor cores: NVIDIA's guide to them.
+        ({"parallel_config": "PyTorch; DDP", "workload": "ResNet-50", "seq": ""}, "ngc"),
+        ({"parallel_config": "PyTorch; channels last", "workload": "ResNet-50", "seq": ""}, None),
+        ({"parallel_config": "PyTorch", "workload": "ResNet-50", "seq": "", "precision": "fp32"}, None),
+        ({"parallel_config": "TensorFlow", "workload": "ResNet-50", "seq": "", "precision": "fp16"}, None),
+        ({"parallel_config": "NGC; tf_cnn_benchmarks", "workload": "ResNet-50", "seq": ""}, None),
+        (
+            {
+                "parallel_config": "MXNet",
+                "workload": "ResNet-50",
+                "seq": "",
+                "hardware": "V100",
+                "precision": "fp16",
+            },
+            None,
+        ),
     ],
 )
 def test_pytorch_as_written_is_predicted_as_other_code_that_is(tmp_path, changes, name):

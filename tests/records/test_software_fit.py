@@ -138,6 +138,7 @@ def test_rows_say_what_ran_and_who_measured_it_whatever_their_file_is_called(dat
         ("MaxText JAX XLA; FSDP=128", "NVIDIA", False, "jax"),
         ("HF Trainer + DeepSpeed ZeRO-3", "NVIDIA", True, "hf"),
         ("DDP; one node; NGC pytorch 22.09", "NVIDIA", True, "ngc"),
+        ("NGC pytorch 22.09; transformers; channels last", "NVIDIA", True, "hf"),
         ("Megatron-Core; Megatron-FSDP, ZeRO-3", "NVIDIA", False, "megatron_core"),
     ],
 )

@@ -319,6 +319,9 @@ def _verdict(row: PublishedRow, outcomes: _Outcomes) -> ValidatedRow:
 AUTO = "auto"
 # What ran where a row names no software and its attention is not fused.
 _OLD_SOFTWARE = "megatron"
+_CHANNELS_FIRST = "ngc"
+_OF_TORCH = re.compile(r"\b(?:py)?torch", re.IGNORECASE)
+_CHANNELS_LAST = re.compile(r"channels[- ]?last|\bnhwc\b", re.IGNORECASE)
 # What runs operation by operation, as whoever wrote it left it: of 12 sources whose steps are so and of which
 # no fit knows, 10 are nearer by the parameters of Hugging Face's code than by those of none (26 % off, not
 # 34 %, in the mean of their medians): docs/experiments/0059.
@@ -350,6 +353,8 @@ def _matching(row: PublishedRow) -> Basis | None:
     ran = software_of(row)
     if ran is None and _runs_as_written(row, row.strategy):
         ran = _LIKE_IT
+    if ran is None and row.model is not None and row.model.transformer is None:
+        return _basis(_CHANNELS_FIRST) if _transposes(row, row.strategy) else None
     if ran is None:
         return None if row.strategy.fused_attention else _basis(_OLD_SOFTWARE)
     return _basis(ran.name)
@@ -374,6 +379,17 @@ def _runs_as_written(row: PublishedRow, strategy: Strategy) -> bool:
     named = _AS_WRITTEN.search(row.cells.get("parallel_config", ""))
     can = nodes is not None and nodes.accelerator.vendor == _LIKE_IT.vendor and has_axes(_LIKE_IT, strategy)
     return bool(can and named and model) and strategy.implementation == "eager"
+
+
+def _transposes(row: PublishedRow, strategy: Strategy) -> bool:
+    """Whether PyTorch runs convolutions of 16 bits with channels first, and transposes them for tensor cores.
+
+    Source: NVIDIA, Convolutional Layers User's Guide, tensor layouts; docs/experiments/0072.
+    """
+    text, nodes = row.cells.get("parallel_config", ""), nodes_of(row)
+    is_nvidia = nodes is not None and nodes.accelerator.vendor == software(_CHANNELS_FIRST).vendor
+    of_torch = _OF_TORCH.search(text) and not _CHANNELS_LAST.search(text)
+    return bool(is_nvidia and of_torch) and strategy.precision in {"fp16", "bf16"}
 
 
 def _basis(name: str) -> Basis:

@@ -67,7 +67,8 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
     whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded.
     copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
-    gradients and moments have no copies in fp32. rank, targets: of adapters.
+    gradients and moments have no copies in fp32. rank, targets: of adapters. keeps_in_pipelines: between the
+    micro-batches of a pipeline, parameters that FSDP gathered stay.
     """
 
     precision: Precision | None
@@ -76,6 +77,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     is_loss_plain: bool
     is_attention_native: bool
     zero_stage: int
+    keeps_in_pipelines: bool
     adds_up_whole: bool
     copies_gradients: str | None
     shard_group: int | None
@@ -168,6 +170,8 @@ def strategy_words(
         # and overlap its collectives: github.com/NVIDIA-NeMo/Megatron-Bridge, docs/training and
         # scripts/performance.
         zero_stage=max(stage, 1) if nemo else stage,
+        # torchtitan's fsdp_reshard_after_forward: `default` keeps them in pipelines (parallelize_llama.py).
+        keeps_in_pipelines=_has(text, "torchtitan") and not _has(text, _FREEING),
         adds_up_whole=_has(text, _WHOLE_GRADIENTS),
         copies_gradients=next((each for each in _COPYING if _has(text, each)), None),
         shard_group=group,
@@ -192,9 +196,10 @@ def strategy_words(
     )
 
 
+_ADAPTERS = r"(?:q-?)?lora"
 _MODULES: dict[LoraTargets, str] = {
     "all_linear": r"all[-_ ]linear(?:[-_ ]layers)?|(?:gate|up|down)_proj|linear_fc[12](?:_up|_gate)?",
-    "attention": r"q ?, ?k ?, ?v ?, ?o|(?:k|o)_proj|linear_(?:qkv|proj|k)",
+    "attention": r"q ?[,/] ?k ?[,/] ?v ?[,/] ?o(?:ut)?|(?:k|o)_proj|linear_(?:qkv|proj|k)",
     "query_value": r"q ?, ?v|[qv]_proj|linear_[qv]",
 }
 
@@ -237,7 +242,8 @@ def _flag(text: str, name: str) -> bool | None:
 
 
 def _precision(precision: str, config: str) -> Precision | None:
-    given = precision.lower()
+    # `fp32 (no TF32 in products)`
+    given = re.sub(r"\b(?:no|not|without) (?:tf|fp|bf)\d+", " ", precision.lower())
     for source in (given, config):
         for meaning, words in WORDS.precisions.items():
             # Of a configuration only 8-bit words mean a precision: `full`, `mixed` and `half` may be of
@@ -270,6 +276,12 @@ def _recompute(recompute: str, config: str) -> Recompute:
     )
 
 
+# Whether FSDP gathers parameters again on the way back; where it does not, states are sharded as in ZeRO-2:
+# PyTorch's SHARD_GRAD_OP, and reshard_after_forward of FSDP2.
+_FREEING = r"reshard[-_ ]after[-_ ]forward *[=:]? *(?:always|true|yes|1)"
+_KEEPING = r"shard[-_]grad[-_]op|reshard[-_ ]after[-_ ]forward *[=:]? *(?:never|false|no|0)|no[- ]reshard"
+
+
 def _sharding(text: str) -> tuple[int, int | None]:
     """The stage of sharding over dp, and the size of the group where it is stated."""
     match = re.search(r"(?<![a-z0-9])zero(?:[-_ ]?stage)?\s*[-_= ]?\s*(\d+)", text)
@@ -277,6 +289,8 @@ def _sharding(text: str) -> tuple[int, int | None]:
         if match[1] not in {"0", "1", "2", "3"}:
             raise DataError(f"column parallel_config: ZeRO stage {echo(match[1])}; expected 0, 1, 2 or 3")
         return int(match[1]), None
+    if _has(text, _KEEPING):
+        return 2, None
     group = _value(text, r"fsdp2?|hsdp")
     if group is not None and group.isascii() and group.isdecimal() and len(group) < MAX_DIGITS:
         return (3, int(group)) if int(group) > 1 else (0, None)
@@ -321,6 +335,10 @@ def strategy_of(
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
     config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
+    if not _has(config.lower(), _ADAPTERS):
+        # What was trained may stand with the model: `SDXL LoRA, rank 32`.
+        beside = re.findall(rf"\b{_ADAPTERS}\b[^;()]*", stated(row, "workload").lower())
+        config = "; ".join((config, *beside))
     chip_year = None if nodes is None else nodes.accelerator.year
     words = strategy_words(config, precision, recompute, chip_year)
     _check_experts(config)
@@ -349,7 +367,7 @@ def strategy_of(
         pp=pp,
         cp=cp,
         ep=ep,
-        zero_stage=words.zero_stage,
+        zero_stage=min(words.zero_stage, 2) if pp > 1 and words.keeps_in_pipelines else words.zero_stage,
         gradient_copies=_copies_gradients(words),
         whole_gradients=_adds_up_whole(words, ranks=dp * cp, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,
