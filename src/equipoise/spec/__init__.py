@@ -80,7 +80,7 @@ def canonical(raw: str) -> str:
 
 
 # Parts of a slug that distinguish variants of one chip: its form and its memory.
-FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|apu|module|m2000|hbm\d?e?|cpu")
+FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|quad|apu|module|m2000|hbm\d?e?|cpu")
 _MOST_VARIANT_WORDS = 4  # a user's slug of dozens would have millions of short names
 MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
 

@@ -331,7 +331,23 @@ def _chip(
     slugs = _those(slugs, lambda slug: any(_is_form(word, slug) for word in others))
     if _JOINED_BY_LINKS & set(words) and not any(map(FORM.fullmatch, words)):
         slugs = _those(slugs, lambda slug: known[slug].topology != "host")
-    return known[slugs[0]]
+    first, size = known[slugs[0]], _node_size(words)
+    if size is not None and system is None:
+        same = (each for each in map(known.__getitem__, slugs) if _is_same_chip(each, first))
+        return next((each for each in same if each.node_size == size), first)
+    return first
+
+
+def _is_same_chip(one: Accelerator, other: Accelerator) -> bool:
+    """Whether two differ in what they are built into alone: GH200 stand alone, or four to a node."""
+    peaks = (one.peak_flop_per_s("bf16"), other.peak_flop_per_s("bf16"))
+    return peaks[0] == peaks[1] and (one.memory_bytes, one.link) == (other.memory_bytes, other.link)
+
+
+def _node_size(words: tuple[str, ...]) -> int | None:
+    """How many accelerators a node has, by the words."""
+    found = _PER_NODE.search(" ".join(words))
+    return None if found is None else int(found[1])
 
 
 def _those(slugs: tuple[str, ...], wanted: Callable[[str], bool]) -> tuple[str, ...]:
@@ -354,8 +370,7 @@ def _stated_node(words: tuple[str, ...], counted: _Match | None, usual: Cluster)
     """
     stated: NodeFacts = {}
     # Where links join more than a host holds (NVL72), how many a host has says nothing of them.
-    per_node = _PER_NODE.search(" ".join(words)) if usual.node_size <= LARGEST_HOST else None
-    size = None if per_node is None else int(per_node[1])
+    size = _node_size(words) if usual.node_size <= LARGEST_HOST else None
     if size is None and counted is not None:
         size = _count_before(words, counted, usual)
     if size is not None and size != usual.node_size:

@@ -224,14 +224,23 @@ def _generation(chip: Accelerator) -> Mapping[str, Any] | None:
 def nvlink_candidates(count: int, chips: Sequence[Accelerator] = ()) -> tuple[Accelerator, ...]:
     """Accelerators that may have `count` bonded links to another: all their links, or in a mesh some of them.
 
+    Assumes that a mesh with links for every peer has as many to each; in one with fewer, such as the cube
+    mesh of V100, any number may join two.
     chips: to choose from; the shipped table's unless given.
 
     >>> sorted({round(num_links(each) * link_byte_per_s(each) / 1e9) for each in nvlink_candidates(18)})
     [450, 900]
     """
     known = [(each, num_links(each) or 0) for each in chips or accelerators()]
-    meant = [each for each, links in known if links == count or (each.topology == "mesh" and links >= count)]
+    meant = [each for each, links in known if links == count or _may_bond(each, links, count)]
     return tuple(meant) or tuple(each for each, links in known if links > count)
+
+
+def _may_bond(chip: Accelerator, links: int, count: int) -> bool:
+    """Whether so many of an accelerator's links may join it to one of the others of a mesh."""
+    num_peers = (chip.node_size or 1) - 1
+    each = links // num_peers if 0 < num_peers <= links else links
+    return chip.topology == "mesh" and count <= each
 
 
 def most_links() -> int:
