@@ -329,6 +329,7 @@ def test_experts_split_among_tensor_ranks_are_refused(read, words):
         ("16-bit parameters, fp32 reduction", "fp16"),
         ("BF16", "bf16"),
         ("FP32", "fp32"),
+        ("fp32 (no TF32 in matmul)", "fp32"),
         ("TF32", "tf32"),
         ("fp32 (no TF32 in products)", "fp32"),
         ("FP8", "fp8"),
@@ -449,6 +450,77 @@ def test_sizes_of_a_row_stand_above_the_catalogue(read):
     assert other.model.transformer.kv_heads == 8
     assert other.model.transformer.ffn_hidden == 4096
     assert other.model.known is None
+
+
+@pytest.mark.parametrize(
+    ("workload", "config", "pixels"),
+    [
+        ("ResNet-50, 160 pixels", "", 160 * 160),
+        ("ResNet-50", "DDP; images of 288 pixels", 288 * 288),
+        ("ResNet-50 at 176 resolution", "", 176 * 176),
+        ("ResNet-50, image size 192", "", 192 * 192),
+        ("ResNet-50", "eager; 256x256 pixels", 256 * 256),
+        ("ResNet-50 192^2", "", 192 * 192),
+        ("SDXL 512x512", "", 512 * 512),
+        ("FLUX.1-dev, 512 x 768 px", "", 512 * 768),
+        ("DiT-XL/2 512", "", 512 * 512),
+        # Shorter sides of pictures that are no squares, of which the catalogue's are 800 x 1333.
+        ("Mask R-CNN", "COCO at 400 pixels", 400 * 666),
+    ],
+)
+def test_a_row_states_the_pixels_of_its_sample(read, workload, config, pixels):
+    (row,) = read(IMAGES | {"workload": workload, "parallel_config": config})
+    known = known_workload(workload)
+    growth = pixels / known.image.pixels
+    found = row.model.known
+    assert found.image.pixels == pixels
+    # Scores of attention grow with the square, words do not grow.
+    assert found.forward_flop_per_sample == pytest.approx(known.forward_flop_per_sample * growth, rel=0.25)
+    assert found.params == known.params
+    assert any(f"{growth:.3g}" in note for note in row.notes)
+
+
+IMAGES = {
+    **dict.fromkeys(("layers", "hidden", "heads", "seq", "tp", "pp"), ""),
+    "unit": "images/s",
+    "measured": "1000",
+}
+
+
+@pytest.mark.parametrize(
+    ("workload", "config"),
+    [
+        ("ResNet-50", ""),
+        ("ResNet-50, 224 pixels", ""),
+        ("ResNet-50, batches of 256 images", "512 img/s"),
+        ("ResNet-50", "16x16 mesh; 4x4 torus"),
+        ("ResNet-50", "1281167 images"),
+        ("ResNeXt-101 32x4d", ""),
+        ("SDXL, 64x64 latents", "latents of 128 x 128"),
+        # Progressive pictures, of which nothing says how many.
+        ("ResNet-50, 128 pixels", "then 224 pixels"),
+        ("ResNet-50, CIFAR-10 at 32 pixels", ""),
+    ],
+)
+def test_numbers_of_other_things_are_no_pixels(read, workload, config):
+    (row,) = read(IMAGES | {"workload": workload, "parallel_config": config})
+    assert row.model.known == known_workload(workload)
+    assert row.model.notes == ()
+
+
+def test_a_vision_transformer_has_as_many_tokens_as_patches(read):
+    (of_name, of_column) = read(
+        IMAGES | {"workload": "ViT-B/16 384"}, IMAGES | {"workload": "ViT-B/16 384", "seq": "197"}
+    )
+    assert of_name.model.sequence == of_name.model.known.sequence_tokens == 577
+    assert of_column.model.sequence == 197
+
+
+def test_a_model_known_by_figures_keeps_them_where_its_layers_are_stated(read):
+    sizes = {"layers": "28", "hidden": "1152", "heads": "16", "params_b": "0.675"}
+    (row,) = read(IMAGES | sizes | {"workload": "DiT-XL/2"})
+    assert row.model.transformer is None
+    assert row.model.known == known_workload("DiT-XL/2")
 
 
 def test_parameters_that_are_stated_set_the_width_that_is_not(read):

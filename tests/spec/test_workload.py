@@ -489,3 +489,75 @@ def test_the_name_of_a_model_on_a_hub_is_read(typed, slug):
 def test_a_name_on_a_hub_that_no_workload_or_several_have_is_refused(typed):
     with pytest.raises(SpecError):
         shipped_workloads().workload(typed)
+
+
+# Pictures of other sizes than the catalogue's.
+
+
+def on_side(name, pixels):
+    """A workload of the catalogue on pictures whose shorter side has so many pixels."""
+    known = workload(name)
+    return known.on_images(known.image.of_side(pixels))
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels", "forward_flop", "tolerance"),
+    [
+        # Counted on torchvision 0.28 and timm 1.0 at these sizes.
+        ("resnet50", 160, 4.175e9, 0.005),
+        ("resnet50", 288, 13.52e9, 0.005),
+        ("efficientnet_b0", 320, 1.571e9, 0.005),
+        ("swin_tiny", 448, 35.92e9, 0.005),
+        ("vit_base", 384, 111.0e9, 0.01),
+        # Peebles and Xie 2023, tables 1 and 4: Gflops of DiT-XL/2 are products, 118.6 at 256 pixels, 524.6 at
+        # 512.
+        ("dit_xl_2", 512, 2 * 524.6e9, 0.02),
+    ],
+)
+def test_figures_grow_with_the_pixels_of_a_sample_as_published(name, pixels, forward_flop, tolerance):
+    found = on_side(name, pixels)
+    counted = found.forward_flop_per_sample
+    if counted is None:
+        counted = found.sequence_tokens * found.transformer.forward_flop_per_token(found.sequence_tokens)
+    assert counted == pytest.approx(forward_flop, rel=tolerance)
+    assert found.params == workload(name).params
+
+
+def test_a_picture_is_cut_into_patches_and_has_a_class_token():
+    """384 / 16 = 24, 24 x 24 + 1 = 577 (Dosovitskiy et al. 2021, appendix D.3: fine-tuned at 384)."""
+    found = on_side("vit_base", 384)
+    assert found.sequence_tokens == 577
+    assert found.transformer.position_embeddings == 577
+
+
+def test_mlperf_flux_is_flux_on_a_picture_of_a_quarter_of_the_side():
+    """One model, counted at 256 pixels and 256 words, and at 1,024 pixels and 512 words."""
+    large = on_side("flux1", 1024)
+    # 4,096 + 256 tokens in place of 4,096 + 512: less by 256 of 4,608, and by as much again in scores.
+    assert large.forward_flop_per_sample == pytest.approx(
+        workload("flux1_dev").forward_flop_per_sample * 4352 / 4608, rel=0.02
+    )
+    assert not large.lacks
+
+
+IMAGED = [each.slug for each in SHIPPED if each.image is not None]
+
+
+@pytest.mark.parametrize("name", IMAGED)
+def test_a_picture_of_the_same_size_changes_nothing(name):
+    assert on_side(name, min(workload(name).image.width, workload(name).image.height)) == workload(name)
+
+
+@given(st.sampled_from(IMAGED), st.integers(96, 1024), st.integers(96, 1024))
+def test_more_pixels_are_no_less_work(name, one, other):
+    smaller, larger = (on_side(name, pixels) for pixels in sorted((one, other)))
+    assert smaller.train_flop_per_sample <= larger.train_flop_per_sample * (1 + 1e-9)
+    kept = [each.activation_bytes_per_sample or each.sequence_tokens for each in (smaller, larger)]
+    assert kept[0] <= kept[1]
+
+
+def test_a_picture_of_other_tokens_than_the_sample_is_refused(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text("[workload.vit_base]\nimage = { width = 384, height = 384, patch = 16 }\n")
+    with pytest.raises(SpecError, match="sequence_tokens"):
+        load_workloads([path])

@@ -141,6 +141,58 @@ SampleBytes: TypeAlias = Annotated[float, PlausibleRange(4, 1e13, "bytes per sam
 Tokens: TypeAlias = Annotated[int, PlausibleRange(1, 1e8, "tokens")]
 
 
+Side: TypeAlias = Annotated[int, PlausibleRange(8, 1e5, "pixels")]
+
+
+class Image(Struct, frozen=True, kw_only=True):
+    """The pictures that a workload's figures are of, and how the figures grow with other pictures.
+
+    width, height: in pixels, of what the data set holds, where latents of it are computed, too. patch: pixels
+    along the side of what makes one token; None where the figures grow with pixels, as of convolutions.
+    other_tokens: tokens of a sample that are no patches: a class token, words.
+    squared_share: of its FLOP, those that grow with the square of what the figures grow with: scores of
+    attention over the whole picture. text_share: of encoders that run forward only, FLOP that do not grow, as
+    a share of those of the model's forward pass.
+    """
+
+    width: Side
+    height: Side
+    patch: int | None = None
+    other_tokens: int = 0
+    squared_share: float = 0.0
+    text_share: float = 0.0
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the picture.
+
+        >>> Image(width=224, height=224, patch=16, other_tokens=1).pixels
+        50176
+        """
+        return self.width * self.height
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a sample, or its pixels where nothing is cut into patches.
+
+        >>> Image(width=224, height=224, patch=16, other_tokens=1).tokens
+        197
+        """
+        if self.patch is None:
+            return self.pixels
+        return math.ceil(self.width / self.patch) * math.ceil(self.height / self.patch) + self.other_tokens
+
+    def of_side(self, pixels: int) -> "Image":
+        """A picture of the same shape whose shorter side has so many pixels.
+
+        >>> Image(width=1333, height=800).of_side(400).width
+        666
+        """
+        shorter = min(self.width, self.height)
+        width, height = (round(each * pixels / shorter) for each in (self.width, self.height))
+        return replace(self, width=max(1, width), height=max(1, height))
+
+
 class Workload(Struct, frozen=True, kw_only=True):
     """One workload: facts that hold for every run of it; None is unknown.
 
@@ -158,6 +210,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     frozen_share: what runs forward only beside the model, in FLOP of its forward pass: encoders, a reference
     model. frozen_params: weights of it that the model does not share. rollout: what is generated to train on.
     samples_per_example: that one term of the loss needs together: 2 of preference pairs.
+    image: the pictures that all of it is of; None where samples are none, or do not scale.
     usual_batch_samples: the global batch of the training that a paper describes, usual_batch_source.
     """
 
@@ -171,6 +224,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     sample: str = "sample"
     sequence_tokens: Tokens | None = None
     unpadded_tokens: Tokens | None = None
+    image: Image | None = None
     dataset_samples: int | None = None
     global_batch_below: float | None = None
     usual_batch_samples: int | None = None
@@ -242,6 +296,40 @@ class Workload(Struct, frozen=True, kw_only=True):
             return (1 + self.frozen_share) * forward + self.backward_flop_per_sample
         return ((3 if self.trained == "full" else 2) + self.frozen_share) * forward
 
+    def on_images(self, other: Image) -> "Workload":
+        """The workload on pictures of another size, of which none is published with its benchmark.
+
+        Weights stay; tokens are those of the other picture, and figures per sample grow with either.
+        Assumes that the figures of fully connected layers are small, and that encoders which run forward only
+        grow with pixels, but for text.
+        """
+        known = self.image
+        if known is None or (known.width, known.height) == (other.width, other.height):
+            return self
+        growth, pixel_growth = other.tokens / known.tokens, other.pixels / known.pixels
+        flop_growth = growth * (1.0 + known.squared_share * (growth - 1.0))
+        found = replace(
+            self,
+            image=other,
+            forward_flop_per_sample=_times(self.forward_flop_per_sample, flop_growth),
+            backward_flop_per_sample=_times(self.backward_flop_per_sample, flop_growth),
+            activation_bytes_per_sample=_times(self.activation_bytes_per_sample, growth),
+            boundary_bytes_per_sample=_times(self.boundary_bytes_per_sample, growth),
+            first_round=None,
+            last_round=None,
+        )
+        if self.transformer is not None and self.sequence_tokens is not None:
+            # Positions are interpolated to the patches of another picture.
+            positions = other.tokens if self.transformer.position_embeddings else 0
+            found = replace(
+                found,
+                sequence_tokens=other.tokens,
+                transformer=replace(self.transformer, position_embeddings=positions),
+            )
+            flop_growth = _ratio(found, self)
+        share = (self.frozen_share - known.text_share) * pixel_growth + known.text_share
+        return replace(found, frozen_share=share / flop_growth)
+
     @property
     def lacks(self) -> tuple[str, ...]:
         """What the performance model would have to know to plan the workload; empty where it knows all."""
@@ -268,6 +356,18 @@ class Workload(Struct, frozen=True, kw_only=True):
     def is_unlike_published(self, trained: Trained) -> bool:
         """Whether no published times are of such a training: beside frozen models, adapters on figures."""
         return bool(self.frozen_share) or (self.transformer is None and trained != "full")
+
+
+def _times(figure: float | None, growth: float) -> float | None:
+    return None if figure is None else figure * growth
+
+
+def _ratio(one: Workload, other: Workload) -> float:
+    """FLOP of a sample of two transformers, over each other."""
+    flop, of_other = (
+        replace(each, frozen_share=0.0, frozen_params=None).train_flop_per_sample for each in (one, other)
+    )
+    return 1.0 if not flop or not of_other else flop / of_other
 
 
 class _Named(Struct, frozen=True, kw_only=True):
@@ -449,6 +549,11 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
     _check_params(block, found)
     if (found.unpadded_tokens or 0) > (found.sequence_tokens or 0):
         raise block.refuse("unpadded_tokens", "at most sequence_tokens")
+    if found.image is not None and not _is_scaled_so(found.image, found):
+        raise block.refuse(
+            "image",
+            "squared_share below 1, text_share within frozen_share, and as many tokens as sequence_tokens",
+        )
     if found.usual_batch_samples is not None and found.usual_batch_source is None:
         raise block.refuse("usual_batch_source", "where usual_batch_samples was read")
     if found.lora_targets != "usual" and replace(found, trained="lora", lora_rank=1).trained_params is None:
@@ -459,6 +564,12 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
             "this rank, and the sizes of a transformer or adapter_width, where adapters are trained",
         )
     return found
+
+
+def _is_scaled_so(image: Image, found: Workload) -> bool:
+    """Whether a workload's pictures are those of its tokens and shares."""
+    is_cut_so = found.sequence_tokens is None or image.tokens == found.sequence_tokens
+    return is_cut_so and 0 <= image.squared_share < 1 and image.text_share <= found.frozen_share
 
 
 def _check_counted(block: FactBlock, found: Workload) -> None:

@@ -16,7 +16,7 @@ from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.transformer import Transformer
-from equipoise.spec.workload import EDIT, Workload
+from equipoise.spec.workload import EDIT, Image, Workload
 from equipoise.units import SI_PREFIXES, format_si
 
 _MAX_LAYERS, _MAX_WIDTH, _MAX_HEADS, _MAX_TOKENS, _MAX_EXPERTS = 10_000, 1_000_000, 10_000, 10**9, 10_000
@@ -53,7 +53,7 @@ def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
     Raises DataError where it has neither sizes nor a name that the catalogue knows.
     """
     name = stated(row, "workload")
-    known = _of_stated_size(known_workload(name, catalogue), row)
+    known, of_pixels = _of_stated_pixels(_of_stated_size(known_workload(name, catalogue), row), row)
     sequence = count(row, "seq", most=_MAX_TOKENS) or (known.sequence_tokens if known else None)
     layers = count(row, "layers", most=_MAX_LAYERS)
     hidden = count(row, "hidden", most=_MAX_WIDTH)
@@ -67,10 +67,12 @@ def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
                 f"workload {echo(name)}: the row states no layers, hidden and heads, and the catalogue does "
                 f"not know the name; add it to {EDIT}"
             )
-        return Model(transformer=catalogued, known=known, sequence=sequence)
+        return Model(transformer=catalogued, known=known, sequence=sequence, notes=of_pixels)
+    if known is not None and known.transformer is None and _is_stated_whole(known, row):
+        return Model(transformer=None, known=known, sequence=sequence, notes=of_pixels)
     if catalogued is not None and hidden in {None, catalogued.hidden} and heads in {None, catalogued.heads}:
         if layers in {None, catalogued.layers}:
-            return Model(transformer=catalogued, known=known, sequence=sequence)
+            return Model(transformer=catalogued, known=known, sequence=sequence, notes=of_pixels)
         if catalogued.attention_layers is None and catalogued.expert_layers is None:
             scaled = replace(catalogued, layers=layers or catalogued.layers)
             note = f"{catalogued.layers} layers in the catalogue, {layers} in the row: the row's are used"
@@ -103,6 +105,88 @@ def _of_stated_size(known: Workload | None, row: TextRow) -> Workload | None:
         return known
     ratio = params_b * SI_PREFIXES["G"] / known.params
     return known if 1 / _SAME_PARAMS <= ratio <= _SAME_PARAMS else None
+
+
+def _is_stated_whole(known: Workload, row: TextRow) -> bool:
+    """Whether a row's sizes are those of a workload whose figures are known per sample: its parameters are.
+
+    Such figures say more than a stack of layers as wide, which has words among its tokens.
+    """
+    return not known.lacks and number(row, "params_b", most=_MAX_PARAMS_B) is not None
+
+
+def _of_stated_pixels(known: Workload | None, row: TextRow) -> tuple[Workload | None, tuple[str, ...]]:
+    """The workload on pictures of the size that the row states in words, with a note; as it is where the row
+    states none, or the catalogue does not know how it grows. Of tokens, a column states their number.
+    """
+    if known is None or known.image is None:
+        return known, ()
+    if known.transformer is not None and stated(row, "seq"):
+        return known, ()
+    other = stated_image(stated(row, "workload"), stated(row, "parallel_config"), known.image)
+    if other is None or {other.width, other.height} == {known.image.width, known.image.height}:
+        return known, ()
+    share = other.pixels / known.image.pixels
+    note = f"at {other.width} x {other.height} pixels: {share:.3g} of the catalogue's sample"
+    return known.on_images(other), (note,)
+
+
+# A picture's size in words: two sides, or one where only a unit or a word for it says what the number is of.
+_ALONE = r"(?<![\w.,/\u00d7^-])(?<![x\u00d7*] )"
+_PAIR = rf"{_ALONE}(?P<width>\d{{2,5}}) ?[x\u00d7*] ?(?P<height>\d{{2,5}})(?![\w.\u00d7]| ?[x\u00d7*] ?\d)"
+_SIDE = r"(?P<side>\d{1,2},\d{3}|\d{2,5})"
+_UNIT = r"(?:pix(?:els?)?|px|images?|pictures?|crops?|res(?:olution)?)\b"
+_WORD = (
+    r"\b(?:(?:image|input|crop|img|train)[-_ ]?(?:size|res(?:olution)?)|res(?:olution)?|images|pixels)"
+    r"(?: of| at)?[ =:]{1,3}"
+)
+_SQUARE = rf"{_ALONE}(?P<squared>\d{{2,5}})(?:\^2\b|\u00b2)"
+_STATED_PIXELS: Final = tuple(
+    re.compile(each, re.IGNORECASE)
+    for each in (
+        rf"{_PAIR}[- ]?{_UNIT}",
+        rf"{_WORD}{_PAIR}",
+        rf"{_ALONE}{_SIDE}[- ]?(?:pix(?:els?)?|px)\b",
+        rf"\bat {_SIDE}[- ]res(?:olution)?\b",
+        rf"{_WORD}{_SIDE}(?![\w.,\u00d7^]| ?[x\u00d7*] ?\d)",
+    )
+)
+# What says as much only next to the name of a model: behind its patch (ViT-B/16 384), or two sides alone.
+_PIXELS_OF_NAME: Final = tuple(
+    re.compile(each, re.IGNORECASE)
+    for each in (
+        rf"{_PAIR}(?! ?(?:latents?|tokens?|patch))",
+        _SQUARE,
+        r"(?:/|patch)\d{1,2}(?:[-_, ]+window\d{1,2})?[-_@, ]+(?:at )?(?P<side>\d{3,4})(?=$|[,;)(])",
+    )
+)
+# Models of smaller pictures have another stem; larger ones are no samples of training.
+_LEAST_SIDE, _MOST_SIDE = 96, 4096
+
+
+def stated_image(name: str, set_up: str, known: Image) -> Image | None:
+    """The picture whose size words state, of a model's name and of its set-up; None where they state none, or
+    several. known: the picture of its catalogue entry, whose shape has what is stated by one side.
+
+    >>> stated_image("ResNet-50, 160 pixels", "", Image(width=224, height=224)).pixels
+    25600
+    """
+    places = ((name, (*_STATED_PIXELS, *_PIXELS_OF_NAME)), (set_up, _STATED_PIXELS))
+    matches = (
+        match for text, patterns in places for each in patterns for match in each.finditer(text[:MAX_TEXT])
+    )
+    found = {other for match in matches if (other := _image_of(match, known)) is not None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _image_of(match: re.Match[str], known: Image) -> Image | None:
+    """The picture that a match states; None where its sides are none of a picture."""
+    sides = {name: int(text.replace(",", "")) for name, text in match.groupdict().items() if text}
+    if not all(_LEAST_SIDE <= each <= _MOST_SIDE for each in sides.values()):
+        return None
+    if {"width", "height"} <= sides.keys():
+        return replace(known, width=sides["width"], height=sides["height"])
+    return known.of_side(next(iter(sides.values())))
 
 
 def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | None:
