@@ -321,6 +321,8 @@ AUTO = "auto"
 _OLD_SOFTWARE = "megatron"
 _CHANNELS_FIRST = "ngc"
 _OF_TORCH = re.compile(r"\b(?:py)?torch", re.IGNORECASE)
+# Models of images whose products are of tokens, which lie with channels last.
+_ATTENDS = re.compile(r"swin|\bvit|\bdeit|\bdit\b|mixer|former", re.IGNORECASE)
 _CHANNELS_LAST = re.compile(r"channels[- ]?last|\bnhwc\b", re.IGNORECASE)
 # What runs operation by operation, as whoever wrote it left it: of 12 sources whose steps are so and of which
 # no fit knows, 10 are nearer by the parameters of Hugging Face's code than by those of none (26 % off, not
@@ -388,7 +390,7 @@ def _transposes(row: PublishedRow, strategy: Strategy) -> bool:
     """
     text, nodes = row.cells.get("parallel_config", ""), nodes_of(row)
     is_nvidia = nodes is not None and nodes.accelerator.vendor == software(_CHANNELS_FIRST).vendor
-    of_torch = _OF_TORCH.search(text) and not _CHANNELS_LAST.search(text)
+    of_torch = _OF_TORCH.search(text) and not (_CHANNELS_LAST.search(text) or _ATTENDS.search(row.workload))
     return bool(is_nvidia and of_torch) and strategy.precision in {"fp16", "bf16"}
 
 
