@@ -358,6 +358,8 @@ def frontier(figures: Sequence[Figures]) -> tuple[str, ...]:
 
 def _dominates(other: Figures, one: Figures) -> bool:
     """Whether it is nowhere worse and somewhere better; by accelerator-hours where a price or power lacks."""
+    if other.time_s > one.time_s:
+        return False
     amounts = [(other.time_s, one.time_s)]
     amounts += [
         (ours, theirs)
