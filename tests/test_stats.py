@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats as scipy_stats
-from scipy.linalg import sqrtm
 
 from equipoise.errors import EvidenceError
 from equipoise.intervals import covered_s
@@ -73,7 +72,7 @@ def test_root_of_covariances_by_hand():
 @given(st.lists(st.lists(st.floats(-3.0, 3.0), min_size=3, max_size=3), min_size=3, max_size=3))
 def test_root_of_covariances_is_that_of_scipy(rows):
     covariance = np.array(rows) @ np.array(rows).T + np.eye(3)
-    assert covariance_root(covariance) == pytest.approx(np.real(sqrtm(covariance)), abs=1e-9)
+    assert covariance_root(covariance) == pytest.approx(np.real(scipy.linalg.sqrtm(covariance)), abs=1e-9)
 
 
 @pytest.mark.law
@@ -152,7 +151,7 @@ def test_order_statistics_hold_the_median_as_tables_say():
 def test_the_interval_of_a_few_times_is_students_on_logarithms():
     values = [1.0, 1.3, 1.1, 0.9]
     logs = np.log(values)
-    expected = scipy_stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
+    expected = scipy.stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy.stats.sem(logs))
     found = log_t_interval(values, level=0.95)
     assert np.log([found.low, found.high]) == pytest.approx(expected)
     assert found.value == pytest.approx(np.exp(np.median(logs)))
@@ -160,14 +159,14 @@ def test_the_interval_of_a_few_times_is_students_on_logarithms():
 
 def test_the_interval_of_a_ratio_is_welchs_on_logarithms():
     ours, theirs = [1.0, 1.3, 1.1, 0.9], [2.0, 2.1, 2.4]
-    expected = scipy_stats.ttest_ind(np.log(ours), np.log(theirs), equal_var=False).confidence_interval(0.95)
+    expected = scipy.stats.ttest_ind(np.log(ours), np.log(theirs), equal_var=False).confidence_interval(0.95)
     found = ratio_interval(ours, theirs, level=0.95)
     assert np.log([found.low, found.high]) == pytest.approx([expected.low, expected.high])
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 4), (3, 40), (40, 40)])
 def test_the_interval_of_a_share_is_clopper_and_pearsons(hits, trials):
-    expected = scipy_stats.binomtest(hits, trials).proportion_ci(0.95, method="exact")
+    expected = scipy.stats.binomtest(hits, trials).proportion_ci(0.95, method="exact")
     found = proportion_interval(hits, trials, level=0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 

@@ -8,11 +8,11 @@ import shlex
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
-from command_line import INTERPRETER, equipoise
+from command_line import INTERPRETER, equipoise, prepared_ranks
 from waiting import awaited
 
 pytest.importorskip("torch")
@@ -187,14 +187,21 @@ def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_trial(here)
         return True
 
     # While it begins, while a rank begins and works, and when a trial was just kept and what follows is written.
-    for moment, later_s in (
-        *((begun, later_s) for later_s in (0.1, 0.3, 0.6, 1.0)),
-        *((is_at_work, later_s) for later_s in (0.0, 0.7, 2.0)),
-        *((has_kept_one_more, later_s) for later_s in (0.0, 0.01, 0.1)),
+    # What a kill leaves of ranks is seen while they begin and work; those that trials are kept of are prepared.
+    for moment, later_s, starting in (
+        *((begun, later_s, nullcontext) for later_s in (0.1, 0.3, 0.6, 1.0)),
+        *((is_at_work, later_s, nullcontext) for later_s in (0.0, 0.7, 2.0)),
+        *((has_kept_one_more, later_s, prepared_ranks) for later_s in (0.0, 0.01, 0.1)),
     ):
-        with subprocess.Popen(
-            command(*asked, "--resume"), cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as sweep:
+        with (
+            starting(),
+            subprocess.Popen(
+                (command if starting is nullcontext else prepared_command)(*asked, "--resume"),
+                cwd=here,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            ) as sweep,
+        ):
             assert awaited(lambda: moment() or sweep.poll() is not None, every_s=0.01)  # noqa: B023 - called at once
             time.sleep(later_s)
             sweep.send_signal(signal.SIGKILL)
@@ -206,7 +213,8 @@ def test_kills_of_the_whole_tree_lose_and_repeat_at_most_the_running_trial(here)
         assert all(json.loads(content)["status"] == "success" for content in now.values())
         kept = now
     assert len(kept) >= 3
-    found = document(bench(*asked, "--resume", "--json", cwd=here))
+    with prepared_ranks():
+        found = document(bench(*asked, "--resume", "--json", cwd=here))
     finished = trials_of(out)
     assert kept.items() <= finished.items()
     run_ids = [each["run_id"] for trial in found["configurations"] for each in trial["repetitions"]]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from command_line import prepared_python, prepared_ranks
 from emulated import hosts, why_not
 from waiting import awaited
 
@@ -47,7 +48,7 @@ def stuck():
 
 
 @contextmanager
-def torchruns(made, folder, *options):
+def torchruns(made, folder, *options, python=sys.executable):
     """The same command on every host; its output goes to out-0 and out-1."""
     command = ["bench", "models:killed", "models:stuck", "--sizes", "2", "--batch", "16"]
     command += ["--repeat", "1", "--steps", "4", "--out", "out", *options]
@@ -62,7 +63,7 @@ def torchruns(made, folder, *options):
                 subprocess.Popen(
                     [
                         *host.command_prefix,
-                        *(sys.executable, "-m", "torch.distributed.run", *agent),
+                        *(python, "-m", "torch.distributed.run", *agent),
                         *("-m", "equipoise", *command),
                     ],
                     cwd=folder,
@@ -109,7 +110,8 @@ def test_a_sweep_over_two_hosts_outlives_a_rank_and_goes_on_after_the_loss_of_a_
         before = Store(tmp_path / "out").finished()
         assert "models:stuck" not in {one.trial.workload for one in before}
         (tmp_path / "hang").unlink()
-        with torchruns(made, tmp_path, "--resume") as processes:
+        # What is killed above is what a user's machine starts; what then trains is prepared.
+        with prepared_ranks(), torchruns(made, tmp_path, "--resume", python=prepared_python()) as processes:
             codes = [process.wait(timeout=300) for process in processes]
     assert codes == [0, 0], (tmp_path / "out-0").read_text() + (tmp_path / "out-1").read_text()
     after = {one.trial.workload: one for one in Store(tmp_path / "out").finished()}

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from command_line import equipoise
 from waiting import ahead_of_others
 
 pytest.importorskip("torch")
-pytest.importorskip("ray", reason="ray is not installed: pip install 'equipoise[ray]'")
+if find_spec("ray") is None:
+    pytest.skip("ray is not installed: pip install 'equipoise[ray]'", allow_module_level=True)
 
 # Ray's own processes want some hundred MB each; started in a process of its own, nothing of it is left.
 SWEEP = """

@@ -8,6 +8,7 @@ import re
 import subprocess
 import tarfile
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -445,16 +446,16 @@ def test_odd_events_are_left_out_and_counted(read):
         ('{"traceEvents": []}'.encode("utf-16"), "UTF-16"),
         (b'{"x": [' + b'{"traceEvents": [' * 50_000, "no list `traceEvents`"),
         (b'{"traceEvents": ["' + b"},{" * 4_000_000, "an event"),
-        (gzip.compress(bytes(2**25), 1), "not JSON"),
-        (gzip.compress(b'{"traceEvents": [' + b" " * 2**25, 1), "an event"),
-        (gzip.compress(b'{"traceEvents": [' + b'{"a":1},' * 2**23), "expand"),
+        (partial(gzip.compress, bytes(2**25), 1), "not JSON"),
+        (partial(gzip.compress, b'{"traceEvents": [' + b" " * 2**25, 1), "an event"),
+        (partial(gzip.compress, b'{"traceEvents": [' + b'{"a":1},' * 2**23), "expand"),
         (b"\x1f\x8b\x08\x00garbage", "gzip"),
     ],
     ids=range(14),
 )
 def test_files_that_are_no_traces_are_refused_in_one_sentence(content, words, read):
     with pytest.raises(DataError) as refused:
-        read(content)
+        read(content() if callable(content) else content)
     assert words in str(refused.value)
     assert "trace.json" in str(refused.value)
 

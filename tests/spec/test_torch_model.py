@@ -340,7 +340,7 @@ def test_linear_layers_cost_three_times_their_forward_but_for_the_first_input(si
 
 
 @pytest.mark.law
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(num_samples=st.integers(1, 6), sequence=st.integers(2, 12))
 def test_twice_the_batch_is_twice_the_work(num_samples, sequence):
     def of(num_samples):

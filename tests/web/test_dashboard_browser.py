@@ -23,7 +23,7 @@ def opened(browser, dashboard):
             dashboard.url + path,
             is_own=lambda url: url.startswith((dashboard.url, "data:", "blob:")),
             is_trouble=lambda text: "status of 422" not in text,
-            timeout_ms=60_000,
+            timeout_ms=300_000,  # a busy machine takes long to search
             **options,
         ) as page:
             page.locator("#result h1").wait_for()  # what is slow the first time comes after its frame
@@ -427,9 +427,8 @@ def test_without_javascript_forms_ask_and_answers_come(browser, dashboard):
 
 
 def test_what_is_slow_the_first_time_shows_its_frame_and_then_its_answer(opened):
-    # 671 G parameters on six systems take seconds to search, far longer than a page is held back for its answer.
-    systems = "h100,h200,b200,b300,gb200,mi300x"
-    with opened(f"/advice?workload=deepseekv3_671b&tokens=1T&accelerator={systems}") as page:
+    # 671 G parameters on two systems take seconds to search, far longer than a page is held back for its answer.
+    with opened("/advice?workload=deepseekv3_671b&tokens=1T&accelerator=h100,mi300x") as page:
         assert page.title().endswith("· Equipoise")
         assert page.locator(".waiting").count() == 0
         page.locator("#announcement", has_text=re.compile(r"\S")).wait_for(state="attached")

@@ -8,16 +8,11 @@ import sys
 import time
 
 import pytest
+from command_line import equipoise
 
 
 def refused(*arguments):
-    ended = subprocess.run(
-        [sys.executable, "-m", "equipoise", "serve", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    ended = equipoise("serve", *arguments, timeout=60)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert len(ended.stderr.splitlines()) == 1
     return ended.stderr

@@ -103,7 +103,7 @@ class Figures(NamedTuple):
         if usd is not None:
             usd = price * time * usd if paid is None else paid.usd
         energy_j = None if self.energy_j is None else self.energy_j * time
-        return self._replace(time_s=self.time_s * time, usd=usd, energy_j=energy_j, charges=paid)
+        return self._with_amounts(self.time_s * time, usd, energy_j, paid)
 
     def with_start(self, start_s: float) -> "Figures":
         """The figures with what comes before the first step: every accelerator is paid for it as for a step.
@@ -117,7 +117,23 @@ class Figures(NamedTuple):
             paid = replace(paid, used_usd=factor * paid.used_usd)
         if usd is not None:
             usd = factor * usd if paid is None else paid.usd
-        return self._replace(time_s=self.time_s + start_s, usd=usd, charges=paid)
+        return self._with_amounts(self.time_s + start_s, usd, self.energy_j, paid)
+
+    def _with_amounts(
+        self, time_s: float, usd: float | None, energy_j: float | None, charges: Charges | None
+    ) -> "Figures":
+        # As `_replace` would, in a tenth of its time: a flip asks for thousands.
+        return Figures(
+            self.id,
+            self.group,
+            self.num_accelerators,
+            time_s,
+            usd,
+            energy_j,
+            self.is_within_size,
+            charges,
+            self.least_s,
+        )
 
     def in_accelerator_hours(self) -> "Figures":
         """The figures with accelerator-hours in the place of money."""
@@ -197,12 +213,16 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     if not feasible:
         return None
     if rule.objective != "balance":
-        feasible.sort(key=lambda each: order(each, rule, is_priced=is_priced))
+        first = _first(feasible, rule, is_priced=is_priced)
         rivals = feasible if rule.objective in {"cost", "value_of_time"} else []
-        unbeaten_as_shown = (
-            each for each in feasible if not any(_beats(shown[other.id], shown[each.id]) for other in rivals)
-        )
-        return next(unbeaten_as_shown, feasible[0]).id
+
+        def is_beaten_as_shown(each: Figures) -> bool:
+            return any(_beats(shown[other.id], shown[each.id]) for other in rivals)
+
+        if not is_beaten_as_shown(first):
+            return first.id
+        left = [each for each in feasible if not is_beaten_as_shown(each)]
+        return (_first(left, rule, is_priced=is_priced) if left else first).id
     offers = [members[-1] for members in up_to_balance(feasible, balance).values()]
     offers.sort(key=lambda each: order(each, rule, is_priced=is_priced))
     unbeaten = (
@@ -272,6 +292,15 @@ def order(each: Figures, rule: Rule, *, is_priced: bool) -> tuple[float, float, 
     return (counted, each.time_s, *_money_and_energy(each), each.num_accelerators, each.id)
 
 
+def _first(figures: Sequence[Figures], rule: Rule, *, is_priced: bool) -> Figures:
+    """The first in `order`, of at least one: only those that the objective counts alike are put in order."""
+    objective: Objective = "time" if rule.objective == "balance" and not is_priced else rule.objective
+    counted = [objective_value(each, objective, rule.value_of_time_usd_per_hour) for each in figures]
+    least = min(counted)
+    alike = (each for each, value in zip(figures, counted, strict=True) if value == least)
+    return min(alike, key=lambda each: order(each, rule, is_priced=is_priced))
+
+
 def up_to_balance(
     feasible: Sequence[Figures], balance: Mapping[Group, int | None]
 ) -> dict[Group, list[Figures]]:
@@ -329,6 +358,8 @@ def frontier(figures: Sequence[Figures]) -> tuple[str, ...]:
 
 def _dominates(other: Figures, one: Figures) -> bool:
     """Whether it is nowhere worse and somewhere better; by accelerator-hours where a price or power lacks."""
+    if other.time_s > one.time_s:
+        return False
     amounts = [(other.time_s, one.time_s)]
     amounts += [
         (ours, theirs)

@@ -673,14 +673,19 @@ def _shares(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[tu
     chosen = {name: space.choices[name] for name in ("dp", "tp", "pp", "cp") if name in space.choices}
     any_allowed = False
     for tp in divisors(total):
-        for pp in divisors(total // tp):
+        left = divisors(total // tp)
+        # What is wrong with an axis does not depend on later ones: tp comes first, then cp, then pp.
+        of_cp = {cp: axes_fault(limits, tp=tp, pp=1, cp=cp) for cp in left}
+        of_pp = {pp: axes_fault(limits, tp=tp, pp=pp, cp=1) for pp in left}
+        for pp in left:
             for cp in divisors(total // tp // pp):
                 dp = total // tp // pp // cp
-                sizes = {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
-                if chosen and any(sizes[name] not in values for name, values in chosen.items()):
-                    continue
+                if chosen:
+                    sizes = {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
+                    if any(sizes[name] not in values for name, values in chosen.items()):
+                        continue
                 any_allowed = True
-                wrong = axes_fault(limits, tp=tp, pp=pp, cp=cp)
+                wrong = of_cp[cp] or of_pp[pp]
                 if wrong:
                     faults[wrong] += 1
                 else:

@@ -52,6 +52,7 @@ def searched_s(workload, chip, precision):
     return best[0].training_s if best else None
 
 
+@cache
 def facts(slug):
     """What is stated of a chip and the node it sits in, more being better; and how ranks are joined."""
     nodes = cluster(slug, num_accelerators=512)
