@@ -95,6 +95,9 @@ def test_an_encoder_which_generates_no_answers_is_not_trained_on_them(tmp_path, 
         ("whisper_small", {"train": "full", "examples": "50k"}, 16),  # Gandhi 2022
         ("vit_large", {"examples": "1.28M", "epochs": 300}, 4096),  # their pretraining: table 3
         ("vit_large", {"train": "full", "examples": 300}, 4),  # 75 steps
+        # diffusers' examples/text_to_image: train_batch_size 1, gradient_accumulation_steps 4
+        ("stable_diffusion_15", {"train": "full", "examples": 800, "epochs": 20}, 4),
+        ("sdxl", {"examples": "100M"}, 2048),  # its training: Podell et al. 2023
     ],
 )
 def test_a_fine_tuning_has_the_batch_of_fine_tunings(workload, given, batch):
