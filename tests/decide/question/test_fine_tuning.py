@@ -170,6 +170,20 @@ def test_a_70b_of_four_bits_trains_on_two_cards_of_24_gb():
     assert two.best.memory_bytes < 24e9
 
 
+def test_weights_stay_on_the_card_where_the_question_says_what_leaves_it():
+    # The two values are those that QLoRA has anyway: stated, they are all that may be taken.
+    nodes = shipped().cluster("rtx3090", num_accelerators=1)
+    found = {}
+    for fix in ((), ("offload=none,optimizer",), ("offload=none",)):
+        asked = trained("llama_33b", train="qlora", examples="10k", sequence=512, fix=[*fix])
+        model = model_for(nodes.accelerator, asked.workload)
+        known = SEARCH_CACHE.searches(problem(asked, nodes, model, num_best=1), (1,))
+        found[fix] = known.sizes[0].best.strategy.offload
+    assert found[()] == "optimizer_and_params"
+    assert found["offload=none,optimizer",] in {"none", "optimizer"}
+    assert found["offload=none",] == "none"
+
+
 def test_two_pairs_of_cards_train_pairs_of_answers_faster_than_one():
     # Each pair of cards can do what one does, on half of the samples: a layout that fits without the host and is
     # slower than that is not taken.
