@@ -86,7 +86,8 @@ _TIME_UNITS = (
     (DAY_S, "days", 2 * YEAR_S),
     (YEAR_S, "years", math.inf),
 )
-_LONGEST_S = 1000 * YEAR_S
+# What is longer is written as longer than this, whatever it is.
+LONGEST_S = 1000 * YEAR_S
 
 
 def format_duration(seconds: float) -> str:
@@ -101,7 +102,7 @@ def format_duration(seconds: float) -> str:
     """
     if not math.isfinite(seconds):
         return "unknown"
-    if abs(seconds) > _LONGEST_S:
+    if abs(seconds) > LONGEST_S:
         return "over 1,000 years"
     unit_s, unit = time_unit(seconds)
     return f"{format_time(seconds, unit_s)} {unit}"

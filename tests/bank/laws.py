@@ -88,8 +88,9 @@ def objective_value(candidate, question):
     Where the amount of training is stated, starting is paid for as steps are.
     """
     time_s, usd = central(candidate["time_s"]), central(candidate["usd"])
-    if usd is not None and time_s and any(question.get(name) for name in BUDGETS):
-        usd, time_s = usd + _started_usd(candidate, usd, time_s), time_s + START_S
+    if time_s and any(question.get(name) for name in BUDGETS):
+        usd = None if usd is None else usd + _started_usd(candidate, usd, time_s)
+        time_s += START_S
     if question["objective"] == "value_of_time":
         hour_usd = question["value_of_time_usd_per_hour"]
         return None if time_s is None or usd is None else usd + hour_usd * time_s / 3600

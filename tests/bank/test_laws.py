@@ -178,6 +178,13 @@ def test_the_least_relaxations_are_those_found_by_hand():
     assert laws.least_needed(made["candidates"], "budget") == pytest.approx(392.98, abs=0.01)
 
 
+def test_a_system_without_a_price_takes_as_long_to_start_as_any():
+    made = document(objective="time")
+    priced = made["candidates"][0]
+    unpriced = priced | {"usd": None}
+    assert laws.objective_value(unpriced, made["question"]) == laws.objective_value(priced, made["question"])
+
+
 def test_marginal_takes_each_step_that_pays():
     assert laws.marginal([(1, 1.95), (2, 1.0)]) == 2
     assert laws.marginal([(1, 1.49), (2, 1.0)]) == 1

@@ -249,6 +249,22 @@ def test_a_long_fold_says_where_it_is_shown_and_an_aside_says_nothing():
 CIRCLE, SQUARE = Mark(colour=1, symbol="circle"), Mark(colour=2, symbol="square")
 
 
+@pytest.mark.parametrize(("num_lines", "num_shown"), [(22, 24), (23, 25), (24, 25), (25, 25), (27, 27)])
+def test_a_screen_of_25_lines_gives_up_blank_lines_before_words(num_lines, num_shown):
+    # Each line of words is kept; two blank lines, below the title and above the second half, may go.
+    texts = [f"line {place}" for place in range(num_lines)]
+    page = Page(
+        title=str,
+        about=lambda lines: lines[0],
+        headline=lambda lines: lines[1],
+        sections=(),
+        brief=lambda lines, _: map(prose, (*lines[2:9], "", *lines[9:])),
+    )
+    shown = printed(lambda console: terminal.render(page, texts, console, full=False)).splitlines()
+    assert [line.strip() for line in shown if line.strip()] == texts
+    assert len(shown) == num_shown
+
+
 def series(mark, x, y, weights=()):
     return Series(name="s", mark=mark, x=x, y=y, hovers=((),) * len(x), weights=weights)
 

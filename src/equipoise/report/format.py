@@ -20,6 +20,7 @@ from equipoise.spec.hardware import shipped_hardware
 from equipoise.spec.workload import workload_title
 from equipoise.units import (
     KWH_J,
+    LONGEST_S,
     MINUTE_S,
     SI_PREFIXES,
     format_amount,
@@ -255,8 +256,8 @@ def duration(seconds: float) -> str:
     ...     duration(175_000.0), duration(172_800.0), duration(172_850.0), duration(7300.0)
     ('2.03 days', '2 days', '2.001 days', '2.0 h')
     >>> with written_in(None, limit_s=53.25):
-    ...     duration(53.25), duration(53.3)
-    ('53.25 s', '53.3 s')
+    ...     duration(53.25), duration(53.3), duration(4.2e10)
+    ('53.25 s', '53.3 s', 'over 1,000 years')
     """
     return _duration(seconds + 0.0, _MANNER.get().limit_s)  # a negative zero is the same key as zero
 
@@ -265,7 +266,7 @@ def duration(seconds: float) -> str:
 @lru_cache(maxsize=4096)
 def _duration(seconds: float, limit_s: float) -> str:
     usual = format_duration(seconds)
-    if not (math.isfinite(seconds) and math.isfinite(limit_s)):
+    if not (math.isfinite(seconds) and math.isfinite(limit_s)) or limit_s <= LONGEST_S < seconds:
         return usual
     if seconds == limit_s:
         return format_stated(seconds)

@@ -93,7 +93,7 @@ def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "
 
 
 def _screen(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Text]:
-    """The short form: as many rows, and then lines, as leave it within SCREEN_LINES."""
+    """The short form: as many rows, then lines and last blank lines, as leave it within SCREEN_LINES."""
     top = list(_top(page, findings, console))
     blocks = page.screen(findings, SCREEN_ROWS)
     # What is the same with fewer rows is shown whole.
@@ -111,9 +111,10 @@ def _screen(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Te
         ]
         if len(top) + sum(len(lines) for _, lines in drawn) <= SCREEN_LINES:
             break
-    yield from top
-    for _, lines in drawn:
-        yield from lines
+    shown = [*top, *(line for _, lines in drawn for line in lines)]
+    blank = [place for place, line in enumerate(shown) if not line.plain.strip()]
+    closed = blank[max(0, len(blank) - max(0, len(shown) - SCREEN_LINES)) :]
+    yield from (line for place, line in enumerate(shown) if place not in closed)
 
 
 def _paragraph(text: Text, console: Console) -> Iterable[Text]:

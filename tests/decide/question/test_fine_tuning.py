@@ -95,6 +95,9 @@ def test_an_encoder_which_generates_no_answers_is_not_trained_on_them(tmp_path, 
         ("whisper_small", {"train": "full", "examples": "50k"}, 16),  # Gandhi 2022
         ("vit_large", {"examples": "1.28M", "epochs": 300}, 4096),  # their pretraining: table 3
         ("vit_large", {"train": "full", "examples": 300}, 4),  # 75 steps
+        # diffusers' examples/text_to_image: train_batch_size 1, gradient_accumulation_steps 4
+        ("stable_diffusion_15", {"train": "full", "examples": 800, "epochs": 20}, 4),
+        ("sdxl", {"examples": "100M"}, 2048),  # its training: Podell et al. 2023
     ],
 )
 def test_a_fine_tuning_has_the_batch_of_fine_tunings(workload, given, batch):
@@ -165,6 +168,20 @@ def test_a_70b_of_four_bits_trains_on_two_cards_of_24_gb():
     published = [each.strategy for each in two.found.best if each.strategy.zero_stage == 3]
     assert {each.offload for each in published} == {"optimizer_and_params"}
     assert two.best.memory_bytes < 24e9
+
+
+def test_weights_stay_on_the_card_where_the_question_says_what_leaves_it():
+    # The two values are those that QLoRA has anyway: stated, they are all that may be taken.
+    nodes = shipped().cluster("rtx3090", num_accelerators=1)
+    found = {}
+    for fix in ((), ("offload=none,optimizer",), ("offload=none",)):
+        asked = trained("llama_33b", train="qlora", examples="10k", sequence=512, fix=[*fix])
+        model = model_for(nodes.accelerator, asked.workload)
+        known = SEARCH_CACHE.searches(problem(asked, nodes, model, num_best=1), (1,))
+        found[fix] = known.sizes[0].best.strategy.offload
+    assert found[()] == "optimizer_and_params"
+    assert found["offload=none,optimizer",] in {"none", "optimizer"}
+    assert found["offload=none",] == "none"
 
 
 def test_two_pairs_of_cards_train_pairs_of_answers_faster_than_one():

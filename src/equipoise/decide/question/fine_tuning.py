@@ -16,8 +16,9 @@ QLORA_OFFLOAD: Final = ("none", "optimizer")
 # Stanford Alpaca (Taori et al. 2023, table of hyperparameters of its repository); direct preference
 # optimisation has 64 pairs of two (Rafailov et al. 2023, appendix B), the same number. Vision: images of the
 # Vision Transformer (Dosovitskiy et al. 2021, section 4.1). Speech: clips of Whisper's usual recipe (Gandhi
-# 2022, "Fine-Tune Whisper for Multilingual ASR with Transformers"; recalled). Generation, with adapters:
-# images of diffusers' examples (examples/dreambooth/README_flux.md, README_sdxl.md: 4 micro-batches of 1).
+# 2022, "Fine-Tune Whisper for Multilingual ASR with Transformers"; recalled). Generation: images of examples
+# of diffusers, with adapters (examples/dreambooth/README_flux.md, README_sdxl.md: 4 micro-batches of 1) and
+# of all weights (examples/text_to_image/README.md: the same).
 _LANGUAGE: Final = "language"
 _GENERATION: Final = "generation"
 USUAL_FINE_TUNING_BATCH: Final = {_LANGUAGE: 128, "vision": 512, "speech": 16, _GENERATION: 4}
@@ -233,7 +234,7 @@ def usual_fine_tuning_batch(query: TrainingQuery, about: Workload) -> int | None
     """The global batch of a fine-tuning where nobody states one; None for any other training.
 
     Passes over examples alone are a fine-tuning of a language model; of others that is how a training from
-    the start is stated.
+    the start is stated, unless it is asked for by name.
     """
     if about.rollout is not None:
         group = about.rollout.group_size
@@ -241,7 +242,7 @@ def usual_fine_tuning_batch(query: TrainingQuery, about: Workload) -> int | None
     if about.area == _LANGUAGE:
         is_fine_tuning = about.trained != "full" or "dpo" in query.train or query.counts_examples
     elif about.area == _GENERATION:
-        is_fine_tuning = about.trained != "full"
+        is_fine_tuning = about.trained != "full" or bool(query.train and query.counts_examples)
     else:
         is_fine_tuning = bool(query.train)
     return USUAL_FINE_TUNING_BATCH.get(about.area) if is_fine_tuning else None

@@ -327,7 +327,8 @@ class Training(Struct, frozen=True, kw_only=True):
 
     global_batch_samples: stated by the user or by the user's own model, or a usual one with its words in
     batch_words; None where the samples to the target decide. states_batch: whether the user stated it.
-    choices: values that parameters of the strategy may take.
+    choices: values that parameters of the strategy may take. states_offload: whether the question states
+    those of `offload`, which are else widened where memory is short.
     chosen_for_you: what was chosen because the question leaves it open, in words. counts_examples: whether
     the amount was stated in examples, as of a fine-tuning.
     """
@@ -339,6 +340,7 @@ class Training(Struct, frozen=True, kw_only=True):
     batch_words: str | None
     states_batch: bool
     choices: Mapping[str, tuple[Value, ...]]
+    states_offload: bool
     chosen_for_you: tuple[str, ...]
     counts_examples: bool
 
@@ -410,6 +412,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
         batch_words=words,
         states_batch=query.global_batch_samples is not None,
         choices=_choices(query, about),
+        states_offload=_states_offload(query),
         chosen_for_you=tuple(chosen),
         counts_examples=query.counts_examples,
     )
@@ -431,13 +434,18 @@ def unrestricted(restricted: Training, query: TrainingQuery, *, frees_batch: boo
     if OF_ADAPTERS & set(parameter_choices(query.fixed)):
         return None
     choices = _choices(replace(query, fixed=(), precision=()), restricted.workload)
-    free = replace(restricted, choices=choices)
+    free = replace(restricted, choices=choices, states_offload=False)
     return replace(free, global_batch_samples=None, states_batch=False) if frees_batch else free
 
 
 def with_strategy(known: Training, query: TrainingQuery) -> Training:
     """The same training, with what a question states of the strategy that differs from its own in that."""
-    return replace(known, choices=_choices(query, known.workload))
+    return replace(known, choices=_choices(query, known.workload), states_offload=_states_offload(query))
+
+
+def _states_offload(query: TrainingQuery) -> bool:
+    """Whether a question states what lies on the host, be it what is usual."""
+    return "offload" in query.fixed_names
 
 
 def _choices(query: TrainingQuery, about: Workload) -> Mapping[str, tuple[Value, ...]]:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from equipoise.calibration.profiles import USER_CALIBRATION
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
-from equipoise.decide.question.fine_tuning import QLORA_OFFLOAD
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, kinds, usual_most
 from equipoise.decide.strategies.strategy_search import (
@@ -600,11 +599,7 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
     node has no room for one, there are none.
     """
     is_qlora = problem.choices.get("trained") == ("qlora",)
-    if (
-        not is_qlora
-        or problem.cluster.accelerator.shares_host_memory
-        or problem.choices.get("offload") != QLORA_OFFLOAD
-    ):
+    if not is_qlora or problem.cluster.accelerator.shares_host_memory or problem.training.states_offload:
         return None
     tables = float(problem.load.embedding_params)
     copy_bytes = NF4_BYTES * (float(problem.load.params) - tables) + _TABLE_BYTES * tables
@@ -745,6 +740,7 @@ def _key(problem: Problem) -> Hashable | None:
         problem.has_own_steps,
         None if problem.software is None else problem.software.name,
         frozenset(problem.choices.items()),
+        training.states_offload,
         frozenset(problem.published_batches.items()),
         problem.num_best,
     )

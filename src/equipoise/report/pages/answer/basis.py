@@ -29,7 +29,7 @@ from equipoise.report.pages.answer.compare import ESTIMATORS
 from equipoise.report.pages.published_steps import near_blocks
 from equipoise.spec.cluster import Link
 from equipoise.spec.strategy import DTYPE_OF
-from equipoise.units import MICROSECOND_S, format_percent, format_si
+from equipoise.units import MICROSECOND_S, format_percent, format_si, plural
 
 if TYPE_CHECKING:
     from equipoise.calibration import Note
@@ -184,7 +184,7 @@ def _node(answer: Answer) -> Iterator[_Assumption]:
             beyond = format_si(nodes.beyond_bridge_byte_per_s, "B/s")
             links += f"; {beyond} beyond a bridge of {count(nodes.bridged)}"
         if nodes.oversubscription > 1:
-            links += f"; {nodes.oversubscription:g} times less beyond {count(nodes.leaf_nodes)} nodes"
+            links += f"; {nodes.oversubscription:g} times less beyond {plural(nodes.leaf_nodes, 'node')}"
         yield "Node", links, nodes.source
 
 
