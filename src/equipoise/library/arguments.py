@@ -28,6 +28,7 @@ class TrainingFields(SharedFields, total=False):
     examples: float | str
     epochs: float | str
     sequence: int | str
+    image_size: int | str
     completion: int | str
     prompt: int | str
     group: int | str

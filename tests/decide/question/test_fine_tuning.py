@@ -464,6 +464,16 @@ def test_results_of_another_training_are_not_taken():
     assert trained("llama2_70b_lora", train="lora").budget.is_to_target
 
 
+def test_images_of_another_size_are_asked_for_by_their_shorter_side():
+    asked = trained("vit_base", image_size=384, train="full", examples=10).workload
+    assert asked.sequence_tokens == 577  # 24 x 24 patches of 16 pixels and a class token
+    asked = trained("maskrcnn", image_size=400, examples=10).workload
+    assert (asked.image.height, asked.image.width) == (400, 666)
+    asked = trained("sdxl", image_size=512, train="lora", examples=10).workload
+    assert asked.trained == "lora"
+    assert asked.activation_bytes_per_sample == shipped().workload("sdxl").activation_bytes_per_sample / 4
+
+
 @pytest.mark.parametrize(
     ("workload", "given", "names"),
     [
@@ -476,6 +486,7 @@ def test_results_of_another_training_are_not_taken():
         ("sdxl", {"train": "lora,dpo", "examples": 9}, "--train lora,dpo"),
         ("resnet50", {"sequence": 9, "examples": 9}, "--sequence"),
         ("vit_base", {"train": "dpo", "examples": 9}, "--train dpo"),
+        ("bert", {"image_size": 512, "examples": 9}, "--image-size 512"),
         ("gpt2", {"sequence": "2k", "examples": 9}, "--sequence 2048"),
         ("llama31_8b", {"examples": 9, "fix": ["lora_targets=all_linear"]}, "--train lora"),
         (

@@ -36,12 +36,13 @@ _WIDENED: Final = "their interval is wider by an assumed factor of two"
 
 
 def as_asked(query: TrainingQuery, about: Workload) -> Workload:
-    """The workload with the sequence length, trained weights and preference pairs that a question states.
+    """The workload with the samples, trained weights and preference pairs that a question states.
 
     Preferences: each sequence also runs forward through the model as it was (Rafailov et al. 2023,
     equation 7). With adapters that is the frozen model itself; with all weights trained it is a second copy.
     Raises UsageError where the workload's model has no such training.
     """
+    about = _on_images(query.image_side_pixels, about)
     trained, method = trained_part(query), next((each for each in METHODS if each in query.train), None)
     # All weights of a model are its training as it is, whether or not it is a transformer.
     is_as_it_is = trained is None or trained == about.trained == "full"
@@ -83,6 +84,18 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
             samples_per_example=_PER_PAIR if method == "dpo" else 1,
         )
     return _with_rollout(query, about) if method == "grpo" else about
+
+
+def _on_images(side_pixels: int | None, about: Workload) -> Workload:
+    """The workload on pictures of another side. Raises UsageError where samples do not grow with pixels."""
+    if side_pixels is None:
+        return about
+    if about.image is None:
+        raise UsageError(
+            f"--image-size {side_pixels}: nothing says how samples of {about.title} grow with pixels; "
+            "leave it out"
+        )
+    return about.on_images(about.image.of_side(side_pixels))
 
 
 def of_length(about: Workload, sequence_tokens: int) -> Workload:

@@ -93,6 +93,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     training_examples: float | None = None
     num_epochs: float | None = None
     sequence_tokens: int | None = None
+    image_side_pixels: int | None = None
     completion_tokens: int | None = None
     prompt_tokens: int | None = None
     group_size: int | None = None
@@ -259,7 +260,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     @property
     def changes_workload(self) -> bool:
         """Whether the training is another than the workload's: other weights, samples or model."""
-        return bool(self.config or self.train or self.sequence_tokens)
+        return bool(self.config or self.train or self.sequence_tokens or self.image_side_pixels)
 
     @property
     def num_in_group(self) -> int:
