@@ -470,8 +470,12 @@ def _held_out(
 def _digest(asked: object) -> str:
     """Digits that change with what is asked, and with the code and tables that answer it."""
     package = Path(equipoise.__file__).parent
-    model = [*package.glob("perfmodel/*"), package / "calibration/step_rows.py", package / "spec/software.toml"]
-    texts = (path.read_bytes() for path in (Path(__file__), *sorted(model)) if path.suffix in {".py", ".toml"})
+    model = [
+        *package.glob("perfmodel/*.py"),
+        *package.glob("perfmodel/*.toml"),
+        package / "spec/software.toml",
+    ]
+    texts = (path.read_bytes() for path in (Path(__file__), *sorted(model)))
     return blake2s(b"".join((pickle.dumps(asked), *texts)), digest_size=10).hexdigest()
 
 
