@@ -23,7 +23,7 @@ from equipoise.stats import deviations_of_slowest
 from equipoise.units import BF16_BYTES, FP32_BYTES
 
 EAGER = CODES["implementation"].index("eager")
-BF16 = CODES["precision"].index("bf16")
+BF16, FP16, FP32 = (CODES["precision"].index(name) for name in ("bf16", "fp16", "fp32"))
 # From here on products run in fewer than 16 bits, and their inputs have to be quantised.
 _FIRST_NARROW = CODES["precision"].index("fp8")
 # 4 bits and 0.127 bits of scales a frozen weight (Dettmers et al. 2023, double quantisation).

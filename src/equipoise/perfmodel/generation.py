@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from equipoise.perfmodel.collectives import all_reduce_s
-from equipoise.perfmodel.compute import BF16, NF4_BYTES, power_rate
+from equipoise.perfmodel.compute import BF16, FP16, FP32, NF4_BYTES, power_rate
 from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Group, Machine
 from equipoise.perfmodel.parameters import Parameters
@@ -130,6 +130,12 @@ def generation(
     return min(found, key=lambda each: each.seconds, default=None)
 
 
+def _serving_peak(machine: Machine) -> float:
+    """The peak of what engines multiply in: bf16, where a chip has none fp16, where neither fp32."""
+    peaks = (float(machine.peak_flop_per_s[each]) for each in (BF16, FP16, FP32))
+    return next((peak for peak in peaks if not math.isnan(peak)), math.nan)
+
+
 def _generation(
     about: Workload, engines: Engines, parameters: Parameters, *, ranks: int, num_completions: float
 ) -> Generation | None:
@@ -149,7 +155,7 @@ def _generation(
     waiting = math.ceil(num_completions / num_engines)
     concurrent = int(min(waiting, most))
     rate = float(
-        machine.peak_flop_per_s[BF16]
+        _serving_peak(machine)
         * machine.achievable_fraction
         * parameters.product_fraction
         * power_rate(machine, parameters)
