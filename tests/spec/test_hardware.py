@@ -395,7 +395,7 @@ def test_a_name_of_different_products_is_refused_with_the_candidates(name: str, 
     "name",
     [
         "rtx 3050",
-        "gtx 1080",
+        "gtx 1060",
         "rtx 6000",
         "rx 7900",
         "a4",
