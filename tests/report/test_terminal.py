@@ -249,9 +249,9 @@ def test_a_long_fold_says_where_it_is_shown_and_an_aside_says_nothing():
 CIRCLE, SQUARE = Mark(colour=1, symbol="circle"), Mark(colour=2, symbol="square")
 
 
-@pytest.mark.parametrize(("num_lines", "num_shown"), [(22, 24), (23, 25), (24, 25), (25, 25), (27, 27)])
+@pytest.mark.parametrize(("num_lines", "num_shown"), [(22, 24), (23, 25), (24, 25), (25, 25), (27, 29)])
 def test_a_screen_of_25_lines_gives_up_blank_lines_before_words(num_lines, num_shown):
-    # Each line of words is kept; two blank lines, below the title and above the second half, may go.
+    # Each line of words is kept; two blank lines, below the title and above the second half, go where that is enough.
     texts = [f"line {place}" for place in range(num_lines)]
     page = Page(
         title=str,

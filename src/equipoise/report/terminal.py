@@ -113,7 +113,9 @@ def _screen(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Te
             break
     shown = [*top, *(line for _, lines in drawn for line in lines)]
     blank = [place for place, line in enumerate(shown) if not line.plain.strip()]
-    closed = blank[max(0, len(blank) - max(0, len(shown) - SCREEN_LINES)) :]
+    over = max(0, len(shown) - SCREEN_LINES)
+    # What is longer all the same keeps them.
+    closed = blank[len(blank) - over :] if over <= len(blank) else []
     yield from (line for place, line in enumerate(shown) if place not in closed)
 
 
