@@ -140,7 +140,9 @@ def test_a_count_stands_before_the_name(text: str, found: tuple[int | None, str]
     assert counted_name(text) == found
 
 
-@pytest.mark.parametrize("name", ["mac", "Cerebras WSE-3", "a3-highgpu", "Tenstorrent Wormhole", "Frobnicator 9"])
+@pytest.mark.parametrize(
+    "name", ["mac", "Cerebras WSE-3", "a3-highgpu", "Tenstorrent Wormhole", "Frobnicator 9"]
+)
 def test_hardware_without_a_near_name_is_sent_to_the_list_and_the_option(name):
     for find in (shipped().cluster, shipped().accelerator):
         with pytest.raises(UnknownNameError) as refused:
