@@ -152,7 +152,8 @@ def seconds(found: Cases, parameters: Parameters | None = None) -> ReplicaSecond
 def speedups(found: Cases) -> Speedups:
     """Seconds on one over seconds on two, over draws: shape (n_draws, n_pairs, n_models, n_batches).
 
-    Assumes every draw has its own parameters and its own rate of each link, log-normal within its range.
+    Assumes every draw has its own parameters and its own place in the ranges of all links, whose rates are
+    log-normal: what is found of a pair does not depend on which others there are.
     Source: draws of all priors of the model; ranges of rates as the pairs state them.
     """
     rng = np.random.default_rng(_SEED)
@@ -162,7 +163,7 @@ def speedups(found: Cases) -> Speedups:
     spread = np.log(high / low) / (2 * DEVIATE)
     drawn = []
     for parameters in prior_model().draws:
-        rates = np.clip(middle * np.exp(spread * rng.standard_normal(len(middle))), low, high)
+        rates = np.clip(middle * np.exp(spread * rng.standard_normal()), low, high)
         step_s = _estimated(found, parameters, rates).step
         drawn.append(step_s[..., 0] / step_s[..., 1])
     return np.asarray(drawn)
@@ -343,7 +344,9 @@ def _reach(name: str, chip: Accelerator | None, topology: Topology) -> LinkReach
 
 
 def _candidates(classes: Sequence[str], topology: Topology, catalogue: Catalogue) -> tuple[Accelerator, ...]:
-    """Accelerators that may be meant where none is named: by their NVLinks, else all that PCIe joins."""
+    """Accelerators that may be meant where none is named: by their NVLinks, else all that PCIe joins and for
+    which PyTorch's compiler still makes kernels: older ones are to be named.
+    """
     bonded = [number(name) for name in classes if kind(name) == "NV"]
     if bonded:
         return nvlink_candidates(max(bonded), catalogue.accelerators())
@@ -352,7 +355,8 @@ def _candidates(classes: Sequence[str], topology: Topology, catalogue: Catalogue
     return tuple(
         each
         for each in catalogue.accelerators()
-        if each.vendor == vendor and (each.topology == "mesh" if has_mesh else "-pcie-" in each.slug)
+        if each.vendor == vendor and not each.lacks_compiler
+        if (each.topology == "mesh" if has_mesh else "-pcie-" in each.slug)
     )
 
 
