@@ -26,6 +26,7 @@ from equipoise.calibration.profiles import EXPERTS_SPREAD, ProfileRecord
 from equipoise.calibration.published import PublishedRow, model_kind_of, nodes_of
 from equipoise.calibration.published.executions import digest_of, read_executions, software_of
 from equipoise.calibration.step_rows import StepRows, refusal, step_rows
+from equipoise.files import written
 from equipoise.intervals import DEVIATE, LEVEL
 from equipoise.perfmodel.calibrate import log_times
 from equipoise.perfmodel.parameters import PRIORS, Parameters
@@ -442,7 +443,8 @@ def held_out_steps(rows: Sequence[PublishedRow], fold_of: Callable[[PublishedRow
             for out, ratios, widths in pool.map(_held_out, some):
                 log_ratio[out], log_sd[out] = ratios, widths
         kept.parent.mkdir(exist_ok=True)
-        np.save(kept, (log_ratio, log_sd))
+        with written(kept) as file:
+            np.save(file, (log_ratio, log_sd))
     return HeldOutSteps(rows=tuple(rows), log_ratio=log_ratio, log_sd=log_sd)
 
 
@@ -473,6 +475,7 @@ def _digest(asked: object) -> str:
     model = [
         *package.glob("perfmodel/*.py"),
         *package.glob("perfmodel/*.toml"),
+        package / "calibration/step_rows.py",
         package / "spec/software.toml",
     ]
     texts = (path.read_bytes() for path in (Path(__file__), *sorted(model)))

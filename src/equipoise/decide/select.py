@@ -287,15 +287,19 @@ def order(each: Figures, rule: Rule, *, is_priced: bool) -> tuple[float, float, 
 
     is_priced: whether any price is known, with which sizes of balance are compared; else by time.
     """
-    objective: Objective = "time" if rule.objective == "balance" and not is_priced else rule.objective
-    counted = objective_value(each, objective, rule.value_of_time_usd_per_hour)
+    counted = _counted(each, rule, is_priced=is_priced)
     return (counted, each.time_s, *_money_and_energy(each), each.num_accelerators, each.id)
+
+
+def _counted(each: Figures, rule: Rule, *, is_priced: bool) -> float:
+    """What the objective of a rule counts of figures: less is better."""
+    objective: Objective = "time" if rule.objective == "balance" and not is_priced else rule.objective
+    return objective_value(each, objective, rule.value_of_time_usd_per_hour)
 
 
 def _first(figures: Sequence[Figures], rule: Rule, *, is_priced: bool) -> Figures:
     """The first in `order`, of at least one: only those that the objective counts alike are put in order."""
-    objective: Objective = "time" if rule.objective == "balance" and not is_priced else rule.objective
-    counted = [objective_value(each, objective, rule.value_of_time_usd_per_hour) for each in figures]
+    counted = [_counted(each, rule, is_priced=is_priced) for each in figures]
     least = min(counted)
     alike = (each for each, value in zip(figures, counted, strict=True) if value == least)
     return min(alike, key=lambda each: order(each, rule, is_priced=is_priced))

@@ -26,7 +26,7 @@ from equipoise.spec.cluster import (
     shipped_systems,
     usual_system,
 )
-from equipoise.spec.hardware import Accelerator, AcceleratorAlias, Hardware, load_hardware
+from equipoise.spec.hardware import Accelerator, AcceleratorAlias, Hardware, has_same_peaks, load_hardware
 from equipoise.spec.workload import Workload, WorkloadTable, load_workloads, shipped_workloads
 from equipoise.units import SI_PREFIXES
 
@@ -333,15 +333,15 @@ def _chip(
         slugs = _those(slugs, lambda slug: known[slug].topology != "host")
     first, size = known[slugs[0]], _node_size(words)
     if size is not None and system is None:
-        same = (each for each in map(known.__getitem__, slugs) if _is_same_chip(each, first))
-        return next((each for each in same if each.node_size == size), first)
+        nodes = (each for each in map(known.__getitem__, slugs) if each.node_size == size)
+        return next((each for each in nodes if _is_built_otherwise(each, first)), first)
     return first
 
 
-def _is_same_chip(one: Accelerator, other: Accelerator) -> bool:
-    """Whether two differ in what they are built into alone: GH200 stand alone, or four to a node."""
-    peaks = (one.peak_flop_per_s("bf16"), other.peak_flop_per_s("bf16"))
-    return peaks[0] == peaks[1] and (one.memory_bytes, one.link) == (other.memory_bytes, other.link)
+def _is_built_otherwise(one: Accelerator, other: Accelerator) -> bool:
+    """Whether two of a family differ in what they are built into alone: GH200 is one or four to a node."""
+    same = (one.memory_bytes, one.link) == (other.memory_bytes, other.link)
+    return same and has_same_peaks(one, other)
 
 
 def _node_size(words: tuple[str, ...]) -> int | None:

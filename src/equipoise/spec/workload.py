@@ -145,13 +145,13 @@ Side: TypeAlias = Annotated[int, PlausibleRange(8, 1e5, "pixels")]
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """The pictures that a workload's figures are of, and how the figures grow with other pictures.
+    """The images that a workload's figures are of, and how the figures grow with other images.
 
     width, height: in pixels, of what the data set holds, where latents of it are computed, too. patch: pixels
     along the side of what makes one token; None where the figures grow with pixels, as of convolutions.
     other_tokens: tokens of a sample that are no patches: a class token, words.
     squared_share: of its FLOP, those that grow with the square of what the figures grow with: scores of
-    attention over the whole picture. text_share: of encoders that run forward only, FLOP that do not grow, as
+    attention over the whole image. text_share: of encoders that run forward only, FLOP that do not grow, as
     a share of those of the model's forward pass.
     """
 
@@ -164,7 +164,7 @@ class Image(Struct, frozen=True, kw_only=True):
 
     @property
     def pixels(self) -> int:
-        """Pixels of the picture.
+        """Pixels of the image.
 
         >>> Image(width=224, height=224, patch=16, other_tokens=1).pixels
         50176
@@ -183,7 +183,7 @@ class Image(Struct, frozen=True, kw_only=True):
         return math.ceil(self.width / self.patch) * math.ceil(self.height / self.patch) + self.other_tokens
 
     def of_side(self, pixels: int) -> "Image":
-        """A picture of the same shape whose shorter side has so many pixels.
+        """An image of the same shape whose shorter side has so many pixels.
 
         >>> Image(width=1333, height=800).of_side(400).width
         666
@@ -210,7 +210,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     frozen_share: what runs forward only beside the model, in FLOP of its forward pass: encoders, a reference
     model. frozen_params: weights of it that the model does not share. rollout: what is generated to train on.
     samples_per_example: that one term of the loss needs together: 2 of preference pairs.
-    image: the pictures that all of it is of; None where samples are none, or do not scale.
+    image: the images that all of it is of; None where samples are none, or do not scale.
     usual_batch_samples: the global batch of the training that a paper describes, usual_batch_source.
     """
 
@@ -297,9 +297,9 @@ class Workload(Struct, frozen=True, kw_only=True):
         return ((3 if self.trained == "full" else 2) + self.frozen_share) * forward
 
     def on_images(self, other: Image) -> "Workload":
-        """The workload on pictures of another size, of which none is published with its benchmark.
+        """The workload on images of another size, of which none is published with its benchmark.
 
-        Weights stay; tokens are those of the other picture, and figures per sample grow with either.
+        Weights stay; tokens are those of the other image, and figures per sample grow with either.
         Assumes that the figures of fully connected layers are small, and that encoders which run forward only
         grow with pixels, but for text.
         """
@@ -319,7 +319,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             last_round=None,
         )
         if self.transformer is not None and self.sequence_tokens is not None:
-            # Positions are interpolated to the patches of another picture.
+            # Positions are interpolated to the patches of another image.
             positions = other.tokens if self.transformer.position_embeddings else 0
             found = replace(
                 found,
@@ -567,7 +567,7 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
 
 
 def _is_scaled_so(image: Image, found: Workload) -> bool:
-    """Whether a workload's pictures are those of its tokens and shares."""
+    """Whether a workload's images are those of its tokens and shares."""
     is_cut_so = found.sequence_tokens is None or image.tokens == found.sequence_tokens
     return is_cut_so and 0 <= image.squared_share < 1 and image.text_share <= found.frozen_share
 

@@ -116,7 +116,7 @@ def _is_stated_whole(known: Workload, row: TextRow) -> bool:
 
 
 def _of_stated_pixels(known: Workload | None, row: TextRow) -> tuple[Workload | None, tuple[str, ...]]:
-    """The workload on pictures of the size that the row states in words, with a note; as it is where the row
+    """The workload on images of the size that the row states in words, with a note; as it is where the row
     states none, or the catalogue does not know how it grows. Of tokens, a column states their number.
     """
     if known is None or known.image is None:
@@ -131,7 +131,7 @@ def _of_stated_pixels(known: Workload | None, row: TextRow) -> tuple[Workload | 
     return known.on_images(other), (note,)
 
 
-# A picture's size in words: two sides, or one where only a unit or a word for it says what the number is of.
+# An image's size in words: two sides, or one where only a unit or a word for it says what the number is of.
 _ALONE = r"(?<![\w.,/\u00d7^-])(?<![x\u00d7*] )"
 _PAIR = rf"{_ALONE}(?P<width>\d{{2,5}}) ?[x\u00d7*] ?(?P<height>\d{{2,5}})(?![\w.\u00d7]| ?[x\u00d7*] ?\d)"
 _SIDE = r"(?P<side>\d{1,2},\d{3}|\d{2,5})"
@@ -160,13 +160,13 @@ _PIXELS_OF_NAME: Final = tuple(
         r"(?:/|patch)\d{1,2}(?:[-_, ]+window\d{1,2})?[-_@, ]+(?:at )?(?P<side>\d{3,4})(?=$|[,;)(])",
     )
 )
-# Models of smaller pictures have another stem; larger ones are no samples of training.
+# Models of smaller images have another stem; larger ones are no samples of training.
 _LEAST_SIDE, _MOST_SIDE = 96, 4096
 
 
 def stated_image(name: str, set_up: str, known: Image) -> Image | None:
-    """The picture whose size words state, of a model's name and of its set-up; None where they state none, or
-    several. known: the picture of its catalogue entry, whose shape has what is stated by one side.
+    """The image whose size words state, of a model's name and of its set-up; None where they state none, or
+    several. known: the image of its catalogue entry, whose shape has what is stated by one side.
 
     >>> stated_image("ResNet-50, 160 pixels", "", Image(width=224, height=224)).pixels
     25600
@@ -180,7 +180,7 @@ def stated_image(name: str, set_up: str, known: Image) -> Image | None:
 
 
 def _image_of(match: re.Match[str], known: Image) -> Image | None:
-    """The picture that a match states; None where its sides are none of a picture."""
+    """The image that a match states; None where its sides are none of an image."""
     sides = {name: int(text.replace(",", "")) for name, text in match.groupdict().items() if text}
     if not all(_LEAST_SIDE <= each <= _MOST_SIDE for each in sides.values()):
         return None

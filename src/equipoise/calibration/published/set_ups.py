@@ -290,7 +290,7 @@ def _sharding(text: str) -> tuple[int, int | None]:
             raise DataError(f"column parallel_config: ZeRO stage {echo(match[1])}; expected 0, 1, 2 or 3")
         return int(match[1]), None
     if _has(text, _KEEPING):
-        return 2, None
+        return GRADIENTS_SHARDED, None
     group = _value(text, r"fsdp2?|hsdp")
     if group is not None and group.isascii() and group.isdecimal() and len(group) < MAX_DIGITS:
         return (3, int(group)) if int(group) > 1 else (0, None)
@@ -357,6 +357,7 @@ def strategy_of(
         groups = dp // group if dp % group == 0 else 1
         if groups == 1:
             notes.append(f"sharded over groups of {group} ranks: treated as over all {dp}")
+    keeps = pp > 1 and words.keeps_in_pipelines
     layers = model.transformer.layers if model.transformer else None
     chunks = _chunks(words, pp=pp, layers=layers, notes=notes)
     found = Strategy(
@@ -367,7 +368,7 @@ def strategy_of(
         pp=pp,
         cp=cp,
         ep=ep,
-        zero_stage=min(words.zero_stage, 2) if pp > 1 and words.keeps_in_pipelines else words.zero_stage,
+        zero_stage=min(words.zero_stage, GRADIENTS_SHARDED) if keeps else words.zero_stage,
         gradient_copies=_copies_gradients(words),
         whole_gradients=_adds_up_whole(words, ranks=dp * cp, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,

@@ -87,7 +87,7 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
 
 
 def _on_images(side_pixels: int | None, about: Workload) -> Workload:
-    """The workload on pictures of another side. Raises UsageError where samples do not grow with pixels."""
+    """The workload on images of another side. Raises UsageError where samples do not grow with pixels."""
     if side_pixels is None:
         return about
     if about.image is None:
