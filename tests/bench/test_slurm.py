@@ -198,7 +198,10 @@ def pids(name):
 
 
 def kill(nodes):
-    """Kill the task of rank 1 of one model, and the node of rank 1 of the other."""
+    """Kill the task of rank 1 of one model, and the node of rank 1 of the other.
+
+    Slurm then ends rank 0 of the first by a signal to its worker and to its task, which may come in this order.
+    """
     waiting = {"task", "node"}
     while waiting:
         for name in sorted(waiting):
@@ -207,6 +210,8 @@ def kill(nodes):
                 waiting.remove(name)
                 time.sleep(1)
                 if name == "task":
+                    os.kill(found[0][0], signal.SIGTERM)
+                    time.sleep(0.1)
                     os.kill(found[1][1], signal.SIGKILL)
                 else:
                     nodes.fail("n2", *found[1])

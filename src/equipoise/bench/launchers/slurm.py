@@ -67,6 +67,7 @@ _HEARTBEAT_S = 5.0
 # Caches of a shared file system may hold back what was written a minute ago.
 _PATIENCE_S = 150.0
 _TASK_POLL_S = 0.05
+_SIGNAL_S = 3.0
 
 
 def slurm(options: Mapping[str, str]) -> Launcher:
@@ -321,6 +322,10 @@ def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: 
     signal.signal(signal.SIGTERM, end_at_once)
     try:
         end = _ended(ranks, Path(folder_text) / _HEARTBEAT)
+        if end.code == -signal.SIGTERM:
+            # Slurm signals every process of a step that it ends, and the rank may be gone before this task
+            # knows: it has that signal within a moment then, and leaves nothing that looks like a cause.
+            time.sleep(_SIGNAL_S)
     finally:
         ranks.end()
     host = os.environ.get("SLURMD_NODENAME", "")
