@@ -225,6 +225,13 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("FSDP2; gradient accumulation 4", {"adds_up_whole": False, "copies_gradients": None}),
         ("DeepSpeed ZeRO-3; sequence parallelism 8 (Ulysses)", {"exchanges_heads": True, "zero_stage": 3}),
         ("context parallel ring attention over 8", {"exchanges_heads": False}),
+        ("Megatron-Core; alltoall dispatch", {"copies_tokens": True}),
+        ("Megatron-Bridge; NCCL all-to-all dispatcher", {"copies_tokens": True}),
+        ("Megatron-LM; allgather dispatcher", {"copies_tokens": True}),
+        ("Megatron-Core; DeepEP; EP 8", {"copies_tokens": False}),
+        ("DeepSpeed ZeRO-3; sequence parallelism 8 by all-to-all", {"copies_tokens": False}),
+        ("torchtitan; FSDP2; EP 8", {"copies_tokens": True}),
+        ("torchtitan; FSDP2; DeepEP", {"copies_tokens": False}),
         ("Megatron-DeepSpeed; ZeRO-1", {"zero_stage": 1, "copies_gradients": "deepspeed"}),
         ("Megatron-LM", {"copies_gradients": "megatron"}),
         ("KempnerForge; FSDP2; plain loss", {"is_loss_plain": True}),
@@ -241,6 +248,8 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("DualPipe; 16 micro-batches", {"schedule": "dualpipe"}),
         ("1F1B", {"schedule": "1f1b"}),
         ("VP=4; 1F1B overlap of expert communication", {"schedule": "1f1b_overlap"}),
+        ("virtual pipeline 2; overlap of experts' traffic", {"schedule": "1f1b_overlap", "interleave": 2}),
+        ("overlap of experts' communication off", {"schedule": "1f1b", "interleave": None}),
         ("ms-swift; Liger", {"chunks_loss": True, "is_narrow": False}),
         ("torchtune; chunked cross entropy", {"chunks_loss": True, "is_narrow": True}),
         ("chunked prefill", {"chunks_loss": False}),
@@ -589,6 +598,9 @@ def test_sizes_that_stand_in_words_are_read(read, name, config, sizes, published
         ("H100 SXM 80GB", "Megatron-LM", "bf16", True),  # which came out after FlashAttention
         ("A100 SXM 80GB", "Megatron-Core; Megatron-FSDP", "bf16", True),
         ("H100 SXM 80GB", "NGC pytorch 22.09", "bf16", False),
+        # What else runs in these containers has the kernels of its own time.
+        ("GH200 96GB", "Megatron-LM core_v0.16.1, Transformer Engine, NGC PyTorch 26.01", "bf16", True),
+        ("H100 SXM 80GB", "PyTorch 2.6.0a0 (NGC 24.12) FSDP FULL_SHARD", "bf16", True),
         ("V100 SXM 32GB", "PyTorch", "fp16", False),
         # PyTorch has scaled_dot_product_attention since 2.0 (March 2023).
         ("A100 SXM 80GB", "Composer; PyTorch 1.13", "bf16", False),

@@ -181,6 +181,13 @@ def test_a_token_travels_once_to_a_rank_or_node_where_it_meets_several_experts()
     assert ep_exposed_s(64) == pytest.approx(expected_s, rel=1e-6)
 
 
+@pytest.mark.parametrize(("size", "byte_per_s"), [(8, 450e9), (64, 50e9)])
+def test_an_all_to_all_sends_a_token_once_for_each_of_its_experts(size, byte_per_s):
+    # 8 experts a token, 7/8 of them on other ranks of a node, or on other nodes; 4 trips.
+    expected_s = 4 * 4096 * 2048 * 2 * 8 * 7 / 8 / byte_per_s
+    assert ep_exposed_s(size, dispatch_copies=True) == pytest.approx(expected_s, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("experts", "top_k", "groups", "places", "expected"),
     [

@@ -9,6 +9,12 @@ from plans import Planned, by_workload, planned_published_pretrainings, records
 from equipoise.decide.combine import PlanRecord, plan_records, record_of
 
 
+@pytest.fixture(scope="module")
+def pretrainings():
+    """The published pretrainings, each planned with the strategy that it states."""
+    return [each for each, *_ in planned_published_pretrainings()]
+
+
 def training(workload, ratio, kind="transformer"):
     planned_s = None if ratio is None else 100.0 * ratio
     return Planned(entry="x", workload=workload, kind=kind, published_s=100.0, planned_s=planned_s)
@@ -53,13 +59,12 @@ def test_the_record_that_ships_is_of_this_dataset_and_honest():
     assert {each.kind for each in plan_records()} == kinds
 
 
-def test_pretrainings_are_longer_than_their_steps_by_the_median_of_published_ones():
-    found = [each for each, *_ in planned_published_pretrainings()]
-    by_name = {each.entry: each for each in found}
+def test_pretrainings_are_longer_than_their_steps_by_the_median_of_published_ones(pretrainings):
+    by_name = {each.entry: each for each in pretrainings}
     # Llama 3.1 405B: 30.84 million hours on 16,384 accelerators are 1,882.3 hours (model card).
     assert by_name["Llama 3.1 405B"].published_s / 3600 == pytest.approx(1882.3, abs=0.1)
     ratios = {}
-    for each in found:
+    for each in pretrainings:
         if each.kind != "dense pretraining":
             continue
         ratios.setdefault(each.workload, []).append(each.planned_s / each.published_s)
@@ -77,8 +82,8 @@ def test_pretrainings_are_longer_than_their_steps_by_the_median_of_published_one
     assert isinstance(record_of("transformer"), PlanRecord)
 
 
-def test_a_pretraining_is_planned_with_the_strategy_that_it_states():
-    found = {each.entry: each for each, *_ in planned_published_pretrainings()}
+def test_a_pretraining_is_planned_with_the_strategy_that_it_states(pretrainings):
+    found = {each.entry: each for each in pretrainings}
     # bigscience-workshop/bigscience, train/tr11-176B-ml/README.md: TP 4, PP 12, DP 8 with activation
     # checkpointing took 105 s for 2,048 x 2,048 tokens. The fastest strategy of today takes 0.6 of that.
     steps_s = 366e9 / (2048 * 2048) * 105

@@ -52,7 +52,8 @@ class Dashboard:
     def __init__(self, *arguments, **environment):
         self.process = subprocess.Popen(
             [sys.executable, "-m", "equipoise", "serve", "--port", "0", "--no-warm", *map(str, arguments)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80", **environment},
+            # Where compiled code crashes, a failing test shows what each thread did.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80", "PYTHONFAULTHANDLER": "1", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

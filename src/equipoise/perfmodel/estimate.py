@@ -209,10 +209,12 @@ def ep_layer_s(
 
     overlapped_s: of the layer's work, and of the exposed traffic before it.
     Assumes tokens spread evenly over ranks; one travels once to every node, and there once to every rank,
-    that holds experts of it (`token_destinations`). DualPipe, and 1F1B with overlap where nothing is
-    recomputed whole, hide it behind another micro-batch.
+    that holds experts of it (`token_destinations`), or with `dispatch_copies` once for each of its experts,
+    wherever that is. DualPipe, and 1F1B with overlap where nothing is recomputed whole, hide it behind another
+    micro-batch.
     Source: Lepikhin et al. 2020 (GShard); DeepSeek-AI 2024, section 3.2.1 (DualPipe) and 3.2.2 (one copy a
-    node, then over NVLink).
+    node, then over NVLink); megatron-core 0.16.1, moe/token_dispatcher.py (tokens permuted into top_k copies
+    before the all-to-all of `alltoall`).
     """
     if not np.any(grid.ep > 1):
         return np.zeros(())
@@ -220,6 +222,9 @@ def ep_layer_s(
     copies = token_destinations(load, grid.ep)
     # Between nodes fewer copies travel than inside: the cards see only a part of the payload.
     crossing = token_destinations(load, ranks.num_nodes) / np.maximum(copies, 1.0)
+    if np.any(grid.dispatch_copies > 0):
+        copies = np.where(grid.dispatch_copies > 0, load.top_k, copies)
+        crossing = np.where(grid.dispatch_copies > 0, 1.0, crossing)
     ranks = replace(ranks, num_sharing=ranks.num_sharing * crossing)
     payload = tokens_per_rank(load, grid) / grid.tp * (load.routed_bytes * width_ratio(grid) * copies)
     passes = 2 + (grid.recompute == RECOMPUTE_FULL)

@@ -71,6 +71,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     gradient_copies: Numbers
     dp_replicate: Numbers
     ulysses: Numbers
+    dispatch_copies: Numbers
     interleave: Numbers
     schedule: Codes
     sequence_parallel: Numbers

@@ -32,6 +32,7 @@ Combinations: TypeAlias = tuple[tuple[Value, ...], ...]
 LAYOUT_OPTIONS = (*AXES, "dp_replicate", "microbatch_samples", "global_batch_samples")
 LAYER_OPTIONS = (
     "ulysses",
+    "dispatch_copies",
     "sequence_parallel",
     "tp_overlap",
     "recompute",
@@ -64,6 +65,7 @@ STATE_OPTIONS = (
 # Attention and loss are fused and layers compiled: each is only ever faster, and neither changes a result.
 USUAL: Mapping[str, tuple[Value, ...]] = {
     "ulysses": (False,),
+    "dispatch_copies": (False,),
     "sequence_parallel": (False, True),
     "tp_overlap": (False, True),
     "recompute": RECOMPUTES,

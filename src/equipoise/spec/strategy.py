@@ -107,6 +107,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all ranks.
     ulysses: ranks of cp exchange heads for tokens before attention and back after it (all-to-all), in place
     of passing keys and values round.
+    dispatch_copies: a token goes to its experts once for each of them (an all-to-all of NCCL: Megatron-Core's
+    `alltoall`), and not once for each rank and node that holds some of them (DeepEP, HybridEP).
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
     schedule: of the pipeline: one forward and one back in turn; the same with the forward pass of one
     micro-batch overlapped with the way back of another, chunk by chunk (Megatron-Core's overlap of experts'
@@ -142,6 +144,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     gradient_copies: bool = False
     dp_replicate: int = 1
     ulysses: bool = False
+    dispatch_copies: bool = False
     interleave: int = 1
     schedule: Schedule = "1f1b"
     sequence_parallel: bool = False
@@ -287,6 +290,7 @@ _GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "interleave": ("vpp", "virtual_pipeline", "virtual_pipeline_stages", "num_model_chunks"),
     "sequence_parallel": ("sp",),
+    "dispatch_copies": ("alltoall", "all_to_all", "token_dispatcher", "moe_token_dispatcher_type", "deepep"),
     "ulysses": ("ulysses_sequence_parallel", "sequence_parallel_size", "sequence_parallel_degree"),
     "recompute": (
         *("checkpointing", "activation_checkpointing", "gradient_checkpointing", "recomputation", "remat"),

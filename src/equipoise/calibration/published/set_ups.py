@@ -86,6 +86,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     interleave: int | None
     schedule: Schedule
     exchanges_heads: bool
+    copies_tokens: bool
     splits_sequences: bool | None
     tp_overlap: bool
     implementation: Implementation
@@ -118,9 +119,12 @@ _SCHEDULES: dict[Schedule, str] = {
     "dualpipe_v": r"dual[- ]?pipe[-_ ]?v",
     "dualpipe": r"dual[- ]?pipe",
     "1f1b_overlap": (
-        r"(?:1f1b[- ])?a2a[- ]overlap|1f1b[- ]overlap|overlap[-_]moe[-_]expert[-_]parallel[-_]comm"
+        r"(?:1f1b[- ])?(?:a2a|all-to-all)[- ]overlap|1f1b[- ]overlap|overlap[-_]moe[-_]expert[-_]parallel[-_]comm"
+        r"|overlap of experts?'? (?:communication|traffic)(?! off)"
     ),
 }
+# A dispatcher of tokens that sends each of them once for every expert: an all-to-all or all-gather of NCCL.
+_COPIED_TOKENS = r"(?:alltoall|all-to-all|all-?gather)(?: token)?[- ]dispatch(?:er|ing)?|standard ep all-to-all"
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ]?(?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _NARROW_STATES = (
@@ -181,6 +185,9 @@ def strategy_words(
         interleave=chunks,
         schedule=next((name for name, words in _SCHEDULES.items() if _has(text, words)), "1f1b"),
         exchanges_heads=_has(text, "ulysses"),
+        # torchtitan's `standard` dispatcher is an all-to-all, too (models/moe).
+        copies_tokens=_has(text, _COPIED_TOKENS)
+        or (_has(text, "torchtitan") and not _has(text, "deep-?ep|hybrid-?ep")),
         # torchtitan's plan for tensor parallelism always splits sequences between its blocks.
         splits_sequences=True if splits is None and (nemo or tensor_titan) else splits,
         tp_overlap=nemo or _has(text, r"async[- ]?tp|tp[-_ ]overlap|tp[-_ ]comm[-_ ]overlap"),
@@ -304,11 +311,14 @@ def _sharding(text: str) -> tuple[int, int | None]:
 MAX_DIGITS = 8
 
 
+_VIRTUAL = r"vpp?|virtual[-_ ]pipeline(?:[-_ ](?:size|stages?))?"
+
+
 def _interleaving(text: str) -> tuple[bool, int | None]:
     """Whether a pipeline rank holds several chunks, and how many where that is stated."""
     # `VPP 8` too, as other axes are written.
-    text = re.sub(r"(?<![a-z0-9])(vpp?) (?=\d)", r"\1=", text)
-    given = _value(text, r"interleave|interleaving|vpp?|virtual[-_ ]pipeline(?:[-_ ](?:size|stages))?|chunks")
+    text = re.sub(rf"(?<![a-z0-9])({_VIRTUAL}) (?=\d)", r"\1=", text)
+    given = _value(text, rf"interleave|interleaving|{_VIRTUAL}|chunks")
     if given is not None:
         match = re.match(r"(\d{1,4})\b", given)
         chunks = int(match[1]) if match else 1
@@ -373,6 +383,7 @@ def strategy_of(
         whole_gradients=_adds_up_whole(words, ranks=dp * cp, pp=pp, num_microbatches=whole // (dp * micro)),
         dp_replicate=groups,
         ulysses=words.exchanges_heads and cp > 1,
+        dispatch_copies=words.copies_tokens and ep > 1,
         interleave=chunks,
         schedule=_schedule(words, pp=pp, interleave=chunks, num_microbatches=whole // (dp * micro)),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
@@ -529,7 +540,7 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
 _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
 # PyTorch has fused attention since 2.0 (scaled_dot_product_attention).
 _UNFUSED = re.compile(
-    r"\bngc\b|fused[-_ ]attention=(?:no|false|0)|\b(?:py)?torch[ =]1\.\d"
+    rf"{software('ngc').words}|fused[-_ ]attention=(?:no|false|0)|\b(?:py)?torch[ =]1\.\d"
     r"|(?:from[- ]scratch|own|manual|naive|eager|math|unfused|plain)"
     r" (?:(?:multi|self)[- ])*(?:head )?attention",
     re.IGNORECASE,
