@@ -53,7 +53,13 @@ class Dashboard:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "equipoise", "serve", "--port", "0", "--no-warm", *map(str, arguments)],
             # Where compiled code crashes, a failing test shows what each thread did.
-            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80", "PYTHONFAULTHANDLER": "1", **environment},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "COLUMNS": "80",
+                "PYTHONFAULTHANDLER": "1",
+                **environment,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

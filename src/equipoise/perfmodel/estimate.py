@@ -210,8 +210,8 @@ def ep_layer_s(
     overlapped_s: of the layer's work, and of the exposed traffic before it.
     Assumes tokens spread evenly over ranks; one travels once to every node, and there once to every rank,
     that holds experts of it (`token_destinations`), or with `dispatch_copies` once for each of its experts,
-    wherever that is. DualPipe, and 1F1B with overlap where nothing is recomputed whole, hide it behind another
-    micro-batch.
+    wherever that is. DualPipe, and 1F1B with overlap where nothing is recomputed whole, hide it behind
+    another micro-batch.
     Source: Lepikhin et al. 2020 (GShard); DeepSeek-AI 2024, section 3.2.1 (DualPipe) and 3.2.2 (one copy a
     node, then over NVLink); megatron-core 0.16.1, moe/token_dispatcher.py (tokens permuted into top_k copies
     before the all-to-all of `alltoall`).

@@ -290,7 +290,7 @@ _GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "interleave": ("vpp", "virtual_pipeline", "virtual_pipeline_stages", "num_model_chunks"),
     "sequence_parallel": ("sp",),
-    "dispatch_copies": ("alltoall", "all_to_all", "token_dispatcher", "moe_token_dispatcher_type", "deepep"),
+    "dispatch_copies": ("alltoall", "all_to_all"),
     "ulysses": ("ulysses_sequence_parallel", "sequence_parallel_size", "sequence_parallel_degree"),
     "recompute": (
         *("checkpointing", "activation_checkpointing", "gradient_checkpointing", "recomputation", "remat"),

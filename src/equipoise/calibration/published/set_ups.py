@@ -119,12 +119,14 @@ _SCHEDULES: dict[Schedule, str] = {
     "dualpipe_v": r"dual[- ]?pipe[-_ ]?v",
     "dualpipe": r"dual[- ]?pipe",
     "1f1b_overlap": (
-        r"(?:1f1b[- ])?(?:a2a|all-to-all)[- ]overlap|1f1b[- ]overlap|overlap[-_]moe[-_]expert[-_]parallel[-_]comm"
-        r"|overlap of experts?'? (?:communication|traffic)(?! off)"
+        r"(?:1f1b[- ])?(?:a2a|all-to-all)[- ]overlap|1f1b[- ]overlap"
+        r"|overlap[-_]moe[-_]expert[-_]parallel[-_]comm|overlap of experts?'? (?:communication|traffic)(?! off)"
     ),
 }
 # A dispatcher of tokens that sends each of them once for every expert: an all-to-all or all-gather of NCCL.
-_COPIED_TOKENS = r"(?:alltoall|all-to-all|all-?gather)(?: token)?[- ]dispatch(?:er|ing)?|standard ep all-to-all"
+_COPIED_TOKENS = (
+    r"(?:alltoall|all-to-all|all-?gather)(?: token)?[- ]dispatch(?:er|ing)?|standard ep all-to-all"
+)
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ]?(?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _NARROW_STATES = (
