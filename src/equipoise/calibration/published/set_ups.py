@@ -120,7 +120,8 @@ _SCHEDULES: dict[Schedule, str] = {
     "dualpipe": r"dual[- ]?pipe",
     "1f1b_overlap": (
         r"(?:1f1b[- ])?(?:a2a|all-to-all)[- ]overlap|1f1b[- ]overlap"
-        r"|overlap[-_]moe[-_]expert[-_]parallel[-_]comm|overlap of experts?'? (?:communication|traffic)(?! off)"
+        r"|overlap[-_]moe[-_]expert[-_]parallel[-_]comm"
+        r"|overlap of experts?'? (?:communication|traffic)(?! off)"
     ),
 }
 # A dispatcher of tokens that sends each of them once for every expert: an all-to-all or all-gather of NCCL.
