@@ -24,18 +24,17 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 
 # Two more than there are cores, at most 4: many tests wait for processes that they start.
 WORKERS = $(shell $(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 2))')
-test: $(VENV)/dev.stamp ## run every test
+test: $(VENV)/dev.stamp ## run every test, and the examples in docstrings
 # A file stays on one worker, which makes what it shares once; tests/conftest.py puts the slow files first.
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --doctest-modules tests src records
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: $(VENV)/dev.stamp ## run what CI runs: ruff, mypy --strict, the site, doctests, tests
+check: $(VENV)/dev.stamp ## run what CI runs: ruff, mypy --strict, the site, tests
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint site
-	$(BIN)/python -m pytest -n $(WORKERS) --doctest-modules src records
 	$(MAKE) --no-print-directory test
 
 dataset: $(VENV)/core.stamp ## write src/equipoise/data from the rounds in $EQUIPOISE_DATA/mlperf
