@@ -28,7 +28,7 @@ def step_s(size, share, slower):
 
 def rows(slower):
     for size in (1, 8, 16, 32):
-        for share in (8, 4, 2):
+        for share in (16, 8, 4):
             yield run_row(
                 {
                     "run_id": f"{size} x {share}",
