@@ -289,3 +289,38 @@ def test_half_of_a_surrogate_pair_is_no_json():
     for content in ('["\\ud800"]', b'{"\\uDFFF": 1}'):
         with pytest.raises(ValueError, match="surrogate"):
             parsed_json(content)
+
+
+# Types that none has used, each read into by four threads at once that give way to each other all the time.
+THREADS = """
+import sys, threading
+from pathlib import Path
+from msgspec import defstruct
+from equipoise.files import shipped_record
+
+sys.setswitchinterval(1e-6)
+fields = [(f"field_{number}", "list[int] | None", None) for number in range(50)]
+for number in range(500):
+    inner = defstruct(f"Inner{number}", [("value", int), *fields])
+    outer = defstruct(f"Outer{number}", [("one", inner), ("two", list[inner]), *fields])
+    together = threading.Barrier(4)
+
+    def read():
+        together.wait()
+        assert shipped_record(Path(sys.argv[1]), outer, made_by="test").one.value == 1
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+"""
+
+
+def test_threads_may_read_into_a_type_at_once(tmp_path):
+    path = tmp_path / "record.json"
+    path.write_text('{"one": {"value": 1}, "two": [{"value": 2}]}')
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS, str(path)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -21,6 +21,7 @@ from functools import cache
 from importlib import import_module
 from io import BytesIO, StringIO
 from pathlib import Path
+from threading import RLock
 from typing import IO, Any, Final, TypeVar
 from zlib import crc32
 
@@ -349,6 +350,9 @@ def shipped_table(
 
 
 Record = TypeVar("Record")
+# Held wherever threads may have msgspec read into a type for the first time: it learns the type's fields then,
+# by Python code that lets other threads run, and one that uses what is not whole yet ends the process.
+READING: Final = RLock()
 
 
 def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Record:
@@ -358,7 +362,8 @@ def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Rec
     """
     path = _PACKAGE / "data" / name
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        with READING:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError, msgspec.MsgspecError) as err:
         raise DataError(f"{path}: {err}; `make {made_by}` writes it") from err
 
@@ -366,7 +371,10 @@ def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Rec
 def kept_record(name: str, kind: type[Record], make: Callable[[], Record]) -> Record:
     """What `keep_records` kept by a name; made where that is nothing, or a file that it is of has changed."""
     found = _kept_records().get(name)
-    return make() if found is None else msgspec.msgpack.decode(found, type=kind)
+    if found is None:
+        return make()
+    with READING:
+        return msgspec.msgpack.decode(found, type=kind)
 
 
 @cache
@@ -374,7 +382,8 @@ def _kept_records() -> Mapping[str, Any]:
     """The records that are kept, by name, still encoded; none where one of their files has changed."""
     kind = tuple[dict[str, int], dict[str, msgspec.Raw]]
     try:
-        sums, records = msgspec.msgpack.decode(_RECORDS.read_bytes(), type=kind)
+        with READING:
+            sums, records = msgspec.msgpack.decode(_RECORDS.read_bytes(), type=kind)
         is_same = all(crc32((_PACKAGE / name).read_bytes()) == each for name, each in sums.items())
     except (OSError, ValueError, msgspec.MsgspecError):
         return {}

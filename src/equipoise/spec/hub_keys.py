@@ -10,7 +10,7 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.files import shipped_table
+from equipoise.files import READING, shipped_table
 from equipoise.spec import is_number, shown
 from equipoise.spec.workload import Area
 
@@ -132,7 +132,8 @@ class _Tables(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _tables() -> _Tables:
-    return convert(shipped_table(MODEL_TYPES_FILE), _Tables)
+    with READING:
+        return convert(shipped_table(MODEL_TYPES_FILE), _Tables)
 
 
 @cache

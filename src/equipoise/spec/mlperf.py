@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, convert
 
 from equipoise.errors import DataError
-from equipoise.files import shipped_table
+from equipoise.files import READING, shipped_table
 from equipoise.spec import canonical
 
 _ROUND = re.compile(r"v(\d+)\.(\d+)")
@@ -208,7 +208,8 @@ def _longest(words: list[str], at: int) -> tuple[int, str | None]:
 
 @cache
 def _table() -> _NamesTable:
-    return convert(shipped_table(NAMES_FILE), _NamesTable)
+    with READING:
+        return convert(shipped_table(NAMES_FILE), _NamesTable)
 
 
 @cache
@@ -245,7 +246,8 @@ class Scores(Struct, frozen=True, eq=False):
 
 def read_scores(content: bytes) -> Scores:
     """The entries that `written_scores` wrote. Raises ValueError for anything else."""
-    return Scores(msgspec.json.decode(content, type=tuple[ScoredEntry, ...]))
+    with READING:
+        return Scores(msgspec.json.decode(content, type=tuple[ScoredEntry, ...]))
 
 
 def written_scores(scores: Scores) -> bytes:
