@@ -350,8 +350,8 @@ def shipped_table(
 
 
 Record = TypeVar("Record")
-# Held wherever threads may have msgspec read into a type for the first time: it learns the type's fields then,
-# by Python code that lets other threads run, and one that uses what is not whole yet ends the process.
+# Held wherever threads may have msgspec read into a type for the first time: it learns the type's fields
+# then, by Python code that lets other threads run, and one that uses what is not whole yet ends the process.
 READING: Final = RLock()
 
 
