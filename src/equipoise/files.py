@@ -350,9 +350,22 @@ def shipped_table(
 
 
 Record = TypeVar("Record")
-# Held wherever threads may have msgspec read into a type for the first time: it learns the type's fields
-# then, by Python code that lets other threads run, and one that uses what is not whole yet ends the process.
-READING: Final = RLock()
+# Held while msgspec reads into a type, wherever threads may do so for the first time: it learns the type's
+# fields then, by Python code that lets other threads run, and one that uses what is not whole yet ends the
+# process.
+_READING: Final = RLock()
+
+
+def converted(value: object, kind: type[Record]) -> Record:
+    """A parsed value as a record. Raises what msgspec does; any thread may ask."""
+    with _READING:
+        return msgspec.convert(value, kind)
+
+
+def decoded(content: bytes, kind: type[Record]) -> Record:
+    """JSON as a record. Raises what msgspec does; any thread may ask."""
+    with _READING:
+        return msgspec.json.decode(content, type=kind)
 
 
 def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Record:
@@ -362,8 +375,7 @@ def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Rec
     """
     path = _PACKAGE / "data" / name
     try:
-        with READING:
-            return msgspec.json.decode(path.read_bytes(), type=kind)
+        return decoded(path.read_bytes(), kind)
     except (OSError, ValueError, msgspec.MsgspecError) as err:
         raise DataError(f"{path}: {err}; `make {made_by}` writes it") from err
 
@@ -373,7 +385,7 @@ def kept_record(name: str, kind: type[Record], make: Callable[[], Record]) -> Re
     found = _kept_records().get(name)
     if found is None:
         return make()
-    with READING:
+    with _READING:
         return msgspec.msgpack.decode(found, type=kind)
 
 
@@ -382,7 +394,7 @@ def _kept_records() -> Mapping[str, Any]:
     """The records that are kept, by name, still encoded; none where one of their files has changed."""
     kind = tuple[dict[str, int], dict[str, msgspec.Raw]]
     try:
-        with READING:
+        with _READING:
             sums, records = msgspec.msgpack.decode(_RECORDS.read_bytes(), type=kind)
         is_same = all(crc32((_PACKAGE / name).read_bytes()) == each for name, each in sums.items())
     except (OSError, ValueError, msgspec.MsgspecError):

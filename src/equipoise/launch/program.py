@@ -71,6 +71,7 @@ def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
         "num_experts": experts,
         "num_dense_layers": 0 if model is None else model.dense_layers,
         "has_expert_axis": strategy.ep > 1 or experts > 0,
+        "dispatches_once": strategy.ep > 1 and not strategy.dispatch_copies,
         "shards_hold_experts": expert_ranks % strategy.ep == 0,
         # Optimizer states are narrow or in the host's memory, and Megatron-LM can do that.
         "is_precision_aware": is_precision_aware,

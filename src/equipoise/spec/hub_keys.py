@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
-from msgspec import Struct, convert
+from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError
-from equipoise.files import READING, shipped_table
+from equipoise.files import converted, shipped_table
 from equipoise.spec import is_number, shown
 from equipoise.spec.workload import Area
 
@@ -132,8 +132,7 @@ class _Tables(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _tables() -> _Tables:
-    with READING:
-        return convert(shipped_table(MODEL_TYPES_FILE), _Tables)
+    return converted(shipped_table(MODEL_TYPES_FILE), _Tables)
 
 
 @cache

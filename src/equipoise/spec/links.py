@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct, convert
+from msgspec import Struct
 
 from equipoise.errors import SpecError
-from equipoise.files import READING, shipped_table
+from equipoise.files import converted, shipped_table
 from equipoise.spec.hardware import Accelerator, Confidence, accelerators
 
 LINKS_FILE = Path(__file__).with_name("links.toml")
@@ -280,5 +280,4 @@ class PublishedCollective(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def published_collectives() -> tuple[PublishedCollective, ...]:
     """Every published figure, in the order of the file."""
     stated = shipped_table(COLLECTIVES_FILE)["published"]
-    with READING:
-        return tuple(convert({"slug": slug, **each}, PublishedCollective) for slug, each in stated.items())
+    return tuple(converted({"slug": slug, **each}, PublishedCollective) for slug, each in stated.items())

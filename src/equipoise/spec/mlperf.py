@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct, convert
+from msgspec import Struct
 
 from equipoise.errors import DataError
-from equipoise.files import READING, shipped_table
+from equipoise.files import converted, decoded, shipped_table
 from equipoise.spec import canonical
 
 _ROUND = re.compile(r"v(\d+)\.(\d+)")
@@ -208,8 +208,7 @@ def _longest(words: list[str], at: int) -> tuple[int, str | None]:
 
 @cache
 def _table() -> _NamesTable:
-    with READING:
-        return convert(shipped_table(NAMES_FILE), _NamesTable)
+    return converted(shipped_table(NAMES_FILE), _NamesTable)
 
 
 @cache
@@ -246,8 +245,7 @@ class Scores(Struct, frozen=True, eq=False):
 
 def read_scores(content: bytes) -> Scores:
     """The entries that `written_scores` wrote. Raises ValueError for anything else."""
-    with READING:
-        return Scores(msgspec.json.decode(content, type=tuple[ScoredEntry, ...]))
+    return Scores(decoded(content, tuple[ScoredEntry, ...]))
 
 
 def written_scores(scores: Scores) -> bytes:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import polars as pl
-from msgspec import Struct, convert, field
+from msgspec import Struct, field
 
 from equipoise.errors import EvidenceError
-from equipoise.files import READING, shipped_table
+from equipoise.files import converted, shipped_table
 from equipoise.spec.workload import workload_title
 from equipoise.study.quantities import QUANTITIES, Figure, View, Way, like_for_like_view, study_view
 from equipoise.units import MINUTE_S
@@ -360,8 +360,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 def claim_table() -> tuple[Stated, ...]:
     """The claims of the first published study, by number."""
     study = studies()[0]
-    with READING:
-        statements = {each["name"]: convert(each, Statement) for each in study["statement"]}
+    statements = {each["name"]: converted(each, Statement) for each in study["statement"]}
     return tuple(
         Stated(
             number=each["number"],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from msgspec import Struct, convert
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from equipoise.calibration.profiles import software_for
@@ -19,7 +19,7 @@ from equipoise.decide.answer import Answer, Candidate
 from equipoise.decide.combine import planned_pretrainings, pretraining_kind, record_of
 from equipoise.decide.question.training import has_usual_batch
 from equipoise.errors import SpecError
-from equipoise.files import READING, shipped_table
+from equipoise.files import converted, shipped_table
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.hardware import is_same_chip, is_same_family, peak_log2
 from equipoise.spec.strategy import SOFTWARE, SOFTWARE_NAMES, Trained, software
@@ -308,8 +308,7 @@ class NearPretraining(Struct, frozen=True, kw_only=True):
 @cache
 def pretrainings() -> tuple[Pretraining, ...]:
     """The published pretrainings: facts of data/pretrainings.toml, each with its source."""
-    with READING:
-        return convert(tuple(shipped_table(_PRETRAININGS_FILE)["pretraining"]), tuple[Pretraining, ...])
+    return converted(tuple(shipped_table(_PRETRAININGS_FILE)["pretraining"]), tuple[Pretraining, ...])
 
 
 def _is_pretraining(answer: Answer) -> bool:
