@@ -42,6 +42,18 @@ STRATEGIES = (
     ),
     (EXPERTS, "dp=8 ep=8 microbatch=1 global_batch=64 recompute=selective activation_offload=true"),
     (EXPERTS, "dp=64 ep=64 pp=8 interleave=2 microbatch=1 global_batch=1024 zero_stage=1 precision=fp8"),
+    (DENSE, "dp=2 tp=8 microbatch=1 global_batch=64 sequence_parallel=true cuda_graphs=true"),
+    (DENSE, "dp=2 pp=7 microbatch=1 global_batch=28 recompute=selective cuda_graphs=true"),
+    (EXPERTS, "dp=64 ep=64 microbatch=1 global_batch=64 zero_stage=1 cuda_graphs=true"),
+    (
+        EXPERTS,
+        "dp=64 ep=64 microbatch=1 global_batch=64 recompute=selective fused_attention=false cuda_graphs=true",
+    ),
+    (EXPERTS, "dp=64 ep=64 microbatch=1 global_batch=64 recompute=full cuda_graphs=true"),
+    (
+        EXPERTS,
+        "dp=64 ep=64 pp=8 interleave=2 schedule=1f1b_overlap microbatch=1 global_batch=1024 recompute=selective",
+    ),
     (EXPERTS, "dp=8 cp=2 ep=16 microbatch=1 global_batch=8 zero_stage=3 recompute=full"),
 )
 

@@ -205,6 +205,7 @@ def test_nemo_s_records_take_its_sections(trained):
             num_attention_heads=model.heads,
             pipeline_dtype=torch.bfloat16,
             add_bias_linear=False,
+            bf16=plan.precision != "fp16",
             **experts,
             **{"gradient_accumulation_fusion": False, **section},
         )
@@ -220,7 +221,8 @@ def test_nemo_s_records_take_its_sections(trained):
     assert built.tensor_model_parallel_size == plan.tp
     assert (built.virtual_pipeline_model_parallel_size or 1) == plan.interleave
     assert not model.experts or built.expert_tensor_parallel_size == 1
-    assert set(document) <= {"model", "optimizer", "ddp", "train", "mixed_precision", "checkpoint", "peft"}
+    sections = {"model", "optimizer", "ddp", "train", "mixed_precision", "checkpoint", "peft", "rng"}
+    assert set(document) <= sections
 
 
 def test_nemo_s_own_sections_have_the_fields_that_are_written():

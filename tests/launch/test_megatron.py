@@ -218,6 +218,9 @@ def test_megatron_core_takes_stages_and_recomputation(trained):
         recompute_method=found.get("recompute-method", [None])[0],
         recompute_num_layers=number("recompute-num-layers"),
         recompute_modules=found.get("recompute-modules"),
+        add_bias_linear=False,
+        num_moe_experts=number("num-experts"),
+        moe_grouped_gemm="moe-grouped-gemm" in found,
         gradient_accumulation_fusion=False,
     )
     assert (built.virtual_pipeline_model_parallel_size or 1) == wanted.interleave

@@ -74,6 +74,8 @@ def test_megatron_wants_one_connection_where_layers_are_cut():
     assert settings("dgx-h100", text=cut)["CUDA_DEVICE_MAX_CONNECTIONS"].value == "1"
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in settings("dgx-h100", text=f"{cut} zero_stage=3")
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in settings("dgx-b200", text=cut)
+    overlapped = f"{cut} pp=2 interleave=2 ep=2 schedule=1f1b_overlap"
+    assert settings("dgx-h100", text=overlapped)["CUDA_DEVICE_MAX_CONNECTIONS"].value == "32"
 
 
 def test_drivers_that_promise_too_much_are_named_and_not_set():

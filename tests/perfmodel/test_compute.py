@@ -408,6 +408,31 @@ def test_experts_elsewhere_never_add_work_of_their_own(first, second):
     assert float(times[1].host_s[0]) <= float(times[0].host_s[0])
 
 
+def host_s(load, parameters, **options):
+    chosen = Strategy(global_batch_samples=8, dp=8, **options)
+    return float(np.ravel(layer_time(load, NODE, grid([chosen]), parameters).host_s)[0])
+
+
+def test_a_recorded_graph_launches_all_of_a_dense_layer():
+    dense = transformer_load(workload("llama31_8b").transformer, sequence=4096)
+    quick = replace(PLAIN, graph_launch=0.25)
+    assert host_s(dense, quick, cuda_graphs=True) == pytest.approx(0.25 * host_s(dense, quick))
+
+
+def test_a_recorded_graph_holds_no_kernels_of_experts():
+    """What is left of the host's time beside an empty graph are the experts' own kernels, at their own pace."""
+    empty = replace(PLAIN, graph_launch=1e-30, expert_launch=1.0)
+    left = [host_s(MIXTURE, replace(empty, expert_launch=pace), cuda_graphs=True) for pace in (1.0, 0.5)]
+    assert left[0] == pytest.approx(2 * left[1])
+    assert 0 < left[0] < host_s(MIXTURE, empty)
+
+
+def test_kernels_that_route_tokens_are_launched_once_a_layer_of_experts():
+    none, some = (host_s(MIXTURE, replace(PLAIN, routing_kernels=each)) for each in (1e-30, 40.0))
+    # Forward once, and back twice.
+    assert some - none == pytest.approx(40 * 3 * PLAIN.launch_s, rel=1e-6)
+
+
 @pytest.mark.parametrize(("share", "launched"), [(1.0, 32), (0.5, 16.5)])
 def test_experts_beyond_the_first_of_a_rank_launch_as_many_products_as_are_separate(share, launched):
     """By hand: of 128 experts on 4 ranks each has 32, a gated block three matrices, and each product a ramp."""

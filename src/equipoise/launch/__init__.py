@@ -49,8 +49,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Processes to start: as many a host as it has ranks, on so many hosts of one kind of accelerator.
 
     host_size: accelerators of a host. name: of the job. words: the script and its options, as torchrun takes
-    them. takes_more: whether options of the model and its data follow. variables: of the environment, name
-    and value.
+    them. takes_more: whether options of the model and its data follow. joins_group: whether the script joins
+    a group of processes even where it is the only one. variables: of the environment, name and value.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     accelerator: Accelerator
     words: tuple[str, ...]
     takes_more: bool = False
+    joins_group: bool = False
     variables: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -96,7 +97,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             "ranks": self.ranks_per_host,
             "whole": self.ranks_per_host == self.host_size,
             "all_ranks": self.num_hosts * self.ranks_per_host,
-            "unlaunched": self.num_hosts == self.ranks_per_host == 1 and is_script,
+            "unlaunched": self.num_hosts == self.ranks_per_host == 1 and is_script and not self.joins_group,
             "port": _PORT,
             "gpu": is_gpu,
             "vendor": chip.vendor,
@@ -337,6 +338,7 @@ def launch_snippets(
         accelerator=chip,
         words=words,
         takes_more=started is not None,
+        joins_group=bool(code) and not facts["alone"],
         variables=tuple(
             (each.name, each.value)
             for each in found

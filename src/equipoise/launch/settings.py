@@ -103,6 +103,7 @@ def _facts(place: Placement, topology: Topology | None, memory_share: float | No
         "num_ranks": strategy.num_accelerators,
         "num_hosts": place.num_hosts,
         "dp": strategy.dp,
+        "schedule": strategy.schedule,
         "shards_gradients": strategy.shards_gradients,
         "cuts_layers": strategy.tp * strategy.cp > 1,
         "is_nvidia": place.is_nvidia,

@@ -331,7 +331,7 @@ def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
         tokens * (load.expert_flop * parameters.expert_imbalance / rate)
         + weights / (machine.memory_byte_per_s * parameters.memory_fraction)
         + load.num_expert_products * _launched_experts(load, grid, parameters) * parameters.product_ramp_s
-        + load.num_syncs * parameters.expert_sync_s
+        + load.num_routings * parameters.expert_sync_s
     )
 
 
@@ -357,7 +357,11 @@ def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
 
 
 def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it."""
+    """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it.
+
+    Assumes that recorded graphs hold no kernels of experts, whose shapes follow the routing.
+    Source: NVIDIA/Megatron-LM, cuda_graph_scope (attn, moe_router, moe_preprocess).
+    """
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     passes = (
         1
@@ -366,9 +370,11 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
         + (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     )
     waiting = 1 + parameters.launch_jitter * deviations_of_slowest(grid.tp * grid.cp)
-    kernels = load.num_kernels
+    kernels = load.num_kernels + load.num_routings * parameters.routing_kernels
+    if np.any(grid.cuda_graphs > 0):
+        kernels = kernels * np.where(grid.cuda_graphs > 0, parameters.graph_launch, 1.0)
     if np.any(load.experts):
-        of_each = np.where(is_narrow(grid), 1.0, 0.5) * load.num_expert_kernels
+        of_each = np.where(is_narrow(grid), 1.0, 0.5) * load.num_expert_kernels * parameters.expert_launch
         kernels = kernels + of_each * _launched_experts(load, grid, parameters)
     rows = load.heads / grid.tp * grid.microbatch_samples
     split = (grid.fused_attention <= 0) & (rows % _SOFTMAX_ROWS > 0)

@@ -84,6 +84,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     recompute: Codes
     precision: Codes
     implementation: Codes
+    cuda_graphs: Numbers
     optimizer: Codes
     master_weights: Numbers
     offload: Codes

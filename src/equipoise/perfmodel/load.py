@@ -69,7 +69,7 @@ class BlockLoad(Struct, frozen=True, kw_only=True):
     shared_bytes: Floats = 0.0
     num_kernels: Floats = 0.0
     num_expert_kernels: Floats = 0.0
-    num_syncs: Floats = 0.0
+    num_routings: Floats = 0.0
     num_sums: Floats = 1.0
     dense_params: Floats = 0.0
     expert_params: Floats = 0.0
@@ -112,7 +112,7 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     whole (norms, residuals, dropout), and which it shares out. loss_bytes, fused_loss_bytes: that of the
     loss, once a token, with logits in fp32 and with fused kernels.
     num_kernels, num_expert_kernels: kernels launched a layer, forward: once, and for each expert.
-    num_syncs: times the host has to know how many tokens each expert gets. num_sums: partial sums a layer
+    num_routings: times tokens are routed, and the host has to know how many each expert gets. num_sums: partial sums a layer
     leaves to a tensor axis, forward.
     dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
     of a pipeline; adapter_params: of adapters on attention, a layer and rank; query_value_adapter_params: of
@@ -454,9 +454,9 @@ def _expert_block(model: Transformer) -> BlockLoad:
         routed_bytes=float(narrow * BF16_BYTES),
         quantised_bytes=_QUANTISED_BYTES / 2 * width,
         shared_bytes=2 * (width + copies / 2) * BF16_BYTES + 16.0 * model.experts,
-        num_kernels=25.0 + (4 if shared else 0),
+        num_kernels=4.0 if shared else 0.0,
         num_expert_kernels=4.0,
-        num_syncs=1.0,
+        num_routings=1.0,
         dense_params=float(model.shared_params),
         expert_params=float(model.experts * model.expert_params),
         gradient_bytes=(matrices - 1) / matrices * (routed + shared) * BF16_BYTES,

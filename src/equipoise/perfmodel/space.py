@@ -44,6 +44,7 @@ LAYER_OPTIONS = (
     "plain_loss",
     "precision",
     "implementation",
+    "cuda_graphs",
 )
 STATE_OPTIONS = (
     "interleave",
@@ -77,6 +78,7 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
     "plain_loss": (False,),
     "precision": ("bf16",),
     "implementation": ("compiled",),
+    "cuda_graphs": (False,),
     "schedule": ("1f1b",),
     "zero_stage": (0, 1, 2, 3),
     "whole_gradients": (False,),

@@ -122,6 +122,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     dropped (Liger Kernel, Cut Cross-Entropy).
     plain_loss: the loss is a cross-entropy as written, of logits as wide as values are, which every tensor
     rank has whole (torch's cross_entropy of an output whose layout is Replicate).
+    cuda_graphs: a layer's kernels, but for those of experts, are launched as recorded graphs and not one by
+    one (CUDA graphs of Transformer Engine or Megatron-Core; HIP graphs).
     recompute: activations discarded and computed again. offload: what is kept in host memory between uses.
     activation_offload: what recompute keeps of every layer waits for the way back in host memory.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
@@ -157,6 +159,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     recompute: Recompute = "none"
     precision: Precision = "bf16"
     implementation: Implementation = "compiled"
+    cuda_graphs: bool = False
     optimizer: Optimizer = "adam"
     master_weights: bool = True
     offload: Offload = "none"
@@ -291,6 +294,7 @@ _GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
     "interleave": ("vpp", "virtual_pipeline", "virtual_pipeline_stages", "num_model_chunks"),
     "sequence_parallel": ("sp",),
     "dispatch_copies": ("alltoall", "all_to_all"),
+    "cuda_graphs": ("cuda_graph", "cudagraphs", "graphs", "enable_cuda_graph", "cuda_graph_impl"),
     "ulysses": ("ulysses_sequence_parallel", "sequence_parallel_size", "sequence_parallel_degree"),
     "recompute": (
         *("checkpointing", "activation_checkpointing", "gradient_checkpointing", "recomputation", "remat"),

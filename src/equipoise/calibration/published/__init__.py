@@ -5,6 +5,7 @@ with its seconds or the reason why it has none; no row is dropped. Rows come fro
 of training steps that ships, which `make profiles` writes.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -42,6 +43,7 @@ from equipoise.runs.readers.cells import (
     STRATEGY,
     TIMED,
     TextRow,
+    amount,
     is_success,
     quoted,
     rates_of,
@@ -51,12 +53,14 @@ from equipoise.runs.readers.exports import as_written, exported
 from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import DTYPE_OF, Recompute, Strategy
+from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Recompute, Strategy
 from equipoise.spec.transformer import Transformer
 from equipoise.units import BF16_BYTES, GIB, format_si_apart
 
 _BACKWARD_FACTOR = 2.0
 _FOUR_BITS = 0.5  # bytes
+_FLOP_PER_WEIGHT, _FLOP_PER_FROZEN_WEIGHT = 6, 4  # of a token, forward and back
+_MOST_OF_PEAK = 1.1  # chips clock above what their peak is stated at
 _MOST_KEPT = 4096
 
 
@@ -342,11 +346,13 @@ def _of_run(row: TextRow, units: Mapping[str, str]) -> TextRow:
 
 
 def _contradiction(row: TextRow, units: Mapping[str, str]) -> str | None:
-    """Why the times that a run states are not one; None where they are."""
+    """Why the times that a run states are no numbers, or not one time; None where they are."""
     filled = [name for name in units if row.cells[name].strip()]
-    if len(filled) < 2:  # noqa: PLR2004 - two contradict each other
-        return None
     try:
+        for name in filled:
+            amount(row, name)
+        if len(filled) < 2:  # noqa: PLR2004 - two contradict each other
+            return None
         batch, tokens = (stated_amount(row, name) for name in (BATCH, SEQUENCE))
         rates_of(row, filled, batch_samples=batch, sequence_tokens=tokens)
     except DataError as err:
@@ -416,7 +422,34 @@ def _meant(row: TextRow, seen: PublishedRow) -> PublishedRow:
             f"measured = {seen.measured:g} {seen.unit} is {found.seconds:g} s; "
             f"expected {_SHORTEST_S:g} to {_LONGEST_S:g} s"
         )
+    _check_peak(row, found)
     return found
+
+
+def _check_peak(row: TextRow, seen: PublishedRow) -> None:
+    """Raises DataError where a step needs more FLOP per second than its accelerators have at their peak.
+
+    Counts no less than what every token meets in the layers, forward and back, so that only what cannot be is
+    refused. A precision that is not stated may be any, and fp32 may be multiplied in tf32.
+    """
+    nodes, strategy = nodes_of(seen), seen.strategy
+    transformer = None if seen.model is None else seen.model.transformer
+    if nodes is None or strategy is None or transformer is None or transformer.towers or seen.seconds is None:
+        return
+    assert seen.model is not None
+    stated_one = (strategy.precision, "tf32") if strategy.precision == "fp32" else (strategy.precision,)
+    among = stated_one if stated(row, "precision") else PRECISIONS
+    peaks = (nodes.accelerator.peak_flop_per_s(DTYPE_OF[each]) for each in among)
+    peak = max((each for each in peaks if each is not None), default=math.inf)
+    in_layers = transformer.active_params - transformer.embedding_params
+    of_each = _FLOP_PER_WEIGHT if strategy.trained == "full" else _FLOP_PER_FROZEN_WEIGHT
+    tokens = strategy.global_batch_samples * (seen.model.sequence or 1)
+    share = of_each * in_layers * tokens / (seen.seconds * strategy.num_accelerators * peak)
+    if share > _MOST_OF_PEAK:
+        raise DataError(
+            f"column measured: above the peak of {nodes.accelerator.title}; check its unit, n_gpus, "
+            "global_batch, seq and precision"
+        )
 
 
 def _resolution(text: str, value: float) -> float:

@@ -5,6 +5,7 @@ import re
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration.published.models import Model, stated_words
 from equipoise.calibration.published.quantities import WORDS, count, count_at, count_in, stated
@@ -14,6 +15,7 @@ from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
     GRADIENTS_SHARDED,
     USUAL_LORA_RANK,
+    WEIGHTS_SHARDED,
     WHOLE_EXPERTS,
     Implementation,
     LoraTargets,
@@ -55,8 +57,9 @@ def is_matrix_product(text: str) -> bool:
 _LAST_UNFUSED_CHIP_YEAR = software("megatron").last_chip_year
 _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
-_COMPILED = r"(?:torch\.)?compiled?|cuda[- ]?graphs?|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
-_FUSED_BETWEEN = r"unsloth|liger(?:[- ]kernels?)?|fused[- ]kernels"
+_GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
+_COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
+_FUSED_BETWEEN = r"unsloth|liger(?:[- ]kernels?)?|fused[- ]kernels|transformer[- ]?engine"
 
 
 class StrategyWords(Struct, frozen=True, kw_only=True):
@@ -87,6 +90,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     schedule: Schedule
     exchanges_heads: bool
     copies_tokens: bool
+    records_graphs: bool
     splits_sequences: bool | None
     tp_overlap: bool
     implementation: Implementation
@@ -128,8 +132,10 @@ _SCHEDULES: dict[Schedule, str] = {
 _COPIED_TOKENS = (
     r"(?:alltoall|all-to-all|all-?gather)(?: token)?[- ]dispatch(?:er|ing)?|standard ep all-to-all"
 )
+_LAST_CHIP_YEAR_WITHOUT_GRAPHS = 2023
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ]?(?:bnb[-_])?8[- ]?bit"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
+_STATE_BYTES = 16.0
 _NARROW_STATES = (
     r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
     r"|all in (?:bf16|fp16)|weights and (?:gradients|states) in (?:bf16|fp16)"
@@ -191,6 +197,9 @@ def strategy_words(
         # torchtitan's `standard` dispatcher is an all-to-all, too (models/moe).
         copies_tokens=_has(text, _COPIED_TOKENS)
         or (_has(text, "torchtitan") and not _has(text, "deep-?ep|hybrid-?ep")),
+        # NVIDIA's recipes record graphs on chips since Blackwell: Megatron-Bridge, scripts/performance/configs.
+        records_graphs=_has(text, _GRAPHS)
+        or ((chip_year or 0) > _LAST_CHIP_YEAR_WITHOUT_GRAPHS and _has(text, "nemo container")),
         # torchtitan's plan for tensor parallelism always splits sequences between its blocks.
         splits_sequences=True if splits is None and (nemo or tensor_titan) else splits,
         tp_overlap=nemo or _has(text, r"async[- ]?tp|tp[-_ ]overlap|tp[-_ ]comm[-_ ]overlap"),
@@ -363,6 +372,10 @@ def strategy_of(
     micro, whole = _batches(row, words, dp=dp, pp=pp, most=most, notes=notes)
     if words.precision is None:
         notes.append("precision not stated: bf16")
+    held = memory_bytes * tp * pp * ep
+    if dp * cp > 1 and _needs_sharding(words, config, model, memory_bytes=held):
+        words = replace(words, zero_stage=WEIGHTS_SHARDED)
+        notes.append("sharding not stated: ZeRO stage 3, as an accelerator does not hold all states")
     groups, group = 1, words.shard_group
     if group is None and words.shards_in_nodes and nodes is not None:
         group = nodes.node_size
@@ -387,6 +400,7 @@ def strategy_of(
         dp_replicate=groups,
         ulysses=words.exchanges_heads and cp > 1,
         dispatch_copies=words.copies_tokens and ep > 1,
+        cuda_graphs=words.records_graphs,
         interleave=chunks,
         schedule=_schedule(words, pp=pp, interleave=chunks, num_microbatches=whole // (dp * micro)),
         sequence_parallel=bool(words.splits_sequences) and tp > 1,
@@ -467,6 +481,17 @@ _ACTIVATION_BYTES, _INPUT_BYTES = 34, 2
 # Of the memory, what activations may take beside weights and states, by our convention.
 _ACTIVATIONS_SHARE = 0.5
 _MOST_PARTS = 1_000
+
+
+def _needs_sharding(words: StrategyWords, config: str, model: Model, *, memory_bytes: float) -> bool:
+    """Whether states are sharded that nobody says are: no framework is named, and whole they do not fit.
+
+    memory_bytes: of the accelerators that hold one copy of the model.
+    Source: 16 bytes a parameter of mixed precision and Adam (Rajbhandari et al. 2020, section 3.1).
+    """
+    if config.strip() or words.zero_stage or words.trained != "full" or model.transformer is None:
+        return False
+    return _STATE_BYTES * model.transformer.params > memory_bytes
 
 
 def _most_samples(model: Model, recompute: Recompute, *, memory_bytes: float) -> float:

@@ -269,8 +269,8 @@ def _with_smaller(
 ) -> tuple[TriedModel, FasterModel | None]:
     """The largest model, and the next smaller one where its training is much faster for its size.
 
-    One that is hardly smaller is taken in its place, as `_fastest_of_the_best` does; the next may be much
-    smaller where layers are few. Compared are times over the square of the parameters, as which the work
+    One that is hardly smaller is taken in its place, as `_fastest_of_the_best` does, unless a deadline says
+    how long training may take; the next may be much smaller where layers are few. Compared are times over the square of the parameters, as which the work
     grows.
     """
     near = family.at(largest.shape.params * (1.0 - AS_GOOD))
@@ -281,7 +281,7 @@ def _with_smaller(
     is_smaller = near.used["value"] <= 1.0 and near.shape.params < largest.shape.params
     if not is_smaller or pace(near) >= pace(largest) * (1.0 - _MUCH_FASTER):
         return largest, None
-    if near.shape.params >= (1.0 - _HARDLY_SMALLER) * largest.shape.params:
+    if query.deadline_s is None and near.shape.params >= (1.0 - _HARDLY_SMALLER) * largest.shape.params:
         return near, None
     best = near.fastest_within(query)
     return largest, FasterModel(

@@ -19,6 +19,7 @@ from equipoise.units import YEAR_S, format_count, format_percent
 _MOST_TEXT: Final = 40
 _LONGEST_S: Final = 1000 * YEAR_S  # of a step or a training; beyond it, a cell has a wrong unit
 _OF_32_BITS: Final[tuple[Precision, ...]] = ("fp32", "tf32")
+_RANKS: Final = re.compile(r"(?<!\w)(dp|tp|pp|cp)=(\d{1,9})(?!\w)")
 _COLUMN: Final = re.compile(r"\bcolumn (\S+?):")
 
 
@@ -96,6 +97,15 @@ def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
         yield Unused(
             kind="precision",
             words=f"{name}: precision {precision[:_MOST_TEXT]!r}; expected one of {', '.join(PRECISIONS)}",
+        )
+    ranks = dict(_RANKS.findall(row["strategy"] or ""))
+    taken = math.prod(map(int, ranks.values()))
+    size = row["num_accelerators"]
+    if size is not None and (taken != size if "dp" in ranks else size % max(1, taken)):
+        axes = " x ".join(ranks)
+        yield Unused(
+            kind="strategy",
+            words=f"{name}: {axes} = {format_count(taken)} on {format_count(size)} accelerators",
         )
     is_timed = row["global_batch_samples"] is not None and rate is not None and rate > 0
     if row["time_to_train_s"] is not None and not is_timed and not asked.is_to_target:

@@ -4,6 +4,7 @@ Units are read from the column's name. Nothing is guessed: what cannot be read i
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mode
@@ -172,6 +173,10 @@ def read_measurements(
     if fault:
         raise DataError(fault)
     notes = [*found.notes]
+    num_copies = _num_copies(kept)
+    if num_copies > 1:
+        kept = list({tuple(row.cells.items()): row for row in kept}.values())
+        notes.append(f"{path.name} has every row {num_copies} times, cell by cell: counted once.")
     if found.unfinished:
         left_out = len(found.unfinished)
         notes.append(f"Runs of {path.name} that did not finish or lack a value are excluded: {left_out}.")
@@ -198,6 +203,15 @@ def read_measurements(
         why = f"; {STATUS} is {failed}, not success, finished or completed" if kept else ""
         raise DataError(f"{path.name}: no row with a measurement{why}; expected a header and one row per run")
     return _measurements(usable, timed, header, path.name, notes)
+
+
+def _num_copies(rows: Sequence[TextRow]) -> int:
+    """How often each row stands in a file that has every one of them as often, as two joined exports do.
+
+    1 where rows differ in that, or only one is repeated: that may be one size, measured to few digits.
+    """
+    copies = Counter(tuple(row.cells.items()) for row in rows)
+    return min(copies.values()) if len(copies) > 1 and len(set(copies.values())) == 1 else 1
 
 
 def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
