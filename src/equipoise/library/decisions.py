@@ -349,6 +349,10 @@ def given_fields(
         attribute = ATTRIBUTES.get(name.removesuffix("_"))
         if attribute is None or verb not in FIELDS[attribute].verbs or attribute == "workload":
             raise TypeError(f"{verb}(): {unknown(name, verb, is_python=True)}")
+        if hasattr(fields[name], "columns"):
+            raise UsageError(
+                f"{name} is a table in memory; give the path of a file that holds it (CSV, Parquet)"
+            )
     named = str(workload) if isinstance(workload, Path) else workload
     return {"workload": named, **{name: _plain(value) for name, value in fields.items()}}
 

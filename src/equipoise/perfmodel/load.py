@@ -112,8 +112,8 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     whole (norms, residuals, dropout), and which it shares out. loss_bytes, fused_loss_bytes: that of the
     loss, once a token, with logits in fp32 and with fused kernels.
     num_kernels, num_expert_kernels: kernels launched a layer, forward: once, and for each expert.
-    num_routings: times tokens are routed, and the host has to know how many each expert gets. num_sums: partial sums a layer
-    leaves to a tensor axis, forward.
+    num_routings: times tokens are routed, and the host has to know how many each expert gets. num_sums:
+    partial sums a layer leaves to a tensor axis, forward.
     dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
     of a pipeline; adapter_params: of adapters on attention, a layer and rank; query_value_adapter_params: of
     those on queries and values alone; linear_adapter_params: what adapters on all linear layers have besides

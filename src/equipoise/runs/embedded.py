@@ -1,14 +1,15 @@
 """The dataset inside the package: its tables, version and rounds, and what replaces it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, reduce
 from hashlib import sha256
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from equipoise.errors import DataError
+from equipoise.errors import DataError, UsageError
 from equipoise.files import shipped_table
 
 if TYPE_CHECKING:
@@ -114,5 +115,9 @@ def scores(*, data: Folders | None = None, also: Folders = ()) -> "Scores":
 
 
 def paths(given: Folders) -> tuple[Path, ...]:
-    """One folder, or several, as a tuple."""
-    return (Path(given),) if isinstance(given, (str, Path)) else tuple(Path(each) for each in given)
+    """One folder or file, or several, as a tuple. Raises UsageError for what is no path."""
+    listed = (given,) if isinstance(given, (str, PathLike)) or not isinstance(given, Iterable) else (*given,)
+    wrong = next((each for each in listed if not isinstance(each, (str, PathLike))), None)
+    if wrong is not None or given is None:
+        raise UsageError(f"{str(wrong)[:40]} is no path; expected the path of a file or folder, or several")
+    return tuple(map(Path, listed))

@@ -397,6 +397,8 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         ('ssd_r34', 'retinanet')
         """
         candidates = self.names.get(canonical(raw), ())
+        if not candidates and "/" in raw:
+            return self._slug_on_hub(raw)
         if round_number is not None:
             candidates = tuple(n for n in candidates if n.first_round <= round_number <= n.last_round)
         slugs = {candidate.slug for candidate in candidates}

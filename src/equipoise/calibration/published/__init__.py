@@ -49,7 +49,7 @@ from equipoise.runs.readers.cells import (
     rates_of,
     stated_amount,
 )
-from equipoise.runs.readers.exports import as_written, exported
+from equipoise.runs.readers.exports import MODEL, as_written, exported
 from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
@@ -338,6 +338,7 @@ def _of_run(row: TextRow, units: Mapping[str, str]) -> TextRow:
     """The cells of a run by their names here, with the first of its times that it states."""
     timed = next((name for name in units if row.cells[name].strip()), next(iter(units)))
     renamed = {ours: row.cells.get(theirs, "") for ours, theirs in _OF_RUNS.items()}
+    renamed["workload"] = row.cells.get("workload", "") or row.cells.get(MODEL, "")
     # Tables of papers name the software with the strategy; runs have a column of their own for it.
     renamed["parallel_config"] = f"{row.cells.get('framework', '')} {renamed['parallel_config']}".strip()
     written = {ours: row.written(theirs) for ours, theirs in {**_OF_RUNS, "measured": timed}.items()}

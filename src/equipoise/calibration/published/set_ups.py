@@ -197,7 +197,7 @@ def strategy_words(
         # torchtitan's `standard` dispatcher is an all-to-all, too (models/moe).
         copies_tokens=_has(text, _COPIED_TOKENS)
         or (_has(text, "torchtitan") and not _has(text, "deep-?ep|hybrid-?ep")),
-        # NVIDIA's recipes record graphs on chips since Blackwell: Megatron-Bridge, scripts/performance/configs.
+        # NVIDIA's recipes record them on chips since Blackwell: Megatron-Bridge, scripts/performance/configs.
         records_graphs=_has(text, _GRAPHS)
         or ((chip_year or 0) > _LAST_CHIP_YEAR_WITHOUT_GRAPHS and _has(text, "nemo container")),
         # torchtitan's plan for tensor parallelism always splits sequences between its blocks.

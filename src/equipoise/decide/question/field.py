@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -177,7 +178,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
 
 def _text(field: Field, given: object) -> str:
-    if isinstance(given, (list, tuple, Mapping)):
+    if not isinstance(given, (str, int, float, PathLike)):
         raise UsageError(f"--{field.option} is {str(given)[:40]}; expected one {field.metavar or 'name'}")
     text = str(given).strip()
     if not text:

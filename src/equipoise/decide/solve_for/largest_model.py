@@ -270,8 +270,8 @@ def _with_smaller(
     """The largest model, and the next smaller one where its training is much faster for its size.
 
     One that is hardly smaller is taken in its place, as `_fastest_of_the_best` does, unless a deadline says
-    how long training may take; the next may be much smaller where layers are few. Compared are times over the square of the parameters, as which the work
-    grows.
+    how long training may take; the next may be much smaller where layers are few. Compared are times over the
+    square of the parameters, as which the work grows.
     """
     near = family.at(largest.shape.params * (1.0 - AS_GOOD))
 

@@ -513,7 +513,7 @@ def problem(
     name = software_for(cluster.accelerator, training.workload, software)
     chosen = None if name is None else software_named(name)
     if training.budget.is_to_target and chosen is not None:
-        # Published results of benchmarks are those of tuned code, which records graphs where its software can.
+        # Published results of benchmarks are of tuned code, which records graphs where its software can.
         choices.setdefault("cuda_graphs", chosen.options.get("cuda_graphs", USUAL["cuda_graphs"])[-1:])
     choices = _runnable(choices, cluster.accelerator, chosen, is_stated=software is not None)
     return Problem(

@@ -173,10 +173,8 @@ def read_measurements(
     if fault:
         raise DataError(fault)
     notes = [*found.notes]
-    num_copies = _num_copies(kept)
-    if num_copies > 1:
-        kept = list({tuple(row.cells.items()): row for row in kept}.values())
-        notes.append(f"{path.name} has every row {num_copies} times, cell by cell: counted once.")
+    kept, of_copies = _without_copies(kept, path.name)
+    notes += of_copies
     if found.unfinished:
         left_out = len(found.unfinished)
         notes.append(f"Runs of {path.name} that did not finish or lack a value are excluded: {left_out}.")
@@ -205,13 +203,17 @@ def read_measurements(
     return _measurements(usable, timed, header, path.name, notes)
 
 
-def _num_copies(rows: Sequence[TextRow]) -> int:
-    """How often each row stands in a file that has every one of them as often, as two joined exports do.
+def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], list[str]]:
+    """The rows once, and that in words, where a file has every one of them as often, as joined exports do.
 
-    1 where rows differ in that, or only one is repeated: that may be one size, measured to few digits.
+    One row that is repeated may be one size that was measured to few digits, several times.
     """
-    copies = Counter(tuple(row.cells.items()) for row in rows)
-    return min(copies.values()) if len(copies) > 1 and len(set(copies.values())) == 1 else 1
+    counts = Counter(tuple(row.cells.items()) for row in rows)
+    often = min(counts.values(), default=1)
+    if often == 1 or len(counts) == 1 or max(counts.values()) > often:
+        return rows, []
+    once = {tuple(row.cells.items()): row for row in rows}
+    return [*once.values()], [f"{where} has every row {often} times, cell by cell: counted once."]
 
 
 def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
