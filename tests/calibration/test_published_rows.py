@@ -972,6 +972,57 @@ def test_files_of_runs_are_read_as_advise_reads_them(tmp_path, column, figure):
     assert predicted.predicted is not None
 
 
+def _of_llama(tmp_path, rate, **changed):
+    """Llama 3.1 8B on eight H100: 9,800 tokens a second and accelerator are 45 % of 989 TFLOP/s."""
+    cells = {
+        "model": "meta-llama/Llama-3.1-8B",
+        "accelerator": "h100",
+        "num_gpus": "8",
+        "seq_len": "8192",
+        "global_batch_size": "128",
+        "precision": "bf16",
+        "tokens_per_s_per_gpu": rate,
+    } | changed
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join((";".join(cells), ";".join(cells.values()), "")))
+    (found,) = read_rows([path])
+    return found
+
+
+def test_the_rate_of_one_accelerator_is_a_plain_number(tmp_path):
+    """As thousands or with a comma it would be read as that of all."""
+    found = _of_llama(tmp_path, "9800")
+    assert found.seconds == pytest.approx(128 * 8192 / (8 * 9800))
+    for cell in ("9,800", "9.8k"):
+        refused = _of_llama(tmp_path, cell)
+        assert refused.seconds is None
+        assert cell in refused.reason
+        assert "tokens_per_s_per_gpu" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("rate", "changed", "is_read"),
+    [
+        ("9800", {}, True),
+        # Six FLOP for each of 7 billion weights in layers: 989 TFLOP/s are at most 23,600 tokens.
+        ("27000", {}, False),
+        ("27000", {"precision": "fp8"}, True),
+        ("27000", {"precision": ""}, True),
+        ("9800", {"accelerator": "v100-sxm2-32gb", "precision": "fp16"}, False),
+    ],
+)
+def test_no_row_is_above_the_peak(tmp_path, rate, changed, is_read):
+    assert (_of_llama(tmp_path, rate, **changed).seconds is not None) == is_read
+
+
+def test_states_that_do_not_fit_whole_are_sharded_where_nobody_says_how(tmp_path):
+    """Sixteen bytes for each of 8 billion parameters are 128 GB: more than 80 GB, less than 141 GB."""
+    for chip, stage in (("h100", 3), ("h200", 0)):
+        assert _of_llama(tmp_path, "9800", accelerator=chip).strategy.zero_stage == stage
+    stated = _of_llama(tmp_path, "9800", framework="PyTorch DDP")
+    assert stated.strategy.zero_stage == 0
+
+
 @pytest.mark.parametrize(
     ("framework", "name"), [("torchtitan", "torchtitan"), ("NeMo 25.04", "megatron_core")]
 )

@@ -128,6 +128,18 @@ def test_the_largest_model_uses_the_budget_on_twenty_tokens_per_parameter(larges
     assert largest.params.low < largest.params.value < largest.params.high
 
 
+def test_fewer_accelerators_never_train_a_larger_model_by_a_deadline():
+    asked = {
+        "workload": "llama31_8b",
+        "accelerator": "h100",
+        "price": None,
+        "budget": 60_000,
+        "deadline": "7d",
+    }
+    few, many = (_solved(**asked, ask="model", max_accelerators=each) for each in (128, 512))
+    assert few.params.value <= many.params.value
+
+
 def test_models_grow_as_the_root_of_the_money(largest):
     more = _solved(ask="model", max_accelerators=32, budget=16_000)
     assert more.params.value / largest.params.value == pytest.approx(2.0, rel=0.15)

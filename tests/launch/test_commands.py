@@ -192,6 +192,15 @@ def test_one_accelerator_needs_no_launcher():
     assert "init_process_group" not in codes(found)
 
 
+def test_a_script_that_joins_a_group_is_launched_on_one_accelerator_too():
+    """Weights in the host's memory are shards of FSDP, and `init_process_group` asks for what torchrun sets."""
+    found = snippets("microbatch=4 global_batch=8 offload=optimizer")
+    assert "init_process_group" in codes(found)
+    assert found[0].code == "torchrun --standalone --nproc-per-node=1 train.py\n"
+    trainer = next(each for each in found if each.target == "Trainer")
+    assert "fsdp" not in trainer.code
+
+
 def test_hosts_meet_at_one_of_them():
     found = {each.target: each for each in snippets("dp=24 microbatch=1 global_batch=24")}
     first, slurm = found["torchrun"], found["Slurm"]

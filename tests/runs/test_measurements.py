@@ -511,3 +511,16 @@ def test_a_rate_in_thousands_is_not_read_as_one_in_tokens(read, name):
     ours = "samples_per_s" if "samples" in name else "tokens_per_s"
     with pytest.raises(DataError, match="thousands"):
         read(f"gpus,{name}\n8,80\n16,150\n", columns={ours: name})
+
+
+def test_a_table_that_is_there_twice_counts_once(read):
+    rows = "1,80\n2,50\n4,30\n"
+    once, twice = (read("gpus,step_s\n" + rows * copies) for copies in (1, 2))
+    assert twice.num_accelerators.tolist() == once.num_accelerators.tolist()
+    assert any("2 times" in note for note in twice.notes)
+
+
+def test_one_size_measured_twice_to_few_digits_counts_twice(read):
+    found = read("gpus,step_s\n1,80\n1,80\n2,50\n4,30\n")
+    assert len(found.num_accelerators) == 4
+    assert len(read("gpus,step_s\n1,80\n1,80\n").num_accelerators) == 2

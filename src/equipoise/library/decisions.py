@@ -350,9 +350,7 @@ def given_fields(
         if attribute is None or verb not in FIELDS[attribute].verbs or attribute == "workload":
             raise TypeError(f"{verb}(): {unknown(name, verb, is_python=True)}")
         if hasattr(fields[name], "columns"):
-            raise UsageError(
-                f"{name} is a table in memory; give the path of a file that holds it (CSV, Parquet)"
-            )
+            raise UsageError(f"{name} is a table in memory; give the path of its file (CSV, Parquet)")
     named = str(workload) if isinstance(workload, Path) else workload
     return {"workload": named, **{name: _plain(value) for name, value in fields.items()}}
 

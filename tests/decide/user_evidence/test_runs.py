@@ -479,3 +479,16 @@ def test_a_rate_without_a_batch_is_of_the_batch_that_the_question_states(tmp_pat
 def test_an_empty_cell_is_not_called_a_missing_column(tmp_path):
     (note,) = _used(tmp_path, "gpus,tokens_per_s,global_batch\n8,80000,128\n16,,128\n").notes
     assert "column tokens_per_s: empty" in note.words
+
+
+def test_ranks_that_do_not_multiply_to_the_size_are_no_run(tmp_path):
+    """Two tensor ranks times eight data ranks are sixteen accelerators."""
+    path = tmp_path / "mine.csv"
+    header = "workload,accelerator,num_accelerators,global_batch_samples,tp,dp,step_ms"
+    path.write_text(
+        f"{header}\nresnet50,a100-sxm4-80gb,8,128,2,8,400\nresnet50,a100-sxm4-80gb,8,128,2,4,400\n"
+    )
+    found = _runs(path, "resnet50", ["a100-sxm4-80gb"])
+    assert [each.num_accelerators for each in found.set_ups] == [8]
+    assert len(found.set_ups[0].run_ids) == 1
+    assert any("dp x tp = 16 on 8" in each.words or "tp x dp = 16 on 8" in each.words for each in found.notes)

@@ -53,7 +53,7 @@ from equipoise.runs.readers.exports import MODEL, as_written, exported
 from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Recompute, Strategy
+from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Precision, Recompute, Strategy
 from equipoise.spec.transformer import Transformer
 from equipoise.units import BF16_BYTES, GIB, format_si_apart
 
@@ -386,9 +386,10 @@ def row_of_cells(row: TextRow, file: str, index: int, catalogue: Catalogue) -> P
     seen = unread
     try:
         seen = _figure_of(row, unread)
-        return _meant(row, seen)
+        found = _meant(row, seen)
     except (DataError, SpecError) as err:
         return replace(seen, reason=_reason(err, row))
+    return _below_peak(found) if found.is_own else found
 
 
 def _figure_of(row: TextRow, unread: PublishedRow) -> PublishedRow:
@@ -400,6 +401,11 @@ def _figure_of(row: TextRow, unread: PublishedRow) -> PublishedRow:
     if measured is None or num_accelerators is None:
         empty = "measured" if measured is None else "n_gpus"
         raise DataError(f"column {empty}: empty; expected a number above 0")
+    unit = quantity(stated(row, "unit"))
+    if unit is not None and unit.kind == "utilisation" and measured * unit.si > 1.0:
+        raise DataError(
+            "column measured: more than all of the peak; expected at most 1, or per cent as % MFU"
+        )
     memory_gib = number(row, "memory_gib", most=_MOST_GIB)
     if memory_gib is not None and memory_gib < _LEAST_GIB:
         raise row.refusal("memory_gib", f"{_LEAST_GIB:g} to {_MOST_GIB:g} GiB")
@@ -409,7 +415,7 @@ def _figure_of(row: TextRow, unread: PublishedRow) -> PublishedRow:
         measured=measured,
         resolution=_resolution(stated(row, "measured"), measured),
         num_accelerators=num_accelerators,
-        quantity=quantity(stated(row, "unit")),
+        quantity=unit,
         memory_bytes=None if memory_gib is None else memory_gib * GIB * (counted.gib if counted else 1.0),
         memory_counted=None if counted is None else counted.counted,
     )
@@ -423,34 +429,35 @@ def _meant(row: TextRow, seen: PublishedRow) -> PublishedRow:
             f"measured = {seen.measured:g} {seen.unit} is {found.seconds:g} s; "
             f"expected {_SHORTEST_S:g} to {_LONGEST_S:g} s"
         )
-    _check_peak(row, found)
     return found
 
 
-def _check_peak(row: TextRow, seen: PublishedRow) -> None:
-    """Raises DataError where a step needs more FLOP per second than its accelerators have at their peak.
+def _below_peak(row: PublishedRow) -> PublishedRow:
+    """A run, without its time where that needs more FLOP per second than its accelerators have at their peak.
 
     Counts no less than what every token meets in the layers, forward and back, so that only what cannot be is
     refused. A precision that is not stated may be any, and fp32 may be multiplied in tf32.
     """
-    nodes, strategy = nodes_of(seen), seen.strategy
-    transformer = None if seen.model is None else seen.model.transformer
-    if nodes is None or strategy is None or transformer is None or transformer.towers or seen.seconds is None:
-        return
-    assert seen.model is not None
-    stated_one = (strategy.precision, "tf32") if strategy.precision == "fp32" else (strategy.precision,)
-    among = stated_one if stated(row, "precision") else PRECISIONS
+    nodes, strategy, model = nodes_of(row), row.strategy, row.model
+    if nodes is None or strategy is None or row.seconds is None or model is None:
+        return row
+    if model.transformer is None or model.transformer.towers:
+        return row
+    among: tuple[Precision, ...] = PRECISIONS
+    if row.cells.get("precision", "").strip():
+        among = (strategy.precision, "tf32") if strategy.precision == "fp32" else (strategy.precision,)
     peaks = (nodes.accelerator.peak_flop_per_s(DTYPE_OF[each]) for each in among)
     peak = max((each for each in peaks if each is not None), default=math.inf)
-    in_layers = transformer.active_params - transformer.embedding_params
+    in_layers = model.transformer.active_params - model.transformer.embedding_params
     of_each = _FLOP_PER_WEIGHT if strategy.trained == "full" else _FLOP_PER_FROZEN_WEIGHT
-    tokens = strategy.global_batch_samples * (seen.model.sequence or 1)
-    share = of_each * in_layers * tokens / (seen.seconds * strategy.num_accelerators * peak)
-    if share > _MOST_OF_PEAK:
-        raise DataError(
-            f"column measured: above the peak of {nodes.accelerator.title}; check its unit, n_gpus, "
-            "global_batch, seq and precision"
-        )
+    flop = of_each * in_layers * strategy.global_batch_samples * (model.sequence or 1)
+    if flop <= _MOST_OF_PEAK * row.seconds * strategy.num_accelerators * peak:
+        return row
+    why = (
+        f"{row.unit}: above the peak of {nodes.accelerator.title}; check its unit, the number of "
+        "accelerators, the batch, the length of samples and the precision"
+    )
+    return replace(row, conversion=None, reason=why)
 
 
 def _resolution(text: str, value: float) -> float:

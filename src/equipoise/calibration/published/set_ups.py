@@ -28,7 +28,7 @@ from equipoise.spec.strategy import (
     Trained,
     software,
 )
-from equipoise.units import plural
+from equipoise.units import BF16_BYTES, plural
 
 # Rows of a table name few set-ups, over and over.
 _MOST_KEPT = 4096
@@ -484,14 +484,16 @@ _MOST_PARTS = 1_000
 
 
 def _needs_sharding(words: StrategyWords, config: str, model: Model, *, memory_bytes: float) -> bool:
-    """Whether states are sharded that nobody says are: no framework is named, and whole they do not fit.
+    """Whether states are sharded that nobody says are: no framework is named, and weights fit whole, but not
+    what they are trained with.
 
     memory_bytes: of the accelerators that hold one copy of the model.
     Source: 16 bytes a parameter of mixed precision and Adam (Rajbhandari et al. 2020, section 3.1).
     """
     if config.strip() or words.zero_stage or words.trained != "full" or model.transformer is None:
         return False
-    return _STATE_BYTES * model.transformer.params > memory_bytes
+    weight_bytes = BF16_BYTES * model.transformer.params
+    return weight_bytes <= memory_bytes < _STATE_BYTES / BF16_BYTES * weight_bytes
 
 
 def _most_samples(model: Model, recompute: Recompute, *, memory_bytes: float) -> float:
