@@ -264,7 +264,11 @@ def test_a_batch_that_nobody_states_leaves_dozens_of_steps(workload, given, size
 @pytest.mark.parametrize(
     ("software", "stages", "copies"),
     # torchtitan's FSDP2 has no stage 1, and its usual dispatcher is an all-to-all, as DeepSpeed's is.
-    [("torchtitan", {0, 2, 3}, True), ("deepspeed", {0, 1, 2, 3}, True), ("megatron_core", {0, 1, 2, 3}, False)],
+    [
+        ("torchtitan", {0, 2, 3}, True),
+        ("deepspeed", {0, 1, 2, 3}, True),
+        ("megatron_core", {0, 1, 2, 3}, False),
+    ],
 )
 def test_software_is_planned_with_what_it_has(software, stages, copies):
     asked = {"accelerator": "h100", "tokens": "1T", "max_accelerators": 64, "software": software}
@@ -278,7 +282,9 @@ def test_software_is_planned_with_what_it_has(software, stages, copies):
 def test_published_targets_are_planned_with_recorded_graphs():
     """MLPerf's results are of tuned code; whoever trains on tokens of his own states it."""
     tuned = ask(workload="llama2_70b_lora", accelerator="h200", max_accelerators=8).recommended.strategy
-    usual = ask(workload="llama31_8b", accelerator="h200", tokens="1T", max_accelerators=8).recommended.strategy
+    usual = ask(
+        workload="llama31_8b", accelerator="h200", tokens="1T", max_accelerators=8
+    ).recommended.strategy
     assert (tuned.cuda_graphs, usual.cuda_graphs) == (True, False)
     asked = {"workload": "qwen3_30b_a3b", "accelerator": "h100", "tokens": "1T", "max_accelerators": 8}
     plain, recorded = (ask(**asked, fix={"cuda_graphs": each}) for each in (False, True))
