@@ -26,11 +26,15 @@ from equipoise.calibration.accuracy import (
     time_errors,
     unpredicted,
 )
-from equipoise.calibration.profiles import profiles
+from equipoise.calibration.profiles import model_for
 from equipoise.calibration.published import read_rows
 from equipoise.calibration.published.executions import with_executions
+from equipoise.calibration.step_rows import step_rows
 from equipoise.calibration.validate import basis_of, validate
 from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
+from equipoise.intervals import DEVIATE
+from equipoise.spec.hardware import accelerator
+from equipoise.spec.workload import workload
 
 _spec = importlib.util.spec_from_file_location(
     "accuracy", Path(__file__).parents[2] / "benchmarks" / "accuracy.py"
@@ -439,11 +443,20 @@ def test_software_that_is_named_serves_all_rows(write):
         basis_of("mine")
 
 
-def test_the_interval_of_a_profile_is_that_of_its_record(write):
-    found = validate([write(_step())], basis_of=basis_of("megatron")).verdicts[0]
-    half = profiles()["megatron"].record.log_half_width
-    assert found.calibration == "megatron"
-    assert math.log(found.high / found.low) == pytest.approx(2 * half, rel=1e-6)
+@pytest.mark.parametrize("name", ["llama31_8b", "qwen3_30b_a3b"])
+def test_an_interval_is_as_wide_as_that_of_a_plan(tmp_path, name):
+    """What the parameters' draws leave open of this step, and what errors on sources left out add for its kind."""
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        "workload,hardware,n_gpus,parallel_config,precision,global_batch,micro_batch,seq,measured,unit\n"
+        f"{name},H100 SXM 80GB,8,NeMo,bf16,8,1,4096,1,s/iteration\n"
+    )
+    found = validate([path], basis_of=basis_of("megatron_core")).verdicts[0]
+    model = model_for(accelerator("h100-sxm5-80gb"), workload(name), software="megatron_core")
+    of_draws = np.log(step_rows(read_rows([path])).step_s(model.drawn)).std()
+    expected = math.hypot(DEVIATE * of_draws, model.log_half_width)
+    # Of 64 draws a standard deviation is known to a tenth.
+    assert math.log(found.high / found.low) / 2 == pytest.approx(expected, rel=0.25)
 
 
 def test_errors_of_some_rows_are_those_of_their_executions(write):

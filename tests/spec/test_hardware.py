@@ -657,3 +657,7 @@ def test_a_power_cap_that_nobody_can_set_is_refused() -> None:
     with pytest.raises(SpecError, match="expected from 200 W"):
         hardware.capped(hardware.accelerator("b200-sxm6-180gb"), 199.0)
     assert hardware.capped(hardware.accelerator("b200-sxm6-180gb"), 200.0).power_w == 200.0
+    # How fast a chip is under a limit follows from what it takes without.
+    assert hardware.accelerator("tpu-v6e").power_w is None
+    with pytest.raises(SpecError, match="power_w"):
+        hardware.capped(hardware.accelerator("tpu-v6e"), 100.0)

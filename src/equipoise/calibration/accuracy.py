@@ -163,14 +163,19 @@ Seconds: TypeAlias = NDArray[np.float64]
 
 
 class Basis(Struct, frozen=True, kw_only=True):
-    """Parameters that were fitted before, how wrong they were, and the rows they were fitted to.
+    """Parameters that were fitted before, what they leave open, and the rows they were fitted to.
 
-    log_half_width: of the 90 % interval of the logarithm of a time. row_digests: of those rows.
+    fitted: names of the parameters. log_factor: a square root of the covariance of their logarithms,
+    (n_fitted, n_fitted). log_half_width: of the 90 % interval of the logarithm of a time whose parameters
+    were known; experts_spread: times as wide with experts. row_digests: of those rows.
     """
 
     name: str
     parameters: Parameters
+    fitted: tuple[str, ...]
+    log_factor: Seconds
     log_half_width: float
+    experts_spread: float
     row_digests: frozenset[str]
 
 

@@ -46,7 +46,7 @@ class ProfileRecord(Struct, frozen=True, kw_only=True):
     log_half_width: float
 
 
-class Profile(Struct, frozen=True, kw_only=True):
+class Profile(Struct, frozen=True, kw_only=True, dict=True):
     """Parameters of one software, learnt from all software, and how wrong it was on sources left out.
 
     name: of the software. values: of a source that is new, by name. cholesky: of the covariance of their
@@ -71,6 +71,18 @@ class Profile(Struct, frozen=True, kw_only=True):
     def parameters(self) -> Parameters:
         """The middle parameters of the software."""
         return Parameters().changed(self.values)
+
+    @property
+    def fitted(self) -> tuple[Prior, ...]:
+        """The priors of the values, in the order of `log_factor`."""
+        return tuple(each for each in PRIORS if each.name in self.values)
+
+    @cached_property
+    def log_factor(self) -> Numbers:
+        """A square root of the covariance of the values' logarithms: (n_values, n_values)."""
+        lower = np.zeros((len(self.values), len(self.values)))
+        lower[np.tril_indices(len(lower))] = [float(each) for row in self.cholesky for each in row.split()]
+        return np.asarray(lower * np.array([each.log_sd for each in self.fitted])[:, None])
 
 
 class _SoftwareMemory(Struct, frozen=True, kw_only=True):
@@ -316,15 +328,11 @@ def _software_model(name: str, of_model: Architecture) -> CalibratedModel:
     """
     found = profiles()[name]
     record = found.record
-    factor = np.zeros((len(found.values), len(found.values)))
-    factor[np.tril_indices(len(factor))] = [float(each) for row in found.cholesky for each in row.split()]
-    priors = [each for each in PRIORS if each.name in found.values]
-    spread = np.array([each.log_sd for each in priors])
-    deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(factor)))
-    middle = np.array([found.values[each.name] for each in priors])
+    deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(found.values)))
+    middle = np.array([found.values[each.name] for each in found.fitted])
     return CalibratedModel(
         parameters=found.parameters,
-        draws=_drawn(priors, middle * np.exp(deviates @ factor.T * spread)),
+        draws=_drawn(found.fitted, middle * np.exp(deviates @ found.log_factor.T)),
         log_half_width=found.log_half_width * (EXPERTS_SPREAD if of_model == "mixture of experts" else 1.0),
         calibration=found.name,
         words=f"fitted to all software, as {software_named(name).title} runs; sources held out whole",

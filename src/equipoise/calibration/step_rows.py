@@ -180,6 +180,8 @@ def _campaigns(stated: Sequence[Hashable]) -> NDArray[np.intp]:
 def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
     """Seconds by parameters fitted before, or by the priors where None, and the standard deviation of their
     logarithm; both (n_rows,).
+
+    Assumes that small changes of parameters add up. Source: first-order propagation of their covariance.
     """
     seconds, spread = arrays.step_s(Parameters()).copy(), np.empty(len(bases))
     by_priors = np.flatnonzero([each is None for each in bases])
@@ -187,8 +189,12 @@ def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds,
         spread[by_priors] = _spread(arrays.taken(by_priors))
     for basis in {each.name: each for each in bases if each is not None}.values():
         mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
-        seconds[mine] = arrays.taken(mine).step_s(basis.parameters)
-        spread[mine] = basis.log_half_width / DEVIATE
+        some = arrays.taken(mine)
+        values = {name: basis.parameters.value(name) for name in basis.fitted}
+        log_s, slopes = log_times(some.step_s, basis.parameters, values)
+        local = np.where(some.load.experts > 0, basis.experts_spread, 1.0) * basis.log_half_width / DEVIATE
+        seconds[mine] = np.exp(log_s)
+        spread[mine] = np.hypot(np.linalg.norm(slopes.T @ basis.log_factor, axis=1), local)
     return seconds, spread
 
 

@@ -30,7 +30,7 @@ from equipoise.calibration.accuracy import (
     split_of,
     time_errors,
 )
-from equipoise.calibration.profiles import profiles, software_for
+from equipoise.calibration.profiles import EXPERTS_SPREAD, profiles, software_for
 from equipoise.calibration.published import PublishedRow, nodes_of, published_steps, read_rows, rows_of_table
 from equipoise.calibration.published.executions import (
     chosen,
@@ -399,7 +399,10 @@ def _basis(name: str) -> Basis:
     return Basis(
         name=found.name,
         parameters=found.parameters,
-        log_half_width=found.record.log_half_width,
+        fitted=tuple(each.name for each in found.fitted),
+        log_factor=found.log_factor,
+        log_half_width=found.log_half_width,
+        experts_spread=EXPERTS_SPREAD,
         row_digests=found.row_digests,
     )
 

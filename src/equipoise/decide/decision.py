@@ -99,6 +99,7 @@ def answer(
             extra = ExtraSizes(raised=raised)
             found, selection = selected(extra)
         has_time = any(each.time_s is not None for each in found.candidates)
+        _expect_known_energy(found)
         if not has_time and not _needs_memory(selection.refusal):
             return _with_near_sizes(answer_of(found, selection), found, scores)
         if all(one.keeps_limits for one in found.systems):
@@ -117,6 +118,18 @@ def answer(
             return given
         offered = _on_spot(query, scores, known)
         return replace(given, refusal=replace(given.refusal, on_spot=offered))
+
+
+def _expect_known_energy(found: Collected) -> None:
+    """Raises EvidenceError where the least energy is asked for, and what no system takes is known."""
+    timed = [each for each in found.candidates if each.time_s is not None]
+    if found.inputs.query.objective != "energy" or not timed or any(each.energy_j for each in timed):
+        return
+    titles = dict.fromkeys(one.system.title for one in found.systems)
+    raise EvidenceError(
+        f"--objective energy: the power of {' and '.join(titles)} is not known",
+        missing=("power_w in a file for --hardware",),
+    )
 
 
 def _on_spot(query: TrainingQuery, scores: Scores | None, catalogue: Catalogue) -> Candidate | None:

@@ -315,9 +315,14 @@ def capped(chip: Accelerator, power_w: float) -> Accelerator:
     """
     if not 0 < power_w < math.inf:
         raise SpecError(f"power cap of {chip.slug}: {power_w!r} W; expected a power above zero")
-    if chip.power_w is not None and power_w >= chip.power_w:
+    if chip.power_w is None:
+        raise SpecError(
+            f"power cap of {chip.slug}: its own power is not known, and so not how much slower it is; state "
+            "power_w in a file for --hardware"
+        )
+    if power_w >= chip.power_w:
         return chip
-    if chip.power_w is not None and power_w < _LEAST_CAP * chip.power_w:
+    if power_w < _LEAST_CAP * chip.power_w:
         raise SpecError(
             f"power cap of {chip.slug}: {power_w:g} W; expected from {_LEAST_CAP * chip.power_w:g} W, "
             f"{whole_percent(_LEAST_CAP)} of its {chip.power_w:g} W: no driver takes less"

@@ -241,7 +241,8 @@ def _stack(config: HubConfig) -> Sizes:
         "heads", 1 if {"states_alone", "recurrent", "layer_lists"} & set(family.parts) else None
     )
     if hidden % heads and config.stated("head_size") is None:
-        raise config.refuse("head_dim", f"this size, since hidden={hidden} is no multiple of heads={heads}")
+        why = f"the size of a head, since hidden={hidden} is no multiple of heads={heads}"
+        raise config.refuse("head_dim", why)
     layers = config.size("layers", len(kinds) or None, most=MOST_LAYERS)
     kv_heads = heads if "layer_lists" in family.parts else config.size("kv_heads", heads)
     # Falcon's older files state as many keys as queries, and one all the same.

@@ -483,6 +483,6 @@ def _assumed(block: FactBlock) -> dict[str, object]:
         return {}
     if hidden % heads and "head_size" not in block.fields:
         raise block.refuse(
-            "head_size", f"this size, since hidden={hidden} is not a multiple of heads={heads}"
+            "head_size", f"the size of a head, since hidden={hidden} is no multiple of heads={heads}"
         )
     return {"kv_heads": heads, "head_size": hidden // heads, "ffn_hidden": 4 * hidden}

@@ -15,7 +15,7 @@ from equipoise.decide.question.query import query
 from equipoise.decide.question.training import training
 from equipoise.decide.strategies.remedies import remedy
 from equipoise.decide.strategies.strategy_search import plain_strategies, problem
-from equipoise.errors import SpecError
+from equipoise.errors import EvidenceError, SpecError
 from equipoise.runs import embedded
 from equipoise.spec.catalogue import catalogue
 
@@ -259,3 +259,53 @@ def test_a_batch_that_nobody_states_leaves_dozens_of_steps(workload, given, size
     )
     assert batches
     assert all(batch % group == 0 and about.budget.samples_at(batch) / batch > 48 for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("software", "stages", "copies"),
+    # torchtitan's FSDP2 has no stage 1, and its usual dispatcher is an all-to-all, as DeepSpeed's is.
+    [
+        ("torchtitan", {0, 2, 3}, True),
+        ("deepspeed", {0, 1, 2, 3}, True),
+        ("megatron_core", {0, 1, 2, 3}, False),
+    ],
+)
+def test_software_is_planned_with_what_it_has(software, stages, copies):
+    asked = {"accelerator": "h100", "tokens": "1T", "max_accelerators": 64, "software": software}
+    mixture = ask(workload="qwen3_30b_a3b", **asked).recommended.strategy
+    assert mixture.dispatch_copies == copies
+    dense = ask(workload="llama31_8b", **asked).recommended.strategy
+    assert not dense.dispatch_copies
+    assert {mixture.zero_stage, dense.zero_stage} <= stages
+
+
+def test_published_targets_are_planned_with_recorded_graphs():
+    """MLPerf's results are of tuned code; whoever trains on tokens of his own states it."""
+    tuned = ask(workload="llama2_70b_lora", accelerator="h200", max_accelerators=8).recommended.strategy
+    usual = ask(
+        workload="llama31_8b", accelerator="h200", tokens="1T", max_accelerators=8
+    ).recommended.strategy
+    assert (tuned.cuda_graphs, usual.cuda_graphs) == (True, False)
+    asked = {"workload": "qwen3_30b_a3b", "accelerator": "h100", "tokens": "1T", "max_accelerators": 8}
+    plain, recorded = (ask(**asked, fix={"cuda_graphs": each}) for each in (False, True))
+    assert recorded.recommended.time_s.value < plain.recommended.time_s.value
+    with pytest.raises(EvidenceError):
+        ask(**asked, software="hf", fix={"cuda_graphs": True})
+
+
+def test_the_least_energy_is_not_looked_for_where_no_power_is_known():
+    with pytest.raises(EvidenceError) as caught:
+        ask(workload="resnet50", accelerator="tpu-v6e", objective="energy")
+    assert "power_w" in caught.value.missing[0]
+    both = ask(workload="resnet50", accelerator=["tpu-v6e", "h100"], objective="energy")
+    assert both.recommended.energy_j is not None
+
+
+def test_images_of_another_side_are_trained_in_published_batches():
+    found = ask(workload="resnet50", accelerator="a100", image_size=448, epochs=90, max_accelerators=64)
+    assert found.recommended.global_batch_samples is not None
+    # Four times the pixels take about four times as long.
+    usual = ask(workload="resnet50", accelerator="a100", epochs=90, max_accelerators=64)
+    at = {each.num_accelerators: each.time_s.value for each in usual.candidates if each.time_s is not None}
+    ratio = found.recommended.time_s.value / at[found.recommended.num_accelerators]
+    assert 2.5 < ratio < 8

@@ -177,8 +177,11 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
         unit = "tokens" if workload.budget_tokens else workload.samples
         of_data = {"examples": "10000", "epochs": "3"}
         ways = [{"tokens": "1e12"}, {"samples": "1e6"}] if workload.budget_tokens else [{"samples": "1e6"}]
+        why = "no published result has a target"
+        if query.changes_workload and query.workload is not None:
+            why = "published targets are of the model and samples as benchmarks have them"
         raise UsageError(
-            f"on how many {unit} {workload.title} trains is not stated, and no published result has a target",
+            f"on how many {unit} {workload.title} trains is not stated, and {why}",
             give=[of_data, *ways] if query.train or not workload.budget_tokens else ways,
         )
     try:
@@ -399,7 +402,10 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
             )
         _refuse_batch_beyond(batch, budget)
     elif not budget.is_to_target:
-        batch, words = _chosen_batch(query, about, budget, None if is_another else scores)
+        # Images of another side are trained in batches of as many.
+        is_of_other_images = query.image_side_pixels is not None and query.config is None
+        has_batches = is_of_other_images or not is_another
+        batch, words = _chosen_batch(query, about, budget, scores if has_batches else None)
     if query.train and "trained" in parameter_choices(query.fixed):
         raise UsageError("--train and --fix trained both state which weights are trained; keep one")
     # Whoever states an amount means what is computed; published trainings are known to leave padding out.

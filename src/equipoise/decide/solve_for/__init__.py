@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.calibration import Note
 from equipoise.decide.answer import Candidate
@@ -71,14 +72,16 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     start = max(_START_SAMPLES, float(query.global_batch_samples or 1))
     with one_thread():
-        asked = CandidatesByBatch(query=query, known=known, scores=scores)
+        # Between both limits the most may lie at any size; by one alone it lies at the fewest or the most.
+        extra = ExtraSizes(between=query.deadline_s is not None and query.budget_usd is not None)
+        asked = CandidatesByBatch(query=query, known=known, scores=scores, extra=extra)
         collected = asked.collected(start)
         if (most := max((paid_for(query, each) for each in collected.systems), default=0)) > USUAL_MOST:
             asked = CandidatesByBatch(
                 query=query,
                 known=known,
                 scores=scores,
-                extra=ExtraSizes(sizes=(1 << (most - 1).bit_length(),)),
+                extra=replace(extra, sizes=(1 << (most - 1).bit_length(),)),
             )
             collected = asked.collected(start)
         found: list[BudgetReach] = []

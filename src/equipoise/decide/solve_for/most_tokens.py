@@ -80,7 +80,7 @@ def most_tokens(asked: CandidatesByBatch, collected: Collected, one: SystemCandi
     if not within:
         raise _unsolved(query, title, allowed)
     ran = {each.num_accelerators for each in inputs.runs_on(one.system.accelerator)}
-    most = _fastest_of_the_best(within, ran)
+    most = _fastest_of_the_best(within, ran, is_timed=query.deadline_s is not None)
     workload = inputs.training.workload
     _refuse_less_than_a_step(query, most, workload)
     return BudgetReach(
@@ -122,14 +122,18 @@ def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) ->
 _AS_GOOD_AS_UNTRIED: Final = 0.09
 
 
-def _fastest_of_the_best(within: Sequence[Within], ran: Collection[int]) -> Within:
-    """The fastest of those that train on as much as any, or hardly less. ran: the sizes with runs."""
+def _fastest_of_the_best(within: Sequence[Within], ran: Collection[int], *, is_timed: bool) -> Within:
+    """The fastest of those that train on as much as any, or hardly less.
+
+    ran: the sizes with runs. is_timed: a deadline says how long training may take, so that less is no better
+    for being faster.
+    """
     most = max(within, key=lambda each: each.amount.value)
     is_untried = most.candidate.num_accelerators not in ran
 
     def is_as_good(each: Within) -> bool:
         is_surer = is_untried and each.candidate.num_accelerators in ran
-        short = _AS_GOOD_AS_UNTRIED if is_surer else AS_GOOD
+        short = _AS_GOOD_AS_UNTRIED if is_surer else 0.0 if is_timed else AS_GOOD
         return each.amount.value >= most.amount.value * (1.0 - short)
 
     as_good = (each for each in within if is_as_good(each))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from equipoise.calibration import UNCALIBRATED_LOG_SD
 from equipoise.calibration.profiles import (
     CalibratedModel,
+    architecture,
     runs_on,
     software_for,
 )
@@ -515,6 +516,8 @@ def problem(
     if training.budget.is_to_target and chosen is not None:
         # Published results of benchmarks are of tuned code, which records graphs where its software can.
         choices.setdefault("cuda_graphs", chosen.options.get("cuda_graphs", USUAL["cuda_graphs"])[-1:])
+    if chosen is not None and architecture(training.workload) == "mixture of experts":
+        choices.setdefault("dispatch_copies", _first_of(chosen, "dispatch_copies"))
     choices = _runnable(choices, cluster.accelerator, chosen, is_stated=software is not None)
     return Problem(
         training=training,
@@ -526,6 +529,11 @@ def problem(
         num_best=num_best,
         published_batches=published_batches,
     )
+
+
+def _first_of(chosen: Software, option: str) -> tuple[Value, ...]:
+    """The value of an option that a software has first, or the usual one where it has all."""
+    return chosen.options.get(option, USUAL[option])[:1]
 
 
 def _runnable(

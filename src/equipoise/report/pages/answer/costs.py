@@ -62,7 +62,10 @@ def money_spans(answer: Answer, best: Candidate) -> Iterator[Span]:
     hours = "" if taken_h is None else f"{amounts.digits(taken_h)} accelerator-hours"
     usd = amounts.usable(best.usd)
     if usd is None:
-        why = "no price is known (--price)" if best.usd is None else "the range is too wide to be used"
+        unknown = "no price is known (--price)"
+        if best.is_owned:
+            unknown = "no power is known that its electricity would follow from (power_w, --hardware)"
+        why = unknown if best.usd is None else "the range is too wide to be used"
         yield f"{why}; {hours}"
         return
     yield Strong(amounts.money(usd.value))

@@ -358,8 +358,8 @@ def _batch(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[str]:
     factor = None if answer.question.is_to_target else answer.system.time_per_step_time
     if best.step_s is not None and factor is not None and factor != 1.0 and answer.rollout is None:
         alone = amounts.duration(best.step_s.value / factor)
-        is_of_model = answer.system.time_per_step_time_of is not None
-        like = "its published pretraining took" if is_of_model else "whole pretrainings take"
+        published = answer.system.time_per_step_time_of
+        like = "whole pretrainings take" if published is None else f"published {published} took"
         step += f" ({factor:.2f} {amounts.TIMES} {alone}, as {like})"
     each = answer.workload.samples_per_example
     pairs = f" ({format_count(batch // each)} pairs)" if each > 1 else ""
