@@ -514,9 +514,12 @@ def _or_weights_on_host(problem: Problem, size: int, found: SearchResult) -> Sea
 
 
 def _leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:
-    """What the first of the searches tried instead finds in which anything fits; else the last one."""
+    """What the first of the searches tried instead finds in which anything fits; else the last one in which
+    anything is legal.
+    """
     for each in _fallbacks(problem, size):
-        found = each.search_size(size)
+        tried = each.search_size(size)
+        found = tried if tried.num_legal or not found.num_legal else found
         if found.num_fitting:
             break
     return found
