@@ -1055,13 +1055,14 @@ def test_other_software_is_named_with_what_stating_it_gives(about, fastest):
 
 
 def test_no_software_is_said_to_be_faster_than_published_results():
-    # Whoever reached the best result had all software to choose from.
+    # Whoever reached the best result had all software to choose from, and recorded graphs, which not all have.
     asked = {"workload": "bert", "accelerator": [H100], "accelerators": 64}
     usual = ask(asked)
     named, first = _software_times(usual)
-    assert (first, named["torchtitan"]) == (["megatron_core"], 1.0)
+    assert (first, named["torchtitan"] >= 1.0) == (["megatron_core"], True)
     stated = ask(asked, software="torchtitan").recommended
-    assert stated.time_s.value == pytest.approx(usual.recommended.time_s.value, rel=0.02)
+    ratio = stated.time_s.value / usual.recommended.time_s.value
+    assert ratio == pytest.approx(named["torchtitan"], rel=0.02)
 
 
 @pytest.mark.parametrize("workload", ["mixtral_8x7b", "llama31_8b"])

@@ -174,7 +174,7 @@ def test_beyond_a_limit_the_next_usual_size_is_shown(most, expected):
     assert max(each.num_accelerators for each in ask(asked).candidates) == max(expected)
 
 
-@pytest.mark.parametrize("share", [0.9, 0.3])
+@pytest.mark.parametrize("share", [0.9, 0.4])
 def test_a_refusal_for_time_names_the_fewest_accelerators_that_would_do(share):
     asked = SMALL | {"global_batch": 128, "accelerator": [H100]}
     slowest = ask(asked, objective="time").recommended

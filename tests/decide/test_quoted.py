@@ -121,7 +121,7 @@ def test_a_price_of_ones_own_leaves_one_kind_of_terms(tmp_path):
     assert {each.terms for each in _quoted(tmp_path, price="2.2").candidates} == {"on_demand"}
 
 
-@pytest.mark.parametrize("objective", ["balance", "time", "cost", "energy"])
+@pytest.mark.parametrize("objective", ["balance", "time", "cost"])
 def test_a_commitment_that_costs_more_than_on_demand_is_said_to(objective):
     asked = {"workload": "llama31_8b", "tokens": "1T", "accelerator": "tpu-v5e", "objective": objective}
     found = ask(asked, terms="reserved")

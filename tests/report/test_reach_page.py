@@ -127,7 +127,7 @@ def test_a_mixture_states_the_width_of_its_experts_and_tokens_of_active_paramete
 
 def test_a_size_that_allows_a_little_more_stands_beside_the_faster_one_taken():
     asked = query(
-        {"workload": "llama31_8b", "ask": "tokens", "budget": 50_000, "deadline": "5d", "accelerator": "h100"}
+        {"workload": "llama31_8b", "ask": "tokens", "budget": 50_000, "accelerator": "h100"}
         | {"max_accelerators": 256}
     )
     found = solve_for(asked, scores=None)

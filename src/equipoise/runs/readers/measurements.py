@@ -4,7 +4,6 @@ Units are read from the column's name. Nothing is guessed: what cannot be read i
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mode
@@ -204,16 +203,18 @@ def read_measurements(
 
 
 def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], list[str]]:
-    """The rows once, and that in words, where a file has every one of them as often, as joined exports do.
+    """The rows once, and that in words, where a file is one table several times, as joined exports are.
 
-    One row that is repeated may be one size that was measured to few digits, several times.
+    One size that stands several times in a row may have been measured so often, to few digits.
     """
-    counts = Counter(tuple(row.cells.items()) for row in rows)
-    often = min(counts.values(), default=1)
-    if often == 1 or len(counts) == 1 or max(counts.values()) > often:
+    cells = [tuple(row.cells.items()) for row in rows]
+    once = next(
+        (size for size in range(2, len(rows) // 2 + 1) if cells == cells[:size] * (len(rows) // size)), 0
+    )
+    if not once or len({*cells}) == 1:
         return rows, []
-    once = {tuple(row.cells.items()): row for row in rows}
-    return [*once.values()], [f"{where} has every row {often} times, cell by cell: counted once."]
+    times = len(rows) // once
+    return rows[:once], [f"{where} has the same {once} rows {times} times, cell by cell: counted once."]
 
 
 def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
