@@ -208,9 +208,8 @@ def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], lis
     One size that stands several times in a row may have been measured so often, to few digits.
     """
     cells = [tuple(row.cells.items()) for row in rows]
-    once = next(
-        (size for size in range(2, len(rows) // 2 + 1) if cells == cells[:size] * (len(rows) // size)), 0
-    )
+    shares = (size for size in range(2, len(rows) // 2 + 1) if len(rows) % size == 0)
+    once = next((size for size in shares if cells == cells[:size] * (len(rows) // size)), 0)
     if not once or len({*cells}) == 1:
         return rows, []
     times = len(rows) // once
