@@ -526,7 +526,7 @@ def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict
     least = 1.0 if "published" in kinds else 0.0
     ratios = {}
     chip, own_s = start.cluster.accelerator, _step_s(start, chosen)
-    has_less = any(option != "schedule" for option in usual.runs)
+    has_less = any(option not in {"schedule", "cuda_graphs"} for option in usual.runs)
     for each in (one for one in SOFTWARE if one.is_current and runs_on(one.name, chip)):
         if each.name == usual.name:
             continue
@@ -571,6 +571,10 @@ def _same_step_s(inputs: Inputs, known: Assessment, other: Software, chosen: Str
     start, there = known.searches.problem, chosen
     if "implementation" not in inputs.query.fixed_names:
         there = replace(chosen, implementation="eager" if other.is_eager else "compiled")
+    if "cuda_graphs" not in inputs.query.fixed_names and True not in other.options.get(
+        "cuda_graphs", (True,)
+    ):
+        there = replace(there, cuda_graphs=False)
     if not other.can_run(there) or (
         start.cluster.accelerator.lacks_compiler and there.implementation == "compiled"
     ):
