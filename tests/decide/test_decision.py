@@ -1062,6 +1062,9 @@ def test_no_software_is_said_to_be_faster_than_published_results():
     assert first == ["megatron_core"]
     assert named
     assert min(named.values()) >= 1.0
+    for name, ratio in named.items():
+        stated = ask(asked, software=name).recommended
+        assert stated.time_s.value == pytest.approx(ratio * usual.recommended.time_s.value, rel=0.02)
     stated = ask(asked, software="torchtitan").recommended
     assert stated.time_s.value >= usual.recommended.time_s.value * (1 - 1e-9)
 

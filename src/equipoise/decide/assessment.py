@@ -526,7 +526,7 @@ def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict
     least = 1.0 if "published" in kinds else 0.0
     ratios = {}
     chip, own_s = start.cluster.accelerator, _step_s(start, chosen)
-    has_less = any(option not in {"schedule", "cuda_graphs"} for option in usual.runs)
+    has_less = any(option != "schedule" and {*had} != {True, False} for option, had in usual.runs.items())
     for each in (one for one in SOFTWARE if one.is_current and runs_on(one.name, chip)):
         if each.name == usual.name:
             continue

@@ -70,6 +70,8 @@ def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
         **_stage_facts(strategy, model),
         "num_experts": experts,
         "num_dense_layers": 0 if model is None else model.dense_layers,
+        "graph_modules": json.dumps(_graph_modules(strategy, experts)),
+        "recomputed_modules": json.dumps(_recomputed_modules(strategy, model)),
         "has_expert_axis": strategy.ep > 1 or experts > 0,
         "dispatches_once": strategy.ep > 1 and not strategy.dispatch_copies,
         "shards_hold_experts": expert_ranks % strategy.ep == 0,
@@ -84,6 +86,33 @@ def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
         "num_dp_shards": strategy.dp // strategy.dp_replicate,
         "num_samples_per_rank": strategy.microbatch_samples * strategy.num_microbatches,
     }
+
+
+def _graph_modules(strategy: Strategy, num_experts: int) -> tuple[str, ...]:
+    """Of a layer of Megatron-Core, the modules that graphs record: no experts, whose shapes follow the
+    routing, and none that is recomputed.
+
+    Source: megatron-core 0.16.1, TransformerConfig.
+    """
+    feed_forward = ("moe_router", "moe_preprocess") if num_experts else ("mlp",)
+    if strategy.recompute == "none":
+        return ("attn", *feed_forward)
+    return ("attn",) if strategy.fused_attention else feed_forward
+
+
+def _recomputed_modules(strategy: Strategy, model: Model) -> tuple[str, ...]:
+    """Of a layer of Megatron-Core, the modules that selective recomputation computes again.
+
+    Beside the overlap of experts' traffic, which calls parts of a layer, norms and activations alone.
+    Source: megatron-core 0.16.1, fine_grained_callables.py.
+    """
+    if not strategy.fused_attention:
+        return ("core_attn",)
+    if model is None or not model.experts:
+        return ("layernorm", "mlp")
+    if strategy.schedule == "1f1b_overlap":
+        return ("layernorm", "moe_act")
+    return ("layernorm", "mlp", "moe") if model.dense_layers else ("layernorm", "moe")
 
 
 def strategy_facts(strategy: Strategy) -> dict[str, object]:

@@ -117,7 +117,8 @@ def scores(*, data: Folders | None = None, also: Folders = ()) -> "Scores":
 def paths(given: Folders) -> tuple[Path, ...]:
     """One folder or file, or several, as a tuple. Raises UsageError for what is no path."""
     listed = (given,) if isinstance(given, (str, PathLike)) or not isinstance(given, Iterable) else (*given,)
-    wrong = next((each for each in listed if not isinstance(each, (str, PathLike))), None)
-    if wrong is not None or given is None:
-        raise UsageError(f"{str(wrong)[:40]} is no path; expected the path of a file or folder, or several")
+    if wrong := [each for each in listed if not isinstance(each, (str, PathLike))]:
+        raise UsageError(
+            f"{str(wrong[0])[:40]} is no path; expected the path of a file or folder, or several"
+        )
     return tuple(map(Path, listed))

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
@@ -12,7 +12,7 @@ from msgspec.structs import fields
 
 from equipoise.errors import SpecError
 from equipoise.files import shipped_table
-from equipoise.spec.hardware import Dtype
+from equipoise.spec.hardware import Accelerator, Dtype
 
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_rowwise", "mxfp8", "fp4"]
@@ -405,6 +405,12 @@ def read_option(text: str, *, where: str) -> tuple[str, Value]:
     return name, int(value)
 
 
+def highest_peak_flop_per_s(chip: Accelerator, among: Iterable[Precision]) -> float | None:
+    """FLOP/s that no run in any of some precisions can exceed; None where the chip is known to have none."""
+    dtypes = {DTYPE_OF[each] for each in among}
+    return max((peak for dtype in dtypes if (peak := chip.peak_flop_per_s(dtype))), default=None)
+
+
 _MAX_DIGITS = 12
 
 
@@ -418,7 +424,8 @@ class Software(Struct, frozen=True, kw_only=True):
     kernels are launched as written, without a compiler or graphs. is_current: whether new trainings take it.
     medians: of priors of the performance model's parameters that what is published of this software replaces.
     spread: how much more than those of others the times of its sources differ, for reasons unknown.
-    runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone.
+    runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone. Of
+    `cuda_graphs` and `dispatch_copies` the first is what its makers' own recipes take.
     offloads_with: the recomputations that it can combine with activations in the host's memory.
     last_chip_year: on chips that came out later its words mean its successor.
     """
@@ -439,7 +446,7 @@ class Software(Struct, frozen=True, kw_only=True):
 
     @property
     def options(self) -> Mapping[str, tuple[Value, ...]]:
-        """By option of a strategy the values that it has, where those are not all."""
+        """By option of a strategy the values that it has; of an option that is not there all."""
         return {"schedule": ("1f1b",), **self.runs}
 
     def can_run(self, chosen: Strategy) -> bool:

@@ -53,7 +53,14 @@ from equipoise.runs.readers.exports import MODEL, as_written, exported
 from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Precision, Recompute, Strategy
+from equipoise.spec.strategy import (
+    DTYPE_OF,
+    PRECISIONS,
+    Precision,
+    Recompute,
+    Strategy,
+    highest_peak_flop_per_s,
+)
 from equipoise.spec.transformer import Transformer
 from equipoise.units import BF16_BYTES, GIB, format_si_apart
 
@@ -352,7 +359,7 @@ def _contradiction(row: TextRow, units: Mapping[str, str]) -> str | None:
     try:
         for name in filled:
             amount(row, name)
-        if len(filled) < 2:  # noqa: PLR2004 - two contradict each other
+        if not filled[1:]:
             return None
         batch, tokens = (stated_amount(row, name) for name in (BATCH, SEQUENCE))
         rates_of(row, filled, batch_samples=batch, sequence_tokens=tokens)
@@ -446,8 +453,7 @@ def _below_peak(row: PublishedRow) -> PublishedRow:
     among: tuple[Precision, ...] = PRECISIONS
     if row.cells.get("precision", "").strip():
         among = (strategy.precision, "tf32") if strategy.precision == "fp32" else (strategy.precision,)
-    peaks = (nodes.accelerator.peak_flop_per_s(DTYPE_OF[each]) for each in among)
-    peak = max((each for each in peaks if each is not None), default=math.inf)
+    peak = highest_peak_flop_per_s(nodes.accelerator, among) or math.inf
     in_layers = model.transformer.active_params - model.transformer.embedding_params
     of_each = _FLOP_PER_WEIGHT if strategy.trained == "full" else _FLOP_PER_FROZEN_WEIGHT
     flop = of_each * in_layers * strategy.global_batch_samples * (model.sequence or 1)

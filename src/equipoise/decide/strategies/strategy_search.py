@@ -515,7 +515,7 @@ def problem(
     chosen = None if name is None else software_named(name)
     if training.budget.is_to_target and chosen is not None:
         # Published results of benchmarks are of tuned code, which records graphs where its software can.
-        choices.setdefault("cuda_graphs", chosen.options.get("cuda_graphs", USUAL["cuda_graphs"])[-1:])
+        choices.setdefault("cuda_graphs", _first_of(chosen, "cuda_graphs"))
     if chosen is not None and architecture(training.workload) == "mixture of experts":
         choices.setdefault("dispatch_copies", _first_of(chosen, "dispatch_copies"))
     choices = _runnable(choices, cluster.accelerator, chosen, is_stated=software is not None)
@@ -532,7 +532,7 @@ def problem(
 
 
 def _first_of(chosen: Software, option: str) -> tuple[Value, ...]:
-    """The value of an option that a software has first, or the usual one where it has all."""
+    """The value of an option that a software has first; the usual one where it names none."""
     return chosen.options.get(option, USUAL[option])[:1]
 
 

@@ -11,7 +11,7 @@ from equipoise.calibration import Note
 from equipoise.runs.readers.cells import is_success
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.strategy import DTYPE_OF, PRECISIONS, Precision, precision_named
+from equipoise.spec.strategy import PRECISIONS, Precision, highest_peak_flop_per_s, precision_named
 from equipoise.spec.workload import Workload
 from equipoise.stats import by_key
 from equipoise.units import YEAR_S, format_count, format_percent
@@ -169,15 +169,9 @@ def _share_of_peak(
         return 0.0, None
     names = asked.accelerators if row["accelerator"] is None else (row["accelerator"],)
     chips = [asked.catalogue.accelerator(each) for each in names if asked.catalogue.accelerator_slug(each)]
-    peaks = [(_highest_peak(each, among) or math.inf, each) for each in chips]
+    peaks = [(highest_peak_flop_per_s(each, among) or math.inf, each) for each in chips]
     peak, chip = max(peaks, key=lambda each: each[0], default=(math.inf, None))
     return flop * row["samples_per_s"] / (peak * row["num_accelerators"]), chip
-
-
-def _highest_peak(chip: Accelerator, among: Sequence[Precision]) -> float | None:
-    """FLOP/s that no run in any of some precisions can exceed."""
-    dtypes = {DTYPE_OF[each] for each in among}
-    return max((peak for dtype in dtypes if (peak := chip.peak_flop_per_s(dtype))), default=None)
 
 
 def not_used_notes(unused: Iterable[Unused], num_rows: int, where: str) -> Iterator[Note]:
