@@ -364,3 +364,31 @@ def test_files_are_written_all_or_none_and_the_users_own_are_kept(tmp_path):
     assert {each.name for each in tmp_path.iterdir()} == {"train.py", "launch.sh"}
     write_launch_files(tmp_path, {"train.py": "new\n", "settings.sh": "new\n"})
     assert [(tmp_path / name).read_text() for name in ("train.py", "settings.sh")] == ["new\n", "new\n"]
+
+
+@pytest.mark.parametrize(
+    ("software", "started", "is_written_here"),
+    [
+        # As their documentation starts them: torchtitan's README, Megatron-LM's examples, DeepSpeed's Getting Started
+        # (`--deepspeed_config`), TRL's scripts (`--config`).
+        ("torchtitan", "-m torchtitan.train", False),
+        ("megatron_core", "pretrain_gpt.py", False),
+        ("deepspeed", "train.py \\\n    --deepspeed_config deepspeed.json", False),
+        ("hf", "train.py \\\n    --config trainer.yaml", False),
+        ("fsdp", "train.py", True),
+        (None, "train.py", True),
+    ],
+)
+def test_the_program_that_the_user_names_is_started(software, started, is_written_here):
+    found = snippets("dp=16 microbatch=1 global_batch=16 zero_stage=3", software=software)
+    for each in (found[0], *(other for other in found if other.file == "job.sbatch")):
+        assert f" {started}" in each.code
+        assert any("yours to write" in lack for lack in each.unsupported) == (software in {"deepspeed", "hf"})
+    files = {each.file for each in found}
+    assert ("train.py" in files) == is_written_here
+    assert {"deepspeed.json", "trainer.yaml", "torchtitan.sh", "megatron.sh"} <= files
+
+
+def test_software_that_no_file_here_starts_is_said():
+    found = snippets("dp=16 microbatch=1 global_batch=16 zero_stage=3", software="jax")
+    assert any("JAX" in each for each in found[0].unsupported)

@@ -651,7 +651,13 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         from equipoise.launch import launch_snippets  # noqa: PLC0415 - only where scripts are shown
 
         try:
-            return launch_snippets(best.strategy, nodes, workload=self.workload, settings=self.settings)
+            return launch_snippets(
+                best.strategy,
+                nodes,
+                workload=self.workload,
+                settings=self.settings,
+                software=self.question.software,
+            )
         except SpecError:
             return ()
 

@@ -21,7 +21,8 @@ from equipoise.launch.settings import Setting, runtime_settings
 from equipoise.launch.text import filled, holds, joined, yaml_scalar
 from equipoise.spec.cluster import LARGEST_HOST, Cluster
 from equipoise.spec.hardware import STARTED_KINDS, Accelerator
-from equipoise.spec.strategy import Strategy
+from equipoise.spec.strategy import PRIORS_ONLY, Strategy
+from equipoise.spec.strategy import software as software_named
 from equipoise.spec.workload import Workload
 
 __all__ = [
@@ -258,6 +259,8 @@ def _method(strategy: Strategy, size: int) -> tuple[str, bool]:
 # Of larger domains, those of NVL72, accelerators of one host.
 _TRAY = 4
 _SCRIPT = "train.py"
+# Software that is torch itself, as the scripts are.
+_OF_PLAIN_TORCH = ("fsdp", "fsdp2_eager", "ngc", PRIORS_ONLY)
 
 
 # By kind: the conditions on which it is printed, its template, and the rest of it.
@@ -289,12 +292,14 @@ def launch_snippets(
     *,
     workload: Workload | None = None,
     settings: tuple[Setting, ...] | None = None,
+    software: str | None = None,
 ) -> tuple[Snippet, ...]:
     """What to run and paste for a strategy: the command first, then environment and code, then the rest.
 
     cluster: the machine it is for; of as many accelerators as there are. workload: what is trained, for
     options that depend on its layers and experts. settings: whose variables are exported; those of
-    `runtime_settings` for the cluster unless given.
+    `runtime_settings` for the cluster unless given. software: whose program is started; a script of plain
+    torch, or the first program that can train the strategy, unless given.
     Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs).
     """
     chip = cluster.accelerator
@@ -318,17 +323,11 @@ def launch_snippets(
     ]
     facts = code_facts(strategy, workload)
     code = tuple(_lacking(each, pairs) for each in _fitting("script", facts))
-    # Where no script of ours can train it, the first program that can is started.
-    started = next(
-        ((each, found) for each, found in programs if each.entry and found.options and not code), None
-    )
+    started = _started(programs, software=software, has_script=bool(code))
     words: tuple[str, ...] = (_SCRIPT,)
-    lacks: tuple[str, ...] = ()
+    lacks = _of_script(software, is_written=bool(code))
     if started is not None:
-        words = (*started[0].entry, *started[1].words)
-        lacks = tuple(f"{started[0].name}: {each}" for each in started[1].unsupported)
-    elif not code:
-        lacks = (f"{_SCRIPT}, which is yours to write: no script here trains this strategy",)
+        code, (words, lacks) = (), _of_program(*started)
     found = runtime_settings(cluster, strategy) if settings is None else settings
     launch = Launch(
         name="train" if workload is None else workload.slug,
@@ -358,6 +357,36 @@ def launch_snippets(
         *others,
         *(_lacking(_program(each, translation), pairs) for each, translation in programs),
     )
+
+
+def _started(
+    programs: Sequence[tuple[Program, Translation]], *, software: str | None, has_script: bool
+) -> tuple[Program, Translation] | None:
+    """The program to start, and its options; None where a script is.
+
+    software: that the user named. has_script: whether a script of plain torch trains the strategy.
+    """
+    able = [(each, found) for each, found in programs if each.entry and found.options]
+    named = [(each, found) for each, found in able if software in each.software]
+    return next(iter(named or ([] if has_script else able)), None)
+
+
+def _of_program(program: Program, found: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What torchrun starts for a program, and what is to be known of it."""
+    lacks = [f"{program.name}: {each}" for each in found.unsupported]
+    if program.form != "options":
+        lacks.insert(0, f"{_SCRIPT}, which is yours to write: it gives {program.file} to {program.name}")
+        return program.entry, tuple(lacks)
+    return (*program.entry, *found.words), tuple(lacks)
+
+
+def _of_script(software: str | None, *, is_written: bool) -> tuple[str, ...]:
+    """What is to be known of the script that is started."""
+    if not is_written:
+        return (f"{_SCRIPT}, which is yours to write: no script here trains this strategy",)
+    if software is None or software in _OF_PLAIN_TORCH:
+        return ()
+    return (f"{software_named(software).title}: {_SCRIPT} here is of plain torch",)
 
 
 def program(name: str) -> Program:

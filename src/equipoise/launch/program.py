@@ -304,8 +304,9 @@ class Program(Struct, frozen=True, kw_only=True):
     """A program that trains, and how it expresses a strategy.
 
     template: of its options. file: the name under which they are written. form: how they are.
-    version, source: what was read. entry: what torchrun starts with the options after it; empty where it is
-    the user's script. is_for_transformers: whether it trains nothing else. use: how the options are given to
+    version, source: what was read. entry: what torchrun starts: the program, or the user's script with the
+    file of the options; empty where the program has a launcher of its own. software: names of the software
+    that runs it. is_for_transformers: whether it trains nothing else. use: how the options are given to
     the program. checked_with: what accepted such options in the tests.
     """
 
@@ -318,6 +319,7 @@ class Program(Struct, frozen=True, kw_only=True):
     use: str
     checked_with: str
     entry: tuple[str, ...] = ()
+    software: tuple[str, ...] = ()
     is_for_transformers: bool = False
 
     def translate(self, strategy: Strategy, model: Model = None) -> Translation:
