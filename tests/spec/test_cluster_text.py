@@ -45,6 +45,7 @@ READ = [
     ("8x H100, A3 Mega", "h100-sxm5-80gb", 8, 25),
     ("AWS Trainium 1 (trn1.32xlarge)", "trainium1-module-32gb", 16, 6.25),
     ("Ascend 910B class 64GB (Atlas 800T A2), 8 in one server", "ascend-910b-module-64gb", 8, 25),
+    ("Ascend NPU (Atlas 900 A2, 8 a node), 2 nodes", "ascend-910b-module-64gb", 8, 25),
     ("Trainium 2", "trainium2-module-96gb", 16, 25),
     ("Intel Xeon Platinum 8480+", "xeon-8480-cpu", 2, 6.25),
     ("2x Xeon Platinum 8180", "xeon-8180-cpu", 2, 0.625),

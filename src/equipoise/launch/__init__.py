@@ -368,13 +368,14 @@ def _started(
     """
     able = [(each, found) for each, found in programs if each.entry and found.options]
     named = [(each, found) for each, found in able if software in each.software]
-    return next(iter(named or ([] if has_script else able)), None)
+    whole = [(each, found) for each, found in able if not has_script and not each.is_library]
+    return next(iter(named or whole), None)
 
 
 def _of_program(program: Program, found: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What torchrun starts for a program, and what is to be known of it."""
     lacks = [f"{program.name}: {each}" for each in found.unsupported]
-    if program.form != "options":
+    if program.is_library:
         lacks.insert(0, f"{_SCRIPT}, which is yours to write: it gives {program.file} to {program.name}")
         return program.entry, tuple(lacks)
     return (*program.entry, *found.words), tuple(lacks)

@@ -322,6 +322,11 @@ class Program(Struct, frozen=True, kw_only=True):
     software: tuple[str, ...] = ()
     is_for_transformers: bool = False
 
+    @property
+    def is_library(self) -> bool:
+        """Whether it is called by a script of the user's, which reads the file of the options."""
+        return self.form != "options"
+
     def translate(self, strategy: Strategy, model: Model = None) -> Translation:
         """The options that set the strategy, and what of it the program cannot express.
 

@@ -59,7 +59,9 @@ _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
 _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
-_FUSED_BETWEEN = r"unsloth|liger(?:[- ]kernels?)?|fused[- ]kernels|transformer[- ]?engine"
+_FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
+_LIGER = r"liger(?:[- ]kernels?)?"
+_LORA = r"q-?lora|lora"
 
 
 class StrategyWords(Struct, frozen=True, kw_only=True):
@@ -106,15 +108,16 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
 _RANK = re.compile(r"(?<![a-z0-9])(?:lora[- _])?(?:rank|r)[ =]+(\d{1,4})(?![\d.])")
 # Losses that never make the logits of all tokens.
-_CHUNKED_LOSS = (
-    r"liger(?:[- ]kernels?)?|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy"
-)
+_CHUNKED_LOSS = rf"{_LIGER}|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy"
 _OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
 _HYBRID = r"hsdp|hybrid[-_ ]shard(?:ing|ed)?"
-_NO_OFFLOAD = r"\b(?:no|without)(?: [a-z]+)? offload(?:ing)?|offload(?:ing)?[ =:]+(?:no|none|false|off)\b"
+_NO_OFFLOAD = (
+    r"\b(?:no|without)(?:[ -][a-z]+){0,2}[ -]offload(?:ing)?|offload(?:ing)?[ =:]+(?:no|none|false|off)\b"
+)
 _ACTIVATION_OFFLOAD = (
     r"(?:activations?|checkpoints?)(?: of (?:the )?[a-z]+)?[- ]"
     r"(?:offload(?:ing|ed)?|moved to (?:the )?(?:host|cpu))"
+    r"|(?:activation|gradient)[-_ ]checkpointing(?: with| to|:|=)? ?(?:cpu )?offload(?:ing|ed)?"
     r"|offload(?:ing)? of (?:activations|checkpoints)"
 )
 # Kernels for the asynchronous instructions of Hopper and Blackwell.
@@ -199,7 +202,9 @@ def strategy_words(
         or (_has(text, "torchtitan") and not _has(text, "deep-?ep|hybrid-?ep")),
         # NVIDIA's recipes record them on chips since Blackwell: Megatron-Bridge, scripts/performance/configs.
         records_graphs=_has(text, _GRAPHS)
-        or ((chip_year or 0) > _LAST_CHIP_YEAR_WITHOUT_GRAPHS and _has(text, "nemo container")),
+        or (
+            (chip_year or 0) > _LAST_CHIP_YEAR_WITHOUT_GRAPHS and _has(text, r"nemo container|container nemo")
+        ),
         # torchtitan's plan for tensor parallelism always splits sequences between its blocks.
         splits_sequences=True if splits is None and (nemo or tensor_titan) else splits,
         tp_overlap=nemo or _has(text, r"async[- ]?tp|tp[-_ ]overlap|tp[-_ ]comm[-_ ]overlap"),
@@ -231,14 +236,17 @@ def _lora_targets(text: str) -> LoraTargets:
 def _implementation(text: str, *, is_modern: bool) -> Implementation:
     """Whether a compiler (JAX has no other way to train than through XLA), graphs of whole layers, or kernels
     written for what is between products (Unsloth: norms, rotations, adapters, loss; Liger: norms, rotations,
-    activations, loss) launched the kernels; what states none of these ran as written.
+    activations, loss, and so not of adapters) launched the kernels; what states none of these ran as written.
 
     Source: Hsu et al. 2024 (Liger Kernel), section 3.
     """
-    if _has(text, r"eager|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile=(?:no|false|0)"):
+    if _has(
+        text, r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile=(?:no|false|0)"
+    ):
         return "eager"
     of_xla = software("jax").is_named_in(text)
-    compiled = is_modern or of_xla or _has(text, _COMPILED) or _has(text, _FUSED_BETWEEN)
+    by_liger = _has(text, _LIGER) and not _has(text, _LORA)
+    compiled = is_modern or of_xla or by_liger or _has(text, _COMPILED) or _has(text, _FUSED_BETWEEN)
     return "compiled" if compiled else "eager"
 
 
