@@ -229,8 +229,9 @@ _NUM_DRAWS = 64
 _SEED = 1
 # How much more steps of mixtures of experts differ between sources than those of dense models, in standard
 # deviations: kernels and exchange of experts became twice as fast within a year of one software's releases.
-# Nearly nine in ten lie inside the interval with it, where the source is left out: docs/experiments/0056.
-EXPERTS_SPREAD: Final = 1.65
+# Nearly nine in ten lie inside the interval with it, where the source is left out and each counts once:
+# docs/experiments/0056 and 0075.
+EXPERTS_SPREAD: Final = 2.1
 
 
 class CalibratedModel(Struct, frozen=True, kw_only=True, dict=True):

@@ -503,7 +503,9 @@ def problem(
             f"--fix offload={','.join(map(str, offloads))}: {cluster.accelerator.title} shares its memory "
             "with its host, which has none to move it to; give offload=none"
         )
-    choices.setdefault("precision", (usual_precision(cluster, training),))
+    name = software_for(cluster.accelerator, training.workload, software)
+    chosen = None if name is None else software_named(name)
+    choices.setdefault("precision", (usual_precision(cluster, training, chosen),))
     if cluster.accelerator.lacks_compiler:
         if "eager" not in choices.get("implementation", ("eager",)):
             raise SpecError(
@@ -511,8 +513,6 @@ def problem(
                 f"{cluster.accelerator.title}; give implementation=eager"
             )
         choices["implementation"] = ("eager",)
-    name = software_for(cluster.accelerator, training.workload, software)
-    chosen = None if name is None else software_named(name)
     if training.budget.is_to_target and chosen is not None:
         # Published results of benchmarks are of tuned code, which records graphs where its software can.
         choices.setdefault("cuda_graphs", _first_of(chosen, "cuda_graphs"))
@@ -591,13 +591,15 @@ def _possible(choices: Mapping[str, tuple[Value, ...]], nodes: Cluster) -> Mappi
     return {**choices, **{name: (value,) for name, value in STAYS.items()}}
 
 
-def usual_precision(nodes: Cluster, training: Training) -> Precision:
+def usual_precision(nodes: Cluster, training: Training, software: Software | None = None) -> Precision:
     """The precision that training takes on a chip unless stated.
 
-    Transformers to a published target take fp8 where the chip has it, as their published results did.
+    Transformers to a published target take fp8 where chip and software have it, as their published results
+    did. software: any unless given.
     """
     chip = nodes.accelerator
-    is_published = training.budget.is_to_target and training.workload.transformer is not None
+    has_fp8 = software is None or "fp8" in software.options.get("precision", ("fp8",))
+    is_published = training.budget.is_to_target and training.workload.transformer is not None and has_fp8
     if is_published and chip.peak_flop_per_s(DTYPE_OF["fp8"]) is not None:
         return "fp8"
     stated = [name for name in _USUAL_PRECISIONS if chip.peak_flop_per_s(DTYPE_OF[name]) is not None]
