@@ -26,7 +26,7 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 WORKERS = $(shell $(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 2))')
 test: $(VENV)/dev.stamp ## run every test, and the examples in docstrings
 # A file stays on one worker, which makes what it shares once; tests/conftest.py puts the slow files first.
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --doctest-modules tests src records
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

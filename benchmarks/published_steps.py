@@ -127,8 +127,11 @@ def by_group(title: str, held: HeldOutSteps, groups: Sequence[str]) -> str:
         mine = names == name
         lines.append(line(name, held.log_ratio[mine], half[mine]))
     lines.append(line("all", held.log_ratio, half))
+    is_inside = np.abs(held.log_ratio) <= half
     medians = [np.median(np.abs(np.exp(-held.log_ratio[names == name]) - 1)) for name in set(groups)]
-    return "\n".join(lines) + f"\n\nMean of the medians: {np.mean(medians):.1%}."
+    shares = [np.mean(is_inside[names == name]) for name in set(groups)]
+    means = f"Mean of the medians: {np.mean(medians):.1%}; of the shares inside: {np.mean(shares):.0%}."
+    return "\n".join(lines) + f"\n\n{means}"
 
 
 def against(name: str, predicted_s: Mapping[str, float], held: HeldOutSteps) -> None:

@@ -293,6 +293,21 @@ def test_published_targets_are_planned_with_recorded_graphs():
         ask(**asked, software="hf", fix={"cuda_graphs": True})
 
 
+def test_published_targets_are_planned_in_a_precision_that_the_software_has():
+    # DeepSpeed's configuration knows fp16 and bf16 (deepspeed.ai, docs/config-json); NeMo's results of MLPerf are in fp8.
+    asked = {"workload": "llama31_8b", "accelerator": "h100", "max_accelerators": 16}
+    chosen = {
+        name: ask(**asked, software=name).recommended.strategy for name in ("deepspeed", "megatron_core")
+    }
+    assert {name: each.precision for name, each in chosen.items()} == {
+        "deepspeed": "bf16",
+        "megatron_core": "fp8",
+    }
+    with pytest.raises(EvidenceError) as caught:
+        ask(**asked, software="deepspeed", precision="fp8")
+    assert "precision=fp8" in caught.value.missing[0]
+
+
 def test_the_least_energy_is_not_looked_for_where_no_power_is_known():
     with pytest.raises(EvidenceError) as caught:
         ask(workload="resnet50", accelerator="tpu-v6e", objective="energy")
