@@ -380,7 +380,8 @@ def test_files_are_written_all_or_none_and_the_users_own_are_kept(tmp_path):
     ],
 )
 def test_the_program_that_the_user_names_is_started(software, started, is_written_here):
-    found = snippets("dp=16 microbatch=1 global_batch=16 zero_stage=3", software=software)
+    plan = "dp=16 microbatch=1 global_batch=16 zero_stage=3"
+    found = snippets(plan, software=software, is_asked_for=software is not None)
     for each in (found[0], *(other for other in found if other.file == "job.sbatch")):
         assert f" {started}" in each.code
         # Of a library the script is the user's.
@@ -393,5 +394,5 @@ def test_the_program_that_the_user_names_is_started(software, started, is_writte
 
 
 def test_software_that_no_file_here_starts_is_said():
-    found = snippets("dp=16 microbatch=1 global_batch=16 zero_stage=3", software="jax")
+    found = snippets("dp=16 microbatch=1 global_batch=16 zero_stage=3", software="jax", is_asked_for=True)
     assert any("JAX" in each for each in found[0].unsupported)

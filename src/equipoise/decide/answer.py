@@ -656,7 +656,9 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
                 nodes,
                 workload=self.workload,
                 settings=self.settings,
-                software=self.question.software,
+                software=self.system.software,
+                is_asked_for=self.question.software is not None,
+                is_spot=best.terms == "spot",
             )
         except SpecError:
             return ()
@@ -739,7 +741,11 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
 
         try:
             return runtime_settings(
-                nodes, best.strategy, topology=self.system.topology, memory_share=memory_share
+                nodes,
+                best.strategy,
+                topology=self.system.topology,
+                memory_share=memory_share,
+                software=self.system.software,
             )
         except SpecError:
             return ()

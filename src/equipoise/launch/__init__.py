@@ -51,7 +51,8 @@ class Launch(Struct, frozen=True, kw_only=True):
 
     host_size: accelerators of a host. name: of the job. words: the script and its options, as torchrun takes
     them. takes_more: whether options of the model and its data follow. joins_group: whether the script joins
-    a group of processes even where it is the only one. variables: of the environment, name and value.
+    a group of processes even where it is the only one. is_spot: whether machines may be taken back.
+    variables: of the environment, name and value.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     words: tuple[str, ...]
     takes_more: bool = False
     joins_group: bool = False
+    is_spot: bool = False
     variables: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -106,6 +108,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             "resource": _RESOURCES.get(chip.vendor, "") if is_gpu else "",
             "skypilot_name": SKYPILOT_NAMES.get(chip.slug, ""),
             "takes_more": self.takes_more,
+            "is_spot": self.is_spot,
             "arguments": self.arguments,
             "open_arguments": self.open_arguments,
             "words": [{"yaml": yaml_scalar(word), "python": repr(word)} for word in self.words],
@@ -260,7 +263,7 @@ def _method(strategy: Strategy, size: int) -> tuple[str, bool]:
 _TRAY = 4
 _SCRIPT = "train.py"
 # Software that is torch itself, as the scripts are.
-_OF_PLAIN_TORCH = ("fsdp", "fsdp2_eager", "ngc", PRIORS_ONLY)
+_OF_PLAIN_TORCH = ("fsdp", "ngc", PRIORS_ONLY)
 
 
 # By kind: the conditions on which it is printed, its template, and the rest of it.
@@ -293,13 +296,16 @@ def launch_snippets(
     workload: Workload | None = None,
     settings: tuple[Setting, ...] | None = None,
     software: str | None = None,
+    is_asked_for: bool = False,
+    is_spot: bool = False,
 ) -> tuple[Snippet, ...]:
     """What to run and paste for a strategy: the command first, then environment and code, then the rest.
 
     cluster: the machine it is for; of as many accelerators as there are. workload: what is trained, for
     options that depend on its layers and experts. settings: whose variables are exported; those of
-    `runtime_settings` for the cluster unless given. software: whose program is started; a script of plain
-    torch, or the first program that can train the strategy, unless given.
+    `runtime_settings` for the cluster unless given. software: that the strategy is planned for, whose program
+    is started before others. is_asked_for: whether the user named it: then its program is started also where
+    a script of plain torch could train the strategy. is_spot: whether machines may be taken back.
     Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs).
     """
     chip = cluster.accelerator
@@ -323,9 +329,9 @@ def launch_snippets(
     ]
     facts = code_facts(strategy, workload)
     code = tuple(_lacking(each, pairs) for each in _fitting("script", facts))
-    started = _started(programs, software=software, has_script=bool(code))
+    started = _started(programs, software, is_asked_for=is_asked_for, has_script=bool(code))
     words: tuple[str, ...] = (_SCRIPT,)
-    lacks = _of_script(software, is_written=bool(code))
+    lacks = _of_script(software if is_asked_for else None, is_written=bool(code))
     if started is not None:
         code, (words, lacks) = (), _of_program(*started)
     found = runtime_settings(cluster, strategy) if settings is None else settings
@@ -338,6 +344,7 @@ def launch_snippets(
         words=words,
         takes_more=started is not None,
         joins_group=bool(code) and not facts["alone"],
+        is_spot=is_spot,
         variables=tuple(
             (each.name, each.value)
             for each in found
@@ -360,16 +367,26 @@ def launch_snippets(
 
 
 def _started(
-    programs: Sequence[tuple[Program, Translation]], *, software: str | None, has_script: bool
+    programs: Sequence[tuple[Program, Translation]],
+    software: str | None,
+    *,
+    is_asked_for: bool,
+    has_script: bool,
 ) -> tuple[Program, Translation] | None:
     """The program to start, and its options; None where a script is.
 
-    software: that the user named. has_script: whether a script of plain torch trains the strategy.
+    Of software that the user named its own; else where no script of plain torch trains the strategy, and
+    unless it is a library: that of the software, else the one that lacks least of the strategy.
+    software, is_asked_for: as `launch_snippets` takes them. has_script: whether a script trains the strategy.
     """
     able = [(each, found) for each, found in programs if each.entry and found.options]
     named = [(each, found) for each, found in able if software in each.software]
+    if is_asked_for and named:
+        return named[0]
     whole = [(each, found) for each, found in able if not has_script and not each.is_library]
-    return next(iter(named or whole), None)
+    return min(
+        whole, key=lambda one: (software not in one[0].software, len(one[1].unsupported)), default=None
+    )
 
 
 def _of_program(program: Program, found: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -140,6 +140,9 @@ def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, objec
         **strategy_facts(strategy),
         **_stage_facts(strategy, None if workload is None else workload.transformer),
         "has_states": _has_states(workload),
+        "has_experts": workload is not None
+        and workload.transformer is not None
+        and workload.transformer.experts > 0,
         "projections": json.dumps(_projections(strategy, is_of_images=is_of_images)),
         "sharded": sharded,
         "alone": alone,

@@ -12,6 +12,7 @@ from equipoise.launch.text import holds, joined
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.links import reach
 from equipoise.spec.strategy import Strategy
+from equipoise.spec.strategy import software as software_named
 from equipoise.units import format_percent
 
 # Above it, what the allocator cannot use of its segments decides whether a run fits.
@@ -71,13 +72,16 @@ def runtime_settings(
     *,
     topology: Topology | None = None,
     memory_share: float | None = None,
+    software: str | None = None,
 ) -> tuple[Setting, ...]:
     """The settings that apply to this strategy on this machine, the most important first; often few.
 
     topology: of the machine, where it was looked over: whether peers reach each other. memory_share:
-    what the strategy needs over what an accelerator has.
+    what the strategy needs over what an accelerator has. software: that trains; any of those that start on
+    the machine unless given.
     """
     facts = _facts(placed(cluster, strategy, topology), topology, memory_share)
+    facts["is_megatron"] = software is None or software_named(software).family == "megatron"
     return tuple(
         replace(
             each,

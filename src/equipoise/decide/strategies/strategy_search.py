@@ -14,7 +14,6 @@ from equipoise.calibration import UNCALIBRATED_LOG_SD
 from equipoise.calibration.profiles import (
     CalibratedModel,
     architecture,
-    runs_on,
     software_for,
 )
 from equipoise.decide.combine import (
@@ -51,11 +50,9 @@ from equipoise.perfmodel.search import FoundStrategy, SearchJob, SearchResult, f
 from equipoise.perfmodel.space import USUAL, Space
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import (
     DTYPE_OF,
     PRIORS_ONLY,
-    SOFTWARE,
     Precision,
     Software,
     Strategy,
@@ -518,7 +515,9 @@ def problem(
         choices.setdefault("cuda_graphs", _first_of(chosen, "cuda_graphs"))
     if chosen is not None and architecture(training.workload) == "mixture of experts":
         choices.setdefault("dispatch_copies", _first_of(chosen, "dispatch_copies"))
-    choices = _runnable(choices, cluster.accelerator, chosen, is_stated=software is not None)
+        if choices["dispatch_copies"] == (False,) and cluster.node_size <= _DEEPEP_NODE:
+            choices.setdefault("ep", tuple(range(1, _MOST_DEEPEP_RANKS + 1)))
+    choices = _runnable(choices, chosen, is_stated=software is not None)
     return Problem(
         training=training,
         cluster=cluster,
@@ -531,19 +530,25 @@ def problem(
     )
 
 
+# Between nodes of this many accelerators or fewer, tokens that travel once do so by DeepEP, over at most 20 of
+# its nodes of 8: deepseek-ai/DeepEP, csrc/kernels/configs.cuh, NUM_MAX_NVL_PEERS and NUM_MAX_RDMA_PEERS.
+_DEEPEP_NODE: Final = 8
+_MOST_DEEPEP_RANKS: Final = 160
+
+
 def _first_of(chosen: Software, option: str) -> tuple[Value, ...]:
     """The value of an option that a software has first; the usual one where it names none."""
     return chosen.options.get(option, USUAL[option])[:1]
 
 
 def _runnable(
-    choices: Mapping[str, tuple[Value, ...]], chip: Accelerator, chosen: Software | None, *, is_stated: bool
+    choices: Mapping[str, tuple[Value, ...]], chosen: Software | None, *, is_stated: bool
 ) -> dict[str, tuple[Value, ...]]:
     """The choices that a training's software has: the stated one, else the usual one on the chip.
 
     Software that was measured as it was written, without a compiler, is planned so unless asked otherwise.
-    Where none is stated, what the question fixes is kept; where none serves, schedules that some software of
-    the chip has. Raises SpecError where a stated software has none of the values asked for.
+    Where none is stated, what the question fixes is kept; where none serves, the schedule is one that all
+    have. Raises SpecError where a stated software has none of the values asked for.
     """
     options = {} if chosen is None else dict(chosen.options)
     is_offloaded = choices.get("activation_offload") == (True,)
@@ -555,8 +560,8 @@ def _runnable(
             )
         options["recompute"] = chosen.offloads_with
     if chosen is None:
-        there = (one for one in SOFTWARE if runs_on(one.name, chip))
-        options["schedule"] = tuple(each for one in there for each in one.options["schedule"])
+        # The schedules of one software and the dispatchers of another are together in no program.
+        options["schedule"] = ("1f1b",)
     found = dict(choices)
     if chosen is not None and chosen.is_eager:
         found.setdefault("implementation", ("eager",))
@@ -566,8 +571,9 @@ def _runnable(
         if not found[option] and chosen is not None and is_stated:
             values, others_had = (",".join(map(value_text, each)) for each in (asked, had))
             beside = " beside activation_offload=true" if option == "recompute" and is_offloaded else ""
+            stated = f"--train {values}" if option == "trained" else f"--fix {option}={values}"
             raise SpecError(
-                f"--fix {option}={values}: {chosen.name} has {option}={others_had} alone{beside}; give that, "
+                f"{stated}: {chosen.name} has {option}={others_had} alone{beside}; give that, "
                 "or another --software"
             )
         found[option] = found[option] or asked
