@@ -30,6 +30,7 @@ from equipoise.decide.explanation.explain import (
     stated_on_host,
     system_offers,
     to_measure,
+    without_energy,
 )
 from equipoise.decide.explanation.reasons import chosen_for_you, reasons, records
 from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery
@@ -258,6 +259,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
                     *does_not_fit(systems.values()),
                     *map(Note, electricity_unused(query, candidates)),
                     *map(Note, outside_of_budgets(query, found)),
+                    *without_energy(query, found),
                     *(Note(f"{each}.", "not_compared") for each in refused),
                     *map(Note, unbought),
                 )

@@ -265,9 +265,9 @@ def test_own_trainings_are_slowed_by_a_limit_of_power_that_they_do_not_state(of_
 @pytest.mark.parametrize("precision", ["bf16", ""], ids=["fitted", "as they ran"])
 def test_own_steps_are_slowed_by_a_limit_of_power_that_they_do_not_state(tmp_path, precision):
     path = tmp_path / "mine.csv"
-    rows = f"8,64,0.50,{precision}\n16,64,0.27,{precision}\n"
+    rows = f"8,256,2.0,{precision}\n16,256,1.04,{precision}\n"
     path.write_text(f"num_accelerators,global_batch_samples,step_s,precision\n{rows}")
-    asked = {"workload": "gpt2_medium", "tokens": 1e9, "global_batch": 64, "runs": path}
+    asked = {"workload": "gpt2_medium", "tokens": 1e9, "global_batch": 256, "runs": path}
     free, limited, no_limit = (
         ask(asked, accelerator=[A100], accelerators="8,16", **more)
         for more in ({}, {"power_cap": 200}, {"power_cap": 400})

@@ -544,6 +544,17 @@ def outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates]) 
     ]
 
 
+def without_energy(query: TrainingQuery, found: Sequence[SystemCandidates]) -> Iterator[Note]:
+    """Systems that cannot take least energy because nobody knows their power."""
+    if query.objective == "energy":
+        for one in found:
+            if all(each.energy_j is None for each in one.candidates):
+                yield Note(
+                    f"{one.system.accelerator}, of unknown power: give its power_w in a file for --hardware.",
+                    "not_compared",
+                )
+
+
 def electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) -> Iterator[str]:
     """That a price of electricity which the question states is in no money shown, where it is in none."""
     is_owned = any(each.is_owned for each in candidates)

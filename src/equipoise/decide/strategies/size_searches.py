@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from equipoise.calibration.profiles import USER_CALIBRATION
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.question.systems import RequestedSystem, kinds, usual_most
+from equipoise.decide.question.systems import RequestedSystem, is_assumed_host, kinds, usual_most
 from equipoise.decide.strategies.strategy_search import (
     STAYS,
     Problem,
@@ -163,6 +163,12 @@ def _up_to_limits(
         raise UsageError(f"{min(limits)} of {system.name}: less than one of each; give {num_kinds} or more")
     asked = query.sizes
     if query.num_nodes is not None:
+        if is_assumed_host(system, query) and query.num_nodes > 1:
+            number = query.num_nodes * node_size
+            raise UsageError(
+                f"--nodes {query.num_nodes}: {node_size}x{system.name} are in one node; expected all "
+                f"that there are and how many a node has, as {number}x{system.name} --node-size {node_size}"
+            )
         asked = Sizes(listed=(query.num_nodes * node_size,))
     if asked is not None:
         uneven = [] if asked.is_range else [each for each in asked.listed if each % num_kinds]
@@ -213,6 +219,13 @@ def used_of_node(node_size: int, global_batch_samples: int | None) -> int:
     if global_batch_samples is None or global_batch_samples % odd == 0:
         return node_size
     return 1 << node_size.bit_length() - 1
+
+
+def nodes_taken(size: int, node_size: int, global_batch_samples: int | None) -> int:
+    """How many nodes so many accelerators are on: full ones, or ones of which `used_of_node` are used."""
+    used = used_of_node(node_size, global_batch_samples)
+    is_partly = size > node_size and size % node_size > 0 and size % used == 0
+    return -(-size // (used if is_partly else node_size))
 
 
 # Sizes that are tried at once between two for the smallest that would do.

@@ -530,7 +530,7 @@ def problem(
     )
 
 
-# Between nodes of this many accelerators or fewer, tokens that travel once do so by DeepEP, over at most 20 of
+# Between nodes of so many accelerators or fewer, tokens that travel once do so by DeepEP, over at most 20 of
 # its nodes of 8: deepseek-ai/DeepEP, csrc/kernels/configs.cuh, NUM_MAX_NVL_PEERS and NUM_MAX_RDMA_PEERS.
 _DEEPEP_NODE: Final = 8
 _MOST_DEEPEP_RANKS: Final = 160
