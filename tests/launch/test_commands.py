@@ -12,7 +12,7 @@ from command_line import prepared_python
 from msgspec.structs import replace
 
 from equipoise.errors import SpecError, UsageError
-from equipoise.launch import launch_snippets, ranks_per_host, write_launch_files
+from equipoise.launch import launch_snippets, ranks_per_host, runtime_settings, write_launch_files
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import strategy
 from equipoise.spec.workload import workload
@@ -138,7 +138,8 @@ def test_scripts_are_python_for_eighty_columns(text):
 
 RUN = (
     "dp=2 microbatch=2 global_batch=8 precision=fp32 implementation=eager compression=fp16",
-    "dp=2 microbatch=2 global_batch=8 implementation=eager zero_stage=3 recompute=selective",
+    # On processors states have no accelerator to leave.
+    "dp=2 microbatch=2 global_batch=8 implementation=eager zero_stage=3 recompute=selective offload=optimizer",
     "dp=4 microbatch=2 global_batch=16 implementation=eager zero_stage=3 dp_replicate=2",
     "tp=2 microbatch=2 global_batch=4 implementation=eager sequence_parallel=true",
     "pp=2 microbatch=2 global_batch=8 implementation=eager recompute=selective",
@@ -396,3 +397,39 @@ def test_the_program_that_the_user_names_is_started(software, started, is_writte
 def test_software_that_no_file_here_starts_is_said():
     found = snippets("dp=16 microbatch=1 global_batch=16 zero_stage=3", software="jax", is_asked_for=True)
     assert any("JAX" in each for each in found[0].unsupported)
+
+
+def test_a_task_of_skypilot_is_spot_where_the_answer_is():
+    # docs.skypilot.co, reference/yaml-spec: resources.use_spot.
+    tasks = {
+        is_spot: next(
+            each
+            for each in snippets("dp=8 microbatch=1 global_batch=8", is_spot=is_spot)
+            if each.file == "sky.yaml"
+        )
+        for is_spot in (False, True)
+    }
+    assert ["use_spot: true" in each.code for each in tasks.values()] == [False, True]
+    assert len(tasks[True].unsupported) == len(tasks[False].unsupported) + 1
+
+
+def test_weights_of_4_bits_are_sharded_as_they_are_stored():
+    # huggingface.co/docs/bitsandbytes, FSDP-QLoRA: quant_storage of the dtype of all else. Parameters that hold all
+    # experts of a layer are not of a linear layer, which alone is quantized (bitsandbytes, issue 1849).
+    def adapters(text, about):
+        found = snippets(
+            f"dp=4 microbatch=1 global_batch=4 trained=qlora lora_rank=16 {text}", workload=about
+        )
+        return next(each for each in found if each.file == "adapters.py")
+
+    dense, mixture = workload("llama31_8b"), workload("qwen3_30b_a3b")
+    assert "bnb_4bit_quant_storage" in adapters("zero_stage=3", dense).code
+    assert "bnb_4bit_quant_storage" not in adapters("zero_stage=0", dense).code
+    assert len(adapters("", mixture).unsupported) == len(adapters("", dense).unsupported) + 1
+
+
+@pytest.mark.parametrize(("software", "is_set"), [(None, True), ("megatron_core", True), ("hf", False)])
+def test_one_connection_is_of_megatron_alone(software, is_set):
+    plan = strategy("tp=2 microbatch=1 global_batch=4")
+    found = runtime_settings(cluster("dgx-h100", num_accelerators=2), plan, software=software)
+    assert any(each.name == "CUDA_DEVICE_MAX_CONNECTIONS" for each in found) == is_set

@@ -308,12 +308,59 @@ def test_published_targets_are_planned_in_a_precision_that_the_software_has():
     assert "precision=fp8" in caught.value.missing[0]
 
 
+@pytest.mark.parametrize(
+    ("software", "more", "lacks"),
+    [
+        # transformers' documentation: expert parallelism is of the ranks of tensor parallelism; no option of the Trainer.
+        ("hf", {"fix": ["ep=2"]}, "ep=2"),
+        # Megatron-Bridge's configuration has no 4-bit weights.
+        ("megatron_core", {"train": "qlora", "examples": 1000}, "--train qlora"),
+    ],
+)
+def test_what_the_stated_software_lacks_is_refused(software, more, lacks):
+    asked = {"workload": "qwen3_30b_a3b", "accelerator": "h100", "max_accelerators": 8}
+    asked |= {} if "train" in more else {"tokens": "1B"}
+    with pytest.raises(EvidenceError) as caught:
+        ask(**asked, **more, software=software)
+    assert lacks in caught.value.missing[0]
+    assert (
+        ask(**asked, **{name: each for name, each in more.items() if name != "fix"}).recommended.strategy.ep
+        >= 1
+    )
+
+
+def test_tokens_that_travel_once_have_as_many_ranks_as_their_library():
+    # deepseek-ai/DeepEP, csrc/kernels/configs.cuh: 20 nodes of 8.
+    asked = {"workload": "deepseekv3_671b", "tokens": "1T", "accelerators": 2048}
+    assert ask(**asked, accelerator="h100").recommended.strategy.ep <= 160
+
+
+def test_chips_of_no_measured_software_are_planned_with_a_schedule_that_all_have():
+    asked = {"workload": "qwen3_235b_a22b", "tokens": "100B", "accelerator": "mi355x", "accelerators": 256}
+    assert ask(**asked).recommended.strategy.schedule == "1f1b"
+
+
 def test_the_least_energy_is_not_looked_for_where_no_power_is_known():
     with pytest.raises(EvidenceError) as caught:
         ask(workload="resnet50", accelerator="tpu-v6e", objective="energy")
     assert "power_w" in caught.value.missing[0]
     both = ask(workload="resnet50", accelerator=["tpu-v6e", "h100"], objective="energy")
     assert both.recommended.energy_j is not None
+    assert any("tpu-v6e" in str(each) for each in both.notes_of("not_compared"))
+
+
+def test_nodes_of_which_a_part_is_used_are_counted_as_they_are_taken():
+    # 64 of the 72 in each node share out a batch of 8,960.
+    asked = {"workload": "gpt_oss_120b", "tokens": "5T", "accelerator": "gb300", "global_batch": 8960}
+    found = ask(**asked, accelerators=[1792]).recommended
+    assert (found.num_accelerators, found.num_nodes) == (1792, 28)
+    assert ask(**asked, accelerators=[72]).recommended.num_nodes == 1
+
+
+def test_a_stock_in_one_host_has_no_second_node():
+    with pytest.raises(UsageError) as caught:
+        ask(workload="qwen3_8b", tokens="1B", accelerator="3xrtx4090", num_nodes=2)
+    assert "6xrtx-4090-pcie-24gb --node-size 3" in str(caught.value)
 
 
 def test_images_of_another_side_are_trained_in_published_batches():
