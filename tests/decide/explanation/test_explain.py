@@ -38,7 +38,7 @@ def test_of_one_size_asked_about_no_larger_ones_are_said_to_be_tried_with_an_opt
 # Four cards are never the cheapest: two are where an hour is worth little, and eight above.
 NEVER_FOUR = {"workload": "qwen3_14b", "train": "qlora", "examples": 10_000, "epochs": 3, "sequence": 4096,
               "accelerator": RTX, "max_accelerators": 8, "node_size": 2,
-              "software": "megatron_core", "fix": ["activation_offload=false"]}  # fmt: skip
+              "software": "torchtitan", "fix": ["activation_offload=false"]}  # fmt: skip
 
 
 def named_values(found):
