@@ -526,7 +526,9 @@ def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict
     least = 1.0 if "published" in kinds else 0.0
     ratios = {}
     chip, own_s = start.cluster.accelerator, _step_s(start, chosen)
-    has_less = any(option != "schedule" and {*had} != {True, False} for option, had in usual.runs.items())
+    # Which weights are trained is asked, and no choice of a strategy.
+    chosen_from = [had for option, had in usual.runs.items() if option not in {"schedule", "trained"}]
+    has_less = any({*had} != {True, False} for had in chosen_from)
     for each in (one for one in SOFTWARE if one.is_current and runs_on(one.name, chip)):
         if each.name == usual.name:
             continue
