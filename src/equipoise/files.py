@@ -112,6 +112,11 @@ def parsed_toml(content: str | bytes) -> dict[str, Any]:
     return tomllib.loads(text.removeprefix("\ufeff"))
 
 
+def csv_delimiter(text: str) -> str:
+    """What separates the cells of a CSV text: the separator of spreadsheets that its header has most."""
+    return max(",;\t|", key=text.partition("\n")[0].count)
+
+
 def csv_lines(text: str, where: str) -> Iterator[list[str]]:
     """The cells of each line of a CSV text that is not blank; of any separator that spreadsheets write.
 
@@ -119,7 +124,7 @@ def csv_lines(text: str, where: str) -> Iterator[list[str]]:
     """
     import csv  # noqa: PLC0415 - only for a file of the user
 
-    delimiter = max(",;\t|", key=text.partition("\n")[0].count)
+    delimiter = csv_delimiter(text)
     lines = csv.reader(StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     number = 0
     try:

@@ -53,6 +53,33 @@ def test_the_name_of_the_column_states_the_unit(read, column, cell, seconds, wor
     assert work is None or found.work == work
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        # A million tokens at 80,000 a second take 12.5 s. Where commas separate cells, those in a number group digits.
+        ('num_accelerators,tokens_per_s\n8,"80,000"\n', 12.5),
+        ('num_accelerators,tokens_per_s\n"8","80,000.0"\n', 12.5),
+        ('num_accelerators,step_s,batch\n8,0.25,"1,024"\n', 0.25),
+    ],
+)
+def test_commas_between_digits_group_them(read, text, seconds):
+    assert read(text).time_s.tolist() == pytest.approx([seconds], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # It may be 80 with three decimals.
+        "num_accelerators;tokens_per_s\n8;80,000\n",
+        'num_accelerators,tokens_per_s\n8,"80,00"\n',
+        'num_accelerators,tokens_per_s\n8,"8,0000"\n',
+    ],
+)
+def test_commas_that_may_be_of_decimals_are_refused(read, text):
+    with pytest.raises(DataError, match="tokens_per_s"):
+        read(text)
+
+
 def test_steps_of_several_batches_become_times_for_the_same_samples(read):
     # 0.5 s for 100 samples, 0.8 s for 200: a million samples take 5000 s and 4000 s.
     found = read("num_accelerators,step_s,global_batch_samples\n1,0.5,100\n2,0.8,200\n")

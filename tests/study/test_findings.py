@@ -29,7 +29,7 @@ def bert(entries):
 
 def test_headline_states_what_is_left_and_how_the_claims_fare(bert):
     text = headline("Round 9", {"bert": bert}, claims_about({"bert": bert}, label="v9.9"))
-    assert re.match(r"Round 9: .*\b10 % .*\b6 claims", text)
+    assert re.match(r"Round 9: 1,024 .*\b10 % .*\b6 claims", text)
     assert "tested" in text
 
 

@@ -126,18 +126,19 @@ def headline(label: str, entries_by_workload: Mapping[str, pl.DataFrame], claims
 
     label: what the data are called, e.g. `MLPerf Training v4.1`.
     """
-    kept = [row["like_for_like_efficiency"] for row in _largest(entries_by_workload).values()]
+    largest = [*_largest(entries_by_workload).values()]
+    kept = [row["like_for_like_efficiency"] for row in largest]
     if not kept:
         scaling = "no accelerator was measured at two sizes, so there is no like-for-like comparison"
     elif len(kept) == 1:
         scaling = (
-            f"the largest system works at {format_percent(kept[0])} of the efficiency of the "
-            "smallest one with its accelerator"
+            f"{format_count(largest[0]['num_accelerators'])} accelerators work at {format_percent(kept[0])} "
+            "of the efficiency of the smallest system with the same one"
         )
     else:
         scaling = (
-            f"the largest systems work at {format_percent(min(kept))} to {format_percent(max(kept))} of the "
-            "efficiency of the smallest ones with their accelerators"
+            f"the largest systems, each of the accelerator with the most sizes, work at "
+            f"{format_percent(min(kept))} to {format_percent(max(kept))} of the efficiency of the smallest"
         )
     return f"{label}: {scaling}; {_tally(claims)}."
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from equipoise.errors import DataError
-from equipoise.files import csv_lines, is_utf16, probed, read_input
+from equipoise.files import csv_delimiter, csv_lines, is_utf16, probed, read_input
 from equipoise.units import (
     DAY_S,
     HOUR_S,
@@ -76,6 +76,7 @@ class TextRow(Struct, frozen=True, kw_only=True):
 
     theirs: the file's names of columns that go by another here, for messages. fault: why its cells cannot be
     told apart; None where they can. run_id: of the run, as the table of runs has it once it is ingested.
+    groups_digits: whether a comma inside of a number can only group its digits, since commas separate cells.
     """
 
     place: str
@@ -83,6 +84,13 @@ class TextRow(Struct, frozen=True, kw_only=True):
     theirs: Mapping[str, str] = {}
     fault: str | None = None
     run_id: str = ""
+    groups_digits: bool = False
+
+    def number(self, column: str) -> str:
+        """A cell without the commas that group the digits of a number, as in `"9,800"`."""
+        text = self.cells[column]
+        is_grouped = self.groups_digits and _GROUPED.fullmatch(text.strip()) is not None
+        return text.replace(",", "") if is_grouped else text
 
     def written(self, column: str) -> str:
         """The file's own name of a column."""
@@ -96,6 +104,7 @@ class TextRow(Struct, frozen=True, kw_only=True):
         )
 
 
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
 # A header with its unit in brackets, as spreadsheets have it.
 _BRACKETED = re.compile(r"(.+?)_?[(\[]_?([a-z]+)_?[)\]]")
 
@@ -158,11 +167,17 @@ def table(
         for place, name in enumerate(header):
             seen[name] += 1
             header[place] = name if seen[name] == 1 else f"{name}#{seen[name]}"
-    return header, _rows(lines, header, where, keeps_faulty=keeps_faulty)
+    groups_digits = csv_delimiter(text) == ","
+    return header, _rows(lines, header, where, keeps_faulty=keeps_faulty, groups_digits=groups_digits)
 
 
 def _rows(
-    lines: Iterator[list[str]], header: Sequence[str], where: str, *, keeps_faulty: bool
+    lines: Iterator[list[str]],
+    header: Sequence[str],
+    where: str,
+    *,
+    keeps_faulty: bool,
+    groups_digits: bool,
 ) -> Iterator[TextRow]:
     for number, cells in enumerate(lines, 1):
         if number > MAX_ROWS:
@@ -175,7 +190,7 @@ def _rows(
             if not keeps_faulty:
                 raise DataError(fault)
         of_column = dict.fromkeys(header, "") if fault else dict(zip(header, cells, strict=True))
-        yield TextRow(place=place, cells=of_column, fault=fault)
+        yield TextRow(place=place, cells=of_column, fault=fault, groups_digits=groups_digits)
 
 
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:

@@ -252,8 +252,8 @@ def _renamed(
             place=row.place,
             theirs=other_names,
             fault=row.fault,
-            cells={name: _in_unit(name, row.cells[name]) for name in kept}
-            | {ours: _in_unit(ours, row.cells[theirs]) for ours, theirs in sources.items()},
+            cells={name: _in_unit(name, row.number(name)) for name in kept}
+            | {ours: _in_unit(ours, row.number(theirs)) for ours, theirs in sources.items()},
         )
         for row in rows
     )
