@@ -395,8 +395,13 @@ def test_the_program_that_the_user_names_is_started(software, started, is_writte
 
 
 def test_software_that_no_file_here_starts_is_said():
-    found = snippets("dp=16 microbatch=1 global_batch=16 zero_stage=3", software="jax", is_asked_for=True)
-    assert any("JAX" in each for each in found[0].unsupported)
+    for plan in (
+        "dp=16 microbatch=1 global_batch=16 zero_stage=3",
+        "dp=2 tp=4 pp=2 microbatch=1 global_batch=16",
+    ):
+        found = snippets(plan, software="jax", is_asked_for=True)
+        assert any("JAX" in each for each in found[0].unsupported)
+        assert not any("JAX" in each for each in snippets(plan, software="jax")[0].unsupported)
 
 
 def test_a_task_of_skypilot_is_spot_where_the_answer_is():

@@ -331,9 +331,10 @@ def launch_snippets(
     code = tuple(_lacking(each, pairs) for each in _fitting("script", facts))
     started = _started(programs, software, is_asked_for=is_asked_for, has_script=bool(code))
     words: tuple[str, ...] = (_SCRIPT,)
-    lacks = _of_script(software if is_asked_for else None, is_written=bool(code))
+    asked = software if is_asked_for else None
+    lacks = _of_script(asked, is_written=bool(code))
     if started is not None:
-        code, (words, lacks) = (), _of_program(*started)
+        code, (words, lacks) = (), _of_program(*started, asked)
     found = runtime_settings(cluster, strategy) if settings is None else settings
     launch = Launch(
         name="train" if workload is None else workload.slug,
@@ -389,22 +390,29 @@ def _started(
     )
 
 
-def _of_program(program: Program, found: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What torchrun starts for a program, and what is to be known of it."""
+def _of_program(
+    program: Program, found: Translation, asked: str | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What torchrun starts for a program, and what is to be known of it.
+
+    asked: software that the user named.
+    """
     lacks = [f"{program.name}: {each}" for each in found.unsupported]
+    if asked is not None and asked not in program.software:
+        lacks.insert(0, f"{software_named(asked).title}: {program.name} is started")
     if program.is_library:
         lacks.insert(0, f"{_SCRIPT}, which is yours to write: it gives {program.file} to {program.name}")
         return program.entry, tuple(lacks)
     return (*program.entry, *found.words), tuple(lacks)
 
 
-def _of_script(software: str | None, *, is_written: bool) -> tuple[str, ...]:
-    """What is to be known of the script that is started."""
+def _of_script(asked: str | None, *, is_written: bool) -> tuple[str, ...]:
+    """What is to be known of the script that is started. asked: software that the user named."""
     if not is_written:
         return (f"{_SCRIPT}, which is yours to write: no script here trains this strategy",)
-    if software is None or software in _OF_PLAIN_TORCH:
+    if asked is None or asked in _OF_PLAIN_TORCH:
         return ()
-    return (f"{software_named(software).title}: {_SCRIPT} here is of plain torch",)
+    return (f"{software_named(asked).title}: {_SCRIPT} here is of plain torch",)
 
 
 def program(name: str) -> Program:
