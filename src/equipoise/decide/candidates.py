@@ -35,7 +35,7 @@ from equipoise.decide.evidence import (
 )
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, nodes_taken
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, taken_of_node
 from equipoise.decide.strategies.strategy_search import Problem, TimedStrategy
 from equipoise.economics import Bill, Rates, bill
 from equipoise.economics.interruptions import interrupted
@@ -184,7 +184,7 @@ def _priced(
     system, query, size = assessment.system, inputs.query, sized.num_accelerators
     work_s, batch = sized.work_s, sized.global_batch_samples
     node_size = 1 if assessment.cluster is None else assessment.cluster.node_size
-    num_nodes = nodes_taken(size, node_size, inputs.training.global_batch_samples)
+    num_nodes = -(-size // taken_of_node(size, node_size, inputs.training.global_batch_samples))
     stopped = interrupted(
         work_s,
         num_accelerators=size,

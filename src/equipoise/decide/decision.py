@@ -23,6 +23,7 @@ from equipoise.decide.explanation.explain import (
     does_not_fit,
     electricity_unused,
     far_faster,
+    lacks_energy,
     measured_on_some,
     notes,
     outside_of_budgets,
@@ -123,8 +124,7 @@ def answer(
 
 def _expect_known_energy(found: Collected) -> None:
     """Raises EvidenceError where the least energy is asked for, and what no system takes is known."""
-    timed = [each for each in found.candidates if each.time_s is not None]
-    if found.inputs.query.objective != "energy" or not timed or any(each.energy_j for each in timed):
+    if found.inputs.query.objective != "energy" or not lacks_energy(found.candidates):
         return
     titles = dict.fromkeys(one.system.title for one in found.systems)
     raise EvidenceError(

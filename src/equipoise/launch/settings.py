@@ -80,8 +80,7 @@ def runtime_settings(
     what the strategy needs over what an accelerator has. software: that trains; any of those that start on
     the machine unless given.
     """
-    facts = _facts(placed(cluster, strategy, topology), topology, memory_share)
-    facts["is_megatron"] = software is None or software_named(software).family == "megatron"
+    facts = _facts(placed(cluster, strategy, topology), topology, memory_share, software)
     return tuple(
         replace(
             each,
@@ -94,7 +93,9 @@ def runtime_settings(
     )
 
 
-def _facts(place: Placement, topology: Topology | None, memory_share: float | None) -> dict[str, object]:
+def _facts(
+    place: Placement, topology: Topology | None, memory_share: float | None, software: str | None
+) -> dict[str, object]:
     """What conditions and words of settings.toml name."""
     cluster, strategy, chip = place.cluster, place.strategy, place.cluster.accelerator
     ranks = min(cluster.node_size, strategy.num_accelerators)
@@ -111,6 +112,7 @@ def _facts(place: Placement, topology: Topology | None, memory_share: float | No
         "shards_gradients": strategy.shards_gradients,
         "cuts_layers": strategy.tp * strategy.cp > 1,
         "is_nvidia": place.is_nvidia,
+        "is_megatron": software is None or software_named(software).family == "megatron",
         "is_before_blackwell": chip.year is not None and chip.year <= _LAST_ONE_CONNECTION_YEAR,
         "is_staged": place.is_staged,
         # A slow path pays for what DistributedDataParallel does by default.

@@ -427,6 +427,7 @@ class Software(Struct, frozen=True, kw_only=True):
     runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone. Of
     `cuda_graphs` and `dispatch_copies` the first is what its makers' own recipes take.
     offloads_with: the recomputations that it can combine with activations in the host's memory.
+    most_dispatch_ranks: of experts whose tokens travel once, between hosts of 8 accelerators or fewer.
     last_chip_year: on chips that came out later its words mean its successor.
     """
 
@@ -441,6 +442,7 @@ class Software(Struct, frozen=True, kw_only=True):
     spread: float = 1.0
     runs: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     offloads_with: tuple[Recompute, ...] = ()
+    most_dispatch_ranks: int | None = None
     last_chip_year: float = math.inf
     successor: str | None = None
 

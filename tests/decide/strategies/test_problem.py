@@ -348,6 +348,9 @@ def test_the_least_energy_is_not_looked_for_where_no_power_is_known():
     both = ask(workload="resnet50", accelerator=["tpu-v6e", "h100"], objective="energy")
     assert both.recommended.energy_j is not None
     assert any("tpu-v6e" in str(each) for each in both.notes_of("not_compared"))
+    # Nothing fits on 64 of T4, whose power is known.
+    asked = {"workload": "llama31_405b", "tokens": 1e9, "accelerator": ["t4", "h100"], "max_accelerators": 64}
+    assert not ask(**asked, objective="energy").notes_of("not_compared")
 
 
 def test_nodes_of_which_a_part_is_used_are_counted_as_they_are_taken():

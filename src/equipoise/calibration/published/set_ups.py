@@ -61,7 +61,6 @@ _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|fl
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
 _LIGER = r"liger(?:[- ]kernels?)?"
-_LORA = r"q-?lora|lora"
 
 
 class StrategyWords(Struct, frozen=True, kw_only=True):
@@ -245,7 +244,7 @@ def _implementation(text: str, *, is_modern: bool) -> Implementation:
     ):
         return "eager"
     of_xla = software("jax").is_named_in(text)
-    by_liger = _has(text, _LIGER) and not _has(text, _LORA)
+    by_liger = _has(text, _LIGER) and not _has(text, _ADAPTERS)
     compiled = is_modern or of_xla or by_liger or _has(text, _COMPILED) or _has(text, _FUSED_BETWEEN)
     return "compiled" if compiled else "eager"
 

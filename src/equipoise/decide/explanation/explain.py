@@ -544,15 +544,20 @@ def outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates]) 
     ]
 
 
+def lacks_energy(candidates: Sequence[Candidate]) -> bool:
+    """Whether times of some candidates are known, and the energy of none."""
+    timed = [each for each in candidates if each.time_s is not None]
+    return bool(timed) and all(each.energy_j is None for each in timed)
+
+
 def without_energy(query: TrainingQuery, found: Sequence[SystemCandidates]) -> Iterator[Note]:
     """Systems that cannot take least energy because nobody knows their power."""
-    if query.objective == "energy":
-        for one in found:
-            if all(each.energy_j is None for each in one.candidates):
-                yield Note(
-                    f"{one.system.accelerator}, of unknown power: give its power_w in a file for --hardware.",
-                    "not_compared",
-                )
+    unknown = [one for one in found if query.objective == "energy" and lacks_energy(one.candidates)]
+    for one in unknown:
+        yield Note(
+            f"{one.system.accelerator}, of unknown power: give its power_w in a file for --hardware.",
+            "not_compared",
+        )
 
 
 def electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from equipoise.decide.question.fine_tuning import trained_part
 from equipoise.decide.question.query import SOUGHT
 from equipoise.decide.question.training import batch_words
 from equipoise.decide.select import Selection
-from equipoise.decide.strategies.size_searches import on_host, used_of_node
+from equipoise.decide.strategies.size_searches import on_host, taken_of_node
 from equipoise.decide.strategies.strategy_search import STAYS, Problem, usual_precision
 from equipoise.decide.user_evidence import TraceCheck
 from equipoise.economics import Rates
@@ -504,8 +504,8 @@ def _used_words(inputs: Inputs, assessment: Assessment, size: int) -> Iterator[s
     """How much of each node is used, where whole nodes share out no batch that is stated."""
     node_size = 1 if assessment.cluster is None else assessment.cluster.node_size
     batch = inputs.training.global_batch_samples
-    used = used_of_node(node_size, batch)
-    if batch is not None and size > node_size and size % node_size and size % used == 0:
+    used = taken_of_node(size, node_size, batch)
+    if batch is not None and used < node_size:
         yield (
             f"{used} of the {node_size} in each node, which share out no batch of {format_count(batch)} "
             f"(--global-batch {batch * node_size // used} for all)"

@@ -221,11 +221,11 @@ def used_of_node(node_size: int, global_batch_samples: int | None) -> int:
     return 1 << node_size.bit_length() - 1
 
 
-def nodes_taken(size: int, node_size: int, global_batch_samples: int | None) -> int:
-    """How many nodes so many accelerators are on: full ones, or ones of which `used_of_node` are used."""
+def taken_of_node(size: int, node_size: int, global_batch_samples: int | None) -> int:
+    """How many of each node so many accelerators are: all, or `used_of_node` where nodes are not whole."""
     used = used_of_node(node_size, global_batch_samples)
     is_partly = size > node_size and size % node_size > 0 and size % used == 0
-    return -(-size // (used if is_partly else node_size))
+    return used if is_partly else node_size
 
 
 # Sizes that are tried at once between two for the smallest that would do.

@@ -515,9 +515,9 @@ def problem(
         choices.setdefault("cuda_graphs", _first_of(chosen, "cuda_graphs"))
     if chosen is not None and architecture(training.workload) == "mixture of experts":
         choices.setdefault("dispatch_copies", _first_of(chosen, "dispatch_copies"))
-        is_by_deepep = chosen.family == "megatron" and choices["dispatch_copies"] == (False,)
-        if is_by_deepep and cluster.node_size <= _DEEPEP_NODE:
-            choices.setdefault("ep", tuple(range(1, _MOST_DEEPEP_RANKS + 1)))
+        most = chosen.most_dispatch_ranks if choices["dispatch_copies"] == (False,) else None
+        if most is not None and cluster.node_size <= _DISPATCH_HOST:
+            choices.setdefault("ep", tuple(range(1, most + 1)))
     choices = _runnable(choices, chosen, is_stated=software is not None)
     return Problem(
         training=training,
@@ -531,10 +531,8 @@ def problem(
     )
 
 
-# Between nodes of so many accelerators or fewer Megatron sends tokens once by DeepEP, over at most 20 of its
-# nodes of 8: deepseek-ai/DeepEP, csrc/kernels/configs.cuh, NUM_MAX_NVL_PEERS and NUM_MAX_RDMA_PEERS.
-_DEEPEP_NODE: Final = 8
-_MOST_DEEPEP_RANKS: Final = 160
+# `Software.most_dispatch_ranks` is of hosts of so many accelerators or fewer.
+_DISPATCH_HOST: Final = 8
 
 
 def _first_of(chosen: Software, option: str) -> tuple[Value, ...]:
