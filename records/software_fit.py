@@ -22,7 +22,7 @@ from step_table import COLLECTED, is_limited, source_of
 
 import equipoise
 from equipoise.calibration.accuracy import time_errors
-from equipoise.calibration.profiles import EXPERTS_SPREAD, ProfileRecord
+from equipoise.calibration.profiles import EXPERTS_LOG_SD, ProfileRecord
 from equipoise.calibration.published import PublishedRow, model_kind_of, nodes_of
 from equipoise.calibration.published.executions import digest_of, read_executions, software_of
 from equipoise.calibration.step_rows import StepRows, refusal, step_rows
@@ -96,7 +96,7 @@ class RowGroups(Struct, frozen=True, kw_only=True):
     """Which rows are alike; every array of shape (n_rows,).
 
     doubt: what the row itself leaves open of the logarithm of its time. spread: of its software, see
-    `Software.spread`, times that of mixtures of experts where it trains one. effects: by name of
+    `Software.spread`, with that of mixtures of experts where it trains one. effects: by name of
     LOCAL_LOG_SD but the last, numbers of groups.
     """
 
@@ -156,7 +156,9 @@ def software_rows(rows: Sequence[PublishedRow]) -> SoftwareRows:
         log_s=np.log([row.seconds for row in rows if row.seconds is not None]),
         groups=RowGroups(
             doubt=np.array([row.resolution for row in rows]),
-            spread=np.array([each.spread for each in named]) * np.where(has_experts, EXPERTS_SPREAD, 1.0),
+            spread=np.hypot(
+                np.array([each.spread for each in named]), has_experts * EXPERTS_LOG_SD / local_log_sd(1.0)
+            ),
             software=np.array([each.name for each in named]),
             family=np.array([each.family for each in named]),
             effects={
@@ -215,7 +217,7 @@ class SoftwareFit(Struct, frozen=True, kw_only=True):
         return np.asarray(np.hypot(np.sqrt(np.maximum(open_, 0.0)), local_log_sd(rows.groups.spread)))
 
 
-def local_log_sd(spread: Floats) -> Floats:
+def local_log_sd(spread: Floats | float) -> Floats:
     """What parameters do not explain of executions of a new source, of the logarithm of their times.
 
     spread: of `RowGroups`.

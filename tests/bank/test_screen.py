@@ -80,7 +80,7 @@ def test_four_systems_that_compete_have_a_row_each(folder):
         "--accelerator",
         ",".join(chips),
         "--deadline",
-        "6.5d",
+        "6d",
         "--budget",
         "120k",
     )

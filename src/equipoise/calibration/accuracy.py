@@ -167,7 +167,7 @@ class Basis(Struct, frozen=True, kw_only=True):
 
     fitted: names of the parameters. log_factor: a square root of the covariance of their logarithms,
     (n_fitted, n_fitted). log_half_width: of the 90 % interval of the logarithm of a time whose parameters
-    were known; experts_spread: times as wide with experts. row_digests: of those rows.
+    were known; experts_log_sd: what experts add to its standard deviation. row_digests: of those rows.
     """
 
     name: str
@@ -175,7 +175,7 @@ class Basis(Struct, frozen=True, kw_only=True):
     fitted: tuple[str, ...]
     log_factor: Seconds
     log_half_width: float
-    experts_spread: float
+    experts_log_sd: float
     row_digests: frozenset[str]
 
 

@@ -1,5 +1,6 @@
 """Profiles that ship: parameters by software, how wrong they were, which serves a question, as a model."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from equipoise.calibration import HeldOutErrors
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
+from equipoise.intervals import DEVIATE
 from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
 from equipoise.spec.cluster import Cluster
@@ -227,11 +229,11 @@ def _rule(vendor: str, kind: Kind, architecture: Architecture, part: TrainedPart
 USER_CALIBRATION = "your runs"
 _NUM_DRAWS = 64
 _SEED = 1
-# How much more steps of mixtures of experts differ between sources than those of dense models, in standard
-# deviations: kernels and exchange of experts became twice as fast within a year of one software's releases.
-# Nearly nine in ten lie inside the interval with it, where the source is left out and each counts once:
-# docs/experiments/0056 and 0075.
-EXPERTS_SPREAD: Final = 2.1
+# How much steps of mixtures of experts differ between sources beside what those of dense models do, as the
+# standard deviation of the logarithm: kernels and exchange of experts became twice as fast within a year of
+# one software's releases. It is a reason of its own, and adds to that of the software in variance. Sources
+# left out, each counted once: docs/experiments/0056, 0075 and 0076.
+EXPERTS_LOG_SD: Final = 0.34
 
 
 class CalibratedModel(Struct, frozen=True, kw_only=True, dict=True):
@@ -334,7 +336,9 @@ def _software_model(name: str, of_model: Architecture) -> CalibratedModel:
     return CalibratedModel(
         parameters=found.parameters,
         draws=_drawn(found.fitted, middle * np.exp(deviates @ found.log_factor.T)),
-        log_half_width=found.log_half_width * (EXPERTS_SPREAD if of_model == "mixture of experts" else 1.0),
+        log_half_width=math.hypot(
+            found.log_half_width, DEVIATE * EXPERTS_LOG_SD * (of_model == "mixture of experts")
+        ),
         calibration=found.name,
         words=f"fitted to all software, as {software_named(name).title} runs; sources held out whole",
         record=_held_out(record),

@@ -192,7 +192,7 @@ def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds,
         some = arrays.taken(mine)
         values = {name: basis.parameters.value(name) for name in basis.fitted}
         log_s, slopes = log_times(some.step_s, basis.parameters, values)
-        local = np.where(some.load.experts > 0, basis.experts_spread, 1.0) * basis.log_half_width / DEVIATE
+        local = np.hypot(basis.log_half_width / DEVIATE, basis.experts_log_sd * (some.load.experts > 0))
         seconds[mine] = np.exp(log_s)
         spread[mine] = np.hypot(np.linalg.norm(slopes.T @ basis.log_factor, axis=1), local)
     return seconds, spread

@@ -30,7 +30,7 @@ from equipoise.calibration.accuracy import (
     split_of,
     time_errors,
 )
-from equipoise.calibration.profiles import EXPERTS_SPREAD, profiles, software_for
+from equipoise.calibration.profiles import EXPERTS_LOG_SD, profiles, software_for
 from equipoise.calibration.published import PublishedRow, nodes_of, published_steps, read_rows, rows_of_table
 from equipoise.calibration.published.executions import (
     chosen,
@@ -402,7 +402,7 @@ def _basis(name: str) -> Basis:
         fitted=tuple(each.name for each in found.fitted),
         log_factor=found.log_factor,
         log_half_width=found.log_half_width,
-        experts_spread=EXPERTS_SPREAD,
+        experts_log_sd=EXPERTS_LOG_SD,
         row_digests=found.row_digests,
     )
 

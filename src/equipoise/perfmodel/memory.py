@@ -317,7 +317,8 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     nothing reads. Where weights are sharded, nothing of experts is kept: PyTorch's policy names operations to
     keep, and grouped products are none of them. Each adapter of LoRA outside attention keeps an input of its
     own, as dropout and casts to the adapters' type leave one (PEFT, LoraLayer); those of QLoRA are not
-    counted, 2.2 GB of 16.5 for Llama 2 7B at 1,304 tokens (Raschka 2023).
+    counted, 2.2 GB of 16.5 for Llama 2 7B at 1,304 tokens (Raschka 2023). Next to 4-bit weights norms in fp32
+    pass fp32 on, and layers return what they were given (bitsandbytes, `Linear4bit.forward`).
     Source: Korthikanti et al. 2022, eq. 1-6; torchtitan 2024, section 2.3; pytorch/torchtitan,
     `_op_sac_save_list`: `aten.mm`, attention and reduce-scatters.
     """
@@ -328,7 +329,8 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     fused = grid.fused_attention > 0
     # Scores keep their bytes, whatever the width of values.
     scores = np.where(fused, 0.0, sharded * (load.kept_score_bytes / wider))
-    plain = whole * load.kept_whole_bytes + sharded * load.kept_shared_bytes
+    widened = np.where(holds_fp32_tables(grid), FP32_BYTES / value_bytes(grid), 1.0)
+    plain = (whole * load.kept_whole_bytes + sharded * load.kept_shared_bytes) * widened
     if np.any(further := has_further_adapters(grid)):
         plain = plain + further * (sharded * load.adapter_input_bytes)
     unread = np.where(grid.implementation == EAGER, load.boundary_bytes, 0.0)
@@ -336,7 +338,6 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     spared = whole * (load.spared_whole_bytes + unread) + sharded * (load.spared_shared_bytes + experts)
     selective = np.where(fused, np.minimum(spared, plain), plain)
     all_kept = plain + scores
-    widened = np.where(holds_fp32_tables(grid), FP32_BYTES / value_bytes(grid), 1.0)
     boundary = np.minimum(whole * load.boundary_bytes * widened, selective)
     chosen = np.where(
         grid.recompute == RECOMPUTE_FULL,

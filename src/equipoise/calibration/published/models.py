@@ -283,7 +283,10 @@ _STATED_SIZES: Final = {
         r"\b(\d{1,5})(?: routed)? experts\b|\bexperts? ?[=:] ?(\d{1,5})\b|\b(\d{1,3})x\d+(?:\.\d+)?b\b"
     ),
     "top_k": r"\btop[-_ ]?(?:k ?[=:]? ?)?(\d{1,4})\b",
-    "expert width": r"\bexperts\b[^;,()]*?\b(?:of|ffn|width)[ =](\d{2,7})\b",
+    "expert width": (
+        r"\bexperts\b[^;,()]*?\b(?:of|ffn|width)[ =](\d{2,7})\b"
+        r"|\bexpert[- ](?:intermediate(?:[- ]size)?|ffn|width|hidden)[ =:]+(\d{2,7})\b"
+    ),
     "shared experts": r"(?:\+|\band|,) ?(\d{1,2}) shared\b",
     "shared width": r"\bshared experts?(?: of| ffn)?[ =](\d{2,7})\b",
     "dense layers": r"\b(\d{1,4}) dense\b",

@@ -109,6 +109,9 @@ _RANK = re.compile(r"(?<![a-z0-9])(?:lora[- _])?(?:rank|r)[ =]+(\d{1,4})(?![\d.]
 # Losses that never make the logits of all tokens.
 _CHUNKED_LOSS = rf"{_LIGER}|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy"
 _OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
+_OPTIMIZER_OFFLOAD = (
+    r"optimizer(?: states?)?[- ]offload(?:ing|ed)?|offload(?:ed|ing)? (?:of )?optimizer|zero-offload"
+)
 _HYBRID = r"hsdp|hybrid[-_ ]shard(?:ing|ed)?"
 _NO_OFFLOAD = (
     r"\b(?:no|without)(?:[ -][a-z]+){0,2}[ -]offload(?:ing)?|offload(?:ing)?[ =:]+(?:no|none|false|off)\b"
@@ -141,7 +144,7 @@ _STATE_BYTES = 16.0
 _NARROW_STATES = (
     r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
     r"|all in (?:bf16|fp16)|weights and (?:gradients|states) in (?:bf16|fp16)"
-    r"|(?:bf16|fp16) weights and states"
+    r"|(?:bf16|fp16) weights and states|(?:no|without) (?:amp|autocast)"
 )
 _WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
 _COPYING = ("deepspeed", "megatron")
@@ -210,13 +213,23 @@ def strategy_words(
         implementation=_implementation(text, is_modern=is_modern),
         optimizer="adam_8bit" if _has(text, _EIGHT_BIT_ADAM) else "adam",
         is_narrow=_has(text, _NARROW_STATES) or _has(precision.lower(), _NARROW_STATES),
-        offload="optimizer" if _has(re.sub(_ACTIVATION_OFFLOAD, " ", text), _OFFLOAD) else "none",
+        offload=_offload(re.sub(_ACTIVATION_OFFLOAD, " ", text), stage),
         offloads_activations=_has(text, _ACTIVATION_OFFLOAD),
         trained="qlora" if _has(text, "q-?lora") else "lora" if _has(text, "lora") else "full",
         rank=int(rank[1]) if (rank := _RANK.search(text)) else None,
         targets=_lora_targets(text),
         num_accumulated=_value(text, r"(?:grad(?:ient)?[-_ ])?acc(?:um|umulation)?(?:[-_ ]steps)?"),
     )
+
+
+def _offload(text: str, stage: int) -> Offload:
+    """What lies in the host's memory. FSDP has an option for parameters, gradients and states together alone
+    (PyTorch, CPUOffload and CPUOffloadPolicy), which torchtune and others name `CPU offload`.
+    """
+    if not _has(text, _OFFLOAD):
+        return "none"
+    of_all = _has(text, "fsdp[12]?|torchtitan|torchtune") and not _has(text, _OPTIMIZER_OFFLOAD)
+    return "optimizer_and_params" if of_all and stage >= WEIGHTS_SHARDED else "optimizer"
 
 
 _ADAPTERS = r"(?:q-?)?lora"
@@ -318,10 +331,17 @@ def _sharding(text: str) -> tuple[int, int | None]:
     if _has(text, _KEEPING):
         return GRADIENTS_SHARDED, None
     group = _value(text, r"fsdp2?|hsdp")
+    # `FSDP8`, `FSDP 16`: of so many ranks; `FSDP1` and `FSDP2` are versions.
+    ranks = re.search(r"(?<![a-z0-9])fsdp[- ]?([3-9]|\d{2,6})(?![a-z0-9.]|[- ](?:bit|gpus?|devices))", text)
+    if group is None and ranks is not None:
+        group = ranks[1]
     if group is not None and group.isascii() and group.isdecimal() and len(group) < MAX_DIGITS:
         return (3, int(group)) if int(group) > 1 else (0, None)
     if _has(
-        text, rf"fsdp[12]?|{_HYBRID}|full(?:y[- ]sharded(?:[- ]data[- ]parallel)?|[- ]sharding)|zero-infinity"
+        text,
+        rf"fsdp[12]?|{_HYBRID}|full(?:y[- ]sharded(?:[- ]data[- ]parallel)?|[- ]sharding)|zero-infinity"
+        # Colossal-AI's chunks of weights, gradients and states (Fang et al. 2022, PatrickStar's way).
+        r"|gemini(?: plugin)?",
     ):
         return 3, None
     return (1 if _has(text, r"distributed[- ]optimizer|dist[- ]?opt") else 0), None
@@ -410,7 +430,7 @@ def strategy_of(
         cuda_graphs=words.records_graphs,
         interleave=chunks,
         schedule=_schedule(words, pp=pp, interleave=chunks, num_microbatches=whole // (dp * micro)),
-        sequence_parallel=bool(words.splits_sequences) and tp > 1,
+        sequence_parallel=tp > 1 and _splits_sequences(words, config, model),
         tp_overlap=words.tp_overlap and tp > 1,
         fused_attention=_fuses_attention(row, words, chip_year),
         fused_loss=not any(_FP32_LOGITS.search(stated(row, name)) for name in ("source", "parallel_config")),
@@ -429,6 +449,16 @@ def strategy_of(
         lora_targets="usual" if words.trained == "full" else words.targets,
     )
     return found, tuple(notes)
+
+
+def _splits_sequences(words: StrategyWords, config: str, model: Model) -> bool:
+    """Whether tensor ranks split sequences: where it is stated, and where Megatron trains experts, which it
+    refuses to do otherwise (megatron/training/arguments.py: tensor parallelism next to experts).
+    """
+    has_experts = model.transformer is not None and model.transformer.experts > 0
+    if words.splits_sequences is None and has_experts:
+        return _has(config.lower(), "megatron(?:-lm|[- ]core)?")
+    return bool(words.splits_sequences)
 
 
 def _copies_gradients(words: StrategyWords) -> bool:

@@ -100,8 +100,16 @@ def place_of(one: Candidate, among: Sequence[Candidate]) -> int | None:
 
 
 def limits_broken(answer: Answer, each: Candidate) -> str:
-    """The limits that a candidate does not keep, in two words each."""
-    return ", ".join(_broken(answer, one) for one in each.broken)
+    """The limits that a candidate does not keep, in two words each; deadline and budget together too, which
+    leaves a row of a table on one line.
+    """
+    both = [one for one in each.broken if one.name in _BOTH and not one.lacks_price]
+    if len(both) < len(_BOTH):
+        return ", ".join(_broken(answer, one) for one in each.broken)
+    return ", ".join(("misses both", *(_broken(answer, one) for one in each.broken if one not in both)))
+
+
+_BOTH: Final = ("deadline_s", "budget_usd")
 
 
 def _broken(answer: Answer, one: Constraint) -> str:
