@@ -148,6 +148,11 @@ def test_units_of_collectives(read, workload, measured, unit, seconds):
     [
         ({"unit": "furlongs"}, "'furlongs'"),
         ({"unit": "s/epoch"}, "'s/epoch'"),
+        ({"unit": "hours"}, "'hours'"),  # of a whole run
+        ({"workload": "GPT fine-tuning", "seq": ""}, "column seq"),
+        ({"parallel_config": "LoRA rank 8", "seq": ""}, "column seq"),
+        ({"parallel_config": "LoRA rank 8; 8-bit base"}, "'8-bit base'"),
+        ({"parallel_config": "PEFT LoRA, load_in_8bit"}, "'load_in_8bit'"),
         ({"measured": "fast"}, "measured: found 'fast'; "),
         ({"measured": "-1"}, "column measured"),
         ({"measured": "nan"}, "measured: empty"),
@@ -275,6 +280,14 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
             {"offload": "none", "offloads_activations": True},
         ),
         ("offload of activations; CPU offload", {"offload": "optimizer", "offloads_activations": True}),
+        # PyTorch's CPUOffload and CPUOffloadPolicy move parameters, gradients and states alike.
+        ("torchtune; FSDP2 full shard; CPU offload", {"offload": "optimizer_and_params"}),
+        ("FSDP; optimizer offload", {"offload": "optimizer"}),
+        ("DeepSpeed ZeRO-3; CPU offload", {"offload": "optimizer"}),
+        ("TorchTitan; FSDP8, EP1", {"zero_stage": 3, "shard_group": 8}),
+        ("FSDP2; 16 GPUs", {"zero_stage": 3, "shard_group": None}),
+        ("Colossal-AI; Gemini plugin", {"zero_stage": 3}),
+        ("PEFT, AdamW, no AMP", {"is_narrow": True}),
         ("reversedzero-3x", {"zero_stage": 0}),
         ("FSDP1 HYBRID_SHARD", {"zero_stage": 3, "shard_group": None, "shards_in_nodes": True}),
         ("FSDP1 FULL_SHARD", {"zero_stage": 3, "shards_in_nodes": False}),
@@ -334,7 +347,7 @@ def test_experts_whole_on_a_rank_are_what_is_modelled(read, words):
     assert found.strategy.tp == 2
 
 
-@pytest.mark.parametrize("words", ["etp=2", "ETP4", "--expert-tensor-parallel-size 2"])
+@pytest.mark.parametrize("words", ["etp=2", "ETP4", "--expert-tensor-parallel-size 2", "EP 2, expert TP 4"])
 def test_experts_split_among_tensor_ranks_are_refused(read, words):
     (found,) = read({"parallel_config": words})
     assert found.strategy is None
@@ -678,6 +691,13 @@ def test_names_are_found_in_longer_texts():
             (6.233, 24, 1536, 12),
             (80, 8, 768, 768, 3),
         ),
+        # marin-community/marin: 249B in all.
+        (
+            "Grug MoE, 256 experts top-8, expert intermediate 1280, 1 shared expert 5120",
+            (249, 48, 5120, 40),
+            (256, 8, 1280, 5120, None),
+        ),
+        ("16 SwiGLU experts of 768 top-2", (0.222, 6, 768, 12), (16, 2, 768, 0, None)),
         # Mixtral 8x7B (Jiang et al. 2024, table 1): 14,336 wide, which 46.7e9 parameters make.
         (
             "a mixture, 8 experts top-2",
@@ -1076,6 +1096,31 @@ def test_a_source_names_software_by_its_repository_alone(read, source, name):
 def test_libraries_on_transformers_run_as_it_does(read, config, name):
     (found,) = read({"hardware": "H100 80GB", "parallel_config": config, "tp": "8", "pp": "1"})
     assert software_of(found).name == name
+
+
+@pytest.mark.parametrize(
+    ("cells", "name"),
+    [
+        ({"parallel_config": "Automodel, PyTorch; FSDP2; DeepEP"}, "automodel"),
+        ({"workload": "GPT (Mistral-Nemo tokenizer)", "parallel_config": "PyTorch DDP"}, None),
+        ({"parallel_config": "NeMo 24.09"}, "megatron_core"),
+    ],
+)
+def test_nemo_is_a_library_a_family_of_models_and_part_of_a_name(read, cells, name):
+    (found,) = read({"hardware": "H100 80GB", "precision": "bf16", "tp": "1", "pp": "1"} | cells)
+    software = software_of(found)
+    assert (software and software.name) == name
+
+
+def test_megatron_splits_sequences_where_it_splits_tensors_next_to_experts(read):
+    """It stops otherwise: megatron/training/arguments.py."""
+    mixture = {"workload": "MoE of 64 experts of 384 top-6", "precision": "bf16", "pp": "1"}
+    named, other, off = read(
+        mixture | {"parallel_config": "Megatron-Core"},
+        mixture | {"parallel_config": "own code"},
+        mixture | {"parallel_config": "Megatron-Core; sequence parallel=no"},
+    )
+    assert [each.strategy.sequence_parallel for each in (named, other, off)] == [True, False, False]
 
 
 @pytest.mark.parametrize(("tp", "name"), [("1", "fsdp"), ("8", None)])

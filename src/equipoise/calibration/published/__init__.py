@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise.bench.collectives import bus_fraction
-from equipoise.calibration.published.models import Model, model_of
+from equipoise.calibration.published.models import Model, model_of, stated_words
 from equipoise.calibration.published.quantities import (
     MemoryCounted,
     Quantity,
@@ -505,6 +505,8 @@ def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     model, nodes = model_of(row, seen.catalogue), nodes_of(seen)
     strategy, assumed = strategy_of(row, num_accelerators=seen.num_accelerators, model=model, nodes=nodes)
     _check_weights(strategy, model, nodes)
+    if not seen.is_own:
+        _check_length(row, unit, strategy, model)
     if _convolves_in_tf32(strategy, model, nodes):
         strategy = replace(strategy, precision="tf32")
         assumed = (*assumed, "convolutions in fp32: multiplied in tf32, as is usual on this chip")
@@ -517,6 +519,22 @@ def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
         conversion=conversion,
         notes=(*model.notes, *assumed),
     )
+
+
+_TUNED = re.compile(r"fine[- ]?tun|\bsft\b|\binstruct(?:ion)?\b|\bchat\b|alpaca|dolly", re.IGNORECASE)
+
+
+def _check_length(row: TextRow, unit: Quantity, strategy: Strategy, model: Model) -> None:
+    """Refuse a step of a fine-tuning that does not state how long its samples are, which is as its data are.
+
+    Raises DataError.
+    """
+    transformer = model.transformer
+    if unit.kind not in {"samples", "steps", "time"} or stated(row, "seq"):
+        return
+    is_tuned = strategy.trained != "full" or _TUNED.search(stated_words(row)) is not None
+    if transformer is not None and transformer.causal and is_tuned:
+        raise DataError("column seq: empty; samples of a fine-tuning are as long as its data")
 
 
 def _check_weights(strategy: Strategy, model: Model, nodes: Cluster | None) -> None:

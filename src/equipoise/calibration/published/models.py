@@ -280,7 +280,8 @@ _STATED_SIZES: Final = {
     "kv_heads": r"\b(?:gqa|kv[-_ ]heads)[ =]+(\d{1,4})\b(?! kv)|\b(\d{1,4}) kv[-_ ]heads\b",
     "ffn_hidden": r"\b(?:feed[-_ ]forward|ffn(?:[-_ ]hidden)?|mlp[-_ ]dim)[ =]+(\d{2,7})\b",
     "experts": (
-        r"\b(\d{1,5})(?: routed)? experts\b|\bexperts? ?[=:] ?(\d{1,5})\b|\b(\d{1,3})x\d+(?:\.\d+)?b\b"
+        r"\b(\d{1,5})(?: routed| swiglu| gated| relu2?| gelu| fine-grained)? experts\b"
+        r"|\bexperts? ?[=:] ?(\d{1,5})\b|\b(\d{1,3})x\d+(?:\.\d+)?b\b"
     ),
     "top_k": r"\btop[-_ ]?(?:k ?[=:]? ?)?(\d{1,4})\b",
     "expert width": (

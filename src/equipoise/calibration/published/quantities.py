@@ -210,7 +210,7 @@ _TIME_S = {
 _SI = {prefix.lower(): factor for prefix, factor in SI_PREFIXES.items()} | {"b": SI_PREFIXES["G"]}
 _SECOND = "|".join(sorted(_TIME_S, key=len, reverse=True))
 _PER = r"\s*(?:/|per)\s*"
-_STEP_TIME = re.compile(rf"(?P<time>{_SECOND})(?:{_PER}(?:{'|'.join(WORDS.counted['steps'])}))?")
+_STEP_TIME = re.compile(rf"(?P<time>{_SECOND})(?P<of_step>{_PER}(?:{'|'.join(WORDS.counted['steps'])}))?")
 _COUNTED: dict[str, Kind] = {word: kind for kind, words in WORDS.counted.items() for word in words}
 _RATE = re.compile(rf"(?P<si>[kmb])?\s?(?P<item>{'|'.join(_COUNTED)}){_PER}(?P<time>{_SECOND})")
 _FLOP_RATE = re.compile(r"(?P<si>[gtpe])?flops?(?:\s*(?:/|per)\s*s(?:ec(?:ond)?)?|ps)?")
@@ -241,13 +241,14 @@ def quantity(unit: str) -> Quantity:
     text = " ".join(unit.split())
     if len(text) <= MAX_TEXT:
         named = _NAMED.fullmatch(text)
-        for wording in (named["unit"], text) if named else (text,):
+        of_step = "/step" if re.search(r"step|iteration", text, re.IGNORECASE) else ""
+        for wording in (named["unit"], f"{named['unit']}{of_step}", text) if named else (text,):
             found = _read(wording)
             if found is not None:
                 return found
     raise DataError(
         f"unit {echo(unit)} is not known; expected one such as ms/iteration, s/iteration, us, tokens/s/GPU, "
-        "samples/s, model TFLOP/s/GPU, % MFU or busbw GB/s"
+        "samples/s, model TFLOP/s/GPU, % MFU, busbw GB/s, or of a whole run h for 300B tokens"
     )
 
 
@@ -319,8 +320,11 @@ _FLOP_WORDS = frozenset({"model", "hardware", "executed", "achieved", "bf16", "f
 
 
 def _time(text: str) -> Quantity | None:
+    """Seconds of a step; minutes and more only where they are said to be of one: else they are of a run."""
     match = _STEP_TIME.fullmatch(_plain(text))
-    return None if match is None else Quantity(kind="time", si=_TIME_S[match["time"]])
+    if match is None or (_TIME_S[match["time"]] >= MINUTE_S and not match["of_step"]):
+        return None
+    return Quantity(kind="time", si=_TIME_S[match["time"]])
 
 
 def _counted_rate(text: str) -> Quantity | None:

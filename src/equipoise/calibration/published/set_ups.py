@@ -331,8 +331,8 @@ def _sharding(text: str) -> tuple[int, int | None]:
     if _has(text, _KEEPING):
         return GRADIENTS_SHARDED, None
     group = _value(text, r"fsdp2?|hsdp")
-    # `FSDP8`, `FSDP 16`: of so many ranks; `FSDP1` and `FSDP2` are versions.
-    ranks = re.search(r"(?<![a-z0-9])fsdp[- ]?([3-9]|\d{2,6})(?![a-z0-9.]|[- ](?:bit|gpus?|devices))", text)
+    # `FSDP8`: over so many ranks; `FSDP1` and `FSDP2` are versions.
+    ranks = re.search(r"(?<![a-z0-9])fsdp-?([3-9]|\d{2,6})(?![a-z0-9.])", text)
     if group is None and ranks is not None:
         group = ranks[1]
     if group is not None and group.isascii() and group.isdecimal() and len(group) < MAX_DIGITS:
@@ -391,6 +391,7 @@ def strategy_of(
     chip_year = None if nodes is None else nodes.accelerator.year
     words = strategy_words(config, precision, recompute, chip_year)
     _check_experts(config)
+    _check_frozen(stated_words(row))
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = _data_axis(row, num_accelerators, tp * pp * cp)
     notes: list[str] = []
@@ -478,7 +479,8 @@ def _adds_up_whole(words: StrategyWords, *, ranks: int, pp: int, num_microbatche
 
 
 _EXPERT_TENSOR = re.compile(
-    r"\b(?:etp|expert[-_ ]tensor[-_ ]parallel(?:[-_ ]size)?) ?[=:]? ?(?P<size>\d{1,6})\b", re.IGNORECASE
+    r"\b(?:etp|expert[-_ ]tp|expert[-_ ]tensor[-_ ]parallel(?:[-_ ]size)?) ?[=:]? ?(?P<size>\d{1,6})\b",
+    re.IGNORECASE,
 )
 
 
@@ -487,6 +489,23 @@ def _check_experts(config: str) -> None:
     stated_size = _EXPERT_TENSOR.search(config)
     if stated_size is not None and int(stated_size["size"]) > 1:
         raise DataError(f"column parallel_config: {echo(stated_size[0])}: {WHOLE_EXPERTS}")
+
+
+_EIGHT_BIT_WEIGHTS = re.compile(
+    r"\b(?:8[- ]?bit|int8) (?:base|backbone|weights|model|quanti[sz]ation)\b|\bload[-_ ]in[-_ ]8[-_ ]?bit\b"
+    r"|\bllm\.int8\b",
+    re.IGNORECASE,
+)
+
+
+def _check_frozen(text: str) -> None:
+    """Refuse adapters on weights of 8 bits, whose products work otherwise than those of 4 or 16 bits.
+
+    Raises DataError. Source: Dettmers et al. 2022 (LLM.int8()).
+    """
+    found = _EIGHT_BIT_WEIGHTS.search(text)
+    if found is not None:
+        raise DataError(f"column parallel_config: {echo(found[0])} is not modelled; expected 4-bit or 16-bit")
 
 
 def _axis(row: TextRow, name: str) -> int:
