@@ -53,6 +53,7 @@ class TrainingFields(SharedFields, total=False):
         "jax_tpu",
         "jax",
         "megatron_core",
+        "automodel",
         "torchtitan",
         "fsdp2_eager",
         "hf",
