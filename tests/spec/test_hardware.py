@@ -435,6 +435,12 @@ def test_a_card_is_known_by_the_name_that_nvidia_smi_prints() -> None:
         ("7900xtx", "rx-7900-xtx-pcie-24gb"),
         ("a100-80g", "a100-sxm4-80gb"),
         ("H100 PCIe 80 GiB", "h100-pcie-80gb"),
+        # Labels of nodes, what drivers print and what answers print, without the vendor.
+        ("H100-80GB-HBM3", "h100-sxm5-80gb"),
+        ("GH200-480GB", "gh200-superchip-96gb"),
+        ("Radeon RX 7900 XTX", "rx-7900-xtx-pcie-24gb"),
+        ("TPU v5 lite", "tpu-v5e"),
+        ("HL-325L", "gaudi3-oam-128gb"),
     ],
 )
 def test_a_number_without_its_line_and_a_memory_in_short_are_read(typed: str, slug: str) -> None:
@@ -446,6 +452,11 @@ def test_a_number_that_several_lines_have_is_refused(typed: str) -> None:
     # Quadro RTX 6000, RTX 6000 Ada, RTX PRO 6000 and RTX A6000; Ascend 910D is another chip than 910.
     with pytest.raises(SpecError, match=typed):
         shipped_hardware().accelerator(typed)
+
+
+def test_an_accelerator_is_found_by_the_title_that_answers_print() -> None:
+    for chip in hardware.accelerators():
+        assert hardware.accelerator(chip.title.removeprefix(f"{chip.vendor} ")).title == chip.title
 
 
 def test_the_closest_short_name_comes_first_among_what_may_be_meant() -> None:

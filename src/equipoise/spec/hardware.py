@@ -215,7 +215,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
         A short name is the chip's with some of the slug's words for form and memory left away, and with or
         without spaces: `h100`, `rtx4090`, `a100 80gb`. Where several accelerators have such a name, it means
-        the one whose block claims it (`short`).
+        the one whose block claims it (`short`). Any other name may lack the vendor: `H100-80GB-HBM3`.
         Raises SpecError, naming the candidates, where it may mean several and no block claims it.
         """
         found = self.exact(name)
@@ -226,7 +226,10 @@ class Hardware(Struct, frozen=True, kw_only=True):
             raise SpecError(
                 f"accelerator {shown(name)} may mean {', '.join(slugs[:-1])} or {slugs[-1]}; name one of them"
             )
-        return self.accelerators[slugs[0]] if slugs else None
+        if slugs:
+            return self.accelerators[slugs[0]]
+        vendors = dict.fromkeys(each.vendor for each in self.accelerators.values())
+        return next(filter(None, (self.exact(f"{vendor} {name}") for vendor in vendors)), None)
 
     def accelerator(self, name: str) -> Accelerator:
         """The accelerator of a name as `find` reads it.

@@ -277,6 +277,8 @@ def _all_named(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSys
 def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSystem:
     """A system by name, with the node that the question states."""
     count, name = counted_name(text)
+    if count is not None and catalogue.hardware.find(text) is not None:  # `7900xtx`
+        count, name = None, text.strip()
     if count is not None and not 1 <= count <= MAX_ACCELERATORS:
         raise UsageError(f"--accelerator {text}: expected a number from 1 to {MAX_ACCELERATORS:,}")
     node: NodeFacts = {}
