@@ -626,11 +626,11 @@ def _comparable(inputs: Inputs, nodes: Cluster) -> Iterator[Cluster]:
 
 def results_of_others(inputs: Inputs, nodes: Cluster) -> list[tuple[Cluster, Estimates]]:
     """The results of the chips that are comparable with a system's."""
-    found = ((other, _results(inputs, other)) for other in _comparable(inputs, nodes))
+    found = ((other, results_at_own_sizes(inputs, other)) for other in _comparable(inputs, nodes))
     return [(other, results) for other, results in found if results is not None]
 
 
-def _results(inputs: Inputs, nodes: Cluster) -> Estimates | None:
+def results_at_own_sizes(inputs: Inputs, nodes: Cluster) -> Estimates | None:
     """The published results of a chip, at their own sizes alone."""
     assert inputs.scores is not None
     known = results_at_size(inputs.scores, inputs.training.workload.slug, nodes.accelerator.slug)

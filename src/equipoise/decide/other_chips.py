@@ -16,6 +16,7 @@ from equipoise.decide.assessment import (
     also_known,
     curve_question,
     free_estimates,
+    results_at_own_sizes,
     results_of_others,
     seconds_by_size,
     where_trainable,
@@ -44,7 +45,7 @@ from equipoise.decide.estimators.published import (
 from equipoise.decide.evidence import Estimates
 from equipoise.decide.question.systems import usual_sizes
 from equipoise.decide.strategies.size_searches import SEARCH_CACHE
-from equipoise.decide.strategies.strategy_search import problem
+from equipoise.decide.strategies.strategy_search import Problem, problem
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import at_least_as_good
@@ -71,7 +72,7 @@ def transferred(inputs: Inputs, known: Assessment) -> tuple[Estimates | None, Ne
 def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates | None:
     """Times of a near chip, carried over to the sizes that the model times; None where nothing can be."""
     there = _as_answered(inputs, near.chip.slug, sorted(modelled.by_size))
-    if there is None:
+    if there is None or there.is_of_other_software(inputs):
         return None
     found = carried_over(
         there.published,
@@ -84,20 +85,29 @@ def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates
 
 
 class _Answered(Struct, frozen=True, kw_only=True):
-    """What a chip with results takes, as an answer about it alone says. modelled: by the model alone."""
+    """What a chip with results takes, as an answer about it alone says. modelled: by the model alone.
 
+    posed: the problem that the model solved.
+    """
+
+    nodes: Cluster
+    posed: Problem
     published: Estimates
     modelled: Estimates
 
-    @property
-    def is_of_other_software(self) -> bool:
-        """Whether all results are so slow that their software says nothing of others'."""
-        submitted = [size for size, grade in self.published.grade.items() if grade == "published"]
+    def is_of_other_software(self, inputs: Inputs) -> bool:
+        """Whether all results are so slow that their software says nothing of others', whatever sizes are
+        asked about.
+        """
+        results = results_at_own_sizes(inputs, self.nodes)
+        known_s = seconds_by_size(results)
         modelled_s = seconds_by_size(self.modelled)
-        return all(
-            is_of_other_software(self.published.by_size[size].time_s.value, modelled_s.get(size))
-            for size in submitted
-        )
+        # Those asked about, which were searched already, mostly tell.
+        asked = [size for size in known_s if size in modelled_s]
+        if any(not is_of_other_software(known_s[size], modelled_s[size]) for size in asked):
+            return False
+        searched_s = seconds_by_size(model_estimates(SEARCH_CACHE.searches(self.posed, sorted(known_s))))
+        return all(is_of_other_software(time_s, searched_s.get(size)) for size, time_s in known_s.items())
 
 
 def _as_answered(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> _Answered | None:
@@ -133,7 +143,9 @@ def _as_answered(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> _Ans
         bound = None if size in evidence.at_size else violated_bound(time_s, bounds.get(size, ()))
         time_s = time_s if bound is None else bound.time_s
         times[size] = with_time(each, time_s, each.log_sd, name=each.name)
-    return _Answered(published=replace(carried, by_size=times), modelled=free)
+    return _Answered(
+        nodes=nodes, posed=posed, published=replace(carried, by_size=times), modelled=free
+    )
 
 
 def at_all_sizes(inputs: Inputs, known: Assessment, other: Cluster) -> Estimates | None:
@@ -149,6 +161,6 @@ def at_all_sizes(inputs: Inputs, known: Assessment, other: Cluster) -> Estimates
     if is_better and known.transferred.nearness == "chip":
         return None
     found = _as_answered(inputs, name, sorted(with_nearest_results(inputs, name, known.sizes.tried)))
-    if found is None or (is_better and found.is_of_other_software):
+    if found is None or (is_better and found.is_of_other_software(inputs)):
         return None
     return found.published

@@ -158,7 +158,7 @@ def carried_over(
 ) -> Estimates | None:
     """Estimates from the results of a near chip; None where nothing can be carried.
 
-    Nothing can where the model has no size of both, or all results are of software that others do not use.
+    Nothing can where the model has no size of both.
 
     published: the estimates of the near chip. here_s, there_s: modelled working times, by size, of the chip
     asked about and of the near one.
@@ -167,7 +167,7 @@ def carried_over(
     less than those of the results themselves.
     """
     shared = sorted(set(published.by_size) & set(here_s) & set(there_s))
-    if all(is_of_other_software(published.by_size[size].time_s.value, there_s[size]) for size in shared):
+    if not shared:
         return None
     ratios = {size: here_s[size] / there_s[size] for size in shared}
     error = tenths(record.median)
