@@ -15,7 +15,7 @@ from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.profiles import CalibratedModel, model_for, profiles, runs_on, with_links
 from equipoise.decide.answer import Infeasibility, UnfitSize
 from equipoise.decide.combine import nearest_size
-from equipoise.decide.estimators.model import NearChip, model_estimates
+from equipoise.decide.estimators.model import NearChip, is_of_other_software, model_estimates
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
     Slowing,
@@ -65,7 +65,8 @@ class Assessment(Struct, frozen=True, kw_only=True):
     cluster: with links as the tables or the user's files state them. searches: None where the model cannot
     search. published: None where nothing published is asked about. run_fit: what the user's own steps made of
     the model. transferred: the chip whose results were carried over. bounds: by size, what other chips take,
-    within which estimated times have to lie. missing: what would give estimates.
+    within which estimated times have to lie. too_slow: how many times as long as modelled all published
+    results took, where that is so many that they do not count. missing: what would give estimates.
     """
 
     system: RequestedSystem
@@ -77,6 +78,7 @@ class Assessment(Struct, frozen=True, kw_only=True):
     run_fit: UserFit | UserLevel | None = None
     transferred: NearChip | None = None
     bounds: Mapping[int, tuple[OrderBound, ...]] = field(default_factory=dict)
+    too_slow: float | None = None
     traces: tuple[TraceCheck, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -635,6 +637,24 @@ def results_at_own_sizes(inputs: Inputs, nodes: Cluster) -> Estimates | None:
     assert inputs.scores is not None
     known = results_at_size(inputs.scores, inputs.training.workload.slug, nodes.accelerator.slug)
     return published_estimates(PublishedEvidence(at_size=of_batch(known, inputs.evidence_batch), curve=None))
+
+
+def other_software_ratio(
+    results_s: Mapping[int, float], modelled_s: Mapping[int, float], posed: Problem
+) -> float | None:
+    """How many times as long as modelled the results of a chip took, at the size where that is least; None
+    where their software may be that of others, or nothing is modelled of them.
+
+    results_s: published, by size, of all sizes: the answer does not depend on what is asked about.
+    modelled_s: of sizes that were searched already, which mostly tell. posed: what is searched at the others.
+    """
+    searched_s = {size: modelled_s[size] for size in results_s if size in modelled_s}
+    if all(is_of_other_software(results_s[size], time_s) for size, time_s in searched_s.items()):
+        searched_s = seconds_by_size(model_estimates(SEARCH_CACHE.searches(posed, sorted(results_s))))
+    if not all(is_of_other_software(results_s[size], time_s) for size, time_s in searched_s.items()):
+        return None
+    ratios = (results_s[size] / time_s for size, time_s in searched_s.items() if size in results_s)
+    return min(ratios, default=None)
 
 
 def seconds_by_size(estimates: Estimates | None) -> dict[int, float]:

@@ -24,10 +24,12 @@ from equipoise.decide.assessment import (
     free_estimates,
     free_searches,
     is_restricted,
+    other_software_ratio,
     posed,
     published_of,
     rejections,
     restricted_by,
+    results_at_own_sizes,
     results_of_others,
     seconds_by_size,
     sizes_with_results,
@@ -363,13 +365,32 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         missing=tuple(dict.fromkeys(missing)),
         notes=tuple(notes),
     )
+    ratio = _too_slow(inputs, known)
+    if ratio is not None:
+        known = replace(known, published=PublishedEvidence(at_size={}, curve=None), too_slow=ratio)
     estimates, near = _collected(inputs, known)
     known = replace(known, estimates=estimates, transferred=near)
     known = replace(known, bounds=_bounds(inputs, known))
-    if published is None or not inputs.restricts_batch:
+    if published is None or ratio is not None or not inputs.restricts_batch:
         return known
     shown = of_batch(published.at_size, inputs.training.global_batch_samples)
     return replace(known, published=replace(published, at_size=shown))
+
+
+def _too_slow(inputs: Inputs, known: Assessment) -> float | None:
+    """How many times as long as modelled all results of a chip took, where they do not count for it; None
+    where they do, also because a round or the user's own trainings were asked for.
+    """
+    is_theirs = known.published is not None and known.published.at_size
+    if not is_theirs or inputs.trainings_on(known.system.accelerator) is not None:
+        return None
+    searches = also_known(inputs, known, known.system.accelerator)
+    if searches is None or known.cluster is None:
+        return None
+    usual = free_searches(inputs, known.system, searches)
+    modelled_s = seconds_by_size(model_estimates(with_open_batches(usual)))
+    results_s = seconds_by_size(results_at_own_sizes(inputs, known.cluster))
+    return other_software_ratio(results_s, modelled_s, replace(usual.problem, published_batches={}))
 
 
 def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...], NearChip | None]:

@@ -16,6 +16,7 @@ from equipoise.decide.assessment import (
     also_known,
     curve_question,
     free_estimates,
+    other_software_ratio,
     results_at_own_sizes,
     results_of_others,
     seconds_by_size,
@@ -27,7 +28,6 @@ from equipoise.decide.estimators.model import (
     NearChip,
     at_published_level,
     carried_over,
-    is_of_other_software,
     model_estimates,
     nearest_chips,
     order_bounds,
@@ -96,18 +96,9 @@ class _Answered(Struct, frozen=True, kw_only=True):
     modelled: Estimates
 
     def is_of_other_software(self, inputs: Inputs) -> bool:
-        """Whether all results are so slow that their software says nothing of others', whatever sizes are
-        asked about.
-        """
-        results = results_at_own_sizes(inputs, self.nodes)
-        known_s = seconds_by_size(results)
-        modelled_s = seconds_by_size(self.modelled)
-        # Those asked about, which were searched already, mostly tell.
-        asked = [size for size in known_s if size in modelled_s]
-        if any(not is_of_other_software(known_s[size], modelled_s[size]) for size in asked):
-            return False
-        searched_s = seconds_by_size(model_estimates(SEARCH_CACHE.searches(self.posed, sorted(known_s))))
-        return all(is_of_other_software(time_s, searched_s.get(size)) for size, time_s in known_s.items())
+        """Whether all results are so slow that their software says nothing of others'."""
+        results_s = seconds_by_size(results_at_own_sizes(inputs, self.nodes))
+        return other_software_ratio(results_s, seconds_by_size(self.modelled), self.posed) is not None
 
 
 def _as_answered(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> _Answered | None:
@@ -143,9 +134,7 @@ def _as_answered(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> _Ans
         bound = None if size in evidence.at_size else violated_bound(time_s, bounds.get(size, ()))
         time_s = time_s if bound is None else bound.time_s
         times[size] = with_time(each, time_s, each.log_sd, name=each.name)
-    return _Answered(
-        nodes=nodes, posed=posed, published=replace(carried, by_size=times), modelled=free
-    )
+    return _Answered(nodes=nodes, posed=posed, published=replace(carried, by_size=times), modelled=free)
 
 
 def at_all_sizes(inputs: Inputs, known: Assessment, other: Cluster) -> Estimates | None:

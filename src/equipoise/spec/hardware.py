@@ -614,8 +614,8 @@ def is_same_family(one: Accelerator, other: Accelerator) -> bool:
 
 
 def is_same_chip(one: Accelerator, other: Accelerator) -> bool:
-    """Whether two accelerators hold the same chip, on any board and with any memory."""
-    return family_of(one.slug) == family_of(other.slug)
+    """Whether two accelerators hold the same chip, on any board, with any memory and at any power (Max-Q)."""
+    return family_of(one.slug.replace("-max-q", "")) == family_of(other.slug.replace("-max-q", ""))
 
 
 def has_same_peaks(one: Accelerator, other: Accelerator) -> bool:

@@ -8,15 +8,15 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
-from equipoise.calibration.forecasts import published_curve, results_of
+from equipoise.calibration.forecasts import beaten_sizes, published_curve, results_of
 from equipoise.decide.combine import combined_record, nearest_size, scaled_curves, with_time
 from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates, Grade, PublishedResult
 from equipoise.errors import EvidenceError
@@ -81,8 +81,24 @@ def published_evidence(
 def results_at_size(
     scores: Scores, workload: str, accelerator: str
 ) -> dict[int, tuple[PublishedResult, ...]]:
-    """The comparable results of each size, the best first; kept, for every system of a question asks."""
-    return _results_by_accelerator(scores, workload).get(accelerator, {})
+    """The comparable results of each size, the best first; kept, for every system of a question asks.
+
+    Without sizes that others beat (`beaten_sizes`).
+    """
+    return _results_by_accelerator(scores, workload).get(accelerator, _NO_RESULTS).counted
+
+
+class BeatenResult(Struct, frozen=True, kw_only=True):
+    """The best result of a size, and that of another size of the chip which beats it (`beaten_sizes`)."""
+
+    result: PublishedResult
+    other: PublishedResult
+    other_size: int
+
+
+def beaten_at_size(scores: Scores, workload: str, accelerator: str) -> Mapping[int, BeatenResult]:
+    """The results that do not count, by size."""
+    return _results_by_accelerator(scores, workload).get(accelerator, _NO_RESULTS).beaten
 
 
 def of_batch(
@@ -96,10 +112,18 @@ def of_batch(
     return {size: results for size, results in found.items() if results}
 
 
+class _Submitted(Struct, frozen=True, kw_only=True):
+    """The results of a chip: those that count, and those that do not."""
+
+    counted: dict[int, tuple[PublishedResult, ...]] = field(default_factory=dict)
+    beaten: Mapping[int, BeatenResult] = field(default_factory=dict)
+
+
+_NO_RESULTS: Final = _Submitted()
+
+
 @lru_cache(maxsize=_MOST_KEPT)
-def _results_by_accelerator(
-    scores: Scores, workload: str
-) -> dict[str, dict[int, tuple[PublishedResult, ...]]]:
+def _results_by_accelerator(scores: Scores, workload: str) -> dict[str, _Submitted]:
     found: dict[str, dict[int, list[PublishedResult]]] = {}
     # Of equal times the newest is the first.
     for each in sorted(newest_first(scores.of(workload)), key=lambda each: each.score_s):
@@ -114,10 +138,22 @@ def _results_by_accelerator(
                 source_line=each.source_line,
             )
         )
-    return {
-        accelerator: {size: tuple(best[:_MOST_RESULTS]) for size, best in sorted(at_size.items())}
-        for accelerator, at_size in found.items()
-    }
+    return {accelerator: _submissions(at_size) for accelerator, at_size in found.items()}
+
+
+def _submissions(at_size: Mapping[int, Sequence[PublishedResult]]) -> _Submitted:
+    beaten = beaten_sizes({size: results[0].score_s for size, results in at_size.items()})
+    return _Submitted(
+        counted={
+            size: tuple(results[:_MOST_RESULTS])
+            for size, results in sorted(at_size.items())
+            if size not in beaten
+        },
+        beaten={
+            size: BeatenResult(result=at_size[size][0], other=at_size[other][0], other_size=other)
+            for size, other in sorted(beaten.items())
+        },
+    )
 
 
 def published_sizes(scores: Scores | None, workload: str, accelerator: str) -> tuple[int, ...]:

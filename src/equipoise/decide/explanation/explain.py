@@ -22,7 +22,7 @@ from equipoise.decide.assessment import Assessment, Inputs, is_batch_beyond_publ
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.collect import is_unpriced
 from equipoise.decide.combine import distance_log_sd
-from equipoise.decide.estimators.model import is_of_other_software
+from equipoise.decide.estimators.published import beaten_at_size
 from equipoise.decide.evidence import LEAST_LOG_SD, Group
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import kinds
@@ -304,6 +304,7 @@ def _remarks(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
         yield f"No price of {best.accelerator} is known: give --price {best.system}=USD."
     yield from _unknown_power(assessment)
     yield from _ordered(inputs, best)
+    yield from _beaten_results(inputs, assessment)
     yield from _poor_results(assessment, best)
     for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
         uneven = uneven_batch(inputs, assessment.searches, size)
@@ -354,6 +355,21 @@ def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
     )
 
 
+def _beaten_results(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
+    """That results of sizes tried do not count, and which beat them."""
+    if inputs.scores is None or assessment.published is None:
+        return
+    slug = inputs.training.workload.slug
+    beaten = beaten_at_size(inputs.scores, slug, assessment.system.accelerator)
+    for size in sorted({*beaten} & {*assessment.sizes.tried}):
+        result, other = beaten[size].result, beaten[size].other
+        yield (
+            f"The published result on {size:,} ({format_duration(result.score_s)}, {result.round}) does not "
+            f"count: that on {beaten[size].other_size:,} took {format_duration(other.score_s)}, so that its "
+            "submission is slow, not its size."
+        )
+
+
 def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
     """That the results of the recommended size, or of the next with any, are slower than more accelerators'
     results let expect; nothing where memory may be the reason.
@@ -391,6 +407,12 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
     """
     without = [each.system.title for each in compared if each.estimates and not each.results_s]
     for each in compared:
+        if each.too_slow is not None:
+            yield Note(
+                f"Results published for {each.system.title} took {each.too_slow:.1f} times as long as "
+                "modelled: their software is another, and they do not count.",
+                "check",
+            )
         results_s = each.results_s
         searched = () if each.searches is None else each.searches.at(results_s)
         pairs = [
@@ -406,8 +428,6 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
                 "accelerators.",
                 "check",
             )
-        elif pairs and all(is_of_other_software(*pair) for pair in pairs):
-            yield Note(f"{took}: other software may be far faster.", "check")
 
 
 def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator[Note]:
