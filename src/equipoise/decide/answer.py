@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from statistics import NormalDist
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
@@ -389,8 +390,9 @@ def _growth(before: Candidate, after: Candidate, start_s: float) -> float:
 class SizeSteps(Struct, frozen=True, kw_only=True):
     """The steps to the recommended size and from it, between the sizes listed; None where there is none.
 
-    taken: from the next smaller size. longer: from the nearest smaller one from which a step pays, where
-    `taken` does not and the size was chosen by such steps alone. beyond: to the next larger one.
+    taken: from the next smaller size, of those than which fewer are slower. longer: from the nearest smaller
+    one from which a step pays, where `taken` does not and the size was chosen by such steps alone. beyond: to
+    the next larger one.
     """
 
     taken: SizeStep | None
@@ -689,7 +691,14 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         if at is None or len(sizes) == 1:
             return None
         start_s = self.question.start_s
-        taken = size_step(sizes[at - 1], sizes[at], start_s) if at > 0 else None
+        # From a size than which fewer are no slower nobody would take a step.
+        fastest_s = accumulate((each.known_time_s.value for each in sizes[:at]), min, initial=math.inf)
+        smaller = [
+            each
+            for each, least_s in zip(sizes[:at], fastest_s, strict=False)
+            if each.known_time_s.value < least_s
+        ]
+        taken = size_step(smaller[-1], sizes[at], start_s) if smaller else None
         beyond = size_step(sizes[at], sizes[at + 1], start_s) if at + 1 < len(sizes) else None
         longer = None
         is_by_steps = self.question.objective == "balance"

@@ -375,12 +375,13 @@ class Stages(Struct, frozen=True, kw_only=True):
 def stages(load: Load, grid: StrategyGrid) -> Stages:
     """Layers by stage: every stage takes whole chunks, and the last what is left.
 
-    Where that leaves the last stage none (a pipeline too long for its layers), it holds as many as the
-    others.
+    Where that leaves the last stage none, stages are as even as they go, fuller ones first.
     """
-    fullest = np.asarray(fullest_stage(load.layers, grid.pp, _chunks(grid)))
+    chunks = _chunks(grid)
+    fullest = np.asarray(fullest_stage(load.layers, grid.pp, chunks))
     left = load.layers - (grid.pp - 1) * fullest
-    return Stages(fullest=fullest, last=np.where(left > 0, left, fullest))
+    even = load.layers // (grid.pp * chunks) * chunks
+    return Stages(fullest=fullest, last=np.where(left > 0, left, np.maximum(even, 1.0)))
 
 
 def _chunks(grid: StrategyGrid) -> Numbers:

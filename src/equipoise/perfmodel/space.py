@@ -232,10 +232,8 @@ def pipeline_fault(
             wrong = Fault("interleave needs micro-batches in multiples of pp", ("interleave", "pp"))
         elif limits.layers % (pp * interleave) and not limits.layers % pp:
             wrong = Fault(f"pp x interleave does not divide layers={limits.layers}", ("pp", "interleave"))
-    if wrong is None and limits.layers <= (pp - 1) * fullest_stage(limits.layers, pp, halves):
-        return Fault(
-            f"pp x interleave leaves the last stage none of layers={limits.layers}", ("pp", "interleave")
-        )
+    if wrong is None and limits.layers < pp * halves:
+        return Fault(f"pp x interleave leaves a stage none of layers={limits.layers}", ("pp", "interleave"))
     return wrong
 
 

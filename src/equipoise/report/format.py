@@ -469,13 +469,16 @@ def factor_from(least: float) -> str:
 
 
 def factor_below(value: float, limit: float) -> str:
-    """A ratio below another, in as many digits as it takes to read so.
+    """A ratio below another, rounded, or cut off where only that reads so.
 
-    >>> factor_below(1.2345, 1.5), factor_below(1.4963, 1.5), factor_below(1.4999, 1.5)
-    ('1.23x', '1.496x', '1.4999x')
+    >>> factor_below(1.2345, 1.5), factor_below(1.4963, 1.5), factor_below(1.49999, 1.5)
+    ('1.23x', '1.496x', '1.499x')
     """
-    several = range(_USUAL_DIGITS, _LIMIT_DIGITS)
-    num_digits = next((each for each in several if float(f"{value:.{each}g}") < limit), _LIMIT_DIGITS)
+    several = (_USUAL_DIGITS, _USUAL_DIGITS + 1)
+    num_digits = next((each for each in several if float(f"{value:.{each}g}") < limit), None)
+    if num_digits is None:
+        unit = 10.0 ** (math.floor(math.log10(value)) - _USUAL_DIGITS)
+        num_digits, value = _USUAL_DIGITS + 1, math.floor(value / unit) * unit
     return f"{format_amount(value, digits=num_digits)}x"
 
 

@@ -57,13 +57,29 @@ def remedy(problem: Problem, num_accelerators: int, *, asked: TrainingQuery, pos
         return None
     whole = float(held) * num_accelerators
     needed_text, whole_text = format_si_apart(found.nearest_bytes * num_accelerators, whole, "B")
-    tries = chain(_more(problem, num_accelerators), _others(problem, num_accelerators, asked, pose))
+    tries = chain(
+        _freed(num_accelerators, asked, pose),
+        _more(problem, num_accelerators),
+        _others(problem, num_accelerators, asked, pose),
+    )
     holds = "holds" if num_accelerators == 1 else "hold"
     each_text = format_si(float(held), "B")
     return Shortfall(
         needs=f"needs {needed_text}, {num_accelerators:,} x {each_text} {holds} {whole_text}",
         ways=tuple(islice(tries, _MOST_SHOWN)),  # tries take their time: no more than are shown
     )
+
+
+def _freed(num_accelerators: int, asked: TrainingQuery, pose: Pose) -> Iterator[str]:
+    """The question without one of the values that it fixes, where it then fits."""
+    for place, each in enumerate(asked.fixed):
+        rest = asked.fixed[:place] + asked.fixed[place + 1 :]
+        try:
+            posed = pose(replace(asked, fixed=rest))
+        except (SpecError, UsageError):
+            continue
+        if _fits_hosts_too(posed, num_accelerators):
+            yield f"{num_accelerators:,} without --fix {each}"
 
 
 def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:

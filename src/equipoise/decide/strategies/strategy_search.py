@@ -518,6 +518,9 @@ def problem(
         most = chosen.most_dispatch_ranks if choices["dispatch_copies"] == (False,) else None
         if most is not None and cluster.node_size <= _DISPATCH_HOST:
             choices.setdefault("ep", tuple(range(1, most + 1)))
+    if training.workload.transformer is None and training.workload.area != _OF_OWN_CODE:
+        # What trains convolutions or tables shares out data alone: no program cuts such a model into stages.
+        choices.setdefault("pp", (1,))
     choices = _runnable(choices, chosen, is_stated=software is not None)
     return Problem(
         training=training,
@@ -531,6 +534,8 @@ def problem(
     )
 
 
+# The area of a user's own code that embeds no vocabulary (`torch_model.count`): it may be cut where it can be.
+_OF_OWN_CODE: Final = "other"
 # `Software.most_dispatch_ranks` is of hosts of so many accelerators or fewer.
 _DISPATCH_HOST: Final = 8
 
