@@ -286,6 +286,14 @@ class FactBlock(Struct, frozen=True, kw_only=True):
             raise self.refuse(key, 'a list of texts, e.g. ["a", "b"]')
         return tuple(value)
 
+    def counts(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers above 0, ascending; empty where the field is absent."""
+        value = self.fields.get(key, [])
+        is_list = isinstance(value, list) and all(type(item) is int and item > 0 for item in value)
+        if not is_list or value != sorted(set(value)):
+            raise self.refuse(key, "a list of ascending whole numbers, e.g. [1, 4, 8]")
+        return tuple(value)
+
     def one_of(self, key: str, allowed: tuple[str, ...]) -> str | None:
         """A text out of a short list, or None where the field is absent."""
         value = self.text(key)
@@ -379,6 +387,7 @@ _READERS: Final[Mapping[Any, Any]] = {
     str: FactBlock.text,
     bool: FactBlock.flag,
     tuple[str, ...]: FactBlock.texts,
+    tuple[int, ...]: FactBlock.counts,
 }
 
 

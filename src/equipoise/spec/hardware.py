@@ -83,6 +83,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     reach their peak; kernels of attention from before do not use them.
     lacks_compiler: whether PyTorch's compiler makes no kernels for it, so that it runs code as written.
     node_size to topology: the node it usually sits in, where `node_source` names one; see `Cluster`.
+    slice_sizes: of a pod, the numbers that are had together, and multiples of the last; empty: any number.
     ordered_fraction, ordered_fp32_fraction: `achievable_fraction` and `achievable_fp32_fraction` among the
     accelerators of its table.
     """
@@ -117,6 +118,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     intra_latency_s: Latency | None = None
     inter_latency_s: Latency | None = None
     topology: Topology | None = None
+    slice_sizes: tuple[int, ...] = ()
     switch_reduces: bool | None = None
     keeps_order: bool | None = None
     for_desktops: bool | None = None

@@ -157,10 +157,16 @@ def _up_to_limits(
         fixed_ranks=fixed_ranks,
         num_kinds=num_kinds,
         is_whole_nodes=not system.is_desktop and system.stock is None,
+        slice_sizes=() if system.cluster is None else system.cluster.accelerator.slice_sizes,
     )
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
     if min(limits, default=num_kinds) < num_kinds:
         raise UsageError(f"{min(limits)} of {system.name}: less than one of each; give {num_kinds} or more")
+    slices = units.slice_sizes
+    if slices and min(limits, default=slices[0]) < slices[0]:
+        raise UsageError(
+            f"{min(limits)} of {system.name}: less than its smallest slice; give {slices[0]} or more"
+        )
     asked = query.sizes
     if query.num_nodes is not None:
         if is_assumed_host(system, query) and query.num_nodes > 1:
@@ -177,6 +183,7 @@ def _up_to_limits(
                 f"{system.name} is as many of each of {num_kinds} kinds: {uneven[0]} is no multiple of "
                 f"{num_kinds}"
             )
+        _check_slices(asked, system, slices)
         fewest, most = asked.fewest, min((asked.most, *limits))
         if fewest == asked.most == most:
             return _around(most, num_kinds)
@@ -210,6 +217,22 @@ def _up_to_limits(
     )
 
 
+def _check_slices(asked: Sizes, system: RequestedSystem, slice_sizes: Sequence[int]) -> None:
+    """Refuse numbers of accelerators that are no slices. Raises UsageError with those that there are."""
+    if not slice_sizes:
+        return
+    if asked.is_range:
+        is_had = any(is_slice(each, slice_sizes) for each in range(asked.fewest, asked.most + 1))
+        odd = "" if is_had else f"{asked.fewest} to {asked.most}"
+    else:
+        odd = next((str(each) for each in asked.listed if not is_slice(each, slice_sizes)), "")
+    if odd:
+        raise UsageError(
+            f"{odd} of {system.name}: it is had in slices of {', '.join(map(str, slice_sizes))}, or "
+            f"multiples of {slice_sizes[-1]}; give one of these"
+        )
+
+
 def used_of_node(node_size: int, global_batch_samples: int | None) -> int:
     """How many of each node's accelerators are used where more than a node is: of odd nodes a power of two.
 
@@ -228,6 +251,14 @@ def taken_of_node(size: int, node_size: int, global_batch_samples: int | None) -
     return used if is_partly else node_size
 
 
+def is_slice(size: int, slice_sizes: Sequence[int]) -> bool:
+    """Whether a size is one of an accelerator's slices, or a multiple of the largest; any where none are.
+
+    slice_sizes: as of `Accelerator`.
+    """
+    return not slice_sizes or size in slice_sizes or size % slice_sizes[-1] == 0
+
+
 # Sizes that are tried at once between two for the smallest that would do.
 _MOST_FINER: Final = 16
 
@@ -236,7 +267,8 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
     """What sizes are doublings of: one accelerator, a node and the ranks of a fixed strategy.
 
     used_of_node: as the function of this name has it. num_kinds: of a mixture, of which there are as many of
-    each. is_whole_nodes: whether more than a node is had in whole nodes alone.
+    each. is_whole_nodes: whether more than a node is had in whole nodes alone. slice_sizes: as of
+    `Accelerator`.
     """
 
     node_size: int
@@ -244,12 +276,15 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
     fixed_ranks: int
     num_kinds: int
     is_whole_nodes: bool
+    slice_sizes: tuple[int, ...] = ()
 
     def may_be(self, size: int) -> bool:
-        """Whether a size has as many of each kind, and leaves no part of a node unused that is paid for."""
+        """Whether a size has as many of each kind, leaves no part of a node unused that is paid for, and is a
+        slice of a pod where these are had.
+        """
         is_whole = any(size % each == 0 for each in (self.node_size, self.used_of_node))
         is_had = is_whole or size <= self.node_size or not self.is_whole_nodes
-        return is_had and size % self.num_kinds == 0
+        return is_had and size % self.num_kinds == 0 and is_slice(size, self.slice_sizes)
 
     def doublings(self, most: int, factor: int = 1) -> set[int]:
         """Those of a multiple of each unit, to at least twice as many as `most`."""
@@ -262,8 +297,12 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
         return min(each for each in self.doublings(size) if each >= size)
 
     def whole_below(self, size: int) -> int:
-        """The most whole nodes that are no more, as accelerators; the size itself within a node."""
-        return size if self.may_be(size) else size // self.used_of_node * self.used_of_node
+        """The most whole nodes that are no more, as accelerators; within a node the size itself, or slice."""
+        if self.may_be(size):
+            return size
+        slices = [each for each in self.slice_sizes if each <= size]
+        unit = self.used_of_node if size >= self.used_of_node or not slices else slices[-1]
+        return size // unit * unit if unit == self.used_of_node or unit == self.slice_sizes[-1] else unit
 
     def usual(self, low: int, high: int) -> list[int]:
         """The usual sizes above one and up to another, or to the next usual one beyond it, ascending."""
@@ -327,6 +366,7 @@ def units_beyond(cluster: Cluster, problem: Problem | None) -> SizeUnits:
         fixed_ranks=1 if problem is None else fixed_ranks(problem.choices),
         num_kinds=len(kinds(cluster.accelerator)),
         is_whole_nodes=not cluster.accelerator.for_desktops,
+        slice_sizes=cluster.accelerator.slice_sizes,
     )
 
 

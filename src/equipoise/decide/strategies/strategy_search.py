@@ -534,7 +534,7 @@ def problem(
     )
 
 
-# The area of a user's own code that embeds no vocabulary (`torch_model.count`): it may be cut where it can be.
+# The area of a user's own code that embeds no vocabulary (`torch_model.count`): it is cut where it can be.
 _OF_OWN_CODE: Final = "other"
 # `Software.most_dispatch_ranks` is of hosts of so many accelerators or fewer.
 _DISPATCH_HOST: Final = 8
