@@ -4,7 +4,7 @@ import math
 import re
 
 import pytest
-from asking import ask
+from asking import ask, by_size
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -375,3 +375,26 @@ def test_images_of_another_side_are_trained_in_published_batches():
     at = {each.num_accelerators: each.time_s.value for each in usual.candidates if each.time_s is not None}
     ratio = found.recommended.time_s.value / at[found.recommended.num_accelerators]
     assert 2.5 < ratio < 8
+
+
+@pytest.mark.parametrize(
+    ("workload", "size"), [("stable_diffusion", 512), ("retinanet", 256), ("dlrm_dcnv2", 16)]
+)
+def test_models_that_no_program_cuts_into_stages_share_out_data_alone(workload, size):
+    found = ask(workload=workload, accelerator="l40s", accelerators=[size]).recommended
+    assert (found.strategy.pp, found.strategy.dp) == (1, size)
+    fixed = ask(workload="stable_diffusion", accelerator="l40s", accelerators=[8], fix=["pp=2"]).recommended
+    assert fixed.strategy.pp == 2
+
+
+def test_a_pipeline_may_be_of_any_length_up_to_its_layers():
+    # 48 layers on 9 stages: 6, 6, 6 and six of 5.
+    asked = {"workload": "qwen3_30b_a3b", "tokens": "50B", "accelerator": "rtx5090"}
+    found = by_size(ask(**asked, accelerators=[8, 9]))
+    assert found[9].time_s.value < found[8].time_s.value
+
+
+def test_what_a_fixed_value_keeps_from_fitting_is_said():
+    asked = {"workload": "qwen3_30b_a3b", "tokens": "50B", "accelerator": "rtx5090"}
+    found = ask(**asked, accelerators=[9], fix=["pp=3"])
+    assert any("9 without --fix pp=3" in str(each) for each in found.notes)

@@ -14,7 +14,7 @@ from equipoise.decide.question.systems import RequestedSystem
 from equipoise.decide.question.training import training
 from equipoise.decide.strategies.size_searches import ExtraSizes, SearchCache, StrategySearches, size_range
 from equipoise.decide.strategies.strategy_search import problem
-from equipoise.errors import SpecError
+from equipoise.errors import SpecError, UsageError
 from equipoise.spec.catalogue import catalogue
 
 CATALOGUE = catalogue()
@@ -139,3 +139,44 @@ def test_a_wider_limit_tries_what_a_lower_one_does_but_for_its_end(node_size, li
     assert max(fewer) <= max(more)
     # In its place there are sizes close by: none lies more than a fourth of it away from the next.
     assert any(0.8 * max(fewer) <= each <= max(fewer) for each in more)
+
+
+def sizes_of(chip, **asked):
+    system = RequestedSystem(
+        name=chip, title=chip, cluster=CATALOGUE.cluster(chip), stock=asked.pop("stock", None)
+    )
+    return size_range(query({"workload": "gpt2_xl", "tokens": 1e9, **asked}), system, flop=None, known=())
+
+
+@pytest.mark.parametrize(
+    ("chip", "asked", "most", "sizes"),
+    [
+        # cloud.google.com/tpu/docs: topologies of v5e and v6e from 1x1 to 16x16, of v4 and v5p cubes from 2x2x1.
+        ("tpu-v6e", {"max_accelerators": 31}, 16, {1, 4, 8, 16}),
+        ("tpu-v6e", {"stock": 7}, 4, {1, 4}),
+        ("tpu-v6e", {"accelerators": "3..9"}, 8, {4, 8}),
+        ("tpu-v5p", {"max_accelerators": 200}, 192, {4, 8, 16, 32, 64, 128, 192}),
+        ("h100", {"max_accelerators": 6}, 6, {1, 2, 4, 6}),
+    ],
+)
+def test_tpus_are_taken_in_slices_that_are_had(chip, asked, most, sizes):
+    found = sizes_of(chip, **asked)
+    taken = {each for each in found.tried if found.holds(each)}
+    assert max(taken) == most
+    assert sizes <= taken
+    slices = CATALOGUE.cluster(chip).accelerator.slice_sizes
+    assert all(each in slices or each % slices[-1] == 0 for each in taken if slices)
+
+
+@pytest.mark.parametrize(
+    ("chip", "asked"),
+    [
+        ("tpu-v4", {"max_accelerators": 2}),
+        ("tpu-v6e", {"accelerators": "7"}),
+        ("tpu-v6e", {"accelerators": "4,5"}),
+        ("tpu-v6e", {"accelerators": "5..7"}),
+    ],
+)
+def test_numbers_that_are_no_slices_are_refused(chip, asked):
+    with pytest.raises(UsageError, match=f"of {chip}: .*slice.*give"):
+        sizes_of(chip, **asked)

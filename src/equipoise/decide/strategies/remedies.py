@@ -58,7 +58,7 @@ def remedy(problem: Problem, num_accelerators: int, *, asked: TrainingQuery, pos
     whole = float(held) * num_accelerators
     needed_text, whole_text = format_si_apart(found.nearest_bytes * num_accelerators, whole, "B")
     tries = chain(
-        _freed(num_accelerators, asked, pose),
+        islice(_freed(num_accelerators, asked, pose), 1),
         _more(problem, num_accelerators),
         _others(problem, num_accelerators, asked, pose),
     )
@@ -71,8 +71,13 @@ def remedy(problem: Problem, num_accelerators: int, *, asked: TrainingQuery, pos
 
 
 def _freed(num_accelerators: int, asked: TrainingQuery, pose: Pose) -> Iterator[str]:
-    """The question without one of the values that it fixes, where it then fits."""
+    """The question without one of the values that it fixes, where it then fits; of parameters of which
+    `_others` has no other value.
+    """
+    changed = {name for name, _ in _SPARING}
     for place, each in enumerate(asked.fixed):
+        if {*parameter_choices([each])} & changed:
+            continue
         rest = asked.fixed[:place] + asked.fixed[place + 1 :]
         try:
             posed = pose(replace(asked, fixed=rest))
