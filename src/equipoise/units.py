@@ -31,20 +31,22 @@ _SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (
 
 
 def format_si(value: float, unit: str = "", *, digits: int = 3) -> str:
-    """A value with its SI prefix, e.g. `8.07 MJ`.
+    """A value with its SI prefix, e.g. `8.07 MJ`; of a count without a unit, of tokens or parameters, a
+    thousand million are `B`.
 
     >>> format_si(8_071_166, "J")
     '8.07 MJ'
     >>> format_si(0.5, "s"), format_si(16_720.0), format_si(-34.5)
     ('0.5 s', '16.7 k', '-34.5')
-    >>> format_si(999.6), format_si(999_999, "J")
-    ('1 k', '1 MJ')
+    >>> format_si(999.6), format_si(999_999, "J"), format_si(8.03e9), format_si(8.03e9, "B")
+    ('1 k', '1 MJ', '8.03 B', '8.03 GB')
     """
     if math.isfinite(value):
         value = float(f"{value:.{digits}g}")  # 999.6 is 1 k, as 1000 is
     for factor, prefix in _SI_PREFIXES:
         if abs(value) >= factor:
-            return f"{value / factor:.{digits}g} {prefix}{unit}"
+            letter = "B" if prefix == "G" and not unit else prefix
+            return f"{value / factor:.{digits}g} {letter}{unit}"
     return f"{value:.{digits}g} {unit}".rstrip()
 
 
@@ -52,7 +54,7 @@ def format_si_down(value: float) -> str:
     """A value of what is allowed with its SI prefix, never more than it is.
 
     >>> format_si_down(29_870_500_000.0), format_si_down(29.9e9), format_si_down(9_999.0)
-    ('29.8 G', '29.9 G', '9.99 k')
+    ('29.8 B', '29.9 B', '9.99 k')
     """
     return format_si(float(Context(prec=3, rounding=ROUND_DOWN).create_decimal(repr(value))))
 
@@ -71,7 +73,7 @@ def format_rough(value: float, unit: str = "") -> str:
     """A value with its SI prefix to two digits, for what is not known to three.
 
     >>> format_rough(364.5e9, "B/s"), format_rough(335e6), format_rough(17.1e9)
-    ('360 GB/s', '340 M', '17 G')
+    ('360 GB/s', '340 M', '17 B')
     """
     return format_si(float(f"{value:.2g}"), unit)
 

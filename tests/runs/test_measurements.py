@@ -60,9 +60,12 @@ def test_the_name_of_the_column_states_the_unit(read, column, cell, seconds, wor
         ('num_accelerators,tokens_per_s\n8,"80,000"\n', 12.5),
         ('num_accelerators,tokens_per_s\n"8","80,000.0"\n', 12.5),
         ('num_accelerators,step_s,batch\n8,0.25,"1,024"\n', 0.25),
+        # Thousands by their letter.
+        ("num_accelerators,tokens_per_s\n8,80k\n", 12.5),
+        ("num_accelerators,tokens_per_s\n8,0.08M\n", 12.5),
     ],
 )
-def test_commas_between_digits_group_them(read, text, seconds):
+def test_numbers_are_read_as_people_shorten_and_group_them(read, text, seconds):
     assert read(text).time_s.tolist() == pytest.approx([seconds], rel=1e-12)
 
 
@@ -73,9 +76,11 @@ def test_commas_between_digits_group_them(read, text, seconds):
         "num_accelerators;tokens_per_s\n8;80,000\n",
         'num_accelerators,tokens_per_s\n8,"80,00"\n',
         'num_accelerators,tokens_per_s\n8,"8,0000"\n',
+        # Thousandths or millions.
+        "num_accelerators,tokens_per_s\n8,80m\n",
     ],
 )
-def test_commas_that_may_be_of_decimals_are_refused(read, text):
+def test_numbers_that_may_mean_another_are_refused(read, text):
     with pytest.raises(DataError, match="tokens_per_s"):
         read(text)
 

@@ -731,7 +731,8 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         if self.rollout is not None:
             return "no program here generates completions, as GRPO does"
         if cluster.accelerator.kind not in STARTED_KINDS:
-            return f"torch's launcher starts no {cluster.accelerator.kind}; see its vendor's guide"
+            title, vendor = cluster.accelerator.title, cluster.accelerator.vendor
+            return f"no file here starts {title}: torch's launcher does not; {vendor}'s guide has what does"
         return None
 
     @property

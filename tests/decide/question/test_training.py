@@ -25,7 +25,7 @@ def trained(name, *, scores=None, **stated):
 def test_a_batch_that_was_likely_meant_in_tokens_is_said():
     likely = trained("llama31_8b", tokens=1e12, global_batch=4_000_000, scores=published_scores())
     # 4,000,000 samples of 8,192 tokens, as against 512 (4 M tokens) that models of this size are trained with.
-    assert any("32.8 G tokens" in words and "512" in words for words in batch_words(likely, 4_000_000))
+    assert any("32.8 B tokens" in words and "512" in words for words in batch_words(likely, 4_000_000))
     plain = trained("llama31_8b", tokens=1e12, global_batch=2048, scores=published_scores())
     assert [*batch_words(plain, 2048)] == []
 
@@ -207,7 +207,7 @@ def test_fewer_tokens_than_a_sample_are_refused_by_their_own_name():
 
 def test_a_budget_is_named_in_the_unit_in_which_it_was_asked_for():
     assert "1 M samples" in trained("bert", samples=1e6, scores=published_scores()).budget.work
-    assert "1 G tokens" in trained("gpt2", tokens=1e9).budget.work
+    assert "1 B tokens" in trained("gpt2", tokens=1e9).budget.work
 
 
 def test_epochs_of_a_model_that_results_state_a_batch_of_take_their_median():

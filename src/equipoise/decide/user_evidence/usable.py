@@ -116,7 +116,9 @@ def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
         )
     if row["time_to_train_s"] is None and rate is not None and row["global_batch_samples"] is None:
         yield Unused(
-            kind="batch", words="of no known batch; expected a column global_batch_samples, or --global-batch"
+            kind="batch",
+            words="of no known batch; expected a column global_batch_samples, as batch may be of one "
+            "accelerator, or --global-batch",
         )
     elif row["time_to_train_s"] is None and not is_timed:
         yield Unused(

@@ -18,6 +18,7 @@ from equipoise.units import (
     MILLISECOND_S,
     MINUTE_S,
     MOST_LISTED,
+    SI_PREFIXES,
     duration_s,
     listed,
 )
@@ -87,8 +88,13 @@ class TextRow(Struct, frozen=True, kw_only=True):
     groups_digits: bool = False
 
     def number(self, column: str) -> str:
-        """A cell without the commas that group the digits of a number, as in `"9,800"`."""
+        """A cell without the commas that group the digits of a number, as in `"9,800"`, and without the
+        letter of a power of ten, as in `95k`.
+        """
         text = self.cells[column]
+        short = _SHORT.fullmatch(text.strip())
+        if short is not None:
+            return repr(float(short[1]) * SI_PREFIXES[short[2].replace("K", "k")])
         is_grouped = self.groups_digits and _GROUPED.fullmatch(text.strip()) is not None
         return text.replace(",", "") if is_grouped else text
 
@@ -104,6 +110,8 @@ class TextRow(Struct, frozen=True, kw_only=True):
         )
 
 
+# `m` may be thousandths.
+_SHORT = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([kKMG])", re.ASCII)
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
 # A header with its unit in brackets, as spreadsheets have it.
 _BRACKETED = re.compile(r"(.+?)_?[(\[]_?([a-z]+)_?[)\]]")
