@@ -1144,7 +1144,7 @@ def test_a_result_that_more_accelerators_results_beat_at_as_much_work_is_called_
 
 
 @pytest.mark.parametrize(
-    ("factor", "others", "is_said"), [(1.0, RTX, False), (4.0, RTX, True), (4.0, H100, False)]
+    ("factor", "others", "is_said"), [(1.0, RTX, False), (3.0, RTX, True), (3.0, H100, False)]
 )
 def test_results_much_slower_than_modelled_are_said_beside_a_system_without_any(factor, others, is_said):
     slowed = Scores(
@@ -1282,20 +1282,6 @@ def test_what_would_make_it_fit_does_when_followed(asked):
     for way in ways:
         assert ask(_with_way(asked, way)).recommended is not None, way
 
-
-def test_a_size_beyond_where_returns_are_known_is_taken_for_being_faster_and_no_dearer():
-    found = ask({"workload": "bert", "accelerator": ["mi325x"]})
-    best, balance_size = found.recommended, found.system.balance_size
-    at_balance = found.candidate(f"{best.system}/{balance_size}/{best.terms}")
-    assert best.num_accelerators > balance_size
-    assert best.time_s.value < at_balance.time_s.value
-    assert best.usd.value < at_balance.usd.value
-    said = beyond_balance_words(best, balance_size, found.candidates)
-    assert str(best.num_accelerators) in said
-    assert f"{best.usd.value / at_balance.usd.value:.3g}x" in said
-    # Where no smaller one keeps the limits, these are why.
-    assert beyond_balance_words(best, balance_size, [best]) is None
-    assert beyond_balance_words(best, best.num_accelerators, found.candidates) is None
 
 
 def test_a_size_or_precision_that_is_far_faster_than_what_was_asked_for_is_named():

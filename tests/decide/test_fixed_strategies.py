@@ -76,7 +76,7 @@ STATED_BATCHES = [
     ("llama2_70b_lora", "h200-sxm5-141gb", "64", "8", None),
     ("llama2_70b_lora", "h200-sxm5-141gb", "32", "16", 531.8),
     ("llama2_70b_lora", "h200-sxm5-141gb", "32", "8", 409.6),
-    ("retinanet", "h100-sxm5-80gb", "512", "256", None),
+    ("retinanet", "h100-sxm5-80gb", "512", "512", None),
     ("bert", "h100-sxm5-80gb", "512", "6144", None),
 ]
 

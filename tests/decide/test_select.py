@@ -60,3 +60,11 @@ def test_a_size_that_a_smaller_one_of_its_system_beats_is_not_offered(usd_per_ho
     ]
     rule = Rule(objective="balance", deadline_s=60 * 3600.0)
     assert choose(found, rule, {("host", "on_demand"): 64}) == "48 x host"
+
+
+def test_a_size_beyond_the_balance_is_taken_for_being_faster_and_no_dearer():
+    found = [
+        figures(size, time_s, usd=usd)
+        for size, time_s, usd in ((64, 200.0, 10.0), (128, 120.0, 12.0), (256, 59.0, 11.8), (512, 50.0, 20.0))
+    ]
+    assert choose(found, Rule(objective="balance"), {("host", "on_demand"): 128}) == "256 x host"

@@ -391,7 +391,8 @@ def test_a_pipeline_may_be_of_any_length_up_to_its_layers():
     # 48 layers on 9 stages: 6, 6, 6 and six of 5.
     asked = {"workload": "qwen3_30b_a3b", "tokens": "50B", "accelerator": "rtx5090"}
     found = by_size(ask(**asked, accelerators=[8, 9]))
-    assert found[9].time_s.value < found[8].time_s.value
+    # The ninth is in another host, over 10 Gbit/s.
+    assert found[9].time_s.value < 2 * found[8].time_s.value
 
 
 def test_what_a_fixed_value_keeps_from_fitting_is_said():
