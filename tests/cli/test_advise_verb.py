@@ -190,7 +190,7 @@ def test_launch_writes_what_runs_it_and_keeps_its_prediction(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (("--tokens", "1T", "--accelerator", "tpu-v5p"), "tpu"),
+        (("--tokens", "1T", "--accelerator", "tpu-v5p"), "TPU v5p"),
         (("--tokens", "1T", "--accelerator", "h100", "--deadline", "1s"), "recommended"),
         (("--ask", "tokens", "--budget", "1k", "--accelerator", "h100"), "--ask"),
         (

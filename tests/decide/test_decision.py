@@ -23,7 +23,6 @@ from asking import (
 )
 from msgspec.structs import replace
 
-from equipoise.decide.answer import beyond_balance_words
 from equipoise.decide.evidence import LEAST_LOG_SD
 from equipoise.decide.select import figures_of, is_feasible, rule_of
 from equipoise.errors import EvidenceError, SpecError, UsageError
@@ -1281,7 +1280,6 @@ def test_what_would_make_it_fit_does_when_followed(asked):
     assert ways
     for way in ways:
         assert ask(_with_way(asked, way)).recommended is not None, way
-
 
 
 def test_a_size_or_precision_that_is_far_faster_than_what_was_asked_for_is_named():

@@ -517,7 +517,11 @@ def test_no_deadline_finds_less_money_times_time_just_beyond_one_sample_a_rank(a
 
 
 # Trainings with published results of one size on a chip, whose batch is not what the model would choose.
-ONE_SIZE = {"unet3d": ("a30-pcie-24gb", 8), "llama2_70b_lora": ("mi350x-oam-288gb", 8), "bert": ("l4-pcie-24gb", 6)}
+ONE_SIZE = {
+    "unet3d": ("a30-pcie-24gb", 8),
+    "llama2_70b_lora": ("mi350x-oam-288gb", 8),
+    "bert": ("l4-pcie-24gb", 6),
+}
 
 
 @pytest.mark.parametrize(("workload", "published"), ONE_SIZE.items(), ids=ONE_SIZE)

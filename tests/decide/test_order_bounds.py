@@ -277,7 +277,7 @@ def test_results_that_others_of_the_chip_beat_do_not_count_and_are_named(workloa
 def test_results_of_software_that_others_do_not_use_do_not_count_and_are_named(workload, chip):
     sizes = results_at_size(published_scores(), workload, chip)
     found = ask({"workload": workload}, accelerator=chip, accelerators=",".join(map(str, sizes)))
-    assert all(each.grade != "published" for each in found.candidates)
+    assert {each.grade for each in found.candidates} <= {"carried", "calibrated", "priors"}
     assert any("as modelled" in str(each) for each in found.notes_of("check"))
 
 

@@ -44,12 +44,12 @@ def test_the_figures_shown_keep_the_limits_that_allow_them():
     console = Console(width=80, highlight=False, markup=False)
     with console.capture() as capture:
         render(REACH, found, console)
-    shown = re.findall(r"(?m)^ *([0-9]+) +([0-9.]+) G ", capture.get())
+    shown = re.findall(r"(?m)^ *([0-9]+) +([0-9.]+) B ", capture.get())
     allowed = {each.candidate.num_accelerators: each.amount.value for each in found.best.by_size}
     # To three digits and down: at most a hundredth below.
     assert shown
     assert [pair for pair in shown if not 0.99 < 1e9 * float(pair[1]) / allowed[int(pair[0])] <= 1.0] == []
-    headline = float(re.search(r"allows ([0-9.]+) G tokens", capture.get())[1])
+    headline = float(re.search(r"allows ([0-9.]+) B tokens", capture.get())[1])
     assert 0.99 < 1e9 * headline / found.best.size.value <= 1.0
 
 

@@ -455,8 +455,8 @@ def test_a_number_that_several_lines_have_is_refused(typed: str) -> None:
 
 
 def test_an_accelerator_is_found_by_the_title_that_answers_print() -> None:
-    for chip in hardware.accelerators():
-        assert hardware.accelerator(chip.title.removeprefix(f"{chip.vendor} ")).title == chip.title
+    titles = {chip.title: chip.title.removeprefix(f"{chip.vendor} ") for chip in hardware.accelerators()}
+    assert titles == {hardware.accelerator(name).title: name for name in titles.values()}
 
 
 def test_the_closest_short_name_comes_first_among_what_may_be_meant() -> None:

@@ -348,7 +348,7 @@ def test_a_type_that_is_not_known_is_read_as_a_decoder_like_llama_and_said_to_be
     found = read_config(written(tmp_path, UNKNOWN))
     assert found.workload.params == pytest.approx(6_061_035_520, rel=0.001)
     assert "novel" in found.assumed
-    assert "6.06 G" in found.assumed
+    assert "6.06 B" in found.assumed
     assert "model card" in found.assumed
     inner = read_config(
         written(tmp_path, {"model_type": "novel_vl", "text_config": UNKNOWN, "vision_config": {"a": 1}})

@@ -289,10 +289,10 @@ class FactBlock(Struct, frozen=True, kw_only=True):
     def counts(self, key: str) -> tuple[int, ...]:
         """A list of whole numbers above 0, ascending; empty where the field is absent."""
         value = self.fields.get(key, [])
-        is_list = isinstance(value, list) and all(type(item) is int and item > 0 for item in value)
-        if not is_list or value != sorted(set(value)):
+        counts = [each for each in value if type(each) is int and each > 0] if isinstance(value, list) else []
+        if counts != value or counts != sorted(set(counts)):
             raise self.refuse(key, "a list of ascending whole numbers, e.g. [1, 4, 8]")
-        return tuple(value)
+        return tuple(counts)
 
     def one_of(self, key: str, allowed: tuple[str, ...]) -> str | None:
         """A text out of a short list, or None where the field is absent."""

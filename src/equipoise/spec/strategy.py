@@ -488,7 +488,7 @@ def software_in(text: str, *, vendor: str, is_eager: bool, chip_year: int | None
     >>> software_in("FSDP2+compile", vendor="NVIDIA", is_eager=False).name
     'torchtitan'
     >>> software_in("NeMo AutoModel; FSDP2", vendor="NVIDIA", is_eager=False).name
-    'torchtitan'
+    'automodel'
     >>> software_in("PyTorch FSDP1", vendor="NVIDIA", is_eager=True).name
     'fsdp'
     >>> software_in("NGC PyTorch; transformers", vendor="NVIDIA", is_eager=True).name

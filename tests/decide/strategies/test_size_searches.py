@@ -149,23 +149,18 @@ def sizes_of(chip, **asked):
 
 
 @pytest.mark.parametrize(
-    ("chip", "asked", "most", "sizes"),
+    ("chip", "asked", "sizes"),
     [
         # cloud.google.com/tpu/docs: topologies of v5e and v6e from 1x1 to 16x16, of v4 and v5p cubes from 2x2x1.
-        ("tpu-v6e", {"max_accelerators": 31}, 16, {1, 4, 8, 16}),
-        ("tpu-v6e", {"stock": 7}, 4, {1, 4}),
-        ("tpu-v6e", {"accelerators": "3..9"}, 8, {4, 8}),
-        ("tpu-v5p", {"max_accelerators": 200}, 192, {4, 8, 16, 32, 64, 128, 192}),
-        ("h100", {"max_accelerators": 6}, 6, {1, 2, 4, 6}),
+        ("tpu-v6e", {"max_accelerators": 31}, {1, 4, 8, 16}),
+        ("tpu-v6e", {"stock": 7}, {1, 4}),
+        ("tpu-v6e", {"accelerators": "3..9"}, {4, 8}),
+        ("tpu-v5p", {"max_accelerators": 200}, {4, 8, 16, 32, 64, 128, 192}),
     ],
 )
-def test_tpus_are_taken_in_slices_that_are_had(chip, asked, most, sizes):
+def test_tpus_are_taken_in_slices_that_are_had(chip, asked, sizes):
     found = sizes_of(chip, **asked)
-    taken = {each for each in found.tried if found.holds(each)}
-    assert max(taken) == most
-    assert sizes <= taken
-    slices = CATALOGUE.cluster(chip).accelerator.slice_sizes
-    assert all(each in slices or each % slices[-1] == 0 for each in taken if slices)
+    assert {each for each in found.tried if found.holds(each)} == sizes
 
 
 @pytest.mark.parametrize(
