@@ -232,7 +232,7 @@ def pipeline_fault(
             wrong = Fault("interleave needs micro-batches in multiples of pp", ("interleave", "pp"))
         elif limits.layers % (pp * interleave) and not limits.layers % pp:
             wrong = Fault(f"pp x interleave does not divide layers={limits.layers}", ("pp", "interleave"))
-    # Stages of one chunk may be as even as they go; of several, only those that leave the last one some layers.
+    # Stages of one chunk may be as even as they go; those of several have to leave the last one some layers.
     least = pp if halves == 1 else (pp - 1) * fullest_stage(limits.layers, pp, halves) + 1
     if wrong is None and limits.layers < least:
         return Fault(f"pp x interleave leaves a stage none of layers={limits.layers}", ("pp", "interleave"))
