@@ -272,7 +272,8 @@ def test_results_that_others_of_the_chip_beat_do_not_count_and_are_named(workloa
 
 
 @pytest.mark.parametrize(
-    ("workload", "chip"), [("bert", "rtx-4090-pcie-24gb"), ("bert", "mi300x-oam-192gb"), ("unet3d", "tpu-v4")]
+    ("workload", "chip"),
+    [("bert", "rtx-4090-pcie-24gb"), ("bert", "mi300x-oam-192gb"), ("llama2_70b_lora", "a100-sxm4-80gb")],
 )
 def test_results_of_software_that_others_do_not_use_do_not_count_and_are_named(workload, chip):
     sizes = results_at_size(published_scores(), workload, chip)

@@ -441,6 +441,8 @@ def test_a_card_is_known_by_the_name_that_nvidia_smi_prints() -> None:
         ("Radeon RX 7900 XTX", "rx-7900-xtx-pcie-24gb"),
         ("TPU v5 lite", "tpu-v5e"),
         ("HL-325L", "gaudi3-oam-128gb"),
+        ("NVIDIA GeForce RTX 4060 Ti", "rtx-4060-ti-pcie-16gb"),
+        ("AMD Instinct MI300X OAM", "mi300x-oam-192gb"),
     ],
 )
 def test_a_number_without_its_line_and_a_memory_in_short_are_read(typed: str, slug: str) -> None:

@@ -643,18 +643,18 @@ def other_software_ratio(
     results_s: Mapping[int, float], modelled_s: Mapping[int, float], posed: Problem
 ) -> float | None:
     """How many times as long as modelled the results of a chip took, at the size where that is least; None
-    where their software may be that of others, or nothing is modelled of them.
+    where their software may be that of others, or one is of a size that is not modelled.
 
     results_s: published, by size, of all sizes: the answer does not depend on what is asked about.
     modelled_s: of sizes that were searched already, which mostly tell. posed: what is searched at the others.
     """
-    searched_s = {size: modelled_s[size] for size in results_s if size in modelled_s}
-    if all(is_of_other_software(results_s[size], time_s) for size, time_s in searched_s.items()):
-        searched_s = seconds_by_size(model_estimates(SEARCH_CACHE.searches(posed, sorted(results_s))))
-    if not all(is_of_other_software(results_s[size], time_s) for size, time_s in searched_s.items()):
+    asked = [size for size in results_s if size in modelled_s]
+    if not all(is_of_other_software(results_s[size], modelled_s[size]) for size in asked):
         return None
-    ratios = (results_s[size] / time_s for size, time_s in searched_s.items() if size in results_s)
-    return min(ratios, default=None)
+    searched_s = seconds_by_size(model_estimates(SEARCH_CACHE.searches(posed, sorted(results_s))))
+    if not all(is_of_other_software(time_s, searched_s.get(size)) for size, time_s in results_s.items()):
+        return None
+    return min((time_s / searched_s[size] for size, time_s in results_s.items()), default=None)
 
 
 def seconds_by_size(estimates: Estimates | None) -> dict[int, float]:

@@ -217,7 +217,8 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
         A short name is the chip's with some of the slug's words for form and memory left away, and with or
         without spaces: `h100`, `rtx4090`, `a100 80gb`. Where several accelerators have such a name, it means
-        the one whose block claims it (`short`). Any other name may lack the vendor: `H100-80GB-HBM3`.
+        the one whose block claims it (`short`). Any other name may lack the vendor, `H100-80GB-HBM3`, and any
+        may have it with the brand before a short one: `NVIDIA GeForce RTX 4060 Ti`.
         Raises SpecError, naming the candidates, where it may mean several and no block claims it.
         """
         found = self.exact(name)
@@ -231,7 +232,12 @@ class Hardware(Struct, frozen=True, kw_only=True):
         if slugs:
             return self.accelerators[slugs[0]]
         vendors = dict.fromkeys(each.vendor for each in self.accelerators.values())
-        return next(filter(None, (self.exact(f"{vendor} {name}") for vendor in vendors)), None)
+        found = next(filter(None, (self.exact(f"{vendor} {name}") for vendor in vendors)), None)
+        if found is not None:
+            return found
+        words = canonical(name).split()
+        rest = [each for each in words if each not in {*map(canonical, vendors), *_BRANDS}]
+        return self.find(" ".join(rest)) if 0 < len(rest) < len(words) else None
 
     def accelerator(self, name: str) -> Accelerator:
         """The accelerator of a name as `find` reads it.
@@ -262,6 +268,9 @@ class Hardware(Struct, frozen=True, kw_only=True):
         ]
         close = [self.names[each].slug for each in close_names(name, self.names, cutoff=NEAR)]
         return list(dict.fromkeys((*having, *short, *close)))[:5]
+
+
+_BRANDS = ("geforce", "tesla", "quadro", "radeon", "instinct")
 
 
 def accelerator(name: str) -> Accelerator:

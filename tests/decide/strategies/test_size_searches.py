@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
+from asking import ask
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -166,7 +167,6 @@ def test_tpus_are_taken_in_slices_that_are_had(chip, asked, sizes):
 @pytest.mark.parametrize(
     ("chip", "asked"),
     [
-        ("tpu-v4", {"max_accelerators": 2}),
         ("tpu-v6e", {"accelerators": "7"}),
         ("tpu-v6e", {"accelerators": "4,5"}),
         ("tpu-v6e", {"accelerators": "5..7"}),
@@ -175,3 +175,22 @@ def test_tpus_are_taken_in_slices_that_are_had(chip, asked, sizes):
 def test_numbers_that_are_no_slices_are_refused(chip, asked):
     with pytest.raises(UsageError, match=f"of {chip}: .*slice.*give"):
         sizes_of(chip, **asked)
+
+
+def test_a_tpu_without_a_slice_within_the_limit_takes_no_other_system_s_answer():
+    asked = {"workload": "bert", "max_accelerators": 3}
+    alone = ask(asked, accelerator=["h100"]).recommended
+    beside = ask(asked, accelerator=["h100", "tpu-v4"])
+    assert beside.recommended.time_s == alone.time_s
+    assert all(each.broken for each in beside.candidates if each.system == "tpu-v4")
+    some = ask({"workload": "bert"}, accelerator=["h100", "tpu-v6e"], accelerators="2,4")
+    assert {
+        each.num_accelerators for each in some.candidates if each.system == "tpu-v6e" and not each.broken
+    } == {4}
+    assert ask(asked, accelerator=["tpu-v4"]).refusal is not None
+
+
+@pytest.mark.parametrize("most", [None, 64])
+def test_pods_that_are_described_have_no_slices_of_the_usual_ones(most):
+    found = ask({"workload": "bert"}, accelerator=["tpu-v6e"], node_size=3, max_accelerators=most)
+    assert found.recommended.num_accelerators % 3 == 0 or found.recommended.num_accelerators < 3

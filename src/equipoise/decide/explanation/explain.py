@@ -287,6 +287,7 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
     if assessment.searches is not None and assessment.searches.problem.model.links is not None:
         yield from assessment.searches.problem.model.links.notes
     yield from map(Note, (note for each in assessment.traces for note in each.trace.notes))
+    yield from _beaten_results(inputs, assessment, best)
     yield from map(Note, _remarks(inputs, assessment, best))
 
 
@@ -304,7 +305,6 @@ def _remarks(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
         yield f"No price of {best.accelerator} is known: give --price {best.system}=USD."
     yield from _unknown_power(assessment)
     yield from _ordered(inputs, best)
-    yield from _beaten_results(inputs, assessment)
     yield from _poor_results(assessment, best)
     for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
         uneven = uneven_batch(inputs, assessment.searches, size)
@@ -355,19 +355,20 @@ def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
     )
 
 
-def _beaten_results(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
-    """That results of sizes tried do not count, and which beat them."""
+def _beaten_results(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[Note]:
+    """That results of sizes tried do not count, and which beat them; to be checked where that is taken."""
     if inputs.scores is None or assessment.published is None:
         return
     slug = inputs.training.workload.slug
     beaten = beaten_at_size(inputs.scores, slug, assessment.system.accelerator)
     for size in sorted({*beaten} & {*assessment.sizes.tried}):
         result, other = beaten[size].result, beaten[size].other
-        yield (
+        words = (
             f"The published result on {size:,} ({format_duration(result.score_s)}, {result.round}) does not "
             f"count: that on {beaten[size].other_size:,} took {format_duration(other.score_s)}, so that its "
             "submission is slow, not its size."
         )
+        yield Note(words, "check") if best is not None and best.num_accelerators == size else Note(words)
 
 
 def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
@@ -410,7 +411,7 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
         if each.too_slow is not None:
             yield Note(
                 f"Results published for {each.system.title} took {each.too_slow:.1f} times as long as "
-                "modelled: their software is another, and they do not count.",
+                "modelled, as by software that others do not use: they do not count.",
                 "check",
             )
         results_s = each.results_s

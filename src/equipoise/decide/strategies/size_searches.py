@@ -157,16 +157,11 @@ def _up_to_limits(
         fixed_ranks=fixed_ranks,
         num_kinds=num_kinds,
         is_whole_nodes=not system.is_desktop and system.stock is None,
-        slice_sizes=() if system.cluster is None else system.cluster.accelerator.slice_sizes,
+        slice_sizes=_slice_sizes(query, system),
     )
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
     if min(limits, default=num_kinds) < num_kinds:
         raise UsageError(f"{min(limits)} of {system.name}: less than one of each; give {num_kinds} or more")
-    slices = units.slice_sizes
-    if slices and min(limits, default=slices[0]) < slices[0]:
-        raise UsageError(
-            f"{min(limits)} of {system.name}: less than its smallest slice; give {slices[0]} or more"
-        )
     asked = query.sizes
     if query.num_nodes is not None:
         if is_assumed_host(system, query) and query.num_nodes > 1:
@@ -176,6 +171,9 @@ def _up_to_limits(
                 f"that there are and how many a node has, as {number}x{system.name} --node-size {node_size}"
             )
         asked = Sizes(listed=(query.num_nodes * node_size,))
+    least = next(iter(units.slice_sizes), 1)
+    if asked is None and min(limits, default=least) < least:
+        asked = Sizes(listed=(least,))  # more than the limit, which a refusal then says
     if asked is not None:
         uneven = [] if asked.is_range else [each for each in asked.listed if each % num_kinds]
         if uneven:
@@ -183,8 +181,9 @@ def _up_to_limits(
                 f"{system.name} is as many of each of {num_kinds} kinds: {uneven[0]} is no multiple of "
                 f"{num_kinds}"
             )
-        _check_slices(asked, system, slices)
-        fewest, most = asked.fewest, min((asked.most, *limits))
+        limits.append(asked.most)
+        asked = _in_slices(asked, units.slice_sizes, system.name, is_alone=len(query.systems) <= 1)
+        fewest, most = asked.fewest, min(limits)
         if fewest == asked.most == most:
             return _around(most, num_kinds)
         listed = None if asked.is_range else frozenset(asked.listed)
@@ -217,20 +216,35 @@ def _up_to_limits(
     )
 
 
-def _check_slices(asked: Sizes, system: RequestedSystem, slice_sizes: Sequence[int]) -> None:
-    """Refuse numbers of accelerators that are no slices. Raises UsageError with those that there are."""
+def _slice_sizes(query: TrainingQuery, system: RequestedSystem) -> tuple[int, ...]:
+    """The slices of a system's usual pods; none where the question states another size of these."""
+    if system.cluster is None or query.node_size is not None:
+        return ()
+    return system.cluster.accelerator.slice_sizes
+
+
+def _in_slices(asked: Sizes, slice_sizes: Sequence[int], name: str, *, is_alone: bool) -> Sizes:
+    """The numbers asked for that are slices; where none is, the next above, more than was asked for.
+
+    name: of the system. is_alone: whether it is the only one asked about.
+    Raises UsageError where that is so, with the slices that there are.
+    """
     if not slice_sizes:
-        return
-    if asked.is_range:
-        is_had = any(is_slice(each, slice_sizes) for each in range(asked.fewest, asked.most + 1))
-        odd = "" if is_had else f"{asked.fewest} to {asked.most}"
-    else:
-        odd = next((str(each) for each in asked.listed if not is_slice(each, slice_sizes)), "")
-    if odd:
+        return asked
+    among = range(asked.fewest, asked.most + 1) if asked.is_range else asked.listed
+    had = tuple(each for each in among if is_slice(each, slice_sizes))
+    if is_alone and (not had or (not asked.is_range and had != asked.listed)):
+        odd = f"{asked.fewest} to {asked.most}" if asked.is_range else ", ".join(map(str, {*among} - {*had}))
         raise UsageError(
-            f"{odd} of {system.name}: it is had in slices of {', '.join(map(str, slice_sizes))}, or "
-            f"multiples of {slice_sizes[-1]}; give one of these"
+            f"{odd} of {name}: it is had in slices of {', '.join(map(str, slice_sizes))}, or multiples of "
+            f"{slice_sizes[-1]}; give one of these"
         )
+    if had:
+        return asked if asked.is_range else Sizes(listed=had)
+    last = slice_sizes[-1]
+    return Sizes(
+        listed=(min(each for each in (*slice_sizes, -(-asked.most // last) * last) if each > asked.most),)
+    )
 
 
 def used_of_node(node_size: int, global_batch_samples: int | None) -> int:
@@ -655,6 +669,8 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
     node has no room for one, there are none.
     """
     is_qlora = problem.choices.get("trained") == ("qlora",)
+    if size == 1:  # FSDP, which moves them, is for several
+        return None
     if not is_qlora or problem.cluster.accelerator.shares_host_memory or problem.training.states_offload:
         return None
     tables = float(problem.load.embedding_params)
