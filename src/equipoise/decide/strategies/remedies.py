@@ -128,9 +128,6 @@ def _others(problem: Problem, num_accelerators: int, asked: TrainingQuery, pose:
     Other weights than asked about may be trained with other software.
     """
     for name, value in _SPARING:
-        is_qlora = problem.choices.get("trained") == ("qlora",)
-        if is_qlora and num_accelerators == 1 and value == "optimizer_and_params":
-            continue  # FSDP, which moves 4-bit weights, is for several
         if not _is_change(problem, asked, name, value):
             continue
         change = _trained if name == "trained" else _fixed

@@ -669,8 +669,6 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
     node has no room for one, there are none.
     """
     is_qlora = problem.choices.get("trained") == ("qlora",)
-    if size == 1:  # FSDP, which moves them, is for several
-        return None
     if not is_qlora or problem.cluster.accelerator.shares_host_memory or problem.training.states_offload:
         return None
     tables = float(problem.load.embedding_params)
