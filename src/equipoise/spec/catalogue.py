@@ -26,7 +26,14 @@ from equipoise.spec.cluster import (
     shipped_systems,
     usual_system,
 )
-from equipoise.spec.hardware import Accelerator, AcceleratorAlias, Hardware, has_same_peaks, load_hardware
+from equipoise.spec.hardware import (
+    BRANDS,
+    Accelerator,
+    AcceleratorAlias,
+    Hardware,
+    has_same_peaks,
+    load_hardware,
+)
 from equipoise.spec.workload import Workload, WorkloadTable, load_workloads, shipped_workloads
 from equipoise.units import SI_PREFIXES
 
@@ -295,7 +302,7 @@ def _spelled(chip: Accelerator, family: tuple[str, ...]) -> Iterator[tuple[str, 
 
 def _without_vendor(chip: Accelerator, words: tuple[str, ...]) -> tuple[str, ...]:
     """A name without its maker, and without a remark such as the socket of a CPU."""
-    dropped = {*canonical(chip.vendor).split(), "socket", "geforce", "instinct", "tesla", "habana"}
+    dropped = {*canonical(chip.vendor).split(), "socket", *BRANDS}
     return tuple(word for word in words if word not in dropped)
 
 

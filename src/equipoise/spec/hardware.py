@@ -236,7 +236,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
         if found is not None:
             return found
         words = canonical(name).split()
-        rest = [each for each in words if each not in {*map(canonical, vendors), *_BRANDS}]
+        rest = [each for each in words if each not in {*map(canonical, vendors), *BRANDS}]
         return self.find(" ".join(rest)) if 0 < len(rest) < len(words) else None
 
     def accelerator(self, name: str) -> Accelerator:
@@ -270,7 +270,8 @@ class Hardware(Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys((*having, *short, *close)))[:5]
 
 
-_BRANDS = ("geforce", "tesla", "quadro", "radeon", "instinct")
+# Words of makers' names for accelerators that nobody needs to tell them apart.
+BRANDS: Final = frozenset({"geforce", "tesla", "instinct", "habana"})
 
 
 def accelerator(name: str) -> Accelerator:

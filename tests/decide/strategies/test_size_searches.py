@@ -196,3 +196,8 @@ def test_a_tpu_without_a_slice_within_the_limit_takes_no_other_system_s_answer()
 def test_pods_that_are_described_have_no_slices_of_the_usual_ones(most):
     found = ask({"workload": "bert"}, accelerator=["tpu-v6e"], node_size=3, max_accelerators=most)
     assert found.recommended.num_accelerators % 3 == 0 or found.recommended.num_accelerators < 3
+    # Nor has what a refusal names: 6 do in 30 min, and 18 in a third of it.
+    refused = ask(
+        {"workload": "bert"}, accelerator=["tpu-v6e"], node_size=3, max_accelerators=6, deadline="10min"
+    )
+    assert max(each.num_accelerators for each in refused.candidates) == 18

@@ -458,7 +458,7 @@ def _splits_sequences(words: StrategyWords, config: str, model: Model) -> bool:
     """
     has_experts = model.transformer is not None and model.transformer.experts > 0
     if words.splits_sequences is None and has_experts:
-        return _has(config.lower(), "megatron(?:-lm|[- ]core)?")
+        return _has(config.lower(), "megatron")
     return bool(words.splits_sequences)
 
 

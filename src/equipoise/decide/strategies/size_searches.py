@@ -157,7 +157,7 @@ def _up_to_limits(
         fixed_ranks=fixed_ranks,
         num_kinds=num_kinds,
         is_whole_nodes=not system.is_desktop and system.stock is None,
-        slice_sizes=_slice_sizes(query, system),
+        slice_sizes=() if system.cluster is None else _slice_sizes(system.cluster),
     )
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
     if min(limits, default=num_kinds) < num_kinds:
@@ -216,11 +216,10 @@ def _up_to_limits(
     )
 
 
-def _slice_sizes(query: TrainingQuery, system: RequestedSystem) -> tuple[int, ...]:
-    """The slices of a system's usual pods; none where the question states another size of these."""
-    if system.cluster is None or query.node_size is not None:
-        return ()
-    return system.cluster.accelerator.slice_sizes
+def _slice_sizes(cluster: Cluster) -> tuple[int, ...]:
+    """The slices of an accelerator's usual pods; none of pods that are described with another size."""
+    chip = cluster.accelerator
+    return chip.slice_sizes if cluster.node_size == chip.node_size else ()
 
 
 def _in_slices(asked: Sizes, slice_sizes: Sequence[int], name: str, *, is_alone: bool) -> Sizes:
@@ -314,9 +313,11 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
         """The most whole nodes that are no more, as accelerators; within a node the size itself, or slice."""
         if self.may_be(size):
             return size
-        slices = [each for each in self.slice_sizes if each <= size]
-        unit = self.used_of_node if size >= self.used_of_node or not slices else slices[-1]
-        return size // unit * unit if unit == self.used_of_node or unit == self.slice_sizes[-1] else unit
+        nodes = size // self.used_of_node * self.used_of_node
+        if nodes or not self.slice_sizes:
+            return nodes
+        last = self.slice_sizes[-1]
+        return max((each for each in (*self.slice_sizes, size // last * last) if each <= size), default=0)
 
     def usual(self, low: int, high: int) -> list[int]:
         """The usual sizes above one and up to another, or to the next usual one beyond it, ascending."""
@@ -380,7 +381,7 @@ def units_beyond(cluster: Cluster, problem: Problem | None) -> SizeUnits:
         fixed_ranks=1 if problem is None else fixed_ranks(problem.choices),
         num_kinds=len(kinds(cluster.accelerator)),
         is_whole_nodes=not cluster.accelerator.for_desktops,
-        slice_sizes=cluster.accelerator.slice_sizes,
+        slice_sizes=_slice_sizes(cluster),
     )
 
 
