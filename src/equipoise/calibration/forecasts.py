@@ -258,7 +258,7 @@ def _best_of_all(group: Entries) -> tuple[ScoredEntry, ...]:
 
 # Replicates of one submission differ by less. Memory that more accelerators spare makes fewer of them slower,
 # too, but of 711 results, the best of their chip and size in any round, eight take so many times the hours.
-_MOST_SLOWER, _MOST_HOURS = 1.1, 1.5
+_MOST_TIMES_AS_LONG, _MOST_TIMES_THE_HOURS = 1.1, 1.5
 
 
 def beaten_sizes(best_s: Mapping[int, float]) -> dict[int, int]:
@@ -272,7 +272,7 @@ def beaten_sizes(best_s: Mapping[int, float]) -> dict[int, int]:
     for size, time_s in best_s.items():
         fewer = ((other_s, other) for other, other_s in best_s.items() if other < size)
         more = ((other * other_s / size, other) for other, other_s in best_s.items() if other > size)
-        for factor, others in ((_MOST_SLOWER, fewer), (_MOST_HOURS, more)):
+        for factor, others in ((_MOST_TIMES_AS_LONG, fewer), (_MOST_TIMES_THE_HOURS, more)):
             least_s, other = min(others, default=(math.inf, 0))
             if time_s > factor * least_s:
                 found.setdefault(size, other)

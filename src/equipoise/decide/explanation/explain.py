@@ -402,9 +402,9 @@ _SLOW: Final = 1.5
 
 
 def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
-    """That all results of a system took far longer than modelled, so that their software may be the reason.
-
-    Sooner where another system compared has no results: it does not share them.
+    """That all results of a system took far longer than modelled, so that their software may be the reason:
+    so much longer that they do not count, or less where another system compared, which does not share that
+    software, has none that count.
     """
     without = [each.system.title for each in compared if each.estimates and not each.results_s]
     for each in compared:
@@ -416,17 +416,17 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
             )
         results_s = each.results_s
         searched = () if each.searches is None else each.searches.at(results_s)
-        pairs = [
-            (results_s[one.num_accelerators], one.best.work_s.value)
+        ratios = [
+            results_s[one.num_accelerators] / one.best.work_s.value
             for one in searched
             if one.best is not None
         ]
-        least = min((taken_s / modelled_s for taken_s, modelled_s in pairs), default=0.0)
-        took = f"Results published for {each.system.title} took {least:.1f} times as long as modelled"
+        least = min(ratios, default=0.0)
         if without and least >= _SLOW:
             yield Note(
-                f"{took}; none are published for {' or '.join(without)}: software may differ more than the "
-                "accelerators.",
+                f"Results published for {each.system.title} took {least:.1f} times as long as modelled; the "
+                f"times of {' and '.join(without)} rest on none of their own: software may differ more than "
+                "the accelerators.",
                 "check",
             )
 
