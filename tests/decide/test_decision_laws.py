@@ -17,6 +17,7 @@ from asking import (
     SMALL,
     ask,
     by_size,
+    paid_usd,
     published_scores,
 )
 
@@ -121,6 +122,27 @@ def test_a_system_beside_others_is_tried_up_to_as_many_as_alone(question, system
     alone = [ask(question, accelerator=[each], objective="cost").recommended for each in systems]
     least_usd = min(each.usd.value for each in alone if each is not None)
     assert together.usd.value <= least_usd * (1 + 1e-9)
+
+
+def counted(found):
+    """What the objective of a question counts of what is recommended: money with the time, else time."""
+    usd_per_hour = found.question.value_of_time_usd_per_hour
+    best = found.recommended
+    return best.time_s.value if usd_per_hour is None else paid_usd(found, best, usd_per_hour)
+
+
+@pytest.mark.parametrize("systems", [[H100], [H100, B200]], ids=str)
+@pytest.mark.parametrize(
+    "asked",
+    [{"value_of_time": 5000.0}, {"objective": "time", "budget": "300k"}, {"objective": "time"}],
+    ids=str,
+)
+def test_where_no_number_is_stated_none_that_could_be_is_better(systems, asked):
+    """512 were taken, the largest tried, though an hour was worth far more than what a larger size costs."""
+    question = {"workload": "llama31_8b", "tokens": "1T", "accelerator": systems, **asked}
+    free = counted(ask(question))
+    for most in (1024, 2560, 3072, 8192):
+        assert free <= counted(ask(question, max_accelerators=most)) * (1 + EQUAL)
 
 
 @pytest.mark.parametrize("limits", [{"deadline": "7d", "budget": "130k"}, {"deadline": "7d"}, {}], ids=str)

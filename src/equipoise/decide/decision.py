@@ -1,6 +1,5 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -35,11 +34,12 @@ from equipoise.decide.explanation.explain import (
 )
 from equipoise.decide.explanation.reasons import chosen_for_you, reasons, records
 from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery
-from equipoise.decide.question.systems import rates_of
+from equipoise.decide.question.systems import LARGE_SYSTEM, rates_of
 from equipoise.decide.select import (
     Selection,
     beats,
     flips,
+    goes_on,
     rule_of,
     select,
     time_values,
@@ -150,24 +150,25 @@ def select_from(found: Collected) -> Selection:
 
 
 def _better_beyond_usual(found: Collected, selection: Selection) -> dict[str, int]:
-    """By system, sizes just beyond those usually tried that beat the choice in time and money.
+    """By system, sizes just beyond those usually tried that are better than what may be taken.
 
-    They are shown to say what more would do. No limit of anybody's keeps them from being taken, and what
-    costs more and takes longer is not recommended beside them.
+    They are shown to say what more would do. No limit of anybody's keeps them from being taken: what costs
+    more and takes longer than they is not recommended beside them, and the least time, or what an hour is
+    worth, is sought to where it lies.
     """
     query, best = found.inputs.query, selection.recommended
     if best is None or best.usd is None or query.compares_rentable:
         return {}
     rule = rule_of(query)
-    usual = {
-        one.system.name: one.assessment.sizes.most
-        for one in found.systems
-        if one.assessment.sizes.limited_by == "catalogue" and not one.system.is_desktop
-    }
     better: dict[str, int] = {}
-    for each in found.candidates:
-        if each.num_accelerators > usual.get(each.system, math.inf) and beats(each, best, rule):
-            better[each.system] = max(each.num_accelerators, better.get(each.system, 0))
+    for one in found.systems:
+        sizes = one.assessment.sizes
+        if sizes.limited_by != "catalogue" or one.system.is_desktop:
+            continue
+        is_last = sizes.most < LARGE_SYSTEM and goes_on(one.candidates, sizes.most, rule)
+        for each in one.candidates:
+            if each.num_accelerators > sizes.most and (is_last or beats(each, best, rule)):
+                better[one.system.name] = max(each.num_accelerators, better.get(one.system.name, 0))
     return better
 
 

@@ -24,7 +24,7 @@ from equipoise.decide.answer import (
     TimeValue,
 )
 from equipoise.decide.evidence import Group, SizeCurve
-from equipoise.decide.question.query import Objective, TrainingQuery
+from equipoise.decide.question.query import START_S, Objective, TrainingQuery
 from equipoise.economics.quotes import Charges
 from equipoise.intervals import LEVEL, Input, Tornado
 from equipoise.scaling.equilibrium import (
@@ -255,6 +255,21 @@ def beats(candidate: Candidate, best: Candidate, rule: Rule) -> bool:
     one = figures_of(candidate)._replace(is_within_size=True)
     amounts = [(one.time_s, best.known_time_s.value), (candidate.usd.value, best.usd.value)]
     return is_feasible(one, rule) and _is_better(amounts)
+
+
+def goes_on(candidates: Sequence[Candidate], most: int, rule: Rule) -> bool:
+    """Whether larger sizes of a system than were tried may be better: the best of these is of the last doubling.
+
+    Of objectives that larger sizes may serve without paying by a step: the value of an hour, and the least
+    time, as long as the training takes longer than to start it. most: the largest size tried.
+    """
+    if rule.objective not in {"value_of_time", "time"}:
+        return False
+    kept = [each for each in timed_figures(candidates) if is_feasible(each, rule)]
+    if not kept:
+        return False
+    best = _first(kept, rule, is_priced=True)
+    return 2 * best.num_accelerators > most and (rule.objective != "time" or best.time_s > START_S)
 
 
 def is_feasible(each: Figures, rule: Rule) -> bool:
