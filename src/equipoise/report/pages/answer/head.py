@@ -389,8 +389,10 @@ def _memory(planned: MemoryUse) -> str:
 def _otherwise(best: Candidate, safer: SaferStrategy) -> str:
     """What to change of the recommended strategy where it does not fit, and the time by that."""
     assert best.strategy is not None
-    time_s = safer.time_ratio * best.known_time_s.value
-    return f"else {best.strategy.changes_to(safer.strategy)}: {amounts.duration(time_s)}"
+    time_s = best.known_time_s.value
+    ours, theirs = amounts.duration(time_s), amounts.duration(safer.time_ratio * time_s)
+    takes = ", as fast" if theirs == ours else f": {theirs}"
+    return f"else {best.strategy.changes_to(safer.strategy)}{takes}"
 
 
 def answer_blocks(answer: Answer, *, is_brief: bool = False, is_tight: bool = False) -> tuple[Block, ...]:
