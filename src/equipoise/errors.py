@@ -11,7 +11,9 @@ EquipoiseError            every error this package raises on purpose
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from contextlib import suppress
+from operator import index
+from typing import Any, Self
 
 EXIT_INPUT = 2
 EXIT_EVIDENCE = 3
@@ -90,3 +92,12 @@ class EvidenceError(EquipoiseError):
 
 class FitError(EvidenceError):
     """A law could not be fitted to the points given."""
+
+
+def expect_whole(name: str, given: Any, *, least: int = 1, most: int) -> int:  # noqa: ANN401 - whatever is passed
+    """A whole number of a caller in Python, also one of NumPy. Raises UsageError for anything else."""
+    with suppress(TypeError):
+        number = index(given)
+        if least <= number <= most and not isinstance(given, bool):
+            return number
+    raise UsageError(f"{name}={str(given)[:40]}; expected a whole number from {least} to {most:,}")

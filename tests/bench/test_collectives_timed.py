@@ -244,6 +244,15 @@ def test_the_verb_measures_and_keeps_what_it_measured(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
     again = equipoise("collectives", "kept.json", "--json", cwd=tmp_path)
     assert json.loads(again.stdout)["fits"] == found["fits"]
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert kept["results"]
+    for result in kept["results"]:
+        result |= {
+            side: result[side] | {"time": 1e308} for side in ("out_of_place", "in_place") if side in result
+        }
+    (tmp_path / "kept.json").write_text(json.dumps(kept))
+    broken = equipoise("collectives", "kept.json", cwd=tmp_path)
+    assert (broken.returncode, broken.stderr.count("\n")) == (2, 1), broken.stderr
 
 
 @pytest.mark.parametrize(
@@ -256,6 +265,7 @@ def test_the_verb_measures_and_keeps_what_it_measured(tmp_path):
         (("--measure", "--ops", "telepathy"), "telepathy"),
         (("--measure", "--out", "nowhere/x.json"), "nowhere"),
         (("log.txt", "--ops", "all_reduce,broadcast"), "one operation"),
+        (("log.txt", "log.txt"), "given twice"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(arguments, words, tmp_path):

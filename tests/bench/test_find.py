@@ -65,6 +65,10 @@ def test_a_search_runs_keeps_and_tells_what_it_tried(tmp_path):
     printed = re.search(r"Fastest: .*?([0-9][0-9.,]*) samples/s", again.stdout)[1]
     assert float(printed.replace(",", "")) == pytest.approx(search["best"]["samples_per_s"], rel=1e-3)
     assert files == {path: path.stat().st_mtime_ns for path in tmp_path.glob("found/runs/*/trials/*.json")}
+    # Other verbs read what was measured.
+    told = equipoise("export", "runs", "--data", "found", "--json", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert {each["strategy"] for each in json.loads(told.stdout)["rows"]} >= {None, "ddp"}
     # Other options are another search.
     other = bench(*ASKED, *quick(trials=3), "--resume", cwd=tmp_path)
     assert other.returncode == 2

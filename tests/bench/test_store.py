@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import in_process
 from msgspec.structs import replace
 
 from equipoise.bench.launchers import JobOutcome, Launcher
@@ -42,9 +43,9 @@ run_sweep(trials, Path(sys.argv[1]), instant, limit_s=9.0, resume=True, progress
 """
 
 
-def trials(num=3):
+def trials(num=3, workload="mlp"):
     return planned(
-        workloads=["mlp"], methods=["ddp"], sizes=[1], batches=range(1, num + 1), num_repetitions=1
+        workloads=[workload], methods=["ddp"], sizes=[1], batches=range(1, num + 1), num_repetitions=1
     )
 
 
@@ -146,6 +147,34 @@ def test_a_damaged_trial_is_named(tmp_path):
     damaged.write_text("{")
     with pytest.raises(DataError, match=rf"{damaged.name}: not valid JSON"):
         Store(tmp_path).finished()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("predict", "--from", "cut"),
+        ("advise", "mlp", "--accelerator", "a100", "--samples", "1e6", "--runs", "cut"),
+        ("export", "runs", "--data", "cut"),
+        ("record", "--runs", "cut"),
+    ],
+    ids=lambda asked: asked[0],
+)
+def test_a_sweep_that_was_killed_is_said_to_have_been_cut_off(tmp_path, asked):
+    run_sweep(trials(), tmp_path / "cut", instant([]), limit_s=1.0)
+    ended = in_process(*asked, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "bench --out cut --resume" in ended.stderr
+
+
+@pytest.mark.parametrize("num_left", [0, 1])
+def test_a_sweep_of_code_is_shown_again_without_running_it(tmp_path, num_left):
+    planned = trials(3, workload="mine:model")
+    run_sweep(planned, tmp_path / "own", instant([]), limit_s=1.0)
+    for path in sorted((tmp_path / "own" / "trials").glob("*.json"))[:num_left]:
+        path.unlink()
+    ended = in_process("bench", "--out", "own", "--resume", cwd=tmp_path)
+    assert (ended.returncode == 0) is (num_left == 0), ended.stderr
+    assert ("--allow-code" in ended.stderr) is (num_left > 0)
 
 
 def test_trials_outlive_a_damaged_plan(tmp_path):

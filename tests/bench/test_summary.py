@@ -243,3 +243,9 @@ def test_a_sweep_without_a_run_on_one_device_says_so(tmp_path):
     assert several.speedup is None
     assert "one device" in found.meanings[0]
     assert len(found.failed) == 1
+
+
+@pytest.mark.parametrize("step_s", [1e308, 1e-320, 0.0, float("nan"), True])
+def test_steps_that_no_step_takes_are_refused(step_s):
+    with pytest.raises(DataError, match="delete it to measure"):
+        timed_run(run(steps=[{STEP: 0.04}, {STEP: step_s}]))

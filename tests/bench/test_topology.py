@@ -406,3 +406,17 @@ def test_colours_and_titles_of_terminals_are_not_seen():
     found = topology(text)
     assert classes(found) == ["PIX"]
     assert not re.search(r"[\x00-\x1f]", "".join(found.notes) + found.devices[0].name)
+
+
+def test_colours_that_copying_has_cut_are_not_seen():
+    table = (
+        "\t[4mGPU0\tGPU1\tGPU2\tCPU Affinity[0m\nGPU0\t X \tNV4\tSYS\t0-15\n"
+        "GPU1\tNV4\t X \tPIX\t0-15\nGPU2\tSYS\tPIX\t X \t0-15\n"
+    )
+    assert classes(topology(table)) == ["NV4", "SYS", "PIX"]
+
+
+def test_rows_that_no_column_is_headed_for_tell_no_link():
+    table = "\t#GPU0\tGPU1\tGPU2\nGPU0\t X \tNV4\tSYS\nGPU1\tNV4\t X \tPIX\nGPU2\tSYS\tPIX\t X \n"
+    with pytest.raises(EvidenceError):
+        topology(table)

@@ -632,16 +632,49 @@ def test_what_cannot_be_watched_is_refused(tmp_path):
     for nothing in (3, None):
         with pytest.raises(UsageError, match=rf"watch: {type(nothing).__name__}; .*torch\.nn\.Module"):
             equipoise.watch(nothing)
-    with pytest.raises(UsageError, match="num_steps=0; expected 1 to 100,000"):
+    with pytest.raises(UsageError, match="num_steps=0; expected a whole number from 1 to 100,000"):
         equipoise.watch(model(), num_steps=0)
-    for batch in (0, -1):
-        with pytest.raises(UsageError, match=f"batch_samples={batch}; expected 1"):
+    for batch in (0, -1, 2.5, True, "x", 2**53):
+        with pytest.raises(UsageError, match=re.escape(f"batch_samples={batch}; expected a whole number")):
             equipoise.watch(model(), batch_samples=batch)
+    for number in (20.5, 1e3, "x", None):
+        with pytest.raises(UsageError, match=re.escape(f"num_steps={number}; expected a whole number")):
+            equipoise.watch(model(), num_steps=number)
+    with pytest.raises(UsageError, match="name=3"):
+        equipoise.watch(model(), name=3)
+    for no_path in (3, b"runs"):
+        with pytest.raises(UsageError, match="is no path"):
+            equipoise.watch(model(), out=no_path)
     (tmp_path / "sweep.json").touch()
     with pytest.raises(UsageError, match=re.escape(str(tmp_path)) + ".*a sweep"):
         equipoise.watch(model(), out=tmp_path)
     with pytest.raises(DataError, match=re.escape(str(tmp_path))):
         equipoise.watched(tmp_path)
+
+
+def test_nothing_is_counted_outside_of_the_block():
+    seen = equipoise.watch(model())
+    uses = [
+        seen.summary,
+        lambda: seen.batches([1]),
+        lambda: seen.fetches([1]),
+        lambda: seen.calls(seen, "summary"),
+        lambda: seen.pauses(seen, "summary"),
+    ]
+    for use in uses:
+        with pytest.raises(UsageError, match=r"with equipoise\.watch"):
+            use()
+
+
+def test_numbers_of_numpy_are_written_down(tmp_path):
+    subject = model()
+    optimizer = sgd(subject)
+    with equipoise.watch(subject, out=tmp_path, num_steps=np.int64(20), batch_samples=np.int64(8)) as seen:
+        for batch in seen.batches(data(30)):
+            update(subject, optimizer, batch)
+    (path,) = tmp_path.glob("watched/*/rank-0.jsonl")
+    about = rank_record(path).about
+    assert (about["num_steps"], about["batch_samples"]) == (20, 8)
 
 
 @pytest.mark.parametrize(

@@ -573,3 +573,26 @@ def test_a_list_of_json_is_refused_with_what_makes_lines_of_it(tmp_path):
     path.write_text(' [\n {"gpus": 8, "time_h": 1}]')
     with pytest.raises(DataError, match="jq"):
         ingest(path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_runs_that_were_exported_are_read_back_whole(tmp_path, suffix):
+    runs = embedded.load().runs.filter(campaign="v2.0", workload="resnet50")
+    path = tmp_path / f"runs.{suffix}"
+    {"csv": runs.write_csv, "jsonl": runs.write_ndjson, "parquet": runs.write_parquet}[suffix](path)
+    read = ingest(path).runs
+    assert len(read) == len(runs)
+    counted = ["samples_to_target", "eval_s", "eval_outside_s", "train_block_s", "init_s", "time_to_train_s"]
+    texts = ["division", "availability", "submitter", "system"]
+    key = ["system", "submitter", *counted]
+    for name in (*counted, *texts):
+        assert runs[name].null_count() < len(runs), name
+        assert read.sort(key)[name].to_list() == pytest.approx(runs.sort(key)[name].to_list()), name
+
+
+def test_times_that_no_training_takes_leave_the_other_rows(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("num_accelerators,time_to_train_h\n1,1e308\n2,20\n4,10\n8,1e-320\n")
+    read = import_runs([path], columns={}, constants={"workload": "bert", "accelerator": "a100"})
+    assert read.runs["num_accelerators"].to_list() == [2, 4]
+    assert read.num_runs_rejected == 2

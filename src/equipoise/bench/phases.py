@@ -11,6 +11,10 @@ from math import inf
 from typing import Any, NamedTuple
 
 from equipoise.intervals import covered_s
+from equipoise.units import NANOSECOND_S
+
+# A step shorter than a nanosecond or longer than thirty years is none.
+SHORTEST_S, LONGEST_S = NANOSECOND_S, 1 / NANOSECOND_S
 
 STEP = "step"
 INPUT, FORWARD, BACKWARD, OPTIMIZER, REST = "input", "forward", "backward", "optimizer", "rest"

@@ -5,7 +5,7 @@ Other measurements write the same tables from rows of their own: `run_row`, `ste
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
-from math import erfc, fsum, inf, pi, sqrt
+from math import erfc, fsum, pi, sqrt
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from equipoise.bench.counters import MOST_OTHERS
 from equipoise.bench.environment import refuse_unlike, refuse_unlike_nodes
-from equipoise.bench.phases import OVERLAPPED, PARTS, STEP, TOTAL
+from equipoise.bench.phases import LONGEST_S, OVERLAPPED, PARTS, SHORTEST_S, STEP, TOTAL
 from equipoise.bench.training import method
 from equipoise.bench.trial import SUCCESS, FinishedTrial, Store, Trial, failed
 from equipoise.errors import DataError
@@ -181,7 +181,7 @@ def timed_run(finished: FinishedTrial) -> TimedRun | None:
         return None
     if not isinstance(steps, list) or not all(map(_is_split, steps)):
         raise DataError(
-            f"{finished.file}: steps whose phases are not positive seconds; delete it to measure "
+            f"{finished.file}: steps whose phases are no seconds that a step takes; delete it to measure "
             "the trial again"
         )
     period: int = finished.result.get("period") or 1
@@ -220,7 +220,9 @@ def _is_split(step: object) -> bool:
     if not isinstance(step, dict) or STEP not in step:
         return False
     seconds = step.values()
-    return all(type(each) in {int, float} and 0 <= each < inf for each in seconds) and step[STEP] > 0
+    return all(type(each) in {int, float} and 0 <= each <= LONGEST_S for each in seconds) and (
+        step[STEP] >= SHORTEST_S
+    )
 
 
 def trained_run(finished: FinishedTrial) -> TrainedRun | None:
@@ -448,9 +450,11 @@ def _entry_id(entry: Mapping[str, Any]) -> str:
 def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None:
     """Write the tables of the trials that are finished in a sweep's folder. Raises DataError, as `write`.
 
-    catalogue: what names of devices mean; the shipped one unless given.
+    Of a search (`bench --find`), those of its runs. catalogue: what names of devices mean; the shipped one
+    unless given.
     """
-    finished = Store(folder).finished()
+    found = Store(folder)
+    finished = found.finished() if found.has_plan else Store.finished_below(folder)
     runs = sweep_rows(folder, finished, catalogue)
     steps = [
         row

@@ -299,7 +299,7 @@ class Store:
 
     def holds_all(self, trials: Sequence[Trial]) -> bool:
         """Whether the folder's plan is these trials and every one is finished."""
-        if not self._plan.exists():
+        if not self.has_plan:
             return False
         planned = {trial.trial_id for trial in self.plan()}
         return planned == {trial.trial_id for trial in trials} and all(map(self.has, trials))
@@ -313,6 +313,21 @@ class Store:
     def finished(self) -> tuple[FinishedTrial, ...]:
         """Every finished trial of the plan, in its order. Raises DataError for a damaged file."""
         return tuple(self._read(trial) for trial in self.plan() if self.has(trial))
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether the folder holds a sweep, however much of it is finished."""
+        return self._plan.exists()
+
+    @classmethod
+    def finished_below(cls, folder: Path) -> tuple[FinishedTrial, ...]:
+        """Every finished trial of a search, where each has a folder of its own. Raises DataError as above."""
+        return tuple(
+            replace(one, file=str((path / one.file).relative_to(folder)))
+            for path in sorted(folder.glob("runs/*"))
+            if (found := cls(path)).has_plan
+            for one in found.finished()
+        )
 
     def _read(self, trial: Trial) -> FinishedTrial:
         path = self.path(trial)

@@ -163,6 +163,7 @@ def bench(
                 num_repetitions=repeat,
                 limit_s=limit,
                 resume=resume,
+                catalogue=inputs.catalogue,
             )
             output.give_page(FIND, best, find_fields)
             return

@@ -208,12 +208,18 @@ def serve(
     missing = [library for library in _NEEDED if find_spec(library) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
+    from equipoise.runs.readers.cells import RUNS_FILE
     from equipoise.web.guard import ListenAddress, listening, token_for
 
     count_interrupts(signal.SIGINT)  # even where the shell started it in the background and has them ignored
     for folder in (*(runs or ()), *inputs.also, *([inputs.data] if inputs.data else [])):
         if not folder.is_dir():
             raise UsageError(f"{folder}: not a directory; expected an existing one")
+    for folder in (*inputs.also, *([inputs.data] if inputs.data else [])):
+        if not (folder / RUNS_FILE).exists():
+            raise UsageError(
+                f"{folder}: no {RUNS_FILE}; expected what `equipoise ingest PATH... --into DIR` writes"
+            )
     asked_token = token_for(host, token)
     opened = listening(host, port)
     place = ListenAddress(host=host, port=opened.getsockname()[1], token=asked_token, names=tuple(name or ()))

@@ -218,7 +218,9 @@ def collectives(
     with output.answering():
         from equipoise.calibration.collective_verdicts import judged
         from equipoise.report.pages.collectives import COLLECTIVES, collectives_fields
+        from equipoise.runs.embedded import each_once
 
+        each_once(files or ())
         wanted = Wanted(
             files=tuple(files or ()),
             measure=measure,

@@ -140,7 +140,7 @@ def explain(
     output: Output,
     *,
     term: Annotated[
-        str | None, typer.Argument(autocompletion=_terms_from, help="A word of the glossary.")
+        list[str] | None, typer.Argument(autocompletion=_terms_from, help="A word of the glossary.")
     ] = None,
 ) -> None:
     """Explain a word in two sentences with its formula."""
@@ -148,8 +148,8 @@ def explain(
         from equipoise import glossary
         from equipoise.report.pages.orientation import TERM, TERMS, Explanation
 
-        terms = glossary.terms() if term is None else (glossary.explain(term),)
-        output.give_page(TERMS if term is None else TERM, Explanation(terms=terms))
+        terms = (glossary.explain(" ".join(term)),) if term else glossary.terms()
+        output.give_page(TERM if term else TERMS, Explanation(terms=terms))
 
 
 @verb()

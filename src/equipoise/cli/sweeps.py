@@ -101,13 +101,13 @@ def trials_of(
 def stored_plan(folder: Path, *, allow_code: bool) -> tuple[tuple[Trial, ...], dict[str, str]]:
     """The trials and settings of the sweep that a folder holds. Raises DataError when it holds none.
 
-    allow_code: the plan may name code of the user.
+    allow_code: the plan may name code of the user, which nothing imports where all of it is finished.
     """
     store = Store(folder)
     if not (folder / "sweep.json").exists():
         raise UsageError(f"{folder}: holds no sweep; expected the folder of a sweep, or a workload to train")
     trials = store.plan()
-    if not allow_code:
+    if not allow_code and not store.holds_all(trials):
         refuse_code((trial.workload for trial in trials), where=folder / "sweep.json")
     return trials, store.settings()
 
@@ -235,10 +235,12 @@ def search_for_methods(
     num_repetitions: int,
     limit_s: float,
     resume: bool,
+    catalogue: Catalogue,
 ) -> FoundMethod:
     """The fastest way that was found among the trials of a sweep, and one device alone.
 
-    num_trials: runs on several ranks at most. num_repetitions: of the best few.
+    num_trials: runs on several ranks at most. num_repetitions: of the best few. The tables of all runs are
+    written, also where it is interrupted.
 
     Raises UsageError for what is no one search, and as `tuned`.
     """
@@ -257,15 +259,14 @@ def search_for_methods(
         backend=device_kind(first.device).backend,
         num_steps=first.num_steps,
     )
-    most, num_ended = len(one_device_trials(space)) + num_trials, 0
+    most = len(one_device_trials(space)) + num_trials
     if launch_with.binds_here:
         warn_of_others()
-    with resumable(folder, None), progress_line() as line:
+    save = partial(write_sweep_tables, folder, catalogue)
+    with resumable(folder, None, save), progress_line() as line:
 
-        def show(what: str, done: int, total: int) -> None:
-            nonlocal num_ended
-            num_ended += not what and done == total
-            line.update(what, num_ended, most)
+        def show(what: str, _done: int, _total: int) -> None:
+            line.update(what, _num_kept(folder), most)
 
         sweep = AdaptiveSweep(
             folder=folder,
@@ -274,13 +275,15 @@ def search_for_methods(
             most_ranks=max(space.sizes),
             progress=show,
         )
-        return tuned(
+        found = tuned(
             space,
             sweep,
             num_trials=num_trials,
             num_repetitions=num_repetitions,
             resume=resume,
         )
+    save()
+    return found
 
 
 class Pace(Struct):
@@ -360,6 +363,11 @@ def warn_of_others() -> None:
         )
 
 
+def _num_kept(folder: Path) -> int:
+    """How many runs of a sweep or search are on disk."""
+    return sum(Store(each).num_finished() for each in (folder, *folder.glob("runs/*")))
+
+
 @contextmanager
 def resumable(
     folder: Path, num_trials: int | None, save: Callable[[], object] = lambda: None
@@ -371,7 +379,7 @@ def resumable(
     try:
         yield
     except (KeyboardInterrupt, DataError, OSError):
-        num_kept = sum(Store(each).num_finished() for each in (folder, *folder.glob("runs/*")))
+        num_kept = _num_kept(folder)
         # The reason why the sweep stopped is shown; a second one of the same kind would hide it.
         with suppress(EquipoiseError, OSError):
             if num_kept:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise.bench.topology.topology import BestGroup, Islands, Topology, best_groups, islands
 from equipoise.calibration.profiles import prior_model
-from equipoise.errors import SpecError, UsageError
+from equipoise.errors import SpecError, UsageError, expect_whole
 from equipoise.intervals import DEVIATE, tails
 from equipoise.perfmodel.layouts import CODES, StrategyGrid, grid
 from equipoise.perfmodel.load import Load, stacked, transformer_load, workload_load
@@ -177,6 +177,7 @@ def _estimated(found: Cases, parameters: Parameters, byte_per_s: NDArray[np.floa
 
 
 USUAL_BATCH = 32
+MOST_BATCH = 1_000_000
 # From small to large; the first five are those of a field report on two GPUs behind a host bridge.
 MODELS = ("small_cnn", "mobilenet_v2", "resnet50", "resnet152", "vit_large", "bert", "gpt2_medium")
 # The model whose step is taken apart: between those that lose and those that gain.
@@ -282,11 +283,13 @@ def meaning(
 
     chip: of all its devices; by their titles unless given. batch: samples of a step. with_autocast: products
     in bf16 or fp16; else all in fp32, as torch trains by default. catalogue: the shipped one
-    unless given. Raises UsageError where all titles name other accelerators than `chip`.
+    unless given. Raises UsageError where all titles name other accelerators than `chip`, and for a batch that
+    two cannot share.
     Assumes two accelerators alone on their links, an input that keeps up, and torch's
     DistributedDataParallel: fp32 gradients that travel once a step.
     Source: rates of links.toml; steps of `perfmodel.replicas` over draws of all its priors.
     """
+    expect_whole("batch", batch, least=2, most=MOST_BATCH)
     known = catalogue or shipped()
     named = named_chips(topology, known)
     if chip is not None and named and chip.slug not in {each.slug for each in named}:

@@ -10,11 +10,12 @@ from equipoise.bench.topology.topology import Topology
 from equipoise.calibration.validate import Validation, basis_of
 from equipoise.calibration.validate import validate as validation_of
 from equipoise.diagnose.links import USUAL_BATCH, Meaning, meaning
+from equipoise.errors import UsageError
 from equipoise.files import read_input
 from equipoise.library import Presentation, Result
 from equipoise.report.pages.backtest import validation_fields, validation_page
 from equipoise.report.pages.topology import TOPOLOGY, topology_fields
-from equipoise.runs.embedded import Folders, paths
+from equipoise.runs.embedded import Folders, one_path, paths
 from equipoise.spec.catalogue import catalogue
 from equipoise.stats import one_thread
 
@@ -61,8 +62,10 @@ def topology(
     two. fp32: predict for fp32 in place of autocast. Raises DataError for a file that is no topology.
     """
     known = catalogue(paths(hardware))
+    if not isinstance(accelerator, str | None):
+        raise UsageError(f"accelerator={str(accelerator)[:40]}; expected a name")
     chip = None if accelerator is None else known.cluster(accelerator).accelerator
-    found = here() if file is None else _topology_of(Path(file))
+    found = here() if file is None else _topology_of(one_path(file))
     about = meaning(found, chip=chip, batch=batch, with_autocast=not fp32, catalogue=known)
     return Result(record=about, presentation=_shown_topology())
 

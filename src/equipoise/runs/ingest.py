@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from equipoise.errors import DataError, SpecError, UsageError
-from equipoise.runs import Progress, ReaderResult, Row, RowRejection, SourceFacts, Tally, UnknownName
+from equipoise.errors import DataError, SpecError, UsageError, expect_whole
+from equipoise.runs import (
+    Progress,
+    ReaderResult,
+    Row,
+    RowRejection,
+    SourceFacts,
+    Tally,
+    UnknownName,
+    embedded,
+)
 from equipoise.runs.readers import READERS
 from equipoise.runs.readers.cells import (
     BATCH,
+    OF_MLPERF,
     PRECISION,
     SEQUENCE,
     SIZE,
@@ -23,9 +33,11 @@ from equipoise.runs.readers.cells import (
     TextRow,
     amount,
     count,
+    expect_time,
     is_success,
     rates_of,
     stated_amount,
+    stated_amount_or_zero,
     wanted_column,
 )
 from equipoise.runs.readers.exports import MODEL, campaign_of, exported
@@ -47,6 +59,8 @@ _WORTH_SHARING_BYTES = 40_000_000
 _COMPRESSION = 20
 # Every worker reads its own way through an archive, so more of them gain ever less.
 _MAX_WORKERS = 8
+# What a caller may ask for.
+_MOST_PROCESSES = 1024
 
 
 class IngestReport(Struct, frozen=True, kw_only=True):
@@ -102,18 +116,21 @@ def ingest(
     no entry was found. num_workers: processes that parse, as many as there are cores unless given; the tables
     do not depend on it. catalogue: what names mean; the shipped one unless given. limits: of each source.
     Exports of trackers are read as import_runs reads them.
-    Raises DataError when a path cannot be opened. Bad content never raises: it is counted in the report.
+    Raises UsageError for what is no path, DataError when one cannot be opened. Bad content never raises: it
+    is counted in the report.
     """
-    named = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    named = [*embedded.paths(paths)]
+    folder = None if into is None else embedded.one_path(into)
+    if num_workers is not None:
+        expect_whole("num_workers", num_workers, most=_MOST_PROCESSES)
     if exports := exports_of(named):
-        folder = None if into is None else Path(into)
         return import_runs(exports, columns={}, constants={}, into=folder, catalogue=catalogue)
     works = [work for path in named for work in _works(path, limits or ReadLimits())]
     results = _parsed(works, progress, num_workers or min(num_cores(), _MAX_WORKERS))
     readings, rejected = _assembled(works, results, catalogue or shipped())
     runs = [row for reading in readings for row in reading.runs]
     scores = [row for reading in readings for row in reading.scores]
-    tables = _tables(runs, scores, into=Path(into) if into is not None and scores else None)
+    tables = _tables(runs, scores, into=folder if scores else None)
     return IngestReport(
         runs=tables.runs,
         scores=tables.scores,
@@ -276,7 +293,7 @@ ORIGIN = "imported"
 NO_SCORE = "imported runs; no official score"
 # The names that a catalogue knows, and the file to edit where it does not.
 _EDITS = {"workload": workload.EDIT, "accelerator": hardware.EDIT}
-_TEXTS = ("system", "submitter", PRECISION, "framework", STRATEGY)
+_TEXTS = ("system", "submitter", "division", "availability", PRECISION, "framework", STRATEGY)
 
 
 def exports_of(paths: Sequence[Path]) -> list[Path]:
@@ -366,10 +383,7 @@ def _campaigns(paths: Sequence[Path]) -> list[str]:
 
     Raises UsageError for a file that is given twice.
     """
-    resolved = [path.resolve() for path in paths]
-    twice = next((path for path, count in Counter(resolved).items() if count > 1), None)
-    if twice is not None:
-        raise UsageError(f"{twice}: given twice; name each file once")
+    resolved = embedded.each_once(paths)
     named = [campaign_of(path) for path in paths]
     depth = 1
     while len({*named}) < len(named):
@@ -496,6 +510,7 @@ def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -
         "status": "success" if is_success(status) else status,
         SEQUENCE: sequence_tokens,
         "energy_j": stated_amount(row, "energy_j"),
+        **{name: stated_amount_or_zero(row, name) for name in OF_MLPERF},
         "source_uri": file,
         "source_line": number,
     }
@@ -514,7 +529,7 @@ def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> di
     # In this order: what is measured in samples, in tokens, or neither.
     for name, unit in sorted(filled.items(), key=lambda each: each[1][3] or "z"):
         if unit[1] == "time_to_train":
-            found["time_to_train_s"] = amount(row, name) * UNIT_S[unit[2]]
+            found["time_to_train_s"] = expect_time(row, name, amount(row, name) * UNIT_S[unit[2]])
         else:
             rated.append(name)
     rates = rates_of(row, rated, batch_samples=batch, sequence_tokens=sequence_tokens)

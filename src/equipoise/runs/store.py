@@ -22,6 +22,7 @@ from msgspec import Struct, convert
 
 from equipoise.errors import DataError, UsageError
 from equipoise.files import probed, read_input, shipped_table, written_synced
+from equipoise.runs.readers.cells import lacks_tables
 from equipoise.spec.mlperf import ScoredEntry, Scores
 from equipoise.units import MIB
 
@@ -243,6 +244,8 @@ def _path(folder: Path, table: TableSchema) -> Path:
 
 def _content(path: Path) -> bytes:
     """The bytes of a table's file. Raises DataError when it is absent, no regular file, or too large."""
+    if cut_off := lacks_tables(path.parent):
+        raise DataError(f"{path.parent}: {cut_off}")
     expected = "what `equipoise ingest PATH... --into DIR` writes"
     return read_input(path, MAX_TABLE_BYTES, expected=expected, may_be_pipe=False)
 

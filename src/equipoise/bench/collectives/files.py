@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from equipoise.bench.collectives import MEASURED_SCHEMA, OPERATIONS, CollectiveRun, CollectiveRuns, Timing
 from equipoise.bench.collectives.text import (
+    LONGEST_US,
     MAX_RANKS,
     PROGRAMS,
     Clues,
@@ -293,7 +294,8 @@ def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: i
         raise ValueError(f"operation {str(operation)[:40]!r}")
     row = _row(number, result)
     times_us = [side.time_us.value for side in row.sides if side is not None]
-    if not times_us or min(times_us) <= 0 or not row.payload_bytes > 0 or not 0 <= share < MAX_RANKS:
+    is_timed = bool(times_us) and min(times_us) > 0 and max(times_us) <= LONGEST_US
+    if not is_timed or not row.payload_bytes > 0 or not 0 <= share < MAX_RANKS:
         raise ValueError(f"result {number}")
     return replace(timing_of(row, operation, num_ranks, num_nodes), resolution=0.0, cpu_fraction=share)
 

@@ -410,8 +410,12 @@ def without_empty(rows: Iterable[PrintedRow]) -> Iterator[PrintedRow]:
             yield replace(row, sides=(_timed(first), _timed(second)))
 
 
+# Thirty years: no operation takes as long.
+LONGEST_US = 1e15
+
+
 def _timed(side: Side | None) -> Side | None:
-    return side if side is not None and side.time_us.value > 0 else None
+    return side if side is not None and 0 < side.time_us.value <= LONGEST_US else None
 
 
 def timing_of(row: PrintedRow, operation: str, num_ranks: int, num_nodes: int | None) -> Timing:

@@ -167,8 +167,11 @@ def _notes(tables: dict[str, _AmdTable]) -> Iterator[str]:
 MOST_BYTES = 4_000_000
 MOST_LINES = 20_000
 MOST_LINE_CHARS = 20_000
-# Colours and cursor movements (CSI), titles (OSC), and two-character escapes.
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
+# Colours and cursor movements (CSI), titles (OSC), and two-character escapes; colours also where copying the
+# text has lost their first character.
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])|\[\d{0,3}(?:;\d{1,3})*m"
+)
 # mpirun --tag-output, srun --label, quotes of mail.
 _PREFIXES = re.compile(r"^\s*(?:(?:\[\d+,\s?\d+\]<std\w+>:?|\d{1,5}:(?=\s)|>+)\s?)+")
 

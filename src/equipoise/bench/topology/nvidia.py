@@ -330,7 +330,8 @@ def _trouble(row: LinkRow, names: Sequence[str], seen: dict[str, LinkRow]) -> st
     if row.cells.count(SELF) > 1:
         return f"{row.cells.count(SELF)} cells are X"
     if row.name not in names:
-        return None
+        # An X among the columns is of a device that has one: the head of this row's is missing.
+        return "its name heads no column" if SELF in row.cells[: len(names)] else None
     place = names.index(row.name)
     is_off = SELF in row.cells and row.cells.index(SELF) != place
     if is_off or (len(row.cells) > place and row.cells[place] != SELF):

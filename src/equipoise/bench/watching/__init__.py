@@ -14,15 +14,13 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeAlias
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
 from equipoise.bench.counters import CoreUse
-from equipoise.bench.phases import STEP
+from equipoise.bench.phases import LONGEST_S, SHORTEST_S, STEP
 from equipoise.bench.trial import WATCHED, write_whole
 from equipoise.errors import DataError
 from equipoise.files import parsed_json, read_input
-from equipoise.units import MIB, MILLISECOND_S, NANOSECOND_S
+from equipoise.units import MIB, MILLISECOND_S
 
 _SCHEMA = "equipoise.watched/1"
-# A step shorter than a nanosecond or longer than thirty years is none.
-_SHORTEST_S, _LONGEST_S = NANOSECOND_S, 1 / NANOSECOND_S
 # Of a file: a hundred thousand steps, the most that are watched, take less than half of it.
 _MOST_BYTES = 64 * MIB
 
@@ -61,7 +59,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Refuse shares that cannot be computed."""
         used = self.use
         if used is not None and not (
-            used.cores and 0 < used.wall_s < _LONGEST_S and abs(used.taken_s) + abs(used.own_s) < _LONGEST_S
+            used.cores and 0 < used.wall_s < LONGEST_S and abs(used.taken_s) + abs(used.own_s) < LONGEST_S
         ):
             raise ValueError("use of no cores, or of no time")
         needed = {"communication_s", "step_s", *(("exposed_s",) if "passes_s" in self.exchanged else ())}
@@ -233,8 +231,8 @@ def _step(line: Mapping[str, Any]) -> RecordedStep:
     """The step of a line. Raises ValidationError for one that is none."""
     step = convert(line, RecordedStep)
     # Differences of moments may miss zero by what clocks of devices do not resolve.
-    right = all(-MILLISECOND_S <= each <= _LONGEST_S for each in step.seconds.values())
-    if not right or step.seconds.get(STEP, 0.0) < _SHORTEST_S:
+    right = all(-MILLISECOND_S <= each <= LONGEST_S for each in step.seconds.values())
+    if not right or step.seconds.get(STEP, 0.0) < SHORTEST_S:
         raise ValidationError("seconds of no step")
     return step
 

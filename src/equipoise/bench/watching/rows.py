@@ -42,6 +42,7 @@ from equipoise.bench.summary import (
 from equipoise.bench.trial import SUCCESS, WATCHED, is_held
 from equipoise.bench.watching import RankRecord, RecordedStep, rank_record, rank_records, run_folder, runs_in
 from equipoise.errors import DataError
+from equipoise.runs.embedded import one_path
 from equipoise.runs.store import RUNS, STEPS
 from equipoise.units import MIB, MILLISECOND_S, format_si, plural, whole_percent
 
@@ -309,10 +310,10 @@ def write_tables(out: Path, run: str, *, wait: bool) -> CombinedRun:
 def watched(out: str | Path) -> WatchedTables:
     """The tables of every run that was watched into a folder, made anew from what its ranks left.
 
-    Also of runs that were killed; warns of those that left nothing to read. Raises DataError where no run can
-    be read.
+    Also of runs that were killed; warns of those that left nothing to read. Raises UsageError for what is no
+    path, DataError where no run can be read.
     """
-    folder = Path(out)
+    folder = one_path(out)
     if not runs_in(folder):
         raise DataError(f"{folder}: no run was watched into it; expected a folder `watched`")
     write_all(folder)

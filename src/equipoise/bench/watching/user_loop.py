@@ -19,7 +19,8 @@ from equipoise.bench.launchers import first_line
 from equipoise.bench.phases import EXPOSED, Loop, WatchedStep, phases_of
 from equipoise.bench.watching import RankEnd, RankFile, RankRecord, RecordedStep, run_folder, runs_in
 from equipoise.bench.watching.rows import CombinedRun, combine_ranks, summary, write_tables
-from equipoise.errors import DataError, UsageError
+from equipoise.errors import DataError, UsageError, expect_whole
+from equipoise.runs.embedded import one_path
 from equipoise.units import MICROSECOND_S, format_duration
 
 try:
@@ -65,6 +66,8 @@ _FLUSH_S = 5.0
 _SAY_EVERY_S = 30.0
 # They are kept in memory, and a table has at most a million rows.
 _MOST_STEPS = 100_000
+# Of an update, over all ranks: as many as a record holds.
+_MOST_SAMPLES = 2**53 - 1
 # Steps that are profiled, by number, the same on every rank: within what is warm-up anyway.
 _PROFILED = range(9, 13)
 # So many steps are recorded before short ones are sampled: warm-up, and enough for medians of phases.
@@ -119,7 +122,8 @@ def watch(
     name: of the workload; the model's class without it. num_steps: after so many updates every hook is
     removed. batch_samples: of an update over all ranks, where the batches do not show it. profiles: whether
     torch's profiler sees four steps of warm-up on several ranks; False where you profile yourself.
-    Raises UsageError without torch or for what is no model, DataError where `out` cannot be written.
+    Raises UsageError without torch, for what is no model or another value than stated, DataError where `out`
+    cannot be written.
     """
     is_several = isinstance(model, Iterable) and not isinstance(model, nn.Module)
     models = list(model) if is_several else [model]
@@ -127,11 +131,12 @@ def watch(
     if wrong or not models:
         found = type(wrong[0]).__name__ if wrong else "nothing"
         raise UsageError(f"watch: {found}; expected a torch.nn.Module, or several")
-    if not 1 <= num_steps <= _MOST_STEPS:
-        raise UsageError(f"watch: num_steps={num_steps}; expected 1 to {_MOST_STEPS:,}")
-    if batch_samples is not None and batch_samples < 1:
-        raise UsageError(f"watch: batch_samples={batch_samples}; expected 1 or more")
-    folder = None if out is None else Path(out)
+    if not (name is None or isinstance(name, str)):
+        raise UsageError(f"watch: name={str(name)[:40]}; expected a text")
+    num_steps = expect_whole("watch: num_steps", num_steps, most=_MOST_STEPS)
+    if batch_samples is not None:
+        batch_samples = expect_whole("watch: batch_samples", batch_samples, most=_MOST_SAMPLES)
+    folder = None if out is None else one_path(out)
     if folder is not None and (folder / "sweep.json").exists():
         raise UsageError(f"{folder}: holds a sweep; take another folder for watched runs")
     return Watch(
@@ -216,21 +221,28 @@ class Watch:
         self.end(error)
 
     def batches(self, loader: Iterable[Any]) -> Batches:
-        """The batches of a loader; each update ends a step when the next batch is fetched."""
+        """The batches of a loader; each update ends a step when the next batch is fetched.
+
+        Raises UsageError outside of the `with` block, as the other methods do that count something.
+        """
+        self._expect_entered()
         return Batches(loader, self.loop)
 
     def fetches(self, loader: Any) -> None:  # noqa: ANN401 - a DataLoader, what wraps one, an iterator
         """Count as input what a torch DataLoader or an iterator takes, where other code iterates over it."""
+        self._expect_entered()
         marked = hooks.iterator_marked if hasattr(loader, "__next__") else hooks.fetches_marked
         self._hooks.enter_context(marked(self.loop, loader))
 
     def calls(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
         """Count a method as the forward pass."""
+        self._expect_entered()
         within = partial(hooks.forward, self.loop, owner)
         self._hooks.enter_context(hooks.runs_within(owner, name, within))
 
     def pauses(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
         """Count what a method takes to no step."""
+        self._expect_entered()
         self._hooks.enter_context(hooks.runs_within(owner, name, self.loop.paused))
 
     def end_step(self) -> None:
@@ -247,6 +259,7 @@ class Watch:
 
     def summary(self) -> str:
         """Some lines on where the steps went, from what has been seen so far."""
+        self._expect_entered()
         if self.result is None:
             self._flush()
             return summary(combine_ranks([self._record(RankEnd(exchanged=self._exchanged()))]))
@@ -281,6 +294,12 @@ class Watch:
             self.result = write_tables(self._out, self._run, wait=error is None)
         except DataError as err:
             self._gave_up(err)
+
+    def _expect_entered(self) -> None:
+        if not self._run:
+            raise UsageError(
+                "watch: not begun; use it as `with equipoise.watch(model) as watch:` around the loop"
+            )
 
     def _cut_off(self) -> None:
         """The process ends within the loop, and the block was not left."""

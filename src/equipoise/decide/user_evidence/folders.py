@@ -24,6 +24,7 @@ from equipoise.decide.user_evidence.usable import (
 )
 from equipoise.errors import DataError, SpecError
 from equipoise.intervals import LEVEL, log_sd
+from equipoise.runs.readers.cells import lacks_tables
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import precision_named
@@ -87,6 +88,8 @@ def user_runs(
             "folder that `equipoise bench --out DIR` wrote, or such a file of measurements"
         )
     if not tables and not files:
+        if cut_off := lacks_tables(folder):
+            raise DataError(f"--runs {folder}: {cut_off}")
         raise DataError(
             f"--runs {folder}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
             "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise ingest` takes them"

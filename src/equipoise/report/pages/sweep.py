@@ -395,14 +395,16 @@ def _failures_blocks(found: SweepNow) -> tuple[Block, ...]:
 def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
     timed = _timed(found)
     most = max(1, _MOST_ROWS // max(1, len(timed[:_MOST_SUBJECTS])))
-    configurations = plural(sum(len(rows) for _, rows in timed) + len(found.trained), "configuration")
+    num_configurations = sum(len(rows) for _, rows in timed) + len(found.trained)
+    of_steps = ("phases", "resources") if num_configurations else ()
+    num_hidden = len(found.failures) - _MOST_FAILURES
     return (
         *(block for subject, rows in timed[:_MOST_SUBJECTS] for block in _brief_steps(subject, rows[:most])),
         table_of("trainings", _TRAINING_COLUMNS[:-2], found.trained[: _MOST_ROWS // 2]),
         bullets(map(_failure, found.failures[:_MOST_FAILURES])),
         facts(_facts(found)),
         note(_method(found) if timed else ""),
-        more_note(configurations, "phases", "resources"),
+        more_note((num_configurations, "configuration"), *of_steps, (num_hidden, "more failure")),
     )
 
 

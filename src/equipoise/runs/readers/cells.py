@@ -46,8 +46,20 @@ NODES, PER_NODE = "num_nodes", "num_accelerators_per_node"
 MICROBATCH, ACCUMULATED = "microbatch_samples", "num_accumulated"
 # Parameters of a strategy that columns of their own may state, and what each is where it changes nothing.
 OF_STRATEGY = {"dp": "1", "tp": "1", "pp": "1", "cp": "1", "ep": "1", "zero_stage": "0"}
+# What MLPerf's runs state besides, and `export runs` writes; none of it is needed, and zero is an amount.
+OF_MLPERF = (
+    "samples_to_target",
+    "eval_s",
+    "eval_outside_s",
+    "train_block_s",
+    "init_s",
+    "reported_throughput",
+)
 # What a law of time against size does not need itself.
-OF_RUNS = ("energy_j", SEQUENCE, "framework", NODES, PER_NODE, "system", "submitter")
+OF_RUNS = (
+    *("energy_j", SEQUENCE, "framework", NODES, PER_NODE, "system", "submitter", "division", "availability"),
+    *OF_MLPERF,
+)
 # All columns but those of times and rates.
 NAMED = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS, *OF_STRATEGY)
 
@@ -201,6 +213,19 @@ def _rows(
         yield TextRow(place=place, cells=of_column, fault=fault, groups_digits=groups_digits)
 
 
+def lacks_tables(folder: Path) -> str | None:
+    """Why a folder that `bench` wrote has no table of runs, in words; None where it has, or is another."""
+    if (folder / RUNS_FILE).is_file():
+        return None
+    if (folder / "sweep.json").is_file():
+        go_on = f"equipoise bench --out {folder} --resume"
+    elif (folder / "trials.json").is_file():
+        go_on = "the command that began it, with --resume,"
+    else:
+        return None
+    return f"a sweep that was cut off, without its tables; {go_on} goes on with it and writes them"
+
+
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
     """The file as text: of a Parquet file the CSV of its columns that have a meaning, and of `also`.
 
@@ -208,6 +233,8 @@ def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
     Raises DataError when it is absent, no regular file, too large or not text.
     """
     table_of_folder = path / RUNS_FILE
+    if cut_off := lacks_tables(path):
+        raise DataError(f"{path}: {cut_off}")
     whole = table_of_folder if table_of_folder.is_file() else path
     data = read_input(whole, MAX_FILE_BYTES, expected="a CSV or Parquet file")
     if data.startswith(_PARQUET_MAGIC):
@@ -289,12 +316,30 @@ def stated_amount(row: TextRow, column: str) -> float | None:
     return amount(row, column) if row.cells.get(column, "").strip() else None
 
 
+def stated_amount_or_zero(row: TextRow, column: str) -> float | None:
+    """As `stated_amount`, of what may also be nothing: zero."""
+    cell = row.cells.get(column, "").strip()
+    is_zero = len(cell) <= MAX_TEXT and _NUMBER.fullmatch(cell) is not None and float(cell) == 0.0
+    return 0.0 if is_zero else stated_amount(row, column)
+
+
 def count(row: TextRow, column: str) -> int:
     """A cell as a whole number from 1 up. Raises DataError for anything else."""
     value = amount(row, column)
     if not value.is_integer() or value > MAX_COUNT:
         raise row.refusal(column, f"a whole number from 1 to {MAX_COUNT:,}")
     return int(value)
+
+
+# Beyond these a unit must have slipped: a femtosecond, and thirty million years.
+_SHORTEST_S, _LONGEST_S = 1e-15, 1e15
+
+
+def expect_time(row: TextRow, column: str, seconds: float) -> float:
+    """Seconds that follow from a cell. Raises DataError for those that no training takes."""
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:
+        raise row.refusal(column, f"a time between {_SHORTEST_S:g} s and {_LONGEST_S:g} s")
+    return seconds
 
 
 # Of one row; more is no rounding, and no pause between steps either.
@@ -315,11 +360,13 @@ def rates_of(
         assert unit is not None, column
         value = amount(row, column)
         if unit[3] is None:
-            rate = None if batch_samples is None else batch_samples / (value * UNIT_S[unit[2]])
+            step_s = expect_time(row, column, value * UNIT_S[unit[2]])
+            rate = None if batch_samples is None else batch_samples / step_s
         else:
             per_sample = 1.0 if unit[3] == "samples" else sequence_tokens
             rate = None if per_sample is None else value / UNIT_S[unit[4]] / per_sample
         if rate is not None:
+            expect_time(row, column, 1.0 / rate if rate else math.inf)
             found[column] = rate
     if found and max(found.values()) > _MOST_APART * min(found.values()):
         held = " and ".join(f"{rate:.4g} by {row.written(column)}" for column, rate in found.items())

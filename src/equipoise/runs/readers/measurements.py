@@ -30,6 +30,7 @@ from equipoise.runs.readers.cells import (
     amount,
     count,
     echo,
+    expect_time,
     is_success,
     quoted,
     rates_of,
@@ -39,9 +40,6 @@ from equipoise.runs.readers.exports import exported
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import Precision, Value, precision_named, without_ranks
 from equipoise.units import plural
-
-# Beyond these a unit must have slipped: a femtosecond, and thirty million years.
-_SHORTEST_S, _LONGEST_S = 1e-15, 1e15
 
 # Samples or tokens whose time stands for a throughput: enough for people to read it in seconds.
 _WORK_SAMPLES = 1_000_000.0
@@ -300,9 +298,7 @@ def _time_s(row: TextRow, timed: Sequence[_Timed]) -> float:
             f"{row.place}, column {empty}: empty; {other} is no time of a complete training: fill it, or "
             "leave the row out"
         )
-    if not _SHORTEST_S <= seconds <= _LONGEST_S:
-        raise row.refusal(filled[0], f"a time between {_SHORTEST_S:g} s and {_LONGEST_S:g} s")
-    return seconds
+    return expect_time(row, filled[0], seconds)
 
 
 def _rate(row: TextRow, chosen: _Timed, filled: Sequence[str]) -> float:
