@@ -124,6 +124,25 @@ def test_a_system_beside_others_is_tried_up_to_as_many_as_alone(question, system
     assert together.usd.value <= least_usd * (1 + 1e-9)
 
 
+ADAPTERS = {"workload": "gpt_oss_20b", "train": "lora", "examples": "5k", "sequence": 1024}
+
+
+@pytest.mark.parametrize(
+    ("size", "stated"),
+    [
+        (5, {"global_batch": 60}),  # as 65, each of five takes 13 samples one by one
+        (7, {"global_batch": 70}),
+        (8, {"fix": "dp_replicate=2"}),
+        (12, {"fix": "dp_replicate=3"}),  # groups of four in hosts of eight
+    ],
+    ids=str,
+)
+def test_what_is_chosen_is_no_slower_than_what_could_be_stated(size, stated):
+    question = {**ADAPTERS, "accelerator": ["rtx5090"], "node_size": 8, "accelerators": str(size)}
+    free, restricted = ask(question).recommended, ask(question, **stated).recommended
+    assert free.time_s.value <= restricted.time_s.value * (1 + EQUAL)
+
+
 def counted(found):
     """What the objective of a question counts of what is recommended: money with the time, else time."""
     usd_per_hour = found.question.value_of_time_usd_per_hour

@@ -76,7 +76,7 @@ USUAL = {
 )  # fmt: skip
 def test_the_space_holds_every_legal_strategy_once_and_no_other(limits, num_accelerators, batch, options):
     usual = Strategy(global_batch_samples=1)
-    choices = {name: (getattr(usual, name),) for name in USUAL} | options
+    choices = {name: (getattr(usual, name),) for name in (*USUAL, "dp_replicate")} | options
     space = Space(num_accelerators=num_accelerators, global_batches=(batch,), choices=choices)
     found = list(strategies(space, limits))
     assert len(found) == len(set(found))

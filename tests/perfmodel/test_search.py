@@ -162,15 +162,20 @@ def test_where_nothing_fits_the_least_bytes_are_reported():
     assert quick.nearest_bytes > 80e9
 
 
-def test_groups_that_share_weights_are_whole_nodes_down_to_one():
+@pytest.mark.parametrize(
+    ("num_accelerators", "expected"),
+    [(32, {1, 2, 4, 8, 16}), (12, {1, 3, 6}), (6, {1, 2, 3})],  # nodes have eight
+)
+def test_groups_that_share_weights_are_whole_nodes_or_lie_in_one(num_accelerators, expected):
     """As in Zhang et al. 2022 (MiCS) and torch's HSDP: weights are gathered inside a node where they fit."""
-    load, rates = subject("mixtral_8x7b", "dgx-h100", 32)
-    space = Space(num_accelerators=32, global_batches=(32,), choices={"tp": (1,), "pp": (1,), "cp": (1,)})
+    load, rates = subject("mixtral_8x7b", "dgx-h100", num_accelerators)
+    choices = {"tp": (1,), "pp": (1,), "cp": (1,)}
+    space = Space(num_accelerators=num_accelerators, global_batches=(num_accelerators,), choices=choices)
     meshes = legal_strategies(space, limits(load, rates), most_elements=100_000).meshes
     found = {
         strategy_at(mesh, each).dp_replicate for mesh in meshes for each in range(int(np.prod(mesh.shape)))
     }
-    assert found == {1, 2, 4}
+    assert found == expected
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

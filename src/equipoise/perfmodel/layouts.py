@@ -705,7 +705,7 @@ def _shares(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[tu
 
 
 def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp: int) -> tuple[int, ...]:
-    """Values of dp_replicate to try, from 1 up: as chosen, or 1 and those that make groups of whole nodes.
+    """Values of dp_replicate to try, from 1 up: as chosen, or 1 and those of groups in one node or whole ones.
 
     A free choice goes with ZeRO stage 3 and without a pipeline: lower stages
     exchange as many bytes between nodes either way, once a step, and pipelines gather little.
@@ -718,8 +718,13 @@ def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp
     possible = [each for each in divisors(dp) if 1 < each < dp * cp]
     if is_chosen:
         return tuple(each for each in (1, *possible) if space.allows("dp_replicate", each))
-    num_nodes = tp * cp * dp / limits.node_size
-    return (1, *(each for each in possible if num_nodes % each == 0))
+    ranks, node_size = tp * cp * dp, limits.node_size
+    are_in_one = ranks <= node_size
+    groups = {each: ranks // each for each in possible}
+    lie_well = (
+        each for each, size in groups.items() if are_in_one or node_size % size == 0 or size % node_size == 0
+    )
+    return (1, *lie_well)
 
 
 def _short(numbers: Sequence[int]) -> str:

@@ -70,6 +70,10 @@ _UNIT_SAMPLES = SI_PREFIXES["G"]
 # A usual batch may be rounded by so much to be shared out: less than trainings of one size differ by.
 _NEAR_BATCH: Final = 0.25
 _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 3 % at most
+# So far from the usual batch another may lie, of which ranks run micro-batches of so many samples, where the
+# nearest that they share out leaves them no such.
+_EVEN_BATCH: Final = 1 / 8
+_MICROBATCHES: Final = (2, 4, 8)
 # The usual batch of a fine-tuning grows to one sample an accelerator, as programs that take a batch a device
 # have it, up to so many times, or to what fine-tunings of language models take unasked.
 _MOST_GROWN_BATCH: Final = 2
@@ -186,19 +190,20 @@ class Problem(Struct, frozen=True, kw_only=True):
         batches = self.training.budget.batches
         if batch is not None or batches is None:
             usual = usual_batch(self.training.workload) if batch is None else batch
-            near = (self._grown(usual, num_accelerators), self._shared_out(usual, num_accelerators))
+            near = (self._grown(usual, num_accelerators), *self._shared_out(usual, num_accelerators))
             return tuple(dict.fromkeys((usual, *near)))
         least, most = batches
         steps = range(math.ceil(math.log2(most)) + 1)
         tried = {factor * 2**step for step in steps for factor in (1, 3, num_accelerators)}
         return tuple(sorted(each for each in tried if least <= each <= most)) or (least,)
 
-    def _shared_out(self, usual: int, num_accelerators: int) -> int:
-        """The multiple of so many accelerators next to a usual batch, which they share out evenly.
+    def _shared_out(self, usual: int, num_accelerators: int) -> tuple[int, ...]:
+        """The multiples of so many accelerators next to a usual batch, which they share out evenly.
 
         Of more accelerators than samples, or where no multiple is near, a half, a quarter and so on share
-        them out; of few each gets a power of two, for micro-batches. The usual batch itself where no multiple
-        is near, or more than the training has.
+        them out; of few each gets a power of two, for micro-batches: five share 64 out as 65, of which each
+        takes 13 one by one, and as 60 too. The usual batch itself where no multiple is near, or more than the
+        training has.
         """
         unit = num_accelerators * self.training.workload.samples_per_example
         while 2 * unit <= _NEAREST_BATCH * usual:
@@ -207,7 +212,9 @@ class Problem(Struct, frozen=True, kw_only=True):
         group = 1 if rollout is None else rollout.group_size
         while (batch := _multiple_near(usual, math.lcm(unit, group))) is None and unit % 2 == 0:
             unit //= 2
-        return usual if batch is None or batch > self._num_samples(batch) else batch
+        even = (_multiple_near(usual, math.lcm(unit * each, group), _EVEN_BATCH) for each in _MICROBATCHES)
+        near = [each for each in (batch, *even) if each is not None and each <= self._num_samples(each)]
+        return tuple(near) or (usual,)
 
     def _grown(self, usual: int, num_accelerators: int) -> int:
         """The batch of a fine-tuning on more accelerators than samples: one each, or one each of a half, a
@@ -584,10 +591,10 @@ def _runnable(
     return found
 
 
-def _multiple_near(usual: int, unit: int) -> int | None:
+def _multiple_near(usual: int, unit: int, most: float = _NEAR_BATCH) -> int | None:
     """The multiple of a unit next to a usual batch; None where it is a batch of another size."""
     batch = max(1, round(usual / unit)) * unit
-    return batch if abs(batch - usual) <= _NEAR_BATCH * usual else None
+    return batch if abs(batch - usual) <= most * usual else None
 
 
 # What a strategy leaves in the accelerator's memory, by option.
