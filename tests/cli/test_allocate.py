@@ -66,6 +66,30 @@ def test_a_price_is_of_the_system_that_it_names(jobs, prices, usd_per_hour):
     assert spent == pytest.approx([16 * usd_per_hour, 40 * usd_per_hour])
 
 
+def test_the_least_money_of_an_owned_machine_is_its_electricity(jobs):
+    # By accelerator-hours: a takes 2 h x 8 or 1 h x 16, b 24 h on 8 against 40 h on 16.
+    ended = in_process("allocate", jobs(TWO), *POOL, "--price", "0", "--objective", "cost", "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = json.loads(ended.stdout)
+    spent = [each["candidate"]["usd"]["value"] for each in found["jobs"]]
+    assert found["jobs"][1]["candidate"]["num_accelerators"] == 8
+    assert spent[1] == pytest.approx(24 / 16 * spent[0], rel=1e-4)
+    assert found["value"]["value"] == pytest.approx(sum(spent), rel=1e-4) != 0
+
+
+def test_jobs_take_the_slices_that_there_are(jobs):
+    path = jobs('[[job]]\nworkload = "bert"\n')
+    pool = ("--cluster", "12x tpu-v5e")
+    found = json.loads(in_process("allocate", path, *pool, "--json").stdout)
+    assert [each["candidate"]["num_accelerators"] for each in found["jobs"]] == [8]
+    refused = in_process("allocate", jobs('[[job]]\nworkload = "bert"\nsizes = [2, 8]\n'), *pool)
+    assert refused.returncode == 2
+    assert "slices" in refused.stderr
+    predicted = in_process("predict", "--workload", "bert", "--accelerator", "tpu-v5e", "--at", "4,12")
+    assert predicted.returncode == 2
+    assert "slices" in predicted.stderr
+
+
 @pytest.mark.parametrize("price", ["b200=2", "b200=2,h100=9", "nonsense=2"])
 def test_a_price_of_another_system_is_refused(jobs, price):
     ended = in_process("allocate", jobs(TWO), *POOL, "--price", price)

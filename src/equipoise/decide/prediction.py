@@ -39,7 +39,7 @@ from equipoise.decide.ledger import RecordedPrediction
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of, requested_systems
 from equipoise.decide.select import rule_of, time_values, timed_figures
-from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, SizeRange
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE, ExtraSizes, SizeRange, expect_slices
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, FitError, UsageError
@@ -217,6 +217,8 @@ def _of_answer(
         replace(query, sizes=None), catalogue, scores, runs=runs, extra=ExtraSizes(sizes=sizes)
     )
     found, assessment = answer_of(collected, select_from(collected)), collected.systems[0].assessment
+    if query.sizes is not None and not query.sizes.is_range and assessment.system.cluster is not None:
+        expect_slices(sizes, assessment.system.cluster)
     published = assessment.published
     curve = None if published is None else published.curve
     wanted = _wanted(query, assessment.sizes)

@@ -268,6 +268,12 @@ class Electricity(Struct, frozen=True, kw_only=True):
     basis: str
     is_user_pue: bool = False
 
+    @property
+    def usd_per_j(self) -> float:
+        """US dollars of a joule that machines draw, as a bill has it."""
+        pue = self.pue.value if self.is_user_pue else 1.0
+        return pue * self.usd_per_kwh.value / KWH_J
+
 
 _CODE_LETTERS = 2  # of a country's code, which nothing longer is a slip of
 

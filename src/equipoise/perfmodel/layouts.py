@@ -705,7 +705,7 @@ def _shares(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[tu
 
 
 def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp: int) -> tuple[int, ...]:
-    """Values of dp_replicate to try, from 1 up: as chosen, or 1 and those of groups in one node or whole ones.
+    """Values of dp_replicate to try, from 1 up: as chosen, or 1 and those of groups in or of whole nodes.
 
     A free choice goes with ZeRO stage 3 and without a pipeline: lower stages
     exchange as many bytes between nodes either way, once a step, and pipelines gather little.

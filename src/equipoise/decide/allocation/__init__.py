@@ -28,7 +28,7 @@ from equipoise.decide.evidence import Estimate
 from equipoise.decide.prediction import predict
 from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.strategies.size_searches import ExtraSizes
+from equipoise.decide.strategies.size_searches import ExtraSizes, expect_slices, in_slices
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.intervals import LEVEL, Interval, exact, log_sd
 from equipoise.runs.readers.measurements import Measurements, read_measurements
@@ -74,12 +74,15 @@ def job_times(
 
 
 def usual_sizes(pool: Pool) -> tuple[int, ...]:
-    """Powers of two, whole nodes times those, the whole pool, and the whole nodes that these leave of it."""
+    """Powers of two, whole nodes times those, the whole pool, and the whole nodes that these leave of it.
+
+    Of TPUs those that are slices.
+    """
     most, node_size = pool.num_accelerators, pool.cluster.node_size
     steps = range(math.ceil(math.log2(most)) + 1)
     sizes = {2**step for step in steps} | {node_size * 2**step for step in steps} | {most}
     left = {most - size for size in sizes if size < most and (most - size) % node_size == 0}
-    return tuple(sorted(size for size in sizes | left if size <= most))
+    return in_slices(sorted(size for size in sizes | left if size <= most), pool.cluster)
 
 
 def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
@@ -130,6 +133,7 @@ def _within_pool(sizes: Sequence[int], pool: Pool) -> tuple[int, ...]:
     found = tuple(size for size in sizes if size <= pool.num_accelerators)
     if sizes and not found:
         raise UsageError(f"takes {min(sizes)} accelerators or more; the pool has {pool.num_accelerators}")
+    expect_slices(found, pool.cluster)
     return found
 
 
@@ -349,12 +353,16 @@ def _problem(
 ) -> SharingProblem:
     rates, watts = pool.rates, pool.rates.power_w
     slug = pool.cluster.accelerator.slug
-    if watts is None and (objective == "energy" or (objective == "cost" and pool.tariff is not None)):
+    is_owned = rates.price is not None and rates.price.is_owned
+    counts_power = pool.tariff is not None or is_owned
+    if watts is None and (objective == "energy" or (objective == "cost" and counts_power)):
         raise EvidenceError(
             f"the power of {slug} is not known", missing=(f"power_w of {slug}: --hardware FILE.toml",)
         )
-    price = rates.price.usd_per_accelerator_hour if rates.price and pool.is_rented else 0.0
-    if objective == "cost" and not price and pool.tariff is None:
+    usd_per_s = rates.price.usd_per_accelerator_hour / HOUR_S if rates.price and pool.is_rented else 0.0
+    if is_owned and pool.tariff is None and watts is not None and rates.electricity is not None:
+        usd_per_s = watts * rates.electricity.usd_per_j
+    if objective == "cost" and not usd_per_s and pool.tariff is None:
         raise UsageError(
             f"--objective cost needs a price of {slug}",
             give=[{"price": f"{slug}=USD"}],
@@ -374,7 +382,7 @@ def _problem(
         ),
         num_accelerators=pool.cluster.num_accelerators,
         objective=objective,
-        usd_per_accelerator_s=price / HOUR_S,
+        usd_per_accelerator_s=usd_per_s,
         power_w=watts or 0.0,
         tariff=pool.tariff if objective == "cost" else None,
     )

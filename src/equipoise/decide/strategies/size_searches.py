@@ -201,6 +201,7 @@ def _up_to_limits(
         )
     usual = units.at_least(usual_most(query, system, flop))
     wanted = {*extra.sizes, *(size for name, size in extra.up_to if name == system.name)}
+    wanted = {each for each in wanted if is_slice(each, units.slice_sizes)}
     most = min(limits) if limits else max((usual, *known, *wanted))
     # Without a limit the most is a usual size or one with results: whole nodes next below it add nothing.
     tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
@@ -222,6 +223,27 @@ def _slice_sizes(cluster: Cluster) -> tuple[int, ...]:
     return chip.slice_sizes if cluster.node_size == chip.node_size else ()
 
 
+def expect_slices(sizes: Collection[int], cluster: Cluster) -> None:
+    """Raises UsageError where one of the sizes is no slice of the cluster's accelerator."""
+    slice_sizes = _slice_sizes(cluster)
+    odd = ", ".join(str(each) for each in sizes if not is_slice(each, slice_sizes))
+    if odd:
+        raise _no_slice(odd, slice_sizes, cluster.accelerator.slug)
+
+
+def in_slices(sizes: Collection[int], cluster: Cluster) -> tuple[int, ...]:
+    """Those of the sizes that are slices of the cluster's accelerator."""
+    slice_sizes = _slice_sizes(cluster)
+    return tuple(each for each in sizes if is_slice(each, slice_sizes))
+
+
+def _no_slice(odd: str, slice_sizes: Sequence[int], name: str) -> UsageError:
+    return UsageError(
+        f"{odd} of {name}: it is had in slices of {', '.join(map(str, slice_sizes))}, or multiples of "
+        f"{slice_sizes[-1]}; give one of these"
+    )
+
+
 def _in_slices(asked: Sizes, slice_sizes: Sequence[int], name: str, *, is_alone: bool) -> Sizes:
     """The numbers asked for that are slices; where none is, the next above, more than was asked for.
 
@@ -234,10 +256,7 @@ def _in_slices(asked: Sizes, slice_sizes: Sequence[int], name: str, *, is_alone:
     had = tuple(each for each in among if is_slice(each, slice_sizes))
     if is_alone and (not had or (not asked.is_range and had != asked.listed)):
         odd = f"{asked.fewest} to {asked.most}" if asked.is_range else ", ".join(map(str, {*among} - {*had}))
-        raise UsageError(
-            f"{odd} of {name}: it is had in slices of {', '.join(map(str, slice_sizes))}, or multiples of "
-            f"{slice_sizes[-1]}; give one of these"
-        )
+        raise _no_slice(odd, slice_sizes, name)
     if had:
         return asked if asked.is_range else Sizes(listed=had)
     last = slice_sizes[-1]
