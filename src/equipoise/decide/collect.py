@@ -96,6 +96,7 @@ from equipoise.decide.user_evidence.fit import (
     far_slower,
     fitted_estimates,
     levelled_estimates,
+    out_of_line,
     user_fit,
     user_level,
 )
@@ -517,7 +518,7 @@ def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[Note, ...]:
     stated = [each if each.precision else replace(each, precision="fp32") for each in runs]
     steps = _expressed(start, stated)
     of_precision = steps if stated == [*runs] else _expressed(start, runs)
-    slower = () if steps is None else tuple(far_slower(steps, start.model))
+    slower = () if steps is None else (*far_slower(steps, start.model), *out_of_line(steps, start.model))
     return slower or (() if of_precision is None else tuple(far_faster(of_precision, start.model)))
 
 

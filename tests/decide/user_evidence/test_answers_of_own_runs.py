@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from asking import A100, ask, by_size
+from asking import A100, H100, ask, by_size
 from msgspec.structs import replace
 
 from equipoise.bench.summary import run_row, write
@@ -415,3 +415,37 @@ def test_a_training_is_planned_in_the_precision_that_own_steps_ran_in(
     assert best.strategy.precision == planned
     # 4,000 steps of 0.5 s; other precisions take another time by the model
     assert (best.work_s.value == pytest.approx(2000, rel=0.02)) == is_as_measured
+
+
+def own_steps(path, *rates, batch=None):
+    """Tokens per second on 8, 16, 32 and 64 accelerators, at one batch or at eight samples on each."""
+    sizes = [8 << number for number in range(len(rates))]
+    rows = "".join(f"{n},{batch or 8 * n},8192,bf16,{rate}\n" for n, rate in zip(sizes, rates, strict=True))
+    path.write_text(f"num_accelerators,global_batch_size,sequence_length,precision,tokens_per_s\n{rows}")
+    return {"workload": "llama31_8b", "tokens": "50G", "accelerator": [H100], "runs": path}
+
+
+@pytest.mark.parametrize("last", [416_000, 390_000])
+def test_sizes_beyond_the_runs_do_not_regain_what_the_largest_lost(tmp_path, last):
+    """Each doubling lost; twice the 64 that ran were 2.2 times as fast."""
+    question = own_steps(tmp_path / "own.csv", 60_000, 117_000, 218_000, last)
+    found = by_size(ask(question, max_accelerators=256))
+    times = {size: found[size].time_s.value for size in (32, 64, 128, 256)}
+    assert 1.0 < times[32] / times[64] < 2.0
+    assert times[64] / times[128] <= 2.0
+    assert times[128] / times[256] <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ((60_000, 116_800, 224_000, 416_000), None),
+        ((60_000, 116_800, 44_800, 416_000), "own/3"),
+        ((12_000, 116_800, 224_000, 416_000), "own/1"),
+        ((60_000, 116_800, 224_000, 83_000), None),  # beyond it nothing shows that it is not the network
+    ],
+)
+def test_a_size_that_contradicts_the_others_is_named(tmp_path, rates, expected):
+    found = ask(own_steps(tmp_path / "own.csv", *rates, batch=128), max_accelerators=64)
+    named = [note.words for note in found.notes if note.kind == "check"]
+    assert [each.partition(":")[0] for each in named] == ([] if expected is None else [expected])

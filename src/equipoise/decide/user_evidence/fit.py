@@ -172,6 +172,36 @@ def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
         )
 
 
+# One size beside others of which none is so far from their median: then it is the size that is out of line. A
+# network that is slower than stated shows at every size beyond a node.
+_OUT_OF_LINE: Final = 2.0
+_IN_LINE: Final = 1.5
+_FEWEST_IN_LINE: Final = 2
+
+
+def out_of_line(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
+    """That steps on one size took far longer or shorter than those on the others show; none where none did.
+
+    Of sizes but the largest, beyond which nothing shows that it is not the machine.
+    """
+    ratios, sizes = steps.log_ratios(model.parameters), _sizes(steps)
+    by_size = {size: float(np.median(ratios[steps.sizes == size])) for size in sizes}
+    for size in sizes[:-1]:
+        others = [log for other, log in by_size.items() if other != size]
+        middle = median(others)
+        factor = math.exp(by_size[size] - middle)
+        if len(others) < _FEWEST_IN_LINE or max(factor, 1.0 / factor) < _OUT_OF_LINE:
+            continue
+        if max(abs(log - middle) for log in others) < math.log(_IN_LINE):
+            at = int(np.flatnonzero(steps.sizes == size)[0])
+            took = f"{factor:.1f} times as long as" if factor > 1.0 else f"{factor:.2g} of the time that"
+            yield Note(
+                f"{steps.run_ids[at]}: steps on {plural(size, 'accelerator')} took {took} your other sizes "
+                "show, and count as they are. Is the rate right?",
+                "check",
+            )
+
+
 # Of the interval of the model, by how many times more a step has to be faster to be of another strategy.
 _FAR_FASTER: Final = 2.0
 
@@ -445,9 +475,12 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
     """The estimates by searches that were made with the fitted model.
 
     Their width is what the parameters leave open at each size, what the fit got wrong about steps held out,
-    the work, and the distance in doublings from the sizes measured.
+    the work, and the distance in doublings from the sizes measured. Sizes beyond do not regain what the
+    largest took longer than fitted.
     """
     of_work = _log_sds_of_work(searches)
+    missed = fit.steps.log_ratios(fit.model.parameters)[fit.steps.sizes == max(fit.steps.sizes)]
+    lost = max(0.0, float(np.median(missed)))
     sizes, half_width = _sizes(fit.steps), fit.model.log_half_width
     spreads = {}
     for each in searches.sizes:
@@ -457,7 +490,12 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
             far = _LOG_SD_A_DOUBLING * _num_doublings(size, sizes)
             spreads[size] = math.hypot(open_, half_width / DEVIATE, of_work[size], far)
     return _changed(
-        estimates, fit.steps, spreads, name="the performance model, fitted to your runs", why=fit.words
+        estimates,
+        fit.steps,
+        spreads,
+        name="the performance model, fitted to your runs",
+        why=fit.words,
+        logs={size: lost if size > sizes[-1] else 0.0 for size in estimates.by_size},
     )
 
 

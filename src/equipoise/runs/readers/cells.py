@@ -360,13 +360,13 @@ def rates_of(
         assert unit is not None, column
         value = amount(row, column)
         if unit[3] is None:
-            step_s = expect_time(row, column, value * UNIT_S[unit[2]])
-            rate = None if batch_samples is None else batch_samples / step_s
+            rate = None if batch_samples is None else batch_samples / value / UNIT_S[unit[2]]
         else:
             per_sample = 1.0 if unit[3] == "samples" else sequence_tokens
             rate = None if per_sample is None else value / UNIT_S[unit[4]] / per_sample
         if rate is not None:
-            expect_time(row, column, 1.0 / rate if rate else math.inf)
+            if not 0.0 < rate < math.inf:
+                raise row.refusal(column, "a number that no unit makes too large")
             found[column] = rate
     if found and max(found.values()) > _MOST_APART * min(found.values()):
         held = " and ".join(f"{rate:.4g} by {row.written(column)}" for column, rate in found.items())
