@@ -457,7 +457,12 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
     # Where another system is recommended, one on which nothing fits has a line of its own below.
     has_no_room = answer.refusal is not None and is_of_memory(answer)
     is_said = answer.refusal is None or has_no_room
-    why = answer.notes_of("not_compared", *(() if is_said else ("nothing_fits",)))[:_MOST_NOTES]
+    # Where nothing is recommended no fact names evidence that was rejected, or looks wrong.
+    why = answer.notes_of(
+        "not_compared",
+        *(() if is_said else ("nothing_fits",)),
+        *(("not_used", "check") if answer.recommended is None else ()),
+    )[:_MOST_NOTES]
     further = [each for each in answer.notes if each not in why]
     if has_no_room:  # the first lines have what such notes say
         further = [each for each in further if each.kind != "nothing_fits"]
