@@ -70,10 +70,9 @@ _UNIT_SAMPLES = SI_PREFIXES["G"]
 # A usual batch may be rounded by so much to be shared out: less than trainings of one size differ by.
 _NEAR_BATCH: Final = 0.25
 _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 3 % at most
-# So far from the usual batch another may lie, of which ranks run micro-batches of so many samples, where the
-# nearest that they share out leaves them no such.
-_EVEN_BATCH: Final = 1 / 8
-_MICROBATCHES: Final = (2, 4, 8)
+# So far from the usual batch another may lie that leaves ranks an even number of samples, for micro-batches,
+# where the nearest that they share out leaves them an odd one.
+_EVEN_BATCH: Final = 0.1
 # The usual batch of a fine-tuning grows to one sample an accelerator, as programs that take a batch a device
 # have it, up to so many times, or to what fine-tunings of language models take unasked.
 _MOST_GROWN_BATCH: Final = 2
@@ -205,16 +204,17 @@ class Problem(Struct, frozen=True, kw_only=True):
         takes 13 one by one, and as 60 too. The usual batch itself where no multiple is near, or more than the
         training has.
         """
-        unit = num_accelerators * self.training.workload.samples_per_example
+        unit = one_each = num_accelerators * self.training.workload.samples_per_example
         while 2 * unit <= _NEAREST_BATCH * usual:
             unit *= 2
         rollout = self.training.workload.rollout
         group = 1 if rollout is None else rollout.group_size
         while (batch := _multiple_near(usual, math.lcm(unit, group))) is None and unit % 2 == 0:
             unit //= 2
-        even = (_multiple_near(usual, math.lcm(unit * each, group), _EVEN_BATCH) for each in _MICROBATCHES)
-        near = [each for each in (batch, *even) if each is not None and each <= self._num_samples(each)]
-        return tuple(near) or (usual,)
+        near = [batch]
+        if batch is not None and unit >= one_each and batch % (2 * one_each):
+            near.append(_multiple_near(usual, math.lcm(2 * one_each, group), _EVEN_BATCH))
+        return tuple(each for each in near if each is not None and each <= self._num_samples(each)) or (usual,)
 
     def _grown(self, usual: int, num_accelerators: int) -> int:
         """The batch of a fine-tuning on more accelerators than samples: one each, or one each of a half, a
