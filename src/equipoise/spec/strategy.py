@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from msgspec import Struct, convert, field
 from msgspec.structs import fields
 
-from equipoise.errors import SpecError
+from equipoise.errors import SpecError, hint
 from equipoise.files import shipped_table
 from equipoise.spec.hardware import Accelerator, Dtype
 
@@ -384,9 +384,9 @@ def read_option(text: str, *, where: str) -> tuple[str, Value]:
     if not equals or name not in known:
         meant = parameter_guessed(name)
         near = [meant] if meant else get_close_matches(name, (*known, *_SHORT), n=1)
-        near = [f"{each}={value if equals else 'VALUE'}" for each in near]
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-        raise SpecError(f"{where}: {text!r} is not name=value of a strategy; {hint}")
+        near = [repr(f"{each}={value if equals else 'VALUE'}") for each in near]
+        expected = f"expected one of {', '.join(sorted(known))}"
+        raise SpecError(f"{where}: {text!r} is not name=value of a strategy; {hint(near, expected)}")
     choices = CHOICES.get(name)
     if choices is not None:
         if value not in choices:

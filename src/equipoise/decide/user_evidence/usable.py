@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from equipoise.calibration import Note
+from equipoise.errors import hint
 from equipoise.runs.readers.cells import is_success
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
@@ -85,7 +86,7 @@ def _of_others(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
 def _meant(chip: str, catalogue: Catalogue) -> str:
     """What may be meant by an accelerator that is not known, in brackets; empty for one that is."""
     near = () if catalogue.accelerator_slug(chip) else catalogue.near("accelerator", chip)
-    return f" (not known; did you mean {', '.join(near)}?)" if near else ""
+    return f" (not known; {hint(near, '')})" if near else ""
 
 
 def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
