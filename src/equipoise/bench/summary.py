@@ -482,6 +482,7 @@ def _run(finished: FinishedTrial, campaign: str, catalogue: Catalogue) -> dict[s
     elif trained is not None and trained.seconds > 0:
         rate = trained.num_samples / trained.seconds
     machine = next(iter(result.get("nodes") or ()), finished.conditions)
+    trained_by, argument = method(trial.method)
     return run_row(
         {
             "run_id": run_id(campaign, finished),
@@ -494,18 +495,13 @@ def _run(finished: FinishedTrial, campaign: str, catalogue: Catalogue) -> dict[s
             "framework": "pytorch",
             "precision": trial.precision,
             "strategy": None if trial.num_ranks == 1 else trial.method,
-            "global_batch_samples": trial.batch_samples * _num_accumulated(trial.method),
+            "global_batch_samples": trial.batch_samples * trained_by.num_accumulated(argument),
             "status": finished.status if finished.status == SUCCESS else f"failed: {finished.reason}",
             "samples_per_s": rate,
             "energy_j": (result.get("energy") or {}).get("energy_j"),
             "source_uri": finished.file,
         }
     )
-
-
-def _num_accumulated(text: str) -> int:
-    found, argument = method(text)
-    return int(argument) if found.name == "accumulate" and argument else 1
 
 
 def accelerator_of(device: str, machine: Mapping[str, Any], catalogue: Catalogue | None = None) -> str | None:

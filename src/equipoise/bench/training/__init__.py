@@ -177,6 +177,10 @@ class Method(Struct, frozen=True, kw_only=True):
             return f"was not tested over {backend}; available over {' and '.join(OFFERED_BACKENDS)}"
         return _no_sharding() if self.ranks == "sharded" else None
 
+    def num_accumulated(self, argument: Argument) -> int:
+        """Micro-batches between exchanges."""
+        return int(argument or 1) if self.name == "accumulate" else 1
+
     def begin(self, trainee: Trainee, *, world_size: int, argument: Argument = None) -> Any:  # noqa: ANN401 - a TrainingStep of `steps`
         """The steps of one rank, ready to run.
 

@@ -95,9 +95,7 @@ def num_accumulated(strategy: str | None) -> int | None:
         found, argument = method(strategy)
     except InputError:
         return None
-    if found.name not in PLAIN:
-        return None
-    return int(argument or 1) if found.name == "accumulate" else 1
+    return found.num_accumulated(argument) if found.name in PLAIN else None
 
 
 _NOTICED = 0.02
@@ -382,17 +380,15 @@ def _strategy(run: UserRun, unstated: Mapping[str, Value]) -> Strategy | None:
         found, argument = method(run.strategy or ("single" if size == 1 else "ddp"))
         if found.name not in PLAIN | _KNOWN_BESIDES:
             return None
-        repeated = int(argument or 1)
-        accumulated = repeated if found.name == "accumulate" else 1
         return Strategy(
             dp=size,
-            microbatch_samples=max(1, batch // (size * accumulated)),
+            microbatch_samples=max(1, batch // (size * found.num_accumulated(argument))),
             global_batch_samples=batch,
             zero_stage=3 if found.name == "fsdp" else 0,
             precision=precision,
             **usual,
             compression="fp16" if found.name in {"fp16", "bf16"} else "none",
-            sync_period=repeated if found.name == "localsgd" else 1,
+            sync_period=int(argument or 1) if found.name == "localsgd" else 1,
         )
     except InputError:
         return None
