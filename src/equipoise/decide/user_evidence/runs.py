@@ -26,10 +26,10 @@ from equipoise.perfmodel.parameters import Parameters
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
-    PRECISIONS,
     Precision,
     Strategy,
     Value,
+    precision_named,
     read_option,
     strategy,
 )
@@ -332,11 +332,11 @@ def stated_options(text: str) -> dict[str, Value]:
 
 def _precision(run: UserRun) -> Precision | None:
     """The precision that a set-up states, in its strategy or next to that."""
-    stated: object = run.precision
+    stated: object = run.precision or ""
     if "=" in (run.strategy or ""):
         with suppress(InputError):
             stated = stated_options(str(run.strategy)).get("precision", stated)
-    return next((each for each in PRECISIONS if each == stated), None)
+    return precision_named(str(stated))
 
 
 def _stated_strategy(run: UserRun, unstated: dict[str, Any], precision: Precision | None) -> Strategy | None:
@@ -368,7 +368,7 @@ def _stated_strategy(run: UserRun, unstated: dict[str, Any], precision: Precisio
 def _strategy(run: UserRun, unstated: Mapping[str, Value]) -> Strategy | None:
     """The strategy of a set-up as the model knows it; None where it does not, or no precision is stated."""
     size, batch = run.num_accelerators, run.global_batch_samples
-    precision = next((each for each in PRECISIONS if each == run.precision), None)
+    precision = precision_named(run.precision or "")
     usual: dict[str, Any] = {**unstated, **({"implementation": "eager"} if run.is_eager else {})}
     try:
         if "=" in (run.strategy or ""):
