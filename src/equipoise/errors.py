@@ -37,6 +37,15 @@ def hint(near: Iterable[str], otherwise: str) -> str:
     return f"did you mean {names}?" if names else otherwise
 
 
+def first_line(err: BaseException) -> str:
+    r"""The first line of a message; the kind of the error where it has none.
+
+    >>> first_line(ValueError("no rank\nat work")), first_line(ValueError())
+    ('no rank', 'ValueError')
+    """
+    return (str(err).strip().splitlines() or [type(err).__name__])[0]
+
+
 class InputError(EquipoiseError):
     """What was given cannot be used.
 
