@@ -11,7 +11,7 @@ from operator import attrgetter
 from statistics import mean, stdev
 from typing import Any, Final
 
-from equipoise.bench.phases import EXPOSED, OVERLAPPED, PARTS, TOTAL
+from equipoise.bench.phases import EXPOSED, PARTS, TOTAL, overlapped_fraction
 from equipoise.bench.summary import (
     LEVEL,
     UTILISATION,
@@ -307,9 +307,8 @@ def _phases_panel(subject: _Subject, rows: Sequence[Judgement]) -> Panels:
 
 
 def _overlapped(each: Judgement) -> float | None:
-    """The share of communication that computation hides."""
     phases = each.summary.phases
-    return phases[OVERLAPPED] / phases[TOTAL] if phases.get(TOTAL) else None
+    return overlapped_fraction(phases.get(EXPOSED), phases.get(TOTAL))
 
 
 # A field of timed runs each, and how it is written.

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
+from equipoise.bench.phases import overlapped_fraction
 from equipoise.bench.trace import RankTrace, Traces, TraceStep
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
 from equipoise.files import file_names
@@ -51,12 +52,6 @@ def _percent(fraction: float) -> str:
 
 def _share(part_s: float | None, whole_s: float | None) -> float | None:
     return None if part_s is None or not whole_s else part_s / whole_s
-
-
-def _overlapped(step: TraceStep) -> float | None:
-    """The share of communication that computation hides."""
-    exposed = _share(step.exposed_s, step.communication_s)
-    return None if exposed is None else 1.0 - exposed
 
 
 def total_s(trace: RankTrace, part: str) -> float | None:
@@ -105,7 +100,10 @@ _PARTS: Final = (
     numbers("Idle", _of_step(lambda step: _share(step.idle_s, step.step_s)), _percent),
     numbers("Comm, ms", _of_step(lambda step: step.communication_s), _ms, meaning="all communication"),
     numbers(
-        "Overlapped", _of_step(_overlapped), _percent, meaning="share of communication hidden by computation"
+        "Overlapped",
+        _of_step(lambda step: overlapped_fraction(step.exposed_s, step.communication_s)),
+        _percent,
+        meaning="share of communication hidden by computation",
     ),
 )
 # A page of tens of thousands of ranks is read by nobody; the document has all.
