@@ -364,13 +364,15 @@ def _sort_key(summary: ConfigurationSummary) -> tuple[object, ...]:
 def spread(values: Sequence[float]) -> Spread:
     """The median over repetitions and its interval at LEVEL.
 
-    values: (n_repetitions,), positive. Student's interval where repetitions are too few for order statistics.
+    values: (n_repetitions,). Student's interval where repetitions are too few for order statistics; none of
+    one, or where one of a few has no logarithm.
     Assumes repetitions are independent: each ran in fresh processes.
     Source: stats.median_interval, stats.log_t_interval.
     """
-    if len(values) == 1:
-        return Spread(value=values[0])
-    interval = median_interval if len(values) >= _FEWEST_FOR_ORDER else log_t_interval
+    is_few = len(values) < _FEWEST_FOR_ORDER
+    if len(values) == 1 or (is_few and min(values) <= 0):
+        return Spread(value=median(values))
+    interval = log_t_interval if is_few else median_interval
     found = interval(values, level=LEVEL)
     return Spread(value=found.value, low=found.low, high=found.high)
 
