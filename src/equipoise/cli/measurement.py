@@ -132,11 +132,6 @@ def topology(
         if file is None and sys.argv[-1] == "--":
             file = Path(_STANDARD_INPUT)
         links = here() if file is None else read(_content(file), where=_name(file))
-        if file is None and chip is not None and all(each.kind == "cpu" for each in links.devices):
-            raise UsageError(
-                f"--accelerator {accelerator}: no accelerator was found on this machine; give FILE, what "
-                "`nvidia-smi topo -m` prints where there are some, or leave it out"
-            )
         found = meaning(links, chip=chip, batch=batch, with_autocast=not fp32, catalogue=catalogue)
         output.give_page(TOPOLOGY, found, topology_fields)
 
