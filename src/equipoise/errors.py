@@ -10,7 +10,7 @@ EquipoiseError            every error this package raises on purpose
    `- FitError            a law could not be fitted to the points given
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import index
 from typing import Any, Self
@@ -27,6 +27,25 @@ class EquipoiseError(Exception):
 def as_option(option: str, value: str | None) -> str:
     """A value of a field, as a command line states it; a flag has none."""
     return f"--{option} {value}" if value else f"--{option}"
+
+
+def hint(near: Iterable[str], otherwise: str) -> str:
+    """What a message says after a name that is not known: the names that may be meant, else what is expected.
+
+    >>> hint(["h100", "h200"], "expected an accelerator"), hint([], "expected an accelerator")
+    ('did you mean h100 or h200?', 'expected an accelerator')
+    """
+    names = " or ".join(near)
+    return f"did you mean {names}?" if names else otherwise
+
+
+def first_line(err: BaseException) -> str:
+    r"""The first line of a message; the kind of the error where it has none.
+
+    >>> first_line(ValueError("no rank\nat work")), first_line(ValueError())
+    ('no rank', 'ValueError')
+    """
+    return (str(err).strip().splitlines() or [type(err).__name__])[0]
 
 
 class InputError(EquipoiseError):

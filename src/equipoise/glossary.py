@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from equipoise.errors import SpecError
+from equipoise.errors import SpecError, hint
 from equipoise.files import shipped_table
 
 GLOSSARY_FILE = Path(__file__).with_name("glossary.toml")
@@ -53,9 +53,9 @@ def explain(term: str) -> Term:
     inside = [found.name for known, found in by_word.items() if word and word in known.split()]
     close = [by_word[near].name for near in get_close_matches(word[:80], by_word, n=5, cutoff=_NEAR)]
     near = list(dict.fromkeys((*inside, *close)))[:5]
-    hint = f"did you mean {', '.join(near)}?" if near else "`equipoise explain` alone lists every word"
     shown = term if len(term) <= _SHOWN_CHARS else f"{term[:_SHOWN_CHARS]}..."
-    raise SpecError(f"{shown!r} is not in the glossary; {hint}")
+    meant = hint(near, "`equipoise explain` alone lists every word")
+    raise SpecError(f"{shown!r} is not in the glossary; {meant}")
 
 
 @cache

@@ -20,7 +20,7 @@ from equipoise.bench.summary import (
 from equipoise.bench.trial import FinishedTrial, Trial
 from equipoise.diagnose.sweeps import called_different, false_differences, judged, lost_s, meanings, swept
 from equipoise.errors import DataError
-from equipoise.report.pages.sweep import training
+from equipoise.report.pages.sweep import sweep_fields
 
 
 def split(step_s, exposed=0.0):
@@ -150,7 +150,8 @@ def test_repetitions_under_unlike_conditions_are_not_pooled():
         summaries([run(repetition=1), run(repetition=2, conditions=other)])
 
 
-def test_trainings_are_put_together_and_told(tmp_path):
+def test_trainings_are_put_together_in_the_document_as_on_the_page(tmp_path):
+    """Of two losses the median is the root of their product; Student's factor of one degree is 12.71."""
     curve = [{"samples": 0, "seconds": 0.0, "loss": 2.3, "accuracy": 0.1}]
     runs = []
     for n, loss in enumerate((0.30, 0.34), 1):
@@ -158,10 +159,22 @@ def test_trainings_are_put_together_and_told(tmp_path):
         ended = {"samples": 64, "seconds": 1.5, "loss": loss, "accuracy": None}
         runs.append(replace(one, result={"curve": [*curve, ended]}))
     found = swept(tmp_path, runs, num_planned=2, settings={})
-    (told,) = [training(each.summary) for each in found.judgements]
-    assert told["loss"] == {"mean": pytest.approx(0.32), "standard_error": pytest.approx(0.02)}
+    (told,) = [each["training"] for each in sweep_fields(found)["configurations"]]
+    middle, factor = (0.30 * 0.34) ** 0.5, (0.34 / 0.30) ** (12.706 / 2)
+    interval = {"median": middle, "low": middle / factor, "high": middle * factor}
+    assert told["loss"] == {
+        **{name: pytest.approx(value, rel=1e-3) for name, value in interval.items()},
+        "method": STUDENT,
+    }
     assert (told["num_seeds"], told["num_samples"], told["accuracy"]) == (2, 64, None)
     assert found.meanings == ()
+
+
+def test_a_few_values_that_may_have_no_logarithm_have_a_median_and_no_interval():
+    """A user's loss may be below zero, and an accuracy zero."""
+    for values, middle in (([-2.0, -1.0, -1.5], -1.5), ([0.0, 0.1], 0.05)):
+        found = spread(values)
+        assert (found.value, found.low, found.high) == (pytest.approx(middle), None, None)
 
 
 def test_trainings_of_other_seeds_are_repetitions_and_timed_ones_are_not():

@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from equipoise.bench.collectives import CollectiveRun, CollectiveRuns, Timing, b
 from equipoise.bench.collectives.files import read_files
 from equipoise.calibration.collective_runs import fit_curve
 from equipoise.calibration.collective_verdicts import PUBLISHED_MARGIN, judged
+from equipoise.calibration.user_collectives import TimedCollectives, timed_operations
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs import Tally
+from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import accelerators
 from equipoise.spec.links import published_collectives
 
@@ -170,6 +173,15 @@ def test_over_nodes_one_card_is_recognised():
     assert found.verdict == "slow"
     assert "2 nodes" in found.link
     assert "network card" in found.because
+
+
+@pytest.mark.parametrize(("ranks", "stated", "nodes"), [(16, 1, 1), (16, 2, 2), (8, 16, 8), (16, None, 2)])
+def test_ranks_are_on_the_nodes_that_the_file_states(ranks, stated, nodes):
+    """A host may have more accelerators than is usual; a node has a rank at least; a usual one has 8 H100."""
+    timed = run_of(at_bus_rate(45e9, num_ranks=ranks), device=H100, num_ranks=ranks, num_nodes=stated)
+    assert re.findall(r"(\d+) nodes", bandwidth(links_of(timed)).link) == [str(nodes)] * (nodes > 1)
+    (operation,), _ = timed_operations(TimedCollectives(runs=(timed,)), cluster("h100-sxm5-80gb"))
+    assert operation.group.num_nodes == nodes
 
 
 def test_a_published_figure_decides_where_there_is_one():

@@ -177,6 +177,12 @@ def test_sockets_are_not_taken_for_accelerators():
     assert re.match("No accelerators: 1 .*2 cores; NUMA 0", only)
 
 
+def test_a_machine_without_accelerators_has_no_links_of_one():
+    sockets = tuple(Device(name=f"CPU{number}", kind="cpu") for number in range(2))
+    with pytest.raises(UsageError, match=r"H100.*nvidia-smi topo -m"):
+        meaning(Topology(origin="this machine", devices=sockets), chip=accelerator("h100-sxm5-80gb"))
+
+
 def test_crossovers_are_ordered_or_unknown(behind_a_host_bridge):
     (found,) = behind_a_host_bridge.crossovers
     assert found.low is not None

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from equipoise.bench.trace import Collectives, RankTrace, TraceStep, read_traces
-from equipoise.diagnose.stragglers import lateness
+from equipoise.bench.trace import Collectives, RankTrace, Traces, TraceStep, read_traces
+from equipoise.diagnose.stragglers import lateness, trace_steps
+from equipoise.report.pages.trace import trace_fields
+from equipoise.runs import Tally
 
 
 def trace_of(rank, compute_s, waits_s, *, idle_s=0.0, group="allreduce [0, 1]", matched=True):
@@ -68,6 +70,15 @@ def test_the_rank_that_others_wait_for_is_late_by_what_they_wait():
     assert found[3].late_s == pytest.approx(0.020)
     assert (found[3].share_of_steps, found[3].cause, found[3].by) == (1.0, "computes", "collectives")
     assert [each.late_s for each in found if each.trace.rank != 3] == [0] * 7
+
+
+def test_lateness_is_a_share_of_the_median_step():
+    """Two steps of 101 ms and two of 301 ms: half of the steps are shorter than 201 ms."""
+    slow = np.array([0.1, 0.1, 0.3, 0.3])
+    traces = Traces(ranks=tuple(machine([slow - 0.02, slow], num_collectives=1)), rejected=Tally())
+    (straggler,) = trace_fields(trace_steps(traces))["stragglers"]
+    assert straggler["late_s"] == pytest.approx(0.02)
+    assert straggler["late_fraction"] == pytest.approx(0.02 / 0.201)
 
 
 def test_a_rank_that_waits_for_its_host_is_late_by_idling():

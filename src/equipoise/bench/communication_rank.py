@@ -25,6 +25,7 @@ from equipoise.bench.collectives import CollectivesTask
 from equipoise.bench.devices import DeviceKind, device, every_rank
 from equipoise.bench.sweep import InterferenceTask
 from equipoise.bench.training import OptimizerSettings, Trainee, method
+from equipoise.errors import first_line
 from equipoise.units import FP32_BYTES
 
 # Calls in a row last so long: some see the 4 ms that a sleeping core may take to wake, most do not.
@@ -187,7 +188,7 @@ def measure_collectives(task: CollectivesTask, rank: int, report: Report) -> dic
         except (RuntimeError, NotImplementedError, ValueError) as err:
             if _ran_out(err):
                 raise
-            refused[operation] = str(err).splitlines()[0][:200]
+            refused[operation] = first_line(err)[:200]
             continue
         rows.extend(found)
     return so_far if rank == 0 else None

@@ -129,6 +129,15 @@ def with_exchanges(split: Mapping[str, float], seen: Mapping[str, float]) -> Map
     return with_total(split, total_s=seen["communication_s"], step_s=seen["step_s"])
 
 
+def overlapped_fraction(exposed_s: float | None, total_s: float | None) -> float | None:
+    """The fraction of communication that computation hides; None where it is not known, or there is none.
+
+    >>> overlapped_fraction(1.0, 4.0)
+    0.75
+    """
+    return None if exposed_s is None or not total_s else 1 - exposed_s / total_s
+
+
 def largest_gap(splits: Iterable[Mapping[str, float]]) -> float:
     """The largest fraction of a step by which its parts miss it.
 

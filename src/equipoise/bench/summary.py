@@ -366,13 +366,15 @@ def _sort_key(summary: ConfigurationSummary) -> tuple[object, ...]:
 def spread(values: Sequence[float]) -> Spread:
     """The median over repetitions and its interval at LEVEL.
 
-    values: (n_repetitions,), positive. Student's interval where repetitions are too few for order statistics.
+    values: (n_repetitions,). Student's interval where repetitions are too few for order statistics; none of
+    one, or where one of a few has no logarithm.
     Assumes repetitions are independent: each ran in fresh processes.
     Source: stats.median_interval, stats.log_t_interval.
     """
-    if len(values) == 1:
-        return Spread(value=values[0])
-    interval = median_interval if len(values) >= _FEWEST_FOR_ORDER else log_t_interval
+    is_few = len(values) < _FEWEST_FOR_ORDER
+    if len(values) == 1 or (is_few and min(values) <= 0):
+        return Spread(value=median(values))
+    interval = log_t_interval if is_few else median_interval
     found = interval(values, level=LEVEL)
     return Spread(value=found.value, low=found.low, high=found.high)
 
@@ -486,6 +488,7 @@ def _run(finished: FinishedTrial, campaign: str, catalogue: Catalogue) -> dict[s
     elif trained is not None and trained.seconds > 0:
         rate = trained.num_samples / trained.seconds
     machine = next(iter(result.get("nodes") or ()), finished.conditions)
+    trained_by, argument = method(trial.method)
     return run_row(
         {
             "run_id": run_id(campaign, finished),
@@ -498,18 +501,13 @@ def _run(finished: FinishedTrial, campaign: str, catalogue: Catalogue) -> dict[s
             "framework": "pytorch",
             "precision": trial.precision,
             "strategy": None if trial.num_ranks == 1 else trial.method,
-            "global_batch_samples": trial.batch_samples * _num_accumulated(trial.method),
+            "global_batch_samples": trial.batch_samples * trained_by.num_accumulated(argument),
             "status": finished.status if finished.status == SUCCESS else f"failed: {finished.reason}",
             "samples_per_s": rate,
             "energy_j": (result.get("energy") or {}).get("energy_j"),
             "source_uri": finished.file,
         }
     )
-
-
-def _num_accumulated(text: str) -> int:
-    found, argument = method(text)
-    return int(argument) if found.name == "accumulate" and argument else 1
 
 
 def accelerator_of(device: str, machine: Mapping[str, Any], catalogue: Catalogue | None = None) -> str | None:

@@ -21,14 +21,13 @@ from equipoise.bench.launchers import (
     SEAT,
     SO_FAR,
     WorkerTask,
-    first_line,
     read_document,
     write_document,
     write_reason,
 )
 from equipoise.bench.sweep import InterferenceTask
 from equipoise.bench.trial import Trial
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.errors import EquipoiseError, UsageError, first_line
 
 if TYPE_CHECKING:
     import torch

@@ -384,10 +384,7 @@ def _over_host(link: str) -> bool:
 
 def _machine(run: CollectiveRun, usual: Cluster, link: str | None) -> RunLinks:
     found = _with_link(usual, link)
-    num_nodes = -(-run.num_ranks // found.node_size)
-    if run.num_nodes is not None and found.node_size <= LARGEST_HOST:
-        num_nodes = max(num_nodes, run.num_nodes)
-    nodes = machine(found)
+    num_nodes, nodes = num_nodes_of(run, found), machine(found)
     per_node = run.num_ranks / num_nodes
     slower = nodes.bridge_slowdown if per_node > nodes.bridged_ranks else 1.0
     group = Group(ranks_per_node=per_node, num_nodes=float(num_nodes), intra_slowdown=slower)
@@ -401,6 +398,16 @@ def _machine(run: CollectiveRun, usual: Cluster, link: str | None) -> RunLinks:
         bus_byte_per_s=inside if num_nodes == 1 else card * float(group.ranks_per_node),
         card_byte_per_s=card,
     )
+
+
+def num_nodes_of(run: CollectiveRun, nodes: Cluster) -> int:
+    """Nodes that a run's ranks are on: as the file states, but none without a rank; else filled one by one.
+
+    What files state is hosts: of several, racks and pods, whose fast links span hosts, are not the nodes.
+    """
+    if run.num_nodes is not None and (run.num_nodes == 1 or nodes.node_size <= LARGEST_HOST):
+        return min(run.num_nodes, run.num_ranks)
+    return -(-run.num_ranks // nodes.node_size)
 
 
 def _with_link(usual: Cluster, link: str | None) -> Cluster:

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from equipoise.bench.collectives import CollectiveRun
 from equipoise.calibration import Note
-from equipoise.calibration.collective_runs import cluster_of_device, is_like, thinned
+from equipoise.calibration.collective_runs import cluster_of_device, is_like, num_nodes_of, thinned
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.files import file_names
@@ -17,7 +17,7 @@ from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, t
 from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Group
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.spec.cluster import LARGEST_HOST, Cluster
+from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
 from equipoise.units import format_count, plural
 
@@ -119,17 +119,6 @@ def _remarks(run: CollectiveRun, nodes: Cluster, catalogue: Catalogue) -> list[s
     return remarks
 
 
-def _group(run: CollectiveRun, nodes: Cluster) -> tuple[float, float]:
-    """Ranks of a run on each node, and nodes: as the file states, else filling one after another."""
-    if run.num_nodes is not None and nodes.node_size <= LARGEST_HOST:
-        num_nodes = min(run.num_nodes, run.num_ranks)
-    elif run.num_nodes == 1:
-        num_nodes = 1
-    else:
-        num_nodes = -(-run.num_ranks // nodes.node_size)
-    return run.num_ranks / num_nodes, float(num_nodes)
-
-
 # More sizes add nothing; beyond, they are thinned evenly.
 MOST_SIZES = 200
 
@@ -183,7 +172,8 @@ def timed_operations(
             continue
         for remark in _remarks(run, nodes, given.catalogue):
             notes[Note(remark)].append(name)
-        together[run.operation, *_group(run, nodes)].append(run)
+        num_nodes = num_nodes_of(run, nodes)
+        together[run.operation, run.num_ranks / num_nodes, float(num_nodes)].append(run)
     of_runs = (
         Note(f"{file_names(tuple(dict.fromkeys(names)), _MOST_FILES)}{behind.words}", behind.kind)
         for behind, names in notes.items()

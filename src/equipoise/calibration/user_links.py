@@ -25,7 +25,7 @@ from equipoise.perfmodel.parameters import (
     Correction,
     Prior,
 )
-from equipoise.spec.cluster import Cluster, Link
+from equipoise.spec.cluster import Cluster
 from equipoise.stats import covariance_root
 from equipoise.units import MICROSECOND_S, format_count, format_percent, format_si
 
@@ -397,9 +397,9 @@ def _rest(timed: UserLinks, nodes: Cluster) -> Iterator[str]:
         f"{format_percent(OCTAVE_LOG_SD)} more uncertainty per doubling."
     )
     if not timed.inside:
-        yield f"From the catalogue: links inside a node, {_link(nodes.intra)}."
+        yield f"From the catalogue: links of an accelerator inside a node, {nodes.intra.words}."
     if not timed.between and nodes.num_accelerators > nodes.node_size:
-        yield f"From the catalogue: links between nodes, {_link(nodes.inter)}."
+        yield f"From the catalogue: links of an accelerator between nodes, {nodes.inter.words}."
 
 
 def _group(each: LinkFigure) -> str:
@@ -407,9 +407,5 @@ def _group(each: LinkFigure) -> str:
     return f"{each.operation} of {format_count(each.num_ranks)} {where}"
 
 
-def _link(link: Link) -> str:
-    return f"{format_si(link.byte_per_s, 'B/s')} per accelerator, {_micro(link.latency_s)} per hop"
-
-
 def _micro(seconds: float) -> str:
-    return f"{seconds / MICROSECOND_S:.3g} us"
+    return f"{seconds / MICROSECOND_S:.3g} µs"

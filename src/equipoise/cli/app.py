@@ -441,7 +441,7 @@ def _unknown_option(option: str, command: Any, ctx: Any, declared: Sequence[str]
     if option in _WRITING:
         meant = [each for each in _WRITING if each in declared][:1]
     if meant:
-        return UsageError(f"{what} {option!r}; did you mean {' or '.join(map(repr, meant))}?")
+        return UsageError(f"{what} {option!r}; {errors.hint(map(repr, meant), '')}")
     all_of_them = f"options: {', '.join(declared)}"
     if len(declared) > _MOST_LISTED:
         all_of_them = f"`{ctx.command_path} --help` lists its options"
@@ -451,9 +451,7 @@ def _unknown_option(option: str, command: Any, ctx: Any, declared: Sequence[str]
 def _unknown(what: str, found: str, known: Sequence[str], all_of_them: str) -> UsageError:
     """For a name that is none of those there are: the nearest, else what is said of all of them."""
     near = get_close_matches(found, known, n=3, cutoff=_NEAR)
-    if near:
-        return UsageError(f"{what} {found!r}; did you mean {' or '.join(map(repr, near))}?")
-    return UsageError(f"{what} {found!r}; {all_of_them}")
+    return UsageError(f"{what} {found!r}; {errors.hint(map(repr, near), all_of_them)}")
 
 
 def _told(err: _Failure, arguments: Sequence[str]) -> _Failure:

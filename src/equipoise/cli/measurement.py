@@ -1,12 +1,11 @@
 """The verbs of measurement: `topology`, `collectives` (files, or timed through a launcher) and `trace`."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from msgspec import Struct
 
 from equipoise.cli.options import clusters_from
 from equipoise.cli.output import PAGE, InputFiles, Output, progress_line, stated, verb
@@ -19,85 +18,77 @@ if TYPE_CHECKING:
 MEASURED = "measured here"
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """What a user asked for: files to read, or what to measure, with None for what was not given."""
-
-    files: tuple[Path, ...]
-    measure: bool
-    ops: str | None
-    sizes: str | None = None
-    ranks: int | None = None
-    launcher: str | None = None
-    device: str | None = None
-    repeat: int | None = None
-    limit: float | None = None
-    out: Path | None = None
-
-
-def reading_of(wanted: Wanted, *, progress: Callable[[str, int, int], None]) -> "CollectiveRuns":
+def _reading(
+    files: Sequence[Path],
+    ops: str | None,
+    options: Mapping[str, Any],
+    *,
+    measure: bool,
+    progress: Callable[[str, int, int], None],
+) -> "CollectiveRuns":
     """Collectives out of files, or measured now; these are written to `out` too.
 
+    options: those of a measurement that were given, by their names.
     Raises UsageError for options that do not fit together, and before anything is measured for an `out` that
     cannot be written.
     """
     from equipoise.bench.collectives.files import named_operation, read_files
 
-    operations = tuple(named_operation(each) for each in (wanted.ops or "").split(",") if wanted.ops)
-    if wanted.measure:
-        return _measured(wanted, operations, progress)
-    for name in ("sizes", "ranks", "launcher", "device", "repeat", "limit", "out"):
-        if getattr(wanted, name) is not None:
-            raise UsageError(f"--{name} goes with --measure; files state what was measured")
-    if not wanted.files:
+    operations = tuple(named_operation(each) for each in ops.split(",")) if ops else ()
+    if measure:
+        if files:
+            raise UsageError("files and --measure: give one of the two; --measure reads no files")
+        return _measured(operations, options, progress)
+    for name in options:
+        raise UsageError(f"--{name} goes with --measure; files state what was measured")
+    if not files:
         raise UsageError("nothing to read: give files, or --measure to time collectives here")
     if len(operations) > 1:
-        raise UsageError(f"--ops {wanted.ops}: expected one operation, for tables that do not name theirs")
-    return read_files(wanted.files, operation=operations[0] if operations else None)
+        raise UsageError(f"--ops {ops}: expected one operation, for tables that do not name theirs")
+    return read_files(files, operation=operations[0] if operations else None)
 
 
 def _measured(
-    wanted: Wanted, operations: tuple[str, ...], progress: Callable[[str, int, int], None]
+    operations: tuple[str, ...], options: Mapping[str, Any], progress: Callable[[str, int, int], None]
 ) -> "CollectiveRuns":
     from equipoise.bench.collectives import DEFAULT_STARTS, CollectivesTask, sizes_of, timed_document
     from equipoise.bench.collectives.files import reading_in
     from equipoise.bench.equipment import launcher
     from equipoise.report.json import encode
 
-    if wanted.files:
-        raise UsageError("files and --measure: give one of the two; --measure reads no files")
-    launch_with = launcher(wanted.launcher or "auto")
+    launch_with = launcher(options.get("launcher") or "auto")
     asked = CollectivesTask(
         **stated(
             operations=operations or None,
-            sizes_bytes=sizes_of(wanted.sizes) if wanted.sizes is not None else None,
-            limit_s=wanted.limit,
-            **_ranks(wanted, binds_here=launch_with.binds_here),
+            sizes_bytes=sizes_of(options["sizes"]) if "sizes" in options else None,
+            limit_s=options.get("limit"),
+            **_ranks(options.get("ranks"), options.get("device", "auto"), binds_here=launch_with.binds_here),
         )
     )
-    num_starts = wanted.repeat or DEFAULT_STARTS
-    if wanted.out is None:
+    num_starts, out = options.get("repeat", DEFAULT_STARTS), options.get("out")
+    if out is None:
         document = timed_document(asked, launch_with, num_starts=num_starts, progress=progress)
         return reading_in(document, where=MEASURED)
-    with written(wanted.out) as file:
+    with written(out) as file:
         document = timed_document(asked, launch_with, num_starts=num_starts, progress=progress)
         file.write(encode(document))
-    return reading_in(document, where=str(wanted.out))
+    return reading_in(document, where=str(out))
 
 
-def _ranks(wanted: Wanted, *, binds_here: bool) -> Mapping[str, Any]:
+def _ranks(stated_ranks: int | None, device: str, *, binds_here: bool) -> Mapping[str, Any]:
     """How many ranks, and where they hold what they exchange.
 
     Two by default; all accelerators of this machine where it has several and ranks run on it.
     """
     from equipoise.bench.devices import available_devices
 
-    here = available_devices(wanted.device or "auto")
+    here = available_devices(device)
     if not binds_here:
-        return {"device": here.device, "num_ranks": wanted.ranks}
+        return {"device": here.device, "num_ranks": stated_ranks}
     usual = max(here.num_devices, 2) if here.device == "cuda" else 2
-    num_ranks = usual if wanted.ranks is None else wanted.ranks
+    num_ranks = usual if stated_ranks is None else stated_ranks
     if here.device == "cuda" and here.num_devices < num_ranks:
-        if wanted.device == "cuda":
+        if device == "cuda":
             raise UsageError(f"--ranks {num_ranks}: this machine has {here.num_devices} accelerators")
         return {"device": "cpu", "num_ranks": num_ranks}
     return {"device": here.device, "num_ranks": num_ranks}
@@ -141,11 +132,6 @@ def topology(
         if file is None and sys.argv[-1] == "--":
             file = Path(_STANDARD_INPUT)
         links = here() if file is None else read(_content(file), where=_name(file))
-        if file is None and chip is not None and all(each.kind == "cpu" for each in links.devices):
-            raise UsageError(
-                f"--accelerator {accelerator}: no accelerator was found on this machine; give FILE, what "
-                "`nvidia-smi topo -m` prints where there are some, or leave it out"
-            )
         found = meaning(links, chip=chip, batch=batch, with_autocast=not fp32, catalogue=catalogue)
         output.give_page(TOPOLOGY, found, topology_fields)
 
@@ -221,10 +207,7 @@ def collectives(
         from equipoise.runs.embedded import each_once
 
         each_once(files or ())
-        wanted = Wanted(
-            files=tuple(files or ()),
-            measure=measure,
-            ops=ops,
+        options = stated(
             sizes=sizes,
             ranks=ranks,
             launcher=launcher,
@@ -234,7 +217,7 @@ def collectives(
             out=out,
         )
         with progress_line() as line:
-            reading = reading_of(wanted, progress=line.update)
+            reading = _reading(files or (), ops, options, measure=measure, progress=line.update)
         found = judged(reading, accelerator=accelerator, link=link, catalogue=inputs.catalogue)
         output.give_page(COLLECTIVES, found, collectives_fields)
 

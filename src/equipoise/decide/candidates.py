@@ -43,7 +43,7 @@ from equipoise.economics.quotes import least_charged
 from equipoise.intervals import LEVEL, WIDEST, Interval, exact, product, scaled, with_log_sd
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.hardware import PriceTerms
-from equipoise.spec.strategy import PRECISIONS, Precision
+from equipoise.spec.strategy import Precision, precision_named
 from equipoise.stats import medians
 from equipoise.units import format_percent
 
@@ -425,7 +425,7 @@ def _ran_in(
     if timed is None or sized.grade in {"published", "carried"}:
         return None
     if sized.grade == "measured" and assessment.run_fit is None:
-        return next((each for each in PRECISIONS if run is not None and each == run.precision), None)
+        return None if run is None else precision_named(run.precision or "")
     return timed.strategy.precision
 
 

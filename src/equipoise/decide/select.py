@@ -258,7 +258,7 @@ def beats(candidate: Candidate, best: Candidate, rule: Rule) -> bool:
 
 
 def goes_on(candidates: Sequence[Candidate], most: int, rule: Rule) -> bool:
-    """Whether larger sizes than were tried of a system may be better: the best is of the last doubling.
+    """Whether sizes of a system beyond those tried may be better: the best is of the last doubling.
 
     Of objectives that larger sizes may serve without paying by a step: the value of an hour, and the least
     time, as long as the training takes longer than to start it. most: the largest size tried.

@@ -283,14 +283,20 @@ def meaning(
 
     chip: of all its devices; by their titles unless given. batch: samples of a step. with_autocast: products
     in bf16 or fp16; else all in fp32, as torch trains by default. catalogue: the shipped one
-    unless given. Raises UsageError where all titles name other accelerators than `chip`, and for a batch that
-    two cannot share.
+    unless given. Raises UsageError where all titles name other accelerators than `chip`, or none is there, and
+    for a batch that two cannot share.
     Assumes two accelerators alone on their links, an input that keeps up, and torch's
     DistributedDataParallel: fp32 gradients that travel once a step.
     Source: rates of links.toml; steps of `perfmodel.replicas` over draws of all its priors.
     """
     expect_whole("batch", batch, least=2, most=MOST_BATCH)
     known = catalogue or shipped()
+    has_accelerators = any(device.kind == "gpu" for device in topology.devices)
+    if chip is not None and not has_accelerators:
+        raise UsageError(
+            f"{topology.origin} shows no accelerator, so its links are not of {chip.title}; name none, or "
+            "give what `nvidia-smi topo -m` prints where there are some"
+        )
     named = named_chips(topology, known)
     if chip is not None and named and chip.slug not in {each.slug for each in named}:
         titles = " and ".join(each.title for each in named)
@@ -300,7 +306,6 @@ def meaning(
     chip = chip or (named[0] if len(named) == 1 else None)
     counts = Counter(link.link_class for link in topology.between_devices if link.link_class is not None)
     classes = sorted(counts, key=rank)
-    has_accelerators = any(device.kind == "gpu" for device in topology.devices)
     reached = tuple(
         ClassReach(link_class=name, num_pairs=counts[name], reach=_reach(name, chip, topology))
         for name in (classes if has_accelerators else ())

@@ -6,6 +6,7 @@ spends the least time in it came last.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -45,12 +46,23 @@ class Lateness(Struct, frozen=True, kw_only=True):
     cause: str | None
     by: Literal["collectives", "own time"]
 
+    @property
+    def late_fraction(self) -> float | None:
+        """Of the rank's median step; None where that takes no time."""
+        step_s = median(step.step_s for step in self.trace.steps)
+        return self.late_s / step_s if step_s else None
+
 
 class TraceSteps(Struct, frozen=True, kw_only=True):
     """Traces of ranks, and how late each rank is; without lateness where the traces do not show it."""
 
     traces: Traces
     lateness: tuple[Lateness, ...]
+
+    @property
+    def stragglers(self) -> list[Lateness]:
+        """The ranks that are late, the latest first."""
+        return sorted((each for each in self.lateness if each.is_late), key=lambda each: -each.late_s)
 
 
 def trace_steps(traces: Traces) -> TraceSteps:

@@ -448,13 +448,16 @@ def sweep_now(folder: Path) -> SweepNow:
     return SweepNow(
         sweep_progress=now,
         swept=found,
-        trained=tuple(_trained(each.summary) for each in found.judgements if each.summary.trained),
+        trained=tuple(filter(None, (trained(each.summary) for each in found.judgements))),
         failures=_failures(found.failed),
     )
 
 
-def _trained(summary: ConfigurationSummary) -> Trained:
+def trained(summary: ConfigurationSummary) -> Trained | None:
+    """The ends of the trainings of a configuration; None where nothing was trained."""
     runs = summary.trained
+    if not runs:
+        return None
     accuracies = [run.accuracy for run in runs if run.accuracy is not None]
     return Trained(
         trial=summary.trial,

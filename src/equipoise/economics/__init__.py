@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.errors import SpecError
+from equipoise.errors import SpecError, hint
 from equipoise.files import shipped_table
 from equipoise.intervals import DEVIATE, LEVEL, Interval, exact, product, stated
 from equipoise.spec.hardware import DEFAULT_GRID, TERM_WORDS, Accelerator, PriceTerms
@@ -295,9 +295,8 @@ def grid(region: str = DEFAULT_GRID, *, user_g_per_kwh: float | None = None) -> 
     if name not in regions:
         spelled = [each for each in (*regions, *found["also"]) if len(each) > _CODE_LETTERS]
         near = get_close_matches(name, spelled, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "expected a country."
         raise SpecError(
-            f"--region {region!r} is not known; {hint}",
+            f"--region {region!r} is not known; {hint(near, 'expected a country.')}",
             remedy=" See `equipoise list regions`; --carbon G states the grams of CO2 per kWh of another",
         )
     return GridCarbon(

@@ -21,7 +21,7 @@ from equipoise.stats import one_thread
 
 
 def validate(
-    files: Folders,
+    files: Folders = (),
     *,
     calibrate: Folders = (),
     split: str = "none",
@@ -29,12 +29,13 @@ def validate(
     hardware: Folders = (),
     workloads: Folders = (),
 ) -> Result[Validation]:
-    """The performance model compared with measured rows (CSV, Parquet).
+    """The performance model compared with measured rows.
 
-    calibrate: files whose rows the model is fitted to first. split: `none`, or `leave-COLUMN-out`. software:
-    as which rows are predicted that nothing is fitted to; `auto` for each row's own, which for runs that name
-    none is the one that `advise` takes, or `priors`. hardware, workloads: TOML files that add to the
-    catalogue. Raises DataError for a file that cannot be read, EvidenceError where nothing can be predicted.
+    files: CSV or Parquet, a row per figure; the published steps that ship unless given. calibrate: files
+    whose rows the model is fitted to first. split: `none`, or `leave-COLUMN-out`. software: as which rows are
+    predicted that nothing is fitted to; `auto` for each row's own, which for runs that name none is the one
+    that `advise` takes, or `priors`. hardware, workloads: TOML files that add to the catalogue. Raises
+    DataError for a file that cannot be read, EvidenceError where nothing can be predicted.
     """
     with one_thread():
         found = validation_of(
@@ -59,7 +60,8 @@ def topology(
 
     file: the output of `nvidia-smi topo -m` or rocm-smi; this machine is looked over unless given.
     accelerator: what the devices are, where the file does not state it. batch: samples per step, shared by
-    two. fp32: predict for fp32 in place of autocast. Raises DataError for a file that is no topology.
+    two. fp32: predict for fp32 in place of autocast. Raises DataError for a file that is no topology,
+    UsageError for an accelerator where there is none, or another.
     """
     known = catalogue(paths(hardware))
     if not isinstance(accelerator, str | None):

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from numpy.typing import ArrayLike
 
 from equipoise.errors import EvidenceError
@@ -229,13 +229,8 @@ def _record(
         held = [one.low_s <= one.actual_s <= one.high_s for one in kept]
         return replace(found, coverage=float(np.mean(held)))
 
-    total = errors(held_out)
     return BacktestRecord(
-        num_groups=total.num_groups,
-        median_abs_error=total.median_abs_error or 0.0,
-        mean_abs_error=total.mean_abs_error or 0.0,
-        p90_abs_error=total.p90_abs_error or 0.0,
-        coverage=total.coverage,
+        **asdict(errors(held_out)),  # of the results some are predicted: every error is known
         by_workload=_by(held_out, lambda one: one.workload, errors),
         by_jump={
             name: errors([one for one in held_out if above < one.jump <= most]) for name, above, most in JUMPS

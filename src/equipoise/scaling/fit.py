@@ -138,17 +138,15 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 
 class LawPrediction(Struct, frozen=True, kw_only=True):
-    """Time at some sizes, all (n_sizes,): the median and the bounds that hold it with probability `level`.
+    """Time at some sizes, all (n_sizes,): the median, and the bounds that hold it with a probability.
 
     extrapolation: how many times beyond the nearest measured size; 1.0 inside the measured range.
     """
 
-    num_accelerators: FloatArray
     time_s: FloatArray
     low_s: FloatArray
     high_s: FloatArray
     extrapolation: FloatArray
-    level: float
 
 
 def measured_times(
@@ -218,12 +216,10 @@ def predict(
     low_s, time_s, high_s = np.exp(quantiles(log_times, (below, 0.5, above)))
     domain = fitted.domain
     return LawPrediction(
-        num_accelerators=sizes,
         time_s=time_s,
         low_s=low_s,
         high_s=high_s,
         extrapolation=np.maximum(1.0, np.maximum(sizes / domain.largest, domain.smallest / sizes)),
-        level=level,
     )
 
 

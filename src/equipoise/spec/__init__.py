@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeGuard, TypeVa
 from msgspec import Struct
 from msgspec.structs import fields
 
-from equipoise.errors import DataError, SpecError, UnknownNameError
+from equipoise.errors import DataError, SpecError, UnknownNameError, hint
 from equipoise.files import read_input, shipped_table
 from equipoise.units import listed
 
@@ -56,10 +56,10 @@ def unknown_name(complaint: str, near: Iterable[str], *, kind: str, edit: str) -
 
     near: names that may be meant. kind: what `equipoise list` lists. edit: the file to add it to.
     """
-    names, remedy = ", ".join(near), f"`equipoise list {kind}` has all; describe another in {edit}"
-    if not names:
+    meant, remedy = hint(near, ""), f"`equipoise list {kind}` has all; describe another in {edit}"
+    if not meant:
         return UnknownNameError(complaint, remedy=f"; {remedy}")
-    return UnknownNameError(f"{complaint}; did you mean {names}?", remedy=f" {remedy}")
+    return UnknownNameError(f"{complaint}; {meant}", remedy=f" {remedy}")
 
 
 def canonical(raw: str) -> str:
@@ -244,9 +244,9 @@ class FactBlock(Struct, frozen=True, kw_only=True):
                 meant = key
                 for common, ours in _COMMON_NAMES.items():
                     meant = meant.replace(common, ours)
-                near = get_close_matches(meant, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
-                raise SpecError(f"{self.where}: unknown field {shown(key)}; {hint}")
+                near = map(repr, get_close_matches(meant, known, n=1))
+                expected = f"expected one of {', '.join(sorted(known))}"
+                raise SpecError(f"{self.where}: unknown field {shown(key)}; {hint(near, expected)}")
 
     def text(self, key: str) -> str | None:
         """A non-empty text, or None where the field is absent."""

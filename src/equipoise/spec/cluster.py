@@ -35,6 +35,7 @@ from equipoise.spec.hardware import (
     capped,
     shipped_hardware,
 )
+from equipoise.units import MICROSECOND_S, format_si
 
 LinkCounts: TypeAlias = tuple[tuple[int, ...], ...]
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
@@ -97,6 +98,12 @@ class Link(Struct, frozen=True, kw_only=True):
                 f"link: byte_per_s={self.byte_per_s:g}, latency_s={self.latency_s:g}; "
                 "expected a rate above zero and a latency from zero up"
             )
+
+    @property
+    def words(self) -> str:
+        """Its rate and latency, for people."""
+        rate, latency = format_si(self.byte_per_s, "B/s"), self.latency_s / MICROSECOND_S
+        return f"{rate} one way, {latency:.3g} µs per hop"
 
 
 class Cluster(Struct, frozen=True, kw_only=True):

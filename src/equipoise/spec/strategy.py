@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from msgspec import Struct, convert, field
 from msgspec.structs import fields
 
-from equipoise.errors import SpecError
+from equipoise.errors import SpecError, hint
 from equipoise.files import shipped_table
 from equipoise.spec.hardware import Accelerator, Dtype
 
@@ -384,9 +384,9 @@ def read_option(text: str, *, where: str) -> tuple[str, Value]:
     if not equals or name not in known:
         meant = parameter_guessed(name)
         near = [meant] if meant else get_close_matches(name, (*known, *_SHORT), n=1)
-        near = [f"{each}={value if equals else 'VALUE'}" for each in near]
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-        raise SpecError(f"{where}: {text!r} is not name=value of a strategy; {hint}")
+        near = [repr(f"{each}={value if equals else 'VALUE'}") for each in near]
+        expected = f"expected one of {', '.join(sorted(known))}"
+        raise SpecError(f"{where}: {text!r} is not name=value of a strategy; {hint(near, expected)}")
     choices = CHOICES.get(name)
     if choices is not None:
         if value not in choices:
@@ -405,10 +405,25 @@ def read_option(text: str, *, where: str) -> tuple[str, Value]:
     return name, int(value)
 
 
-def highest_peak_flop_per_s(chip: Accelerator, among: Iterable[Precision]) -> float | None:
-    """FLOP/s that no run in any of some precisions can exceed; None where the chip is known to have none."""
-    dtypes = {DTYPE_OF[each] for each in among}
-    return max((peak for dtype in dtypes if (peak := chip.peak_flop_per_s(dtype))), default=None)
+_OF_32_BITS: Final[tuple[Precision, ...]] = ("fp32", "tf32")
+# More no run can need: chips clock above what their peak is stated at, and FLOP are counted in several ways.
+MOST_OF_PEAK = 1.1
+
+
+def multiplied_in(precision: Precision | None) -> tuple[Precision, ...]:
+    """The precisions that the products of a run may be in which states one: all where it states none.
+
+    Either of 32 bits may be called by the other's name: torch's convolutions in fp32 multiply in tf32.
+    """
+    if precision is None:
+        return PRECISIONS
+    return _OF_32_BITS if precision in _OF_32_BITS else (precision,)
+
+
+def share_of_peak(flop_per_s: float, chip: Accelerator, among: Iterable[Precision]) -> float:
+    """FLOP per second of one accelerator over its highest peak in some precisions; 0 where it states none."""
+    peaks = [peak for each in among if (peak := chip.peak_flop_per_s(DTYPE_OF[each]))]
+    return flop_per_s / max(peaks, default=math.inf)
 
 
 _MAX_DIGITS = 12

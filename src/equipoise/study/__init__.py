@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import polars as pl
 
-from equipoise.errors import SpecError, UsageError
+from equipoise.errors import SpecError, UsageError, hint
 from equipoise.runs.embedded import Folders, score_table
 from equipoise.scaling.metrics import SCORE_COLUMNS, with_metrics
 from equipoise.spec import close_names
@@ -101,10 +101,9 @@ def named(wanted: str, held: pl.Series, spelt: Spelling, *, where: str = "the da
             return str(each)
     begun = [each for each in values if each.startswith(wanted.lower())] if wanted else []
     near = (begun or close_names(wanted, values))[:_MOST_NEAR]
-    if near:
-        raise SpecError(f"{held.name} {wanted!r} is not in {where}; did you mean {' or '.join(near)}?")
     listed = sorted(values, key=round_order) if held.name == "round" else values
-    raise SpecError(f"{held.name} {wanted!r} is not in {where}; they hold {', '.join(listed)}")
+    meant = hint(near, f"they hold {', '.join(listed)}")
+    raise SpecError(f"{held.name} {wanted!r} is not in {where}; {meant}")
 
 
 def spellings(round_: str | None, catalogue: Catalogue | None = None) -> Mapping[str, Spelling]:

@@ -120,12 +120,6 @@ class Answers:
         self._most_waiting = most_waiting
         self._running: dict[str, _Computation] = {}
         self.kept: Kept[PageAnswer] = Kept(most_bytes)
-        self.num_computed = 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is computed or waits."""
-        return not self._running
 
     async def find(
         self, key: str, make: Callable[..., PageAnswer], *, limit_s: float = LONGEST_WAIT_S
@@ -167,6 +161,5 @@ class Answers:
         self._forget(key, running)
         if ended.cancelled() or ended.exception() is not None:
             return
-        self.num_computed += 1
         answer = ended.result()
         self.kept.keep(key, answer, len(answer.body))

@@ -7,6 +7,7 @@ import pytest
 from asking import ask
 
 from equipoise.bench.summary import run_row, write
+from equipoise.calibration.published import read_rows
 from equipoise.decide.strategies.size_searches import SEARCH_CACHE
 from equipoise.decide.user_evidence.folders import user_runs
 from equipoise.errors import DataError
@@ -298,6 +299,23 @@ def test_a_run_above_the_peak_is_rejected_before_its_set_up_is_pooled(tmp_path):
     found = _runs(path, "resnet50", ["a100-sxm4-80gb"], known=workload("resnet50"))
     assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(1.005 * rate)]
     assert re.search(r"\b1 of 3\b.*mine/3: 6[45]\d % MFU.*num_accelerators", str(found.notes[0]))
+
+
+@pytest.mark.parametrize(("tokens_per_s", "is_used"), [(18_000, True), (20_200, True), (27_000, False)])
+def test_the_same_runs_are_above_the_peak_for_an_answer_and_for_a_validation(tmp_path, tokens_per_s, is_used):
+    """Llama 3.1 8B, by the sizes of its config.json: 6 FLOP for each of 7.50 billion weights that multiply, and
+    12 x 4,096 x 4,096 x 32 for attention, of which a token meets 4,096 others on average, are 51.5 GFLOP; 41.9
+    are in the layers' weights. At 989 TFLOP/s of an H100 in bf16, 19,200 and 23,600 tokens are a second's.
+    """
+    path, samples_per_s = tmp_path / "mine.csv", 8 * tokens_per_s / 8192
+    head = (
+        "workload,accelerator,num_accelerators,global_batch_samples,sequence_tokens,samples_per_s,precision"
+    )
+    path.write_text(f"{head}\nllama31_8b,h100-sxm5-80gb,8,128,8192,{samples_per_s},bf16\n")
+    (row,) = read_rows([path])
+    assert (row.seconds is not None) == is_used
+    found = _runs(path, "llama31_8b", ["h100-sxm5-80gb"], known=workload("llama31_8b"), sequence_tokens=8192)
+    assert len(found.set_ups) == is_used
 
 
 def test_a_step_of_thousands_of_years_is_rejected_with_what_to_check(tmp_path):

@@ -214,11 +214,6 @@ def _last_line(path: Path) -> str:
     return f": {words[-1].strip()}" if words else ""
 
 
-def first_line(err: BaseException) -> str:
-    """The first line of a message; the kind of the error where it has none."""
-    return (str(err).strip().splitlines() or [type(err).__name__])[0]
-
-
 WORKER = "equipoise.bench.worker"
 _POLL_S = 0.02
 

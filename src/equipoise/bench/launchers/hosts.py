@@ -29,12 +29,11 @@ from equipoise.bench.launchers import (
     Ranks,
     begin,
     collect_ends,
-    first_line,
     free_port,
     instructions,
     outcome,
 )
-from equipoise.errors import DataError, UsageError
+from equipoise.errors import DataError, UsageError, first_line
 
 # A host whose connection breaks without being closed counts as gone after about so long.
 _PATIENCE_S = 25

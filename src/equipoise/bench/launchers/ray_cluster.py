@@ -29,7 +29,6 @@ from equipoise.bench.launchers import (
     Ranks,
     begin,
     collect_ends,
-    first_line,
     free_port,
     instructions,
     lost_another,
@@ -37,7 +36,7 @@ from equipoise.bench.launchers import (
     read_document,
     write_document,
 )
-from equipoise.errors import DataError, UsageError
+from equipoise.errors import DataError, UsageError, first_line
 
 _RAY_TASK_POLL_S = 0.05
 

@@ -1,5 +1,6 @@
 """One rank's trace: where its steps begin and end, and what each was spent on, in parts that sum exactly."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -172,6 +173,18 @@ class RankTrace(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     device_name: str | None = None
     process: int | None = None
+
+    def total_s(self, part: str) -> float | None:
+        """The sum over the steps of a part, to the nanosecond that traces resolve; None if one lacks it."""
+        values = [getattr(step, part) for step in self.steps]
+        return None if any(value is None for value in values) else round(math.fsum(values), 9)
+
+    @property
+    def mean_step(self) -> TraceStep:
+        """The mean of the steps, by part."""
+        totals = {part: self.total_s(part) for part in TraceStep.__struct_fields__ if part != "number"}
+        means = {part: None if total is None else total / len(self.steps) for part, total in totals.items()}
+        return TraceStep(number=None, **means)  # type: ignore[arg-type] # as steps have them
 
 
 def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:

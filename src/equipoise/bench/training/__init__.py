@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, convert, field
 
-from equipoise.errors import UsageError
+from equipoise.errors import UsageError, hint
 from equipoise.files import shipped_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -62,21 +62,13 @@ ZOO = convert(
 )
 
 
-def hint(name: str, known: "Collection[str]", *, besides: tuple[str, ...] = ()) -> str:
-    """What was expected in place of an unknown name: the nearest names, or else all; and what besides."""
-    near = get_close_matches(name, known, n=3)
-    if near:
-        return f"did you mean {' or '.join((*near, *besides))}?"
-    return f"expected one of {', '.join((*known, *besides))}"
-
-
 def known_name(name: str) -> bool:
     """Whether it is a model of the zoo. Raises UsageError when it cannot be a user's function either."""
     known = [each.name for each in ZOO]
     if ":" not in name and name not in known:
-        raise UsageError(
-            f"model {name!r} is unknown; {hint(name, known, besides=('your own module:function',))}"
-        )
+        near, own = get_close_matches(name, known, n=3), "your own module:function"
+        meant = hint([*near, own] if near else (), f"expected one of {', '.join((*known, own))}")
+        raise UsageError(f"model {name!r} is unknown; {meant}")
     return name in known
 
 
@@ -185,6 +177,10 @@ class Method(Struct, frozen=True, kw_only=True):
             return f"was not tested over {backend}; available over {' and '.join(OFFERED_BACKENDS)}"
         return _no_sharding() if self.ranks == "sharded" else None
 
+    def num_accumulated(self, argument: Argument) -> int:
+        """Micro-batches between exchanges."""
+        return int(argument or 1) if self.name == "accumulate" else 1
+
     def begin(self, trainee: Trainee, *, world_size: int, argument: Argument = None) -> Any:  # noqa: ANN401 - a TrainingStep of `steps`
         """The steps of one rank, ready to run.
 
@@ -230,7 +226,8 @@ def method(text: str) -> tuple[Method, Argument]:
     name, colon, given = text.strip().partition(":")
     known = {each.name: each for each in METHODS}
     if name not in known:
-        raise UsageError(f"method {name!r} is unknown; {hint(name, known)}")
+        near = hint(get_close_matches(name, known, n=3), f"expected one of {', '.join(known)}")
+        raise UsageError(f"method {name!r} is unknown; {near}")
     found = known[name]
     if found.takes is None:
         if colon:

@@ -24,6 +24,7 @@ from equipoise.bench.phases import (
     REST,
     STEP,
     TOTAL,
+    overlapped_fraction,
     with_exchanges,
 )
 from equipoise.bench.summary import (
@@ -197,11 +198,10 @@ def summary(watched: CombinedRun) -> str:
     step_s = [step[STEP] for step in watched.steps]
     shares = shares_of(watched)
     lines = [_headline(watched, step_s), _split(shares)]
-    total = shares.get(TOTAL)
-    if total:
-        hidden = 1 - shares[EXPOSED] / total
+    hidden = overlapped_fraction(shares.get(EXPOSED), shares.get(TOTAL))
+    if hidden is not None:
         lines.append(
-            f"  communication runs {whole_percent(total)} of the time, {whole_percent(hidden)} of it "
+            f"  communication runs {whole_percent(shares[TOTAL])} of the time, {whole_percent(hidden)} of it "
             "overlapped with computation"
         )
     lines += [f"  {line}" for line in gains(shares, watched)]

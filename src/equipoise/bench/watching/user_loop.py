@@ -15,11 +15,10 @@ from typing import Any, Self
 
 from equipoise.bench.counters import core_use
 from equipoise.bench.environment import usable_cores
-from equipoise.bench.launchers import first_line
 from equipoise.bench.phases import EXPOSED, Loop, WatchedStep, phases_of
 from equipoise.bench.watching import RankEnd, RankFile, RankRecord, RecordedStep, run_folder, runs_in
 from equipoise.bench.watching.rows import CombinedRun, combine_ranks, summary, write_tables
-from equipoise.errors import DataError, UsageError, expect_whole
+from equipoise.errors import DataError, UsageError, expect_whole, first_line
 from equipoise.runs.embedded import one_path
 from equipoise.units import MICROSECOND_S, format_duration
 

@@ -5,7 +5,6 @@ with its seconds or the reason why it has none; no row is dropped. Rows come fro
 of training steps that ships, which `make profiles` writes.
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -55,11 +54,11 @@ from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
     DTYPE_OF,
-    PRECISIONS,
-    Precision,
+    MOST_OF_PEAK,
     Recompute,
     Strategy,
-    highest_peak_flop_per_s,
+    multiplied_in,
+    share_of_peak,
 )
 from equipoise.spec.transformer import Transformer
 from equipoise.units import BF16_BYTES, GIB, format_si_apart
@@ -67,7 +66,6 @@ from equipoise.units import BF16_BYTES, GIB, format_si_apart
 _BACKWARD_FACTOR = 2.0
 _FOUR_BITS = 0.5  # bytes
 _FLOP_PER_WEIGHT, _FLOP_PER_FROZEN_WEIGHT = 6, 4  # of a token, forward and back
-_MOST_OF_PEAK = 1.1  # chips clock above what their peak is stated at
 _MOST_KEPT = 4096
 
 
@@ -443,21 +441,19 @@ def _below_peak(row: PublishedRow) -> PublishedRow:
     """A run, without its time where that needs more FLOP per second than its accelerators have at their peak.
 
     Counts no less than what every token meets in the layers, forward and back, so that only what cannot be is
-    refused. A precision that is not stated may be any, and fp32 may be multiplied in tf32.
+    refused.
     """
     nodes, strategy, model = nodes_of(row), row.strategy, row.model
     if nodes is None or strategy is None or row.seconds is None or model is None:
         return row
     if model.transformer is None or model.transformer.towers:
         return row
-    among: tuple[Precision, ...] = PRECISIONS
-    if row.cells.get("precision", "").strip():
-        among = (strategy.precision, "tf32") if strategy.precision == "fp32" else (strategy.precision,)
-    peak = highest_peak_flop_per_s(nodes.accelerator, among) or math.inf
+    among = multiplied_in(strategy.precision if row.cells.get("precision", "").strip() else None)
     in_layers = model.transformer.active_params - model.transformer.embedding_params
     of_each = _FLOP_PER_WEIGHT if strategy.trained == "full" else _FLOP_PER_FROZEN_WEIGHT
     flop = of_each * in_layers * strategy.global_batch_samples * (model.sequence or 1)
-    if flop <= _MOST_OF_PEAK * row.seconds * strategy.num_accelerators * peak:
+    of_each_s = flop / (row.seconds * strategy.num_accelerators)
+    if share_of_peak(of_each_s, nodes.accelerator, among) <= MOST_OF_PEAK:
         return row
     why = (
         f"{row.unit}: above the peak of {nodes.accelerator.title}; check its unit, the number of "

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from equipoise.decide.allocation.problem import HOURS, Tariff
 from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES
 from equipoise.decide.question.query import OF_JOB, meant, values
-from equipoise.errors import DataError, UsageError
+from equipoise.errors import DataError, UsageError, hint
 from equipoise.files import parsed_toml, read_input
 from equipoise.runs.readers.cells import TextRow, amount_of, column_name, rows_of, table
 from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
@@ -253,9 +253,8 @@ class _JobFields(Struct, frozen=True, kw_only=True):
         """Refuse a field that nothing reads: a slip would otherwise be lost in silence."""
         for key in self.fields:
             if key not in self.known:
-                near = meant(key, self.known)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(self.known))}"
-                raise DataError(f"{self.where}: unknown field {_echo(key)}; {hint}")
+                near, expected = meant(key, self.known), f"expected one of {', '.join(sorted(self.known))}"
+                raise DataError(f"{self.where}: unknown field {_echo(key)}; {hint(near, expected)}")
 
     def refuse(self, key: str, expected: str) -> DataError:
         """The error for a field."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from equipoise.calibration.profiles import software_for
 from equipoise.decide.answer import Answer, Candidate
 from equipoise.decide.combine import planned_pretrainings, pretraining_kind, record_of
-from equipoise.decide.question.training import has_usual_batch
+from equipoise.decide.question.training import is_pretraining
 from equipoise.errors import SpecError
 from equipoise.files import converted, shipped_table
 from equipoise.spec.catalogue import Catalogue, shipped
@@ -312,10 +312,11 @@ def pretrainings() -> tuple[Pretraining, ...]:
 
 
 def _is_pretraining(answer: Answer) -> bool:
-    """As Training.is_pretraining, of a transformer."""
+    """Whether it is a pretraining, but not of a model that is trained on what it generates."""
     question, about = answer.question, answer.workload
-    is_stated = not question.is_to_target and not question.counts_examples
-    return is_stated and has_usual_batch(about) and about.transformer is not None and about.rollout is None
+    return about.rollout is None and is_pretraining(
+        about, is_to_target=question.is_to_target, counts_examples=question.counts_examples
+    )
 
 
 class PublishedItself(Struct, frozen=True, kw_only=True):

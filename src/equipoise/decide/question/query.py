@@ -17,7 +17,7 @@ from msgspec import Struct, convert
 from msgspec.structs import force_setattr, replace
 
 from equipoise.decide.question.field import NUMBER, Field, Group, Sizes, Verb, in_usd
-from equipoise.errors import DataError, EvidenceError, InputError, UsageError, as_option
+from equipoise.errors import DataError, EvidenceError, InputError, UsageError, as_option, hint
 from equipoise.files import shipped_table
 from equipoise.spec.hardware import DEFAULT_GRID, ON_RECLAIM, TERMS, OnReclaim
 from equipoise.spec.strategy import (
@@ -495,9 +495,8 @@ def unknown(name: str, verb: Verb | None = None, *, is_python: bool = False) -> 
     known = [key for key, attribute in ATTRIBUTES.items() if verb is None or verb in FIELDS[attribute].verbs]
     if is_python:
         known = [f"{key}_" if iskeyword(key) else key for key in known]
-    near = meant(name, known)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(sorted(known))}"
-    return f"{name!r} is not a field of a question; {hint}"
+    expected = f"expected one of {', '.join(sorted(known))}"
+    return f"{name!r} is not a field of a question; {hint(meant(name, known), expected)}"
 
 
 def question(found: Mapping[str, Any]) -> TrainingQuery:

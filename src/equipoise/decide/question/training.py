@@ -362,8 +362,9 @@ class Training(Struct, frozen=True, kw_only=True):
     @property
     def is_pretraining(self) -> bool:
         """Whether a language model is trained in full on a stated amount of text, not of examples."""
-        is_stated = not self.budget.is_to_target and not self.counts_examples
-        return is_stated and has_usual_batch(self.workload)
+        return is_pretraining(
+            self.workload, is_to_target=self.budget.is_to_target, counts_examples=self.counts_examples
+        )
 
 
 def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) -> Training:
@@ -582,6 +583,11 @@ def _is_text(about: Workload) -> bool:
     """Whether a sample is a sequence of so many tokens through a language model."""
     is_model = about.area == "language" and about.transformer is not None
     return is_model and about.sequence_tokens is not None
+
+
+def is_pretraining(about: Workload, *, is_to_target: bool, counts_examples: bool) -> bool:
+    """Whether a language model is trained in full on a stated amount of text, not of examples."""
+    return not is_to_target and not counts_examples and has_usual_batch(about)
 
 
 def has_usual_batch(about: Workload) -> bool:

@@ -108,16 +108,16 @@ def states_sizes(query: TrainingQuery, one: SystemCandidates) -> bool:
     return query.states_size or one.system.stock is not None
 
 
-def used_fraction(query: TrainingQuery, candidate: Candidate, end: str) -> float:
-    """The fraction of deadline or budget that a candidate uses, the larger, at an end of its intervals.
+def used_fraction(query: TrainingQuery, candidate: Candidate, end: str) -> tuple[float, ReachLimit]:
+    """The larger of the fractions of budget and deadline that a candidate uses, and which of the two it is.
 
-    Infinite where its time, or with a budget its money, is not known.
+    At an end of its intervals. Infinite where its time, or with a budget its money, is not known.
     """
-    if candidate.time_s is None or (candidate.usd is None and query.budget_usd is not None):
-        return math.inf
-    late = getattr(candidate.time_s, end) / query.within_s
-    spent = 0.0 if candidate.usd is None else getattr(candidate.usd, end) / query.spend_usd
-    return float(max(late, spent))
+    usd, time_s = candidate.usd, candidate.time_s
+    unpriced = 0.0 if query.budget_usd is None else math.inf
+    spent = unpriced if usd is None else getattr(usd, end) / query.spend_usd
+    late = math.inf if time_s is None else getattr(time_s, end) / query.within_s
+    return (spent, "budget") if spent >= late else (late, "deadline")
 
 
 def stated_limits(query: TrainingQuery) -> str:

@@ -102,7 +102,7 @@ class ModelFamily(Struct, kw_only=True):
             shape=shape,
             candidates=candidates,
             used={
-                end: min((used_fraction(self.query, each, end) for each in candidates), default=math.inf)
+                end: min((used_fraction(self.query, each, end)[0] for each in candidates), default=math.inf)
                 for end in ("low", "value", "high")
             },
         )
@@ -305,21 +305,14 @@ def _limit(
     )
     beyond = min(larger, key=lambda each: each.shape.params, default=None)
     if beyond is None:
-        return _nearest_limit(query, best), None
+        return used_fraction(query, best, "value")[1], None
     timed = [each for each in beyond.candidates if each.time_s is not None]
     if not timed:
         return "memory", None
-    least = min(timed, key=lambda each: used_fraction(query, each, "value"))
-    limit = _nearest_limit(query, least)
+    least = min(timed, key=lambda each: used_fraction(query, each, "value")[0])
+    needed, limit = used_fraction(query, least, "value")
     # Where the next one is far beyond, models between were left out: the search was near enough to the end.
-    used, needed = (used_fraction(query, each, "value") for each in (best, least))
-    if used >= _NEARLY_USED or needed > _NEXT_NEEDS:
+    if used_fraction(query, best, "value")[0] >= _NEARLY_USED or needed > _NEXT_NEEDS:
         return limit, None
     usd = None if least.usd is None else least.usd.value
     return limit, LargerModel(params=float(beyond.shape.params), time_s=least.known_time_s.value, usd=usd)
-
-
-def _nearest_limit(query: TrainingQuery, each: Candidate) -> ReachLimit:
-    """Which of budget and deadline a training uses more of."""
-    spent = 0.0 if each.usd is None else each.usd.value / query.spend_usd
-    return "budget" if spent >= each.known_time_s.value / query.within_s else "deadline"

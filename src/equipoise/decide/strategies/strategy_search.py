@@ -214,7 +214,8 @@ class Problem(Struct, frozen=True, kw_only=True):
         near = [batch]
         if batch is not None and unit >= one_each and batch % (2 * one_each):
             near.append(_multiple_near(usual, math.lcm(2 * one_each, group), _EVEN_BATCH))
-        return tuple(each for each in near if each is not None and each <= self._num_samples(each)) or (usual,)
+        shared = (each for each in near if each is not None and each <= self._num_samples(each))
+        return tuple(shared) or (usual,)
 
     def _grown(self, usual: int, num_accelerators: int) -> int:
         """The batch of a fine-tuning on more accelerators than samples: one each, or one each of a half, a

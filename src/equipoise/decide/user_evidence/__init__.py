@@ -29,7 +29,7 @@ from equipoise.spec import close_names
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.strategy import DTYPE_OF, Strategy, read_option
+from equipoise.spec.strategy import MOST_OF_PEAK, Strategy, multiplied_in, read_option, share_of_peak
 from equipoise.spec.workload import Workload
 from equipoise.stats import by_key
 from equipoise.units import format_count, format_milliseconds, listed
@@ -335,16 +335,16 @@ def possible(trace: UserTrace, workload: Workload, chip: Accelerator | None) -> 
     found = trace.strategy
     if chip is None or found is None or trace.step_s is None:
         return trace
-    peak = chip.peak_flop_per_s(DTYPE_OF[found.precision])
     flop = replace(workload, trained=found.trained).train_flop_per_sample
-    if peak is None or flop is None:
+    if flop is None:
         return trace
-    least_s = flop * found.global_batch_samples / (peak * found.num_accelerators)
-    if trace.step_s >= least_s:
+    flop_per_s = flop * found.global_batch_samples / (trace.step_s * found.num_accelerators)
+    share = share_of_peak(flop_per_s, chip, multiplied_in(found.precision))
+    if share <= MOST_OF_PEAK:
         return trace
     wrong = (
         f"a workload and a batch that the trace is of: {format_count(found.global_batch_samples)} samples of "
-        f"{workload.title} take {format_milliseconds(least_s)} ms at the peak of "
+        f"{workload.title} take {format_milliseconds(share * trace.step_s)} ms at the peak of "
         f"{format_count(found.num_accelerators)} x {chip.title}"
     )
     return replace(trace, missing=(*trace.missing, wrong))

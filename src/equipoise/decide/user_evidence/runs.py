@@ -26,10 +26,10 @@ from equipoise.perfmodel.parameters import Parameters
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
-    PRECISIONS,
     Precision,
     Strategy,
     Value,
+    precision_named,
     read_option,
     strategy,
 )
@@ -95,9 +95,7 @@ def num_accumulated(strategy: str | None) -> int | None:
         found, argument = method(strategy)
     except InputError:
         return None
-    if found.name not in PLAIN:
-        return None
-    return int(argument or 1) if found.name == "accumulate" else 1
+    return found.num_accumulated(argument) if found.name in PLAIN else None
 
 
 _NOTICED = 0.02
@@ -334,11 +332,11 @@ def stated_options(text: str) -> dict[str, Value]:
 
 def _precision(run: UserRun) -> Precision | None:
     """The precision that a set-up states, in its strategy or next to that."""
-    stated: object = run.precision
+    stated: object = run.precision or ""
     if "=" in (run.strategy or ""):
         with suppress(InputError):
             stated = stated_options(str(run.strategy)).get("precision", stated)
-    return next((each for each in PRECISIONS if each == stated), None)
+    return precision_named(str(stated))
 
 
 def _stated_strategy(run: UserRun, unstated: dict[str, Any], precision: Precision | None) -> Strategy | None:
@@ -370,7 +368,7 @@ def _stated_strategy(run: UserRun, unstated: dict[str, Any], precision: Precisio
 def _strategy(run: UserRun, unstated: Mapping[str, Value]) -> Strategy | None:
     """The strategy of a set-up as the model knows it; None where it does not, or no precision is stated."""
     size, batch = run.num_accelerators, run.global_batch_samples
-    precision = next((each for each in PRECISIONS if each == run.precision), None)
+    precision = precision_named(run.precision or "")
     usual: dict[str, Any] = {**unstated, **({"implementation": "eager"} if run.is_eager else {})}
     try:
         if "=" in (run.strategy or ""):
@@ -382,17 +380,15 @@ def _strategy(run: UserRun, unstated: Mapping[str, Value]) -> Strategy | None:
         found, argument = method(run.strategy or ("single" if size == 1 else "ddp"))
         if found.name not in PLAIN | _KNOWN_BESIDES:
             return None
-        repeated = int(argument or 1)
-        accumulated = repeated if found.name == "accumulate" else 1
         return Strategy(
             dp=size,
-            microbatch_samples=max(1, batch // (size * accumulated)),
+            microbatch_samples=max(1, batch // (size * found.num_accumulated(argument))),
             global_batch_samples=batch,
             zero_stage=3 if found.name == "fsdp" else 0,
             precision=precision,
             **usual,
             compression="fp16" if found.name in {"fp16", "bf16"} else "none",
-            sync_period=repeated if found.name == "localsgd" else 1,
+            sync_period=int(argument or 1) if found.name == "localsgd" else 1,
         )
     except InputError:
         return None

@@ -8,17 +8,24 @@ from typing import Any, Final
 from msgspec import Struct
 
 from equipoise.calibration import Note
+from equipoise.errors import hint
 from equipoise.runs.readers.cells import is_success
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
-from equipoise.spec.strategy import PRECISIONS, Precision, highest_peak_flop_per_s, precision_named
+from equipoise.spec.strategy import (
+    MOST_OF_PEAK,
+    PRECISIONS,
+    Precision,
+    multiplied_in,
+    precision_named,
+    share_of_peak,
+)
 from equipoise.spec.workload import Workload
 from equipoise.stats import by_key
 from equipoise.units import YEAR_S, format_count, format_percent
 
 _MOST_TEXT: Final = 40
 _LONGEST_S: Final = 1000 * YEAR_S  # of a step or a training; beyond it, a cell has a wrong unit
-_OF_32_BITS: Final[tuple[Precision, ...]] = ("fp32", "tf32")
 _RANKS: Final = re.compile(r"(?<!\w)(dp|tp|pp|cp)=(\d{1,9})(?!\w)")
 _COLUMN: Final = re.compile(r"\bcolumn (\S+?):")
 
@@ -85,7 +92,7 @@ def _of_others(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
 def _meant(chip: str, catalogue: Catalogue) -> str:
     """What may be meant by an accelerator that is not known, in brackets; empty for one that is."""
     near = () if catalogue.accelerator_slug(chip) else catalogue.near("accelerator", chip)
-    return f" (not known; did you mean {', '.join(near)}?)" if near else ""
+    return f" (not known; {hint(near, '')})" if near else ""
 
 
 def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
@@ -133,15 +140,10 @@ def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
 
 
 def _above_peak(row: Mapping[str, Any], asked: Asked) -> Unused | None:
-    """Why no accelerators do what a row says: it needs more FLOP per second than they have at their peak.
-
-    Runs in fp32 may multiply in tf32: torch's convolutions do so by default.
-    """
+    """Why no accelerators do what a row says: it needs more FLOP per second than they have at their peak."""
     precision = None if row["precision"] is None else precision_named(row["precision"])
-    among = PRECISIONS if precision is None else (precision,)
-    among = _OF_32_BITS if precision in _OF_32_BITS else among
-    mfu, chip = _share_of_peak(row, asked, among)
-    if chip is None or mfu <= 1:
+    mfu, chip = _share_of_peak(row, asked, multiplied_in(precision))
+    if chip is None or mfu <= MOST_OF_PEAK:
         return None
     return Unused(
         kind="above the peak",
@@ -154,6 +156,7 @@ def in_tf32(rows: Iterable[Mapping[str, Any]], asked: Asked) -> frozenset[str | 
     """The accelerators, as rows state them, on which a run called fp32 needs more than the peak of fp32: its
     products are in tf32, and those of the other runs there are taken to be.
     """
+    # Not MOST_OF_PEAK: a run that reaches all of the peak is likelier in tf32 than one with a higher clock.
     named = (row for row in rows if precision_named(row["precision"] or "") == "fp32")
     return frozenset(row["accelerator"] for row in named if _share_of_peak(row, asked, ("fp32",))[0] > 1)
 
@@ -171,9 +174,9 @@ def _share_of_peak(
         return 0.0, None
     names = asked.accelerators if row["accelerator"] is None else (row["accelerator"],)
     chips = [asked.catalogue.accelerator(each) for each in names if asked.catalogue.accelerator_slug(each)]
-    peaks = [(highest_peak_flop_per_s(each, among) or math.inf, each) for each in chips]
-    peak, chip = max(peaks, key=lambda each: each[0], default=(math.inf, None))
-    return flop * row["samples_per_s"] / (peak * row["num_accelerators"]), chip
+    flop_per_s = flop * row["samples_per_s"] / row["num_accelerators"]
+    shares = [(share_of_peak(flop_per_s, each, among), each) for each in chips]
+    return min(shares, key=lambda each: each[0], default=(0.0, None))
 
 
 def not_used_notes(unused: Iterable[Unused], num_rows: int, where: str) -> Iterator[Note]:

@@ -6,12 +6,10 @@ With it its document in JSON.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from math import sqrt
 from operator import attrgetter
-from statistics import mean, stdev
 from typing import Any, Final
 
-from equipoise.bench.phases import EXPOSED, OVERLAPPED, PARTS, TOTAL
+from equipoise.bench.phases import EXPOSED, PARTS, TOTAL, overlapped_fraction
 from equipoise.bench.summary import (
     LEVEL,
     UTILISATION,
@@ -31,6 +29,7 @@ from equipoise.diagnose.sweeps import (
     Swept,
     false_difference_words,
     is_slower,
+    trained,
 )
 from equipoise.errors import EvidenceError
 from equipoise.report import format as amounts
@@ -307,9 +306,8 @@ def _phases_panel(subject: _Subject, rows: Sequence[Judgement]) -> Panels:
 
 
 def _overlapped(each: Judgement) -> float | None:
-    """The share of communication that computation hides."""
     phases = each.summary.phases
-    return phases[OVERLAPPED] / phases[TOTAL] if phases.get(TOTAL) else None
+    return overlapped_fraction(phases.get(EXPOSED), phases.get(TOTAL))
 
 
 # A field of timed runs each, and how it is written.
@@ -502,7 +500,7 @@ def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
         **picked(trial, "workload", *WAY_NAMES, "precision", "device", **WAY_NAMES),
         "num_repetitions": len(summary.finished),
         "num_failed": len(summary.failed),
-        "step_s": _step(summary),
+        "step_s": _median(summary.step_s, len(summary.timed)),
         "phases": summary.phases,
         **picked(rate, "value", "low", "high", **_RATE_NAMES),
         "speedup": plain(judgement.speedup),
@@ -518,7 +516,7 @@ def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
         "utilisation": {name: summary.median_of(name) for name in UTILISATION},
         "energy_j": summary.median_of("energy_j"),
         "energy_reason": _energy_reason(summary),
-        "training": training(summary),
+        "training": _training(summary),
         "repetitions": [_repetition(one, sweep) for one in summary.finished],
     }
 
@@ -530,37 +528,23 @@ def _status(summary: ConfigurationSummary) -> str:
     return FAILED if len(summary.failed) == len(summary.finished) else "partly_failed"
 
 
-def _step(summary: ConfigurationSummary) -> dict[str, Any] | None:
-    found: Spread | None = summary.step_s
+def _median(found: Spread | None, num_values: int) -> dict[str, Any] | None:
     if found is None:
         return None
-    method = interval_method(len(summary.timed))
+    method = None if found.low is None else interval_method(num_values)
     return {**picked(found, "value", "low", "high", value="median"), "method": method}
 
 
-def training(summary: ConfigurationSummary) -> dict[str, Any] | None:
-    """The ends of the trainings, one per seed: means with standard errors; None where nothing was trained."""
-    runs = summary.trained
-    if not runs:
+def _training(summary: ConfigurationSummary) -> dict[str, Any] | None:
+    """The ends of the trainings, one per seed; null where nothing was trained."""
+    found = trained(summary)
+    if found is None:
         return None
-    ends = {
-        "loss": [run.loss for run in runs],
-        "accuracy": [run.accuracy for run in runs if run.accuracy is not None],
-        "seconds": [run.seconds for run in runs],
-    }
+    ends = {"loss": found.loss, "accuracy": found.accuracy, "seconds": found.seconds}
     return {
-        "num_seeds": len(runs),
-        "num_samples": runs[0].num_samples,
-        **{name: _mean(values) for name, values in ends.items()},
+        **picked(found, "num_seeds", "num_samples"),
+        **{name: _median(end, found.num_seeds) for name, end in ends.items()},
     }
-
-
-def _mean(values: list[float]) -> dict[str, float | None] | None:
-    """A mean and its standard error, which one value has not."""
-    if not values:
-        return None
-    error = stdev(values) / sqrt(len(values)) if len(values) > 1 else None
-    return {"mean": mean(values), "standard_error": error}
 
 
 _RUN_NAMES: Final = {"is_steady": "steady", "num_outliers": "num_outlying_steps"}

@@ -3,13 +3,11 @@
 With it its document in JSON.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import Any, Final
 
-from msgspec import to_builtins
-
+from equipoise.bench.phases import overlapped_fraction
 from equipoise.bench.trace import RankTrace, Traces, TraceStep
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
 from equipoise.files import file_names
@@ -37,7 +35,7 @@ _CAUSES: Final = {
 
 def _of_step(form: Callable[[TraceStep], float | None]) -> Callable[[RankTrace | TraceStep], float | None]:
     """A figure of a step; of a rank, that of its mean step."""
-    return lambda each: form(_mean(each) if isinstance(each, RankTrace) else each)
+    return lambda each: form(each.mean_step if isinstance(each, RankTrace) else each)
 
 
 def _ms(seconds: float) -> str:
@@ -51,34 +49,6 @@ def _percent(fraction: float) -> str:
 
 def _share(part_s: float | None, whole_s: float | None) -> float | None:
     return None if part_s is None or not whole_s else part_s / whole_s
-
-
-def _overlapped(step: TraceStep) -> float | None:
-    """The share of communication that computation hides."""
-    exposed = _share(step.exposed_s, step.communication_s)
-    return None if exposed is None else 1.0 - exposed
-
-
-def total_s(trace: RankTrace, part: str) -> float | None:
-    """A part's sum over the steps; None where the trace lacks it."""
-    values = [getattr(step, part) for step in trace.steps]
-    return None if any(value is None for value in values) else _nanoseconds(math.fsum(values))
-
-
-def _nanoseconds(seconds: float) -> float:
-    """Seconds to the nanosecond, which is what traces resolve."""
-    return round(seconds, 9)
-
-
-def stragglers(lateness: Sequence[Lateness]) -> list[Lateness]:
-    """The ranks that are late, the latest first."""
-    return sorted((each for each in lateness if each.is_late), key=lambda each: -each.late_s)
-
-
-def median_step_s(trace: RankTrace) -> float:
-    """The median step of a rank."""
-    ordered = sorted(step.step_s for step in trace.steps)
-    return ordered[len(ordered) // 2]
 
 
 def trace_notes(found: Traces) -> dict[str, list[str]]:
@@ -105,7 +75,10 @@ _PARTS: Final = (
     numbers("Idle", _of_step(lambda step: _share(step.idle_s, step.step_s)), _percent),
     numbers("Comm, ms", _of_step(lambda step: step.communication_s), _ms, meaning="all communication"),
     numbers(
-        "Overlapped", _of_step(_overlapped), _percent, meaning="share of communication hidden by computation"
+        "Overlapped",
+        _of_step(lambda step: overlapped_fraction(step.exposed_s, step.communication_s)),
+        _percent,
+        meaning="share of communication hidden by computation",
     ),
 )
 # A page of tens of thousands of ranks is read by nobody; the document has all.
@@ -125,11 +98,11 @@ def _about(found: TraceSteps) -> str:
 
 
 def _headline(found: TraceSteps) -> str:
-    late = stragglers(found.lateness)
+    late = found.stragglers
     if late:
         names = listed([_rank_words(each.trace) for each in late], _MOST_NAMED)
         return sentence(f"Late: {names}")
-    means = [_mean(each) for each in found.traces.ranks]
+    means = [each.mean_step for each in found.traces.ranks]
     step_s, compute_s = fmean(each.step_s for each in means), fmean(each.compute_s for each in means)
     share = ABSENT if step_s == 0 else _percent(compute_s / step_s)
     a_step = "No rank is late; a step" if found.lateness else "A step"
@@ -142,8 +115,7 @@ def _rank_words(trace: RankTrace) -> str:
 
 
 def _straggler(each: Lateness) -> str:
-    step_s = median_step_s(each.trace)
-    share = f" ({format_percent(each.late_s / step_s)})" if step_s else ""
+    share = "" if each.late_fraction is None else f" ({format_percent(each.late_fraction)})"
     why = f"; {_CAUSES[each.cause]}" if each.cause else ""
     return sentence(
         f"The others wait {format_milliseconds(each.late_s)} ms per step for {_rank_words(each.trace)}{share}"
@@ -181,12 +153,6 @@ def _rank_cell(trace: RankTrace, ranks: Sequence[RankTrace]) -> Cell:
 def _steps_table(trace: RankTrace, most: int) -> Table:
     columns = (names("Step", lambda step: Cell(text=str(step.number), key=step.number)), *_PARTS)
     return table_of("steps", columns, trace.steps[:most], caption=f"Steps of {_rank_words(trace)}")
-
-
-def _mean(trace: RankTrace) -> TraceStep:
-    totals = {part: total_s(trace, part) for part in to_builtins(trace.steps[0]) if part != "number"}
-    means = {part: None if total is None else total / len(trace.steps) for part, total in totals.items()}
-    return TraceStep(number=None, **means)  # type: ignore[arg-type] # as steps have them
 
 
 def _tables(found: TraceSteps, most: int) -> Iterator[Block]:
@@ -236,7 +202,7 @@ TRACE: Final[Page[TraceSteps]] = Page(
     title=_about,
     about=_about,
     headline=_headline,
-    summary=lambda found: tuple(map(_straggler, stragglers(found.lateness)[:_MOST_SENTENCES])),
+    summary=lambda found: tuple(map(_straggler, found.stragglers[:_MOST_SENTENCES])),
     sections=(
         Section("ranks", "Where the time of a step goes", _ranks_blocks),
         Section("problems", "What was not read", _problems_blocks),
@@ -261,7 +227,7 @@ def trace_fields(found: TraceSteps) -> dict[str, Any]:
     late = {id(each.trace): each for each in found.lateness}
     return {
         "ranks": [_traced_rank(each, late.get(id(each))) for each in found.traces.ranks],
-        "stragglers": [_straggler_fields(each) for each in stragglers(found.lateness)],
+        "stragglers": [_straggler_fields(each) for each in found.stragglers],
         "rejected": found.traces.rejected.rows(),
         "unread": [fields_of(each) for each in found.traces.unread],
         "notes": [{"note": note, "files": files} for note, files in trace_notes(found.traces).items()],
@@ -272,18 +238,16 @@ def _traced_rank(trace: RankTrace, late: Lateness | None) -> dict[str, Any]:
     return {
         **picked(trace, "rank", "device", "world_size", "where", where="file"),
         "num_steps": len(trace.steps),
-        "total_s": total_s(trace, "step_s"),
-        **{part: total_s(trace, part) for part in _SUMMED},
-        "late_s": None if late is None else _nanoseconds(late.late_s),
+        "total_s": trace.total_s("step_s"),
+        **{part: trace.total_s(part) for part in _SUMMED},
+        "late_s": None if late is None else round(late.late_s, 9),
         "steps": [fields_of(each, number="step") for each in trace.steps],
     }
 
 
 def _straggler_fields(each: Lateness) -> dict[str, Any]:
-    step_s = median_step_s(each.trace)
     return {
         **picked(each.trace, "rank", "device", "where", where="file"),
-        "late_s": _nanoseconds(each.late_s),
-        "late_fraction": each.late_s / step_s if step_s else None,
-        **picked(each, "share_of_steps", "cause", "by"),
+        "late_s": round(each.late_s, 9),
+        **picked(each, "late_fraction", "share_of_steps", "cause", "by"),
     }

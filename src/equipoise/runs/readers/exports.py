@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -292,47 +293,38 @@ def _of_models(found: Exported) -> Exported:
 
 
 def _of_nodes(found: Exported) -> Exported:
-    """The rows with nodes times accelerators of a node, where no column has the number of accelerators.
-
-    Cells that are no whole numbers stand there as they are, and are refused where the number is read.
-    """
+    """The rows with nodes times accelerators of a node, where no column has the number of accelerators."""
     if SIZE in found.header or not {NODES, PER_NODE} <= {*found.header}:
         return found
     factors = " times ".join(found.theirs.get(each, each) for each in (NODES, PER_NODE))
-    theirs = {**found.theirs, SIZE: factors}
-    rows = []
-    for row in found.rows:
-        cells = (row.cells[NODES].strip(), row.cells[PER_NODE].strip())
-        is_whole = all(each.isascii() and each.isdecimal() and len(each) <= MAX_TEXT for each in cells)
-        size = str(math.prod(map(int, cells))) if is_whole else " times ".join(cells)
-        rows.append(replace(row, theirs=theirs, cells={**row.cells, SIZE: size}))
-    notes = (*found.notes, f"{SIZE} is {factors}.")
-    return replace(found, header=(*found.header, SIZE), rows=tuple(rows), notes=notes, theirs=theirs)
+    return _with_column(found, SIZE, _on_nodes, theirs=factors, note=f"{SIZE} is {factors}.")
+
+
+def _on_nodes(cells: Mapping[str, str]) -> str:
+    """Nodes times accelerators of a node; cells that are no whole numbers as they are, to be refused where
+    the number is read.
+    """
+    factors = (cells[NODES].strip(), cells[PER_NODE].strip())
+    is_whole = all(each.isascii() and each.isdecimal() and len(each) <= MAX_TEXT for each in factors)
+    return str(math.prod(map(int, factors))) if is_whole else " times ".join(factors)
 
 
 def _of_shares(found: Exported) -> Exported:
     """The rows with the global batch that micro-batches, their number and data parallelism make, where no
-    column has it: how the Trainer of transformers, accelerate and DeepSpeed define it. Of a row that lacks
-    one of them it is not known.
+    column has it: how the Trainer of transformers, accelerate and DeepSpeed define it.
     """
     if BATCH in found.header or not {SIZE, MICROBATCH, ACCUMULATED} <= {*found.header}:
         return found
-    factors = [found.theirs.get(each, each) for each in (MICROBATCH, ACCUMULATED)]
-    theirs = {**found.theirs, BATCH: " times ".join(factors)}
-    rows = []
-    for row in found.rows:
-        ranks, share, number = (
-            int(cell) if re.fullmatch("[1-9][0-9]{0,8}", cell) else 0
-            for cell in (
-                _data_ranks(row.cells),
-                row.cells[MICROBATCH].strip(),
-                row.cells[ACCUMULATED].strip(),
-            )
-        )
-        batch = str(ranks * share * number) if ranks * share * number else ""
-        rows.append(replace(row, theirs=theirs, cells={**row.cells, BATCH: batch}))
-    notes = (*found.notes, f"{BATCH} is {theirs[BATCH]} times the data-parallel {SIZE}.")
-    return replace(found, header=(*found.header, BATCH), rows=tuple(rows), notes=notes, theirs=theirs)
+    factors = " times ".join(found.theirs.get(each, each) for each in (MICROBATCH, ACCUMULATED))
+    note = f"{BATCH} is {factors} times the data-parallel {SIZE}."
+    return _with_column(found, BATCH, _batch, theirs=factors, note=note)
+
+
+def _batch(cells: Mapping[str, str]) -> str:
+    """The global batch of a row; nothing where one of its factors is not known."""
+    factors = (_data_ranks(cells), cells[MICROBATCH].strip(), cells[ACCUMULATED].strip())
+    is_known = all(re.fullmatch("[1-9][0-9]{0,8}", each) for each in factors)
+    return str(math.prod(map(int, factors))) if is_known else ""
 
 
 def _data_ranks(cells: Mapping[str, str]) -> str:
@@ -370,13 +362,12 @@ def _of_all(found: Exported) -> Exported:
 
     A rate or a number of accelerators that is none stays as it is, and is refused where it is read.
     """
-    named = [each for name in found.header if (each := PER_ACCELERATOR.fullmatch(name))]
-    return _with_columns(
-        found,
-        {each[1]: each[0] for each in named if each[1] not in found.header},
-        lambda cells, one: _product(cells[one], cells.get(SIZE, "")),
-        note=f"is of one accelerator: times {SIZE}.",
-    )
+    for each in filter(None, map(PER_ACCELERATOR.fullmatch, found.header)):
+        if each[1] not in found.header:
+            theirs = found.theirs.get(each[0], each[0])
+            note = f"{theirs} is of one accelerator: times {SIZE}."
+            found = _with_column(found, each[1], partial(_product, rate=each[0]), theirs=theirs, note=note)
+    return found
 
 
 def _of_steps(found: Exported) -> Exported:
@@ -384,40 +375,23 @@ def _of_steps(found: Exported) -> Exported:
 
     A rate that is none stays as it is, and is refused where it is read.
     """
-    is_rated = _STEPS in found.header and not any(name.startswith("step_") for name in found.header)
-    return _with_columns(
-        found,
-        {_STEP_S: _STEPS} if is_rated else {},
-        lambda cells, rate: _inverse(cells[rate]),
-        note="is of steps of the global batch: their time is one over it.",
-    )
-
-
-def _with_columns(
-    found: Exported,
-    sources: Mapping[str, str],
-    value: Callable[[Mapping[str, str], str], str],
-    *,
-    note: str,
-) -> Exported:
-    """The rows with further columns, each computed of another and told of by that one's name in the file.
-
-    sources: that other column, by the new one. value: of the cells of a row and the name of the other.
-    """
-    if not sources:
+    if _STEPS not in found.header or any(name.startswith("step_") for name in found.header):
         return found
-    written = {new: found.theirs.get(old, old) for new, old in sources.items()}
-    theirs = {**found.theirs, **written}
-    rows = tuple(
-        replace(
-            row,
-            theirs=theirs,
-            cells={**row.cells, **{new: value(row.cells, old) for new, old in sources.items()}},
-        )
-        for row in found.rows
-    )
-    notes = (*found.notes, *(f"{name} {note}" for name in written.values()))
-    return replace(found, header=(*found.header, *sources), rows=rows, notes=notes, theirs=theirs)
+    theirs = found.theirs.get(_STEPS, _STEPS)
+    note = f"{theirs} is of steps of the global batch: their time is one over it."
+    return _with_column(found, _STEP_S, lambda cells: _inverse(cells[_STEPS]), theirs=theirs, note=note)
+
+
+def _with_column(
+    found: Exported, name: str, value: Callable[[Mapping[str, str]], str], *, theirs: str, note: str
+) -> Exported:
+    """The rows with a further column. value: of the cells of a row. theirs: what it follows from, in the
+    file's names. note: how.
+    """
+    names = {**found.theirs, name: theirs}
+    rows = [replace(row, theirs=names, cells={**row.cells, name: value(row.cells)}) for row in found.rows]
+    notes = (*found.notes, note)
+    return replace(found, header=(*found.header, name), rows=tuple(rows), notes=notes, theirs=names)
 
 
 def _inverse(rate: str) -> str:
@@ -426,10 +400,10 @@ def _inverse(rate: str) -> str:
     return repr(1.0 / value) if math.isfinite(value) and value > 0.0 else rate
 
 
-def _product(rate: str, size: str) -> str:
-    """A rate times a number of accelerators, as cells have them; the rate where either is no amount."""
-    product = amount_of(rate) * amount_of(size)
-    return repr(product) if math.isfinite(product) else rate
+def _product(cells: Mapping[str, str], rate: str) -> str:
+    """A rate, by its column, times the number of accelerators; the rate where either is no amount."""
+    product = amount_of(cells[rate]) * amount_of(cells.get(SIZE, ""))
+    return repr(product) if math.isfinite(product) else cells[rate]
 
 
 def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:

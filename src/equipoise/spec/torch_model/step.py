@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd.graph import saved_tensors_hooks
 
-from equipoise.errors import EquipoiseError, SpecError
+from equipoise.errors import EquipoiseError, SpecError, first_line
 from equipoise.spec.torch_model.count import Counted, Cut, Gradient, LayerCount, gradient_buckets
 from equipoise.spec.torch_model.factory import RAISED, Factory
 from equipoise.spec.torch_model.fakes import accelerator_form, fake_batch, fake_mode, fake_model, tensors_in
@@ -38,7 +38,7 @@ def explained(names: Mapping[int, str], subject: str, way_round: str, *, expecte
         where = _where(err, names) or subject
         what = _what(err)
         if what is None:
-            raised = f"{type(err).__name__}: {_first_line(err)}"
+            raised = f"{type(err).__name__}: {first_line(err)}"
             raise SpecError(f"{where}: {raised}; expected {expected}") from err
         raise SpecError(f"{where}: {what}; {way_round}") from err
 
@@ -69,11 +69,6 @@ def _where(err: BaseException, names: Mapping[int, str]) -> str | None:
         if package not in {"torch", "equipoise", "contextlib"}:
             line = f"{frame.f_code.co_filename}:{number}"
     return ", ".join(part for part in (module, line) if part) or None
-
-
-def _first_line(err: BaseException) -> str:
-    """The first line of an error."""
-    return (str(err).splitlines() or [""])[0]
 
 
 _Built = TypeVar("_Built")

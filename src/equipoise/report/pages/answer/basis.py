@@ -27,9 +27,8 @@ from equipoise.report.json import WeightedSource, evidence_of
 from equipoise.report.pages.answer.candidates import chip_of
 from equipoise.report.pages.answer.compare import ESTIMATORS
 from equipoise.report.pages.published_steps import near_blocks
-from equipoise.spec.cluster import Link
 from equipoise.spec.strategy import DTYPE_OF
-from equipoise.units import MICROSECOND_S, format_percent, format_si, plural
+from equipoise.units import format_percent, format_si, plural
 
 if TYPE_CHECKING:
     from equipoise.calibration import Note
@@ -178,7 +177,7 @@ def _node(answer: Answer) -> Iterator[_Assumption]:
     if nodes is not None:
         links = (
             f"{count(nodes.node_size)} accelerators per node ({nodes.topology}); links of an accelerator: "
-            f"inside {_link(nodes.intra)}, to other nodes {_link(nodes.inter)}"
+            f"inside {nodes.intra.words}, to other nodes {nodes.inter.words}"
         )
         if nodes.beyond_bridge_byte_per_s < nodes.intra.byte_per_s:
             beyond = format_si(nodes.beyond_bridge_byte_per_s, "B/s")
@@ -186,10 +185,6 @@ def _node(answer: Answer) -> Iterator[_Assumption]:
         if nodes.oversubscription > 1:
             links += f"; {nodes.oversubscription:g} times less beyond {plural(nodes.leaf_nodes, 'node')}"
         yield "Node", links, nodes.source
-
-
-def _link(link: Link) -> str:
-    return f"{format_si(link.byte_per_s, 'B/s')} one way, {link.latency_s / MICROSECOND_S:.3g} µs per hop"
 
 
 def _model(answer: Answer) -> Iterator[_Assumption]:
