@@ -283,8 +283,8 @@ def meaning(
 
     chip: of all its devices; by their titles unless given. batch: samples of a step. with_autocast: products
     in bf16 or fp16; else all in fp32, as torch trains by default. catalogue: the shipped one
-    unless given. Raises UsageError where all titles name other accelerators than `chip`, or none is there, and
-    for a batch that two cannot share.
+    unless given. Raises UsageError where all titles name other accelerators than `chip`, where none is there,
+    and for a batch that two cannot share.
     Assumes two accelerators alone on their links, an input that keeps up, and torch's
     DistributedDataParallel: fp32 gradients that travel once a step.
     Source: rates of links.toml; steps of `perfmodel.replicas` over draws of all its priors.
