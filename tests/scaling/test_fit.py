@@ -111,6 +111,13 @@ def test_extrapolation_is_labelled_by_how_far_it_goes():
     assert (answer.extrapolation <= 1.0).tolist() == [False, True, True, False]
 
 
+def test_it_is_not_sure_that_efficiency_goes_on_to_rise():
+    # 100 hours on one and 9 on eight: more than eight times as fast; in proportion from there 256 take 16.9 min.
+    found = predict(fit(measured_times([1, 2, 4, 8], [100.0, 45.0, 20.0, 9.0])), [8, 256])
+    assert found.high_s[1] >= 9.0 * 8 / 256 * 0.99
+    assert found.high_s[0] < 9.0 * 1.2
+
+
 def test_one_slow_run_is_marked_and_left_out():
     times_s = AMDAHL.predict_s(SIZES, 20.0, 1000.0)
     times_s[3] *= 1.6

@@ -200,7 +200,8 @@ def predict(
 
     of: "law" for the expected time; "run" for one more run (of one more entry), whose noise widens the
     interval.
-    Assumes that one of the fitted laws goes on to hold. The intervals were checked up to 4 times beyond the
+    Assumes that one of the fitted laws goes on to hold; that each accelerator does more than at the largest
+    size of the data is not ruled out, and not sure. The intervals were checked up to 4 times beyond the
     data (docs/experiments/0001-law-intervals.md); `extrapolation` is how far beyond each size lies.
     """
     sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=float))
@@ -215,6 +216,11 @@ def predict(
     below, above = tails(level)
     low_s, time_s, high_s = np.exp(quantiles(log_times, (below, 0.5, above)))
     domain = fitted.domain
+    # That efficiency goes on to rise beyond the data is never sure: caches and memory that came with more
+    # accelerators are used up somewhere.
+    at_largest_s = float(np.median(fitted.curves_s(np.array([domain.largest]))))
+    linear_s = at_largest_s * domain.largest / sizes
+    high_s = np.where(sizes > domain.largest, np.maximum(high_s, linear_s), high_s)
     return LawPrediction(
         time_s=time_s,
         low_s=low_s,
