@@ -200,7 +200,7 @@ _COLUMNS: Final = (
         lambda each: _factor(None if each.summary.trial.method == PLAIN else each.over_plain),
         meaning="samples per second over those of plain ddp",
     ),
-    numbers("Repetitions", lambda each: len(each.summary.timed)),
+    numbers("Runs", lambda each: len(each.summary.timed)),
 )
 
 
