@@ -191,7 +191,7 @@ def test_what_a_file_holds_does_not_reach_the_terminal_raw(name, mine):
             "--accelerator",
             "tpu-v4",
             "--at",
-            "1,1000000",
+            "4,1048576",
             "--hour-usd",
             "1000",
         ],

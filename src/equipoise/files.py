@@ -15,14 +15,16 @@ import stat
 import sys
 import time
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from io import BytesIO, StringIO
+from os import PathLike
 from pathlib import Path
 from threading import RLock
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final, TypeAlias, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -36,6 +38,36 @@ UNFINISHED: Final = ".equipoise-*.part"
 _PIECE_S: Final = 5.0
 _PIPE_S: Final = 60.0
 _PIECE_BYTES: Final = 2**16
+
+
+# One file or folder, or several.
+Folders: TypeAlias = Path | str | Sequence[Path | str]
+
+
+def paths(given: Folders | Iterable[Path] | Iterable[str]) -> tuple[Path, ...]:
+    """One folder or file, or several, as a tuple. Raises UsageError for what is no path."""
+    if isinstance(given, (str, bytes, PathLike)) or not isinstance(given, Iterable):
+        given = (given,)
+    return tuple(one_path(each, or_several=True) for each in given)
+
+
+def each_once(files: Sequence[Path]) -> list[Path]:
+    """The files by their whole paths. Raises UsageError for one that is given twice: it would count twice."""
+    resolved = [path.resolve() for path in files]
+    twice = next((path for path, count in Counter(resolved).items() if count > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice}: given twice; name each file once")
+    return resolved
+
+
+def one_path(given: Any, *, or_several: bool = False) -> Path:  # noqa: ANN401 - whatever a caller passes
+    """A folder or file. or_several: whether several would do. Raises UsageError for what is no path."""
+    if not isinstance(given, (str, PathLike)):
+        raise UsageError(
+            f"{str(given)[:40]} is no path; expected the path of a file or folder"
+            f"{', or several' if or_several else ''}"
+        )
+    return Path(given)
 
 
 def read_input(path: Path, most_bytes: int, *, expected: str, may_be_pipe: bool = True) -> bytes:

@@ -260,5 +260,5 @@ def test_a_sweep_without_a_run_on_one_device_says_so(tmp_path):
 
 @pytest.mark.parametrize("step_s", [1e308, 1e-320, 0.0, float("nan"), True])
 def test_steps_that_no_step_takes_are_refused(step_s):
-    with pytest.raises(DataError, match="delete it to measure"):
+    with pytest.raises(DataError):
         timed_run(run(steps=[{STEP: 0.04}, {STEP: step_s}]))

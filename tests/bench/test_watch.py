@@ -632,18 +632,18 @@ def test_what_cannot_be_watched_is_refused(tmp_path):
     for nothing in (3, None):
         with pytest.raises(UsageError, match=rf"watch: {type(nothing).__name__}; .*torch\.nn\.Module"):
             equipoise.watch(nothing)
-    with pytest.raises(UsageError, match="num_steps=0; expected a whole number from 1 to 100,000"):
+    with pytest.raises(UsageError, match=r"num_steps=0\b.* 100,000"):
         equipoise.watch(model(), num_steps=0)
     for batch in (0, -1, 2.5, True, "x", 2**53):
-        with pytest.raises(UsageError, match=re.escape(f"batch_samples={batch}; expected a whole number")):
+        with pytest.raises(UsageError, match=re.escape(f"batch_samples={batch};")):
             equipoise.watch(model(), batch_samples=batch)
     for number in (20.5, 1e3, "x", None):
-        with pytest.raises(UsageError, match=re.escape(f"num_steps={number}; expected a whole number")):
+        with pytest.raises(UsageError, match=re.escape(f"num_steps={number};")):
             equipoise.watch(model(), num_steps=number)
     with pytest.raises(UsageError, match="name=3"):
         equipoise.watch(model(), name=3)
     for no_path in (3, b"runs"):
-        with pytest.raises(UsageError, match="is no path"):
+        with pytest.raises(UsageError, match=re.escape(str(no_path))):
             equipoise.watch(model(), out=no_path)
     (tmp_path / "sweep.json").touch()
     with pytest.raises(UsageError, match=re.escape(str(tmp_path)) + ".*a sweep"):

@@ -208,7 +208,7 @@ def serve(
     missing = [library for library in _NEEDED if find_spec(library) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
-    from equipoise.runs.readers.cells import RUNS_FILE
+    from equipoise.runs import RUNS_FILE
     from equipoise.web.guard import ListenAddress, listening, token_for
 
     count_interrupts(signal.SIGINT)  # even where the shell started it in the background and has them ignored

@@ -10,7 +10,7 @@ import typer
 from equipoise.cli.options import clusters_from
 from equipoise.cli.output import PAGE, InputFiles, Output, progress_line, stated, verb
 from equipoise.errors import UsageError
-from equipoise.files import written
+from equipoise.files import each_once, written
 
 if TYPE_CHECKING:
     from equipoise.bench.collectives import CollectiveRuns
@@ -204,7 +204,6 @@ def collectives(
     with output.answering():
         from equipoise.calibration.collective_verdicts import judged
         from equipoise.report.pages.collectives import COLLECTIVES, collectives_fields
-        from equipoise.runs.embedded import each_once
 
         each_once(files or ())
         options = stated(

@@ -11,11 +11,10 @@ from equipoise.calibration.validate import Validation, basis_of
 from equipoise.calibration.validate import validate as validation_of
 from equipoise.diagnose.links import USUAL_BATCH, Meaning, meaning
 from equipoise.errors import UsageError
-from equipoise.files import read_input
+from equipoise.files import Folders, one_path, paths, read_input
 from equipoise.library import Presentation, Result
 from equipoise.report.pages.backtest import validation_fields, validation_page
 from equipoise.report.pages.topology import TOPOLOGY, topology_fields
-from equipoise.runs.embedded import Folders, one_path, paths
 from equipoise.spec.catalogue import catalogue
 from equipoise.stats import one_thread
 

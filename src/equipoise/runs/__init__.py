@@ -4,6 +4,7 @@ Here is the seam between a source of bytes and the tables: blobs in, rows, rejec
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
@@ -15,6 +16,23 @@ if TYPE_CHECKING:
 Row: TypeAlias = dict[str, Any]  # a row of `runs` or `scores`: column name -> value
 # Called with what is under way, how much is done, and of how much: trials, files, folds or bytes.
 Progress: TypeAlias = Callable[[str, int, int], None]
+
+
+# In a folder that `bench`, `watch` or `ingest` wrote. The store has the name too, and loads Polars.
+RUNS_FILE = "runs.parquet"
+
+
+def lacks_tables(folder: Path) -> str | None:
+    """Why a folder that `bench` wrote has no table of runs, in words; None where it has, or is another."""
+    if (folder / RUNS_FILE).is_file():
+        return None
+    if (folder / "sweep.json").is_file():
+        go_on = f"equipoise bench --out {folder} --resume"
+    elif (folder / "trials.json").is_file():
+        go_on = "the command that began it, with --resume,"
+    else:
+        return None
+    return f"a sweep that was cut off, without its tables; {go_on} goes on with it and writes them"
 
 
 class RowRejection(Struct, frozen=True, kw_only=True):

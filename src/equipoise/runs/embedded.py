@@ -1,17 +1,14 @@
 """The dataset inside the package: its tables, version and rounds, and what replaces it."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from functools import cache, reduce
 from hashlib import sha256
-from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from equipoise.errors import DataError, UsageError
-from equipoise.files import shipped_table
+from equipoise.errors import DataError
+from equipoise.files import Folders, paths, shipped_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -83,9 +80,6 @@ def _shipped_scores() -> "Scores":
     return read_scores(_checked("results"))
 
 
-Folders: TypeAlias = Path | str | Sequence[Path | str]
-
-
 def tables(*, data: Folders | None = None, also: Folders = ()) -> "Tables":
     """The tables `runs` and `scores` that everything here reads.
 
@@ -113,29 +107,3 @@ def scores(*, data: Folders | None = None, also: Folders = ()) -> "Scores":
     from equipoise.runs.store import scores_of  # noqa: PLC0415 - as in load
 
     return scores_of(score_table(data=data, also=also))
-
-
-def paths(given: Folders | Iterable[Path] | Iterable[str]) -> tuple[Path, ...]:
-    """One folder or file, or several, as a tuple. Raises UsageError for what is no path."""
-    if isinstance(given, (str, bytes, PathLike)) or not isinstance(given, Iterable):
-        given = (given,)
-    return tuple(one_path(each, or_several=True) for each in given)
-
-
-def each_once(files: Sequence[Path]) -> list[Path]:
-    """The files by their whole paths. Raises UsageError for one that is given twice: it would count twice."""
-    resolved = [path.resolve() for path in files]
-    twice = next((path for path, count in Counter(resolved).items() if count > 1), None)
-    if twice is not None:
-        raise UsageError(f"{twice}: given twice; name each file once")
-    return resolved
-
-
-def one_path(given: Any, *, or_several: bool = False) -> Path:  # noqa: ANN401 - whatever a caller passes
-    """A folder or file. or_several: whether several would do. Raises UsageError for what is no path."""
-    if not isinstance(given, (str, PathLike)):
-        raise UsageError(
-            f"{str(given)[:40]} is no path; expected the path of a file or folder"
-            f"{', or several' if or_several else ''}"
-        )
-    return Path(given)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from equipoise.errors import DataError, SpecError, UsageError, expect_whole
+from equipoise.files import each_once, one_path
+from equipoise.files import paths as given_paths
 from equipoise.runs import (
     Progress,
     ReaderResult,
@@ -17,7 +19,6 @@ from equipoise.runs import (
     SourceFacts,
     Tally,
     UnknownName,
-    embedded,
 )
 from equipoise.runs.readers import READERS
 from equipoise.runs.readers.cells import (
@@ -119,8 +120,8 @@ def ingest(
     Raises UsageError for what is no path, DataError when one cannot be opened. Bad content never raises: it
     is counted in the report.
     """
-    named = [*embedded.paths(paths)]
-    folder = None if into is None else embedded.one_path(into)
+    named = [*given_paths(paths)]
+    folder = None if into is None else one_path(into)
     if num_workers is not None:
         expect_whole("num_workers", num_workers, most=_MOST_PROCESSES)
     if exports := exports_of(named):
@@ -383,7 +384,7 @@ def _campaigns(paths: Sequence[Path]) -> list[str]:
 
     Raises UsageError for a file that is given twice.
     """
-    resolved = embedded.each_once(paths)
+    resolved = each_once(paths)
     named = [campaign_of(path) for path in paths]
     depth = 1
     while len({*named}) < len(named):

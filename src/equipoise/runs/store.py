@@ -22,7 +22,7 @@ from msgspec import Struct, convert
 
 from equipoise.errors import DataError, UsageError
 from equipoise.files import probed, read_input, shipped_table, written_synced
-from equipoise.runs.readers.cells import lacks_tables
+from equipoise.runs import lacks_tables
 from equipoise.spec.mlperf import ScoredEntry, Scores
 from equipoise.units import MIB
 

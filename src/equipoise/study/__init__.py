@@ -10,7 +10,8 @@ from typing import TypeAlias
 import polars as pl
 
 from equipoise.errors import SpecError, UsageError, hint
-from equipoise.runs.embedded import Folders, score_table
+from equipoise.files import Folders
+from equipoise.runs.embedded import score_table
 from equipoise.scaling.metrics import SCORE_COLUMNS, with_metrics
 from equipoise.spec import close_names
 from equipoise.spec.catalogue import Catalogue, shipped

@@ -13,8 +13,9 @@ from equipoise.decide.ledger import running
 from equipoise.economics import SYSTEM_POWER, Bill, Rates, bill, grid
 from equipoise.economics import rates as rates_of
 from equipoise.errors import DataError, EvidenceError, SpecError
+from equipoise.files import Folders, paths
 from equipoise.runs import embedded
-from equipoise.runs.embedded import Folders, paths, score_table
+from equipoise.runs.embedded import score_table
 from equipoise.runs.store import DIVISION, SCORED, closed, comparable, scores_of
 from equipoise.scaling.convergence import BatchGrowth
 from equipoise.scaling.groups import Grouping, grouped, shared_systems

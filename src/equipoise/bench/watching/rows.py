@@ -43,7 +43,7 @@ from equipoise.bench.summary import (
 from equipoise.bench.trial import SUCCESS, WATCHED, is_held
 from equipoise.bench.watching import RankRecord, RecordedStep, rank_record, rank_records, run_folder, runs_in
 from equipoise.errors import DataError
-from equipoise.runs.embedded import one_path
+from equipoise.files import one_path
 from equipoise.runs.store import RUNS, STEPS
 from equipoise.units import MIB, MILLISECOND_S, format_si, plural, whole_percent
 

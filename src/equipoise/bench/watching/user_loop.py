@@ -19,7 +19,7 @@ from equipoise.bench.phases import EXPOSED, Loop, WatchedStep, phases_of
 from equipoise.bench.watching import RankEnd, RankFile, RankRecord, RecordedStep, run_folder, runs_in
 from equipoise.bench.watching.rows import CombinedRun, combine_ranks, summary, write_tables
 from equipoise.errors import DataError, UsageError, expect_whole, first_line
-from equipoise.runs.embedded import one_path
+from equipoise.files import one_path
 from equipoise.units import MICROSECOND_S, format_duration
 
 try:

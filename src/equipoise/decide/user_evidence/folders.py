@@ -24,7 +24,7 @@ from equipoise.decide.user_evidence.usable import (
 )
 from equipoise.errors import DataError, SpecError
 from equipoise.intervals import LEVEL, log_sd
-from equipoise.runs.readers.cells import lacks_tables
+from equipoise.runs import lacks_tables
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import precision_named

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from equipoise.errors import DataError
 from equipoise.files import csv_delimiter, csv_lines, is_utf16, probed, read_input
+from equipoise.runs import RUNS_FILE, lacks_tables
 from equipoise.units import (
     DAY_S,
     HOUR_S,
@@ -74,8 +75,6 @@ def wanted_column(name: str) -> bool:
     return name in NAMED or any(each.fullmatch(name) for each in (TIMED, PER_ACCELERATOR))
 
 
-# In a folder that `bench`, `watch` or `ingest` wrote. The store has the name too, and loads Polars.
-RUNS_FILE = "runs.parquet"
 MAX_FILE_BYTES = 16 * MIB
 MAX_ROWS = 10_000
 MAX_COLUMNS = 1_000
@@ -211,19 +210,6 @@ def _rows(
                 raise DataError(fault)
         of_column = dict.fromkeys(header, "") if fault else dict(zip(header, cells, strict=True))
         yield TextRow(place=place, cells=of_column, fault=fault, groups_digits=groups_digits)
-
-
-def lacks_tables(folder: Path) -> str | None:
-    """Why a folder that `bench` wrote has no table of runs, in words; None where it has, or is another."""
-    if (folder / RUNS_FILE).is_file():
-        return None
-    if (folder / "sweep.json").is_file():
-        go_on = f"equipoise bench --out {folder} --resume"
-    elif (folder / "trials.json").is_file():
-        go_on = "the command that began it, with --resume,"
-    else:
-        return None
-    return f"a sweep that was cut off, without its tables; {go_on} goes on with it and writes them"
 
 
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
