@@ -224,3 +224,16 @@ def test_megatron_core_takes_stages_and_recomputation(trained):
         gradient_accumulation_fusion=False,
     )
     assert (built.virtual_pipeline_model_parallel_size or 1) == wanted.interleave
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("gemma3_27b", "tp=2,dp=2,cp=4,global_batch=64", "all_gather"),
+        ("gemma3_27b", "tp=2,dp=2,cp=4,ulysses=true,global_batch=64", "a2a"),
+        ("llama31_405b", "tp=2,dp=2,cp=4,global_batch=64", None),
+    ],
+)
+def test_windows_do_not_go_around_a_ring(name, text, expected):
+    """Transformer Engine: sliding windows need cp_comm_type a2a or all_gather."""
+    assert options(text, workload(name).transformer).get("cp-comm-type") == expected

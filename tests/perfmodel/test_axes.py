@@ -341,3 +341,12 @@ def test_a_bridge_of_four_joins_four():
     nodes = machine(cluster("h200-nvl-141gb", num_accelerators=8, bridged=4))
     fast, slow = (axis_group(np.array(ranks), 1.0, nodes).intra_slowdown for ranks in (4.0, 8.0))
     assert (fast, slow) == (1.0, pytest.approx(450 / 63))
+
+
+@pytest.mark.parametrize("ranks", [9, 12, 15, 16])
+def test_what_crosses_to_a_host_of_which_a_part_is_used_is_no_less(ranks):
+    """A sum of 1.73 GB over hosts of eight cards that share 10 Gbit/s: all of it crosses in either direction."""
+    nodes = machine(cluster("rtx-4090-pcie-24gb", num_accelerators=16))
+    group = axis_group(np.array(float(ranks)), 1.0, nodes)
+    seconds = all_reduce_s(1.73e9, group, nodes.wires, CollectiveParameters())
+    assert float(seconds) > 1.73e9 / (10e9 / 8)

@@ -41,7 +41,7 @@ from equipoise.scaling.equilibrium import (
     pays,
 )
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.hardware import STARTED_KINDS, PriceTerms
+from equipoise.spec.hardware import PriceTerms
 from equipoise.spec.strategy import Precision, Strategy
 from equipoise.spec.workload import Workload
 from equipoise.units import HOUR_S
@@ -730,7 +730,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
             return "its accelerator is not in the catalogue"
         if self.rollout is not None:
             return "no program here generates completions, as GRPO does"
-        if cluster.accelerator.kind not in STARTED_KINDS:
+        if not cluster.accelerator.is_started:
             title, vendor = cluster.accelerator.title, cluster.accelerator.vendor
             return f"no file here starts {title}: torch's launcher does not; {vendor}'s guide has what does"
         return None

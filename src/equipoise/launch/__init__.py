@@ -20,7 +20,7 @@ from equipoise.launch.program import PROGRAMS, Program, Translation, code_facts,
 from equipoise.launch.settings import Setting, runtime_settings
 from equipoise.launch.text import filled, holds, joined, yaml_scalar
 from equipoise.spec.cluster import LARGEST_HOST, Cluster
-from equipoise.spec.hardware import STARTED_KINDS, Accelerator
+from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import PRIORS_ONLY, Strategy
 from equipoise.spec.strategy import software as software_named
 from equipoise.spec.workload import Workload
@@ -309,10 +309,10 @@ def launch_snippets(
     Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs).
     """
     chip = cluster.accelerator
-    if chip.kind not in STARTED_KINDS:
+    if not chip.is_started:
         raise SpecError(
-            f"accelerator {chip.slug!r} is a {chip.kind}: commands are known for gpu and cpu, which "
-            "torch's own launcher starts; see its vendor's guide"
+            f"accelerator {chip.slug!r} is a {chip.kind} of {chip.vendor}: commands are known for processors "
+            "and GPUs of NVIDIA and AMD, which torch's own launcher starts; see its vendor's guide"
         )
     model = None if workload is None else workload.transformer
     each = 1 if workload is None else workload.samples_per_example

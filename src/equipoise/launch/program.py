@@ -69,6 +69,7 @@ def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
         **strategy_facts(strategy),
         **_stage_facts(strategy, model),
         "num_experts": experts,
+        "has_windows": model is not None and model.windowed_layers > 0,
         "num_dense_layers": 0 if model is None else model.dense_layers,
         "graph_modules": json.dumps(_graph_modules(strategy, experts)),
         "recomputed_modules": json.dumps(_recomputed_modules(strategy, model)),

@@ -81,7 +81,8 @@ def axis_group(size: Numbers, stride: Numbers | float, machine: Machine) -> Grou
     Assumes that nodes stand in no order of leaf switches: where a group needs several, its slowest link
     crosses, and has one part in `oversubscription` of the cards' rate. Bridges join neighbours: a ring of
     more ranks, or of ranks farther apart, goes through the host somewhere, and no faster than there. Where a
-    mesh joins some by fewer links than others, a ring has those there are (`Cluster.group_byte_per_s`).
+    mesh joins some by fewer links than others, a ring has those there are (`Cluster.group_byte_per_s`). Nodes
+    of which a part is used count as whole ones: what crosses to them is no less.
     """
     inside = np.clip(np.floor(machine.node_size / stride), 1.0, size)
     sharing: Floats = 1.0
@@ -95,7 +96,7 @@ def axis_group(size: Numbers, stride: Numbers | float, machine: Machine) -> Grou
             slower = np.where((inside == ranks) & np.equal(stride, apart), slowdown, slower)
     return Group(
         ranks_per_node=inside,
-        num_nodes=np.asarray(size / inside),
+        num_nodes=np.ceil(size / inside),
         num_sharing=sharing,
         intra_slowdown=slower,
     )

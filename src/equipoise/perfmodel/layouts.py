@@ -718,13 +718,13 @@ def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp
     possible = [each for each in divisors(dp) if 1 < each < dp * cp]
     if is_chosen:
         return tuple(each for each in (1, *possible) if space.allows("dp_replicate", each))
-    ranks, node_size = tp * cp * dp, limits.node_size
-    are_in_one = ranks <= node_size
-    groups = {each: ranks // each for each in possible}
-    lie_well = (
-        each for each, size in groups.items() if are_in_one or node_size % size == 0 or size % node_size == 0
-    )
-    return (1, *lie_well)
+    ranks = tp * cp * dp
+    return (1, *(each for each in possible if lies_well(ranks // each, ranks, limits.node_size)))
+
+
+def lies_well(size: int, ranks: int, node_size: int) -> bool:
+    """Whether every group of so many ranks lies in one node, or is whole nodes. ranks: of all groups."""
+    return ranks <= node_size or node_size % size == 0 or size % node_size == 0
 
 
 def _short(numbers: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Floats
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import DTYPE_OF, PRECISIONS
+from equipoise.spec.strategy import PRECISIONS, peak_in
 
 
 class Wire(Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ def machine(cluster: Cluster) -> Machine:
             raise SpecError(
                 f"accelerator {chip.slug!r}: {name} is not known; estimates need it: add it with --hardware"
             )
-    peaks = tuple(float(chip.peak_flop_per_s(DTYPE_OF[each]) or np.nan) for each in PRECISIONS)
+    peaks = tuple(float(peak_in(chip, each) or np.nan) for each in PRECISIONS)
     if np.isnan(peaks).all():
         raise SpecError(
             f"accelerator {chip.slug!r}: no peak_*_flop_per_s is known; "

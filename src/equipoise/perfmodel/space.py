@@ -20,10 +20,12 @@ from equipoise.spec.strategy import (
     PRECISIONS,
     RECOMPUTES,
     WEIGHTS_SHARDED,
+    ZERO_STAGES,
     Precision,
     Strategy,
     Value,
 )
+from equipoise.units import listed
 
 OVERLAPPED = 2  # micro-batches, of which one is on its way forward while another is on its way back
 
@@ -100,12 +102,14 @@ class Space(Struct, frozen=True, kw_only=True):
 
     choices: by field of `Strategy`, the values allowed, over USUAL; axes, microbatch_samples and interleave
     are free unless named: they take every value that the model, the batch and the accelerators allow.
-    dp_replicate is free likewise, in groups of whole nodes.
+    dp_replicate is free likewise, in groups in or of whole nodes. offload_stages: the ZeRO stages with which
+    optimizer states alone may lie on the host.
     """
 
     num_accelerators: int
     global_batches: tuple[int, ...]
     choices: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    offload_stages: tuple[int, ...] = ZERO_STAGES
 
     def __post_init__(self) -> None:
         """Refuse spaces that are empty for every model."""
@@ -310,11 +314,13 @@ def state_fault(
     offload: str,
     whole_gradients: bool,
     is_pipeline_chosen: bool = False,
+    offload_stages: tuple[int, ...] = ZERO_STAGES,
 ) -> Fault | None:
     """Why sharding or offloading states among so many ranks with the same weights is illegal.
 
-    is_pipeline_chosen: whether both pp and zero_stage were: in a pipeline stages 2 and 3 hold and send what
-    stage 1 does (`StrategyGrid.held_stage`), and no search takes them for it unasked.
+    offload_stages: as `Space` has them. is_pipeline_chosen: whether both pp and zero_stage were: in a
+    pipeline stages 2 and 3 hold and send what stage 1 does (`StrategyGrid.held_stage`), and no search takes
+    them for it unasked.
     Source: DeepSpeed, runtime/pipe/engine.py (stages from 2 on exclude pipelines: gradients accumulate
     whole); Ren et al. 2021, Rajbhandari et al. 2021 (what is offloaded is a rank's shard).
     """
@@ -327,6 +333,16 @@ def state_fault(
             "whole_gradients needs gradients that are sharded: a zero_stage of 2 or 3 and no pipeline",
             ("whole_gradients", "zero_stage", "pp"),
         )
+    return _offload_fault(ranks=ranks, pp=pp, zero_stage=zero_stage, offload=offload, stages=offload_stages)
+
+
+def _offload_fault(
+    *, ranks: int, pp: int, zero_stage: int, offload: str, stages: tuple[int, ...]
+) -> Fault | None:
+    """Why moving states to the host is illegal; sources as of `state_fault`. stages: with optimizer alone."""
+    if offload == "optimizer" and zero_stage not in stages:
+        words = f"offload=optimizer needs a zero_stage of {listed(map(str, stages))} in this software"
+        return Fault(words, ("offload", "zero_stage"))
     if offload != "none" and ranks > 1 and not zero_stage:
         return Fault("offload among several data ranks needs zero_stage", ("offload", "zero_stage"))
     if offload == "optimizer_and_params" and (pp > 1 or (ranks > 1 and zero_stage < WEIGHTS_SHARDED)):
@@ -490,6 +506,7 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
                 offload=chosen["offload"],
                 whole_gradients=chosen["whole_gradients"],
                 is_pipeline_chosen={"pp", "zero_stage"} <= self.space.choices.keys(),
+                offload_stages=self.space.offload_stages,
             )
             or overlap_fault(schedule, chosen["zero_stage"])
             or exchange_fault(

@@ -43,7 +43,8 @@ Kind: TypeAlias = Literal["gpu", "tpu", "npu", "ipu", "cpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Dtype: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Topology: TypeAlias = Literal["switch", "mesh", "ring", "torus", "bridge", "host"]
-STARTED_KINDS: frozenset[Kind] = frozenset({"gpu", "cpu"})  # by torch's own launcher
+# Whose GPUs torch calls `cuda`, as the scripts do that are written here.
+_CUDA_VENDORS = frozenset({"NVIDIA", "AMD"})
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 # Those that matrix units multiply, of which one share of the peak is known together.
@@ -166,6 +167,11 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     def power_share(self) -> float:
         """Allowed power over the power at which the peaks hold; 1 where no limit is known."""
         return 1.0 if not (self.power_w and self.peak_power_w) else min(1.0, self.power_w / self.peak_power_w)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether torch's own launcher starts scripts on it that know processors and `cuda` alone."""
+        return self.kind == "cpu" or (self.kind == "gpu" and self.vendor in _CUDA_VENDORS)
 
     def peak_flop_per_s(self, dtype: Dtype) -> float | None:
         """Dense peak of one dtype; None where the maker states none."""

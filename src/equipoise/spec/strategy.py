@@ -75,6 +75,7 @@ DTYPE_OF: dict[Precision, Dtype] = {
     "mxfp8": "fp8",
     "fp4": "fp4",
 }
+ZERO_STAGES: Final = (0, 1, 2, 3)
 # The ZeRO stages from which gradients, and weights too, are sharded (Rajbhandari et al. 2020).
 GRADIENTS_SHARDED, WEIGHTS_SHARDED = 2, 3
 
@@ -405,6 +406,17 @@ def read_option(text: str, *, where: str) -> tuple[str, Value]:
     return name, int(value)
 
 
+def peak_in(chip: Accelerator, precision: Precision) -> float | None:
+    """Dense FLOP per second of a chip's products in a precision; None where it has none.
+
+    Products of blocks that share a scale (mxfp8) come with those of 4 bits: Blackwell's and CDNA 4's (OCP
+    Microscaling Formats 1.0; NVIDIA Transformer Engine: compute capability 10; AMD: gfx950).
+    """
+    if precision == "mxfp8" and chip.peak_flop_per_s("fp4") is None:
+        return None
+    return chip.peak_flop_per_s(DTYPE_OF[precision])
+
+
 _OF_32_BITS: Final[tuple[Precision, ...]] = ("fp32", "tf32")
 # More no run can need: chips clock above what their peak is stated at, and FLOP are counted in several ways.
 MOST_OF_PEAK = 1.1
@@ -442,6 +454,8 @@ class Software(Struct, frozen=True, kw_only=True):
     runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone. Of
     `cuda_graphs` and `dispatch_copies` the first is what its makers' own recipes take.
     offloads_with: the recomputations that it can combine with activations in the host's memory.
+    offload_stages: the ZeRO stages with which it can move optimizer states alone to the host.
+    has_experts_in_shards: whether ranks of an expert axis are of one group that shards weights.
     most_dispatch_ranks: of experts whose tokens travel once, between hosts of 8 accelerators or fewer.
     last_chip_year: on chips that came out later its words mean its successor.
     """
@@ -457,6 +471,8 @@ class Software(Struct, frozen=True, kw_only=True):
     spread: float = 1.0
     runs: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     offloads_with: tuple[Recompute, ...] = ()
+    offload_stages: tuple[int, ...] = ZERO_STAGES
+    has_experts_in_shards: bool = False
     most_dispatch_ranks: int | None = None
     last_chip_year: float = math.inf
     successor: str | None = None

@@ -399,3 +399,38 @@ def test_what_a_fixed_value_keeps_from_fitting_is_said():
     asked = {"workload": "qwen3_30b_a3b", "tokens": "50B", "accelerator": "rtx5090"}
     found = ask(**asked, accelerators=[9], fix=["pp=3"])
     assert any("9 without --fix pp=3" in str(each) for each in found.notes)
+
+
+@pytest.mark.parametrize("chip", ["h100", "mi300x", "rtx4090", "a100"])
+def test_products_of_scaled_blocks_need_units_for_them(chip):
+    """Transformer Engine: MXFP8 from compute capability 10 on; AMD: gfx950."""
+    asked = {"workload": "llama31_8b", "tokens": "10G", "accelerators": "8", "precision": "mxfp8"}
+    with pytest.raises(EvidenceError):
+        ask(asked, accelerator=chip)
+    for has_units in ("b200", "mi355x"):
+        assert ask(asked, accelerator=has_units).recommended.strategy.precision == "mxfp8"
+
+
+@pytest.mark.parametrize(
+    ("question", "size"),
+    [
+        ({"workload": "deepseek_v3", "tokens": "100G", "accelerator": "h100"}, "64"),
+        ({"workload": "llama31_8b", "train": "full", "examples": 10_000, "accelerator": "rtx4090"}, "8"),
+    ],
+)
+def test_megatron_moves_states_of_its_distributed_optimizer_alone(question, size):
+    """Megatron FSDP, which shards gradients and weights, keeps optimizer states on the accelerator."""
+    best = ask(question, accelerators=size, software="megatron_core").recommended.strategy
+    assert best.offload == "optimizer"
+    assert best.zero_stage <= 1
+    with pytest.raises((SpecError, EvidenceError)):
+        ask(question, accelerators=size, software="megatron_core", fix=["zero_stage=2", "offload=optimizer"])
+
+
+@pytest.mark.parametrize("software", ["torchtitan", "automodel"])
+def test_ranks_of_experts_are_of_a_group_that_shards_weights(software):
+    """torchtitan 0.3.0, distributed/parallel_dims.py: the expert axis is within fsdp x tp x cp."""
+    asked = {"workload": "qwen3_30b_a3b", "tokens": "100G", "accelerator": "b200", "accelerators": "40"}
+    best = ask(asked, software=software).recommended.strategy
+    shards = best.dp * best.cp // best.dp_replicate if best.zero_stage >= 2 else best.cp
+    assert best.ep == 1 or (shards * best.tp) % best.ep == 0

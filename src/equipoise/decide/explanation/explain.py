@@ -604,6 +604,22 @@ _POOR_MFU: Final = 0.1
 _FAR_FASTER: Final = 3.0
 
 
+def experts_in_4_bits(searches: StrategySearches | None, best: Candidate | None) -> Iterator[Note]:
+    """That experts are counted in 4 bits, which not every library that trains adapters over them does.
+
+    Source: bitsandbytes quantizes linear layers; since transformers 5 one parameter holds all experts of a
+    layer.
+    """
+    if searches is None or best is None or best.strategy is None or best.strategy.trained != "qlora":
+        return
+    if float(searches.problem.load.experts):
+        yield Note(
+            "experts count in 4 bits; bitsandbytes leaves those of transformers 5 in 16, four times as many "
+            "bytes. Take a library that quantizes experts, or --train lora",
+            "check",
+        )
+
+
 def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Iterator[Note]:
     """That another precision, or a usual size next to it, is far faster than what the question leaves.
 

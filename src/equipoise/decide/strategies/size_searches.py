@@ -27,6 +27,7 @@ from equipoise.decide.strategies.strategy_search import (
 )
 from equipoise.errors import UsageError
 from equipoise.perfmodel.compute import NF4_BYTES
+from equipoise.perfmodel.layouts import divisors, lies_well
 from equipoise.perfmodel.machine import HOST_MEMORY_RATIO
 from equipoise.perfmodel.search import FoundStrategy, SearchResult
 from equipoise.scaling.equilibrium import Limit
@@ -685,8 +686,8 @@ def _hosts_hold(problem: Problem, size: int, moved_bytes: float) -> bool:
 def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]] | None:
     """The choices that keep weights on the hosts: of QLoRA, where that is left open.
 
-    None where the hosts have no room for them. Replicas of whole nodes take a copy in every node: where a
-    node has no room for one, there are none.
+    None where the hosts have no room for them. Of replicas each takes a copy: there are none of groups whose
+    part of the hosts' memory has no room for one.
     """
     is_qlora = problem.choices.get("trained") == ("qlora",)
     if not is_qlora or problem.cluster.accelerator.shares_host_memory or problem.training.states_offload:
@@ -696,10 +697,11 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
     if not _hosts_hold(problem, size, copy_bytes):
         return None
     moved: dict[str, tuple[Value, ...]] = {"offload": ("optimizer_and_params",)}
-    if "dp_replicate" not in problem.choices and not _hosts_hold(
-        problem, problem.cluster.node_size, copy_bytes
-    ):
-        moved["dp_replicate"] = (1,)
+    if "dp_replicate" not in problem.choices:
+        tried = [each for each in divisors(size) if lies_well(size // each, size, problem.cluster.node_size)]
+        held = tuple(each for each in tried if _hosts_hold(problem, size // each, copy_bytes))
+        if len(held) < len(tried):
+            moved["dp_replicate"] = held
     return moved
 
 

@@ -52,7 +52,10 @@ from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
     DTYPE_OF,
+    GRADIENTS_SHARDED,
     PRIORS_ONLY,
+    WEIGHTS_SHARDED,
+    ZERO_STAGES,
     Precision,
     Software,
     Strategy,
@@ -73,6 +76,8 @@ _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 
 # So far from the usual batch another may lie that leaves ranks an even number of samples, for micro-batches,
 # where the nearest that they share out leaves them an odd one.
 _EVEN_BATCH: Final = 0.1
+# Of fine-tunings, whose batch is less of a choice, all about as large are tried.
+_SAME_BATCH: Final = 1 / 6
 # The usual batch of a fine-tuning grows to one sample an accelerator, as programs that take a batch a device
 # have it, up to so many times, or to what fine-tunings of language models take unasked.
 _MOST_GROWN_BATCH: Final = 2
@@ -201,8 +206,8 @@ class Problem(Struct, frozen=True, kw_only=True):
 
         Of more accelerators than samples, or where no multiple is near, a half, a quarter and so on share
         them out; of few each gets a power of two, for micro-batches: five share 64 out as 65, of which each
-        takes 13 one by one, and as 60 too. The usual batch itself where no multiple is near, or more than the
-        training has.
+        takes 13 one by one, and as 60 too, of a fine-tuning as all multiples that are near. The usual batch
+        itself where no multiple is near, or more than the training has.
         """
         unit = one_each = num_accelerators * self.training.workload.samples_per_example
         while 2 * unit <= _NEAREST_BATCH * usual:
@@ -212,7 +217,11 @@ class Problem(Struct, frozen=True, kw_only=True):
         while (batch := _multiple_near(usual, math.lcm(unit, group))) is None and unit % 2 == 0:
             unit //= 2
         near = [batch]
-        if batch is not None and unit >= one_each and batch % (2 * one_each):
+        if self.training.is_fine_tuning and usual % one_each:
+            ends = (round(usual * (1 - _SAME_BATCH)), round(usual * (1 + _SAME_BATCH)))
+            about = range(-(-ends[0] // one_each) * one_each, ends[1] + 1, one_each)
+            near += [each for each in about if each % group == 0]
+        elif batch is not None and unit >= one_each and batch % (2 * one_each):
             near.append(_multiple_near(usual, math.lcm(2 * one_each, group), _EVEN_BATCH))
         shared = (each for each in near if each is not None and each <= self._num_samples(each))
         return tuple(shared) or (usual,)
@@ -269,6 +278,7 @@ class Problem(Struct, frozen=True, kw_only=True):
             num_accelerators=num_accelerators,
             global_batches=self.batches(num_accelerators),
             choices=_possible(self.choices, self.cluster),
+            offload_stages=ZERO_STAGES if self.software is None else self.software.offload_stages,
         )
 
     def samples(self, global_batch_samples: Numbers) -> Numbers:
@@ -523,6 +533,8 @@ def problem(
         choices.setdefault("cuda_graphs", _first_of(chosen, "cuda_graphs"))
     if chosen is not None and architecture(training.workload) == "mixture of experts":
         choices.setdefault("dispatch_copies", _first_of(chosen, "dispatch_copies"))
+        if chosen.has_experts_in_shards:
+            choices.setdefault("zero_stage", (GRADIENTS_SHARDED, WEIGHTS_SHARDED))
         most = chosen.most_dispatch_ranks if choices["dispatch_copies"] == (False,) else None
         if most is not None and cluster.node_size <= _DISPATCH_HOST:
             choices.setdefault("ep", tuple(range(1, most + 1)))
