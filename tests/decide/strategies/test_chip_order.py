@@ -18,7 +18,7 @@ from equipoise.errors import EvidenceError
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import DTYPES, accelerator, accelerators
-from equipoise.spec.strategy import DTYPE_OF
+from equipoise.spec.strategy import peak_in
 
 pytestmark = pytest.mark.law
 NVIDIA = tuple(chip.slug for chip in accelerators() if (chip.vendor, chip.kind) == ("NVIDIA", "gpu"))
@@ -118,7 +118,7 @@ def test_fp8_rowwise_gains_what_is_published(chip):
 @pytest.mark.parametrize("workload", ["llama31_8b", "gpt3"])
 def test_fewer_bits_are_never_slower_by_default(workload, precision):
     for chip in ("h100-sxm5-80gb", "h200-sxm5-141gb", "b200-sxm6-180gb", "gb300-nvl72-279gb"):
-        if accelerator(chip).peak_flop_per_s(DTYPE_OF[precision]) is not None:
+        if peak_in(accelerator(chip), precision) is not None:
             assert time_s(workload, chip, precision=precision) <= time_s(workload, chip, precision="bf16"), (
                 chip
             )
