@@ -76,8 +76,8 @@ _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 
 # So far from the usual batch another may lie that leaves ranks an even number of samples, for micro-batches,
 # where the nearest that they share out leaves them an odd one.
 _EVEN_BATCH: Final = 0.1
-# Of fine-tunings, whose batch is less of a choice, all about as large are tried.
-_SAME_BATCH: Final = 1 / 6
+# Of fine-tunings, whose batch is less of a choice, all about as large are tried: from so much of it to so much.
+_SAME_BATCH: Final = (5 / 6, 9 / 8)
 # The usual batch of a fine-tuning grows to one sample an accelerator, as programs that take a batch a device
 # have it, up to so many times, or to what fine-tunings of language models take unasked.
 _MOST_GROWN_BATCH: Final = 2
@@ -218,7 +218,7 @@ class Problem(Struct, frozen=True, kw_only=True):
             unit //= 2
         near = [batch]
         if self.training.is_fine_tuning and usual % one_each:
-            ends = (round(usual * (1 - _SAME_BATCH)), round(usual * (1 + _SAME_BATCH)))
+            ends = tuple(round(usual * each) for each in _SAME_BATCH)
             about = range(-(-ends[0] // one_each) * one_each, ends[1] + 1, one_each)
             near += [each for each in about if each % group == 0]
         elif batch is not None and unit >= one_each and batch % (2 * one_each):
