@@ -76,7 +76,7 @@ _NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 
 # So far from the usual batch another may lie that leaves ranks an even number of samples, for micro-batches,
 # where the nearest that they share out leaves them an odd one.
 _EVEN_BATCH: Final = 0.1
-# Of fine-tunings, whose batch is less of a choice, all about as large are tried: from so much of it to so much.
+# Of fine-tunings, whose batch is less of a choice, all about as large are tried: between so many times it.
 _SAME_BATCH: Final = (5 / 6, 9 / 8)
 # The usual batch of a fine-tuning grows to one sample an accelerator, as programs that take a batch a device
 # have it, up to so many times, or to what fine-tunings of language models take unasked.
