@@ -312,7 +312,7 @@ def launch_snippets(
     if not chip.is_started:
         raise SpecError(
             f"accelerator {chip.slug!r} is a {chip.kind} of {chip.vendor}: commands are known for processors "
-            "and GPUs of NVIDIA and AMD, which torch's own launcher starts; see its vendor's guide"
+            "and GPUs that torch calls cuda, which its own launcher starts; see its vendor's guide"
         )
     model = None if workload is None else workload.transformer
     each = 1 if workload is None else workload.samples_per_example

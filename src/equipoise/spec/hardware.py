@@ -43,8 +43,8 @@ Kind: TypeAlias = Literal["gpu", "tpu", "npu", "ipu", "cpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Dtype: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Topology: TypeAlias = Literal["switch", "mesh", "ring", "torus", "bridge", "host"]
-# Whose GPUs torch calls `cuda`, as the scripts do that are written here.
-_CUDA_VENDORS = frozenset({"NVIDIA", "AMD"})
+# Whose GPUs torch does not call `cuda`, as the scripts do that are written here, but `xpu` and `mps`.
+_WITHOUT_CUDA = frozenset({"Intel", "Apple"})
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 # Those that matrix units multiply, of which one share of the peak is known together.
@@ -171,7 +171,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     @property
     def is_started(self) -> bool:
         """Whether torch's own launcher starts scripts on it that know processors and `cuda` alone."""
-        return self.kind == "cpu" or (self.kind == "gpu" and self.vendor in _CUDA_VENDORS)
+        return self.kind == "cpu" or (self.kind == "gpu" and self.vendor not in _WITHOUT_CUDA)
 
     def peak_flop_per_s(self, dtype: Dtype) -> float | None:
         """Dense peak of one dtype; None where the maker states none."""
