@@ -1282,18 +1282,26 @@ def test_what_would_make_it_fit_does_when_followed(asked):
         assert ask(_with_way(asked, way)).recommended is not None, way
 
 
-def test_a_size_or_precision_that_is_far_faster_than_what_was_asked_for_is_named():
-    asked = {"workload": "mixtral_8x7b", "tokens": "1e11", "accelerator": [RTX]}
-    taken_s = {
-        name: ask(asked, **changed).recommended.time_s.value
-        for name, changed in {
-            "asked": {"accelerators": 12},
-            "16": {"accelerators": 16},
-            "fp16": {"accelerators": 12, "precision": "fp16"},
-        }.items()
-    }
-    assert taken_s["asked"] > 3 * max(taken_s["16"], taken_s["fp16"])
-    (words,) = (each.words for each in ask(asked, accelerators=12).notes_of("check"))
-    assert "16 accelerators" in words
-    assert "--precision fp16" in words
-    assert not ask(asked, accelerators=16).notes_of("check")
+@pytest.mark.parametrize(
+    ("asked", "changed", "named"),
+    [
+        (
+            {"workload": "mixtral_8x7b", "software": "deepspeed", "accelerators": 12},
+            {"accelerators": 16},
+            "16 accelerators",
+        ),
+        (
+            {"workload": "qwen3_30b_a3b", "precision": "fp32", "accelerators": 16},
+            {"precision": "fp16"},
+            "--precision fp16",
+        ),
+    ],
+    ids=["size", "precision"],
+)
+def test_a_size_or_precision_that_is_far_faster_than_what_was_asked_for_is_named(asked, changed, named):
+    asked = {"tokens": "1e11", "accelerator": [RTX], **asked}
+    found, other = ask(asked), ask(asked, **changed)
+    assert found.recommended.time_s.value > 3 * other.recommended.time_s.value
+    (words,) = (each.words for each in found.notes_of("check"))
+    assert named in words
+    assert not other.notes_of("check")
