@@ -1286,9 +1286,9 @@ def test_what_would_make_it_fit_does_when_followed(asked):
     ("asked", "changed", "named"),
     [
         (
-            {"workload": "mixtral_8x7b", "software": "deepspeed", "accelerators": 12},
-            {"accelerators": 16},
-            "16 accelerators",
+            {"workload": "mixtral_8x7b", "software": "deepspeed", "accelerators": 16},
+            {"accelerators": 32},
+            "32 accelerators",
         ),
         (
             {"workload": "qwen3_30b_a3b", "precision": "fp32", "accelerators": 16},
