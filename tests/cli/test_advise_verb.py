@@ -230,6 +230,14 @@ def test_what_to_do_with_the_cards_at_hand_stands_before_more_memory():
     assert 0 < text.index("128 accelerators") < text.index("3.52 TB")
 
 
+def test_what_looks_wrong_stands_on_the_first_page(tmp_path):
+    asked = ("mixtral_8x7b", "--train", "qlora", "--examples", "1000", "--accelerator", "2x rtx-a6000")
+    ended = in_process("advise", *asked, "--html", "answer.html", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    page = (tmp_path / "answer.html").read_text()
+    assert 0 < page.index("bitsandbytes") < page.rindex("The recommendation in detail")
+
+
 def test_an_accelerator_that_no_file_is_read_for_is_refused_where_none_is_found(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     ended = in_process("topology", "--accelerator", "h100")

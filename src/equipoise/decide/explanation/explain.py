@@ -615,7 +615,7 @@ def experts_in_4_bits(searches: StrategySearches | None, best: Candidate | None)
     if float(searches.problem.load.experts):
         yield Note(
             "experts count in 4 bits; bitsandbytes leaves those of transformers 5 in 16, four times as many "
-            "bytes. Take a library that quantizes experts, or --train lora",
+            "bytes. Take a library that quantizes experts, or --train lora.",
             "check",
         )
 
