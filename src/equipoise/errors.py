@@ -13,7 +13,7 @@ EquipoiseError            every error this package raises on purpose
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import index
-from typing import Any, Self
+from typing import Self, SupportsIndex
 
 EXIT_INPUT = 2
 EXIT_EVIDENCE = 3
@@ -113,10 +113,10 @@ class FitError(EvidenceError):
     """A law could not be fitted to the points given."""
 
 
-def expect_whole(name: str, given: Any, *, least: int = 1, most: int) -> int:  # noqa: ANN401 - whatever is passed
+def expect_whole(name: str, given: object, *, least: int = 1, most: int) -> int:
     """A whole number of a caller in Python, also one of NumPy. Raises UsageError for anything else."""
-    with suppress(TypeError):
-        number = index(given)
-        if least <= number <= most and not isinstance(given, bool):
-            return number
+    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        with suppress(TypeError):  # arrays and tensors say for themselves whether they are one
+            if least <= (number := index(given)) <= most:
+                return number
     raise UsageError(f"{name}={str(given)[:40]}; expected a whole number from {least} to {most:,}")

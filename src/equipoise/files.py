@@ -60,7 +60,7 @@ def each_once(files: Sequence[Path]) -> list[Path]:
     return resolved
 
 
-def one_path(given: Any, *, or_several: bool = False) -> Path:  # noqa: ANN401 - whatever a caller passes
+def one_path(given: object, *, or_several: bool = False) -> Path:
     """A folder or file. or_several: whether several would do. Raises UsageError for what is no path."""
     if not isinstance(given, (str, PathLike)):
         raise UsageError(

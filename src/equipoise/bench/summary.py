@@ -16,7 +16,7 @@ from equipoise.bench.counters import MOST_OTHERS
 from equipoise.bench.environment import refuse_unlike, refuse_unlike_nodes
 from equipoise.bench.phases import LONGEST_S, OVERLAPPED, PARTS, SHORTEST_S, STEP, TOTAL
 from equipoise.bench.training import method
-from equipoise.bench.trial import SUCCESS, FinishedTrial, Store, Trial, failed
+from equipoise.bench.trial import SUCCESS, FinishedTrial, Trial, failed, finished_in
 from equipoise.errors import DataError
 from equipoise.runs.store import (
     RUNS,
@@ -455,8 +455,7 @@ def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None
     Of a search (`bench --find`), those of its runs. catalogue: what names of devices mean; the shipped one
     unless given.
     """
-    found = Store(folder)
-    finished = found.finished() if found.has_plan else Store.finished_below(folder)
+    finished = finished_in(folder)
     runs = sweep_rows(folder, finished, catalogue)
     steps = [
         row

@@ -27,7 +27,7 @@ from equipoise.bench.trial import (
     write_whole,
 )
 from equipoise.errors import DataError, EvidenceError, UsageError
-from equipoise.runs import Progress
+from equipoise.runs import SEARCH_FILE, Progress
 from equipoise.units import MIB
 
 Report = Callable[[str], None]
@@ -266,7 +266,7 @@ class AdaptiveSweep(Struct, frozen=True, kw_only=True):
 
         Raises UsageError when the folder holds trials and `resume` is not given, or others.
         """
-        path = self.folder / "trials.json"
+        path = self.folder / SEARCH_FILE
         document = {"schema": _PLAN_SCHEMA, **options}
         if not path.exists():
             try:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from equipoise.errors import DataError, UsageError
 from equipoise.files import UNFINISHED, parsed_json, read_input, written_synced
+from equipoise.runs import SWEEP_FILE
 from equipoise.units import MIB
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -124,7 +125,6 @@ _TRIAL_SCHEMA = "equipoise.trial/1"
 _EARLIER_TRIAL_SCHEMA, _EARLIER_FOLDER = "equipoise.cell/1", "cells"
 _EARLIER_NAMES = {"cell": "trial", "cells": "trials"}
 _PLAN_SCHEMA = "equipoise.sweep/1"
-_SWEEP = "sweep.json"
 # Of a trial's file or a plan; a trial of ten thousand steps takes a tenth of it.
 _MOST_BYTES = 64 * MIB
 # Where `equipoise.watch` keeps its runs.
@@ -220,7 +220,7 @@ class Store:
         """folder: made if it is absent when the sweep begins."""
         self.folder = folder
         self._trials = trials_folder(folder)
-        self._plan = folder / _SWEEP
+        self._plan = folder / SWEEP_FILE
 
     @contextmanager
     def opened(
@@ -319,16 +319,6 @@ class Store:
         """Whether the folder holds a sweep, however much of it is finished."""
         return self._plan.exists()
 
-    @classmethod
-    def finished_below(cls, folder: Path) -> tuple[FinishedTrial, ...]:
-        """Every finished trial of a search, where each has a folder of its own. Raises DataError as above."""
-        return tuple(
-            replace(one, file=str((path / one.file).relative_to(folder)))
-            for path in sorted(folder.glob("runs/*"))
-            if (found := cls(path)).has_plan
-            for one in found.finished()
-        )
-
     def _read(self, trial: Trial) -> FinishedTrial:
         path = self.path(trial)
         found = _kept(path, FinishedTrial, _TRIAL_SCHEMA, _EARLIER_TRIAL_SCHEMA)
@@ -337,6 +327,23 @@ class Store:
                 f"{path}: holds the trial {found.trial.trial_id}; expected {trial.trial_id}; delete it"
             )
         return replace(found, file=str(path.relative_to(self.folder)))
+
+
+def stores_in(folder: Path) -> list[Store]:
+    """The store of a sweep's folder; of a search's, those of its runs, each in a folder of its own."""
+    own = Store(folder)
+    if own.has_plan:
+        return [own]
+    return [each for each in map(Store, sorted(folder.glob("runs/*"))) if each.has_plan]
+
+
+def finished_in(folder: Path) -> tuple[FinishedTrial, ...]:
+    """Every finished trial of a sweep or search; files are named from its folder on. Raises DataError."""
+    return tuple(
+        replace(one, file=str((each.folder / one.file).relative_to(folder)))
+        for each in stores_in(folder)
+        for one in each.finished()
+    )
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
@@ -380,11 +387,11 @@ def folders_below(folder: Path) -> tuple[Path, ...]:
 
 def is_watched(folder: Path) -> bool:
     """Whether a folder holds loops that were watched, and no sweep."""
-    return not (folder / _SWEEP).is_file() and (folder / WATCHED).is_dir()
+    return not (folder / SWEEP_FILE).is_file() and (folder / WATCHED).is_dir()
 
 
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
-    if (folder / _SWEEP).is_file() or is_watched(folder):
+    if (folder / SWEEP_FILE).is_file() or is_watched(folder):
         yield folder
         return
     if depth == 0:

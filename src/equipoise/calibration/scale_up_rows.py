@@ -35,7 +35,7 @@ from equipoise.perfmodel.scale_up import (
     fit_scale_up,
     scaled_up,
 )
-from equipoise.spec.strategy import DTYPE_OF
+from equipoise.spec.strategy import peak_in
 from equipoise.spec.workload import Workload
 from equipoise.stats import by_key
 
@@ -351,7 +351,7 @@ def _share_of_peak(row: PublishedRow, each_rate: float) -> float:
     cluster = nodes_of(row)
     if flop is None or cluster is None or words is None or words.precision is None:
         return 1.0
-    peak = cluster.accelerator.peak_flop_per_s(DTYPE_OF[words.precision])
+    peak = peak_in(cluster.accelerator, words.precision)
     return each_rate * flop / peak if peak else 1.0
 
 

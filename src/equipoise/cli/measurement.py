@@ -39,8 +39,8 @@ def _reading(
         if files:
             raise UsageError("files and --measure: give one of the two; --measure reads no files")
         return _measured(operations, options, progress)
-    for name in options:
-        raise UsageError(f"--{name} goes with --measure; files state what was measured")
+    if options:
+        raise UsageError(f"--{next(iter(options))} goes with --measure; files state what was measured")
     if not files:
         raise UsageError("nothing to read: give files, or --measure to time collectives here")
     if len(operations) > 1:

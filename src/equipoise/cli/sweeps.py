@@ -23,7 +23,7 @@ from equipoise.bench.launchers import Launcher
 from equipoise.bench.summary import write_sweep_tables
 from equipoise.bench.sweep import AdaptiveSweep, planned, run_sweep
 from equipoise.bench.training import known_name, method
-from equipoise.bench.trial import Store, Trial
+from equipoise.bench.trial import Store, Trial, stores_in
 from equipoise.cli.app import printable
 from equipoise.cli.output import progress_line, say
 from equipoise.diagnose.method_search import (
@@ -37,7 +37,7 @@ from equipoise.diagnose.method_search import (
 )
 from equipoise.diagnose.sweeps import SweepNow, sweep_now
 from equipoise.errors import DataError, EquipoiseError, UsageError
-from equipoise.runs import Progress
+from equipoise.runs import SEARCH_FILE, SWEEP_FILE, Progress
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.torch_model.factory import refuse_code
 from equipoise.units import format_percent, plural
@@ -104,11 +104,11 @@ def stored_plan(folder: Path, *, allow_code: bool) -> tuple[tuple[Trial, ...], d
     allow_code: the plan may name code of the user, which nothing imports where all of it is finished.
     """
     store = Store(folder)
-    if not (folder / "sweep.json").exists():
+    if not store.has_plan:
         raise UsageError(f"{folder}: holds no sweep; expected the folder of a sweep, or a workload to train")
     trials = store.plan()
     if not allow_code and not store.holds_all(trials):
-        refuse_code((trial.workload for trial in trials), where=folder / "sweep.json")
+        refuse_code((trial.workload for trial in trials), where=folder / SWEEP_FILE)
     return trials, store.settings()
 
 
@@ -365,7 +365,7 @@ def warn_of_others() -> None:
 
 def _num_kept(folder: Path) -> int:
     """How many runs of a sweep or search are on disk."""
-    return sum(Store(each).num_finished() for each in (folder, *folder.glob("runs/*")))
+    return sum(each.num_finished() for each in stores_in(folder))
 
 
 @contextmanager
@@ -386,7 +386,7 @@ def resumable(
                 save()
         of = "" if num_trials is None else f" of {num_trials}"
         stored = f"{num_kept}{of} runs are stored in {folder}"
-        if any((folder / name).exists() for name in ("sweep.json", "trials.json")):
+        if any((folder / name).exists() for name in (SWEEP_FILE, SEARCH_FILE)):
             say(f"{printable(stored)}; to continue: {printable(resuming_command(sys.argv[1:]))}\n")
         raise
 

@@ -670,6 +670,11 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         return [each for each in self.notes if each.kind in kinds]
 
     @property
+    def doubts(self) -> tuple[Note, ...]:
+        """What first lines say of evidence: the first that was rejected, and the first that looks wrong."""
+        return (*self.notes_of("not_used")[:1], *self.notes_of("check")[:1])
+
+    @property
     def listed(self) -> tuple[Candidate, ...]:
         """Candidates of usual sizes, and those of other sizes that are recommended or offered."""
         refusal = self.refusal

@@ -48,7 +48,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.hardware import at_least_as_good
 from equipoise.spec.mlperf import Scores, accelerators_of
-from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, SOFTWARE, Software, Strategy, Value
+from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, Software, Strategy, Value, peak_in
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
@@ -175,7 +175,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
             return known
         ran = runs.precision_for(system.accelerator)
         is_usual = ran == usual_precision(nodes, known.training)
-        if ran is None or is_usual or nodes.accelerator.peak_flop_per_s(DTYPE_OF[ran]) is None:
+        if ran is None or is_usual or peak_in(nodes.accelerator, ran) is None:
             return known
         # Beside fixed adapters nothing published counts.
         free = known.training if known.unrestricted is None and not self.query.fixed else known.unrestricted

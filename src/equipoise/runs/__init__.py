@@ -20,15 +20,17 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 # In a folder that `bench`, `watch` or `ingest` wrote. The store has the name too, and loads Polars.
 RUNS_FILE = "runs.parquet"
+# What `bench` keeps of a sweep from its first moment on, and of a search.
+SWEEP_FILE, SEARCH_FILE = "sweep.json", "trials.json"
 
 
 def lacks_tables(folder: Path) -> str | None:
     """Why a folder that `bench` wrote has no table of runs, in words; None where it has, or is another."""
     if (folder / RUNS_FILE).is_file():
         return None
-    if (folder / "sweep.json").is_file():
+    if (folder / SWEEP_FILE).is_file():
         go_on = f"equipoise bench --out {folder} --resume"
-    elif (folder / "trials.json").is_file():
+    elif (folder / SEARCH_FILE).is_file():
         go_on = "the command that began it, with --resume,"
     else:
         return None

@@ -33,6 +33,7 @@ from equipoise.report.pages.study import STUDY
 from equipoise.report.pages.study.entries import hardware
 from equipoise.report.pages.sweep import SWEEP
 from equipoise.report.pages.watch import WATCH
+from equipoise.runs import SWEEP_FILE
 from equipoise.spec.mlperf import round_name
 from equipoise.study.rounds import accuracy, compared
 from equipoise.study.rounds import study as studied
@@ -137,7 +138,7 @@ def _changed_s(folder: Path) -> float:
     if is_watched(folder):
         return max((files.changed_s for files in runs_files(folder)[0]), default=0.0)
     try:
-        return max((folder / name).stat().st_mtime for name in ("sweep.json", trials_folder(folder).name))
+        return max((folder / name).stat().st_mtime for name in (SWEEP_FILE, trials_folder(folder).name))
     except OSError:
         return 0.0
 

@@ -157,6 +157,11 @@ class Collectives(Struct, frozen=True, kw_only=True):
     seconds: NDArray[np.float64]
 
 
+def to_nanoseconds(seconds: float) -> float:
+    """Seconds to the nanosecond, which is what traces resolve."""
+    return round(seconds, 9)
+
+
 class RankTrace(Struct, frozen=True, kw_only=True):
     """What one device of one rank did.
 
@@ -175,16 +180,16 @@ class RankTrace(Struct, frozen=True, kw_only=True):
     process: int | None = None
 
     def total_s(self, part: str) -> float | None:
-        """The sum over the steps of a part, to the nanosecond that traces resolve; None if one lacks it."""
+        """The sum over the steps of a part; None if one lacks it."""
         values = [getattr(step, part) for step in self.steps]
-        return None if any(value is None for value in values) else round(math.fsum(values), 9)
+        return None if any(value is None for value in values) else to_nanoseconds(math.fsum(values))
 
     @property
     def mean_step(self) -> TraceStep:
         """The mean of the steps, by part."""
         totals = {part: self.total_s(part) for part in TraceStep.__struct_fields__ if part != "number"}
         means = {part: None if total is None else total / len(self.steps) for part, total in totals.items()}
-        return TraceStep(number=None, **means)  # type: ignore[arg-type] # as steps have them
+        return replace(self.steps[0], number=None, **means)
 
 
 def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:

@@ -20,6 +20,7 @@ from equipoise.bench.watching import RankEnd, RankFile, RankRecord, RecordedStep
 from equipoise.bench.watching.rows import CombinedRun, combine_ranks, summary, write_tables
 from equipoise.errors import DataError, UsageError, expect_whole, first_line
 from equipoise.files import one_path
+from equipoise.runs import SWEEP_FILE
 from equipoise.units import MICROSECOND_S, format_duration
 
 try:
@@ -136,7 +137,7 @@ def watch(
     if batch_samples is not None:
         batch_samples = expect_whole("watch: batch_samples", batch_samples, most=_MOST_SAMPLES)
     folder = None if out is None else one_path(out)
-    if folder is not None and (folder / "sweep.json").exists():
+    if folder is not None and (folder / SWEEP_FILE).exists():
         raise UsageError(f"{folder}: holds a sweep; take another folder for watched runs")
     return Watch(
         models,

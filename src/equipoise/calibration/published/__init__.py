@@ -53,11 +53,11 @@ from equipoise.runs.store import PUBLISHED_STEPS, read_bytes
 from equipoise.spec.catalogue import Catalogue, cluster_in_text, shipped
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
-    DTYPE_OF,
     MOST_OF_PEAK,
     Recompute,
     Strategy,
     multiplied_in,
+    peak_in,
     share_of_peak,
 )
 from equipoise.spec.transformer import Transformer
@@ -566,7 +566,7 @@ def _peak(nodes: Cluster | None, unit: Quantity, strategy: Strategy) -> float | 
     """The peak that a share of it is of; None where the unit needs none or the accelerator is not known."""
     if nodes is None or unit.kind != "utilisation":
         return None
-    return nodes.accelerator.peak_flop_per_s(DTYPE_OF[strategy.precision])
+    return peak_in(nodes.accelerator, strategy.precision)
 
 
 def _throughput(seen: PublishedRow, unit: Quantity, why: str) -> PublishedRow:

@@ -226,10 +226,9 @@ def _slice_sizes(cluster: Cluster) -> tuple[int, ...]:
 
 def expect_slices(sizes: Collection[int], cluster: Cluster) -> None:
     """Raises UsageError where one of the sizes is no slice of the cluster's accelerator."""
-    slice_sizes = _slice_sizes(cluster)
-    odd = ", ".join(str(each) for each in sizes if not is_slice(each, slice_sizes))
+    odd = sorted({*sizes} - {*in_slices(sizes, cluster)})
     if odd:
-        raise _no_slice(odd, slice_sizes, cluster.accelerator.slug)
+        raise _no_slice(", ".join(map(str, odd)), _slice_sizes(cluster), cluster.accelerator.slug)
 
 
 def in_slices(sizes: Collection[int], cluster: Cluster) -> tuple[int, ...]:

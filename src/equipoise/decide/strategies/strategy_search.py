@@ -51,7 +51,6 @@ from equipoise.perfmodel.space import USUAL, Space
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
-    DTYPE_OF,
     GRADIENTS_SHARDED,
     PRIORS_ONLY,
     WEIGHTS_SHARDED,
@@ -60,6 +59,7 @@ from equipoise.spec.strategy import (
     Software,
     Strategy,
     Value,
+    peak_in,
     value_text,
 )
 from equipoise.spec.strategy import software as software_named
@@ -420,7 +420,7 @@ class Problem(Struct, frozen=True, kw_only=True):
 
         None where one of them is not known.
         """
-        peak = self.cluster.accelerator.peak_flop_per_s(DTYPE_OF[precision])
+        peak = peak_in(self.cluster.accelerator, precision)
         flop = replace(self.training.workload, trained=chosen.trained).train_flop_per_sample
         if peak is None or flop is None:
             return None
@@ -630,9 +630,9 @@ def usual_precision(nodes: Cluster, training: Training, software: Software | Non
     chip = nodes.accelerator
     has_fp8 = software is None or "fp8" in software.options.get("precision", ("fp8",))
     is_published = training.budget.is_to_target and training.workload.transformer is not None and has_fp8
-    if is_published and chip.peak_flop_per_s(DTYPE_OF["fp8"]) is not None:
+    if is_published and peak_in(chip, "fp8") is not None:
         return "fp8"
-    stated = [name for name in _USUAL_PRECISIONS if chip.peak_flop_per_s(DTYPE_OF[name]) is not None]
+    stated = [name for name in _USUAL_PRECISIONS if peak_in(chip, name) is not None]
     return stated[0] if stated else _USUAL_PRECISIONS[0]
 
 

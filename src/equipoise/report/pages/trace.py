@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from equipoise.bench.phases import overlapped_fraction
-from equipoise.bench.trace import RankTrace, Traces, TraceStep
+from equipoise.bench.trace import RankTrace, Traces, TraceStep, to_nanoseconds
 from equipoise.diagnose.stragglers import Lateness, TraceSteps
 from equipoise.files import file_names
 from equipoise.report.blocks import (
@@ -240,7 +240,7 @@ def _traced_rank(trace: RankTrace, late: Lateness | None) -> dict[str, Any]:
         "num_steps": len(trace.steps),
         "total_s": trace.total_s("step_s"),
         **{part: trace.total_s(part) for part in _SUMMED},
-        "late_s": None if late is None else round(late.late_s, 9),
+        "late_s": None if late is None else to_nanoseconds(late.late_s),
         "steps": [fields_of(each, number="step") for each in trace.steps],
     }
 
@@ -248,6 +248,6 @@ def _traced_rank(trace: RankTrace, late: Lateness | None) -> dict[str, Any]:
 def _straggler_fields(each: Lateness) -> dict[str, Any]:
     return {
         **picked(each.trace, "rank", "device", "where", where="file"),
-        "late_s": round(each.late_s, 9),
+        "late_s": to_nanoseconds(each.late_s),
         **picked(each, "late_fraction", "share_of_steps", "cause", "by"),
     }

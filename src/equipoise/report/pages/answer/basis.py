@@ -27,7 +27,7 @@ from equipoise.report.json import WeightedSource, evidence_of
 from equipoise.report.pages.answer.candidates import chip_of
 from equipoise.report.pages.answer.compare import ESTIMATORS
 from equipoise.report.pages.published_steps import near_blocks
-from equipoise.spec.strategy import DTYPE_OF
+from equipoise.spec.strategy import peak_in
 from equipoise.units import format_percent, format_si, plural
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _chip(answer: Answer) -> Iterator[_Assumption]:
     chip = nodes.accelerator
     best = answer.recommended
     precision = "bf16" if best is None or best.strategy is None else best.strategy.precision
-    peak = chip.peak_flop_per_s(DTYPE_OF[precision])
+    peak = peak_in(chip, precision)
     is_single = precision == "fp32"
     reached = chip.achievable_fp32_fraction if is_single else chip.achievable_fraction
     is_measured = chip.achieved_fp32_flop_per_s is not None if is_single else chip.achievable_is_measured

@@ -160,7 +160,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
     step = larger(answer)
     if step is not None:
         yield "Larger?", step
-    for first in (*answer.notes_of("not_used")[:1], *answer.notes_of("check")[:1]):
+    for first in answer.doubts:
         yield first.label.removesuffix(": "), sentence(first.words)
     if not (is_brief and answer.question.compares_rentable):
         # On one screen what is paid for, generated or published takes the line of what the step to a larger

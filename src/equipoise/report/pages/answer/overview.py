@@ -68,8 +68,7 @@ def overview_blocks(answer: Answer) -> tuple[Block, ...]:
     if answer.refusal is not None and not is_of_memory(answer):
         top += tuple(note(sentence(str(each))) for each in answer.notes_of("nothing_fits"))
     if best is not None or answer.refusal is not None:
-        doubts = (*answer.notes_of("not_used")[:1], *answer.notes_of("check")[:1])
-        top += tuple(note(sentence(str(each))) for each in doubts)
+        top += tuple(note(sentence(str(each))) for each in answer.doubts)
     if not answer.offers:
         return top
     chart = money_chart(answer)
