@@ -72,6 +72,12 @@ _CLUSTER: Final[Schema] = _object(
         "inter_byte_per_s": _NUMBER,
     }
 )
+# What a document says where evidence does not suffice (`report.json.missing_fields`).
+_MISSING: Final[Schema] = {
+    "status": {"const": "not_enough_evidence"},
+    "reason": _TEXT,
+    "missing": {"type": "array", "items": _TEXT},
+}
 _QUESTION_SYSTEM: Final[Schema] = _object(
     {
         "system": _TEXT,
@@ -289,7 +295,13 @@ def schema(name: str) -> Schema:
         "$schema": DIALECT,
         "$id": schema_id(name),
         "title": f"What `equipoise {command} --json` writes",
-        **_object({**head, **properties}),
+        "type": "object",
+        "properties": {**head, **properties, **_MISSING},
+        "required": list(head),
+        # Exit code 3 has the reason in place of the answer.
+        "if": {"required": ["status"]},
+        "then": {"required": list(_MISSING)},
+        "else": {"required": list(properties)},
         "$defs": {each: definitions.found[each] for each in sorted(_referred(definitions, properties))},
     }
 

@@ -12,8 +12,9 @@ from made_answer import candidate, made_answer
 from msgspec import Struct
 from msgspec.structs import replace
 
+from equipoise.errors import EvidenceError
 from equipoise.intervals import Interval
-from equipoise.report.json import answer_fields, document, encode, evidence_of, fields_of
+from equipoise.report.json import answer_fields, document, encode, evidence_of, fields_of, missing_fields
 
 _spec = importlib.util.spec_from_file_location("schemas", Path(__file__).parents[2] / "docs" / "schemas.py")
 schemas = importlib.util.module_from_spec(_spec)
@@ -110,6 +111,15 @@ def shipped(name):
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_documents_obey_the_schema(verb, is_refused):
     jsonschema.validate(whole(made_answer(is_refused=is_refused), verb), shipped(verb))
+
+
+@pytest.mark.parametrize("name", ["advise", "plan", "predict"])
+def test_a_document_of_what_is_missing_obeys_the_schema(name):
+    told = document(name, missing_fields(EvidenceError("no estimate", missing=["a measured step"])))
+    jsonschema.validate(told, shipped(name))
+    del told["missing"]
+    with pytest.raises(jsonschema.ValidationError, match="missing"):
+        jsonschema.validate(told, shipped(name))
 
 
 @pytest.mark.parametrize("name", sorted(schemas.VERSIONS))
