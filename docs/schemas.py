@@ -4,6 +4,7 @@
 """
 
 import datetime as dt
+import inspect
 import re
 import sys
 import types
@@ -136,7 +137,8 @@ class _Definitions:
         if kind is Workload:
             return _object({"slug": _TEXT, "title": _TEXT})
         found = _object(self._properties(kind))
-        doc = (kind.__doc__ or "").partition("\n")[0]
+        # What its fields mean stands in its docstring: paragraphs without their line breaks.
+        doc = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(kind) or "")
         if kind is Alternative:
             candidate = self.of(get_type_hints(kind)["candidate"])
             found = {"allOf": [candidate, _object({"wins_when": _TEXT})]}
