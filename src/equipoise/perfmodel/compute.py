@@ -99,16 +99,17 @@ def product_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Pa
 
 
 def wide_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """FLOP/s of large products outside the low-precision layers: attention, logits; bf16 where layers run
-    below it.
+    """FLOP/s of large products outside the low-precision layers: attention, logits; 16 bits where layers run
+    below that, bf16 where the chip has it.
 
     Assumes that they reach the share of the peak that products of layers reach in that precision.
     Source: Transformer Engine runs linear layers in FP8; attention, unless asked for, and logits stay in 16
     bits.
     """
     rates = _reached_flop_per_s(machine, parameters)
+    of_16_bits = np.where(np.isnan(rates[BF16]), rates[FP16], rates[BF16])
     wide = tuple(
-        rate if name in {"fp32", "tf32", "fp16"} else rates[BF16]
+        rate if name in {"fp32", "tf32", "fp16"} else of_16_bits
         for name, rate in zip(CODES["precision"], rates, strict=True)
     )
     return np.asarray(np.choose(grid.precision, wide))

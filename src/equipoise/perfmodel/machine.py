@@ -135,7 +135,7 @@ def machine(cluster: Cluster) -> Machine:
     peaks = tuple(float(peak_in(chip, each) or np.nan) for each in PRECISIONS)
     if np.isnan(peaks).all():
         raise SpecError(
-            f"accelerator {chip.slug!r}: no peak_*_flop_per_s is known; "
+            f"accelerator {chip.slug!r}: no peak_*_flop_per_s of 16 bits or more is known; "
             "estimates need one: add it with --hardware"
         )
     return Machine(

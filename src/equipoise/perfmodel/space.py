@@ -17,6 +17,7 @@ from equipoise.spec.strategy import (
     AXES,
     BOTH_ENDS,
     GRADIENTS_SHARDED,
+    OF_FEWER_BITS,
     PRECISIONS,
     RECOMPUTES,
     WEIGHTS_SHARDED,
@@ -396,10 +397,13 @@ def adapter_fault(limits: Limits, *, tp: int, trained: str, lora_rank: int) -> F
 
 
 def precision_fault(limits: Limits, precision: str) -> Fault | None:
-    """Why a number format is illegal: the maker of the chip states no rate for it."""
+    """Why a number format is illegal: the maker of the chip states no rate for it, or none in 16 bits beside
+    one below.
+    """
     if precision in limits.precisions:
         return None
-    return Fault(f"the chip states no rate for precision={precision}", ("precision",))
+    beside = ", or none in 16 bits beside it" if precision in OF_FEWER_BITS else ""
+    return Fault(f"the chip states no rate for precision={precision}{beside}", ("precision",))
 
 
 class LegalValues(Struct, frozen=True, kw_only=True):

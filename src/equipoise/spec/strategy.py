@@ -75,6 +75,9 @@ DTYPE_OF: dict[Precision, Dtype] = {
     "mxfp8": "fp8",
     "fp4": "fp4",
 }
+_OF_32_BITS: Final[tuple[Precision, ...]] = ("fp32", "tf32")
+_OF_16_BITS: Final[tuple[Dtype, ...]] = ("bf16", "fp16")
+OF_FEWER_BITS: Final[tuple[Precision, ...]] = ("fp8", "fp8_rowwise", "mxfp8", "fp4")
 ZERO_STAGES: Final = (0, 1, 2, 3)
 # The ZeRO stages from which gradients, and weights too, are sharded (Rajbhandari et al. 2020).
 GRADIENTS_SHARDED, WEIGHTS_SHARDED = 2, 3
@@ -409,15 +412,17 @@ def read_option(text: str, *, where: str) -> tuple[str, Value]:
 def peak_in(chip: Accelerator, precision: Precision) -> float | None:
     """Dense FLOP per second of a chip's products in a precision; None where it has none.
 
-    Products of blocks that share a scale (mxfp8) come with those of 4 bits: Blackwell's and CDNA 4's (OCP
+    Of less than 16 bits none, either, of a chip without products in 16 bits: attention and logits run in
+    these. Products of blocks that share a scale (mxfp8) come with those of 4 bits: Blackwell's and CDNA 4's (OCP
     Microscaling Formats 1.0; NVIDIA Transformer Engine: compute capability 10; AMD: gfx950).
     """
     if precision == "mxfp8" and chip.peak_flop_per_s("fp4") is None:
         return None
+    if precision in OF_FEWER_BITS and not any(chip.peak_flop_per_s(each) for each in _OF_16_BITS):
+        return None
     return chip.peak_flop_per_s(DTYPE_OF[precision])
 
 
-_OF_32_BITS: Final[tuple[Precision, ...]] = ("fp32", "tf32")
 # More no run can need: chips clock above what their peak is stated at, and FLOP are counted in several ways.
 MOST_OF_PEAK = 1.1
 

@@ -4,7 +4,7 @@ import math
 import re
 
 import pytest
-from asking import ask, by_size
+from asking import PRETRAINING, ask, by_size
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -434,3 +434,42 @@ def test_ranks_of_experts_are_of_a_group_that_shards_weights(software):
     best = ask(asked, software=software).recommended.strategy
     shards = best.dp * best.cp // best.dp_replicate if best.zero_stage >= 2 else best.cp
     assert best.ep == 1 or (shards * best.tp) % best.ep == 0
+
+
+CHIP = """
+[accelerator.x9-80gb]
+title = "X9"
+vendor = "Example"
+kind = "gpu"
+memory_bytes = 80e9
+memory_byte_per_s = 3e12
+node_size = 8
+topology = "switch"
+link_byte_per_s = 450e9
+inter_byte_per_s = 50e9
+intra_latency_s = 3.4e-6
+inter_latency_s = 14e-6
+power_w = 700
+source = "a datasheet"
+confidence = "high"
+"""
+
+
+def step_of(tmp_path, peaks, precision):
+    path = tmp_path / f"{'-'.join(peaks)}.toml"
+    path.write_text(CHIP + "".join(f"peak_{name}_flop_per_s = {peak}\n" for name, peak in peaks.items()))
+    found = ask(
+        PRETRAINING, accelerator=["x9-80gb"], hardware=[str(path)], sizes="64", precision=precision
+    )
+    return found.recommended.model.step_s
+
+
+def test_fp8_of_a_chip_without_bf16_computes_the_rest_in_fp16(tmp_path):
+    both = {"bf16": 900e12, "fp16": 900e12, "fp8": 1800e12}
+    without = {name: peak for name, peak in both.items() if name != "bf16"}
+    assert step_of(tmp_path, without, "fp8") == step_of(tmp_path, both, "fp8")
+
+
+def test_fp8_needs_a_rate_in_16_bits_for_the_rest(tmp_path):
+    with pytest.raises(EvidenceError, match="16 bits"):
+        step_of(tmp_path, {"fp32": 60e12, "fp8": 1800e12}, "fp8")
