@@ -459,7 +459,7 @@ def step_of(tmp_path, peaks, precision):
     path = tmp_path / f"{'-'.join(peaks)}.toml"
     path.write_text(CHIP + "".join(f"peak_{name}_flop_per_s = {peak}\n" for name, peak in peaks.items()))
     found = ask(
-        PRETRAINING, accelerator=["x9-80gb"], hardware=[str(path)], sizes="64", precision=precision
+        PRETRAINING, accelerator=["x9-80gb"], hardware=[str(path)], accelerators="64", precision=precision
     )
     return found.recommended.model.step_s
 
