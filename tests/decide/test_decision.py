@@ -333,6 +333,15 @@ def test_where_samples_to_the_target_are_not_known_only_published_times_count():
     assert found.recommended.strategy is not None
 
 
+@pytest.mark.parametrize("limit", [None, 64])
+def test_a_benchmark_with_too_few_results_lacks_their_samples_not_memory(limit):
+    first = next(each for each in published_scores().of("llama31_8b") if each.accelerator == B200)
+    few = Scores((replace(first, accelerator=MI300X),))
+    with pytest.raises(EvidenceError, match=r"^no estimate of how long") as raised:
+        ask(workload="llama31_8b", accelerator=[H100], max_accelerators=limit, scores=few)
+    assert any("--samples" in each for each in raised.value.missing)
+
+
 def test_reasons_cite_results_with_their_logs(lora):
     cited = [source for reason in lora.reasons for source in reason.sources]
     assert any(source.source_uri and source.ref.startswith("v") for source in cited)

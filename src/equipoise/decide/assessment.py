@@ -261,12 +261,17 @@ def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[Unfi
 
 def nothing_fits(inputs: Inputs, assessment: Assessment) -> Shortfall | None:
     """What the training needs where no strategy fits on any size asked about; None where some do."""
-    searches = assessment.searches
-    if searches is None or any(
-        each.best is not None for each in searches.sizes if assessment.sizes.holds(each.num_accelerators)
-    ):
+    if assessment.searches is None or fits(assessment):
         return None
     return shortfall(inputs, assessment, assessment.sizes.most)
+
+
+def fits(assessment: Assessment) -> bool:
+    """Whether a strategy runs on any size that may be taken."""
+    searches = assessment.searches
+    return searches is not None and any(
+        each.best is not None for each in searches.sizes if assessment.sizes.holds(each.num_accelerators)
+    )
 
 
 def shortfall(inputs: Inputs, assessment: Assessment, num_accelerators: int) -> Shortfall | None:

@@ -21,6 +21,7 @@ from equipoise.decide.assessment import (
     Inputs,
     also_known,
     at_full_power,
+    fits,
     free_estimates,
     free_searches,
     is_restricted,
@@ -163,9 +164,11 @@ def collect_candidates(
     refused: list[EvidenceError] = []
     for assessment in assessments:
         candidates = system_candidates(inputs, assessment)
-        # Where memory is what is short, or another size runs, the answer says so.
+        # Where memory is what is short, or another size runs, the answer says so; not where a strategy runs
+        # on a size asked about, and its time is what nothing tells.
         lacks_memory = any(each.fault is None for each in rejections(assessment))
-        if not (candidates.candidates or lacks_memory or _runs_on_another_size(assessment)):
+        is_answered = not fits(assessment) and (lacks_memory or _runs_on_another_size(assessment))
+        if not (candidates.candidates or is_answered):
             refused.append(_no_estimate(inputs, assessment))
         else:
             found.append(candidates)
@@ -256,7 +259,7 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
     """What is missing, where no estimator has a time on a system."""
     title, system = inputs.training.workload.title, assessment.system
     found_faults = [each.fault for each in rejections(assessment) if each.fault is not None]
-    if faults := about_fixed(found_faults, inputs.query):
+    if not fits(assessment) and (faults := about_fixed(found_faults, inputs.query)):
         return EvidenceError(
             f"no strategy of {title} is possible on {system.title} as asked: "
             f"{'; '.join(each.words for each in faults[:_MOST_NAMED])}",
@@ -363,7 +366,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         published=published,
         run_fit=run_fit,
         traces=traced,
-        missing=tuple(dict.fromkeys(missing)),
+        missing=tuple(dict.fromkeys((*missing, *inputs.training.budget.missing))),
         notes=tuple(notes),
     )
     ratio = _too_slow(inputs, known)

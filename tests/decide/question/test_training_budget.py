@@ -72,7 +72,7 @@ def test_too_few_results_leave_the_samples_open():
     assert found.samples is None
     assert found.samples_at(64) is None
     assert found.is_to_target
-    assert any("--samples or --tokens" in note for note in found.notes)
+    assert any("--samples" in each for each in found.missing)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class TrainingBudget(Struct, frozen=True, kw_only=True):
     samples: by global batch; None where results state how long the training takes, not how many
     samples: then only published times apply. batches: global batches it is known for, smallest and largest;
     None where samples do not depend on them. is_to_target: the published target is meant. evaluation_share:
-    of its published times, what evaluation takes.
+    of its published times, what evaluation takes. missing: what would tell samples that are not known.
     """
 
     work: str
@@ -136,6 +136,7 @@ class TrainingBudget(Struct, frozen=True, kw_only=True):
     evaluation_share: float = 0.0
     evidence: tuple[EvidenceSource, ...] = ()
     notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def time_per_step_time(self) -> float:
@@ -187,17 +188,15 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
     try:
         growth, evidence = _batch_growth(scores, workload.slug)
     except EvidenceError as err:
-        unknown = (
-            f"How many samples the target takes is not known ({err}): the model compares "
-            "strategies and sizes, but gives no time. State --samples or --tokens for another "
-            "training budget."
-        )
+        option = "--tokens or --samples" if workload.budget_tokens else "--samples"
+        unknown = f"many samples the target takes is not known ({str(err).removesuffix('.')})"
         return TrainingBudget(
             work=target_words(workload),
             samples=None,
             batches=None,
             is_to_target=True,
-            notes=(unknown,),
+            notes=(f"How {unknown}: the model compares strategies and sizes, but gives no time.",),
+            missing=(f"{option} for another training budget: how {unknown}",),
         )
     return _fitted(workload, growth, evidence, _evaluation_share(scores.of(workload.slug)))
 

@@ -825,7 +825,7 @@ def _key(problem: Problem) -> Hashable | None:
         training.workload,
         training.global_batch_samples,
         training.batch_words,
-        replace(training.budget, evidence=(), notes=()),
+        replace(training.budget, evidence=(), notes=(), missing=()),
         problem.cluster,
         model.calibration,
         problem.has_own_steps,
