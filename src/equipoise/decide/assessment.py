@@ -383,21 +383,28 @@ def is_restricted(inputs: Inputs, system: RequestedSystem) -> bool:
 def slowings_of(inputs: Inputs, known: Assessment, searches: StrategySearches) -> list[Slowing]:
     """How many times as long each restriction makes a training, by size: a stated batch, then all others.
 
-    A batch first, for there are results of it: what else is restricted lengthens those.
+    A batch first, for there are results of it: what else is restricted lengthens those. Where there are none,
+    both together take what they take: a batch may be slow on usual nodes alone.
     """
-    found, system = [], known.system
+    system = known.system
     free = free_searches(inputs, system, searches)
     others = restricted_by(inputs, system)
     # Submitters may have done what is restricted; the user's trainings are known to have run otherwise.
     least = 1.0 if inputs.trainings_on(system.accelerator) is None else 0.0
-    if inputs.restricts_batch:
-        results = of_batch(known.results, inputs.training.global_batch_samples)
-        at_batch = _unrestricted(inputs.at_batch, system, searches) if others else searches
-        found.append(Slowing(by="stated batch", ratios=_ratios(at_batch, free, least), results=results))
-        free = at_batch
-    if others:
-        found.append(Slowing(by=others, ratios=_ratios(searches, free, least)))
-    return found
+    together = _ratios(searches, free, least) if others else {}
+    if not inputs.restricts_batch:
+        return [Slowing(by=others, ratios=together)] if others else []
+    results = of_batch(known.results, inputs.training.global_batch_samples)
+    at_batch = _unrestricted(inputs.at_batch, system, searches) if others else searches
+    by_batch = Slowing(by="stated batch", ratios=_ratios(at_batch, free, least), results=results)
+    if not others:
+        return [by_batch]
+    apart = _ratios(searches, at_batch, least)
+    left = {size: together[size] / ratio for size, ratio in by_batch.ratios.items() if size in together}
+    return [
+        by_batch,
+        Slowing(by=others, ratios={**left, **{size: apart[size] for size in results if size in apart}}),
+    ]
 
 
 def _ratios(restricted: StrategySearches, free: StrategySearches, least: float) -> dict[int, float]:

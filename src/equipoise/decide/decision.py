@@ -95,12 +95,12 @@ def answer(
     with one_thread():
         extra = ExtraSizes(between=query.objective != "balance")
         found, selection = selected(extra)
-        if not extra.between and _is_limited(found, selection):
-            extra = ExtraSizes(between=True)
-            found, selection = selected(extra)
-        elif not extra.between and (raised := _at_raised_batches(found, selection)):
-            extra = ExtraSizes(raised=raised)
-            found, selection = selected(extra)
+        if not extra.between:
+            limited = _limited(found, selection)
+            raised = _at_raised_batches(found, selection)
+            if limited or raised:
+                extra = ExtraSizes(between=bool(limited), only=limited, raised=raised)
+                found, selection = selected(extra)
         has_time = any(each.time_s is not None for each in found.candidates)
         _expect_known_energy(found)
         if not has_time and not _needs_memory(selection.refusal):
@@ -158,7 +158,7 @@ def _better_beyond_usual(found: Collected, selection: Selection) -> dict[str, in
     worth, is sought to where it lies.
     """
     query, best = found.inputs.query, selection.recommended
-    if best is None or best.usd is None or query.compares_rentable:
+    if best is None or query.compares_rentable:
         return {}
     rule = rule_of(query)
     better: dict[str, int] = {}
@@ -173,23 +173,24 @@ def _better_beyond_usual(found: Collected, selection: Selection) -> dict[str, in
     return better
 
 
-def _is_limited(found: Collected, selection: Selection) -> bool:
-    """Whether a limit of time or money decides a size, so that sizes between the usual ones are worth trying.
+def _limited(found: Collected, selection: Selection) -> frozenset[str]:
+    """The systems of which a limit of time or money decides the size: those between are worth trying there.
 
-    It does where a system offers another size than its size of balance, and where the recommended one has too
-    low a chance to keep the limit. Elsewhere steps between usual sizes decide.
+    It does where a system offers another size than its size of balance, none that keeps all limits, or one
+    with too low a chance to keep them. Elsewhere steps between usual sizes decide.
     """
     query, best = found.inputs.query, selection.recommended
     if (query.deadline_s or query.budget_usd) is None:
-        return False
-    if best is not None and best.probability is not None and best.probability < LIKELY:
-        return True
+        return frozenset()
     balance = {one.system.name: selection.balance.get(one.first_group) for one in found.systems}
-    sizes = {each.id: each.num_accelerators for each in found.candidates}
-    return selection.refusal is not None or any(
-        not each.is_feasible or sizes[each.candidate] != balance[each.system]
-        for each in system_offers(found.candidates, best, rule_of(query), selection.balance)
-    )
+    by_id = {each.id: each for each in found.candidates}
+    limited = set()
+    for each in system_offers(found.candidates, best, rule_of(query), selection.balance):
+        offered = by_id[each.candidate]
+        is_unsure = offered.probability is not None and offered.probability < LIKELY
+        if not each.is_feasible or is_unsure or offered.num_accelerators != balance[each.system]:
+            limited.add(each.system)
+    return frozenset(limited)
 
 
 def _at_raised_batches(found: Collected, selection: Selection) -> tuple[tuple[str, frozenset[int]], ...]:

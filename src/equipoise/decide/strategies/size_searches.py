@@ -47,13 +47,15 @@ _BETWEEN: Final = (3, 5, 7, 9)
 class ExtraSizes(Struct, frozen=True, kw_only=True):
     """Sizes that are tried besides the usual ones: some by number, and whether those between them.
 
-    Those between are the same whatever the limit: a lower limit may end at a better one. raised, up_to,
+    Those between are the same whatever the limit: a lower limit may end at a better one. only: the systems
+    of which all between are tried; of every one unless given. raised, up_to,
     beyond: by the name of a system, those between that are tried though not all are (`raised_sizes`), the
     most to try where nothing limits it, and sizes beyond its limit that a refusal names.
     """
 
     sizes: tuple[int, ...] = ()
     between: bool = False
+    only: frozenset[str] | None = None
     raised: tuple[tuple[str, frozenset[int]], ...] = ()
     up_to: tuple[tuple[str, int], ...] = ()
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -61,8 +63,9 @@ class ExtraSizes(Struct, frozen=True, kw_only=True):
     def between_of(self, name: str, units: "SizeUnits", ends: tuple[int, int]) -> set[int]:
         """The sizes of a system between the usual ones that are tried. ends: the fewest and the most."""
         raised = dict(self.raised).get(name, frozenset())
-        every = _between(units, *ends) if self.between or raised else set()
-        return every if self.between else every & raised
+        has_all = self.between and (self.only is None or name in self.only)
+        every = _between(units, *ends) if has_all or raised else set()
+        return every if has_all else every & raised
 
 
 NO_EXTRA_SIZES: Final = ExtraSizes()
