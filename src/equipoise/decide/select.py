@@ -407,21 +407,27 @@ def _accelerator_hours(each: Figures) -> float:
 def _refusal(
     candidates: Sequence[Candidate], by_id: Mapping[str, Candidate], figures: Sequence[Figures]
 ) -> Refusal:
-    """The cheapest and the fastest of sizes that may be taken, and the least change of each limit."""
+    """The cheapest and the fastest of sizes that may be taken, and the least change of each limit.
+
+    Where systems have limits of size of their own, as stocks are, that of each is one.
+    """
     figures = [each for each in figures if each.is_within_size] or figures
     priced = [each for each in figures if each.usd is not None]
     fastest = min(figures, key=lambda each: (each.time_s, each.num_accelerators, each.id))
     cheapest = min(priced, key=lambda each: (each.usd, each.num_accelerators, each.id), default=None)
-    single: dict[ConstraintName, Relaxation] = {}
+    most = {one.limit for each in candidates for one in each.broken if one.name == "max_accelerators"}
+    single: dict[tuple[ConstraintName, str], Relaxation] = {}
     closest: tuple[float, tuple[Relaxation, ...]] | None = None
     for each in candidates:
         steps = relaxations(each)
         if steps is None:
             continue
         if len(steps) == 1:
-            known = single.get(steps[0].constraint)
+            limit = steps[0].constraint
+            key = (limit, each.system if limit == "max_accelerators" and len(most) > 1 else "")
+            known = single.get(key)
             if known is None or excess_of(steps) < excess_of((known,)):
-                single[steps[0].constraint] = steps[0]
+                single[key] = steps[0]
         excess = excess_of(steps)
         if closest is None or excess < closest[0]:
             closest = (excess, steps)
