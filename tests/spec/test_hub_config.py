@@ -495,9 +495,24 @@ def test_a_pipeline_is_the_network_that_its_folder_holds(tmp_path):
     assert read_config(tmp_path / "model_index.json").workload.params == pytest.approx(2.028e9, rel=0.02)
 
 
+def test_the_second_network_of_a_pipeline_is_said_to_be_left_out(tmp_path):
+    keys = DIFFUSION["wan21_i2v_14b"]["config"]
+    networks = {name: ["diffusers", keys["_class_name"]] for name in ("transformer", "transformer_2")}
+    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "WanPipeline", **networks}))
+    (tmp_path / "transformer").mkdir()
+    written(tmp_path / "transformer", keys)
+    assert "transformer_2" in read_config(tmp_path / "model_index.json").left_out
+
+
 def test_a_network_of_diffusers_that_is_not_read_is_refused_with_what_can_be_asked(tmp_path):
     with pytest.raises(SpecError, match=r"AutoencoderKL.*MODULE:FUNCTION"):
         read_config(written(tmp_path, {"_class_name": "AutoencoderKL", "num_layers": 24}))
+    with pytest.raises(SpecError, match=r"Transformer2DModel.*MODULE:FUNCTION"):
+        read_config(
+            written(
+                tmp_path, {"_class_name": "Transformer2DModel", "norm_type": "layer_norm", "num_layers": 24}
+            )
+        )
 
 
 def test_layers_that_share_weights_are_computed_each_and_stored_once(tmp_path):

@@ -66,7 +66,7 @@ def read_config(path: Path) -> HubModel:
     """
     outer, path = _model_of(_read(path), path)
     keys, is_nested = outer, False
-    kind = outer["_class_name"] if outer.get("model_type") is None else outer["model_type"]
+    kind = _kind_of(outer)
     family = family_of_type(kind)
     while family is None or "pair" not in family.parts:
         inner = next((key for key in _LANGUAGE if isinstance(keys.get(key), dict)), None)
@@ -115,6 +115,26 @@ def read_config(path: Path) -> HubModel:
     )
 
 
+# A pipeline's second network for other noise levels, as Wan 2.2 has, which is trained by itself.
+_SECOND: Final = ("transformer_2", "unet_2")
+# What older files of diffusers call one class, by the norm of its layers.
+_CLASS_OF_NORM: Final = {
+    "ada_norm_zero": "DiTTransformer2DModel",
+    "ada_norm_single": "PixArtTransformer2DModel",
+}
+
+
+def _kind_of(found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever a file states
+    """The type of a model as a file states it, `_class_name` where that is of diffusers.
+
+    Source: diffusers, models/modeling_utils.py (LegacyModelMixin).
+    """
+    kind = found["_class_name"] if found.get("model_type") is None else found["model_type"]
+    norm = found.get("norm_type")
+    is_remapped = kind == "Transformer2DModel" and isinstance(norm, str)
+    return _CLASS_OF_NORM.get(norm, kind) if is_remapped else kind
+
+
 def _read(path: Path) -> dict[str, Any]:
     """The document. Raises SpecError for what is no small JSON object."""
     try:
@@ -143,7 +163,7 @@ def _model_of(found: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
             f"{path}: the {part} of a {shown(found['_class_name'])} is in {part}/config.json, which is not "
             "in its folder; give that file"
         )
-    return _read(inner), inner
+    return {**_read(inner), **{key: found[key] for key in _SECOND if key in found}}, inner
 
 
 def _transformer_facts(config: HubConfig) -> dict[str, Any]:
@@ -211,6 +231,7 @@ def _left_out(config: HubConfig, outer: Mapping[str, Any]) -> tuple[str, ...]:
         key for key, value in outer.items() if key.endswith("_config") and value and isinstance(value, dict)
     }
     models -= _NO_MODEL
+    models |= {key for key in _SECOND if isinstance(outer.get(key), list)}
     if "pair" in family.parts:
         models -= {"vision_config"}
     if "prompted" in family.parts:

@@ -135,15 +135,16 @@ def denoiser_sizes(config: HubConfig, _found: Sizes) -> Sizes:
         "tied_embeddings": True,
     }
     layers = double + single + refiners
-    crosses = not about.joins_text and about.text_tokens > 0
+    seen = 0 if about.joins_text else about.text_tokens
+    seen += about.image_tokens if config.image_width else 0
     return layer | {
         "layers": layers,
         "vocabulary": 2 * channels * side * side * frames,
         # A linear attention costs as much as one over as many keys as a head is wide.
         "window": head_size if about.is_linear else 0,
         "windowed_layers": layers if about.is_linear else 0,
-        "cross_layers": layers if crosses else 0,
-        "cross_tokens": about.text_tokens if crosses else 0,
+        "cross_layers": layers if seen else 0,
+        "cross_tokens": seen,
         "towers": tuple(_beside(config, about, layer, (double, single + refiners))),
     }
 
@@ -171,6 +172,8 @@ def _beside(config: HubConfig, about: Denoiser, layer: Sizes, layers: tuple[int,
         only = _stack(layer, further)
         yield Tower(model=replace(only, attention_layers=further, dense_layers=0), tokens=0)
         yield Tower(model=feed_forward_stack(further, hidden, ffn_hidden=round(1.5 * hidden)), tokens=1)
+    if config.image_width:  # keys and values of an image's tokens, in each layer
+        yield matrix_tower(2 * config.image_width * (double + single), hidden, about.image_tokens)
     yield matrix_tower(round(about.shared_modulation * hidden), hidden, 1)
     stated = next((key for key in about.text_width if config.keys.get(key) is not None), None)
     if stated is not None:
@@ -202,6 +205,7 @@ class UNet:
         self.adapter_width = self.linear_adapter_width = 0
         self.text_tokens = config.family.denoiser.text_tokens if config.family.denoiser else 0
         self.text_width = config.size("cross_attention_dim", 1280)
+        encoded = config.size("encoder_hid_dim", 0, least=0)
         of = latents(config)
         widths = config.sizes("block_out_channels") or [320, 640, 1280, 1280]
         depths = _by_level(config, "transformer_layers_per_block", 1, len(widths))
@@ -209,6 +213,8 @@ class UNet:
         places = [
             max(1, of.width // 2**level) * max(1, of.height // 2**level) for level in range(len(widths))
         ]
+        if encoded:  # text as encoders return it is made as wide as layers take it
+            self.product(encoded, self.text_width, self.text_tokens)
         self.times = 4 * widths[0]
         for columns in (
             widths[0],

@@ -50,6 +50,8 @@ class Denoiser(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shared_modulation: float = 3.0
     text_width: tuple[str, ...] = ()
     text_tokens: int
+    image_width: str | None = None
+    image_tokens: int = 0
     is_linear: bool = False
     pixels: tuple[int, int] = (1024, 1024)
     frames: int = 1
@@ -97,6 +99,7 @@ class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     denoiser: Denoiser | None = None
     frozen: tuple[str, ...] = ()
     frozen_by_text_width: Mapping[str, tuple[str, ...]] = {}
+    frozen_with_image: tuple[str, ...] = ()
     sequence_tokens: int = USUAL_SEQUENCE_TOKENS
     without: str | None = None
     lacks: str | None = None
@@ -206,9 +209,16 @@ class HubConfig(Struct, frozen=True, kw_only=True):
     @property
     def frozen(self) -> tuple[FrozenModel, ...]:
         """What runs forward only beside the model."""
-        width = str(self.keys.get("cross_attention_dim"))
+        width = str(self.keys.get("encoder_hid_dim") or self.keys.get("cross_attention_dim"))
         names = self.family.frozen_by_text_width.get(width, self.family.frozen)
-        return tuple(_tables().frozen[name] for name in names)
+        further = self.family.frozen_with_image if self.image_width else ()
+        return tuple(_tables().frozen[name] for name in (*names, *further))
+
+    @property
+    def image_width(self) -> int:
+        """The width of the tokens of an image that layers of a diffusion model attend to; 0 without one."""
+        about = self.family.denoiser
+        return self.size(about.image_width, 0) if about is not None and about.image_width else 0
 
     def table(self, key: str) -> Mapping[str, Any]:
         """A table of tables or whole numbers; empty where the file has none. Raises SpecError."""
