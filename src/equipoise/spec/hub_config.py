@@ -387,18 +387,26 @@ def _dense_layers(config: HubConfig, layers: int) -> int:
 
 
 def _latent(config: HubConfig, found: Sizes) -> Sizes:
-    """Latent attention (DeepSeek-V2)."""
+    """Latent attention (DeepSeek-V2); none where the file says so (DeepSeek-VL2 Tiny, DeepSeek-OCR)."""
     groups = config.size("expert_groups", 1)
-    return found | {
-        "kv_heads": found["heads"],
-        "head_size": config.size("qk_nope_head_dim"),
-        "query_rank": config.size("query_rank", 0, least=0),
-        "kv_rank": config.size("kv_rank"),
-        "rope_head_size": config.size("rope_head_size"),
-        "value_head_size": config.size("v_head_dim"),
+    limits = {
         "expert_groups": groups if groups > 1 else 0,
         "top_groups": config.size("top_groups", 1) if groups > 1 else 0,
     }
+    if not config.flag("use_mla", default=True):
+        return found | limits
+    return (
+        found
+        | limits
+        | {
+            "kv_heads": found["heads"],
+            "head_size": config.size("qk_nope_head_dim"),
+            "query_rank": config.size("query_rank", 0, least=0),
+            "kv_rank": config.size("kv_rank"),
+            "rope_head_size": config.size("rope_head_size"),
+            "value_head_size": config.size("v_head_dim"),
+        }
+    )
 
 
 def _predicting(config: HubConfig, found: Sizes) -> Sizes:

@@ -267,6 +267,9 @@ def family_of_type(kind: object) -> Family | None:
     return _families().get(kind) if isinstance(kind, str) else None
 
 
+_OF_LATENT_ATTENTION: Final = frozenset({"qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"})
+
+
 def hub_config(path: Path, keys: Mapping[str, Any], *, kind: object, is_nested: bool) -> HubConfig:
     """The keys as their family has them. Raises SpecError where no family reads such a model."""
     family = family_of_type(kind)
@@ -286,6 +289,8 @@ def hub_config(path: Path, keys: Mapping[str, Any], *, kind: object, is_nested: 
             "states; count it as MODULE:FUNCTION"
         )
     found = {key: value for key, value in keys.items() if value is not None}
+    if found.get("use_mla") is False:  # then the sizes of latent attention are zeros
+        found = {key: value for key, value in found.items() if key not in _OF_LATENT_ATTENTION}
     for key in family.merged:
         if isinstance(inner := keys.get(key), dict):
             found = inner | found

@@ -413,8 +413,8 @@ def peak_in(chip: Accelerator, precision: Precision) -> float | None:
     """Dense FLOP per second of a chip's products in a precision; None where it has none.
 
     Of less than 16 bits none, either, of a chip without products in 16 bits: attention and logits run in
-    these. Products of blocks that share a scale (mxfp8) come with those of 4 bits: Blackwell's and CDNA 4's (OCP
-    Microscaling Formats 1.0; NVIDIA Transformer Engine: compute capability 10; AMD: gfx950).
+    these. Products of blocks that share a scale (mxfp8) come with those of 4 bits: Blackwell's and CDNA 4's
+    (OCP Microscaling Formats 1.0; NVIDIA Transformer Engine: compute capability 10; AMD: gfx950).
     """
     if precision == "mxfp8" and chip.peak_flop_per_s("fp4") is None:
         return None
