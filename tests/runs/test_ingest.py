@@ -276,10 +276,12 @@ def test_scaling_multiplies_the_score_and_a_broken_file_voids_it(v60):
     scaling.write_text('{"scaling_factor": 1.1}')
     (row,) = ingest(v60).scores.filter(workload="bert").to_dicts()
     assert (row["score_s"], row["unscaled_s"]) == (pytest.approx(116.05), pytest.approx(105.5))
-    scaling.write_text("oops")
-    (row,) = ingest(v60).scores.filter(workload="bert").to_dicts()
-    assert row["score_s"] is None
-    assert "scaling.json" in row["reason"]
+    # The rules lengthen times of those who converge faster than the reference: no factor is below 1.
+    for broken in ("oops", '{"scaling_factor": 0.5}'):
+        scaling.write_text(broken)
+        (row,) = ingest(v60).scores.filter(workload="bert").to_dicts()
+        assert row["score_s"] is None
+        assert "scaling.json" in row["reason"]
 
 
 def test_identical_logs_are_kept_and_named(v60):
@@ -290,6 +292,50 @@ def test_identical_logs_are_kept_and_named(v60):
     (row,) = report.rejected.rows()
     assert (row["kind"], row["count"]) == ("identical_log", 1)
     assert (row["where"], "result_1.txt" in row["first"]) == ("Org/results/sys/bert/result_2.txt", True)
+
+
+def test_logs_of_another_benchmark_or_division_than_their_folder_are_named(v60):
+    bert = v60 / "Org/results/sys/bert"
+    for path in bert.iterdir():
+        division = log(0).splitlines()[1].replace("submission_org", "submission_division")
+        path.write_text(
+            division.replace("Logged Org", "open") + "\n" + path.read_text().replace("bert", "ssd")
+        )
+    report = ingest(v60)
+    assert kinds(report) == {"conflicting_benchmark": 1, "conflicting_division": 1}
+    assert {row["where"] for row in report.rejected.rows()} == {"Org/results/sys/bert"}
+    assert report.scores.sort("workload")["division"].to_list() == ["closed", "closed"]
+    assert report.scores.sort("workload")["workload"].to_list() == ["bert", "retinanet"]
+
+
+def test_a_folder_of_no_known_benchmark_is_named_where_its_logs_state_one(v60):
+    shutil.move(v60 / "Org/results/sys/bert", v60 / "Org/results/sys/bert_new")
+    report = ingest(v60)
+    assert kinds(report) == {"unknown_benchmark_folder": 1}
+    assert "bert" in report.scores["workload"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "watts", "kind", "has_energy"),
+    [("1", 5600, None, True), ("4", 5600, "power_of_some_nodes", False), ("1", 5.6, "little_power", True)],
+)
+def test_power_of_a_part_of_a_machine_is_no_energy_of_it(v60, num_nodes, watts, kind, has_energy):
+    (v60 / "Org/systems/sys.json").write_text(json.dumps(SYSTEM | {"number_of_nodes": num_nodes}))
+    for index in range(10):
+        meter = v60 / f"Org/results/sys/bert/power/result_{index}/node_0.txt"
+        meter.parent.mkdir(parents=True)
+        events = (("power_measurement_start", 0, None), ("power_reading", 1000, watts))
+        meter.write_text(
+            "".join(
+                ":::MLLOG " + json.dumps({"time_ms": at, "key": key, "value": value}) + "\n"
+                for key, at, value in events
+            )
+        )
+    report = ingest(v60)
+    assert kinds(report) == ({} if kind is None else {kind: 10})
+    (row,) = report.scores.filter(workload="bert").to_dicts()
+    # The mean of 102 to 109 s: of ten runs the fastest and the slowest are dropped.
+    assert row["energy_j"] == (pytest.approx(watts * 105.5) if has_energy else None)
 
 
 def test_what_is_left_out_is_reported(v60):

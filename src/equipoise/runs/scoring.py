@@ -116,7 +116,7 @@ def _reason(
             return f"{num_missing} of {rules.num_runs_required} logs missing"
         needed = rules.num_counted or rules.num_runs_required
         return f"{len(outcomes) - olympic.num_failed} successful runs; {needed} are needed"
-    return None if scaled else "scaling.json cannot be read: the convergence scaling is not known"
+    return None if scaled else "scaling.json states no factor from 1 up: the convergence scaling is not known"
 
 
 def score(

@@ -5,10 +5,11 @@ Entries to rows of `runs` and `scores`, judged, scored and averaged.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.runs import Blob, Reader, ReaderResult, Row, RowRejection, SourceFacts, Tally
 from equipoise.runs.readers.mlperf.entries import (
@@ -42,7 +43,7 @@ from equipoise.runs.scoring import (
 )
 from equipoise.spec import mlperf as spellings
 from equipoise.spec.catalogue import Catalogue
-from equipoise.units import HOUR_S, MINUTE_S, plural
+from equipoise.units import HOUR_S, MINUTE_S, listed, plural
 
 # Stable Diffusion stops officially at the first checkpoint that meets both targets, wherever training went.
 # Source: MLPerf Training rules v3.1. The metrics are measured after training, so logged apart, in any order.
@@ -180,8 +181,11 @@ def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
     workload = slug_of(raw_workload, number) or slug_of(logged.get("benchmark", ""), number)
     if workload is None:
         workload = names.slug("workload", raw_workload, lambda _: None) or raw_workload
+    _note_conflicts(entry, {"benchmark": workload, "division": division}, names, rejected)
     limit_s = _OPEN_INIT_LIMIT_S if division == "open" and number >= _FIRST_WITH_OPEN_LIMIT else _INIT_LIMIT_S
-    runs = tuple(_run(log, workload, number, limit_s, names.catalogue) for log in entry.logs)
+    runs = tuple(
+        _run(log, workload, number, limit_s, names.catalogue) for log in _metered(entry, system, rejected)
+    )
     for log in entry.logs:
         if log.facts.num_corrupt:
             where = f"{entry.uri}/{log.name}:{log.facts.first_corrupt_line}"
@@ -218,6 +222,65 @@ def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
             gaps=entry.has_gaps,
         ),
     )
+
+
+def _note_conflicts(
+    entry: ResultEntry, taken: Mapping[str, str | None], names: Names, rejected: Tally
+) -> None:
+    """Count what logs state of an entry otherwise than its folder and its system's description do.
+
+    Those decide, as for MLCommons. taken: benchmark and division of the entry, as slugs where known.
+    """
+
+    def slugs(name: str, lookup: Callable[[str], str | None]) -> Counter[str]:
+        stated = (_first(log.facts.submission.get(name)) for log in entry.logs)
+        return Counter(slug for each in stated if each and (slug := lookup(each)) is not None)
+
+    def benchmark_slug(raw: str) -> str | None:
+        return names.catalogue.workload_slug(raw, entry.round.number)
+
+    stated = {
+        "benchmark": slugs("benchmark", benchmark_slug),
+        "division": slugs("division", spellings.division_slug),
+    }
+    for name, seen in stated.items():
+        others = seen.keys() - {taken[name]}
+        if others and taken[name] is not None:
+            detail = f"{plural(sum(seen[each] for each in others), 'log')} of {len(entry.logs)} state {name} "
+            detail += f"{listed(sorted(others))}; taken as {taken[name]}, by its folder or description"
+            rejected.refuse(f"conflicting_{name}", entry.uri, detail)
+    if seen := stated["benchmark"]:
+        folder = entry.benchmark
+        if folder and benchmark_slug(folder) is None and taken["benchmark"] in seen:
+            detail = f"the folder's name, {folder!r}, is no known benchmark; taken as its logs state, "
+            detail += str(taken["benchmark"])
+            rejected.refuse("unknown_benchmark_folder", entry.uri, detail)
+
+
+# An accelerator takes more than this even when it idles (W); readings in kW, or of one part, are below it.
+_LEAST_ACCELERATOR_W = 20.0
+
+
+def _metered(entry: ResultEntry, system: SystemFacts, rejected: Tally) -> Iterator[Log]:
+    """The logs of an entry, without meters where fewer nodes were metered than there are.
+
+    What such a system took is not known. Power below what accelerators take is counted, and used.
+    """
+    for log in entry.logs:
+        where, metered_w = f"{entry.uri}/{log.name}", [each for each in log.nodes_w if each is not None]
+        if system.num_nodes is not None and 0 < len(log.nodes_w) < system.num_nodes:
+            detail = f"power of {len(log.nodes_w)} of {system.num_nodes} nodes: no energy is taken from it"
+            rejected.refuse("power_of_some_nodes", where, detail)
+            yield replace(log, nodes_w=(), switches_w=())
+            continue
+        if metered_w and system.num_accelerators:
+            each_w = sum(metered_w) / system.num_accelerators
+            if each_w < _LEAST_ACCELERATOR_W:
+                detail = (
+                    f"{each_w:.3g} W for each accelerator: expected watts of whole nodes; used as they are"
+                )
+                rejected.refuse("little_power", where, detail)
+        yield log
 
 
 def _run(log: Log, workload: str, round_number: float, init_limit_s: float, catalogue: Catalogue) -> EntryRun:

@@ -192,10 +192,13 @@ def read_summary(data: bytes) -> dict[str, SystemFacts] | None:
 
 
 def read_scaling(data: bytes) -> float | None:
-    """The convergence scaling factor of a `scaling.json`; None when it states no plausible number."""
+    """The convergence scaling factor of a `scaling.json`; None when it states no plausible number.
+
+    It lengthens times of submissions that converged faster than the reference, so it is never below 1.
+    """
     document = tolerant_document(data)
     factor = finite(document.get("scaling_factor")) if isinstance(document, dict) else None
-    return factor if factor is not None and 1 / _MAX_SCALING <= factor <= _MAX_SCALING else None
+    return factor if factor is not None and 1.0 <= factor <= _MAX_SCALING else None
 
 
 # Real names stay below 200 characters; longer ones are cut, since they are shown and stored.
