@@ -49,7 +49,7 @@ from equipoise.spec import canonical
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, SOFTWARE_NAMES, Strategy, software
 from equipoise.stats import by_key
-from equipoise.units import plural
+from equipoise.units import format_si_apart, plural
 
 BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
@@ -60,6 +60,10 @@ _GIVEN = "given: other rows are predicted from it"
 _NO_ESTIMATE = "no estimate for it"
 # That an error names; a page has one for every row.
 _MOST_REASONS = 12
+
+
+# What needs more than so many times the memory that there is, by the model, ran otherwise than the row says.
+_TOO_LARGE: Final = 1.25
 
 
 class ValidatedRow(Struct, frozen=True, kw_only=True):
@@ -301,6 +305,11 @@ def _verdict(row: PublishedRow, outcomes: _Outcomes) -> ValidatedRow:
     found = outcomes.get(row.execution, _NO_ESTIMATE)
     if isinstance(found, str) or row.conversion is None or row.seconds is None:
         return ValidatedRow(row=row, reason=_reason(row, outcomes), is_given=found == _GIVEN)
+    nodes = nodes_of(row)
+    held = None if nodes is None else nodes.accelerator.memory_bytes
+    if held is not None and (found.memory_bytes or 0.0) > _TOO_LARGE * held:
+        needed, whole = format_si_apart(found.memory_bytes or 0.0, held, "B")
+        row = replace(row, notes=(*row.notes, f"needs {needed} of {whole} by the model: state its strategy"))
     bounds = sorted((row.conversion.figure(found.low_s), row.conversion.figure(found.high_s)))
     return ValidatedRow(
         row=row,

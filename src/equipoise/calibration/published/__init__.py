@@ -324,7 +324,7 @@ def _table_of_file(path: Path) -> tuple[Sequence[str], Iterable[tuple[int, TextR
     """The columns of a file, and its rows with their numbers: as they stand, or of runs by names here."""
     header, rows = as_written(path)
     if "measured" in header or "unit" in header:
-        return header, enumerate(rows, 1)
+        return header, enumerate(map(_with_software, rows), 1)
     runs = exported(path)
     units = {
         name: _UNIT_OF[quantity].format(unit=found[2] or found[4])
@@ -337,6 +337,15 @@ def _table_of_file(path: Path) -> tuple[Sequence[str], Iterable[tuple[int, TextR
     names = list(dict.fromkeys((*_OF_RUNS, "measured", "unit", *runs.header)))
     kept = ((index, row) for index, row in enumerate(runs.rows, 1) if is_success(row.cells.get(STATUS, "")))
     return names, ((index, _of_run(row, units)) for index, row in kept)
+
+
+def _with_software(row: TextRow) -> TextRow:
+    """A row of a table whose software stands in a column of its own, as runs have it: next to the strategy."""
+    named = row.cells.get("framework", "").strip() or row.cells.get("software", "").strip()
+    config = row.cells.get("parallel_config", "")
+    if not named or named.lower() in config.lower():
+        return row
+    return replace(row, cells={**row.cells, "parallel_config": f"{named} {config}".strip()})
 
 
 def _of_run(row: TextRow, units: Mapping[str, str]) -> TextRow:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from equipoise.calibration.published.models import Model, stated_words
 from equipoise.calibration.published.quantities import WORDS, count, count_at, count_in, stated
 from equipoise.errors import DataError
-from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
+from equipoise.runs.readers.cells import MAX_TEXT, SIZE, STRATEGY, TextRow, echo
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
     GRADIENTS_SHARDED,
@@ -401,9 +401,13 @@ def strategy_of(
     if words.precision is None:
         notes.append("precision not stated: bf16")
     held = memory_bytes * tp * pp * ep
-    if dp * cp > 1 and _needs_sharding(words, config, model, memory_bytes=held):
-        words = replace(words, zero_stage=WEIGHTS_SHARDED)
-        notes.append("sharding not stated: ZeRO stage 3, as an accelerator does not hold all states")
+    # Of runs, the software stands before what they state of it.
+    is_open = not (row.cells.get(STRATEGY, "") if SIZE in row.cells else config).strip()
+    if dp * cp > 1 and is_open and _needs_sharding(words, model, memory_bytes=held):
+        # Megatron shards optimizer states alone.
+        stage = 1 if _has(config.lower(), "megatron") else WEIGHTS_SHARDED
+        words = replace(words, zero_stage=stage)
+        notes.append(f"sharding not stated: ZeRO stage {stage}, as an accelerator does not hold all states")
     groups, group = 1, words.shard_group
     if group is None and words.shards_in_nodes and nodes is not None:
         group = nodes.node_size
@@ -539,14 +543,14 @@ _ACTIVATIONS_SHARE = 0.5
 _MOST_PARTS = 1_000
 
 
-def _needs_sharding(words: StrategyWords, config: str, model: Model, *, memory_bytes: float) -> bool:
-    """Whether states are sharded that nobody says are: no framework is named, and weights fit whole, but not
-    what they are trained with.
+def _needs_sharding(words: StrategyWords, model: Model, *, memory_bytes: float) -> bool:
+    """Whether states are sharded of which nobody says how: weights fit whole, but not what they are trained
+    with.
 
     memory_bytes: of the accelerators that hold one copy of the model.
     Source: 16 bytes a parameter of mixed precision and Adam (Rajbhandari et al. 2020, section 3.1).
     """
-    if config.strip() or words.zero_stage or words.trained != "full" or model.transformer is None:
+    if words.zero_stage or words.trained != "full" or model.transformer is None:
         return False
     weight_bytes = BF16_BYTES * model.transformer.params
     return weight_bytes <= memory_bytes < _STATE_BYTES / BF16_BYTES * weight_bytes
