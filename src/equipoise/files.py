@@ -38,6 +38,7 @@ UNFINISHED: Final = ".equipoise-*.part"
 _PIECE_S: Final = 5.0
 _PIPE_S: Final = 60.0
 _PIECE_BYTES: Final = 2**16
+_MOST_NAME_BYTES: Final = 255  # of one part of a path, on every usual file system
 
 
 # One file or folder, or several.
@@ -53,11 +54,22 @@ def paths(given: Folders | Iterable[Path] | Iterable[str]) -> tuple[Path, ...]:
 
 def each_once(files: Sequence[Path]) -> list[Path]:
     """The files by their whole paths. Raises UsageError for one that is given twice: it would count twice."""
-    resolved = [path.resolve() for path in files]
-    twice = next((path for path, count in Counter(resolved).items() if count > 1), None)
+    whole = [resolved(path) for path in files]
+    twice = next((path for path, count in Counter(whole).items() if count > 1), None)
     if twice is not None:
         raise UsageError(f"{twice}: given twice; name each file once")
-    return resolved
+    return whole
+
+
+def resolved(path: Path) -> Path:
+    """The whole path without links; as it is where links lead in a circle, or no file can have such a name.
+
+    Whoever reads it then says what is wrong with it.
+    """
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:  # a NUL byte
+        return path
 
 
 def one_path(given: object, *, or_several: bool = False) -> Path:
@@ -67,7 +79,12 @@ def one_path(given: object, *, or_several: bool = False) -> Path:
             f"{str(given)[:40]} is no path; expected the path of a file or folder"
             f"{', or several' if or_several else ''}"
         )
-    return Path(given)
+    path = Path(given)
+    if "\0" in str(path) or any(len(os.fsencode(part)) > _MOST_NAME_BYTES for part in path.parts):
+        raise UsageError(
+            f"{str(path)[:40]!r}: no file can have such a name; expected the path of a file or folder"
+        )
+    return path
 
 
 def read_input(path: Path, most_bytes: int, *, expected: str, may_be_pipe: bool = True) -> bytes:

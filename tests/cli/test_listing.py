@@ -193,3 +193,20 @@ def test_published_steps_are_written_as_csv_and_json(tmp_path, capsysbinary) -> 
     assert {row["row_id"] for row in rows} == {row["row_id"] for row in document["steps"]}
     # Two of the fork's split experts among tensor ranks, which is not modelled.
     assert sum(not row["model_ratio"] for row in rows) == sum("etp=1" in row["reason"] for row in rows) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list", "systems"),
+        ("scores", "--round", "v4.1", "--workload", "bert"),
+        ("predict", "bert", "--accelerator", "h100"),
+        ("report", "--round", "v4.1", "--workload", "bert"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("columns", ["1", "20"])
+def test_a_terminal_too_narrow_for_a_table_gets_lines_that_run_over_its_edge(words, columns, tmp_path):
+    ended = in_process(*words, cwd=tmp_path, env={"COLUMNS": columns})
+    assert ended.returncode == 0
+    assert len(ended.stdout.splitlines()) > 3

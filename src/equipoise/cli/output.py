@@ -24,7 +24,7 @@ from equipoise.cli.app import printable, was_interrupted, write
 from equipoise.cli.options import INPUTS, OUTPUTS, asked_parameter
 from equipoise.decide.question.field import Verb
 from equipoise.decide.question.query import FIELDS, fields_of
-from equipoise.files import expect_place, written
+from equipoise.files import expect_place, resolved, written
 from equipoise.units import format_duration, plural, whole_percent
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Output(Struct, frozen=True, kw_only=True):
         """
         for path in filter(None, (self.json_out, self.html)):
             expect_place(path)
-        if self.json_out and self.html and self.json_out.resolve() == self.html.resolve():
+        if self.json_out and self.html and resolved(self.json_out) == resolved(self.html):
             raise errors.UsageError(
                 f"--json-out and --html both name {self.html}: give each a file of its own"
             )
@@ -148,7 +148,7 @@ def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str
     from equipoise.report.terminal import render
 
     # On a dumb terminal rich takes 80 columns unless it is given both.
-    console = Console(width=width_columns(), height=_SCREEN_LINES, highlight=False, markup=False)
+    console = Console(width=max(width_columns(), _LEAST_COLUMNS), height=_SCREEN_LINES, highlight=False, markup=False)
     with console.capture() as capture:
         render(page, record, console, full=full)
 
@@ -178,6 +178,10 @@ def answers_only() -> Iterator[None]:
     finally:
         os.dup2(own, _STDOUT)
         os.close(own)
+
+
+# Narrower, tables have no room for a number beside its name: lines then run over the edge.
+_LEAST_COLUMNS: Final = 40
 
 
 def width_columns() -> int:
@@ -412,7 +416,7 @@ def _is_part(path: Path, read: Path) -> bool:
         if not path.is_file():
             return False
         if read.is_dir():
-            return path.suffix.lower() in _OF_DATA and read.resolve() in path.resolve().parents
+            return path.suffix.lower() in _OF_DATA and resolved(read) in resolved(path).parents
         return read.is_file() and path.samefile(read)
     except (OSError, ValueError):  # text that is no path
         return False

@@ -26,7 +26,7 @@ from equipoise.decide.question.query import (
     way_of,
 )
 from equipoise.errors import DataError, EvidenceError, InputError, UsageError
-from equipoise.files import parsed_toml, read_input
+from equipoise.files import one_path, parsed_toml, read_input
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AdviseFields, PlanFields, PredictFields
 from equipoise.report.format import usable
@@ -63,7 +63,7 @@ def read_question(given: Mapping[str, object], *, verb: Verb, allow_code: bool =
         raise UsageError(f"{named} is no workload, but the config.json of one", give=[{"config": named}])
     if not named.lower().endswith(SUFFIX):
         return question(stated)
-    path = Path(named)
+    path = one_path(named)
     base = file_values(path, verb=verb)
     if "workload" not in base and "config" not in base:
         raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')

@@ -121,6 +121,8 @@ def ingest(
     is counted in the report.
     """
     named = [*given_paths(paths)]
+    if not named:
+        raise UsageError("paths: none is given; expected checkouts, archives, git repositories or logs")
     folder = None if into is None else one_path(into)
     if num_workers is not None:
         expect_whole("num_workers", num_workers, most=_MOST_PROCESSES)

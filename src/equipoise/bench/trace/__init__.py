@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from equipoise.bench.trace.activity import Activity, DeviceActivity, Spans, covered_ns, merged, union
 from equipoise.bench.trace.stream import TraceStream, pieces, stream_pieces
 from equipoise.errors import DataError
+from equipoise.files import resolved
 from equipoise.runs import Progress, RowRejection, Tally
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, BLOCK_BYTES, has_tar_header, open_source
 from equipoise.units import plural
@@ -378,7 +379,7 @@ def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> T
     """
     found, rejected, unread = list[RankTrace](), Tally(), list[RowRejection]()
     first: DataError | None = None
-    files = [*{each.resolve(): each for path in paths for each in _files(path)}.values()]
+    files = [*{resolved(each): each for path in paths for each in _files(path)}.values()]
     for number, path in enumerate(files):
         if progress is not None:
             progress(path.name, number, len(files))

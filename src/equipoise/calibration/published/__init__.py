@@ -33,6 +33,7 @@ from equipoise.calibration.published.set_ups import (
     strategy_of,
 )
 from equipoise.errors import DataError, SpecError, UsageError
+from equipoise.files import each_once
 from equipoise.runs.readers.cells import (
     BATCH,
     MAX_TEXT,
@@ -286,12 +287,9 @@ def read_rows(paths: Sequence[Path], catalogue: Catalogue | None = None) -> tupl
     """
     if len(paths) > MAX_FILES:
         raise UsageError(f"{len(paths):,} files; at most {MAX_FILES:,} are read at a time")
-    seen: set[Path] = set()
+    each_once(paths)
     rows: list[PublishedRow] = []
     for path in paths:
-        if path.resolve() in seen:
-            raise UsageError(f"{path}: given twice; name each file once")
-        seen.add(path.resolve())
         rows.extend(_rows_of_file(path, catalogue or shipped()))
     return tuple(rows)
 
@@ -340,7 +338,7 @@ def _table_of_file(path: Path) -> tuple[Sequence[str], Iterable[tuple[int, TextR
 
 
 def _with_software(row: TextRow) -> TextRow:
-    """A row of a table whose software stands in a column of its own, as runs have it: next to the strategy."""
+    """A row of a table whose software stands in a column of its own, next to its strategy as runs have it."""
     named = row.cells.get("framework", "").strip() or row.cells.get("software", "").strip()
     config = row.cells.get("parallel_config", "")
     if not named or named.lower() in config.lower():

@@ -401,8 +401,9 @@ def strategy_of(
     if words.precision is None:
         notes.append("precision not stated: bf16")
     held = memory_bytes * tp * pp * ep
-    # Of runs, the software stands before what they state of it.
-    is_open = not (row.cells.get(STRATEGY, "") if SIZE in row.cells else config).strip()
+    # Of runs, the software stands before what they state of it, and may be PyTorch's DDP.
+    said = row.cells.get(STRATEGY, "") if SIZE in row.cells else config
+    is_open = not (said.strip() or _has(config.lower(), "ddp"))
     if dp * cp > 1 and is_open and _needs_sharding(words, model, memory_bytes=held):
         # Megatron shards optimizer states alone.
         stage = 1 if _has(config.lower(), "megatron") else WEIGHTS_SHARDED

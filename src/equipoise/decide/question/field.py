@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.errors import UsageError
+from equipoise.files import one_path
 from equipoise.units import HOUR_S, duration_s
 
 Kind: TypeAlias = Literal[
@@ -436,7 +437,7 @@ def _of_system(field: Field, name: str, kind: Kind) -> Field:
 
 
 def _path(field: Field, given: object) -> Path:
-    return given if isinstance(given, Path) else Path(_text(field, given))
+    return one_path(given if isinstance(given, Path) else _text(field, given))
 
 
 def _paths(field: Field, given: object) -> tuple[Path, ...]:

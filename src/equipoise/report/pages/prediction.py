@@ -107,7 +107,8 @@ def _headline(found: Prediction) -> str:
 
 
 def _spread(candidates: Sequence[Candidate], num_rows: int, *, kept: int | None) -> Sequence[Candidate]:
-    """At most so many of them, among them the first, the last, and the size that has to be kept."""
+    """At most so many of them and two at least: the first, the last, and the size that has to be kept."""
+    num_rows = max(num_rows, 2)
     last = len(candidates) - 1
     if last < num_rows:
         return candidates
