@@ -158,6 +158,34 @@ def test_a_name_is_chosen_by_keys_alone(opened):
         assert page.evaluate("document.activeElement.id") != "workload"
 
 
+def test_a_whole_name_that_is_typed_still_narrows_the_list(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
+        model = page.get_by_role("combobox", name="Train", exact=True)
+        model.fill("gpt2")
+        names = page.locator("#suggestions li code").all_inner_texts()
+        assert {"gpt2", "gpt2_medium", "gpt2_xl"} <= {*names}
+        assert all("gpt2" in each for each in names)
+        page.keyboard.press("Escape")
+        model.click()  # a list that is opened on a name offers the others
+        assert page.locator("#suggestions li").count() > len(names)
+
+
+def test_back_returns_to_the_question_that_was_sent(opened):
+    first = "/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8"
+    with opened(first) as page:
+        most = page.get_by_label("Accelerators, at most", exact=True)
+        for number in ("16", "32"):
+            most.fill(number)
+            page.wait_for_url(f"**max_accelerators={number}**")
+            page.get_by_role("button", name="Advise").click()
+            page.locator("#files a[href*='max_accelerators=" + number + "']").first.wait_for()
+        for number in ("16", "8"):
+            page.go_back()
+            page.wait_for_function(f"document.getElementById('max_accelerators')?.value === '{number}'")
+            page.locator("#result h1").wait_for()
+            assert f"max_accelerators={number}" in page.url
+
+
 def test_enter_asks_about_what_was_typed(opened):
     with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
         field = page.get_by_role("combobox", name="On", exact=True)

@@ -101,10 +101,28 @@
 
   if (!form) return;
   let timer = 0;
+  // Where every change is answered, the first after a question that was sent or opened is a step of the
+  // history, so that Back returns to that question; those that follow take its place.
+  const isTransient = form.hasAttribute("hx-replace-url");
+  let isKept = true;
+  const asStep = (isStep) => {
+    if (!isTransient) return;
+    form.removeAttribute(isStep ? "hx-replace-url" : "hx-push-url");
+    form.setAttribute(isStep ? "hx-push-url" : "hx-replace-url", "true");
+  };
   const ask = (delay) => {
     clearTimeout(timer);
-    timer = setTimeout(() => htmx.trigger(form, "question-changed"), delay);
+    timer = setTimeout(() => {
+      asStep(isKept);
+      isKept = false;
+      htmx.trigger(form, "question-changed");
+    }, delay);
   };
+  form.addEventListener("submit", () => {
+    clearTimeout(timer);
+    asStep(false);
+    isKept = true;
+  }, true);
 
   // A field with suggestions is a combobox: arrow keys go through the names that hold what was typed, Enter
   // takes one, Escape closes the list. Without scripts the browser's own list does.
@@ -118,10 +136,11 @@
   document.body.append(list);
   let combo = null;
   const nameOf = (option) => option.value.toLowerCase();
-  const matching = (field) => {
+  // A list that is opened on a whole name offers all others; one that is typed in, those that hold the name.
+  const matching = (field, isTyped) => {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     const options = [...document.getElementById(field.dataset.list).options];
-    if (options.some((each) => nameOf(each) === field.value.trim().toLowerCase())) return options;
+    if (!isTyped && options.some((each) => nameOf(each) === field.value.trim().toLowerCase())) return options;
     return options.filter((each) => words.every((word) => nameOf(each).includes(word) || each.label.toLowerCase().includes(word)));
   };
   const mark = (chosen) => {
@@ -141,9 +160,9 @@
     combo?.setAttribute("aria-expanded", "false");
     combo?.removeAttribute("aria-activedescendant");
   };
-  const open = (field) => {
+  const open = (field, isTyped = false) => {
     combo = field;
-    const found = matching(field).slice(0, MOST_SHOWN);
+    const found = matching(field, isTyped).slice(0, MOST_SHOWN);
     list.replaceChildren(...found.map((each, place) => {
       const item = document.createElement("li");
       item.id = `suggestion-${place}`;
@@ -192,7 +211,7 @@
       event.preventDefault();
       if (chosen) { take(chosen); return; }
       close();
-      ask(0);
+      form.requestSubmit();
       return;
     }
     if (key !== "ArrowDown" && key !== "ArrowUp") return;
@@ -265,7 +284,7 @@
   };
   form.addEventListener("input", (event) => {
     if (event.target.matches(".slider")) return;
-    if (isCombo(event.target)) open(event.target);
+    if (isCombo(event.target)) open(event.target, true);
     if (event.target.matches("select")) clear(event.target);
     form.querySelectorAll("[data-most]").forEach(limit);
     if (isPartOfName(event.target)) {
