@@ -181,7 +181,7 @@ def test_back_returns_to_the_question_that_was_sent(opened):
             page.locator("#files a[href*='max_accelerators=" + number + "']").first.wait_for()
         for number in ("16", "8"):
             page.go_back()
-            page.wait_for_function(f"document.getElementById('max_accelerators')?.value === '{number}'")
+            page.locator(f"#max_accelerators[value='{number}']").wait_for()  # as the page comes anew
             page.locator("#result h1").wait_for()
             assert f"max_accelerators={number}" in page.url
 
