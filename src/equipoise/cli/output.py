@@ -148,7 +148,9 @@ def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str
     from equipoise.report.terminal import render
 
     # On a dumb terminal rich takes 80 columns unless it is given both.
-    console = Console(width=max(width_columns(), _LEAST_COLUMNS), height=_SCREEN_LINES, highlight=False, markup=False)
+    console = Console(
+        width=max(width_columns(), _LEAST_COLUMNS), height=_SCREEN_LINES, highlight=False, markup=False
+    )
     with console.capture() as capture:
         render(page, record, console, full=full)
 

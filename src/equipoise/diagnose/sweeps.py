@@ -29,6 +29,7 @@ from equipoise.stats import proportion_interval, ratio_interval
 from equipoise.units import format_count, format_percent, plural
 
 _FEWEST_WITH_SPREAD = 2
+_WHOLE_RATE = 100.0  # samples per second from which tables show whole numbers
 PLAIN = "ddp"
 
 
@@ -326,7 +327,8 @@ def _about(group: Sequence[Judgement]) -> Iterator[str]:
         yield f"Slower than one device: {_way(worst)}, {ranged(worst.speedup)}."
     fastest = max(group, key=_rate)
     if _rate(fastest) > _rate(best):
-        rate = format_count(float(f"{_rate(fastest):.4g}"))
+        found = _rate(fastest)
+        rate = format_count(round(found) if found >= _WHOLE_RATE else found)
         yield f"Highest throughput: {rate} samples/s with {_way(fastest)}."
 
 

@@ -150,12 +150,12 @@ _POOL_FIELDS: Final = ("price", "node_size", "region")
 _POOL_AT_FIRST: Final = "32x h100"
 _JOBS_AT_FIRST: Final[Given] = {
     "workload-1": ("gpt2",),
-    "tokens-1": ("1G",),
+    "tokens-1": ("1B",),
     "deadline-1": ("1 h",),
     "sizes-2": ("8 16 32",),
     "weight-2": ("2",),
     "workload-3": ("llama31_8b",),
-    "tokens-3": ("10G",),
+    "tokens-3": ("10B",),
 }
 
 

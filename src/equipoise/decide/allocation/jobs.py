@@ -15,11 +15,12 @@ from equipoise.decide.question.query import OF_JOB, meant, values
 from equipoise.errors import DataError, UsageError, hint
 from equipoise.files import parsed_toml, read_input
 from equipoise.runs.readers.cells import TextRow, amount_of, column_name, rows_of, table
-from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s
+from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s, listed
 
 MAX_JOBS: Final = 50
 _MAX_FILE_BYTES = MIB
 _MOST_S = 10.0**12
+_MOST_NAMED = 5
 _MOST_USD_PER_KWH = 1e3
 _ECHO = 60
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
@@ -134,7 +135,7 @@ def jobs_document(text: str, *, where: str) -> dict[str, Any]:
     # A line of TOML with such marks has brackets, an equals sign or a comment.
     is_table = len(header) > 1 and (named & known or not re.search(r"[\[=#]", "".join(header)))
     if is_table and named - known:
-        unknown = ", ".join(_echo(each) for each in sorted(named - known))
+        unknown = listed([_echo(each) for each in sorted(named - known)], _MOST_NAMED)
         raise DataError(
             f"{where}: no field of a job is called {unknown}; expected {', '.join(sorted(known))}"
         )

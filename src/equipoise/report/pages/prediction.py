@@ -506,7 +506,7 @@ def _chart(best: BudgetReach) -> Chart:
         subtitle=f"shaded: the {format_percent(best.size.level)} range",
         alternative=f"{capital(_unit(best))} by number of accelerators: {', '.join(sizes)}.",
         x=Axis(title="number of accelerators", is_log=True),
-        y=Axis(title=f"{prefix} {_unit(best)}".strip(), is_log=True),
+        y=Axis(title=f"{prefix.replace('G', 'B')} {_unit(best)}".strip(), is_log=True),
         series=(line, star(best.recommended, *at)),
         notes=(Annotation(x=at[0], y=at[1], text=count(best.recommended.num_accelerators), is_above=True),),
         bands=(band,),
