@@ -486,7 +486,12 @@ def listed_steps(wanted: StepFilter, catalogue: Catalogue | None = None) -> pl.D
                 f"--{name} {value!r}: no published step{among} has it; there are {quoted(there)}"
             )
         applied.append(f"{name} {value}")
-    found = zip(predictions(rows_of_table(frame, known)), frame["step_s"], strict=True)
+    return with_predictions(frame, known)
+
+
+def with_predictions(frame: pl.DataFrame, catalogue: Catalogue) -> pl.DataFrame:
+    """Rows of the table, with the columns of PREDICTED next to them."""
+    found = zip(predictions(rows_of_table(frame, catalogue)), frame["step_s"], strict=True)
     made = [
         (each.step_s, each.low_s, each.high_s, each.step_s / step_s, each.calibration, each.in_sample)
         if each is not None and step_s is not None
