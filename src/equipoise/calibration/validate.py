@@ -45,7 +45,7 @@ from equipoise.intervals import DEVIATE, LEVEL
 from equipoise.runs import Progress
 from equipoise.runs.readers.cells import quoted
 from equipoise.spec import canonical
-from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, SOFTWARE_NAMES, Strategy, software
 from equipoise.stats import by_key
 from equipoise.units import plural
@@ -461,19 +461,22 @@ PREDICTED: Final[Mapping[str, type[pl.DataType]]] = {
 }
 
 
-def listed_steps(wanted: StepFilter, catalogue: Catalogue | None = None) -> pl.DataFrame:
+def listed_steps(wanted: StepFilter, catalogue: Catalogue) -> pl.DataFrame:
     """The rows of the table that a filter leaves, with the columns of PREDICTED next to them.
 
     Raises UsageError where it leaves none.
     """
-    known = catalogue or shipped()
     frame = published_steps().sort("workload", "accelerator", "num_accelerators", "row_id")
     applied: list[str] = []
     for name, column, rule in (
         ("model", "workload", _of_model),
-        ("accelerator", "accelerator", lambda value, held: held["accelerator"].is_in(known.forms(value))),
+        ("accelerator", "accelerator", lambda value, held: held["accelerator"].is_in(catalogue.forms(value))),
         ("software", "software", _of_software),
-        ("source", "repository", _of_source),
+        (
+            "source",
+            "repository",
+            lambda value, held: held["repository"].str.contains(value.strip().lower(), literal=True),
+        ),
     ):
         value = getattr(wanted, name)
         if value is None:
@@ -486,7 +489,7 @@ def listed_steps(wanted: StepFilter, catalogue: Catalogue | None = None) -> pl.D
                 f"--{name} {value!r}: no published step{among} has it; there are {quoted(there)}"
             )
         applied.append(f"{name} {value}")
-    return with_predictions(frame, known)
+    return with_predictions(frame, catalogue)
 
 
 def with_predictions(frame: pl.DataFrame, catalogue: Catalogue) -> pl.DataFrame:
@@ -516,7 +519,3 @@ def _of_software(name: str, frame: pl.DataFrame) -> pl.Series:
     if not names:
         raise UsageError(f"--software {name!r}: not known; expected one of {', '.join(SOFTWARE_NAMES)}")
     return frame["software"].is_in(names)
-
-
-def _of_source(name: str, frame: pl.DataFrame) -> pl.Series:
-    return frame["repository"].str.contains(name.strip().lower(), literal=True)
