@@ -43,8 +43,8 @@ ORDER = {
     "calibration": (
         *("collective_runs", "collective_verdicts", "user_collectives"),
         *("user_links", "published", "curves", "accuracy"),
-        *("step_rows", "scale_up_rows", "forecasts", "advice_backtest"),
-        *("profiles", "validate"),
+        *("profiles", "step_rows", "scale_up_rows", "forecasts", "advice_backtest"),
+        "validate",
     ),
     "decide": (
         *("question", "evidence", "answer", "select", "combine", "ledger"),

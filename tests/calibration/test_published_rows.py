@@ -15,6 +15,7 @@ from equipoise.calibration.published.set_ups import collective_of, strategy_word
 from equipoise.calibration.validate import validate
 from equipoise.errors import DataError, UsageError
 from equipoise.runs.readers.cells import TextRow
+from equipoise.spec.catalogue import shipped
 
 GPT = {
     "workload": "GPT",
@@ -506,7 +507,7 @@ def test_sizes_of_a_row_stand_above_the_catalogue(read):
 )
 def test_a_row_states_the_pixels_of_its_sample(read, workload, config, pixels):
     (row,) = read(IMAGES | {"workload": workload, "parallel_config": config})
-    known = known_workload(workload)
+    known = known_workload(workload, shipped())
     growth = pixels / known.image.pixels
     found = row.model.known
     assert found.image.pixels == pixels
@@ -540,7 +541,7 @@ IMAGES = {
 )
 def test_numbers_of_other_things_are_no_pixels(read, workload, config):
     (row,) = read(IMAGES | {"workload": workload, "parallel_config": config})
-    assert row.model.known == known_workload(workload)
+    assert row.model.known == known_workload(workload, shipped())
     assert row.model.notes == ()
 
 
@@ -556,7 +557,7 @@ def test_a_model_known_by_figures_keeps_them_where_its_layers_are_stated(read):
     sizes = {"layers": "28", "hidden": "1152", "heads": "16", "params_b": "0.675"}
     (row,) = read(IMAGES | sizes | {"workload": "DiT-XL/2"})
     assert row.model.transformer is None
-    assert row.model.known == known_workload("DiT-XL/2")
+    assert row.model.known == known_workload("DiT-XL/2", shipped())
 
 
 def test_parameters_that_are_stated_set_the_width_that_is_not(read):
@@ -663,10 +664,10 @@ def test_names_like_bert_are_encoders(read):
 
 
 def test_names_are_found_in_longer_texts():
-    assert known_workload("LLAMA3.1_405B Pre-Training Performance").transformer.layers == 126
-    assert known_workload("Frobnicator XL Pre-Training Performance") is None
-    assert known_workload("Small CNN of the lab") is not None
-    assert known_workload("Faster R-CNN R-50-FPN") is None  # no CNN of 1.2 million parameters
+    assert known_workload("LLAMA3.1_405B Pre-Training Performance", shipped()).transformer.layers == 126
+    assert known_workload("Frobnicator XL Pre-Training Performance", shipped()) is None
+    assert known_workload("Small CNN of the lab", shipped()) is not None
+    assert known_workload("Faster R-CNN R-50-FPN", shipped()) is None  # no CNN of 1.2 million parameters
     assert collective_of("nccl-tests all-reduce") == "all_reduce"
     assert collective_of("reduce_scatter_perf") == "reduce_scatter"
     assert collective_of("overall_reduced") is None
@@ -734,9 +735,11 @@ def test_a_mixture_whose_experts_are_not_told_is_no_dense_model(read, name, para
 def test_a_name_of_another_size_is_another_model():
     # GPT-2 has 124 million parameters (Radford et al. 2019, as its repository corrects table 2).
     cells = {"workload": "Lab's GPT 2.7B", "seq": "1024"}
-    assert model_of(TextRow(place="here", cells=cells | {"params_b": "0.124"})).known.slug == "gpt2"
+    assert (
+        model_of(TextRow(place="here", cells=cells | {"params_b": "0.124"}), shipped()).known.slug == "gpt2"
+    )
     with pytest.raises(DataError, match="layers, hidden"):
-        model_of(TextRow(place="here", cells=cells | {"params_b": "2.7"}))
+        model_of(TextRow(place="here", cells=cells | {"params_b": "2.7"}), shipped())
 
 
 def test_hybrid_sharding_is_within_nodes_unless_a_number_says_otherwise(read):
@@ -751,7 +754,7 @@ def test_hybrid_sharding_is_within_nodes_unless_a_number_says_otherwise(read):
 
 def test_a_model_needs_sizes_or_a_name():
     with pytest.raises(DataError, match=r"'x': .*layers, hidden .*heads.*--workloads FILE"):
-        model_of(TextRow(place="here", cells={"workload": "x"}))
+        model_of(TextRow(place="here", cells={"workload": "x"}), shipped())
 
 
 def test_two_units_of_one_execution_count_once(read):

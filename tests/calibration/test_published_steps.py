@@ -230,7 +230,9 @@ def test_nothing_of_another_maker_or_far_away_or_untrusted_is_near(table, llama)
 
 
 def test_filters_leave_the_rows_they_name():
-    found = steps.listed_steps(steps.StepFilter(model="Llama", accelerator="h100", software="nemo"))
+    found = steps.listed_steps(
+        steps.StepFilter(model="Llama", accelerator="h100", software="nemo"), shipped()
+    )
     assert found.height
     assert found["accelerator"].str.starts_with("h100-").all()
     assert set(found["software"]) == {"megatron_core"}
@@ -251,7 +253,7 @@ def test_filters_leave_the_rows_they_name():
 )
 def test_a_filter_that_leaves_nothing_is_an_error_that_names_it(wanted, named):
     with pytest.raises(UsageError, match=rf"^--{named} '"):
-        steps.listed_steps(steps.StepFilter(**wanted))
+        steps.listed_steps(steps.StepFilter(**wanted), shipped())
 
 
 READS = """

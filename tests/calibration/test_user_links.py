@@ -21,6 +21,7 @@ from equipoise.errors import EvidenceError, UsageError
 from equipoise.perfmodel.collectives import OPERATIONS as TIMERS
 from equipoise.perfmodel.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from equipoise.perfmodel.machine import Group, machine
+from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster
 
 TRUTH = tomllib.loads((Path(__file__).parents[1] / "truth" / "collectives.toml").read_text())
@@ -233,7 +234,7 @@ def test_a_file_without_a_usable_row_is_no_evidence(tmp_path):
     side = "30.00   0.03   0.06   7 "
     table.write_text(f"        1024           256     float     sum      -1    {side} {side}\n")
     with pytest.raises(EvidenceError, match="no row") as refused:
-        given_collectives([table])
+        given_collectives([table], shipped())
     assert re.match("1 row .*#wrong", refused.value.missing[0])
 
 

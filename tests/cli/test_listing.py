@@ -118,7 +118,7 @@ def test_a_listed_workload_can_be_planned_or_says_what_it_lacks(data) -> None:
 
 def steps_as_text(monkeypatch, **wanted: str) -> list[str]:
     monkeypatch.setenv("COLUMNS", "80")
-    found = StepListing(rows=listed_steps(StepFilter(**wanted)).to_dicts(), filters="")
+    found = StepListing(rows=listed_steps(StepFilter(**wanted), shipped()).to_dicts(), filters="")
     return page_text(STEPS, found, full=False).splitlines()
 
 

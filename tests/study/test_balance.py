@@ -9,6 +9,7 @@ from equipoise.runs import embedded
 from equipoise.runs.store import scores_of
 from equipoise.scaling.equilibrium import KINDS, default_answer, equilibria
 from equipoise.scaling.metrics import curves, with_metrics
+from equipoise.spec.catalogue import shipped
 from equipoise.study.diminishing_returns import DEADLINE_FACTOR, balances
 
 ROUND, WORKLOAD, ACCELERATOR = "v4.1", "llama2_70b_lora", "h100-sxm5-80gb"
@@ -27,7 +28,7 @@ def best(scores):
 
 @pytest.fixture(scope="module")
 def found(scores, best):
-    return balances(scores_of(scores), {WORKLOAD: best}, round_=ROUND)[WORKLOAD]
+    return balances(scores_of(scores), {WORKLOAD: best}, round_=ROUND, catalogue=shipped())[WORKLOAD]
 
 
 def test_report_and_predict_agree(scores, found):
@@ -60,7 +61,7 @@ def test_a_round_starts_from_its_own_results_alone(found, best):
 
 def test_an_accelerator_without_results_names_what_is_missing(scores, best):
     absent = best.with_columns(accelerator=pl.lit("tpu-v4"))
-    nothing = balances(scores_of(scores), {WORKLOAD: absent}, round_=ROUND)[WORKLOAD]
+    nothing = balances(scores_of(scores), {WORKLOAD: absent}, round_=ROUND, catalogue=shipped())[WORKLOAD]
     assert nothing.found == ()
     assert nothing.unanswered
     assert all(each.missing for each in nothing.unanswered)
@@ -97,15 +98,15 @@ def test_a_curve_goes_one_doubling_beyond_the_data(found):
 
 def test_names_without_a_place_have_a_reason(scores, best):
     unknown = best.with_columns(accelerator=pl.lit("quux-9000"))
-    nobody = balances(scores_of(scores), {WORKLOAD: unknown}, round_=ROUND)[WORKLOAD]
+    nobody = balances(scores_of(scores), {WORKLOAD: unknown}, round_=ROUND, catalogue=shipped())[WORKLOAD]
     assert nobody.found == ()
     assert "quux-9000" in nobody.unanswered[0].reason
-    sweep = balances(scores_of(scores), {WORKLOAD: best}, round_="my sweep")[WORKLOAD]
+    sweep = balances(scores_of(scores), {WORKLOAD: best}, round_="my sweep", catalogue=shipped())[WORKLOAD]
     assert sweep.found == ()
     assert sweep.unanswered
     assert all("'my sweep'" in each.reason for each in sweep.unanswered)
 
 
 def test_one_size_is_no_curve(scores, best):
-    one = balances(scores_of(scores), {WORKLOAD: best.head(1)}, round_=ROUND)[WORKLOAD]
+    one = balances(scores_of(scores), {WORKLOAD: best.head(1)}, round_=ROUND, catalogue=shipped())[WORKLOAD]
     assert (one.found, one.unanswered) == ((), ())

@@ -14,7 +14,6 @@ from equipoise.calibration.published import PublishedRow
 from equipoise.calibration.published.models import known_workload
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import DEVIATE, LEVEL
-from equipoise.perfmodel.parameters import Parameters
 from equipoise.runs import Progress
 from equipoise.runs.readers.cells import quoted
 from equipoise.spec.strategy import AXES
@@ -162,31 +161,14 @@ Indices: TypeAlias = NDArray[np.intp]
 Seconds: TypeAlias = NDArray[np.float64]
 
 
-class Basis(Struct, frozen=True, kw_only=True):
-    """Parameters that were fitted before, what they leave open, and the rows they were fitted to.
-
-    fitted: names of the parameters. log_factor: a square root of the covariance of their logarithms,
-    (n_fitted, n_fitted). log_half_width: of the 90 % interval of the logarithm of a time whose parameters
-    were known; experts_log_sd: what experts add to its standard deviation. row_digests: of those rows.
-    """
-
-    name: str
-    parameters: Parameters
-    fitted: tuple[str, ...]
-    log_factor: Seconds
-    log_half_width: float
-    experts_log_sd: float
-    row_digests: frozenset[str]
-
-
 class PredictedRows(Struct, frozen=True, kw_only=True):
     """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
 
     All (n_rows,), NaN or None where nothing is known. seconds: of the rows that are expressed. prior_log_sd:
     of the logarithm; what the priors of every parameter leave open where nothing was fitted.
     further_log_sd: what parameters leave open of a row beyond what they do of the rows fitted to.
-    memory_bytes: what frameworks report on the fullest accelerator. bases: the Basis a row rests on where
-    that was fitted before; None where it is rows or priors.
+    memory_bytes: what frameworks report on the fullest accelerator. bases: the Profile a row rests on; None
+    where it is rows or priors.
     """
 
     seconds: Seconds

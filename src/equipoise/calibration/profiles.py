@@ -87,19 +87,15 @@ class Profile(Struct, frozen=True, kw_only=True, dict=True):
         return np.asarray(lower * np.array([each.log_sd for each in self.fitted])[:, None])
 
 
-class _SoftwareMemory(Struct, frozen=True, kw_only=True):
-    """How far log(stated / predicted) memory of one software's executions goes, as a standard deviation."""
-
-    num_executions: int
-    log_sd: float
-
-
 class _MemoryErrors(Struct, frozen=True, kw_only=True):
-    """What MEMORY holds. log_sd: over sources, each counted once."""
+    """What MEMORY holds: how far log(stated / predicted) memory goes, as a standard deviation.
+
+    log_sd: of all, over sources, each counted once; of one software, over its executions.
+    """
 
     num_executions: int
     log_sd: float
-    by_software: Mapping[str, _SoftwareMemory]
+    by_software: "Mapping[str, _MemoryErrors]" = {}
 
 
 # Executions of a software that weigh as much as what all sources show.

@@ -33,7 +33,7 @@ from equipoise.perfmodel.scale_up import (
     MeasuredSteps,
     ScaleUpParameters,
     fit_scale_up,
-    scaled_up,
+    slowdown,
 )
 from equipoise.spec.strategy import peak_in
 from equipoise.spec.workload import Workload
@@ -198,13 +198,13 @@ class Pairs(Struct, frozen=True, kw_only=True):
 
     def slowdown(self, parameters: ScaleUpParameters) -> NDArray[np.float64]:
         """The slowdown of every pair by the law."""
-        return scaled_up(
+        return slowdown(
             self.measured,
             self.num_accelerators,
             parameters,
             microbatch_ratio=self.microbatch_ratio,
             num_accumulated=self.num_accumulated,
-        ).slowdown
+        )
 
     def fitted(self, chosen: Indices) -> ScaleUpParameters:
         """The law fitted to some pairs, each workload counting once; the priors' medians without any."""

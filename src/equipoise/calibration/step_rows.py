@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from equipoise.calibration import UNCALIBRATED_LOG_SD
 from equipoise.calibration.accuracy import (
-    Basis,
     Indices,
     PredictedRows,
     PredictionTask,
@@ -19,6 +18,7 @@ from equipoise.calibration.accuracy import (
     cluster_weights,
     unpredicted,
 )
+from equipoise.calibration.profiles import EXPERTS_LOG_SD, Profile
 from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.executions import campaign_of
 from equipoise.calibration.published.quantities import MemoryCounted
@@ -43,6 +43,9 @@ from equipoise.perfmodel.parameters import (
 from equipoise.runs.readers.cells import echo
 from equipoise.spec.cluster import Cluster
 from equipoise.stats import by_key
+
+# What a row is predicted by where nothing is fitted; None for the priors.
+BasisOf: TypeAlias = Callable[[PublishedRow], Profile | None]
 
 
 def machine_of(row: PublishedRow) -> Machine:
@@ -177,7 +180,7 @@ def _campaigns(stated: Sequence[Hashable]) -> NDArray[np.intp]:
     return np.array([order[each] for each in stated], dtype=np.intp)
 
 
-def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds, Seconds]:
+def _by_bases(arrays: StepRows, bases: Sequence[Profile | None]) -> tuple[Seconds, Seconds]:
     """Seconds by parameters fitted before, or by the priors where None, and the standard deviation of their
     logarithm; both (n_rows,).
 
@@ -190,9 +193,9 @@ def _by_bases(arrays: StepRows, bases: Sequence[Basis | None]) -> tuple[Seconds,
     for basis in {each.name: each for each in bases if each is not None}.values():
         mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
         some = arrays.taken(mine)
-        values = {name: basis.parameters.value(name) for name in basis.fitted}
+        values = {each.name: basis.values[each.name] for each in basis.fitted}
         log_s, slopes = log_times(some.step_s, basis.parameters, values)
-        local = np.hypot(basis.log_half_width / DEVIATE, basis.experts_log_sd * (some.load.experts > 0))
+        local = np.hypot(basis.log_half_width / DEVIATE, EXPERTS_LOG_SD * (some.load.experts > 0))
         seconds[mine] = np.exp(log_s)
         spread[mine] = np.hypot(np.linalg.norm(slopes.T @ basis.log_factor, axis=1), local)
     return seconds, spread
@@ -204,8 +207,8 @@ def _spread(arrays: StepRows) -> Seconds:
     return np.hypot(of_parameters, UNCALIBRATED_LOG_SD)
 
 
-def _begin(rows: Sequence[PublishedRow], basis_of: Callable[[PublishedRow], Basis | None]) -> PredictionTask:
-    """Rows for the performance model. basis_of: what a row rests on where nothing is fitted."""
+def _begin(rows: Sequence[PublishedRow], basis_of: BasisOf) -> PredictionTask:
+    """Rows for the performance model. basis_of: of those that nothing is fitted to."""
     reasons = tuple(refusal(row) for row in rows)
     expressed = [index for index, reason in enumerate(reasons) if reason is None]
     if not expressed:
@@ -273,11 +276,8 @@ def time_slopes(arrays: StepRows, names: Sequence[str], at: Parameters) -> NDArr
     return log_times(arrays.step_s, at, {name: at.value(name) for name in names})[1]
 
 
-def step_predictor(basis_of: Callable[[PublishedRow], Basis | None]) -> Predictor:
-    """The performance model as a predictor.
-
-    basis_of: parameters fitted before, for rows that nothing is fitted to; None for the priors.
-    """
+def step_predictor(basis_of: BasisOf) -> Predictor:
+    """The performance model as a predictor."""
     return Predictor(
         claims=lambda rows: [row.kind == "step" for row in rows],
         begin=lambda rows: _begin(rows, basis_of),

@@ -36,7 +36,7 @@ class TimedCollectives(Struct, frozen=True, kw_only=True):
     catalogue: Catalogue = field(default_factory=shipped)
 
 
-def given_collectives(files: Sequence[Path], catalogue: Catalogue | None = None) -> TimedCollectives:
+def given_collectives(files: Sequence[Path], catalogue: Catalogue) -> TimedCollectives:
     """What files hold that nccl-tests, rccl-tests or `collectives --measure --out` wrote.
 
     Raises DataError for a file that cannot be read, EvidenceError where no row of any can be used.
@@ -52,7 +52,7 @@ def given_collectives(files: Sequence[Path], catalogue: Catalogue | None = None)
     return TimedCollectives(
         runs=reading.runs,
         notes=(*refused, *(f"{each}." for each in reading.notes)),
-        catalogue=catalogue or shipped(),
+        catalogue=catalogue,
     )
 
 

@@ -5,7 +5,7 @@ What is predicted of the published steps that ship is in no table: it is made wi
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration.accuracy import (
-    Basis,
     MemoryErrors,
     PredictionTask,
     Predictor,
@@ -30,7 +29,7 @@ from equipoise.calibration.accuracy import (
     split_of,
     time_errors,
 )
-from equipoise.calibration.profiles import EXPERTS_LOG_SD, profiles, software_for
+from equipoise.calibration.profiles import Profile, profiles, software_for
 from equipoise.calibration.published import PublishedRow, nodes_of, published_steps, read_rows, rows_of_table
 from equipoise.calibration.published.executions import (
     chosen,
@@ -40,18 +39,16 @@ from equipoise.calibration.published.executions import (
     with_executions,
 )
 from equipoise.calibration.scale_up_rows import SCALE_UP
-from equipoise.calibration.step_rows import COLLECTIVE, step_predictor
+from equipoise.calibration.step_rows import COLLECTIVE, BasisOf, step_predictor
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.intervals import DEVIATE, LEVEL
 from equipoise.runs import Progress
 from equipoise.runs.readers.cells import quoted
 from equipoise.spec import canonical
-from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, SOFTWARE_NAMES, Strategy, software
 from equipoise.stats import by_key
 from equipoise.units import format_si_apart, plural
-
-BasisOf: TypeAlias = Callable[[PublishedRow], Basis | None]
 
 _NOTHING_TO_FIT = "no row of the calibration files can be modelled, so nothing can be fitted to them"
 _TO_FIT = ("a calibration file with rows that can be modelled",)
@@ -124,7 +121,7 @@ class _PredictedExecution(Struct, frozen=True, kw_only=True):
     low_s: float
     high_s: float
     memory_bytes: float | None
-    basis: Basis | None
+    basis: Profile | None
 
 
 # By execution: what is predicted of it, or why nothing is.
@@ -351,24 +348,23 @@ def basis_of(name: str) -> BasisOf:
     if name not in profiles():
         expected = ", ".join((*profiles(), AUTO, PRIORS_ONLY))
         raise SpecError(f"software {name!r} is not known; expected one of {expected}")
-    chosen = _basis(name)
-    return lambda _: chosen
+    return lambda _: profiles()[name]
 
 
-def _matching(row: PublishedRow) -> Basis | None:
+def _matching(row: PublishedRow) -> Profile | None:
     """The parameters of a row's own software, or of the usual one for a run; None for the priors."""
     if nodes_of(row) is None or row.strategy is None:
         return None
     if (usual := usual_software(row)) is not None:
-        return _basis(usual)
+        return profiles()[usual]
     ran = software_of(row)
     if ran is None and _runs_as_written(row, row.strategy):
         ran = _LIKE_IT
     if ran is None and row.model is not None and row.model.transformer is None:
-        return _basis(_CHANNELS_FIRST) if _transposes(row, row.strategy) else None
+        return profiles()[_CHANNELS_FIRST] if _transposes(row, row.strategy) else None
     if ran is None:
-        return None if row.strategy.fused_attention else _basis(_OLD_SOFTWARE)
-    return _basis(ran.name)
+        return None if row.strategy.fused_attention else profiles()[_OLD_SOFTWARE]
+    return profiles()[ran.name]
 
 
 def usual_software(row: PublishedRow) -> str | None:
@@ -401,19 +397,6 @@ def _transposes(row: PublishedRow, strategy: Strategy) -> bool:
     is_nvidia = nodes is not None and nodes.accelerator.vendor == software(_CHANNELS_FIRST).vendor
     of_torch = _OF_TORCH.search(text) and not (_CHANNELS_LAST.search(text) or _ATTENDS.search(row.workload))
     return bool(is_nvidia and of_torch) and strategy.precision in {"fp16", "bf16"}
-
-
-def _basis(name: str) -> Basis:
-    found = profiles()[name]
-    return Basis(
-        name=found.name,
-        parameters=found.parameters,
-        fitted=tuple(each.name for each in found.fitted),
-        log_factor=found.log_factor,
-        log_half_width=found.log_half_width,
-        experts_log_sd=EXPERTS_LOG_SD,
-        row_digests=found.row_digests,
-    )
 
 
 # --- published steps that ship
@@ -487,19 +470,22 @@ PREDICTED: Final[Mapping[str, type[pl.DataType]]] = {
 }
 
 
-def listed_steps(wanted: StepFilter, catalogue: Catalogue | None = None) -> pl.DataFrame:
+def listed_steps(wanted: StepFilter, catalogue: Catalogue) -> pl.DataFrame:
     """The rows of the table that a filter leaves, with the columns of PREDICTED next to them.
 
     Raises UsageError where it leaves none.
     """
-    known = catalogue or shipped()
     frame = published_steps().sort("workload", "accelerator", "num_accelerators", "row_id")
     applied: list[str] = []
     for name, column, rule in (
         ("model", "workload", _of_model),
-        ("accelerator", "accelerator", lambda value, held: held["accelerator"].is_in(known.forms(value))),
+        ("accelerator", "accelerator", lambda value, held: held["accelerator"].is_in(catalogue.forms(value))),
         ("software", "software", _of_software),
-        ("source", "repository", _of_source),
+        (
+            "source",
+            "repository",
+            lambda value, held: held["repository"].str.contains(value.strip().lower(), literal=True),
+        ),
     ):
         value = getattr(wanted, name)
         if value is None:
@@ -512,7 +498,12 @@ def listed_steps(wanted: StepFilter, catalogue: Catalogue | None = None) -> pl.D
                 f"--{name} {value!r}: no published step{among} has it; there are {quoted(there)}"
             )
         applied.append(f"{name} {value}")
-    found = zip(predictions(rows_of_table(frame, known)), frame["step_s"], strict=True)
+    return with_predictions(frame, catalogue)
+
+
+def with_predictions(frame: pl.DataFrame, catalogue: Catalogue) -> pl.DataFrame:
+    """Rows of the table, with the columns of PREDICTED next to them."""
+    found = zip(predictions(rows_of_table(frame, catalogue)), frame["step_s"], strict=True)
     made = [
         (each.step_s, each.low_s, each.high_s, each.step_s / step_s, each.calibration, each.in_sample)
         if each is not None and step_s is not None
@@ -537,7 +528,3 @@ def _of_software(name: str, frame: pl.DataFrame) -> pl.Series:
     if not names:
         raise UsageError(f"--software {name!r}: not known; expected one of {', '.join(SOFTWARE_NAMES)}")
     return frame["software"].is_in(names)
-
-
-def _of_source(name: str, frame: pl.DataFrame) -> pl.Series:
-    return frame["repository"].str.contains(name.strip().lower(), literal=True)

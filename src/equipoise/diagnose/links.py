@@ -143,10 +143,9 @@ def _narrowest(peaks: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
     return codes
 
 
-def seconds(found: Cases, parameters: Parameters | None = None) -> ReplicaSeconds:
-    """Seconds by cause at the typical rates of the links; parameters: medians of the priors unless given."""
-    rates = np.array([each.link.byte_per_s for each in found.pairs])
-    return _estimated(found, parameters or Parameters(), rates)
+def seconds(found: Cases) -> ReplicaSeconds:
+    """Seconds by cause at the typical rates of the links, and the medians of the priors."""
+    return _estimated(found, Parameters(), np.array([each.link.byte_per_s for each in found.pairs]))
 
 
 def speedups(found: Cases) -> Speedups:

@@ -20,7 +20,7 @@ from equipoise.bench.training import PLAIN, Argument, method
 from equipoise.bench.trial import SUCCESS, FinishedTrial
 from equipoise.errors import DataError, EvidenceError
 from equipoise.intervals import Interval, spread
-from equipoise.perfmodel.replicas import at_batch, low_rank_bytes, overlapped, slowest_of, sparse_bytes
+from equipoise.perfmodel.replicas import at_batch, low_rank_bytes, overlapped_end_s, slowest_of, sparse_bytes
 from equipoise.spec.torch_model.count import Gradient, gradient_buckets
 from equipoise.stats import by_key
 from equipoise.units import FP32_BYTES, MIB
@@ -434,7 +434,7 @@ def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: 
     work_s = costs.method_work_s(text, one.gradient_bytes, len(one.gradients))
     # Half of it fills buckets on the way; the rest empties them when all have arrived.
     pass_s = compute_s[BACKWARD] + work_s / 2
-    found_s = overlapped(
+    ended_s = overlapped_end_s(
         pass_s,
         [each.ready_fraction for each in buckets],
         [each.alone_s for each in sent],
@@ -446,7 +446,7 @@ def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: 
     statistics_s = [costs.message("all_reduce", each).alone_s for each in one.buffers_bytes.values()]
     return _Parts(
         added_s=work_s,
-        exposed_s=float(found_s.ended_s) - pass_s + sum(statistics_s),
+        exposed_s=float(ended_s) - pass_s + sum(statistics_s),
         sent_bytes=sum(payloads) + sum(one.buffers_bytes.values()),
         num_messages=len(payloads) + len(statistics_s),
     )

@@ -37,8 +37,6 @@ _HALF_READY_OF_CONVOLUTIONS = 0.2
 _EVENLY = 0.5
 # Statistics of a channel, over its weights: networks of images have 50 to 500 weights a channel of a norm.
 _STATISTICS_SHARE = 0.01
-# Where it is not known what a message and computing cost each other on one core: neither gets less than half.
-_FAIR_SHARE = 0.5
 # However busy a message keeps a core, computing goes on a little.
 _LEAST_OWN_RATE = 0.02
 # torch sends a matrix whole unless its factors take less than half of its values.
@@ -235,47 +233,32 @@ def sparse_bytes(num_values: int, fraction: float) -> int:
     return max(1, ceil(fraction * num_values)) * 2 * FP32_BYTES
 
 
-class Overlap(Struct, frozen=True, kw_only=True):
-    """A backward pass with messages under way; every field of the shape of the cases.
-
-    computed_s: when the pass had computed its last gradient. ended_s: when the last message had arrived.
-    """
-
-    computed_s: Numbers
-    ended_s: Numbers
-
-
-def overlapped(
+def overlapped_end_s(
     backward_s: ArrayLike,
     ready: ArrayLike,
     message_s: ArrayLike,
     *,
-    core_share: ArrayLike = 0.0,
-    overlapped_s: ArrayLike | None = None,
-) -> Overlap:
-    """When a backward pass and its messages end, if each message starts once its gradients are ready.
+    core_share: ArrayLike,
+    overlapped_s: ArrayLike,
+) -> Numbers:
+    """When a backward pass and its messages have ended, if each message starts once its gradients are ready.
 
     backward_s: (...,) seconds of the pass alone. ready: (..., n_messages) the share of it after which each
     may start, not falling. message_s: (..., n_messages) seconds of each alone. core_share: (..., n_messages)
     what of the computing core it takes while both are under way; 0 where it has its own engine. overlapped_s:
-    (..., n_messages) seconds of each shared_s computing; None to give each of two loads on one core at least
-    half of it.
+    (..., n_messages) seconds of each while both are.
     Assumes messages one after the other in this order, and both loads at constant rates.
     Source: Li et al. 2020, section 3.2.3, for the order; definition of rates for the rest.
 
-    >>> found = overlapped(10.0, [0.5, 1.0], [4.0, 3.0])
-    >>> float(found.computed_s), float(found.ended_s)
-    (10.0, 13.0)
+    >>> float(overlapped_end_s(10.0, [0.5, 1.0], [4.0, 3.0], core_share=0.0, overlapped_s=[4.0, 3.0]))
+    13.0
     """
     pass_s = np.asarray(backward_s, dtype=float)
-    busy = np.asarray(core_share, dtype=float)
-    slowed = np.maximum(1.0, busy / _FAIR_SHARE) if overlapped_s is None else 1.0
-    most = _FAIR_SHARE if overlapped_s is None else 1.0 - _LEAST_OWN_RATE
     alone, starts, share, shared_s = np.broadcast_arrays(
         np.asarray(message_s, dtype=float),
         np.asarray(ready, dtype=float),
-        np.minimum(busy, most),
-        np.asarray(message_s if overlapped_s is None else overlapped_s, dtype=float) * slowed,
+        np.minimum(np.asarray(core_share, dtype=float), 1.0 - _LEAST_OWN_RATE),
+        np.asarray(overlapped_s, dtype=float),
     )
     shape = np.broadcast_shapes(pass_s.shape, starts.shape[:-1])
     now, done = np.zeros(shape), np.zeros(shape)
@@ -294,7 +277,7 @@ def overlapped(
         now = now + both_s + length_s * (1.0 - arrived)
     late = np.isnan(computed_s)
     computed_s = np.where(late, now + np.maximum(pass_s - done, 0.0), computed_s)
-    return Overlap(computed_s=computed_s, ended_s=np.where(late, computed_s, np.maximum(now, computed_s)))
+    return np.asarray(np.where(late, computed_s, np.maximum(now, computed_s)))
 
 
 def slowest_of(step_s: ArrayLike, num_ranks: int) -> float:

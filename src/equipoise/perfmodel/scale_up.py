@@ -65,28 +65,15 @@ class MeasuredSteps(Struct, frozen=True, kw_only=True):
     is_ragged: Floats = 0.0
 
 
-class ScaledUp(Struct, frozen=True, kw_only=True):
-    """What a micro-batch takes on more accelerators, over what it took where it was measured.
-
-    slowdown: of all causes together. waiting, exchange, input: seconds over those of the accelerator's own
-    work.
-    """
-
-    slowdown: Numbers
-    waiting: Numbers
-    exchange: Numbers
-    input: Numbers
-
-
-def scaled_up(
+def slowdown(
     measured: MeasuredSteps,
     num_accelerators: Floats,
     parameters: ScaleUpParameters,
     *,
     microbatch_ratio: Floats = 1.0,
     num_accumulated: Floats | None = None,
-) -> ScaledUp:
-    """How much longer a micro-batch takes on so many accelerators of the same kind; elementwise.
+) -> Numbers:
+    """How many times as long a micro-batch takes on so many accelerators of the same kind; elementwise.
 
     microbatch_ratio: samples of a micro-batch there over those measured. num_accumulated: there, where it
     differs.
@@ -106,12 +93,7 @@ def scaled_up(
     there_s = alone_s * shrunk
     input_s = after.input * step_s * microbatch_ratio
     whole_s = there_s * (1.0 + after.waiting) + after.fixed_s + input_s
-    return ScaledUp(
-        slowdown=np.asarray(whole_s / step_s),
-        waiting=np.asarray(after.waiting + 0.0 * there_s),
-        exchange=np.asarray(after.fixed_s / there_s),
-        input=np.asarray(input_s / there_s),
-    )
+    return np.asarray(whole_s / step_s)
 
 
 class _Added(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -259,12 +258,7 @@ def duration(seconds: float) -> str:
     ...     duration(53.25), duration(53.3), duration(4.2e10)
     ('53.25 s', '53.3 s', 'over 1,000 years')
     """
-    return _duration(seconds + 0.0, _MANNER.get().limit_s)  # a negative zero is the same key as zero
-
-
-# A page shows the same times many times, and the next page of a question that is varied shows them again.
-@lru_cache(maxsize=4096)
-def _duration(seconds: float, limit_s: float) -> str:
+    seconds, limit_s = seconds + 0.0, _MANNER.get().limit_s  # of a negative zero, zero
     usual = format_duration(seconds)
     if not (math.isfinite(seconds) and math.isfinite(limit_s)) or limit_s <= LONGEST_S < seconds:
         return usual

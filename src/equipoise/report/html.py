@@ -8,7 +8,7 @@ import hashlib
 import html
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
@@ -64,16 +64,7 @@ def escaped(text: str) -> Html:
     """Any text as HTML that shows exactly that text, and what cannot be seen in it as its code point."""
     if isinstance(text, Html):
         return text
-    return _escaped_once(text) if len(text) <= _MOST_KEPT else _escaped(text)
-
-
-def _escaped(text: str) -> Html:
     return Html(html.escape(visible(text), quote=True))
-
-
-# Pages repeat most of their short texts: labels, names of classes, identifiers.
-_MOST_KEPT: Final = 64
-_escaped_once = lru_cache(maxsize=8192)(_escaped)
 
 
 def unbroken(text: str) -> str:
@@ -97,21 +88,10 @@ def element(tag: str, *children: str, **attributes: Attribute) -> Html:
     return Html(f"<{tag}{shown}>{''.join([escaped(child) for child in children])}</{tag}>")
 
 
-@lru_cache(maxsize=1024)
-def _attribute_name(name: str) -> str:
-    return name.rstrip("_").replace("_", "-")
-
-
 def _attribute(name: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""
-    if isinstance(value, str) and len(value) <= _MOST_KEPT:
-        return _attribute_once(name, value)
-    return _written(name, value)
-
-
-def _written(name: str, value: Attribute) -> str:
-    name = _attribute_name(name)
+    name = name.rstrip("_").replace("_", "-")
     if value is True:
         return f" {name}"
     if name != "value":
@@ -119,9 +99,6 @@ def _written(name: str, value: Attribute) -> str:
     # What a form sends back stays what it is, but for half surrogate pairs, which UTF-8 cannot hold, and NUL.
     sent = str(value).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
     return f' {name}="{html.escape(sent, quote=True)}"'
-
-
-_attribute_once = lru_cache(maxsize=8192)(_written)
 
 
 def concatenated(*children: str) -> Html:

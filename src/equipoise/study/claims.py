@@ -126,11 +126,6 @@ def attributed(round_: str) -> tuple[Attributed, ...]:
     )
 
 
-def num_systems_in_all() -> int | None:
-    """Distinct systems with a score in all workloads, as the first study counts them."""
-    return studies()[0].get("num_systems_in_all")
-
-
 def table_row(entries: pl.DataFrame, workload: str, published: Published | None) -> TableRow:
     """The row of Table I for the entries of one round, workload and division.
 

@@ -32,7 +32,7 @@ from equipoise.scaling.equilibrium import (
     pays,
     words,
 )
-from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores, round_key
 from equipoise.stats import one_thread
 from equipoise.units import HOUR_S, format_count, format_duration, format_percent
@@ -90,17 +90,17 @@ def balances(
     curves: Mapping[str, pl.DataFrame],
     *,
     round_: str,
-    catalogue: Catalogue | None = None,
+    catalogue: Catalogue,
 ) -> Mapping[str, Balances]:
     """What is known of each accelerator with enough sizes in the round, by workload.
 
     scores: published results, all rounds. curves: by workload, as `scaling.metrics.curves` returned them, of
-    this round; accelerators seen at one size are left out. catalogue: the shipped one unless given.
+    this round; accelerators seen at one size are left out.
     """
-    known, results = catalogue or shipped(), results_of(scores)
+    results = results_of(scores)
     with one_thread():
         return {
-            workload: _of_workload(workload, best, results, round_, known)
+            workload: _of_workload(workload, best, results, round_, catalogue)
             for workload, best in curves.items()
         }
 

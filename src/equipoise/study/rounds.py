@@ -36,8 +36,8 @@ from equipoise.study.claims import (
     Published,
     attributed,
     claims_about,
-    num_systems_in_all,
     published,
+    studies,
     table_row,
 )
 from equipoise.study.diminishing_returns import Balances, Unanswered, balances, diagnose, diagnose_curves
@@ -81,7 +81,7 @@ def study(
         scored,
         {workload: curves(rows) for workload, rows in of_round.items()},
         round_=round_,
-        catalogue=catalogue,
+        catalogue=catalogue or shipped(),
     )
     each = tuple(
         _workload_findings(
@@ -92,6 +92,7 @@ def study(
     by_workload = {found.workload: found.entries for found in each}
     claims = claims_about(by_workload, label=f"{round_}, {DIVISION}")
     names = {found.workload: found.name for found in each}
+    is_whole = own.keys() == by_workload.keys()
     return Findings(
         round=round_,
         division=DIVISION,
@@ -102,7 +103,7 @@ def study(
         workloads=each,
         claims=claims,
         shared=shared_systems(
-            by_workload, num_published=num_systems_in_all() if own.keys() == by_workload.keys() else None
+            by_workload, num_published=studies()[0].get("num_systems_in_all") if is_whole else None
         ),
         attributed=attributed(round_),
         record=recorded(),

@@ -14,7 +14,7 @@ from equipoise.calibration.published.quantities import count, number, stated
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec import canonical
-from equipoise.spec.catalogue import Catalogue, shipped
+from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import EDIT, Image, Workload
 from equipoise.units import SI_PREFIXES, format_si
@@ -47,8 +47,8 @@ class Model(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def model_of(row: TextRow, catalogue: Catalogue | None = None) -> Model:
-    """The model of a row. catalogue: the shipped one unless given.
+def model_of(row: TextRow, catalogue: Catalogue) -> Model:
+    """The model of a row.
 
     Raises DataError where it has neither sizes nor a name that the catalogue knows.
     """
@@ -189,19 +189,17 @@ def _image_of(match: re.Match[str], known: Image) -> Image | None:
     return known.of_side(next(iter(sides.values())))
 
 
-def known_workload(text: str, catalogue: Catalogue | None = None) -> Workload | None:
+@lru_cache(maxsize=_MOST_KEPT)
+def known_workload(text: str, catalogue: Catalogue) -> Workload | None:
     """The workload of the catalogue that a text names in its longest run of words; None where it names none.
 
     Its samples are full: of steps that are timed alone, nothing says that padding was left out.
 
-    >>> known_workload("nothing that anybody trained") is None
+    >>> from equipoise.spec.catalogue import shipped
+    >>> known_workload("nothing that anybody trained", shipped()) is None
     True
     """
-    return _named_in(text[:MAX_TEXT], catalogue or shipped())
-
-
-@lru_cache(maxsize=_MOST_KEPT)
-def _named_in(text: str, catalogue: Catalogue) -> Workload | None:
+    text = text[:MAX_TEXT]
     table = catalogue.workload_table
     words = canonical(text).split()[:_MOST_WORDS]
     without_blanks = {name.replace(" ", ""): name for name in table.names}

@@ -15,7 +15,7 @@ from equipoise.errors import InputError
 from equipoise.intervals import Interval, log_sd, with_log_sd
 from equipoise.perfmodel.load import GRADIENT_BYTES
 from equipoise.perfmodel.machine import machine
-from equipoise.perfmodel.scale_up import RAGGED_SAMPLES, MeasuredSteps, ScaleUpParameters, scaled_up
+from equipoise.perfmodel.scale_up import RAGGED_SAMPLES, MeasuredSteps, ScaleUpParameters, slowdown
 from equipoise.scaling.laws import Domain
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.workload import Workload
@@ -228,8 +228,8 @@ def _scaled_rate(run: UserRun, size: int, cluster: Cluster | None, workload: Wor
         )
     except InputError:
         return None
-    slowdown = float(scaled_up(measured, float(size), ScaleUpParameters()).slowdown)
-    return size * microbatch * accumulated / (run.global_batch_samples / run.samples_per_s * slowdown)
+    longer = float(slowdown(measured, float(size), ScaleUpParameters()))
+    return size * microbatch * accumulated / (run.global_batch_samples / run.samples_per_s * longer)
 
 
 def measured_steps(

@@ -28,7 +28,6 @@ from equipoise.units import TRILLION
 if TYPE_CHECKING:
     import polars as pl
 
-    from equipoise.calibration.validate import StepPrediction
 
 # How far apart steps are: tenths of the logarithm of MFU by which steps of two sources that differ in this
 # differ more than those that do not, docs/experiments/0030. The model's name, software of one family and the
@@ -215,31 +214,16 @@ def _near(planned: PlannedStep) -> tuple[NearStep, ...]:
     """The same of what is planned: most answers of one training plan the same step."""
     # Loaded where they are shown: most answers show none, and loading takes a hundredth of a second.
     from equipoise.calibration.published import published_steps  # noqa: PLC0415
+    from equipoise.calibration.validate import with_predictions  # noqa: PLC0415 - as above
 
     catalogue = shipped()
     found = nearest_steps(published_steps(), planned, catalogue, most=MOST_NEAR)
     steps = []
-    for row in found.iter_rows(named=True):
-        step = _predicted(row["row_id"])
-        facts = row | {
-            "precision": row["dtype"],
-            "measured": float(row["measured"].replace(",", "")),
-            "predicted_step_s": None if step is None else step.step_s,
-            "model_ratio": None if step is None else step.step_s / row["step_s"],
-            "calibration": None if step is None else step.calibration,
-            "in_sample": step is not None and step.in_sample,
-        }
+    for row in with_predictions(found, catalogue).iter_rows(named=True):
+        measured, in_sample = float(row["measured"].replace(",", "")), bool(row["in_sample"])
+        facts = row | {"precision": row["dtype"], "measured": measured, "in_sample": in_sample}
         steps.append(NearStep(**{name: facts[name] for name in NearStep.__struct_fields__}))
     return tuple(steps)
-
-
-@cache
-def _predicted(row_id: str) -> "StepPrediction | None":
-    """What the model predicts of a row of the table; kept, for most answers show the same few rows."""
-    from equipoise.calibration.published import published_steps, rows_of_table  # noqa: PLC0415 - above
-    from equipoise.calibration.validate import predictions  # noqa: PLC0415 - as above
-
-    return predictions(rows_of_table(published_steps().filter(row_id=row_id), shipped()))[0]
 
 
 def _planned(answer: Answer, shown: Candidate) -> PlannedStep:

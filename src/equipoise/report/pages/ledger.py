@@ -66,10 +66,6 @@ def _rate(samples_per_s: float) -> str:
     return f"{digits(samples_per_s)}/s"
 
 
-def _signed(error: float) -> str:
-    return f"{'+' if error >= 0 else '-'}{tenths(abs(error))}"
-
-
 _N: Final = numbers("N", "prediction.num_accelerators")
 _TIMES: Final = (
     numbers("Predicted (range)", _predicted),
@@ -77,7 +73,8 @@ _TIMES: Final = (
 )
 _ID: Final = names("Id", "id")
 _WHAT: Final = words("What", lambda each: f"{each.prediction.verb} {each.prediction.workload or 'own'}")
-_COLUMNS: Final = (_ID, _N, *_TIMES, numbers("Off", "error", _signed), _WHAT)
+_OFF: Final = numbers("Off", "error", lambda error: f"{'+' if error >= 0 else '-'}{tenths(abs(error))}")
+_COLUMNS: Final = (_ID, _N, *_TIMES, _OFF, _WHAT)
 
 
 def _is_within(each: LedgerEntry) -> Cell:
