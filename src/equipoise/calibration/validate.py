@@ -302,14 +302,9 @@ def _verdict(row: PublishedRow, outcomes: _Outcomes) -> ValidatedRow:
     found = outcomes.get(row.execution, _NO_ESTIMATE)
     if isinstance(found, str) or row.conversion is None or row.seconds is None:
         return ValidatedRow(row=row, reason=_reason(row, outcomes), is_given=found == _GIVEN)
-    nodes = nodes_of(row)
-    held = None if nodes is None else nodes.accelerator.memory_bytes
-    if held is not None and (found.memory_bytes or 0.0) > _TOO_LARGE * held:
-        needed, whole = format_si_apart(found.memory_bytes or 0.0, held, "B")
-        row = replace(row, notes=(*row.notes, f"needs {needed} of {whole} by the model: state its strategy"))
     bounds = sorted((row.conversion.figure(found.low_s), row.conversion.figure(found.high_s)))
     return ValidatedRow(
-        row=row,
+        row=replace(row, notes=(*row.notes, *_does_not_fit(row, found.memory_bytes))),
         predicted=row.conversion.figure(found.seconds),
         low=bounds[0],
         high=bounds[1],
@@ -320,6 +315,15 @@ def _verdict(row: PublishedRow, outcomes: _Outcomes) -> ValidatedRow:
         fold=found.fold or None,
         is_counted=(row.file, row.row) == (found.row.file, found.row.row),
     )
+
+
+def _does_not_fit(row: PublishedRow, needed_bytes: float | None) -> Iterator[str]:
+    """That a row cannot have run with the strategy that it states, or that was assumed."""
+    nodes = nodes_of(row)
+    held = None if nodes is None else nodes.accelerator.memory_bytes
+    if held is not None and needed_bytes is not None and needed_bytes > _TOO_LARGE * held:
+        needed, whole = format_si_apart(needed_bytes, held, "B")
+        yield f"needs {needed} of {whole} by the model: state its strategy"
 
 
 AUTO = "auto"

@@ -131,8 +131,7 @@ def _kind_of(found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever a file
     """
     kind = found["_class_name"] if found.get("model_type") is None else found["model_type"]
     norm = found.get("norm_type")
-    is_remapped = kind == "Transformer2DModel" and isinstance(norm, str)
-    return _CLASS_OF_NORM.get(norm, kind) if is_remapped else kind
+    return _CLASS_OF_NORM.get(str(norm), kind) if kind == "Transformer2DModel" else kind
 
 
 def _read(path: Path) -> dict[str, Any]:

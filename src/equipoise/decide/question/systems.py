@@ -445,7 +445,7 @@ def _at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
         return _processors(found, catalogue)
     from equipoise.diagnose.links import named_chips  # noqa: PLC0415 - only for the machine at hand
 
-    chips = named_chips(found)
+    chips = named_chips(found, catalogue)
     titles = ", ".join(sorted({device.title or "no name" for device in gpus}))
     if len(chips) != 1:
         raise EvidenceError(
