@@ -119,7 +119,19 @@ def test_nodes_that_nothing_joins_are_asked_for_one_at_a_time(tmp_path, limit, i
     asked = query({"workload": "gpt2_xl", "tokens": 1e9, "max_accelerators": limit})
     refused = pytest.raises(SpecError, match=r"inter_byte_per_s, inter_latency_s.*accelerator\.x1-96gb")
     with refused if is_refused else nullcontext():
-        assert size_range(asked, system, flop=None, known=()).most == 8
+        found = size_range(asked, system, flop=None, known=())
+        assert found.most == max(found.tried) == 8  # beyond a node there is no rate to estimate with
+
+
+def test_one_accelerator_alone_needs_no_links(tmp_path):
+    path = tmp_path / "chip.toml"
+    lines = [line for line in ALONE.splitlines() if not line.startswith(("link", "intra", "topology"))]
+    path.write_text("\n".join(lines).replace("node_size = 8", "node_size = 1"))
+    alone = {"workload": "gpt2", "tokens": "1e9", "accelerator": ["x1-96gb"], "hardware": [str(path)]}
+    found = ask(alone, max_accelerators=1)
+    assert {each.num_accelerators for each in found.candidates} == {1}
+    with pytest.raises(SpecError, match=r"inter_byte_per_s.*x1-96gb"):
+        ask(alone, max_accelerators=2)
 
 
 @given(

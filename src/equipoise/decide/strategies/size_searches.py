@@ -139,6 +139,9 @@ def size_range(
     found = _up_to_limits(query, system, flop=flop, known=known, extra=extra, fixed_ranks=fixed_ranks)
     if system.cluster is not None:
         system.cluster.expect_network(found.most)
+        if system.cluster.unstated:  # what more than a node would do nobody knows
+            within = tuple(each for each in found.tried if each <= system.cluster.node_size)
+            found = replace(found, tried=within)
     beyond = {each for each in dict(extra.beyond).get(system.name, ()) if each > found.most}
     return replace(found, tried=tuple(sorted({*found.tried, *beyond})), beyond=frozenset(beyond))
 
