@@ -14,7 +14,8 @@ from command_line import equipoise
 
 from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, UsageError
-from equipoise.files import parsed_json, parsed_toml, read_input, written, written_synced
+from equipoise.files import one_path, parsed_json, parsed_toml, read_input, written, written_synced
+from equipoise.library.checks import validate
 from equipoise.library.decisions import file_values
 from equipoise.spec.catalogue import catalogue
 
@@ -324,3 +325,19 @@ def test_threads_may_read_into_a_type_at_once(tmp_path):
         [sys.executable, "-c", THREADS, str(path)], capture_output=True, text=True, check=False, timeout=300
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800x"], ids=["long", "NUL", "half a character"])
+def test_a_name_that_no_file_has_is_refused_before_anything_is_looked_for(name):
+    with pytest.raises(UsageError, match="no file can have such a name"):
+        one_path(name)
+    with pytest.raises(UsageError, match="no file can have such a name"):
+        validate([f"folder/{name}"])
+
+
+def test_a_file_that_links_to_itself_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for verb in ("trace", "collectives", "validate"):
+        ended = equipoise(verb, "loop", cwd=tmp_path)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith("equipoise: loop: Too many levels")

@@ -80,7 +80,13 @@ def one_path(given: object, *, or_several: bool = False) -> Path:
             f"{', or several' if or_several else ''}"
         )
     path = Path(given)
-    if "\0" in str(path) or any(len(os.fsencode(part)) > _MOST_NAME_BYTES for part in path.parts):
+    try:
+        is_name = "\0" not in str(path) and all(
+            len(os.fsencode(part)) <= _MOST_NAME_BYTES for part in path.parts
+        )
+    except UnicodeEncodeError:  # half of a character
+        is_name = False
+    if not is_name:
         raise UsageError(
             f"{str(path)[:40]!r}: no file can have such a name; expected the path of a file or folder"
         )

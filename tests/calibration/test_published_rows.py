@@ -1051,6 +1051,21 @@ def test_states_that_do_not_fit_whole_are_sharded_where_nobody_says_how(tmp_path
         assert _of_llama(tmp_path, "9800", accelerator=chip).strategy.zero_stage == stage
     stated = _of_llama(tmp_path, "9800", framework="PyTorch DDP")
     assert stated.strategy.zero_stage == 0
+    # Megatron-Core shards what the optimizer keeps, other software weights too, by whichever name the column has.
+    for column in ("framework", "software"):
+        for name, stage in (("megatron_core", 1), ("PyTorch", 3), ("quux 1.0", 3)):
+            assert _of_llama(tmp_path, "9800", **{column: name}).strategy.zero_stage == stage
+
+
+@pytest.mark.parametrize(("column", "name"), [("framework", "PyTorch"), ("software", "quux 1.0")])
+def test_a_column_of_software_states_no_strategy_in_a_table_of_measured_steps_either(tmp_path, column, name):
+    path = tmp_path / "table.csv"
+    path.write_text(
+        f"workload,hardware,{column},n_gpus,precision,global_batch,seq,measured,unit\n"
+        f"llama31_8b,8x H100 SXM5 80GB,{name},8,bf16,128,8192,13.4,s/step\n"
+    )
+    (found,) = read_rows([path])
+    assert found.strategy.zero_stage == 3
 
 
 @pytest.mark.parametrize(

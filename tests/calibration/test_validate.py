@@ -473,3 +473,10 @@ def test_errors_of_some_rows_are_those_of_their_executions(write):
     some = accuracy.errors_where(found, lambda each: each.row.num_accelerators == 8)
     assert (some.num_executions, some.mape) == (1, pytest.approx(found.verdicts[0].error))
     assert accuracy.errors_where(found, lambda _: False) is None
+
+
+@pytest.mark.parametrize(("layers", "is_said"), [(24, False), (400, True)])
+def test_a_row_whose_states_no_memory_holds_says_so(write, layers, is_said):
+    """400 layers of 1,024 are 5 billion weights, 90 GB of states on each of eight cards of 40 GB; 24 are 6 GB."""
+    (found,) = validate([write(_step(layers=layers, measured=60))]).verdicts
+    assert any("ran otherwise" in note for note in found.row.notes) == is_said

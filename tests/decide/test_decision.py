@@ -32,6 +32,7 @@ from equipoise.spec.mlperf import Scores
 from equipoise.spec.strategy import SOFTWARE_NAMES, read_option
 from equipoise.units import HOUR_S
 
+GAUDI = "gaudi3-oam-128gb"
 MODERATE = pytest.mark.parametrize("question", KINDS.values(), ids=KINDS)
 
 
@@ -463,6 +464,58 @@ def test_a_batch_that_does_not_divide_by_the_cards_is_named_with_batches_that_wo
 
 # No number of accelerators is stated: as many are tried as keep the deadline.
 OPEN = {**PRETRAINING, "max_accelerators": None}
+
+
+def test_the_least_time_needs_no_price():
+    question = {"workload": "llama31_8b", "tokens": "1e12", "objective": "time"}
+    alone = ask(question, accelerator=[H100]).recommended
+    beside = ask(question, accelerator=[H100, GAUDI]).recommended
+    assert beside.price is None
+    assert beside.time_s.value <= alone.time_s.value
+    priced = ask(question, accelerator=[GAUDI], price=3.0).recommended
+    assert (priced.num_accelerators, priced.time_s.value) == (beside.num_accelerators, beside.time_s.value)
+
+
+def test_a_limit_that_one_system_cannot_keep_changes_no_other():
+    question = {"workload": "gemma2_2b", "tokens": "97e9", "deadline": "212h"}
+    alone, beside = (ask(question, accelerator=each) for each in ([B200], [B200, "rtx-3090-pcie-24gb"]))
+    assert not all(each.feasible for each in beside.candidates if each.system != B200)
+    assert beside.recommended.num_accelerators == alone.recommended.num_accelerators
+    assert by_size(beside, B200).keys() == by_size(alone).keys()
+
+
+def test_each_stock_that_would_do_is_named():
+    found = ask(
+        workload="sdxl",
+        samples=2e8,
+        accelerator=["8x gb300-nvl72", "20x mi300x-oam-192gb"],
+        deadline="110h",
+    )
+    stocks = [each for each in found.refusal.relaxations if each.constraint == "max_accelerators"]
+    assert {each.limit for each in stocks} == {8, 20}
+    assert all(each.needed > each.limit for each in stocks)
+
+
+@pytest.mark.parametrize(
+    ("workload", "machine", "size"), [("bert", "6x rtx3090", 5), ("stable_diffusion", "8x titan-rtx", 8)]
+)
+def test_stating_the_batch_that_a_described_machine_takes_changes_nothing(workload, machine, size):
+    free = by_size(ask(workload=workload, accelerator=[machine]))[size]
+    stated = ask(workload=workload, accelerator=[machine], global_batch=free.global_batch_samples)
+    assert by_size(stated)[size].time_s.value == pytest.approx(free.time_s.value)
+
+
+def test_no_batch_is_faster_than_the_free_choice_on_other_nodes():
+    question = {"workload": "llama31_8b", "accelerator": [H100], "node_size": 4, "accelerators": "100"}
+    assert ask(question, global_batch=50).recommended.time_s.value >= ask(question).recommended.time_s.value
+
+
+def test_batches_of_an_odd_number_of_accelerators_come_in_steps_of_a_half():
+    question = {"workload": "flux1", "accelerator": ["mi250x-oam-128gb"], "accelerators": "14"}
+    free = ask(question).recommended
+    for batch in (896, 672):
+        stated = ask(question, global_batch=batch).recommended
+        assert stated.time_s.value >= free.time_s.value * (1 - 1e-9)
 
 
 def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():

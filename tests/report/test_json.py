@@ -113,7 +113,7 @@ def test_documents_obey_the_schema(verb, is_refused):
     jsonschema.validate(whole(made_answer(is_refused=is_refused), verb), shipped(verb))
 
 
-@pytest.mark.parametrize("name", ["advise", "plan", "predict"])
+@pytest.mark.parametrize("name", sorted(schemas.VERSIONS))
 def test_a_document_of_what_is_missing_obeys_the_schema(name):
     told = document(name, missing_fields(EvidenceError("no estimate", missing=["a measured step"])))
     jsonschema.validate(told, shipped(name))

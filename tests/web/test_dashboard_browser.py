@@ -176,7 +176,8 @@ def test_back_returns_to_the_question_that_was_sent(opened):
         most = page.get_by_label("Accelerators, at most", exact=True)
         for number in ("16", "32"):
             most.fill(number)
-            page.wait_for_url(f"**max_accelerators={number}**")
+            if number == "32":  # the other is sent before what is typed asks by itself
+                page.wait_for_url(f"**max_accelerators={number}**")
             page.get_by_role("button", name="Advise").click()
             page.locator("#files a[href*='max_accelerators=" + number + "']").first.wait_for()
         for number in ("16", "8"):

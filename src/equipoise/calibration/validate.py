@@ -323,7 +323,7 @@ def _does_not_fit(row: PublishedRow, needed_bytes: float | None) -> Iterator[str
     held = None if nodes is None else nodes.accelerator.memory_bytes
     if held is not None and needed_bytes is not None and needed_bytes > _TOO_LARGE * held:
         needed, whole = format_si_apart(needed_bytes, held, "B")
-        yield f"needs {needed} of {whole} by the model: state its strategy"
+        yield f"needs {needed} of {whole} by the model: it ran otherwise than stated or assumed"
 
 
 AUTO = "auto"

@@ -383,8 +383,9 @@ def is_restricted(inputs: Inputs, system: RequestedSystem) -> bool:
 def slowings_of(inputs: Inputs, known: Assessment, searches: StrategySearches) -> list[Slowing]:
     """How many times as long each restriction makes a training, by size: a stated batch, then all others.
 
-    A batch first, for there are results of it: what else is restricted lengthens those. Where there are none,
-    both together take what they take: a batch may be slow on usual nodes alone.
+    A batch first, for there are results of it: what else is restricted lengthens those. Where there are none
+    and the batch lengthens a training, the others are what both make it beyond the batch: one that is slow on
+    usual nodes may not be on those described.
     """
     system = known.system
     free = free_searches(inputs, system, searches)
@@ -399,12 +400,11 @@ def slowings_of(inputs: Inputs, known: Assessment, searches: StrategySearches) -
     by_batch = Slowing(by="stated batch", ratios=_ratios(at_batch, free, least), results=results)
     if not others:
         return [by_batch]
-    apart = _ratios(searches, at_batch, least)
-    left = {size: together[size] / ratio for size, ratio in by_batch.ratios.items() if size in together}
-    return [
-        by_batch,
-        Slowing(by=others, ratios={**left, **{size: apart[size] for size in results if size in apart}}),
-    ]
+    ratios = _ratios(searches, at_batch, least)
+    for size, ratio in by_batch.ratios.items():
+        if size in together and size not in results and ratio > least:
+            ratios[size] = together[size] / ratio
+    return [by_batch, Slowing(by=others, ratios=ratios)]
 
 
 def _ratios(restricted: StrategySearches, free: StrategySearches, least: float) -> dict[int, float]:

@@ -93,13 +93,14 @@ def answer(
         return selected(replace(extra, up_to=tuple(better.items())))
 
     with one_thread():
-        extra = ExtraSizes(between=query.objective != "balance")
+        extra = ExtraSizes() if query.objective == "balance" else ExtraSizes(between=None)
         found, selection = selected(extra)
-        if not extra.between:
-            limited = _limited(found, selection)
-            raised = _at_raised_batches(found, selection)
-            if limited or raised:
-                extra = ExtraSizes(between=bool(limited), only=limited, raised=raised)
+        if query.objective == "balance":
+            sizes = ExtraSizes(
+                between=_limited(found, selection), raised=_at_raised_batches(found, selection)
+            )
+            if sizes != extra:
+                extra = sizes
                 found, selection = selected(extra)
         has_time = any(each.time_s is not None for each in found.candidates)
         _expect_known_energy(found)

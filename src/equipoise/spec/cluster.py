@@ -370,9 +370,9 @@ def build_cluster(
     if size is not None and count is not None and count <= size:  # nothing leaves the node: any link will do
         node["inter_byte_per_s"] = node["inter_byte_per_s"] or node["intra_byte_per_s"]
         node["inter_latency_s"] = node["inter_latency_s"] or node["intra_latency_s"]
-    if size == 1 and count == 1 and node["intra_byte_per_s"] is node["inter_byte_per_s"] is None:
-        # It exchanges with nobody: any rate will do.
-        node |= {"inter_byte_per_s": chip.memory_byte_per_s, "inter_latency_s": 0.0}
+    if size == 1 and count == 1:  # it exchanges with nobody: any rate will do
+        node["inter_byte_per_s"] = node["inter_byte_per_s"] or chip.memory_byte_per_s
+        node["inter_latency_s"] = node["inter_latency_s"] or node["intra_latency_s"] or 0.0
     if size == 1:  # nothing stays in the node
         node["intra_byte_per_s"] = node["intra_byte_per_s"] or node["inter_byte_per_s"]
         node["intra_latency_s"] = node["intra_latency_s"] or node["inter_latency_s"]

@@ -89,7 +89,7 @@ def sizes_tried(node_size, limit, *, stock=None, chip="h100-sxm5-80gb"):
     cluster = CATALOGUE.cluster(chip, node_size=node_size)
     system = RequestedSystem(name=chip, title=chip, cluster=cluster, stock=stock)
     asked = query({"workload": "gpt2_xl", "tokens": 1e9, "max_accelerators": limit})
-    found = size_range(asked, system, flop=None, known=(), extra=ExtraSizes(between=True))
+    found = size_range(asked, system, flop=None, known=(), extra=ExtraSizes(between=None))
     return {each for each in found.tried if found.holds(each)}
 
 

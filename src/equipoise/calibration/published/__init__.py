@@ -30,6 +30,7 @@ from equipoise.calibration.published.set_ups import (
     MAX_ACCELERATORS,
     collective_of,
     is_matrix_product,
+    named_software,
     strategy_of,
 )
 from equipoise.errors import DataError, SpecError, UsageError
@@ -339,11 +340,12 @@ def _table_of_file(path: Path) -> tuple[Sequence[str], Iterable[tuple[int, TextR
 
 def _with_software(row: TextRow) -> TextRow:
     """A row of a table whose software stands in a column of its own, next to its strategy as runs have it."""
-    named = row.cells.get("framework", "").strip() or row.cells.get("software", "").strip()
+    named = named_software(row) or row.cells.get("software", "").strip()
     config = row.cells.get("parallel_config", "")
     if not named or named.lower() in config.lower():
         return row
-    return replace(row, cells={**row.cells, "parallel_config": f"{named} {config}".strip()})
+    joined = {"framework": named, "parallel_config": f"{named} {config}".strip()}
+    return replace(row, cells={**row.cells, **joined})
 
 
 def _of_run(row: TextRow, units: Mapping[str, str]) -> TextRow:
@@ -352,7 +354,7 @@ def _of_run(row: TextRow, units: Mapping[str, str]) -> TextRow:
     renamed = {ours: row.cells.get(theirs, "") for ours, theirs in _OF_RUNS.items()}
     renamed["workload"] = row.cells.get("workload", "") or row.cells.get(MODEL, "")
     # Tables of papers name the software with the strategy; runs have a column of their own for it.
-    renamed["parallel_config"] = f"{row.cells.get('framework', '')} {renamed['parallel_config']}".strip()
+    renamed["parallel_config"] = f"{named_software(row)} {renamed['parallel_config']}".strip()
     written = {ours: row.written(theirs) for ours, theirs in {**_OF_RUNS, "measured": timed}.items()}
     cells = {**row.cells, **renamed, "measured": row.cells[timed], "unit": units[timed]}
     return replace(row, cells=cells, theirs={**row.theirs, **written}, fault=_contradiction(row, units))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from equipoise.calibration.published.models import Model, stated_words
 from equipoise.calibration.published.quantities import WORDS, count, count_at, count_in, stated
 from equipoise.errors import DataError
-from equipoise.runs.readers.cells import MAX_TEXT, SIZE, STRATEGY, TextRow, echo
+from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
     GRADIENTS_SHARDED,
@@ -374,6 +374,11 @@ MAX_ACCELERATORS = 10_000_000
 STRATEGY_CELLS = ("parallel_config", "precision", "recompute")
 
 
+def named_software(row: TextRow) -> str:
+    """The software that a row names in a column of its own; empty without one."""
+    return row.cells.get("framework", "").strip()
+
+
 def strategy_of(
     row: TextRow, *, num_accelerators: int, model: Model, nodes: Cluster | None = None
 ) -> tuple[Strategy, tuple[str, ...]]:
@@ -401,9 +406,8 @@ def strategy_of(
     if words.precision is None:
         notes.append("precision not stated: bf16")
     held = memory_bytes * tp * pp * ep
-    # Of runs, the software stands before what they state of it, and may be PyTorch's DDP.
-    said = row.cells.get(STRATEGY, "") if SIZE in row.cells else config
-    is_open = not (said.strip() or _has(config.lower(), "ddp"))
+    # Software with a column of its own stands before the strategy, and may be PyTorch's DDP.
+    is_open = not (config.removeprefix(named_software(row)).strip() or _has(config.lower(), "ddp"))
     if dp * cp > 1 and is_open and _needs_sharding(words, model, memory_bytes=held):
         # Megatron shards optimizer states alone.
         stage = 1 if _has(config.lower(), "megatron") else WEIGHTS_SHARDED

@@ -28,7 +28,6 @@ from equipoise.units import TRILLION
 if TYPE_CHECKING:
     import polars as pl
 
-
 # How far apart steps are: tenths of the logarithm of MFU by which steps of two sources that differ in this
 # differ more than those that do not, docs/experiments/0030. The model's name, software of one family and the
 # number of accelerators make no difference that shows; they count a little, so that of equally near steps

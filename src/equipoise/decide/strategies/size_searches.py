@@ -47,15 +47,14 @@ _BETWEEN: Final = (3, 5, 7, 9)
 class ExtraSizes(Struct, frozen=True, kw_only=True):
     """Sizes that are tried besides the usual ones: some by number, and whether those between them.
 
-    Those between are the same whatever the limit: a lower limit may end at a better one. only: the systems
-    of which all between are tried; of every one unless given. raised, up_to,
-    beyond: by the name of a system, those between that are tried though not all are (`raised_sizes`), the
-    most to try where nothing limits it, and sizes beyond its limit that a refusal names.
+    Those between are the same whatever the limit: a lower limit may end at a better one. between: the systems
+    of which all of them are tried; None for every system. raised, up_to, beyond: by the name of a system,
+    those between that are tried though not all are (`raised_sizes`), the most to try where nothing limits it,
+    and sizes beyond its limit that a refusal names.
     """
 
     sizes: tuple[int, ...] = ()
-    between: bool = False
-    only: frozenset[str] | None = None
+    between: frozenset[str] | None = frozenset()
     raised: tuple[tuple[str, frozenset[int]], ...] = ()
     up_to: tuple[tuple[str, int], ...] = ()
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -63,7 +62,7 @@ class ExtraSizes(Struct, frozen=True, kw_only=True):
     def between_of(self, name: str, units: "SizeUnits", ends: tuple[int, int]) -> set[int]:
         """The sizes of a system between the usual ones that are tried. ends: the fewest and the most."""
         raised = dict(self.raised).get(name, frozenset())
-        has_all = self.between and (self.only is None or name in self.only)
+        has_all = self.between is None or name in self.between
         every = _between(units, *ends) if has_all or raised else set()
         return every if has_all else every & raised
 
@@ -139,11 +138,11 @@ def size_range(
     found = _up_to_limits(query, system, flop=flop, known=known, extra=extra, fixed_ranks=fixed_ranks)
     if system.cluster is not None:
         system.cluster.expect_network(found.most)
-        if system.cluster.unstated:  # what more than a node would do nobody knows
-            within = tuple(each for each in found.tried if each <= system.cluster.node_size)
-            found = replace(found, tried=within)
     beyond = {each for each in dict(extra.beyond).get(system.name, ()) if each > found.most}
-    return replace(found, tried=tuple(sorted({*found.tried, *beyond})), beyond=frozenset(beyond))
+    tried = {*found.tried, *beyond}
+    if system.cluster is not None and system.cluster.unstated:  # what more than a node would do nobody knows
+        tried = {each for each in tried if each <= system.cluster.node_size}
+    return replace(found, tried=tuple(sorted(tried)), beyond=frozenset(beyond & tried))
 
 
 def _up_to_limits(

@@ -19,11 +19,14 @@ from equipoise.decide.evidence import Estimates, clear_slope
 from equipoise.decide.strategies.size_searches import StrategySearches
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD
 from equipoise.decide.user_evidence.runs import UserSteps
+from equipoise.errors import FitError
 from equipoise.intervals import DEVIATE, LEVEL, log_sd
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked
+from equipoise.scaling.fit import fit, measured_times, predict
 from equipoise.scaling.laws import FloatArray
+from equipoise.spec.strategy import Strategy
 from equipoise.stats import covariance_root
 from equipoise.units import format_count, format_duration, format_percent, plural, tenths
 
@@ -41,6 +44,7 @@ _LINKS = "collective."
 _UNLIMITED = frozenset(name for name in _OWN_LOG_SD if name.startswith(_LINKS))
 # Fewer do not separate rates, links and what a step costs besides them; one size shows no links.
 _FEWEST_SET_UPS, _FEWEST_SIZES = 4, 2
+_FEWEST_FOR_LAW = 3
 _SENSITIVE = 1e-3
 _NOTICED = 1.25
 _NUDGE = 1e-3
@@ -460,13 +464,16 @@ def levelled_estimates(estimates: Estimates, searches: StrategySearches, level: 
     why = (
         level.sentence if level.ran_on else f"your steps take {level.factors} the modelled time; {level.why}"
     )
+    logs = {size: level.log_at(size) for size in estimates.by_size}
+    if level.ran_on is None:
+        _keep_losing(estimates, level.steps, searches.problem.model.parameters, logs, spreads)
     return _changed(
         estimates,
         level.steps,
         spreads,
         name="the performance model, scaled to your runs",
         why=why,
-        logs={size: level.log_at(size) for size in estimates.by_size},
+        logs=logs,
         is_measured=level.ran_on is None,
     )
 
@@ -476,7 +483,7 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
 
     Their width is what the parameters leave open at each size, what the fit got wrong about steps held out,
     the work, and the distance in doublings from the sizes measured. Sizes beyond do not regain what the
-    largest took longer than fitted.
+    largest took longer than fitted, and go on to lose what those that ran clearly lost to each other.
     """
     of_work = _log_sds_of_work(searches)
     missed = fit.steps.log_ratios(fit.model.parameters)[fit.steps.sizes == max(fit.steps.sizes)]
@@ -489,14 +496,72 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
             open_ = float(np.std(np.log(each.drawn_s)))
             far = _LOG_SD_A_DOUBLING * _num_doublings(size, sizes)
             spreads[size] = math.hypot(open_, half_width / DEVIATE, of_work[size], far)
+    logs = {size: lost if size > sizes[-1] else 0.0 for size in estimates.by_size}
+    _keep_losing(estimates, fit.steps, fit.model.parameters, logs, spreads)
     return _changed(
         estimates,
         fit.steps,
         spreads,
         name="the performance model, fitted to your runs",
         why=fit.words,
-        logs={size: lost if size > sizes[-1] else 0.0 for size in estimates.by_size},
+        logs=logs,
     )
+
+
+def _keep_losing(
+    estimates: Estimates,
+    steps: UserSteps,
+    parameters: Parameters,
+    logs: dict[int, float],
+    spreads: dict[int, float],
+) -> None:
+    """Lengthen sizes beyond those that ran to what laws of scaling make of these, where they clearly lose.
+
+    Of steps of one way and batch, on three sizes or more with the largest among them. A model that explains
+    what they lost, by slower links as an example, need not go on to lose it. parameters: by which the
+    estimates are. logs, spreads: by size, of the times over these and of their logarithm; changed in place.
+    Source: `scaling.fit`, as `predict --from` asks it of the same times.
+    """
+    largest = max(_sizes(steps))
+    beyond = sorted(size for size in spreads if size > largest)
+    kept = _of_one_way(steps, largest)
+    if not beyond or largest not in estimates.by_size or kept is None:
+        return
+    by_size = {size: kept.measured_s[kept.sizes == size] for size in _sizes(kept)}
+    first = min(by_size)
+    lost = math.log(float(np.median(by_size[largest])) * largest / float(np.median(by_size[first])) / first)
+    at_ends = (_log_sd_at(kept, np.log(kept.measured_s), size) for size in (first, largest))
+    if clear_slope(lost, (next(at_ends), next(at_ends)), math.log2(largest / first)) <= 0.0:
+        return
+    try:
+        law = fit(measured_times(kept.sizes, kept.measured_s))
+    except FitError:  # too far from any law
+        return
+    found = predict(law, [largest, *beyond], level=LEVEL)
+    missed = float(np.median(kept.log_ratios(parameters)[kept.sizes == largest]))
+    base_s = math.exp(missed) * estimates.by_size[largest].time_s.value
+    for place, size in enumerate(beyond, 1):
+        by_law_s = base_s * float(found.time_s[place] / found.time_s[0])
+        logs[size] = max(logs[size], math.log(by_law_s / estimates.by_size[size].time_s.value))
+        spreads[size] = max(spreads[size], math.log(found.high_s[place] / found.low_s[place]) / (2 * DEVIATE))
+
+
+def _of_one_way(steps: UserSteps, largest: int) -> UserSteps | None:
+    """The steps that were parallelised in one way at one batch, of those on the largest size the most sizes;
+    None where these are fewer than three.
+    """
+
+    def way(each: Strategy) -> Strategy:
+        return replace(each, dp=1, microbatch_samples=1)
+
+    at_largest = {
+        way(each) for each, size in zip(steps.strategies, steps.sizes, strict=True) if size == largest
+    }
+    alike = [
+        steps.taken(np.flatnonzero([way(each) == one for each in steps.strategies])) for one in at_largest
+    ]
+    most = max(alike, key=lambda each: len(_sizes(each)))
+    return most if len(_sizes(most)) >= _FEWEST_FOR_LAW else None
 
 
 def _changed(

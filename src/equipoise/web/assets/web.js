@@ -105,23 +105,24 @@
   // history, so that Back returns to that question; those that follow take its place.
   const isTransient = form.hasAttribute("hx-replace-url");
   let isKept = true;
-  const asStep = (isStep) => {
+  const step = (isSent) => {
     if (!isTransient) return;
+    const isChanged = String([...new FormData(form)]) !== String([...sent]);
+    const isStep = isKept && isChanged;
     form.removeAttribute(isStep ? "hx-replace-url" : "hx-push-url");
     form.setAttribute(isStep ? "hx-push-url" : "hx-replace-url", "true");
+    isKept = isSent || (isKept && !isChanged);
   };
   const ask = (delay) => {
     clearTimeout(timer);
     timer = setTimeout(() => {
-      asStep(isKept);
-      isKept = false;
+      step(false);
       htmx.trigger(form, "question-changed");
     }, delay);
   };
   form.addEventListener("submit", () => {
     clearTimeout(timer);
-    asStep(false);
-    isKept = true;
+    step(true);
   }, true);
 
   // A field with suggestions is a combobox: arrow keys go through the names that hold what was typed, Enter
