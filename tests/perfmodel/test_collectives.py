@@ -22,7 +22,7 @@ from equipoise.perfmodel.collectives import (
     timings,
 )
 from equipoise.perfmodel.machine import Group, Wire, Wires
-from equipoise.perfmodel.parameters import CollectiveParameters
+from equipoise.perfmodel.parameters import COLLECTIVE_PRIORS, CollectiveParameters
 from equipoise.stats import conformal_half_width
 
 # How far a table is off where it was not measured is worked out by a benchmark.
@@ -305,6 +305,19 @@ def test_what_is_not_measured_stays_at_its_prior():
     found = fitted((a100([2, 4, 8]),), A100).parameters
     assert found.inter_fraction == pytest.approx(CollectiveParameters().inter_fraction, rel=1e-3)
     assert found.switch_fraction == pytest.approx(CollectiveParameters().switch_fraction, rel=1e-3)
+
+
+@pytest.mark.parametrize("latency_s", [1e-6, 1e-5, 3e-5, 1e-3])
+def test_measuring_leaves_no_parameter_less_sure_than_its_prior(latency_s):
+    sizes = 2.0 ** np.arange(13, 33, 2)
+    points = timings(
+        "all_reduce", sizes, latency_s + sizes * 15 / 8 / 100e9, ranks_per_node=8.0, num_nodes=2.0
+    )
+    found = fitted((points,), A100)
+    priors = {each.name: each.log_sd for each in COLLECTIVE_PRIORS}
+    spread = np.sqrt(np.diag(found.log_covariance))
+    assert found.names
+    assert all(sd <= priors[name] * (1 + 1e-9) for name, sd in zip(found.names, spread, strict=True))
 
 
 def test_one_wild_point_does_not_move_the_fit():

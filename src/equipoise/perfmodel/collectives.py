@@ -351,12 +351,14 @@ def fitted(
     found = least_squares(misfits, medians, bounds=(-np.inf, largest + 1e-9), loss="soft_l1", x_scale=log_sds)
     if not np.isfinite(found.cost):
         raise FitError("collectives: no parameters fit the times measured; check units and sizes")
-    jacobian = np.asarray(found.jac)
+    # The loss counts a prior less the farther from it a parameter lies; measuring leaves no parameter less
+    # sure than its prior had it.
+    jacobian = np.asarray(found.jac)[: -len(priors)]
     return Fitted(
         parameters=parameters(found.x),
         names=names,
         log_values=np.asarray(found.x),
-        log_covariance=np.asarray(np.linalg.pinv(jacobian.T @ jacobian)),
+        log_covariance=np.asarray(np.linalg.inv(jacobian.T @ jacobian + np.diag(log_sds**-2.0))),
     )
 
 
