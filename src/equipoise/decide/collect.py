@@ -555,7 +555,11 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     runs, nodes = inputs.runs_on(known.system.accelerator), known.cluster
     if not runs or nodes is None:
         return None
-    budget, workload = inputs.training.budget, inputs.training.workload
+    budget, workload, batch = (
+        inputs.training.budget,
+        inputs.training.workload,
+        inputs.query.global_batch_samples,
+    )
     searches, run_fit = known.searches, known.run_fit
     links = None if searches is None else searches.problem.model.links
     nodes = nodes if links is None else links.on(nodes)
@@ -568,10 +572,18 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
         advised = as_they_ran | ({} if run_fit is None else recasts(run_fit.steps, searches))
     if not isinstance(run_fit, UserFit):
         return measured_estimates(
-            runs, budget, known.sizes.tried, cluster=nodes, workload=workload, recasts=advised
+            runs,
+            budget,
+            known.sizes.tried,
+            cluster=nodes,
+            workload=workload,
+            recasts=advised,
+            global_batch_samples=batch,
         )
     # Of other sizes, and of the curve, a model fitted to the runs is more certain than the runs alone.
-    found = measured_estimates(runs, budget, (), cluster=None, workload=None, recasts=advised)
+    found = measured_estimates(
+        runs, budget, (), cluster=None, workload=None, recasts=advised, global_batch_samples=batch
+    )
     return None if found is None else replace(found, curves=None)
 
 

@@ -393,7 +393,8 @@ def answer_predictions(found: Answer, *, verb: str) -> tuple[RecordedPrediction,
     )
     if best.step_s is None or best.global_batch_samples is None or is_of_whole:
         return (time,)
-    batch, step = best.global_batch_samples, best.step_s
+    # Of the steps themselves, as a run states it: a pretraining takes longer than they do.
+    batch, step = best.global_batch_samples * (found.system.time_per_step_time or 1.0), best.step_s
     rate = Interval(value=batch / step.value, low=batch / step.high, high=batch / step.low, level=step.level)
     return (time, _recorded(rate, quantity="samples_per_s", **set_up))
 

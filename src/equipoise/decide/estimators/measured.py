@@ -34,12 +34,14 @@ def measured_estimates(
     cluster: Cluster | None,
     workload: Workload | None,
     recasts: Mapping[str, Recast] | None = None,
+    global_batch_samples: int | None = None,
 ) -> Estimates | None:
     """Estimates from the user's runs; None where they give none.
 
     Where several sizes were measured, their times make a curve. cluster: None where the catalogue does not
     have it: then only sizes that ran are estimated. recasts: by first run id, from a set-up to the strategy
-    that is advised on as many accelerators; a set-up without one counts as it ran. Where the sizes that ran
+    that is advised on as many accelerators; a set-up without one counts as it ran. global_batch_samples: that
+    the question states; where it ran on a size, no other batch counts there. Where the sizes that ran
     clearly lose more to each other than the law of other people's runs says, larger ones go on to lose it.
     """
     if budget.samples is None:
@@ -59,7 +61,12 @@ def measured_estimates(
         # The nearest size counts, and there the precision advised.
         nearest = min(abs(math.log2(size / run.num_accelerators)) for run, _, _ in known)
         near = [each for each in known if abs(math.log2(size / each[0].num_accelerators)) <= nearest]
-        run, value, spread = _fastest(near, usual)
+        as_stated = [
+            each
+            for each in near
+            if (each[0].num_accelerators, each[0].global_batch_samples) == (size, global_batch_samples)
+        ]
+        run, value, spread = _fastest(as_stated or near, usual)
         used[run] = None
         found[size] = Estimate(
             estimator="measured",
