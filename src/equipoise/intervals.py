@@ -67,16 +67,20 @@ def num_sd(level: float = LEVEL) -> float:
     return NormalDist().inv_cdf((1.0 + level) / 2.0)
 
 
-def num_sd_of_few(num_values: int, level: float = LEVEL) -> float:
-    """Half the width of an interval for one more value, in standard deviations that were found from so many.
+def num_sd_of_mean(num_values: int, level: float = LEVEL) -> float:
+    """Half the width of an interval for a mean, in standard errors that were found from so many values.
 
-    num_values: from 3 up. Assumes normal values; good to 0.2 % from 5 values at 0.9.
+    num_values: from 2 up. Assumes normal values; good to 0.2 % from 5 values at 0.9, exact for 2 and 3.
     Source: Student 1908; his quantile by Abramowitz and Stegun 26.7.5, without loading SciPy.
 
-    >>> round(num_sd_of_few(6), 2)
-    2.18
+    >>> round(num_sd_of_mean(2), 2), round(num_sd_of_mean(3), 2), round(num_sd_of_mean(6), 2)
+    (6.31, 2.92, 2.01)
     """
     z, free = num_sd(level), float(num_values - 1)
+    if free == 1:
+        return math.tan(math.pi * level / 2)
+    if free == 2:  # noqa: PLR2004 - degrees of freedom
+        return level * math.sqrt(2 / (1 - level**2))
     terms = (
         z,
         (z**3 + z) / 4,
@@ -84,8 +88,18 @@ def num_sd_of_few(num_values: int, level: float = LEVEL) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
     )
-    student = sum(term / free**order for order, term in enumerate(terms))
-    return student * math.sqrt(1 + 1 / num_values)
+    return sum(term / free**order for order, term in enumerate(terms))
+
+
+def num_sd_of_few(num_values: int, level: float = LEVEL) -> float:
+    """Half the width of an interval for one more value, in standard deviations that were found from so many.
+
+    num_values, assumptions and source: as of `num_sd_of_mean`.
+
+    >>> round(num_sd_of_few(6), 2)
+    2.18
+    """
+    return num_sd_of_mean(num_values, level) * math.sqrt(1 + 1 / num_values)
 
 
 def tails(level: float = LEVEL) -> tuple[float, float]:

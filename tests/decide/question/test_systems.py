@@ -259,3 +259,22 @@ def test_long_trainings_are_tried_on_more_accelerators(accelerator, flop, most):
     asked = query({"workload": "llama31_8b", "accelerator": [accelerator]})
     (system,) = requested_systems(asked, catalogue())
     assert usual_most(asked, system, flop) == most
+
+
+@pytest.mark.parametrize(
+    ("links", "num_devices", "byte_per_s"),
+    [
+        ("NV12", 8, 300e9),  # each has 12 links of 25 GB/s, all to switches
+        ("NV4", 8, 100e9),  # 28 to seven others are more than it has: four to switches
+        ("NV1", 8, 175e9),  # one to each of seven others
+        ("NV4", 4, 300e9),  # four to each of three others
+        ("NV2", 2, 50e9),
+    ],
+)
+def test_the_number_of_links_of_a_pair_is_what_a_topology_states(tmp_path, links, num_devices, byte_per_s):
+    devices = range(num_devices)
+    file = tmp_path / "topology.txt"
+    file.write_text(matrix(*(["X" if one == other else links for other in devices] for one in devices)))
+    asked = query({"workload": "bert", "accelerator": [A100], "topology": file})
+    (found,) = requested_systems(asked, catalogue())
+    assert found.cluster.intra.byte_per_s == byte_per_s

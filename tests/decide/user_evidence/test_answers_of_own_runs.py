@@ -1,5 +1,6 @@
 """Whole answers with the user's own runs, made by a closed form: links that are slow make the number smaller."""
 
+import math
 import re
 
 import pytest
@@ -449,3 +450,51 @@ def test_a_size_that_contradicts_the_others_is_named(tmp_path, rates, expected):
     found = ask(own_steps(tmp_path / "own.csv", *rates, batch=128), max_accelerators=64)
     named = [note.words for note in found.notes if note.kind == "check"]
     assert [each.partition(":")[0] for each in named] == ([] if expected is None else [expected])
+
+
+def own_rates(path, rates, *, extra=""):
+    """Llama 3.1 8B on H100: tokens per second at each size, at a batch of 512."""
+    lines = [f"llama31_8b,h100,{size},{rate:.1f},512,8192,bf16" for size, rate in rates.items()]
+    path.write_text(
+        "workload,accelerator,num_accelerators,tokens_per_s,global_batch_samples,sequence_tokens,precision\n"
+        + "\n".join((*lines, extra))
+    )
+    return {
+        "workload": "llama31_8b",
+        "accelerator": [H100],
+        "tokens": "1e11",
+        "sequence": 8192,
+        "runs": str(path),
+    }
+
+
+# What trainings on own steps take over them: docs/decide/advice.md.
+OVER_STEPS = 1.11
+
+
+@pytest.mark.parametrize(
+    ("rate_at", "within"),
+    [
+        # Each doubling 1.8 times as fast; Amdahl's law with a serial share of 1 in 1,000; the universal law.
+        (lambda size: 72_000 * (size / 8) ** math.log2(1.8), 1.05),
+        (lambda size: 9_000 * size / (1 + 1e-3 * (size - 1)), 1.2),
+        (lambda size: 9_000 * size / (1 + 1e-3 * (size - 1) + 8e-5 * size * (size - 1)), 1.5),
+    ],
+    ids=["power", "Amdahl", "universal"],
+)
+def test_sizes_beyond_go_on_to_lose_what_those_that_ran_lost(tmp_path, rate_at, within):
+    question = own_rates(tmp_path / "mine.csv", {size: rate_at(size) for size in (8, 16, 32, 64)})
+    found = by_size(ask(question, accelerators="8,16,32,64,128,256"))
+    for size in (128, 256):
+        truth_s, time = OVER_STEPS * 1e11 / rate_at(size), found[size].time_s
+        assert time.low <= truth_s <= time.high
+        assert abs(math.log(time.value / truth_s)) < math.log(within) * math.log2(size / 64)
+
+
+def test_a_set_up_at_the_batch_asked_for_counts_before_those_of_other_batches(tmp_path):
+    rates = {8: 72_000, 16: 141_000, 32: 272_000, 64: 505_000}
+    larger = "llama31_8b,h100,64,657000,4096,8192,bf16"
+    question = own_rates(tmp_path / "mine.csv", rates, extra=larger)
+    for batch, rate in ((512, 505_000), (4096, 657_000)):
+        found = ask(question, accelerators="64", global_batch=batch).recommended
+        assert found.time_s.value == pytest.approx(OVER_STEPS * 1e11 / rate, rel=0.02)

@@ -23,7 +23,7 @@ from equipoise.decide.user_evidence.usable import (
     why_not,
 )
 from equipoise.errors import DataError, SpecError
-from equipoise.intervals import LEVEL, log_sd
+from equipoise.intervals import LEVEL, log_sd, num_sd, num_sd_of_mean
 from equipoise.runs import lacks_tables
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
 from equipoise.spec.catalogue import Catalogue
@@ -324,10 +324,12 @@ def _log_sd(rates: Sequence[float], of_runs: Sequence[float]) -> float:
     """Of the median of several runs; of one run what replicate systems differ by, and what steps leave open.
 
     of_runs: of the mean step of each run whose steps are known.
-    Source: the standard error of a mean of logarithms, times 1.25 for a median of normal values.
+    Source: the standard error of a mean of logarithms, times 1.25 for a median of normal values, and times
+    what Student's interval of so few is wider.
     """
     if len(rates) > 1:
-        return 1.25 * float(np.std(np.log(rates), ddof=1)) / math.sqrt(len(rates))
+        error = 1.25 * float(np.std(np.log(rates), ddof=1)) / math.sqrt(len(rates))
+        return error * num_sd_of_mean(len(rates)) / num_sd()
     return math.hypot(LEAST_LOG_SD, *of_runs)
 
 
