@@ -329,9 +329,9 @@ def test_threads_may_read_into_a_type_at_once(tmp_path):
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800x"], ids=["long", "NUL", "half a character"])
 def test_a_name_that_no_file_has_is_refused_before_anything_is_looked_for(name):
-    with pytest.raises(UsageError, match="no file can have such a name"):
+    with pytest.raises(UsageError, match="name"):
         one_path(name)
-    with pytest.raises(UsageError, match="no file can have such a name"):
+    with pytest.raises(UsageError, match="name"):
         validate([f"folder/{name}"])
 
 
@@ -340,4 +340,5 @@ def test_a_file_that_links_to_itself_is_refused_in_one_sentence(tmp_path):
     for verb in ("trace", "collectives", "validate"):
         ended = equipoise(verb, "loop", cwd=tmp_path)
         assert ended.returncode == 2
-        assert ended.stderr.startswith("equipoise: loop: Too many levels")
+        assert ended.stderr.startswith("equipoise: loop: ")
+        assert ended.stderr.count("\n") == 1

@@ -227,7 +227,7 @@ def test_what_would_let_a_job_fit_is_stated_as_fields_of_it(jobs):
         ('electricity_usd_per_kwh = [1]\n[[job]]\nworkload = "bert"\n', "24 numbers"),
         ('begin = "25:00"\n[[job]]\nworkload = "bert"\n', "begin.*25:00"),
         ("[[job", "TOML"),
-        ("step,seconds\n1,2\n", "'seconds', 'step'"),
+        ("step,seconds\n1,2\n", "'seconds' and 'step'"),
         ("a = " + "[" * 5000, "TOML|nested"),
         ("a = " + "9" * 5000, "TOML"),
     ],

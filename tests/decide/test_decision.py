@@ -338,7 +338,7 @@ def test_where_samples_to_the_target_are_not_known_only_published_times_count():
 def test_a_benchmark_with_too_few_results_lacks_their_samples_not_memory(limit):
     first = next(each for each in published_scores().of("llama31_8b") if each.accelerator == B200)
     few = Scores((replace(first, accelerator=MI300X),))
-    with pytest.raises(EvidenceError, match=r"^no estimate of how long") as raised:
+    with pytest.raises(EvidenceError) as raised:
         ask(workload="llama31_8b", accelerator=[H100], max_accelerators=limit, scores=few)
     assert any("--samples" in each for each in raised.value.missing)
 
@@ -479,7 +479,7 @@ def test_the_least_time_needs_no_price():
 def test_a_limit_that_one_system_cannot_keep_changes_no_other():
     question = {"workload": "gemma2_2b", "tokens": "97e9", "deadline": "212h"}
     alone, beside = (ask(question, accelerator=each) for each in ([B200], [B200, "rtx-3090-pcie-24gb"]))
-    assert not all(each.feasible for each in beside.candidates if each.system != B200)
+    assert any(each.system != B200 and not each.feasible for each in beside.candidates)
     assert beside.recommended.num_accelerators == alone.recommended.num_accelerators
     assert by_size(beside, B200).keys() == by_size(alone).keys()
 

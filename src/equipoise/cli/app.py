@@ -103,10 +103,6 @@ class _PlainWords:
                 raise _repeated(each, num_times)
         return rest
 
-    def get_help_option_names(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer's own
-        """In one order, which typer's own, of a set, is not."""
-        return sorted(super().get_help_option_names(ctx), key=len)  # type: ignore[misc]
-
 
 def _reading_of(param: Any) -> Callable[[Any, Any], Any]:  # noqa: ANN401 - typer's own
     """What `param.process_value` returns, which is asked only for what is no plain word."""
