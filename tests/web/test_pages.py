@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from equipoise.bench.summary import sweep_rows
 from equipoise.bench.training import known_name
-from equipoise.bench.trial import Store
+from equipoise.bench.trial import Store, trials_folder
 from equipoise.decide.ledger import RecordedPrediction, add_predictions
 from equipoise.errors import EvidenceError
 from equipoise.web.evidence_screens import DataSources, RunsFields, chosen
@@ -465,13 +465,15 @@ def test_the_page_without_runs_names_a_model_there_is():
     assert known_name(re.search(r"equipoise bench (\S+)", refused.value.missing[0])[1])
 
 
-def test_runs_open_with_the_latest_that_can_be_read(tmp_path):
+@pytest.mark.parametrize("part", ["sweep.json", "a trial"])
+def test_runs_open_with_the_latest_that_can_be_read(tmp_path, part):
     with tarfile.open(Path(__file__).parents[2] / "docs" / "examples" / "small-cnn-sweep.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     (whole,) = (each.parent for each in tmp_path.rglob("sweep.json"))
     damaged = tmp_path / "damaged"
     shutil.copytree(whole, damaged)
-    (damaged / "sweep.json").write_text("{")  # written to last
+    trial = next(trials_folder(damaged).iterdir())
+    (trial if part == "a trial" else damaged / part).write_text("{")  # written to last
     sources = DataSources(runs=(whole, damaged))
     assert chosen(RunsFields(), sources) == whole
     shutil.rmtree(whole)

@@ -124,10 +124,10 @@ def _latest(folders: Iterable[Path]) -> Path:
 
 
 def _is_readable(folder: Path) -> bool:
-    """Whether it is no sweep whose plan is damaged; a loop's runs are read one by one."""
+    """Whether it is no sweep whose plan or trials are damaged; a loop's runs are read one by one."""
     if not is_watched(folder):
         try:
-            Store(folder).plan()
+            Store(folder).finished()
         except DataError:
             return False
     return True
