@@ -402,8 +402,8 @@ def precision_fault(limits: Limits, precision: str) -> Fault | None:
     """
     if precision in limits.precisions:
         return None
-    beside = ", or none in 16 bits beside it" if precision in OF_FEWER_BITS else ""
-    return Fault(f"the chip states no rate for precision={precision}{beside}", ("precision",))
+    also = ", or none in 16 bits, which it needs too" if precision in OF_FEWER_BITS else ""
+    return Fault(f"the chip states no rate for precision={precision}{also}", ("precision",))
 
 
 class LegalValues(Struct, frozen=True, kw_only=True):
