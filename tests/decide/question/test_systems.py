@@ -266,7 +266,7 @@ def test_long_trainings_are_tried_on_more_accelerators(accelerator, flop, most):
     [
         ("NV12", 8, 300e9),  # each has 12 links of 25 GB/s, all to switches
         ("NV4", 8, 100e9),  # 28 to seven others are more than it has: four to switches
-        ("NV1", 8, 175e9),  # one to each of seven others
+        ("NV1", 8, 175e9),  # one to each of seven others, all of them together
         ("NV4", 4, 300e9),  # four to each of three others
         ("NV2", 2, 50e9),
     ],
@@ -278,3 +278,6 @@ def test_the_number_of_links_of_a_pair_is_what_a_topology_states(tmp_path, links
     asked = query({"workload": "bert", "accelerator": [A100], "topology": file})
     (found,) = requested_systems(asked, catalogue())
     assert found.cluster.intra.byte_per_s == byte_per_s
+    # Two of a mesh share the links of their pair alone.
+    of_pair = 25e9 * int(links.removeprefix("NV"))
+    assert found.cluster.group_byte_per_s(2, 1) == min(byte_per_s, of_pair)

@@ -498,3 +498,55 @@ def test_a_set_up_at_the_batch_asked_for_counts_before_those_of_other_batches(tm
     for batch, rate in ((512, 505_000), (4096, 657_000)):
         found = ask(question, accelerators="64", global_batch=batch).recommended
         assert found.time_s.value == pytest.approx(OVER_STEPS * 1e11 / rate, rel=0.02)
+
+
+AMDAHL = {size: 3_000 * size / (1 + 0.1 * (size / 8 - 1)) for size in (8, 16, 32, 64, 128, 512)}
+
+
+def test_the_slower_the_last_size_the_slower_are_those_beyond(tmp_path):
+    """Beyond a size that is slower than the one before no law goes on, and nothing becomes faster."""
+    beyond_s = []
+    for factor in (1.0, 0.9, 0.8, 0.7, 0.65):
+        rates = {size: AMDAHL[size] for size in (16, 32, 64)} | {128: factor * AMDAHL[128]}
+        question = own_rates(tmp_path / "mine.csv", rates)
+        beyond_s.append(by_size(ask(question, accelerators="16,32,64,128,256,512"))[512].time_s.value)
+    assert beyond_s[0] == pytest.approx(OVER_STEPS * 1e11 / AMDAHL[512], rel=0.1)
+    assert min(beyond_s[1:]) > beyond_s[0]
+
+
+def test_a_size_between_two_that_ran_lies_between_their_times(tmp_path):
+    question = own_rates(tmp_path / "mine.csv", {size: AMDAHL[size] for size in (16, 32, 64, 128)})
+    found = by_size(ask(question, accelerators="16,32,64,96,112,128"))
+    times = [found[size].time_s.value for size in (64, 96, 112, 128)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_batch_that_grows_with_the_size_shows_the_same_losses(tmp_path):
+    path = tmp_path / "mine.csv"
+    rows = [f"llama31_8b,h100,{size},{AMDAHL[size]:.1f},{8 * size},8192,bf16" for size in (16, 32, 64, 128)]
+    question = own_rates(path, {}, extra="\n".join(rows))
+    found = by_size(ask(question, accelerators="16,32,64,128,512"))[512].time_s
+    assert found.value == pytest.approx(OVER_STEPS * 1e11 / AMDAHL[512], rel=0.15)
+
+
+@pytest.mark.parametrize("num_sizes", [3, 4])
+def test_steps_that_share_weights_in_groups_are_read_as_they_ran(tmp_path, num_sizes):
+    path = tmp_path / "mine.csv"
+    sizes = (16, 32, 64, 128)[:num_sizes]
+    lines = [
+        f"llama31_8b,h100,{size},{AMDAHL[size]:.1f},512,8192,bf16,dp={size} zero_stage=3 dp_replicate={size // 8}"
+        for size in sizes
+    ]
+    path.write_text(
+        "workload,accelerator,num_accelerators,tokens_per_s,global_batch_samples,sequence_tokens,precision,strategy\n"
+        + "\n".join(lines)
+    )
+    asked = {
+        "workload": "llama31_8b",
+        "accelerator": [H100],
+        "tokens": "1e11",
+        "sequence": 8192,
+        "runs": str(path),
+    }
+    found = by_size(ask(asked, accelerators="16,32,64,128,256"))
+    assert found[256].time_s.value < found[16].time_s.value

@@ -444,22 +444,28 @@ def node_facts(found: "Topology", usual: Cluster) -> tuple[NodeFacts, tuple[str,
 def _through_links(name: str, num_devices: int, usual: Cluster) -> NodeFacts:
     """What pairs that all have as many NVLinks make of a node; nothing where it is as usual.
 
-    As many to every other as one accelerator has links for lead there directly, and rings use all of them;
-    more are links to switches, of which each has no more than a pair shows.
+    As many to every other as one accelerator has links for lead there directly; more are links to switches,
+    of which each has no more than a pair shows.
     Source: NVIDIA, `nvidia-smi topo -m` (NV#: a bonded set of # NVLinks).
     """
     chip = usual.accelerator
     stated, most = reach(name, chip).stated_byte_per_s[0], chip.link_byte_per_s
     if most is None:
         return {}
-    is_direct = stated * (num_devices - 1) <= most
-    rate = min(most, stated * (num_devices - 1) if is_direct else stated)
-    if rate == usual.intra.byte_per_s and usual.topology != "host":
-        return {}
-    node: NodeFacts = {"intra_byte_per_s": rate, "topology": "switch"}
+    node: NodeFacts = {}
     if chip.intra_latency_s is not None:
         node["intra_latency_s"] = chip.intra_latency_s
-    return node | {"switch_reduces": False} if is_direct else node
+    if stated * (num_devices - 1) <= most:
+        rows = [
+            ["0" if one == other else str(number(name)) for other in range(num_devices)]
+            for one in range(num_devices)
+        ]
+        node |= {"topology": "mesh", "links_between": tuple(map(" ".join, rows)), "switch_reduces": False}
+        return node | {"intra_byte_per_s": stated * (num_devices - 1)}
+    rate = min(most, stated)
+    if rate == usual.intra.byte_per_s and usual.topology == "switch":
+        return {}
+    return node | {"topology": "switch", "intra_byte_per_s": rate}
 
 
 def _at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:

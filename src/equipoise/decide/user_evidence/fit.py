@@ -45,6 +45,14 @@ _UNLIMITED = frozenset(name for name in _OWN_LOG_SD if name.startswith(_LINKS))
 # Fewer do not separate rates, links and what a step costs besides them; one size shows no links.
 _FEWEST_SET_UPS, _FEWEST_SIZES = 4, 2
 _FEWEST_FOR_LAW = 3
+# Of a doubling beyond times that no law follows, by our convention: a factor of two either way.
+_UNKNOWN_LOG_SD = 0.4
+# What tells ways to train apart: all of a strategy but how many ranks share samples out, and how many.
+_OF_A_WAY: Final = tuple(
+    name
+    for name in Strategy.__struct_fields__
+    if name not in {"dp", "dp_replicate", "microbatch_samples", "global_batch_samples"}
+)
 _SENSITIVE = 1e-3
 _NOTICED = 1.25
 _NUDGE = 1e-3
@@ -375,7 +383,7 @@ def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
     """
     ratios = steps.log_ratios(model.parameters)
     by_size = {size: float(np.median(ratios[steps.sizes == size])) for size in _sizes(steps)}
-    ways = {replace(each, dp=1, microbatch_samples=1, global_batch_samples=1) for each in steps.strategies}
+    ways = {tuple(getattr(each, name) for name in _OF_A_WAY) for each in steps.strategies}
     first, last, slope = min(by_size), max(by_size), 0.0
     if len(ways) == 1 and first < last:
         spreads = (_log_sd_at(steps, ratios, first), _log_sd_at(steps, ratios, last))
@@ -466,7 +474,7 @@ def levelled_estimates(estimates: Estimates, searches: StrategySearches, level: 
     )
     logs = {size: level.log_at(size) for size in estimates.by_size}
     if level.ran_on is None:
-        _keep_losing(estimates, level.steps, searches.problem.model.parameters, logs, spreads)
+        why += _as_they_lose(estimates, level.steps, logs, spreads)
     return _changed(
         estimates,
         level.steps,
@@ -486,8 +494,7 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
     largest took longer than fitted, and go on to lose what those that ran clearly lost to each other.
     """
     of_work = _log_sds_of_work(searches)
-    missed = fit.steps.log_ratios(fit.model.parameters)[fit.steps.sizes == max(fit.steps.sizes)]
-    lost = max(0.0, float(np.median(missed)))
+    ratios = fit.steps.log_ratios(fit.model.parameters)
     sizes, half_width = _sizes(fit.steps), fit.model.log_half_width
     spreads = {}
     for each in searches.sizes:
@@ -496,72 +503,89 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
             open_ = float(np.std(np.log(each.drawn_s)))
             far = _LOG_SD_A_DOUBLING * _num_doublings(size, sizes)
             spreads[size] = math.hypot(open_, half_width / DEVIATE, of_work[size], far)
-    logs = {size: lost if size > sizes[-1] else 0.0 for size in estimates.by_size}
-    _keep_losing(estimates, fit.steps, fit.model.parameters, logs, spreads)
+    # What the fit missed at sizes that ran it misses at those between.
+    missed = [float(np.median(ratios[fit.steps.sizes == size])) for size in sizes]
+    logs = {
+        size: max(0.0, missed[-1])
+        if size > sizes[-1]
+        else float(np.interp(math.log2(size), np.log2(sizes), missed))
+        for size in estimates.by_size
+    }
+    further = _as_they_lose(estimates, fit.steps, logs, spreads)
     return _changed(
         estimates,
         fit.steps,
         spreads,
         name="the performance model, fitted to your runs",
-        why=fit.words,
+        why=fit.words + further,
         logs=logs,
     )
 
 
-def _keep_losing(
-    estimates: Estimates,
-    steps: UserSteps,
-    parameters: Parameters,
-    logs: dict[int, float],
-    spreads: dict[int, float],
-) -> None:
+def _as_they_lose(
+    estimates: Estimates, steps: UserSteps, logs: dict[int, float], spreads: dict[int, float]
+) -> str:
     """Lengthen sizes beyond those that ran to what laws of scaling make of these, where they clearly lose.
 
-    Of steps of one way and batch, on three sizes or more with the largest among them. A model that explains
-    what they lost, by slower links as an example, need not go on to lose it. parameters: by which the
-    estimates are. logs, spreads: by size, of the times over these and of their logarithm; changed in place.
+    Of the fastest step of each size, in the precision of that on the largest; of three sizes or more. A model
+    that explains what they lost, by slower links as an example, need not go on to lose it. Where they clearly
+    lose or not, sizes beyond are no surer than the laws; where no law follows them, those beyond are as fast
+    as the largest. logs, spreads: by size, of the times over the estimates and of their logarithm; changed in
+    place. Returns what was done, for people; empty where nothing.
     Source: `scaling.fit`, as `predict --from` asks it of the same times.
     """
-    largest = max(_sizes(steps))
-    beyond = sorted(size for size in spreads if size > largest)
-    kept = _of_one_way(steps, largest)
-    if not beyond or largest not in estimates.by_size or kept is None:
-        return
-    by_size = {size: kept.measured_s[kept.sizes == size] for size in _sizes(kept)}
-    first = min(by_size)
-    lost = math.log(float(np.median(by_size[largest])) * largest / float(np.median(by_size[first])) / first)
-    at_ends = (_log_sd_at(kept, np.log(kept.measured_s), size) for size in (first, largest))
-    if clear_slope(lost, (next(at_ends), next(at_ends)), math.log2(largest / first)) <= 0.0:
-        return
+    fastest = _fastest_of_sizes(steps)
+    sizes, of_sample_s = (
+        np.array([*fastest]),
+        np.array([per_sample_s for per_sample_s, _ in fastest.values()]),
+    )
+    beyond = sorted(size for size in spreads if size > sizes[-1])
+    base = max((size for size in estimates.by_size if size <= sizes[-1]), default=None)
+    if not beyond or base is None or len(fastest) < _FEWEST_FOR_LAW:
+        return ""
     try:
-        law = fit(measured_times(kept.sizes, kept.measured_s))
-    except FitError:  # too far from any law
-        return
-    found = predict(law, [largest, *beyond], level=LEVEL)
-    missed = float(np.median(kept.log_ratios(parameters)[kept.sizes == largest]))
-    base_s = math.exp(missed) * estimates.by_size[largest].time_s.value
-    for place, size in enumerate(beyond, 1):
-        by_law_s = base_s * float(found.time_s[place] / found.time_s[0])
-        logs[size] = max(logs[size], math.log(by_law_s / estimates.by_size[size].time_s.value))
-        spreads[size] = max(spreads[size], math.log(found.high_s[place] / found.low_s[place]) / (2 * DEVIATE))
+        law = predict(fit(measured_times(sizes, of_sample_s)), [base, *beyond], level=LEVEL)
+        slower = np.log(law.time_s[1:] / law.time_s[0])
+        log_sds = np.log(law.high_s[1:] / law.low_s[1:]) / (2 * DEVIATE)
+    except FitError:
+        slower = np.full(
+            len(beyond), np.log(_at(sizes, of_sample_s, sizes[-1]) / _at(sizes, of_sample_s, base))
+        )
+        log_sds = _UNKNOWN_LOG_SD * np.log2(np.array(beyond) / sizes[-1])
+    lost = math.log(of_sample_s[-1] * sizes[-1] / (of_sample_s[0] * sizes[0]))
+    ends = (fastest[int(sizes[0])][1], fastest[int(sizes[-1])][1])
+    is_clear = clear_slope(lost, ends, math.log2(sizes[-1] / sizes[0])) > 0.0
+    base_s = math.exp(logs[base]) * estimates.by_size[base].time_s.value
+    is_longer = False
+    for size, log_slower, log_sd_there in zip(beyond, slower.tolist(), log_sds.tolist(), strict=True):
+        spreads[size] = max(spreads[size], log_sd_there)
+        log = log_slower + math.log(base_s / estimates.by_size[size].time_s.value)
+        if is_clear and log > logs[size]:
+            logs[size], is_longer = log, True
+    if not is_longer:
+        return ""
+    return (
+        f"; beyond {format_count(float(sizes[-1]))} accelerators they go on to lose, by the laws of `predict`"
+    )
 
 
-def _of_one_way(steps: UserSteps, largest: int) -> UserSteps | None:
-    """The steps that were parallelised in one way at one batch, of those on the largest size the most sizes;
-    None where these are fewer than three.
+def _fastest_of_sizes(steps: UserSteps) -> dict[int, tuple[float, float]]:
+    """By size, ascending: seconds of the fastest step for each of its samples, and their log standard
+    deviation, in the precision of the fastest on the largest size.
     """
+    per_sample_s = steps.measured_s / [each.global_batch_samples for each in steps.strategies]
+    order = sorted(range(len(per_sample_s)), key=lambda at: (-steps.sizes[at], per_sample_s[at], at))
+    precision = steps.strategies[order[0]].precision
+    found: dict[int, tuple[float, float]] = {}
+    for at in order:
+        if steps.strategies[at].precision == precision:
+            found.setdefault(int(steps.sizes[at]), (float(per_sample_s[at]), float(steps.log_sds[at])))
+    return dict(sorted(found.items()))
 
-    def way(each: Strategy) -> Strategy:
-        return replace(each, dp=1, microbatch_samples=1)
 
-    at_largest = {
-        way(each) for each, size in zip(steps.strategies, steps.sizes, strict=True) if size == largest
-    }
-    alike = [
-        steps.taken(np.flatnonzero([way(each) == one for each in steps.strategies])) for one in at_largest
-    ]
-    most = max(alike, key=lambda each: len(_sizes(each)))
-    return most if len(_sizes(most)) >= _FEWEST_FOR_LAW else None
+def _at(sizes: FloatArray, values: FloatArray, size: float) -> float:
+    """A value between those at sizes, on logarithmic scales; that of the nearest outside."""
+    return math.exp(float(np.interp(math.log2(size), np.log2(sizes), np.log(values))))
 
 
 def _changed(
