@@ -558,7 +558,7 @@ def _as_they_lose(
     base_s = math.exp(logs[base]) * estimates.by_size[base].time_s.value
     is_longer = False
     for size, log_slower, log_sd_there in zip(beyond, slower.tolist(), log_sds.tolist(), strict=True):
-        spreads[size] = max(spreads[size], log_sd_there)
+        spreads[size] = math.hypot(spreads[size], log_sd_there)
         log = log_slower + math.log(base_s / estimates.by_size[size].time_s.value)
         if is_clear and log > logs[size]:
             logs[size], is_longer = log, True
