@@ -61,6 +61,17 @@ def test_a_price_on_the_command_line_comes_before_the_quotes(tmp_path):
     assert all(each.charges is None for each in found.candidates)
 
 
+def test_a_quote_of_nothing_pays_for_electricity_as_a_price_of_nothing_does(tmp_path):
+    free = '[[quote]]\nprovider = "Mine"\nsystem = "h100"\nusd_per_hour = 0\n'
+    quoted, stated = (
+        by_size(_quoted(tmp_path, free)),
+        by_size(ask(PRETRAINING, max_accelerators=64, price="0")),
+    )
+    assert quoted.keys() == stated.keys()
+    for size, each in quoted.items():
+        assert each.usd.value == each.electricity_usd.value == stated[size].usd.value > 0
+
+
 def test_quotes_of_nothing_that_is_asked_about_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"quotes\.toml.*h100.*mi300x"):
         _quoted(tmp_path, accelerator=MI300X)

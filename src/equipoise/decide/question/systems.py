@@ -560,8 +560,10 @@ def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -
             electricity=power,
         )
     chip = system.cluster.accelerator
-    found = economics.rates(chip, user_price=own_usd, carbon=carbon, terms=terms, power=power)
     quoted = tuple(each for each in system.quotes if each.terms == terms) if own_usd is None else ()
+    # Where a quote is of nothing, electricity is what there is to pay, as with a price of nothing.
+    user_usd = 0.0 if quoted and quoted[0].is_owned else own_usd
+    found = economics.rates(chip, user_price=user_usd, carbon=carbon, terms=terms, power=power)
     if quoted:
         return replace(found, price=quoted[0], others=quoted[1:])
     return replace(found, price=_mixed_price(chip, terms)) if found.price is None else found

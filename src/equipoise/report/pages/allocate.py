@@ -79,9 +79,13 @@ def _table(found: Allocation, shares: list[JobShare]) -> Table:
 
 
 def _usd(each: JobShare) -> float | None:
-    if each.hourly_electricity_usd is not None:
-        return each.hourly_electricity_usd
-    return None if each.candidate.usd is None else each.candidate.usd.value
+    """Rent, or electricity of machines of one's own; with electricity at hourly prices where these count."""
+    usd = None if each.candidate.usd is None else each.candidate.usd.value
+    if each.hourly_electricity_usd is None:
+        return usd
+    price = each.candidate.price
+    rent = 0.0 if usd is None or (price is not None and price.is_owned) else usd
+    return rent + each.hourly_electricity_usd
 
 
 def _moment(found: Allocation, seconds: float) -> Cell:
