@@ -16,7 +16,6 @@ from equipoise.calibration import EstimatorName, EvidenceSource, Note
 from equipoise.decide.answer import Alternative, Answer, Candidate, Relaxation
 from equipoise.decide.explanation.published_nearby import near_published_pretrainings, near_published_steps
 from equipoise.economics import Bill
-from equipoise.economics.ownership import Ownership
 from equipoise.errors import EvidenceError
 from equipoise.intervals import Interval
 from equipoise.report.format import usable, wins_when
@@ -190,12 +189,6 @@ def cluster_fields(nodes: Cluster) -> dict[str, Any]:
 
 # Records that have a form of their own; an interval too wide to be used is unknown, and a limit that would do
 # is rounded up: whoever states it as it is written gets what it names.
-def _bought_fields(owned: Ownership) -> dict[str, Any]:
-    """Amounts of buying, which are shown however wide their ranges are: years are uncertain."""
-    amounts = {name: getattr(owned, name) for name in owned.__struct_fields__}
-    return {name: fields_of(each) for name, each in amounts.items() if isinstance(each, Interval)}
-
-
 _FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (Strategy, Strategy.text),
     (Cluster, cluster_fields),
@@ -203,7 +196,6 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (Candidate, candidate_fields),
     (Relaxation, lambda change: fields_of(change) | {"needed": round_up(change.needed, _NUM_DIGITS)}),
     (Interval, lambda amount: None if usable(amount) is None else fields_of(amount)),
-    (Ownership, lambda owned: fields_of(owned) | _bought_fields(owned)),
     (Alternative, lambda other: candidate_fields(other.candidate) | {"wins_when": wins_when(other)}),
     (Note, str),
     (Path, str),
