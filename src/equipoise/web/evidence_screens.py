@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,11 +126,16 @@ def _latest(folders: Iterable[Path]) -> Path:
 
 def _is_readable(folder: Path) -> bool:
     """Whether it is no sweep whose plan or trials are damaged; a loop's runs are read one by one."""
-    if not is_watched(folder):
-        try:
-            Store(folder).finished()
-        except DataError:
-            return False
+    return is_watched(folder) or _is_whole(folder, _changed_s(folder))
+
+
+@lru_cache(maxsize=64)
+def _is_whole(folder: Path, _written_s: float) -> bool:
+    """Whether all that a sweep has stored can be read: a page asks every few seconds."""
+    try:
+        Store(folder).finished()
+    except DataError:
+        return False
     return True
 
 

@@ -196,9 +196,8 @@ def out_of_line(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
 
     Of sizes but the largest, beyond which nothing shows that it is not the machine.
     """
-    ratios, sizes = steps.log_ratios(model.parameters), _sizes(steps)
-    by_size = {size: float(np.median(ratios[steps.sizes == size])) for size in sizes}
-    for size in sizes[:-1]:
+    by_size = _by_size(steps, steps.log_ratios(model.parameters))
+    for size in [*by_size][:-1]:
         others = [log for other, log in by_size.items() if other != size]
         middle = median(others)
         factor = math.exp(by_size[size] - middle)
@@ -345,10 +344,8 @@ class UserLevel(Struct, frozen=True, kw_only=True):
 
     def log_at(self, size: int) -> float:
         """The logarithm of the level at a size; smaller ones than ran have that of the smallest."""
-        sizes = sorted(self.logs)
-        beyond = max(0.0, math.log2(size / sizes[-1]))
-        within = np.interp(math.log2(size), np.log2(sizes), [self.logs[each] for each in sizes])
-        return float(within) + self.a_doubling * beyond
+        beyond = max(0.0, math.log2(size / max(self.logs)))
+        return _interpolated(self.logs, size) + self.a_doubling * beyond
 
     @property
     def factors(self) -> str:
@@ -382,7 +379,7 @@ def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
     least the calibration's record over their number.
     """
     ratios = steps.log_ratios(model.parameters)
-    by_size = {size: float(np.median(ratios[steps.sizes == size])) for size in _sizes(steps)}
+    by_size = _by_size(steps, ratios)
     ways = {tuple(getattr(each, name) for name in _OF_A_WAY) for each in steps.strategies}
     first, last, slope = min(by_size), max(by_size), 0.0
     if len(ways) == 1 and first < last:
@@ -444,6 +441,17 @@ def _log_sd_at(steps: UserSteps, ratios: FloatArray, size: int) -> float:
     return math.hypot(float(np.median(steps.log_sds[here])), scatter) / math.sqrt(here.sum())
 
 
+def _by_size(steps: UserSteps, logs: FloatArray) -> dict[int, float]:
+    """The median of logarithms, one of each set-up, at each size, ascending."""
+    return {size: float(np.median(logs[steps.sizes == size])) for size in _sizes(steps)}
+
+
+def _interpolated(logs: Mapping[int, float], size: int) -> float:
+    """A logarithm between those at sizes, by doublings; that of the nearest size outside of them."""
+    sizes = sorted(logs)
+    return float(np.interp(math.log2(size), np.log2(sizes), [logs[each] for each in sizes]))
+
+
 def _sizes(steps: UserSteps) -> tuple[int, ...]:
     return tuple(np.unique(steps.sizes).astype(int).tolist())
 
@@ -494,7 +502,6 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
     largest took longer than fitted, and go on to lose what those that ran clearly lost to each other.
     """
     of_work = _log_sds_of_work(searches)
-    ratios = fit.steps.log_ratios(fit.model.parameters)
     sizes, half_width = _sizes(fit.steps), fit.model.log_half_width
     spreads = {}
     for each in searches.sizes:
@@ -504,11 +511,9 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
             far = _LOG_SD_A_DOUBLING * _num_doublings(size, sizes)
             spreads[size] = math.hypot(open_, half_width / DEVIATE, of_work[size], far)
     # What the fit missed at sizes that ran it misses at those between.
-    missed = [float(np.median(ratios[fit.steps.sizes == size])) for size in sizes]
+    missed = _by_size(fit.steps, fit.steps.log_ratios(fit.model.parameters))
     logs = {
-        size: max(0.0, missed[-1])
-        if size > sizes[-1]
-        else float(np.interp(math.log2(size), np.log2(sizes), missed))
+        size: max(0.0, missed[sizes[-1]]) if size > sizes[-1] else _interpolated(missed, size)
         for size in estimates.by_size
     }
     further = _as_they_lose(estimates, fit.steps, logs, spreads)
@@ -548,9 +553,8 @@ def _as_they_lose(
         slower = np.log(law.time_s[1:] / law.time_s[0])
         log_sds = np.log(law.high_s[1:] / law.low_s[1:]) / (2 * DEVIATE)
     except FitError:
-        slower = np.full(
-            len(beyond), np.log(_at(sizes, of_sample_s, sizes[-1]) / _at(sizes, of_sample_s, base))
-        )
+        log_s = dict(zip(fastest, np.log(of_sample_s).tolist(), strict=True))
+        slower = np.full(len(beyond), log_s[max(log_s)] - _interpolated(log_s, base))
         log_sds = _UNKNOWN_LOG_SD * np.log2(np.array(beyond) / sizes[-1])
     lost = math.log(of_sample_s[-1] * sizes[-1] / (of_sample_s[0] * sizes[0]))
     ends = (fastest[int(sizes[0])][1], fastest[int(sizes[-1])][1])
@@ -581,11 +585,6 @@ def _fastest_of_sizes(steps: UserSteps) -> dict[int, tuple[float, float]]:
         if steps.strategies[at].precision == precision:
             found.setdefault(int(steps.sizes[at]), (float(per_sample_s[at]), float(steps.log_sds[at])))
     return dict(sorted(found.items()))
-
-
-def _at(sizes: FloatArray, values: FloatArray, size: float) -> float:
-    """A value between those at sizes, on logarithmic scales; that of the nearest outside."""
-    return math.exp(float(np.interp(math.log2(size), np.log2(sizes), np.log(values))))
 
 
 def _changed(
