@@ -189,6 +189,8 @@ def read_measurements(
     usable = [row for row in kept if is_success(row.cells.get(STATUS, ""))]
     if len(usable) < len(kept):
         notes.append(f"Rows whose {STATUS} is not `success` are excluded: {len(kept) - len(usable)}.")
+    usable, of_empty = _with_times(usable, timed, path.name)
+    notes += of_empty
     usable, of_batch = _of_batch(usable, global_batch_samples, path.name)
     notes += of_batch
     if SEQUENCE in filled:
@@ -212,6 +214,22 @@ def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], lis
         return rows, []
     times = len(rows) // once
     return rows[:once], [f"{where} has the same {once} rows {times} times, cell by cell: counted once."]
+
+
+def _with_times(rows: list[TextRow], timed: Sequence[_Timed], where: str) -> tuple[list[TextRow], list[str]]:
+    """The rows that state some time, and a note of those that state none, as runs that did not finish.
+
+    All of them where none does: what is wrong is then said of the first.
+    """
+    found = [row for row in rows if any(row.cells[each.name].strip() for each in timed)]
+    if not found or len(found) == len(rows):
+        return rows, []
+    first = next(row for row in rows if row not in found)
+    place = first.place.removeprefix(f"{where}: ")
+    return found, [
+        f"Rows of {where} whose {first.written(timed[0].name)} is empty are excluded: "
+        f"{len(rows) - len(found)}, the first {place}."
+    ]
 
 
 def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
