@@ -821,6 +821,14 @@ def test_a_power_cap_costs_time_and_saves_energy():
     assert capped.energy_j.value < free.energy_j.value
 
 
+def test_the_rest_of_a_system_draws_the_same_under_a_power_cap():
+    # Eight chips of 400 W in a system of 1.18 times that: what is not theirs is 0.18 x 3,200 W = 576 W.
+    free, capped = (by_size(ask(SMALL, accelerator=[A100], **more))[8] for more in ({}, {"power_cap": 200}))
+    assert 8 * free.power_w == pytest.approx(8 * 400 + 576)
+    assert 8 * capped.power_w == pytest.approx(8 * 200 + 576)
+    assert capped.energy_j.value == pytest.approx((8 * 200 + 576) * capped.time_s.value, rel=0.01)
+
+
 def test_energy_in_a_region_makes_its_carbon():
     # 56 g CO2 per kWh in France (the grid table)
     found = ask(SMALL, region="france").recommended

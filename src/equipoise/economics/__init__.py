@@ -345,6 +345,17 @@ class SystemPower(Struct, frozen=True, kw_only=True):
         """The factor with its range."""
         return Interval(value=self.factor, low=self.low, high=self.high, level=LEVEL)
 
+    def under_cap(self, *, rated_w: float, cap_w: float) -> "SystemPower":
+        """The same over a limit of the accelerators' power: what the rest draws stays as it was.
+
+        Source: definition; (cap + (factor - 1) rated) / cap.
+        """
+        low, factor, high = (
+            1.0 + (each - 1.0) * rated_w / cap_w for each in (self.low, self.factor, self.high)
+        )
+        basis = f"{self.basis}, where the accelerators draw {rated_w:g} W"
+        return SystemPower(factor=factor, low=low, high=high, basis=basis)
+
 
 class Rates(Struct, frozen=True, kw_only=True):
     """The rates of one bill; None where unknown, and then the figure that needs it is None too.

@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from equipoise.economics import SYSTEM_POWER, Electricity, Rates, electricity, table
+from equipoise.economics import Electricity, Rates, electricity, table
 from equipoise.errors import EvidenceError
 from equipoise.intervals import LEVEL, Input, Interval, Tornado, exact, product, stated
 from equipoise.spec.hardware import Accelerator
@@ -257,7 +257,7 @@ def _inputs(
         ("time against predicted", "x", speed_error),
         ("electricity", "USD/kWh", power.usd_per_kwh),
         ("PUE", "x", power.pue),
-        ("system power", "x rated", SYSTEM_POWER.interval),
+        ("system power", "x rated", rates.system_power.interval),
         ("idle power", "of busy", bought.idle_power_fraction),
         ("hosting", "USD/month", bought.hosting_usd_per_month),
         ("upkeep", "of price/year", bought.upkeep_per_year),

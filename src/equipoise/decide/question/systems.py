@@ -564,6 +564,9 @@ def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -
     # Where a quote is of nothing, electricity is what there is to pay, as with a price of nothing.
     user_usd = 0.0 if quoted and quoted[0].is_owned else own_usd
     found = economics.rates(chip, user_price=user_usd, carbon=carbon, terms=terms, power=power)
+    if chip.power_w and chip.peak_power_w and chip.power_w == query.power_cap_w:
+        rest = found.system_power.under_cap(rated_w=chip.peak_power_w, cap_w=chip.power_w)
+        found = replace(found, system_power=rest)
     if quoted:
         return replace(found, price=quoted[0], others=quoted[1:])
     return replace(found, price=_mixed_price(chip, terms)) if found.price is None else found
