@@ -82,6 +82,7 @@ class BlockLoad(Struct, frozen=True, kw_only=True):
     kept_whole_bytes: Floats = 0.0
     kept_shared_bytes: Floats = 0.0
     kept_score_bytes: Floats = 0.0
+    gate_bytes: Floats = 0.0
     gradient_bytes: Floats = 0.0
     spared_shared_bytes: Floats = 0.0
     spared_expert_bytes: Floats = 0.0
@@ -122,12 +123,13 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     frozen_share: forward passes of frozen models run with it, in its own; frozen_params: their weights, where
     they are not the model's.
     kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
-    back, by the same sharing, and the scores that unfused attention keeps. gradient_bytes: gradients of what
-    a feed-forward block's first products make, alive while it goes back. spared_whole_bytes,
-    spared_shared_bytes: what is kept where operations are recomputed one by one; spared_expert_bytes: that of
-    routed experts. kept_loss_bytes, kept_fused_loss_bytes: of logits and loss; logits_bytes: of logits as the
-    model returns them. boundary_bytes: of a token between two layers. kv_bytes: of a token's keys and values,
-    a layer.
+    back, by the same sharing, and the scores that unfused attention keeps. gate_bytes: what the activation of
+    gated blocks returns, kept where its product with the other half is a kernel of its own. gradient_bytes:
+    gradients of what a feed-forward block's first products make, alive while it goes back.
+    spared_whole_bytes, spared_shared_bytes: what is kept where operations are recomputed one by one;
+    spared_expert_bytes: that of routed experts. kept_loss_bytes, kept_fused_loss_bytes: of logits and loss;
+    logits_bytes: of logits as the model returns them. boundary_bytes: of a token between two layers.
+    kv_bytes: of a token's keys and values, a layer.
     table_params: of a recommender's tables, each row on one rank; lookup_bytes: of the rows that a sample
     reads; pooled_bytes: of what is made of them, which travels to the sample's rank.
     """
@@ -421,6 +423,7 @@ def _dense_block(model: Transformer) -> BlockLoad:
         linear_adapter_params=float(model.dense_adapter_width),
         num_linear_adapted=float(matrices),
         adapter_input_bytes=float(((matrices - 1) * model.hidden + model.ffn_hidden) * BF16_BYTES),
+        gate_bytes=float((matrices - 2) * model.ffn_hidden * BF16_BYTES),
         gradient_bytes=float((matrices - 1) * model.ffn_hidden * BF16_BYTES),
         spared_shared_bytes=model.ffn_hidden * BF16_BYTES,
     )
@@ -459,6 +462,7 @@ def _expert_block(model: Transformer) -> BlockLoad:
         num_routings=1.0,
         dense_params=float(model.shared_params),
         expert_params=float(model.experts * model.expert_params),
+        gate_bytes=(matrices - 2) / matrices * (routed + shared) * BF16_BYTES,
         gradient_bytes=(matrices - 1) / matrices * (routed + shared) * BF16_BYTES,
         spared_shared_bytes=(shared / matrices) * BF16_BYTES,
         spared_expert_bytes=((routed + copies) / matrices) * BF16_BYTES,

@@ -63,6 +63,8 @@ _TRAVELLING = 2
 # State options that decide what is kept of a micro-batch; the others decide states. What lora_targets keep is
 # the same in all of a search, which takes one value of them.
 _OF_BATCHES = ("interleave", "schedule")
+# Those that decide how large gradients are.
+_OF_GRADIENTS = ("master_weights", "trained")
 # Options that change no byte of memory.
 _NO_MEMORY = ("tp_overlap", "compression", "compression_rank", "sync_period")
 _OF_LAYERS = tuple(name for name in LAYER_OPTIONS if name not in _NO_MEMORY)
@@ -318,7 +320,9 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     keep, and grouped products are none of them. Each adapter of LoRA outside attention keeps an input of its
     own, as dropout and casts to the adapters' type leave one (PEFT, LoraLayer); those of QLoRA are not
     counted, 2.2 GB of 16.5 for Llama 2 7B at 1,304 tokens (Raschka 2023). Next to 4-bit weights norms in fp32
-    pass fp32 on, and layers return what they were given (bitsandbytes, `Linear4bit.forward`).
+    pass fp32 on, and layers return what they were given (bitsandbytes, `Linear4bit.forward`). Run as it was
+    written, a gate's activation is kept besides its input, as the factor of the other half (transformers,
+    `LlamaMLP.forward`).
     Source: Korthikanti et al. 2022, eq. 1-6; torchtitan 2024, section 2.3; pytorch/torchtitan,
     `_op_sac_save_list`: `aten.mm`, attention and reduce-scatters.
     """
@@ -331,6 +335,7 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     scores = np.where(fused, 0.0, sharded * (load.kept_score_bytes / wider))
     widened = np.where(holds_fp32_tables(grid), FP32_BYTES / value_bytes(grid), 1.0)
     plain = (whole * load.kept_whole_bytes + sharded * load.kept_shared_bytes) * widened
+    plain = plain + (grid.implementation == EAGER) * (sharded * load.gate_bytes)
     if np.any(further := has_further_adapters(grid)):
         plain = plain + further * (sharded * load.adapter_input_bytes)
     unread = np.where(grid.implementation == EAGER, load.boundary_bytes, 0.0)
@@ -393,7 +398,25 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
         here = np.where(grid.activation_offload > 0, _TRAVELLING * kept.chosen, np.inf)
         last, first = (np.minimum(each, np.maximum(here, each - host_bytes)) for each in (last, first))
     with_loss = last + (np.maximum(loss, at_work) + gathered)
-    return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
+    most = np.maximum(first + (at_work + gathered), with_loss)
+    is_one_step = (grid.num_microbatches == 1) & (grid.trained == FULL_TRAINING)
+    alone = is_one_step & (grid.dp == 1) & (grid.tp == 1) & (grid.pp == 1) & (grid.cp == 1)
+    return np.asarray(np.where(alone, _beside_gradients(load, grid, most), most) if np.any(alone) else most)
+
+
+def _beside_gradients(load: Load, grid: StrategyGrid, alive: Numbers) -> Numbers:
+    """Bytes of activations next to all gradients, where gradients only grow as activations go: on one
+    accelerator that trains all weights, in a step of one micro-batch.
+
+    alive: bytes of activations at their fullest moment, at which there are no gradients then. The step has
+    its fullest moment there, or in the optimizer, which next to all gradients has as much again at work.
+    Assumes no buffer of all gradients, as data ranks have; that both grow and go evenly.
+    Source: PyTorch, `Optimizer.zero_grad(set_to_none=True)`, the default, and `torch.optim.AdamW` (foreach:
+    about the size of the parameters more at its peak).
+    """
+    held = shards(load, grid)
+    gradients = gradient_bytes_per_param(grid) * (held.dense_trained + held.expert_trained)
+    return np.asarray(np.maximum(alive - gradients, np.minimum(alive, gradients)))
 
 
 def _hidden_bytes(load: Load, grid: StrategyGrid) -> Numbers:
@@ -514,19 +537,21 @@ class _SplitBytes(Struct, frozen=True, kw_only=True):
 
 
 def by_activations(load: Load, groups: Sequence[LayoutGroup]) -> list[LayoutGroup]:
-    """The groups in parts whose strategies keep the same of experts: with sharded weights, and without.
+    """The groups in parts whose strategies keep the same of experts, with sharded weights or without, and
+    have the same gradients.
 
     Activations of a part then depend on the layout, its layers and `_OF_BATCHES` alone.
     """
-    if not np.any(load.spared_expert_bytes):
-        return list(groups)
     stage = STATE_OPTIONS.index("zero_stage")
+    of_gradients = [STATE_OPTIONS.index(name) for name in _OF_GRADIENTS]
+    has_experts = bool(np.any(load.spared_expert_bytes))
     found = []
     for group in groups:
-        parts: dict[bool, list[int]] = {True: [], False: []}
+        parts: dict[Hashable, list[int]] = {}
         for number, each in enumerate(group.states):
-            parts[int(each[stage]) >= WEIGHTS_SHARDED].append(number)
-        found += [group.only(range(len(group.layers)), states) for states in parts.values() if states]
+            is_sharded = has_experts and int(each[stage]) >= WEIGHTS_SHARDED
+            parts.setdefault((is_sharded, *(each[at] for at in of_gradients)), []).append(number)
+        found += [group.only(range(len(group.layers)), states) for states in parts.values()]
     return found
 
 
@@ -682,11 +707,12 @@ def _activation_numbers(layouts: Layouts) -> Codes:
     """A small number for every layout, the same for those whose activations take the same.
 
     Of a batch nothing but how many micro-batches are alive matters: one more than stages at most, or, where
-    stages are interleaved, one and a half times as many.
+    stages are interleaved, one and a half times as many; of data ranks whether there is one.
     """
     data_ranks, stages = layouts.column("dp"), layouts.column("pp")
     in_flight = layouts.column("global_batch_samples") / (data_ranks * layouts.column("microbatch_samples"))
-    return layouts.numbered(_OF_ACTIVATIONS, np.minimum(in_flight, 2 * stages))
+    alive = np.minimum(in_flight, 2 * stages)
+    return layouts.numbered(_OF_ACTIVATIONS, 2 * alive + (data_ranks > 1))
 
 
 def _alike(

@@ -321,6 +321,7 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
     ffn_hidden = _size(row, "ffn_hidden", most=_MAX_WIDTH)
     mixture = experts_of(row)
     is_encoder = _ENCODER.search(stated(row, "workload")) is not None
+    is_gated = _GATED.search(stated_words(row)) is not None
     usual, like = (_ENCODER_VOCABULARY, "BERT") if is_encoder else (_VOCABULARY, "GPT")
     notes = [] if vocabulary else [f"vocabulary not stated: {usual}, as {like}"]
     params = number(row, "params_b", most=_MAX_PARAMS_B)
@@ -333,8 +334,7 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         head_size=int(stated_size[1]) if stated_size else hidden // heads,
         ffn_hidden=ffn_hidden or 4 * hidden,
         # Experts have three matrices since Mixtral.
-        gated=mixture is not None
-        or (ffn_hidden is not None and _GATED.search(stated_words(row)) is not None),
+        gated=mixture is not None or (ffn_hidden is not None and is_gated),
         tied_embeddings=vocabulary is None,
         position_embeddings=1 if vocabulary is None else 0,
         causal=not is_encoder,
@@ -349,7 +349,7 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         return _of_kind(built, total), tuple(notes)
     if vocabulary is not None:
         built = _nearest((built, replace(built, tied_embeddings=not built.tied_embeddings)), total)
-    fitted = _of_params(built, total)
+    fitted = _of_params(built, total, gated=is_gated)
     if fitted is not built:
         notes.append(f"{params:g}e9 parameters need a feed-forward width of {fitted.ffn_hidden}")
     return fitted, tuple(notes)
@@ -405,9 +405,9 @@ def _nearest(kinds: Iterable[Transformer], params: float) -> Transformer:
     return min(kinds, key=lambda each: abs(each.params / params - 1))
 
 
-def _of_params(built: Transformer, params: float) -> Transformer:
+def _of_params(built: Transformer, params: float, *, gated: bool) -> Transformer:
     """The transformer with its feed-forward width such that its parameters are those stated, where it can
-    be.
+    be. gated: whether its feed-forward blocks then have three matrices.
     """
     if abs(built.params / params - 1) <= _PARAMS_TOLERANCE:
         return built
@@ -415,4 +415,4 @@ def _of_params(built: Transformer, params: float) -> Transformer:
     width = (params - rest) / built.layers / (2 * built.hidden)
     if not _NARROWEST * built.hidden <= width <= _WIDEST * built.hidden:
         return built
-    return replace(built, ffn_hidden=round(width))
+    return replace(built, gated=gated, ffn_hidden=round(width * (2 / 3 if gated else 1)))

@@ -226,10 +226,8 @@ def _with_times(rows: list[TextRow], timed: Sequence[_Timed], where: str) -> tup
         return rows, []
     first = next(row for row in rows if row not in found)
     place = first.place.removeprefix(f"{where}: ")
-    return found, [
-        f"Rows of {where} whose {first.written(timed[0].name)} is empty are excluded: "
-        f"{len(rows) - len(found)}, the first {place}."
-    ]
+    num_empty, column = len(rows) - len(found), first.written(timed[0].name)
+    return found, [f"Rows of {where} whose {column} is empty are excluded: {num_empty}, the first {place}."]
 
 
 def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
