@@ -60,6 +60,10 @@ _NO = "no|false|off|0"
 _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
+# Next to them `eager` says that there is no compiler: `fused RMSNorm, rotary and SwiGLU; eager`.
+_FUSED_BY_HAND = (
+    r"fused (?:(?:rms)?norms?|layer-?norms?)(?:, | and )(?:rot(?:ary|ations?)|rope|swiglu|activations?)[^;]*"
+)
 _LIGER = r"liger(?:[- ]kernels?)?"
 
 
@@ -215,7 +219,7 @@ def strategy_words(
         is_narrow=_has(text, _NARROW_STATES) or _has(precision.lower(), _NARROW_STATES),
         offload=_offload(re.sub(_ACTIVATION_OFFLOAD, " ", text), stage),
         offloads_activations=_has(text, _ACTIVATION_OFFLOAD),
-        trained="qlora" if _has(text, "q-?lora") else "lora" if _has(text, "lora") else "full",
+        trained=_trained(text, precision.lower()),
         rank=int(rank[1]) if (rank := _RANK.search(text)) else None,
         targets=_lora_targets(text),
         num_accumulated=_value(text, r"(?:grad(?:ient)?[-_ ])?acc(?:um|umulation)?(?:[-_ ]steps)?"),
@@ -233,8 +237,22 @@ def _offload(text: str, stage: int) -> Offload:
 
 
 _ADAPTERS = r"(?:q-?)?lora"
+_FOUR_BIT_WEIGHTS = r"(?:nf4|4[- ]?bit)[- ](?:weights?|base|backbone|quanti[sz](?:ed|ation))"
+
+
+def _trained(text: str, precision: str) -> Trained:
+    """What is trained: adapters next to weights of 4 bits, adapters, or all."""
+    if not _has(text, _ADAPTERS):
+        return "full"
+    in_four_bits = _has(text, "q-?lora") or any(_has(each, _FOUR_BIT_WEIGHTS) for each in (text, precision))
+    return "qlora" if in_four_bits else "lora"
+
+
 _MODULES: dict[LoraTargets, str] = {
-    "all_linear": r"all[-_ ]linear(?:[-_ ]layers)?|(?:gate|up|down)_proj|linear_fc[12](?:_up|_gate)?",
+    "all_linear": (
+        r"all(?: \d{1,2})?[-_ ]linears?(?:[-_ ](?:layers|modules))?"
+        r"|(?:gate|up|down)_proj|linear_fc[12](?:_up|_gate)?"
+    ),
     "attention": r"q ?[,/] ?k ?[,/] ?v ?[,/] ?o(?:ut)?|(?:k|o)_proj|linear_(?:qkv|proj|k)",
     "query_value": r"q ?, ?v|[qv]_proj|linear_[qv]",
 }
@@ -252,6 +270,8 @@ def _implementation(text: str, *, is_modern: bool) -> Implementation:
 
     Source: Hsu et al. 2024 (Liger Kernel), section 3.
     """
+    if _has(text, _FUSED_BY_HAND):
+        return "compiled"
     if _has(
         text, r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile=(?:no|false|0)"
     ):
@@ -281,8 +301,9 @@ def _flag(text: str, name: str) -> bool | None:
 
 
 def _precision(precision: str, config: str) -> Precision | None:
-    # `fp32 (no TF32 in products)`
-    given = re.sub(r"\b(?:no|not|without) (?:tf|fp|bf)\d+", " ", precision.lower())
+    # `fp32 (no TF32 in products)`, `fp32 (TF32 off)`
+    denied = r"\b(?:no|not|without) (?:tf|fp|bf)\d+|\b(?:tf|fp|bf)\d+ (?:is )?(?:off|disabled|false)\b"
+    given = re.sub(denied, " ", precision.lower())
     for source in (given, config):
         for meaning, words in WORDS.precisions.items():
             # Of a configuration only 8-bit words mean a precision: `full`, `mixed` and `half` may be of
@@ -337,6 +358,9 @@ def _sharding(text: str) -> tuple[int, int | None]:
         group = ranks[1]
     if group is not None and group.isascii() and group.isdecimal() and len(group) < MAX_DIGITS:
         return (3, int(group)) if int(group) > 1 else (0, None)
+    shard = re.search(r"(?<![a-z0-9])shard(?:[ =]|ed over | size )(\d{1,5})(?![\d.])", text)
+    if _has(text, _HYBRID) and shard is not None and int(shard[1]) > 1:
+        return 3, int(shard[1])
     if _has(
         text,
         rf"fsdp[12]?|{_HYBRID}|full(?:y[- ]sharded(?:[- ]data[- ]parallel)?|[- ]sharding)|zero-infinity"
@@ -405,6 +429,9 @@ def strategy_of(
     micro, whole = _batches(row, words, dp=dp, pp=pp, most=most, notes=notes)
     if words.precision is None:
         notes.append("precision not stated: bf16")
+    if num_accelerators == 1 and _needs_narrow_states(words, model, memory_bytes=memory_bytes):
+        words = replace(words, is_narrow=True)
+        notes.append("weights and states in 16 bits: the accelerator does not hold them otherwise")
     held = memory_bytes * tp * pp * ep
     # Software with a column of its own stands before the strategy, and may be PyTorch's DDP.
     is_open = not (config.removeprefix(named_software(row)).strip() or _has(config.lower(), "ddp"))
@@ -546,6 +573,18 @@ _ACTIVATION_BYTES, _INPUT_BYTES = 34, 2
 # Of the memory, what activations may take beside weights and states, by our convention.
 _ACTIVATIONS_SHARE = 0.5
 _MOST_PARTS = 1_000
+
+
+def _needs_narrow_states(words: StrategyWords, model: Model, *, memory_bytes: float) -> bool:
+    """Whether all weights are trained on one accelerator that holds their states in 16 bits alone.
+
+    Source: 16 bytes a parameter of mixed precision and Adam (Rajbhandari et al. 2020, section 3.1), or 8.
+    """
+    is_plain = words.trained == "full" and words.offload == "none" and words.optimizer == "adam"
+    if not is_plain or words.is_narrow or words.precision == "fp32" or model.transformer is None:
+        return False
+    state_bytes = _STATE_BYTES * model.transformer.params
+    return state_bytes / 2 <= memory_bytes < state_bytes
 
 
 def _needs_sharding(words: StrategyWords, model: Model, *, memory_bytes: float) -> bool:
