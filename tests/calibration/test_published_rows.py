@@ -221,6 +221,8 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("LoRA rank 8 on q,v; FP8", {"rank": 8, "targets": "query_value"}),
         ("QLoRA rank 16 on q,k,v,o; FSDP full shard", {"trained": "qlora", "targets": "attention"}),
         ("PEFT; LoRA; target_modules=all-linear", {"targets": "all_linear"}),
+        ("PEFT; LoRA rank 16, all 7 linears", {"targets": "all_linear"}),
+        ("LoRA rank 16; 4-bit base", {"trained": "qlora"}),
         ("LoRA; target_modules=['q_proj','v_proj']", {"targets": "query_value"}),
         ("LoRA on linear_qkv, linear_proj", {"targets": "attention"}),
         ("LoRA on linear_qkv, linear_proj, linear_fc1, linear_fc2", {"targets": "all_linear"}),
@@ -252,6 +254,8 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("PyTorch SDPA (cuDNN)", {"is_attention_native": True}),
         ("flash attention 2; 4 nodes", {"is_attention_native": False}),
         ("HF Trainer; Liger kernels", {"implementation": "compiled"}),
+        # No compiler, and still no kernel for each operation between products.
+        ("HF Trainer; fused RMSNorm, rotary, SwiGLU and loss; eager", {"implementation": "compiled"}),
         # Liger has no kernels for adapters: Llama 3.1 8B on H100, 9,621 tokens/s without it and 10,115 with
         # (MakazhanAlpamys/Soup, issue 378).
         ("TRL; LoRA rank 16; Liger kernels", {"implementation": "eager", "chunks_loss": True}),
@@ -292,6 +296,8 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("reversedzero-3x", {"zero_stage": 0}),
         ("FSDP1 HYBRID_SHARD", {"zero_stage": 3, "shard_group": None, "shards_in_nodes": True}),
         ("FSDP1 FULL_SHARD", {"zero_stage": 3, "shards_in_nodes": False}),
+        ("HSDP: shard 8 inside a node, replicate 2", {"zero_stage": 3, "shard_group": 8}),
+        ("HSDP replicate=4 (one per node) x shard=2", {"zero_stage": 3, "shard_group": 2}),
         ("YaFSDP; full sharding", {"zero_stage": 3}),
         ("torchtitan FSDP2, reshard_after_forward=never", {"zero_stage": 2}),
         ("FSDP1 SHARD_GRAD_OP", {"zero_stage": 2}),
@@ -369,6 +375,8 @@ def test_experts_split_among_tensor_ranks_are_refused(read, words):
         ("fp32 (no TF32 in matmul)", "fp32"),
         ("TF32", "tf32"),
         ("fp32 (no TF32 in products)", "fp32"),
+        ("fp32 (TF32 off)", "fp32"),
+        ("fp32 (TF32 on)", "tf32"),
         ("FP8", "fp8"),
         ("fp8 linear", "fp8"),
         ("fp8 tensorwise", "fp8"),
@@ -558,6 +566,15 @@ def test_a_model_known_by_figures_keeps_them_where_its_layers_are_stated(read):
     (row,) = read(IMAGES | sizes | {"workload": "DiT-XL/2"})
     assert row.model.transformer is None
     assert row.model.known == known_workload("DiT-XL/2", shipped())
+
+
+def test_the_width_that_parameters_set_is_of_three_matrices_where_blocks_are_gated(read):
+    """nanotron's Llama of 1.11e9: 24 layers of 2,048, tables of 50,257; 3 x 4,096 or 2 x 6,144 wide (config.yaml)."""
+    sizes = {"layers": "24", "hidden": "2048", "heads": "32", "params_b": "1.11"}
+    gated, plain = read(sizes | {"workload": "Llama 1B (SwiGLU)"}, sizes | {"workload": "nobody's"})
+    found = [(each.model.transformer.gated, each.model.transformer.ffn_hidden) for each in (gated, plain)]
+    assert [is_gated for is_gated, _ in found] == [True, False]
+    assert [width for _, width in found] == pytest.approx([4096, 6144], rel=0.01)
 
 
 def test_parameters_that_are_stated_set_the_width_that_is_not(read):
@@ -750,6 +767,27 @@ def test_hybrid_sharding_is_within_nodes_unless_a_number_says_otherwise(read):
     assert replicas("FSDP1 HYBRID_SHARD") == 4
     assert replicas("HSDP=16") == 2
     assert replicas("FSDP1 FULL_SHARD") == 1
+
+
+def test_states_are_in_16_bits_where_one_accelerator_does_not_hold_them_otherwise(read):
+    """16 bytes of 8.03e9 parameters are 128 GB, 8 are 64 GB; half the model fits either way (Rajbhandari et al. 2020)."""
+
+    def has_master(model, size, **more):
+        alone = dict.fromkeys(("n_gpus", "tp", "pp", "dp", "global_batch", "micro_batch"), "1")
+        by_name = dict.fromkeys(("params_b", "layers", "hidden", "heads"), "")
+        row = {
+            **alone,
+            **by_name,
+            "workload": model,
+            "hardware": size,
+            "parallel_config": "HF Trainer",
+            **more,
+        }
+        return read(row)[0].strategy.master_weights
+
+    assert not has_master("Llama 3.1 8B", "RTX PRO 6000 Blackwell 96GB", precision="bf16")
+    assert has_master("Llama 3.1 8B", "B200", precision="bf16")
+    assert has_master("Llama 3.1 8B", "RTX PRO 6000 Blackwell 96GB", precision="fp32")
 
 
 def test_a_model_needs_sizes_or_a_name():
