@@ -5,7 +5,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import equipoise
-from equipoise.report.blocks import LEAST_ROWS
+from equipoise.report.blocks import LEAST_ROWS, Table
 from equipoise.report.format import duration
 from equipoise.report.pages.allocate import ALLOCATION
 from equipoise.report.terminal import SCREEN_LINES, render
@@ -62,3 +62,20 @@ def test_energy_is_in_joules_once(tmp_path):
     assert "Wh" in lines["Total"]
     assert "J)" not in lines["Total"]
     assert "J)" in lines["Uses"]
+
+
+@pytest.mark.parametrize("stated", [{}, {"price": 2.0}], ids=["owned", "rented"])
+def test_the_least_money_is_the_sum_of_its_rows(tmp_path, stated):
+    """With prices of electricity by the hour: alone, or next to a rent that the question states."""
+    path = tmp_path / "jobs.toml"
+    job = '[[job]]\nname = "{}"\ntimes = {{ 8 = "{} h" }}\n'
+    prices = [0.1] * 6 + [0.3] * 18
+    path.write_text(f"electricity_usd_per_kwh = {prices}\n" + job.format("a", 2) + job.format("b", 5))
+    found = equipoise.allocate(path, accelerator="8x h100-sxm5-80gb", objective="cost", **stated).record
+    table = next(each for each in ALLOCATION.sections[0].blocks(found) if isinstance(each, Table))
+    place = [column.title for column in table.columns].index("USD")
+    rows = [row[place].key for row in table.rows]
+    assert len(rows) == 2
+    assert sum(rows) == pytest.approx(found.solved.value)
+    # 56 accelerator-hours of 700 W times 1.18 for the system, at 0.1 or more; and at 2 USD of rent.
+    assert sum(rows) >= 56 * (0.7 * 1.18 * 0.1 + stated.get("price", 0.0)) * 0.999
