@@ -330,6 +330,8 @@ def test_prediction_and_advice_have_the_same_candidates():
     ("asked", "error", "words"),
     [
         ({"workload": "bert"}, UsageError, "--workload and --accelerator"),
+        ({"workload": "bert", "accelerator": H100, "strategy": "ddp"}, UsageError, "--strategy.*--from"),
+        ({"workload": "bert", "accelerator": H100, "column": ["a=b"]}, UsageError, "--column.*--from"),
         ({"workload": "bret", "accelerator": [H100]}, SpecError, "bret"),
         ({"workload": "bert", "accelerator": ["h9000"]}, SpecError, "h9000"),
         ({"workload": "bert", "accelerator": [H100], "round": "v9.9"}, SpecError, "v2.0, v2.1, v3.0 have"),

@@ -61,6 +61,14 @@ def test_a_price_on_the_command_line_comes_before_the_quotes(tmp_path):
     assert all(each.charges is None for each in found.candidates)
 
 
+def test_quotes_next_to_a_price_of_the_same_system_are_said_not_to_count(tmp_path):
+    notes = [note for note in _quoted(tmp_path, price=[f"{H100}=2.6"]).notes if note.kind == "not_used"]
+    assert [(str(tmp_path / "quotes.toml") in each.words, "--price" in each.words) for each in notes] == [
+        (True, True)
+    ]
+    assert not [note for note in _quoted(tmp_path).notes if note.kind == "not_used"]
+
+
 def test_a_quote_of_nothing_pays_for_electricity_as_a_price_of_nothing_does(tmp_path):
     free = '[[quote]]\nprovider = "Mine"\nsystem = "h100"\nusd_per_hour = 0\n'
     quoted, stated = (

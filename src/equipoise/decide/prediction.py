@@ -130,6 +130,8 @@ def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue
 
 def _user_times(query: TrainingQuery, catalogue: Catalogue) -> "Measurements | None":
     if query.times_from is None:
+        if query.rows or query.columns:
+            raise UsageError("--strategy and --column are of a file of times; give --from, or leave them out")
         return None
     from equipoise.runs.readers.exports import columns_of  # noqa: PLC0415 - as below
     from equipoise.runs.readers.measurements import read_measurements  # noqa: PLC0415 - only where a file is given

@@ -25,7 +25,7 @@ from equipoise.decide.combine import distance_log_sd
 from equipoise.decide.estimators.published import beaten_at_size
 from equipoise.decide.evidence import LEAST_LOG_SD, Group
 from equipoise.decide.question.query import TrainingQuery
-from equipoise.decide.question.systems import kinds
+from equipoise.decide.question.systems import RequestedSystem, kinds
 from equipoise.decide.select import (
     Figures,
     Rule,
@@ -589,6 +589,13 @@ def electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) ->
             "--electricity has no effect: rental prices include electricity. For your own machine give "
             "--price SYSTEM=0 or --buy."
         )
+
+
+def quotes_unused(query: TrainingQuery, systems: Iterable[RequestedSystem]) -> Iterator[str]:
+    """That quotes of systems do not count, whose price the question states besides."""
+    for each in systems:
+        if each.quotes and each.usd_per_accelerator_hour is not None:
+            yield f"The quotes of {query.quotes} for {each.title} are not used: --price states what it costs."
 
 
 def does_not_fit(systems: Iterable[SystemAnswer]) -> Iterator[Note]:

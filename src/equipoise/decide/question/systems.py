@@ -48,7 +48,8 @@ class RequestedSystem(Struct, frozen=True, kw_only=True):
     name: in the catalogue; what the machine calls itself where cluster is None. cluster: one node of it.
     node: facts that the question or the machine's own links state. stock: how many there are; None where any
     number may be had. is_cpu: processors, of which ranks take cores. terms: to compare.
-    usd_per_accelerator_hour: the user's own price; None for the table's. quotes: of the user's file.
+    usd_per_accelerator_hour: the user's own price; None for the table's. quotes: of the user's file, which
+    count where no such price is stated.
     chosen_for_you: what the question leaves open of its nodes and was chosen, in words. topology: of a node,
     where its links were read.
     """
@@ -116,7 +117,6 @@ def requested_systems(
     terms = _by_system("terms", query.terms, names, catalogue, is_shared=True)
     stocks = _by_system("stock", query.stock, names, catalogue, is_shared=False)
     quoted = {} if query.quotes is None else _quoted(query.quotes, found, catalogue)
-    quoted = {name: each for name, each in quoted.items() if name not in prices}  # one price is on any terms
     stocked = [replace(each, stock=stocks.get(each.name, each.stock)) for each in found]
     return tuple(
         replace(
@@ -125,7 +125,8 @@ def requested_systems(
             usd_per_accelerator_hour=prices.get(each.name),
             quotes=quoted.get(each.name, ()),
             terms=terms.get(each.name)
-            or tuple(dict.fromkeys(one.terms for one in quoted.get(each.name, ())))
+            # One price is on any terms.
+            or tuple(dict.fromkeys(one.terms for one in quoted.get(each.name, ()) if each.name not in prices))
             or each.terms,
         )
         for each in stocked
