@@ -293,6 +293,15 @@ def test_swin_costs_what_its_paper_states(tmp_path):
     assert found.train_flop_per_sample == pytest.approx(3 * 2 * 15.4e9, rel=0.02)
 
 
+def test_images_of_a_vision_transformer_grow(tmp_path):
+    """ViT-L/16 (Dosovitskiy et al. 2021): 14^2 patches and a class token at 224 pixels, 24^2 and one at 384."""
+    found = read_config(written(tmp_path, CARDS["vit_large"]["config"])).workload
+    larger = found.on_images(found.image.of_side(384))
+    assert (found.image.tokens, found.sequence_tokens, larger.sequence_tokens) == (197, 197, 577)
+    assert larger.transformer.params == pytest.approx(found.transformer.params, rel=0.01)
+    assert read_config(written(tmp_path, CARDS["vit_mae_base"]["config"])).workload.image is None
+
+
 def test_a_masked_autoencoder_passes_a_quarter_of_the_patches(tmp_path):
     # By hand: 12 layers of 12 x 768^2 weights on 49 patches and the class token, 8 of 12 x 512^2 on 197, scores and sums
     # of 2 x 2 x tokens^2 x width a layer, and the matrices before, between and behind.

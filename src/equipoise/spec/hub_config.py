@@ -27,7 +27,14 @@ from equipoise.spec.hub_keys import (
     hub_config,
     is_factor,
 )
-from equipoise.spec.hub_media import MEDIA_PARTS, num_frames, num_patches, num_series_tokens, prompted_towers
+from equipoise.spec.hub_media import (
+    MEDIA_PARTS,
+    num_frames,
+    num_patches,
+    num_series_tokens,
+    patched_image,
+    prompted_towers,
+)
 from equipoise.spec.hub_mixed import MIXED_PARTS
 from equipoise.spec.transformer import CompressedKeys, Tower, Transformer
 from equipoise.spec.workload import Workload
@@ -176,6 +183,7 @@ def _transformer_facts(config: HubConfig) -> dict[str, Any]:
         "params": float(model.params),
         "transformer": model,
         "sequence_tokens": _sample_tokens(config, model),
+        "image": patched_image(config),
     }
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from equipoise.spec import is_number
 from equipoise.spec.hub_keys import MOST_LAYERS, HubConfig, Sizes
 from equipoise.spec.transformer import Tower, Transformer, feed_forward_stack, matrix_tower
+from equipoise.spec.workload import LEAST_SIDE, Image
 
 # Sounds.
 
@@ -195,6 +196,19 @@ def num_patches(config: HubConfig) -> int:
     if "masked" in config.family.parts:
         return 1 + round((tokens - 1) * (1 - _mask_ratio(config)))
     return tokens
+
+
+def patched_image(config: HubConfig) -> Image | None:
+    """The images of a stack that sees nothing but whole images; None of any other, or of sides nobody trains
+    on.
+    """
+    if set(config.family.parts) != {"image"} or config.stated("num_patches") is not None:
+        return None
+    side, patch = config.size("image_size", 224), config.size("patch_size", 16)
+    if side < LEAST_SIDE:
+        return None
+    others = _all_patches(config) - (side // patch) ** 2
+    return Image(width=side, height=side, patch=patch, other_tokens=others)
 
 
 def _mask_ratio(config: HubConfig) -> float:

@@ -141,7 +141,8 @@ SampleBytes: TypeAlias = Annotated[float, PlausibleRange(4, 1e13, "bytes per sam
 Tokens: TypeAlias = Annotated[int, PlausibleRange(1, 1e8, "tokens")]
 
 
-Side: TypeAlias = Annotated[int, PlausibleRange(8, 1e5, "pixels")]
+LEAST_SIDE: Final = 8
+Side: TypeAlias = Annotated[int, PlausibleRange(LEAST_SIDE, 1e5, "pixels")]
 
 
 class Image(Struct, frozen=True, kw_only=True):
