@@ -46,6 +46,8 @@ class TrainingFields(SharedFields, total=False):
     deadline: float | str
     budget: float | str
     prices: str | PathLike[str]
+    terms: str | Sequence[str] | Mapping[str, str | Sequence[str]]
+    on_reclaim: Literal["wait", "shrink"]
     carbon: float | str
     collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
     fix: str | Sequence[str] | Mapping[str, object]
@@ -71,8 +73,6 @@ class AdviseFields(TrainingFields, total=False):
     max_accelerators: int | str
     stock: int | str | Mapping[str, int | str]
     queue: float | str
-    terms: str | Sequence[str] | Mapping[str, str | Sequence[str]]
-    on_reclaim: Literal["wait", "shrink"]
     electricity: float | str
     pue: float | str
     buy: bool

@@ -49,23 +49,39 @@ _NOT_TAKEN: Final = "expected a value, or a list of values"
 _WORDS: Final[Mapping[type, str]] = {str: "text", int: "a number", float: "a number", bool: "true or false"}
 
 
-def read_question(given: Mapping[str, object], *, verb: Verb, allow_code: bool = False) -> TrainingQuery:
+def read_question(
+    given: Mapping[str, object], *, verb: Verb, training: str | None = None, allow_code: bool = False
+) -> TrainingQuery:
     """The question of options or arguments; of the file besides where the workload names one.
 
     given: by option name; None, off and empty are not given. What is given takes the place of what the file
     states of the same, also in other words: tokens of samples, a machine by name of the machine at hand.
+    training: what was given by position: the workload, or a file, whose workload `given` may replace.
     allow_code: the file may name code of the user (`module:function`), which is imported and run.
     Raises DataError that names file, key, what was found and what was expected; UsageError for what is given.
     """
     stated = values({name: each for name, each in given.items() if each is not False}, verb=verb)
+    replacing = None
+    if training is not None:
+        replacing = stated.get("workload")
+        stated |= values({"workload": training})
     named = str(stated.get("workload", ""))
     if named.lower().endswith(".json"):
         raise UsageError(f"{named} is no workload, but the config.json of one", give=[{"config": named}])
     if not named.lower().endswith(SUFFIX):
+        if replacing is not None:
+            raise UsageError(f"{named!r} and --workload {replacing}: expected one of the two")
         return question(stated)
     path = one_path(named)
     base = file_values(path, verb=verb)
-    if "workload" not in base and "config" not in base:
+    del stated["workload"]
+    if replacing is not None:
+        stated["workload"] = replacing
+    for one, other, _ in RIVALS:
+        if one in stated or other in stated:
+            base.pop(one, None)
+            base.pop(other, None)
+    if not {"workload", "config"} & {*base, *stated}:
         raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')
     if base.get("workload", "").lower().endswith(SUFFIX):
         raise DataError(f"{path}: workload = {base['workload']!r} is a file too; give the name of a workload")
@@ -73,11 +89,6 @@ def read_question(given: Mapping[str, object], *, verb: Verb, allow_code: bool =
         from equipoise.spec.torch_model.factory import refuse_code  # noqa: PLC0415 - only for a file
 
         refuse_code([base.get("workload", "")], where=path)
-    del stated["workload"]
-    for one, other, _ in RIVALS:
-        if one in stated or other in stated:
-            base.pop(one, None)
-            base.pop(other, None)
     return question({**base, **stated})
 
 
