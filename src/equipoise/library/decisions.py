@@ -3,7 +3,7 @@
 A question may come from a TOML file; what is given besides comes first.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -11,6 +11,8 @@ from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
+
+from msgspec.structs import replace
 
 from equipoise.decide.answer import Answer, Candidate
 from equipoise.decide.question.field import Kind, Verb
@@ -231,12 +233,17 @@ def _with_fields(fields: type, **more: object) -> Callable[[Function], Function]
 
 
 @contextmanager
-def in_python(verb: Verb) -> Iterator[None]:
-    """Within, errors call fields of the question by the names of arguments."""
+def in_python(verb: Verb | None, *, own: Sequence[str] = ()) -> Iterator[None]:
+    """Within, errors call fields of the question by the names of arguments.
+
+    verb: whose question; None for none. own: other arguments of the function.
+    """
     try:
         yield
     except (InputError, EvidenceError) as err:
-        told = way_of(verb, is_python=True).worded(err)
+        way = way_of(verb, is_python=True)
+        way = replace(way, names={**way.names, **{each.replace("_", "-"): each for each in own}})
+        told = way.worded(err)
         raise told.with_traceback(err.__traceback__) from err.__cause__
 
 
@@ -361,12 +368,12 @@ def given_fields(
         if attribute is None or verb not in FIELDS[attribute].verbs or attribute == "workload":
             raise TypeError(f"{verb}(): {unknown(name, verb, is_python=True)}")
         if hasattr(fields[name], "columns"):
-            raise UsageError(f"{name} is a table in memory; give the path of its file (CSV, Parquet)")
+            raise UsageError(f"{name} is a table in memory; give the path of a file with it")
     named = str(workload) if isinstance(workload, Path) else workload
-    return {"workload": named, **{name: _plain(value) for name, value in fields.items()}}
+    return {"workload": named, **{name: plain(value) for name, value in fields.items()}}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a notebook holds
+def plain(value: Any) -> Any:  # noqa: ANN401 - whatever a notebook holds
     """A value as fields read it: arrays, series and their numbers, ranges and sets, spans of time."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds()} s"
@@ -374,9 +381,9 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a notebook holds
         if callable(convert := getattr(value, name, None)):
             return convert()
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(_plain, value))
+        return tuple(map(plain, value))
     if isinstance(value, range | set | frozenset | list):
-        return [_plain(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
+        return [plain(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
     return value
