@@ -420,7 +420,7 @@ def test_runs_of_a_tracker_that_did_not_finish_are_counted_as_rejected(tmp_path)
 def test_an_imported_run_states_its_line_in_the_file(tmp_path):
     path = tmp_path / "wandb.csv"
     path.write_text(
-        'Name,Notes,State,Created,Runtime,world_size,train_samples_per_second\n'
+        "Name,Notes,State,Created,Runtime,world_size,train_samples_per_second\n"
         'a,"two\nlines",finished,2026-01-01,100,8,100\n\nb,,crashed,2026-01-01,100,16,190\n'
         'c,,finished,2026-01-01,100,32,"1,300"\n'
     )

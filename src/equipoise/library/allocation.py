@@ -75,8 +75,8 @@ def allocate(
 
     jobs: a TOML file in the form of docs/decide/allocate.md, or a mapping for each job. accelerator, among
     `fields`: the pool, as "64x h100". objective: what is minimised. electricity_by_hour: a CSV file of
-    prices, or 24 numbers, US dollars per kWh; begin: the time of day, "HH:MM". allow_code: as of `advise`, for the jobs of a file.
-    Errors as of `advise`.
+    prices, or 24 numbers, US dollars per kWh; begin: the time of day, "HH:MM". allow_code: as of `advise`,
+    for the jobs of a file. Errors as of `advise`.
     """
     if objective not in get_args(AllocationObjective):
         expected = ", ".join(get_args(AllocationObjective))

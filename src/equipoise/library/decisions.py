@@ -74,24 +74,33 @@ def read_question(
         if replacing is not None:
             raise UsageError(f"{named!r} and --workload {replacing}: expected one of the two")
         return question(stated)
-    path = one_path(named)
-    base = file_values(path, verb=verb)
     del stated["workload"]
     if replacing is not None:
         stated["workload"] = replacing
+    return _question_of_file(one_path(named), stated, verb=verb, allow_code=allow_code)
+
+
+def _question_of_file(
+    path: Path, stated: Mapping[str, Any], *, verb: Verb, allow_code: bool
+) -> TrainingQuery:
+    """The question of a file, and of what is stated besides, by attribute."""
+    base = file_values(path, verb=verb)
     for one, other, _ in RIVALS:
         if one in stated or other in stated:
             base.pop(one, None)
             base.pop(other, None)
-    if not {"workload", "config"} & {*base, *stated}:
+    found = {**base, **stated}
+    if not {"workload", "config"} & {*found}:
         raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')
-    if base.get("workload", "").lower().endswith(SUFFIX):
-        raise DataError(f"{path}: workload = {base['workload']!r} is a file too; give the name of a workload")
+    if found.get("workload", "").lower().endswith(SUFFIX):
+        raise DataError(
+            f"{path}: workload = {found['workload']!r} is a file too; give the name of a workload"
+        )
     if not allow_code:
         from equipoise.spec.torch_model.factory import refuse_code  # noqa: PLC0415 - only for a file
 
         refuse_code([base.get("workload", "")], where=path)
-    return question({**base, **stated})
+    return question(found)
 
 
 def file_values(path: Path, *, verb: Verb) -> dict[str, Any]:

@@ -101,11 +101,11 @@ def jobs_of(document: Mapping[str, Any], *, where: str, folder: Path | None) -> 
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{where}: two jobs are named {_echo(twice)}; give each its own name")
-    prices = whole.fields.get("electricity_usd_per_kwh")
+    prices, begin = whole.fields.get("electricity_usd_per_kwh"), whole.fields.get("begin")
     return JobsFile(
         jobs=jobs,
         usd_per_kwh=None if prices is None else _prices(prices, whole),
-        begin_s=None if "begin" not in whole.fields else clock_s(str(whole.fields["begin"]), where=f"{where}: begin ="),
+        begin_s=None if begin is None else clock_s(str(begin), where=f"{where}: begin ="),
     )
 
 

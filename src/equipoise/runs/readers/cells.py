@@ -212,9 +212,7 @@ def _rows(
             if not keeps_faulty:
                 raise DataError(fault)
         of_column = dict.fromkeys(header, "") if fault else dict(zip(header, cells, strict=True))
-        yield TextRow(
-            place=place, line=line, cells=of_column, fault=fault, groups_digits=groups_digits
-        )
+        yield TextRow(place=place, line=line, cells=of_column, fault=fault, groups_digits=groups_digits)
 
 
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:

@@ -563,7 +563,10 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
 
 
 def _json_lines(text: str, where: str, expected: str) -> Iterator[tuple[int, str, Any]]:
-    """The number of each line that is not blank, its place, and what it holds. Raises DataError for one that is no JSON."""
+    """The number of each line that is not blank, its place, and what it holds.
+
+    Raises DataError for one that is no JSON.
+    """
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             place = f"{where}: line {number}"
