@@ -63,9 +63,8 @@ def read_question(
     Raises DataError that names file, key, what was found and what was expected; UsageError for what is given.
     """
     stated = values({name: each for name, each in given.items() if each is not False}, verb=verb)
-    replacing = None
+    replacing = None if training is None else stated.get("workload")
     if training is not None:
-        replacing = stated.get("workload")
         stated |= values({"workload": training})
     named = str(stated.get("workload", ""))
     if named.lower().endswith(".json"):
