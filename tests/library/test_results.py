@@ -263,6 +263,13 @@ def test_jobs_that_are_no_list_of_mappings_are_refused(jobs, found):
         equipoise.allocate(jobs, accelerator="16x h100")
 
 
+def test_a_table_in_memory_is_refused_without_a_format_that_its_file_cannot_have():
+    quotes = pl.DataFrame({"provider": ["a"], "system": ["h100"], "usd_per_hour": [2.0]})
+    with pytest.raises(UsageError, match=r"^prices\b") as refused:
+        equipoise.advise("bert", accelerator="h100", prices=quotes)
+    assert "Parquet" not in str(refused.value)
+
+
 def test_prices_by_the_hour_are_a_file_or_numbers(tmp_path):
     path = tmp_path / "prices.csv"
     path.write_text("hour,usd_per_kwh\n" + "".join(f"{hour},{0.1 + hour / 100}\n" for hour in range(24)))
