@@ -112,7 +112,8 @@ def _class(name: str, base: str, of: str, fields: Sequence[Field]) -> Iterator[s
     yield f'    """Fields of {of}: docs/reference/questions.md has what each means."""'
     yield from [""] * bool(fields)
     for each in fields:
-        yield from _declared(f"    {each.argument}: {_type(each)}")
+        for argument in (each.argument, *each.also_keys):
+            yield from _declared(f"    {argument}: {_type(each)}")
 
 
 def _declared(line: str) -> Iterator[str]:

@@ -6,12 +6,14 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from command_line import command, in_process, programs
 
 import equipoise
+from equipoise.calibration.published import published_steps
 from equipoise.cli.app import verbs
 from equipoise.runs.store import PUBLISHED_STEPS, TABLES
 
@@ -221,6 +223,15 @@ def test_tables_page_equals_the_schema(table):
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*) \|$", section.group(1), re.MULTILINE)
     assert rows == [(column.name, column.kind, column.meaning) for column in table.columns]
     assert f"Key: {', '.join(f'`{name}`' for name in table.key)}." in section.group(1)
+
+
+def test_the_sources_of_published_steps_have_the_figures_that_the_page_says():
+    page = (DOCS / "understand" / "published-steps.md").read_text()
+    stated = re.findall(r"^\| ([\w.-]+/[\w.-]+) \| ([\d,]+) \|", page, re.MULTILINE)
+    shipped = Counter(published_steps()["repository"])
+    assert stated
+    counted = {name: shipped[f"github:{name.lower()}"] for name, _ in stated}
+    assert counted == {name: int(number.replace(",", "")) for name, number in stated}
 
 
 # The examples of decide/models.md and measure/watch.md run beside the tests of what they show.

@@ -172,8 +172,9 @@ def csv_delimiter(text: str) -> str:
     return max(",;\t|", key=text.partition("\n")[0].count)
 
 
-def csv_lines(text: str, where: str) -> Iterator[list[str]]:
-    """The cells of each line of a CSV text that is not blank; of any separator that spreadsheets write.
+def csv_lines(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
+    """Each row of a CSV text that is not blank: the line on which it begins, and its cells; of any separator
+    that spreadsheets write.
 
     where: the file, for messages. Raises DataError, with the row below the header, for what is no CSV.
     """
@@ -181,12 +182,13 @@ def csv_lines(text: str, where: str) -> Iterator[list[str]]:
 
     delimiter = csv_delimiter(text)
     lines = csv.reader(StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
-    number = 0
+    number, begun = 0, 1
     try:
         for cells in lines:
             if any(cell.strip() for cell in cells):
-                yield cells
+                yield begun, cells
                 number += 1
+            begun = lines.line_num + 1
     except csv.Error as err:
         place = f"row {number}" if number else "line 1"
         raise DataError(f"{where}: {place}: {err}; expected CSV with names of columns") from err

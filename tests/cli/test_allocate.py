@@ -216,7 +216,7 @@ def test_what_would_let_a_job_fit_is_stated_as_fields_of_it(jobs):
         ("job = 3", r"no \[\[job\]\]"),
         ("[[job]]\n", "job 1: has nothing"),
         ('[[job]]\nworkload = "bert"\ndeadlin = "3 h"\n', "deadlin.*deadline"),
-        ('[[job]]\nworkload = "bert"\ndeadline = 3\n', 'deadline.*"8 h"'),
+        ('[[job]]\nworkload = "bert"\ndeadline = -3\n', "deadline.*hours"),
         ('[[job]]\nworkload = "bert"\nstart = "3 h"\ndeadline = "2 h"\n', 'deadline.*"2 h"|deadline.*start'),
         ('[[job]]\ntimes = { 0 = "3 h" }\n', "times.*0"),
         ('[[job]]\ntimes = { 8 = "soon" }\n', "a time above 0"),
@@ -288,3 +288,16 @@ def test_amounts_of_a_job_may_be_written_as_those_of_a_question(jobs):
 def test_times_of_a_size_named_again_are_repetitions(jobs, text):
     (job,) = read_jobs(jobs(text)).jobs
     assert job.times == {8: (3 * 3600, 4 * 3600), 16: (2 * 3600,)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[job]]\nworkload = "bert"\nstart = 0.5\ndeadline = 8\n',
+        '[[job]]\nworkload = "bert"\nstart = "30min"\ndeadline = "8"\n',
+        "workload,start,deadline\nbert,0.5,8\n",
+    ],
+)
+def test_moments_of_a_job_without_a_unit_are_hours(jobs, text):
+    (job,) = read_jobs(jobs(text)).jobs
+    assert (job.start_s, job.deadline_s) == (1800.0, 8 * 3600.0)

@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 from command_line import equipoise, in_process
 
 from equipoise import cli
@@ -21,7 +20,9 @@ from equipoise.decide.question.query import FIELDS, TrainingQuery, fields_of
 
 VERBS = {"advise": advise, "plan": plan, "predict": predict, "allocate": allocate}
 OUTPUTS = set(Output.__struct_fields__) - {"verb"}
-OWN = {"predict": {"training"}, "allocate": {"jobs", "objective", "electricity_by_hour", "begin"}}
+OWN = {verb: {"training"} for verb in ("advise", "plan", "predict")} | {
+    "allocate": {"jobs", "objective", "electricity_by_hour", "begin"}
+}
 
 
 def _parameters(verb):
@@ -33,12 +34,9 @@ def test_a_verb_has_exactly_its_fields_as_options(verb):
     assert set(_parameters(verb)) - OUTPUTS - OWN.get(verb, set()) == set(fields_of(verb))
     for name, field in fields_of(verb).items():
         (option,) = _parameters(verb)[name].annotation.__metadata__
-        if isinstance(option, typer.models.OptionInfo):
-            declared = {each for each in (option.default, *(option.param_decls or ())) if each is not ...}
-            assert declared == {f"--{each}" for each in (field.option, *field.also)}
-            assert option.help.startswith(field.help)
-        else:
-            assert (verb, name) in {("advise", "workload"), ("plan", "workload")}
+        declared = {each for each in (option.default, *(option.param_decls or ())) if each is not ...}
+        assert declared == {f"--{each}" for each in (field.option, *field.also)}
+        assert option.help.startswith(field.help)
 
 
 def test_a_field_is_declared_in_the_table_alone():
@@ -75,7 +73,7 @@ def test_help_has_the_options_by_group_with_their_defaults(verb):
     assert not re.search(r"<(list\[|str|int|float|Path)", words)
     for field in fields_of(verb).values():
         assert f"{GROUPS[field.group]}:" in lines
-        assert f"--{field.option}" in words or field.option == "workload"
+        assert f"--{field.option}" in words
         if field.unset:
             assert f"[default: {field.unset}]" in words
 
@@ -157,6 +155,29 @@ def test_the_same_question_from_options_and_from_a_file_has_the_same_answer(tmp_
     assert best["usd"]["value"] == pytest.approx(2.1 * best["accelerator_hours"], rel=1e-4)
 
 
+def test_a_workload_beside_a_file_takes_the_place_of_its_own(tmp_path):
+    path = tmp_path / "q.toml"
+    path.write_text('workload = "lab:net"\naccelerator = "h100"\nmax_accelerators = 8\n')
+    ended = in_process("advise", path, "--workload", "bert", "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    stated = in_process("advise", "--workload", "bert", "--accelerator", "h100", "--max", "8", "--json")
+    assert ended.stdout == stated.stdout
+
+
+def test_plan_takes_the_terms_that_its_answer_offers(tmp_path):
+    path = tmp_path / "quotes.toml"
+    path.write_text(
+        '[[quote]]\nprovider = "Long Lease"\nsystem = "h100-sxm5-80gb"\nterms = "reserved"\n'
+        'minimum = "1 year"\nusd_per_hour = 1.6\n'
+    )
+    asked = ("plan", "llama31_8b", "--tokens", "10G", "--accelerator", "h100", "--at", "8", "--prices", path)
+    (offered,) = re.findall(r"\((--terms \w+)\)", in_process(*asked).stdout)
+    taken = in_process(*asked, *offered.split(), "--json")
+    assert (taken.returncode, taken.stderr) == (0, "")
+    recommended = json.loads(taken.stdout)["recommended"]
+    assert recommended["terms"] == "on_demand"
+
+
 def test_a_prefix_and_a_plain_number_are_the_same_amount():
     assert FIELDS["training_tokens"].read("1T") == FIELDS["training_tokens"].read(1e12) == 1e12
     assert FIELDS["training_samples"].read("10k") == 10_000.0
@@ -202,11 +223,11 @@ def test_a_complaint_about_options_of_the_verb_asked_names_no_other(arguments):
 
 
 def test_a_complaint_says_which_verb_takes_an_option_that_this_one_does_not():
-    words = with_takers("other --terms, or --price", ["plan", "bert"])
-    assert re.findall(r"--terms|--price|advise|plan", words) == [
-        "--terms",
+    words = with_takers("other --stock, or --price", ["plan", "bert"])
+    assert re.findall(r"--stock|--price|advise|plan", words) == [
+        "--stock",
         "--price",
-        "--terms",
+        "--stock",
         "advise",
         "plan",
     ]

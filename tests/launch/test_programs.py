@@ -1,6 +1,7 @@
 """Every program expresses every field of a strategy, or says that it cannot."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -202,4 +203,7 @@ def test_the_page_names_every_target_and_a_test_that_is_there():
     sources = "".join(path.read_text() for path in (root / "tests").glob("*/test_*.py"))
     for name, (_, file, _, test, _) in rows.items():
         assert file == f"`{files[name]}`"
-        assert f"def {test.strip('`')}(" in sources
+        assert re.fullmatch(r"`test_\w+`", test)
+    named = re.findall(r"`(test_\w+)`", page)
+    assert named
+    assert all(f"def {each}(" in sources for each in named)

@@ -20,7 +20,7 @@ from equipoise.calibration.published import published_steps
 from equipoise.decide.answer import Answer
 from equipoise.decide.question.query import FIELDS, fields_of, query
 from equipoise.decide.solve_for import Reaches
-from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.errors import DataError, EvidenceError, SpecError, UsageError
 from equipoise.library import arguments
 from equipoise.library.decisions import CANDIDATE_COLUMNS, result_of
 from equipoise.report.figures import charts, figure_json
@@ -57,7 +57,8 @@ def test_there_are_at_most_fifteen_names_and_each_is_there():
 def test_the_typed_arguments_are_the_fields_of_the_verb(verb):
     typed = getattr(arguments, f"{verb.capitalize()}Fields")
     fields = {name: each for name, each in fields_of(verb).items() if name not in {"workload", "ask"}}
-    assert set(typing.get_type_hints(typed)) == {each.argument for each in fields.values()}
+    named = {name for each in fields.values() for name in (each.argument, *each.also_keys)}
+    assert set(typing.get_type_hints(typed)) == named
     assert typed.__total__ is False
 
 
@@ -113,6 +114,8 @@ def test_an_error_names_arguments_and_what_it_says_to_give_is_accepted():
         (equipoise.predict, "gpt2", {"accelerator": "h100"}),
         (equipoise.allocate, [{"workload": "gpt2"}], {"accelerator": "8x h100"}),
         (equipoise.allocate, [{"workload": "bert", "fix": "tp=3,pp=7"}], {"accelerator": "8x h100"}),
+        (equipoise.allocate, [{"workload": "bert"}], {"accelerator": "8x h100", "begin": "17:00"}),
+        (equipoise.validate, (), {"split": "leave-n_gpus"}),
     ],
 )
 def test_no_error_of_a_function_names_an_option_of_the_command_line(function, workload, given):
@@ -258,6 +261,28 @@ def test_jobs_are_a_file_or_mappings(tmp_path):
 def test_jobs_that_are_no_list_of_mappings_are_refused(jobs, found):
     with pytest.raises(UsageError, match=rf"jobs .*{found}"):
         equipoise.allocate(jobs, accelerator="16x h100")
+
+
+def test_a_table_in_memory_is_refused_without_a_format_that_its_file_cannot_have():
+    quotes = pl.DataFrame({"provider": ["a"], "system": ["h100"], "usd_per_hour": [2.0]})
+    with pytest.raises(UsageError, match=r"^prices\b") as refused:
+        equipoise.advise("bert", accelerator="h100", prices=quotes)
+    assert "Parquet" not in str(refused.value)
+
+
+def test_prices_by_the_hour_are_a_file_or_numbers(tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text("hour,usd_per_kwh\n" + "".join(f"{hour},{0.1 + hour / 100}\n" for hour in range(24)))
+    jobs = [{"name": "a", "times": {8: "3 h"}}]
+    asked = {"accelerator": "8x h100-sxm5-80gb", "objective": "cost", "begin": "17:00", "price": 0}
+    found = equipoise.allocate(jobs, electricity_by_hour=path, **asked)
+    numbers = 0.1 + np.arange(24) / 100
+    assert equipoise.allocate(jobs, electricity_by_hour=numbers, **asked) == found
+    assert equipoise.allocate(jobs, electricity_by_hour=list(numbers), **asked) == found
+    with pytest.raises(UsageError, match="24"):
+        equipoise.allocate(jobs, electricity_by_hour=[0.1] * 23, **asked)
+    with pytest.raises(DataError, match="begin"):
+        equipoise.allocate(jobs, electricity_by_hour=path, **{**asked, "begin": 17})
 
 
 def test_a_price_in_a_mapping_is_of_the_system_that_it_names():

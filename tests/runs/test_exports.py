@@ -417,6 +417,21 @@ def test_runs_of_a_tracker_that_did_not_finish_are_counted_as_rejected(tmp_path)
     assert found.rejected.kinds["unfinished_run"].count == 3
 
 
+def test_an_imported_run_states_its_line_in_the_file(tmp_path):
+    path = tmp_path / "wandb.csv"
+    path.write_text(
+        "Name,Notes,State,Created,Runtime,world_size,train_samples_per_second\n"
+        'a,"two\nlines",finished,2026-01-01,100,8,100\n\nb,,crashed,2026-01-01,100,16,190\n'
+        'c,,finished,2026-01-01,100,32,"1,300"\n'
+    )
+    found = import_runs([path], columns={}, constants={})
+    assert found.runs["source_line"].to_list() == [2, 6]
+    assert found.runs["samples_per_s"].to_list() == [100, 1300]
+    path = tmp_path / "mine.jsonl"
+    path.write_text('\n{"num_accelerators": 8, "samples_per_s": 412.5}\n')
+    assert import_runs([path], columns={}, constants={}).runs["source_line"].to_list() == [2]
+
+
 def test_an_import_keeps_what_a_run_of_slurm_ended_as(tmp_path):
     path = tmp_path / "sacct.csv"
     path.write_text("JobID,num_gpus,time_h,State\n1,8,10,COMPLETED\n2,16,5,TIMEOUT\n3,16,6,CANCELLED by 0\n")
@@ -502,6 +517,22 @@ def test_what_a_row_is_of_by_other_names(tmp_path, header, cells, found):
     path.write_text(f"gpus,step_s,{header}\n8,1.5,{cells}\n")
     (row,) = exported(path).rows
     assert tuple(row.cells.get(each) for each in ("accelerator", "precision", "sequence_tokens")) == found
+
+
+def test_a_part_of_an_export_has_its_columns_behind_the_same_prefixes(tmp_path):
+    path = tmp_path / "part.csv"
+    path.write_text(
+        "run,params.gpus,train/samples_per_second,eval/samples_per_second,usd/gpus,minutes\n"
+        "a,1,400,900,2,3\nb,2,780,1800,2,3\n"
+    )
+    found = read_measurements(path)
+    assert found.num_accelerators.tolist() == [1, 2]
+    assert np.allclose(1e6 / found.time_s, [400, 780])
+    path.write_text("gpus,samples_per_s,metrics.samples_per_s\n1,400,7\n2,780,7\n")
+    assert np.allclose(1e6 / read_measurements(path).time_s, [400, 780])
+    path.write_text("gpus,metrics.samples_per_s,train/samples_per_second\n1,400,7\n2,780,7\n")
+    with pytest.raises(DataError, match=r"train/samples_per_second"):
+        read_measurements(path)
 
 
 def test_settings_of_a_model_in_a_tracker_are_not_of_the_run(tmp_path):

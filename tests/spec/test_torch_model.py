@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.errors import SpecError
+from equipoise.errors import SpecError, UsageError
 from equipoise.spec.torch_model import count, count_function, load_factory
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import workload
@@ -380,6 +380,8 @@ def test_work_goes_to_the_layer_that_causes_it_on_the_way_back_too():
         "layers.0.gate",
         "layers.0.up",
     ]
+    with pytest.raises(UsageError, match="activation_bytes"):
+        counted.largest_layers("flops", 2)
 
 
 # Transformers.

@@ -469,9 +469,7 @@ def _told(err: _Failure, arguments: Sequence[str]) -> _Failure:
         typed = [each.partition("=")[0] for each in arguments if each.startswith("--")]
         if verb not in takers and all(takers[0] in (verbs_of(each) or takers) for each in typed):
             given = [word for option, value in err.give[0].items() for word in (f"--{option}", value)]
-            # What predict takes as --workload is an argument of the verbs that take an amount of training.
-            words = [each.removeprefix("--workload=") for each in arguments[1:] if each != "--workload"]
-            command = shlex.join([takers[0], *words, *given])
+            command = shlex.join([takers[0], *arguments[1:], *given])
             return UsageError(f"{err.message}: ask `equipoise {command}`")
     return way_of(verb).worded(err)
 

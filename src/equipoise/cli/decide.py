@@ -7,7 +7,7 @@ import signal
 from importlib.util import find_spec
 from inspect import unwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
 import typer
 
@@ -37,40 +37,36 @@ if TYPE_CHECKING:
 _DECISION: Final = ("html", "full", "recorded", "launch", *JSON, "allow_code")
 
 
-@verb(asks="advise", argument="workload", outputs=_DECISION)
-def advise(options: Options, output: Output) -> None:
+_Training: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="WORKLOAD|CONFIG.toml",
+        autocompletion=COMPLETIONS["workload"],
+        help="The same as --workload, or a TOML file with it and these options.",
+    ),
+]
+
+
+@verb(asks="advise", outputs=_DECISION)
+def advise(options: Options, output: Output, *, training: _Training = None) -> None:
     """Combine all evidence: how many accelerators, how, and why."""
-    _answer(options, output)
+    _answer(options, output, training)
 
 
-@verb(asks="plan", argument="workload", outputs=_DECISION)
-def plan(options: Options, output: Output) -> None:
+@verb(asks="plan", outputs=_DECISION)
+def plan(options: Options, output: Output, *, training: _Training = None) -> None:
     """Find the best parallel strategy, and where returns diminish."""
-    _answer(options, output)
+    _answer(options, output, training)
 
 
 @verb(asks="predict", outputs=("html", "full", "recorded", *JSON, "allow_code"))
-def predict(
-    options: Options,
-    output: Output,
-    *,
-    training: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="WORKLOAD|CONFIG.toml",
-            autocompletion=COMPLETIONS["workload"],
-            help="The same as --workload, or a TOML file with it and these options.",
-        ),
-    ] = None,
-) -> None:
+def predict(options: Options, output: Output, *, training: _Training = None) -> None:
     """Predict times and costs at sizes nobody ran."""
-    if training is not None and options["workload"] is not None:
-        raise UsageError(f"{training!r} and --workload {options['workload']}: expected one of the two")
-    _answer(options if training is None else {**options, "workload": training}, output)
+    _answer(options, output, training)
 
 
-def _answer(options: Options, output: Output) -> None:
-    """Answer a question and show it as the options ask."""
+def _answer(options: Options, output: Output, training: str | None) -> None:
+    """Answer a question and show it as the options ask. training: what was given by position."""
     # Far down the imports of the library, NumPy's own would go past the 16 KB of frames that CPython 3.11
     # takes from the system at once, and thousands of calls would each take and return the next 16 KB.
     import numpy as np  # noqa: F401
@@ -81,7 +77,7 @@ def _answer(options: Options, output: Output) -> None:
         from equipoise.library.decisions import read_question, result_of
 
         asked = cast("DecisionVerb", output.verb)
-        question = read_question(options, verb=asked, allow_code=output.allow_code)
+        question = read_question(options, verb=asked, training=training, allow_code=output.allow_code)
         if output.recorded and question.ask is not None:
             raise UsageError("--record stores predicted times; --ask finds an amount to train on")
         with answers_only(), progress_line() as line:

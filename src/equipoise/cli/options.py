@@ -157,15 +157,8 @@ OUTPUTS: Final[Mapping[str, inspect.Parameter]] = {
 }
 
 
-def asked_parameter(name: str, field: Field, *, is_argument: bool) -> inspect.Parameter:
+def asked_parameter(name: str, field: Field) -> inspect.Parameter:
     """A field as a parameter that typer reads; its value is text, which the field reads."""
-    if is_argument:
-        argument = typer.Argument(
-            metavar=f"{field.metavar}|CONFIG.toml",
-            autocompletion=COMPLETIONS.get(name),
-            help="What to train, or a TOML file with it and these options.",
-        )
-        return _parameter(name, Annotated[str | None, argument])
     kind: Any = bool if field.kind == "flag" else list[str] | None if field.is_repeated else str | None
     annotation = Annotated[kind, option_of(name, completion=COMPLETIONS.get(name))]
     return _parameter(name, annotation, default=False if field.kind == "flag" else None)

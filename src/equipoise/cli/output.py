@@ -345,15 +345,14 @@ def stated(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - each option has 
 def verb(
     *,
     asks: Verb | None = None,
-    argument: str | None = None,
     reads: Sequence[str] = (),
     outputs: Sequence[str] = JSON,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a function the options that it shares with others, which it takes as records.
 
-    asks: the fields of that verb's question, which the function takes as Options. argument: the attribute of
-    them that is given by position. reads: of INPUTS, which it takes as InputFiles. outputs: of OUTPUTS, which
-    it takes as Output. It takes these records by position, in this order, and own options by name.
+    asks: the fields of that verb's question, which the function takes as Options. reads: of INPUTS, which it
+    takes as InputFiles. outputs: of OUTPUTS, which it takes as Output. It takes these records by position, in
+    this order, and own options by name.
     """
 
     def with_options(answer: Callable[..., None]) -> Callable[..., None]:
@@ -374,7 +373,7 @@ def verb(
 
         parameters = [
             *own[sum(map(bool, (asked, reads, outputs))) :],
-            *(asked_parameter(name, each, is_argument=name == argument) for name, each in asked.items()),
+            *(asked_parameter(name, each) for name, each in asked.items()),
             *(INPUTS[name] for name in reads),
             *(OUTPUTS[name] for name in outputs),
         ]

@@ -135,11 +135,12 @@ def _toml_rows(text: str, where: str) -> Iterator[Mapping[str, Any]]:
 
 def _csv_rows(text: str, where: str) -> Iterator[Mapping[str, Any]]:
     lines = csv_lines(text, where)
-    header = [cell.strip().lower() for cell in next(lines, [])]
+    _, titles = next(lines, (0, []))
+    header = [cell.strip().lower() for cell in titles]
     twice = next((name for name in header if name and header.count(name) > 1), None)
     if twice:
         raise DataError(f"{where}: two columns are named {twice!r:.60}; expected one")
-    for number, cells in enumerate(lines, 1):
+    for number, (_, cells) in enumerate(lines, 1):
         if len(cells) > len(header):
             raise DataError(f"{where}: quote {number}: {len(cells)} cells; expected {len(header)} at most")
         yield {name: cell for name, cell in zip(header, cells, strict=False) if cell.strip()}

@@ -67,7 +67,9 @@ class Result(Struct, Generic[Record], frozen=True, kw_only=True):
         return str(html.notebook_html(self.presentation.page, self.record))
 
     def frame(self) -> "pl.DataFrame":
-        """A table, a row per candidate; of `validate` per measured row, of `topology` per link and model."""
+        """A table, a row per candidate; with `ask` per system, of `validate` per measured row, of `topology`
+        per link and model.
+        """
         import polars as pl  # noqa: PLC0415 - only for a table
 
         return pl.DataFrame(self.presentation.rows(self.record), schema=self.presentation.columns)
@@ -75,7 +77,8 @@ class Result(Struct, Generic[Record], frozen=True, kw_only=True):
     def figure(self, name: str | None = None) -> Any:  # noqa: ANN401 - Figure
         """The first figure of the page, or the one of that name, as a `plotly.graph_objects.Figure`.
 
-        Raises UsageError where the page has no such figure, or Plotly is not installed.
+        Plotly comes with `equipoise[notebook]`. Raises UsageError where the page has no such figure, or
+        Plotly is not installed.
         """
         from equipoise.report.figures import charts, python_figure  # noqa: PLC0415 - only for a figure
 

@@ -10,17 +10,18 @@ from equipoise.decide.allocation import allocate as best_schedule
 from equipoise.decide.allocation.jobs import (
     JobsFile,
     clock_s,
+    hourly_prices,
     jobs_of,
     read_jobs,
     read_prices,
     tariff_of,
 )
-from equipoise.decide.allocation.problem import pool_of
+from equipoise.decide.allocation.problem import HOURS, pool_of
 from equipoise.decide.question.query import values
 from equipoise.errors import UsageError
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AllocateFields
-from equipoise.library.decisions import CANDIDATE_COLUMNS, candidate_row, given_fields, in_python
+from equipoise.library.decisions import CANDIDATE_COLUMNS, candidate_row, given_fields, in_python, plain
 from equipoise.report.json import allocation_fields
 from equipoise.report.pages.allocate import ALLOCATION
 from equipoise.runs.embedded import scores as published
@@ -60,12 +61,12 @@ def _shown_allocation() -> Presentation[Allocation]:
     )
 
 
-@in_python("allocate")
+@in_python("allocate", own=("begin", "electricity_by_hour"))
 def allocate(
     jobs: str | PathLike[str] | Sequence[Mapping[str, Any]],
     *,
     objective: AllocationObjective = "time",
-    electricity_by_hour: str | PathLike[str] | None = None,
+    electricity_by_hour: str | PathLike[str] | Sequence[float] | None = None,
     begin: str | None = None,
     allow_code: bool = False,
     **fields: Unpack[AllocateFields],
@@ -74,8 +75,8 @@ def allocate(
 
     jobs: a TOML file in the form of docs/decide/allocate.md, or a mapping for each job. accelerator, among
     `fields`: the pool, as "64x h100". objective: what is minimised. electricity_by_hour: a CSV file of
-    prices; begin: the time of day, "HH:MM". allow_code: as of `advise`, for the jobs of a file.
-    Errors as of `advise`.
+    prices, or 24 numbers, US dollars per kWh; begin: the time of day, "HH:MM". allow_code: as of `advise`,
+    for the jobs of a file. Errors as of `advise`.
     """
     if objective not in get_args(AllocationObjective):
         expected = ", ".join(get_args(AllocationObjective))
@@ -89,8 +90,21 @@ def allocate(
             refuse_code((job.workload for job in file.jobs), where=jobs)
     else:
         file = jobs_of({"job": _tables_of(jobs)}, where="jobs", folder=Path())
-    prices = None if electricity_by_hour is None else read_prices(Path(electricity_by_hour))
+    prices = None if electricity_by_hour is None else _prices_of(electricity_by_hour)
     return allocation_of(file, given, objective=objective, prices=prices, begin=begin)
+
+
+def _prices_of(stated: str | PathLike[str] | Sequence[float]) -> tuple[float, ...]:
+    """24 prices, of a file or as they are. Raises DataError, UsageError for what is neither."""
+    if isinstance(stated, str | PathLike):
+        return read_prices(Path(stated))
+    found = hourly_prices(plain(stated))
+    if found is None:
+        raise UsageError(
+            f"--electricity-by-hour is {str(stated)[:40]}; expected the path of a CSV file, or {HOURS} "
+            "numbers, US dollars per kWh in each hour"
+        )
+    return found
 
 
 def _tables_of(jobs: object) -> list[dict[str, Any]]:
@@ -137,7 +151,7 @@ def allocation_of(
         node_size=stated.get("node_size"),
         region=stated.get("region", DEFAULT_GRID),
         currency=stated.get("currency"),
-        tariff=tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin")),
+        tariff=tariff_of(file, prices, None if begin is None else clock_s(begin, where="--begin is")),
     )
     if scores is None:
         scores = published(data=stated.get("data"), also=stated.get("also", ()))

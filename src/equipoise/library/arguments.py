@@ -9,6 +9,7 @@ class SharedFields(TypedDict, total=False):
     """Fields of every function: docs/reference/questions.md has what each means."""
 
     accelerator: str | Sequence[str]
+    cluster: str | Sequence[str]
     price: float | str | Mapping[str, float | str]
     region: str
     currency: str
@@ -36,6 +37,7 @@ class TrainingFields(SharedFields, total=False):
     precision: str | Sequence[str]
     here: bool
     accelerators: int | str | Sequence[int]
+    at: int | str | Sequence[int]
     node_size: int | str
     oversubscription: float | str
     leaf_nodes: int | str
@@ -43,9 +45,12 @@ class TrainingFields(SharedFields, total=False):
     power_cap: float | str
     objective: Literal["balance", "time", "cost", "energy", "value_of_time"]
     value_of_time: float | str
+    hour_usd: float | str
     deadline: float | str
     budget: float | str
     prices: str | PathLike[str]
+    terms: str | Sequence[str] | Mapping[str, str | Sequence[str]]
+    on_reclaim: Literal["wait", "shrink"]
     carbon: float | str
     collectives: str | PathLike[str] | Sequence[str | PathLike[str]]
     fix: str | Sequence[str] | Mapping[str, object]
@@ -69,10 +74,9 @@ class AdviseFields(TrainingFields, total=False):
     """Fields of `advise`: docs/reference/questions.md has what each means."""
 
     max_accelerators: int | str
+    max: int | str
     stock: int | str | Mapping[str, int | str]
     queue: float | str
-    terms: str | Sequence[str] | Mapping[str, str | Sequence[str]]
-    on_reclaim: Literal["wait", "shrink"]
     electricity: float | str
     pue: float | str
     buy: bool
@@ -100,7 +104,9 @@ class PredictFields(SharedFields, total=False):
     global_batch: int | str
     precision: str | Sequence[str]
     accelerators: int | str | Sequence[int]
+    at: int | str | Sequence[int]
     value_of_time: float | str
+    hour_usd: float | str
     deadline: float | str
     carbon: float | str
     from_: str | PathLike[str]

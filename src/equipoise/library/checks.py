@@ -13,12 +13,14 @@ from equipoise.diagnose.links import USUAL_BATCH, Meaning, meaning
 from equipoise.errors import UsageError
 from equipoise.files import Folders, one_path, paths, read_input
 from equipoise.library import Presentation, Result
+from equipoise.library.decisions import in_python
 from equipoise.report.pages.backtest import validation_fields, validation_page
 from equipoise.report.pages.topology import TOPOLOGY, topology_fields
 from equipoise.spec.catalogue import catalogue
 from equipoise.stats import one_thread
 
 
+@in_python(None, own=("calibrate", "split"))
 def validate(
     files: Folders = (),
     *,

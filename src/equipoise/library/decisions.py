@@ -3,7 +3,7 @@
 A question may come from a TOML file; what is given besides comes first.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -11,6 +11,8 @@ from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
+
+from msgspec.structs import replace
 
 from equipoise.decide.answer import Answer, Candidate
 from equipoise.decide.question.field import Kind, Verb
@@ -49,36 +51,55 @@ _NOT_TAKEN: Final = "expected a value, or a list of values"
 _WORDS: Final[Mapping[type, str]] = {str: "text", int: "a number", float: "a number", bool: "true or false"}
 
 
-def read_question(given: Mapping[str, object], *, verb: Verb, allow_code: bool = False) -> TrainingQuery:
+def read_question(
+    given: Mapping[str, object], *, verb: Verb, training: str | None = None, allow_code: bool = False
+) -> TrainingQuery:
     """The question of options or arguments; of the file besides where the workload names one.
 
     given: by option name; None, off and empty are not given. What is given takes the place of what the file
     states of the same, also in other words: tokens of samples, a machine by name of the machine at hand.
+    training: what was given by position: the workload, or a file, whose workload `given` may replace.
     allow_code: the file may name code of the user (`module:function`), which is imported and run.
     Raises DataError that names file, key, what was found and what was expected; UsageError for what is given.
     """
     stated = values({name: each for name, each in given.items() if each is not False}, verb=verb)
+    replacing = None if training is None else stated.get("workload")
+    if training is not None:
+        stated |= values({"workload": training})
     named = str(stated.get("workload", ""))
     if named.lower().endswith(".json"):
         raise UsageError(f"{named} is no workload, but the config.json of one", give=[{"config": named}])
     if not named.lower().endswith(SUFFIX):
+        if replacing is not None:
+            raise UsageError(f"{named!r} and --workload {replacing}: expected one of the two")
         return question(stated)
-    path = one_path(named)
-    base = file_values(path, verb=verb)
-    if "workload" not in base and "config" not in base:
-        raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')
-    if base.get("workload", "").lower().endswith(SUFFIX):
-        raise DataError(f"{path}: workload = {base['workload']!r} is a file too; give the name of a workload")
-    if not allow_code:
-        from equipoise.spec.torch_model.factory import refuse_code  # noqa: PLC0415 - only for a file
-
-        refuse_code([base.get("workload", "")], where=path)
     del stated["workload"]
+    if replacing is not None:
+        stated["workload"] = replacing
+    return _question_of_file(one_path(named), stated, verb=verb, allow_code=allow_code)
+
+
+def _question_of_file(
+    path: Path, stated: Mapping[str, Any], *, verb: Verb, allow_code: bool
+) -> TrainingQuery:
+    """The question of a file, and of what is stated besides, by attribute."""
+    base = file_values(path, verb=verb)
     for one, other, _ in RIVALS:
         if one in stated or other in stated:
             base.pop(one, None)
             base.pop(other, None)
-    return question({**base, **stated})
+    found = {**base, **stated}
+    if not {"workload", "config"} & {*found}:
+        raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')
+    if found.get("workload", "").lower().endswith(SUFFIX):
+        raise DataError(
+            f"{path}: workload = {found['workload']!r} is a file too; give the name of a workload"
+        )
+    if not allow_code:
+        from equipoise.spec.torch_model.factory import refuse_code  # noqa: PLC0415 - only for a file
+
+        refuse_code([base.get("workload", "")], where=path)
+    return question(found)
 
 
 def file_values(path: Path, *, verb: Verb) -> dict[str, Any]:
@@ -220,12 +241,17 @@ def _with_fields(fields: type, **more: object) -> Callable[[Function], Function]
 
 
 @contextmanager
-def in_python(verb: Verb) -> Iterator[None]:
-    """Within, errors call fields of the question by the names of arguments."""
+def in_python(verb: Verb | None, *, own: Sequence[str] = ()) -> Iterator[None]:
+    """Within, errors call fields of the question by the names of arguments.
+
+    verb: whose question; None for none. own: other arguments of the function.
+    """
     try:
         yield
     except (InputError, EvidenceError) as err:
-        told = way_of(verb, is_python=True).worded(err)
+        way = way_of(verb, is_python=True)
+        way = replace(way, names={**way.names, **{each.replace("_", "-"): each for each in own}})
+        told = way.worded(err)
         raise told.with_traceback(err.__traceback__) from err.__cause__
 
 
@@ -350,12 +376,12 @@ def given_fields(
         if attribute is None or verb not in FIELDS[attribute].verbs or attribute == "workload":
             raise TypeError(f"{verb}(): {unknown(name, verb, is_python=True)}")
         if hasattr(fields[name], "columns"):
-            raise UsageError(f"{name} is a table in memory; give the path of its file (CSV, Parquet)")
+            raise UsageError(f"{name} is a table in memory; give the path of a file with it")
     named = str(workload) if isinstance(workload, Path) else workload
-    return {"workload": named, **{name: _plain(value) for name, value in fields.items()}}
+    return {"workload": named, **{name: plain(value) for name, value in fields.items()}}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a notebook holds
+def plain(value: Any) -> Any:  # noqa: ANN401 - whatever a notebook holds
     """A value as fields read it: arrays, series and their numbers, ranges and sets, spans of time."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds()} s"
@@ -363,9 +389,9 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a notebook holds
         if callable(convert := getattr(value, name, None)):
             return convert()
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(_plain, value))
+        return tuple(map(plain, value))
     if isinstance(value, range | set | frozenset | list):
-        return [_plain(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
+        return [plain(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
     return value

@@ -457,11 +457,11 @@ def runs_of_file(
         why = f"; {len(exports.unfinished)} left out: {exports.unfinished[0]}" if exports.unfinished else ""
         raise DataError(f"{path.name}: no run{why}; expected a header and one row per finished run")
     rows, refused = [], []
-    for number, cells in enumerate(exports.rows, 1):
+    for cells in exports.rows:
         try:
             _expect_whole(cells)
             names = _names(cells, constants or {}, catalogue or shipped(), asked)
-            rows.append(_run(cells, number, campaign or campaign_of(path), path.name, unstated) | names)
+            rows.append(_run(cells, campaign or campaign_of(path), path.name, unstated) | names)
         except DataError as err:
             refused.append(err)
     return FileRuns(
@@ -491,7 +491,7 @@ def _expect_whole(row: TextRow) -> None:
         raise DataError(row.fault)
 
 
-def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -> dict[str, Any]:
+def _run(row: TextRow, campaign: str, file: str, usual: Unstated) -> dict[str, Any]:
     """One row of `runs`. Raises DataError for a value that its column does not allow."""
     if SIZE not in row.cells:
         raise DataError(
@@ -515,7 +515,7 @@ def _run(row: TextRow, number: int, campaign: str, file: str, usual: Unstated) -
         "energy_j": stated_amount(row, "energy_j"),
         **{name: stated_amount_or_zero(row, name) for name in OF_MLPERF},
         "source_uri": file,
-        "source_line": number,
+        "source_line": row.line,
     }
     return facts | _timed(row, facts[BATCH], sequence_tokens or usual.sequence_tokens)
 

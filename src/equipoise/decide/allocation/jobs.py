@@ -101,11 +101,11 @@ def jobs_of(document: Mapping[str, Any], *, where: str, folder: Path | None) -> 
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{where}: two jobs are named {_echo(twice)}; give each its own name")
-    prices = whole.fields.get("electricity_usd_per_kwh")
+    prices, begin = whole.fields.get("electricity_usd_per_kwh"), whole.fields.get("begin")
     return JobsFile(
         jobs=jobs,
         usd_per_kwh=None if prices is None else _prices(prices, whole),
-        begin_s=None if "begin" not in whole.fields else clock_s(str(whole.fields["begin"]), where=where),
+        begin_s=None if begin is None else clock_s(str(begin), where=f"{where}: begin ="),
     )
 
 
@@ -216,11 +216,11 @@ def tariff_of(file: JobsFile, own: tuple[float, ...] | None, begin_s: float | No
     return Tariff(usd_per_kwh=prices, begin_s=begin or 0.0)
 
 
-def clock_s(text: str, *, where: str) -> float:
-    """Seconds after midnight of a time such as `22:30`. Raises DataError for any other text."""
-    found = _CLOCK.fullmatch(text.strip())
+def clock_s(text: object, *, where: str) -> float:
+    """Seconds after midnight of a time such as `22:30`. Raises DataError for anything else."""
+    found = _CLOCK.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
-        raise DataError(f"{where}: begin {_echo(text)}; expected a time of day such as 22:30")
+        raise DataError(f"{where} {_echo(text)}; expected a time of day such as 22:30")
     return int(found[1]) * HOUR_S + int(found[2]) * MINUTE_S
 
 
@@ -235,12 +235,18 @@ def _price(row: TextRow) -> float:
     return value
 
 
-def _prices(found: object, whole: "_JobFields") -> tuple[float, ...]:
-    numbers = found if isinstance(found, list) else []
+def hourly_prices(found: object) -> tuple[float, ...] | None:
+    """The prices of a list of as many numbers as a day has hours; None for anything else."""
+    numbers = found if isinstance(found, list | tuple) else []
     right = [each for each in numbers if _is_number(each) and abs(each) <= _MOST_USD_PER_KWH]
-    if len(right) != HOURS or len(numbers) != HOURS:
+    return tuple(map(float, right)) if len(right) == HOURS == len(numbers) else None
+
+
+def _prices(found: object, whole: "_JobFields") -> tuple[float, ...]:
+    right = hourly_prices(found)
+    if right is None:
         raise whole.refuse("electricity_usd_per_kwh", f"{HOURS} numbers, US dollars per kWh in each hour")
-    return tuple(float(each) for each in right)
+    return right
 
 
 class _JobFields(Struct, frozen=True, kw_only=True):
@@ -285,13 +291,16 @@ class _JobFields(Struct, frozen=True, kw_only=True):
         return float(value)
 
     def moment_s(self, key: str) -> float | None:
-        """Seconds of a text such as `8 h`; None where absent."""
+        """Seconds of a text such as `8 h`, or of hours; None where absent."""
         value = self.fields.get(key)
         if value is None:
             return None
-        seconds = _seconds(value)
+        text = repr(value) if _is_number(value) else value
+        seconds = _seconds(text)
         if seconds is None:
-            raise self.refuse(key, 'a time such as "8 h" or "90 min", from the beginning of the plan')
+            seconds = _seconds(f"{text} h")
+        if seconds is None:
+            raise self.refuse(key, 'hours, or a time such as "90 min", from the beginning of the plan')
         return seconds
 
 

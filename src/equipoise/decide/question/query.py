@@ -410,8 +410,11 @@ OWN_TIMES: Final = "runs FILE.csv"
 IN_JOB: Final = OF_JOB | {OWN_TIMES: 'file = "FILE.csv"', "max-accelerators": "the size of the pool"}
 
 
-def way_of(verb: Verb, *, is_python: bool = False) -> WayToAsk:
-    """How a verb is asked, by a command line unless in Python; of what shares a pool, by its file of jobs."""
+def way_of(verb: Verb | None, *, is_python: bool = False) -> WayToAsk:
+    """How a verb is asked, by a command line unless in Python; of what shares a pool, by its file of jobs.
+
+    verb: None for what asks no question.
+    """
     names = {each.option: each.argument for each in FIELDS.values()} if is_python else {}
     if verb == "predict":
         names[OWN_TIMES] = 'from_="FILE.csv"' if is_python else "--from FILE.csv"

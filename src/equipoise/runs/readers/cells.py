@@ -86,13 +86,15 @@ _ECHO = 40
 class TextRow(Struct, frozen=True, kw_only=True):
     """One data row: where it stands, in words, and its cells by column.
 
-    theirs: the file's names of columns that go by another here, for messages. fault: why its cells cannot be
-    told apart; None where they can. run_id: of the run, as the table of runs has it once it is ingested.
-    groups_digits: whether a comma inside of a number can only group its digits, since commas separate cells.
+    line: of the file, on which it begins; of a Parquet file, of the CSV file that it would be. theirs: the
+    file's names of columns that go by another here, for messages. fault: why its cells cannot be told apart;
+    None where they can. run_id: of the run, as the table of runs has it once it is ingested. groups_digits:
+    whether a comma inside of a number can only group its digits, since commas separate cells.
     """
 
     place: str
     cells: Mapping[str, str]
+    line: int | None = None
     theirs: Mapping[str, str] = {}
     fault: str | None = None
     run_id: str = ""
@@ -173,7 +175,8 @@ def table(
     keeps_faulty: whether rows of too many or too few cells come, with their fault. Raises as rows_of.
     """
     lines = csv_lines(text, where)
-    header = [column_name(cell) for cell in next(lines, [])]
+    _, titles = next(lines, (0, []))
+    header = [column_name(cell) for cell in titles]
     if not header:
         raise DataError(f"{where}: empty; expected a header, the names of its columns")
     if len(header) > MAX_COLUMNS:
@@ -191,14 +194,14 @@ def table(
 
 
 def _rows(
-    lines: Iterator[list[str]],
+    lines: Iterator[tuple[int, list[str]]],
     header: Sequence[str],
     where: str,
     *,
     keeps_faulty: bool,
     groups_digits: bool,
 ) -> Iterator[TextRow]:
-    for number, cells in enumerate(lines, 1):
+    for number, (line, cells) in enumerate(lines, 1):
         if number > MAX_ROWS:
             raise DataError(
                 f"{where}: more than {MAX_ROWS:,} rows; cut it into several files, or give medians"
@@ -209,7 +212,7 @@ def _rows(
             if not keeps_faulty:
                 raise DataError(fault)
         of_column = dict.fromkeys(header, "") if fault else dict(zip(header, cells, strict=True))
-        yield TextRow(place=place, cells=of_column, fault=fault, groups_digits=groups_digits)
+        yield TextRow(place=place, line=line, cells=of_column, fault=fault, groups_digits=groups_digits)
 
 
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:

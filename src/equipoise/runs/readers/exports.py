@@ -81,6 +81,8 @@ _TIMED_NAMES: Final = tuple(
     for name in names
 )
 _PREFIXES = ("metrics.", "params.", "tags.", "config.", "summary.")
+# In a table of one's own a stroke may stand for `per`, but not behind this.
+_GROUPS = (*_PREFIXES, "train/")
 _WANDB = frozenset({"name", "state", "created", "runtime"})
 _MLFLOW = frozenset({"run_id", "experiment_id", "status"})
 _MLFLOW_PAGE = frozenset({"run_id", "source_type", "duration", "status"})
@@ -227,7 +229,7 @@ def _with_duration(row: TextRow) -> TextRow:
             seconds = repr((end - start).total_seconds())
         except ValueError:
             seconds = ""
-    return TextRow(place=row.place, cells={**cells, _DURATION: seconds})
+    return replace(row, cells={**cells, _DURATION: seconds})
 
 
 def _moment(text: str) -> datetime:
@@ -251,6 +253,7 @@ def _renamed(
     renamed = tuple(
         TextRow(
             place=row.place,
+            line=row.line,
             theirs=other_names,
             fault=row.fault,
             cells={name: _in_unit(name, row.number(name)) for name in kept}
@@ -465,11 +468,14 @@ def _aliased(
 ) -> dict[str, str]:
     """Columns of a plain table that go by a known alias, where none has the name itself.
 
+    Of those that a tracker's prefix stands before, as in a part of its export, what no other column is.
     Columns named by no more than a unit of time are times of trainings, where no other column states times.
     Raises DataError for columns that may both be the number of accelerators and differ.
     """
-    is_timed = any(TIMED.fullmatch(name) for name in (*header, *stated))
-    is_timed = is_timed or any(name in header for name in _TIMED_NAMES)
+    grouped = [name for name in header if name.startswith(_GROUPS)]
+    names_here = {*header, *map(_bare, grouped)}
+    is_timed = any(TIMED.fullmatch(name) for name in (*names_here, *stated))
+    is_timed = is_timed or any(name in names_here for name in _TIMED_NAMES)
     present: dict[str, list[str]] = {}
     for known in (_ALIASES, _FURTHER, _OWN, {} if is_timed else _TIMES):
         for ours, names in known.items():
@@ -483,7 +489,8 @@ def _aliased(
                 f"--column {SIZE}=NAME"
             )
         present[SIZE] = sizes[:1]
-    return {ours: names[0] for ours, names in present.items() if len(names) == 1 and ours not in header}
+    plain = {ours: names[0] for ours, names in present.items() if len(names) == 1 and ours not in header}
+    return _known(grouped, {**dict.fromkeys(header, ""), **stated, **plain}, where) | plain
 
 
 def _may_be(ours: str, theirs: str, rows: Sequence[TextRow]) -> bool:
@@ -538,27 +545,33 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
     Values that are lists or objects are left out: no column here has such. Raises DataError for other lines.
     """
     expected = 'expected one whole object a line, as {"num_accelerators": 8, "samples_per_s": 412.5}'
-    found: list[tuple[str, dict[str, str]]] = []
-    for place, cells in _json_lines(text, where, expected):
+    found: list[tuple[int, str, dict[str, str]]] = []
+    for line, place, cells in _json_lines(text, where, expected):
         if not isinstance(cells, dict) or len(cells) > MAX_COLUMNS or len(found) == MAX_ROWS:
             raise DataError(f"{place}: {expected}, {MAX_ROWS:,} lines and {MAX_COLUMNS:,} names at most")
         flat = {name: value for name, value in cells.items() if not isinstance(value, list | dict)}
         named = {column_name(name): _cell(value) for name, value in flat.items()}
-        found.append((place, named))
-    header = list(dict.fromkeys(name for _, cells in found for name in cells))
+        found.append((line, place, named))
+    header = list(dict.fromkeys(name for *_, cells in found for name in cells))
     if len(header) > MAX_COLUMNS:
         raise DataError(f"{where}: {len(header):,} names; at most {MAX_COLUMNS:,} are read")
-    rows = [TextRow(place=place, cells=dict.fromkeys(header, "") | cells) for place, cells in found]
+    rows = [
+        TextRow(place=place, line=line, cells=dict.fromkeys(header, "") | cells)
+        for line, place, cells in found
+    ]
     return header, rows
 
 
-def _json_lines(text: str, where: str, expected: str) -> Iterator[tuple[str, Any]]:
-    """What each line holds that is not blank, with its place. Raises DataError for one that is no JSON."""
+def _json_lines(text: str, where: str, expected: str) -> Iterator[tuple[int, str, Any]]:
+    """The number of each line that is not blank, its place, and what it holds.
+
+    Raises DataError for one that is no JSON.
+    """
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             place = f"{where}: line {number}"
             try:
-                yield place, parsed_json(line) if len(line) <= _LINE_BYTES else None
+                yield number, place, parsed_json(line) if len(line) <= _LINE_BYTES else None
             except (ValueError, RecursionError) as err:
                 raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
 
@@ -581,8 +594,8 @@ def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
     """Extra-P's JSON lines as rows: one for each point and repetition, its metrics side by side."""
     points: dict[tuple[str, tuple[tuple[str, float], ...]], list[dict[str, str]]] = {}
     names: set[str] = set()
-    places: dict[int, str] = {}
-    for place, stated_here in _json_lines(text, where, _EXTRAP_EXPECTED):
+    places: dict[int, tuple[int, str]] = {}
+    for line, place, stated_here in _json_lines(text, where, _EXTRAP_EXPECTED):
         callpath, params, metric, values = _point(stated_here, place)
         repetitions = points.setdefault((callpath, params), [])
         names |= {metric, *(name for name, _ in params)}
@@ -591,7 +604,7 @@ def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
             if row is None:
                 row = {name: repr(number) for name, number in params} | _of_callpath(callpath)
                 repetitions.append(row)
-                places[id(row)] = place
+                places[id(row)] = (line, place)
             row[metric] = repr(value)
         if sum(map(len, points.values())) > MAX_ROWS or len(names) > MAX_COLUMNS:
             raise DataError(f"{place}: more than {MAX_ROWS:,} measurements or {MAX_COLUMNS:,} names")
@@ -602,7 +615,9 @@ def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
     if SIZE not in {*stated, *header} and len(sizes) == 1:
         named[SIZE] = sizes[0]
     rows = [
-        TextRow(place=places[id(row)], cells={name: row.get(name, "") for name in header}) for row in every
+        TextRow(place=place, line=line, cells={name: row.get(name, "") for name in header})
+        for row in every
+        for line, place in [places[id(row)]]
     ]
     found = _renamed("Extra-P", header, rows, named, where)
     note = () if SIZE in {*stated, *header} else tuple(f"Extra-P: read {name} as {SIZE}." for name in sizes)

@@ -5,11 +5,11 @@ FLOP, parameters, gradient buckets, and its sizes if it is a transformer. No tor
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-from equipoise.errors import SpecError
+from equipoise.errors import SpecError, UsageError
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 from equipoise.units import MIB, format_count
@@ -144,7 +144,13 @@ class Counted(Struct, frozen=True, kw_only=True):
         return max(narrowest, key=lambda cut: cut.boundary_bytes, default=None)
 
     def largest_layers(self, by: LayerFigure, num_layers: int = 10) -> tuple[LayerCount, ...]:
-        """The layers with the largest figure of a kind, largest first; those with none of it are left out."""
+        """The layers with the largest figure of a kind, largest first; those with none of it are left out.
+
+        Raises UsageError for a figure that layers have not.
+        """
+        if by not in get_args(LayerFigure):
+            expected = ", ".join(get_args(LayerFigure))
+            raise UsageError(f"by is {str(by)[:40]!r}; expected one of {expected}")
         ordered = sorted(self.layers, key=lambda layer: -int(getattr(layer, by)))
         return tuple(layer for layer in ordered[:num_layers] if getattr(layer, by))
 
