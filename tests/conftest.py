@@ -79,6 +79,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
+def pytest_collection_finish():
+    """What is loaded by now lasts: nothing looks through it for garbage again, which takes seconds at the end."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The development data, or a skip that says how to provide it."""
