@@ -79,6 +79,14 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes():
+    """Workers share the processes that commands are forked from: see tests/processes/command_line.py."""
+    from command_line import shared_by_workers  # noqa: PLC0415 - without workers tests of nothing else need it
+
+    shared_by_workers()
+
+
 def pytest_collection_finish():
     """What is loaded by now lasts: nothing looks through it for garbage again, which takes seconds at the end."""
     gc.collect()
