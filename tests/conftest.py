@@ -40,6 +40,7 @@ SLOW = (
     "bench/test_watch_ranks.py",
     "test_docs.py",
     "decide/strategies/test_chip_order.py",
+    "decide/user_evidence/test_answers_of_own_runs.py",
     "spec/test_torch_model.py",
     "records/test_plan_record.py",
     "bank/test_screen.py",
@@ -51,16 +52,22 @@ SLOW = (
     "test_files.py",
     "test_cli.py",
     "test_architecture.py",
+    "test_study.py",
     "web/test_protocol.py",
     "bench/test_collectives_timed.py",
     "bank/test_seen.py",
     "perfmodel/test_search.py",
     "launch/test_accepted.py",
+    "bench/test_trace.py",
+    "test_fuzz.py",
+    "decide/test_order_bounds.py",
+    "decide/strategies/test_problem.py",
     "perfmodel/test_laws.py",
     "bench/test_methods.py",
     "decide/test_select_laws.py",
     "runs/test_mlperf_rounds.py",
     "scaling/test_fit.py",
+    "test_extend.py",
     "records/test_software_fit.py",
     "cli/test_unwritable.py",
     "cli/test_record.py",
@@ -77,6 +84,20 @@ def pytest_collection_modifyitems(items):
     """Put the slow files first."""
     place = {ROOT / "tests" / name: number for number, name in enumerate(SLOW)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes():
+    """Workers share the processes that commands are forked from: see tests/processes/command_line.py."""
+    from command_line import shared_by_workers  # noqa: PLC0415 - without workers tests of nothing else need it
+
+    shared_by_workers()
+
+
+def pytest_collection_finish():
+    """What is loaded by now lasts: nothing looks through it for garbage again, which takes seconds at the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -4,18 +4,22 @@ No frames, no files, no random numbers.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 from types import ModuleType
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.errors import EvidenceError
 from equipoise.intervals import Bar, Input, Interval, Tornado, num_sd, tails
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 _ROUNDING = 1e-10
 Key = TypeVar("Key")
@@ -41,10 +45,16 @@ def one_thread() -> Iterator[None]:
 
     The limit is the process's: of two threads of a program that ask at once, the first to end lifts it.
     """
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - many importers never compute
-
-    with threadpool_limits(limits=1):
+    with _libraries(len(sys.modules)).limit(limits=1):
         yield
+
+
+@lru_cache(maxsize=1)
+def _libraries(_num_modules: int) -> "ThreadpoolController":
+    """The libraries that are loaded; finding them takes 2 ms of each answer, and others come with modules."""
+    from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - many importers never compute
+
+    return ThreadpoolController()
 
 
 def percentile_interval(draws: ArrayLike, *, value: float, level: float) -> Interval:

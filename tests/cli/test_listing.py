@@ -152,7 +152,7 @@ def test_a_published_step_is_listed_with_its_figure(monkeypatch) -> None:
         (["list", "steps", "--data", "."], "--data"),
         (["list", "steps", "--software", "nothing"], "nothing"),
         (["list", "steps", "--model", "no_such_model"], "no_such_model"),
-        (["list", "steps", "--json", "--format", "csv"], "--out"),
+        (["list", "steps", "--model", "GNMT", "--json", "--format", "csv"], "--out"),
     ],
 )
 def test_filters_that_do_not_apply_are_named(arguments, named, capsys) -> None:

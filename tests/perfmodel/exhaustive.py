@@ -49,10 +49,11 @@ def legal_strategies(space: Space, limits: Limits, *, most_elements: int) -> Leg
 
 def strategy_at(grid: StrategyGrid, index: int) -> Strategy:
     """The strategy at a flat index of a grid's broadcast shape."""
-    position = np.unravel_index(index, grid.shape)
+    shape = grid.shape
+    position = np.unravel_index(index, shape)
     stated: dict[str, Any] = {}
     for name in grid.__struct_fields__:
-        value = np.broadcast_to(getattr(grid, name), grid.shape)[position]
+        value = np.broadcast_to(getattr(grid, name), shape)[position]
         if name in CODES:
             stated[name] = CODES[name][int(value)]
         else:

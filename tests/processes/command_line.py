@@ -29,7 +29,12 @@ CAN_FORK = sys.platform == "linux"  # elsewhere plain processes do
 
 @cache
 def _loaded(variable="EQUIPOISE_LOADED", *options):
-    """Start a process that has loaded everything, its address in that variable; it ends with this one."""
+    """Start a process that has loaded everything, its address in that variable; it ends with this one.
+
+    Workers of xdist share that of the process that has started them.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ and variable in os.environ:
+        return
     folder = tempfile.mkdtemp(prefix="eq-")
     address = os.path.join(folder, "loaded")  # noqa: PTH118 - an address, short as sockets want it
     listening = socket.socket(socket.AF_UNIX)
@@ -56,6 +61,16 @@ def _loaded(variable="EQUIPOISE_LOADED", *options):
     atexit.register(end)
 
 
+_TORCH = ("EQUIPOISE_LOADED_TORCH", "--torch")
+
+
+def shared_by_workers():
+    """Start what workers of xdist share, before they are started: loading takes 3 s of a core, with torch 7."""
+    if CAN_FORK:
+        _loaded()
+        _loaded(*_TORCH)
+
+
 def programs():
     """A folder for PATH in which `equipoise` is what `command` starts."""
     if not CAN_FORK:
@@ -77,7 +92,7 @@ def prepared_python():
     """A program that runs what this interpreter would, in processes forked from one that has loaded torch."""
     if not CAN_FORK:
         return INTERPRETER
-    _loaded("EQUIPOISE_LOADED_TORCH", "--torch")
+    _loaded(*_TORCH)
     return str(PYTHON)
 
 

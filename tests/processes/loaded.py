@@ -1,6 +1,6 @@
 """Loads the command line once, with `--torch` torch too, and forks a process for each request: see command_line.py.
 
-Usage: loaded.py FD [--torch], FD being a listening socket.
+Usage: loaded.py FD [--torch], FD being a listening socket. Nothing is loaded before the first request.
 """
 
 import array
@@ -12,6 +12,7 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -166,15 +167,23 @@ def serve(listening):
                     connection.close()
 
 
+def is_wanted(listening):
+    """Whether anybody connects before the parent is gone."""
+    ready, _, _ = select.select([listening, sys.stdin], [], [])
+    return listening in ready
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     del sys.path[0]
-    gc.disable()  # until all is loaded, which lasts
-    load(LOADED_LATE + (OF_TORCH if "--torch" in sys.argv else ()))
-    gc.collect()
-    gc.freeze()  # forked processes need not copy what the collector would touch
-    gc.enable()
     with socket.socket(fileno=int(sys.argv[1])) as listening:
+        if not is_wanted(listening):
+            sys.exit()
+        gc.disable()  # until all is loaded, which lasts
+        load(LOADED_LATE + (OF_TORCH if "--torch" in sys.argv else ()))
+        gc.collect()
+        gc.freeze()  # forked processes need not copy what the collector would touch
+        gc.enable()
         requested = serve(listening)
     if requested:
         try:

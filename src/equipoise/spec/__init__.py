@@ -62,6 +62,8 @@ def unknown_name(complaint: str, near: Iterable[str], *, kind: str, edit: str) -
     return UnknownNameError(f"{complaint}; {meant}", remedy=f" {remedy}")
 
 
+# Kept: tables are read anew with each file of a user's, and have some thousands of names.
+@lru_cache(maxsize=2**13)
 def canonical(raw: str) -> str:
     """The spelling under which names are compared: lower case, one space for punctuation, no trademark signs.
 

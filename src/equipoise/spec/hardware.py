@@ -356,25 +356,10 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
 
     Raises SpecError with file and line if a file is not such a table.
     """
-    table: dict[str, Accelerator] = {}
-    names: dict[str, AcceleratorAlias] = {}
-    in_systems: dict[tuple[str, str], AcceleratorAlias] = {}
-    claimed: dict[str, str] = {}
-    for path in (HARDWARE_FILE, *extra):
-        owners: dict[str, str] = {}
-        short_owners: dict[str, str] = {}
-        for block in read_blocks(path, BLOCK_KINDS):
-            if block.kind != "accelerator":
-                continue
-            chip = _accelerator(block, table.get(block.slug))
-            table[chip.slug] = chip
-            alias = AcceleratorAlias(slug=chip.slug)
-            names[canonical(f"{chip.vendor} {chip.slug}")] = alias
-            for spelling in (chip.slug, chip.title, *block.texts("aliases")):
-                names[claim_name(block, spelling, chip.slug, owners)] = alias
-            for counted in block.blocks("counted"):
-                _add_counted(counted, chip, owners, names, in_systems)
-            _add_short(block, short_owners, claimed)
+    read = _shipped_blocks().copied()
+    for path in extra:
+        read.add(path)
+    table, names = read.table, read.names
     known = tuple(table.values())
     dominated = _dominated(known)
     narrow, single = (_ordered_fractions(known, dominated, each) for each in (_NARROW, _SINGLE))
@@ -385,13 +370,56 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
     return Hardware(
         accelerators=chips,
         names=names,
-        names_in_systems=in_systems,
+        names_in_systems=read.in_systems,
         short_names=short_names(
             {slug: chip.vendor for slug, chip in chips.items()},
             {name: alias.slug for name, alias in names.items() if alias.accelerators_per_count == 1},
-            {slug: short for short, slug in claimed.items()},
+            {slug: short for short, slug in read.claimed.items()},
         ),
     )
+
+
+class _Blocks(Struct, kw_only=True):
+    """What the blocks of some files say: accelerators by slug, by name, by system and name; claimed names."""
+
+    table: dict[str, Accelerator] = {}
+    names: dict[str, AcceleratorAlias] = {}
+    in_systems: dict[tuple[str, str], AcceleratorAlias] = {}
+    claimed: dict[str, str] = {}
+
+    def copied(self) -> "_Blocks":
+        """The same, to which another file can be added."""
+        return _Blocks(
+            table=dict(self.table),
+            names=dict(self.names),
+            in_systems=dict(self.in_systems),
+            claimed=dict(self.claimed),
+        )
+
+    def add(self, path: Path) -> None:
+        """Add what a file says."""
+        owners: dict[str, str] = {}
+        short_owners: dict[str, str] = {}
+        for block in read_blocks(path, BLOCK_KINDS):
+            if block.kind != "accelerator":
+                continue
+            chip = _accelerator(block, self.table.get(block.slug))
+            self.table[chip.slug] = chip
+            alias = AcceleratorAlias(slug=chip.slug)
+            self.names[canonical(f"{chip.vendor} {chip.slug}")] = alias
+            for spelling in (chip.slug, chip.title, *block.texts("aliases")):
+                self.names[claim_name(block, spelling, chip.slug, owners)] = alias
+            for counted in block.blocks("counted"):
+                _add_counted(counted, chip, owners, self.names, self.in_systems)
+            _add_short(block, short_owners, self.claimed)
+
+
+@cache
+def _shipped_blocks() -> _Blocks:
+    """What the shipped table says. Kept: each question with a file of its own adds to it."""
+    shipped = _Blocks()
+    shipped.add(HARDWARE_FILE)
+    return shipped
 
 
 _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (
