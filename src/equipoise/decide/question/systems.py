@@ -51,8 +51,8 @@ class RequestedSystem(Struct, frozen=True, kw_only=True):
     usd_per_accelerator_hour: the user's own price; None for the table's. quotes: of the user's file, which
     count where no such price is stated.
     chosen_for_you: what the question leaves open of its nodes and was chosen, in words. topology: of a node,
-    where its links were read. uncapped_power_w: of an accelerator without the limit of power that the question
-    states; None where it states none.
+    where its links were read. uncapped_power_w: of an accelerator without the limit of power that the
+    question states; None where it states none.
     """
 
     name: str
