@@ -221,6 +221,7 @@ def _allocation(definitions: _Definitions) -> Schema:
         "deadline_s": {"type": ["number", "null"]},
         "late_s": _NUMBER,
         "at_risk": _PLAIN[bool],
+        "usd": {"type": ["number", "null"]},
         "hourly_electricity_usd": {"type": ["number", "null"]},
         "candidate": definitions.of(Candidate),
         "times_s": {"type": "array", "items": _object(size)},

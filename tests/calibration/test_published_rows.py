@@ -223,6 +223,8 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("PEFT; LoRA; target_modules=all-linear", {"targets": "all_linear"}),
         ("PEFT; LoRA rank 16, all 7 linears", {"targets": "all_linear"}),
         ("LoRA rank 16; 4-bit base", {"trained": "qlora"}),
+        ("LoRA rank 16; no 4-bit base", {"trained": "lora"}),
+        ("LoRA rank 16; 4-bit weights off", {"trained": "lora"}),
         ("LoRA; target_modules=['q_proj','v_proj']", {"targets": "query_value"}),
         ("LoRA on linear_qkv, linear_proj", {"targets": "attention"}),
         ("LoRA on linear_qkv, linear_proj, linear_fc1, linear_fc2", {"targets": "all_linear"}),
@@ -256,6 +258,8 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("HF Trainer; Liger kernels", {"implementation": "compiled"}),
         # No compiler, and still no kernel for each operation between products.
         ("HF Trainer; fused RMSNorm, rotary, SwiGLU and loss; eager", {"implementation": "compiled"}),
+        ("HF Trainer; no fused RMSNorm and rotary; eager", {"implementation": "eager"}),
+        ("HF Trainer; fused RMSNorm, RoPE off; eager", {"implementation": "eager"}),
         # Liger has no kernels for adapters: Llama 3.1 8B on H100, 9,621 tokens/s without it and 10,115 with
         # (MakazhanAlpamys/Soup, issue 378).
         ("TRL; LoRA rank 16; Liger kernels", {"implementation": "eager", "chunks_loss": True}),
@@ -298,6 +302,8 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("FSDP1 FULL_SHARD", {"zero_stage": 3, "shards_in_nodes": False}),
         ("HSDP: shard 8 inside a node, replicate 2", {"zero_stage": 3, "shard_group": 8}),
         ("HSDP replicate=4 (one per node) x shard=2", {"zero_stage": 3, "shard_group": 2}),
+        ("FSDP HYBRID_SHARD 2 nodes", {"zero_stage": 3, "shard_group": None}),
+        ("hybrid shard 16 GPUs", {"zero_stage": 3, "shard_group": None}),
         ("YaFSDP; full sharding", {"zero_stage": 3}),
         ("torchtitan FSDP2, reshard_after_forward=never", {"zero_stage": 2}),
         ("FSDP1 SHARD_GRAD_OP", {"zero_stage": 2}),
@@ -788,6 +794,8 @@ def test_states_are_in_16_bits_where_one_accelerator_does_not_hold_them_otherwis
     assert not has_master("Llama 3.1 8B", "RTX PRO 6000 Blackwell 96GB", precision="bf16")
     assert has_master("Llama 3.1 8B", "B200", precision="bf16")
     assert has_master("Llama 3.1 8B", "RTX PRO 6000 Blackwell 96GB", precision="fp32")
+    assert has_master("Llama 3.1 8B", "RTX PRO 6000 Blackwell 96GB", precision="bf16 autocast, fp32 masters")
+    assert has_master("Llama 3.1 8B", "RTX PRO 6000 Blackwell 96GB", parallel_config="HF Trainer; Adafactor")
 
 
 def test_a_model_needs_sizes_or_a_name():

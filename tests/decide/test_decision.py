@@ -829,6 +829,17 @@ def test_the_rest_of_a_system_draws_the_same_under_a_power_cap():
     assert capped.energy_j.value == pytest.approx((8 * 200 + 576) * capped.time_s.value, rel=0.01)
 
 
+def test_what_limits_no_chip_of_less_power_changes_no_energy():
+    # An H100 with 96 GB of HBM2e takes 500 W of the 700 W at which its peaks hold (the table of accelerators).
+    chip = "h100-sxm5-hbm2e-96gb"
+    watts = {
+        cap: by_size(ask(SMALL, accelerator=[chip], **({"power_cap": cap} if cap else {})))[8].power_w
+        for cap in (None, 600, 500, 400)
+    }
+    assert watts[None] == watts[600] == watts[500] == pytest.approx(500 * 1.18)
+    assert watts[400] == pytest.approx(400 + 500 * 0.18)
+
+
 def test_energy_in_a_region_makes_its_carbon():
     # 56 g CO2 per kWh in France (the grid table)
     found = ask(SMALL, region="france").recommended

@@ -37,6 +37,8 @@ UNFUSED = {
 ADAPTED = {"trained": ("full", "lora", "qlora"), "lora_rank": (0, 16)}
 WIDELY_ADAPTED = {"trained": ("lora",), "lora_rank": (64, 16), "lora_targets": ("all_linear",)}
 RARER = {"compression": ("none", "fp16", "powersgd"), "compression_rank": (0, 4), "sync_period": (1, 8)}
+# One accelerator has gradients as wide as these make them next to a part of its activations alone.
+ALONE = {"master_weights": (True, False), "optimizer": ("adam", "adam_8bit")}
 CASES = {
     "pipelines": ("gpt3", "dgx-h100", (16, 32), (24, 32), {}),
     "tight": ("llama2_13b", "a100-sxm4-40gb", (4, 8), (8, 12), SPARING),
@@ -52,6 +54,7 @@ CASES = {
         {"schedule": ("1f1b", "1f1b_overlap", "dualpipe_v")},
     ),
     "cards": ("gpt2_large", "pair-rtx-4090", (1, 2, 4), (4, 6), UNFUSED),
+    "alone": ("gpt2_large", "pair-rtx-4090", (1,), (1, 2, 4, 8), ALONE),
     "adapters": ("llama2_70b_lora", "a100-sxm4-80gb", (8,), (8, 16), ADAPTED),
     "adapters on all layers": ("llama2_13b", "a100-sxm4-40gb", (4, 8), (8,), WIDELY_ADAPTED),
     "widths": ("llama2_13b", "a100-sxm4-80gb", (4, 8), (8,), {"precision": ("bf16", "tf32", "fp16")}),
@@ -102,6 +105,13 @@ def agree(quick, whole):
     assert [each.training_s for each in quick.best] == pytest.approx([each.training_s for each in whole.best])
     nearest = [each.nearest_bytes or 0.0 for each in (quick, whole)]
     assert nearest[0] == pytest.approx(nearest[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("memory_share", [0.35, 0.41, 0.45, 0.5, 0.53, 0.59])
+def test_it_does_so_where_options_make_gradients_of_other_widths(memory_share):
+    ((quick, whole),) = both(*CASES["alone"], memory_share=memory_share)
+    agree(quick, whole)
+    assert [each.strategy for each in quick.best] == [each.strategy for each in whole.best]
 
 
 @settings(max_examples=12, deadline=None)

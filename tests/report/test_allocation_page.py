@@ -71,11 +71,14 @@ def test_the_least_money_is_the_sum_of_its_rows(tmp_path, stated):
     job = '[[job]]\nname = "{}"\ntimes = {{ 8 = "{} h" }}\n'
     prices = [0.1] * 6 + [0.3] * 18
     path.write_text(f"electricity_usd_per_kwh = {prices}\n" + job.format("a", 2) + job.format("b", 5))
-    found = equipoise.allocate(path, accelerator="8x h100-sxm5-80gb", objective="cost", **stated).record
+    result = equipoise.allocate(path, accelerator="8x h100-sxm5-80gb", objective="cost", **stated)
+    found = result.record
     table = next(each for each in ALLOCATION.sections[0].blocks(found) if isinstance(each, Table))
     place = [column.title for column in table.columns].index("USD")
     rows = [row[place].key for row in table.rows]
     assert len(rows) == 2
     assert sum(rows) == pytest.approx(found.solved.value)
+    assert sorted(rows) == pytest.approx(sorted(each["usd"] for each in result.to_dict()["jobs"]))
+    assert sorted(rows) == pytest.approx(sorted(result.frame()["usd"]))
     # 56 accelerator-hours of 700 W times 1.18 for the system, at 0.1 or more; and at 2 USD of rent.
     assert sum(rows) >= 56 * (0.7 * 1.18 * 0.1 + stated.get("price", 0.0)) * 0.999

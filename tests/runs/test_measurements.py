@@ -110,6 +110,25 @@ def test_rows_without_a_time_are_excluded_and_counted(read):
     assert [note for note in found.notes if "time_to_train_s" in note and "1" in note and "row 2" in note]
 
 
+def test_a_strategy_without_a_time_is_no_choice_to_make(read):
+    found = read("num_accelerators,step_s,strategy\n8,4,ddp\n16,2,ddp\n16,,fsdp\n")
+    assert found.num_accelerators.tolist() == [8, 16]
+
+
+@pytest.mark.parametrize(
+    ("more", "cells"),
+    [
+        ("config.global_batch_size,params.global_batch_size", "64,64"),
+        ("train/samples_per_s", "7"),
+        ("config.strategy", "zero"),
+    ],
+)
+def test_columns_of_a_tracker_next_to_what_suffices_change_nothing(read, more, cells):
+    plain = read("num_accelerators,step_s,global_batch_samples\n8,4,64\n16,2,64\n")
+    also = read(f"num_accelerators,step_s,global_batch_samples,{more}\n8,4,64,{cells}\n16,2,64,{cells}\n")
+    assert also.time_s.tolist() == plain.time_s.tolist()
+
+
 def test_steps_with_a_batch_in_some_rows_only_are_refused(read):
     with pytest.raises(DataError, match=r"mine.csv: row 2, column global_batch_samples: empty"):
         read("num_accelerators,step_s,global_batch_samples\n1,0.5,100\n2,0.8,\n")

@@ -38,10 +38,13 @@ def _shares(found: Allocation) -> list[dict[str, Any]]:
     return [
         {"job": each.job.name, "start_s": each.start_s, "end_s": each.end_s.value}
         | candidate_row(each.candidate, is_best=True)
+        | ({} if each.hourly_electricity_usd is None else {**_NO_RANGE, "usd": each.usd})
         for each in found.shares
     ]
 
 
+# Of money by prices of the hour, which are known.
+_NO_RANGE: Final = {"usd_low": None, "usd_high": None}
 _SHARE_COLUMNS: Final[Mapping[str, type]] = {
     "job": str,
     "start_s": float,

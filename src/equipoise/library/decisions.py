@@ -92,9 +92,8 @@ def _question_of_file(
     if not {"workload", "config"} & {*found}:
         raise DataError(f'{path}: no workload; expected workload = "NAME" or "module:function"')
     if found.get("workload", "").lower().endswith(SUFFIX):
-        raise DataError(
-            f"{path}: workload = {found['workload']!r} is a file too; give the name of a workload"
-        )
+        where = "--workload" if "workload" in stated else f"{path}: workload ="
+        raise DataError(f"{where} {found['workload']!r} is a file too; give the name of a workload")
     if not allow_code:
         from equipoise.spec.torch_model.factory import refuse_code  # noqa: PLC0415 - only for a file
 

@@ -215,7 +215,7 @@ def memory(
     (1F1B).
     """
     held = held_memory(load, grid)
-    activations = activation_bytes(load, grid, host_bytes) * parameters.activation_slack
+    activations = _beside_states(load, grid, parameters, host_bytes)
     sent = sent_bytes(load, grid)
     return RankMemory(
         weights=held.weights,
@@ -398,25 +398,33 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
         here = np.where(grid.activation_offload > 0, _TRAVELLING * kept.chosen, np.inf)
         last, first = (np.minimum(each, np.maximum(here, each - host_bytes)) for each in (last, first))
     with_loss = last + (np.maximum(loss, at_work) + gathered)
-    most = np.maximum(first + (at_work + gathered), with_loss)
-    is_one_step = (grid.num_microbatches == 1) & (grid.trained == FULL_TRAINING)
-    alone = is_one_step & (grid.dp == 1) & (grid.tp == 1) & (grid.pp == 1) & (grid.cp == 1)
-    return np.asarray(np.where(alone, _beside_gradients(load, grid, most), most) if np.any(alone) else most)
+    return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
 
 
-def _beside_gradients(load: Load, grid: StrategyGrid, alive: Numbers) -> Numbers:
-    """Bytes of activations next to all gradients, where gradients only grow as activations go: on one
-    accelerator that trains all weights, in a step of one micro-batch.
+def _beside_states(
+    load: Load, grid: StrategyGrid, parameters: Parameters, host_bytes: Numbers | float
+) -> Numbers:
+    """Bytes of activations next to weights, states and all gradients, at the fullest moment of a step.
 
-    alive: bytes of activations at their fullest moment, at which there are no gradients then. The step has
-    its fullest moment there, or in the optimizer, which next to all gradients has as much again at work.
-    Assumes no buffer of all gradients, as data ranks have; that both grow and go evenly.
+    Where one accelerator trains all weights in a step of one micro-batch, gradients only grow as activations
+    go: at the fullest moment of activations there are none, at the end the last layer lies next to all, and
+    the optimizer then has as much as gradients at work.
+    Assumes no buffer of all gradients, as data ranks have, and that gradients and what layers keep change
+    evenly in between.
     Source: PyTorch, `Optimizer.zero_grad(set_to_none=True)`, the default, and `torch.optim.AdamW` (foreach:
     about the size of the parameters more at its peak).
     """
+    alive = activation_bytes(load, grid, host_bytes) * parameters.activation_slack
+    is_one_step = (grid.num_microbatches == 1) & (grid.trained == FULL_TRAINING)
+    alone = is_one_step & (grid.dp == 1) & (grid.tp == 1) & (grid.pp == 1) & (grid.cp == 1)
+    if not np.any(alone):
+        return alive
     held = shards(load, grid)
     gradients = gradient_bytes_per_param(grid) * (held.dense_trained + held.expert_trained)
-    return np.asarray(np.maximum(alive - gradients, np.minimum(alive, gradients)))
+    made = tokens_per_rank(load, grid) * (load.gradient_bytes * width_ratio(grid))
+    last = (kept_activations(load, grid).all + made) * parameters.activation_slack
+    beside = np.maximum(np.maximum(alive - gradients, last), np.minimum(alive, gradients))
+    return np.asarray(np.where(alone, beside, alive))
 
 
 def _hidden_bytes(load: Load, grid: StrategyGrid) -> Numbers:
@@ -629,8 +637,8 @@ def _split_bytes(
 
     def of_batches(group: LayoutGroup) -> Numbers:
         mesh = group.mesh()
-        kept = activation_bytes(load, mesh, machine.host_memory_bytes)
-        return np.asarray(kept * parameters.activation_slack + sent_bytes(load, mesh))
+        kept = _beside_states(load, mesh, parameters, machine.host_memory_bytes)
+        return np.asarray(kept + sent_bytes(load, mesh))
 
     def of_shares(group: LayoutGroup) -> Numbers:
         # As bytes of the allocator, those of communicators too, which lie outside of it.
@@ -687,18 +695,22 @@ class _OptionKinds(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, group: LayoutGroup) -> "_OptionKinds":
-        """The kinds of a group of `by_activations`, which has one schedule and one way to keep experts."""
+        """The kinds of a group of `by_activations`, which has one schedule, one way to keep experts and one
+        kind of gradients.
+        """
         layers, layer, of_layers = _alike(LAYER_OPTIONS, group.layers, _OF_LAYERS)
         chunks, _, of_chunks = _alike(STATE_OPTIONS, group.states, _OF_BATCHES)
         states, state, of_states = _alike(STATE_OPTIONS, group.states, _OF_STATES)
-        schedule, stage = (group.states[0][STATE_OPTIONS.index(name)] for name in ("schedule", "zero_stage"))
+        schedule, stage, *of_gradients = (
+            group.states[0][STATE_OPTIONS.index(name)] for name in ("schedule", "zero_stage", *_OF_GRADIENTS)
+        )
         return cls(
             layers=layers,
             layer=layer,
             chunks=chunks,
             states=states,
             state=state,
-            of_batches=(of_layers, of_chunks, int(stage) >= WEIGHTS_SHARDED),
+            of_batches=(of_layers, of_chunks, int(stage) >= WEIGHTS_SHARDED, *of_gradients),
             of_shares=(of_layers, of_states, schedule),
         )
 

@@ -312,6 +312,7 @@ def _share(each: "JobShare") -> dict[str, Any]:
         "deadline_s": plain(each.job.deadline_s),
         "late_s": each.late_s,
         "at_risk": each.is_at_risk,
+        "usd": each.usd,
         "hourly_electricity_usd": each.hourly_electricity_usd,
         "candidate": candidate_fields(each.candidate),
         "times_s": [

@@ -62,7 +62,8 @@ _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-di
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
 # Next to them `eager` says that there is no compiler: `fused RMSNorm, rotary and SwiGLU; eager`.
 _FUSED_BY_HAND = (
-    r"fused (?:(?:rms)?norms?|layer-?norms?)(?:, | and )(?:rot(?:ary|ations?)|rope|swiglu|activations?)[^;]*"
+    r"(?<!no )(?<!not )(?<!without )fused (?:(?:rms)?norms?|layer-?norms?)(?:, | and )"
+    r"(?:rot(?:ary|ations?)|rope|swiglu|activations?)(?! off)"
 )
 _LIGER = r"liger(?:[- ]kernels?)?"
 
@@ -116,6 +117,10 @@ _OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
 _OPTIMIZER_OFFLOAD = (
     r"optimizer(?: states?)?[- ]offload(?:ing|ed)?|offload(?:ed|ing)? (?:of )?optimizer|zero-offload"
 )
+# `shard 8`, beside `replicate 2`; not `hybrid shard 16 GPUs`, which says no size of a group.
+_SHARD_GROUP = (
+    r"(?<![a-z0-9])(?<!hybrid[-_ ])(?<!no )shard(?:[ =]|ed over | size )(\d{1,5})(?![\d.]| ?(?:x|nodes?)\b)"
+)
 _HYBRID = r"hsdp|hybrid[-_ ]shard(?:ing|ed)?"
 _NO_OFFLOAD = (
     r"\b(?:no|without)(?:[ -][a-z]+){0,2}[ -]offload(?:ing)?|offload(?:ing)?[ =:]+(?:no|none|false|off)\b"
@@ -149,6 +154,11 @@ _NARROW_STATES = (
     r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
     r"|all in (?:bf16|fp16)|weights and (?:gradients|states) in (?:bf16|fp16)"
     r"|(?:bf16|fp16) weights and states|(?:no|without) (?:amp|autocast)"
+)
+# What says how wide states are, or that there are fewer than Adam's of all weights.
+_STATED_STATES = (
+    r"(?:fp32|float32) (?:masters?|weights|states|moments)|masters? weights|lomo|adafactor|galore|badam|lisa"
+    r"|sgd|lion|muon|last layers?"
 )
 _WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
 _COPYING = ("deepspeed", "megatron")
@@ -237,7 +247,10 @@ def _offload(text: str, stage: int) -> Offload:
 
 
 _ADAPTERS = r"(?:q-?)?lora"
-_FOUR_BIT_WEIGHTS = r"(?:nf4|4[- ]?bit)[- ](?:weights?|base|backbone|quanti[sz](?:ed|ation))"
+_FOUR_BIT_WEIGHTS = (
+    r"(?<!no )(?<!not )(?<!without )(?:nf4|4[- ]?bit)[- ]"
+    r"(?:weights?|base|backbone|quanti[sz](?:ed|ation))(?! off)"
+)
 
 
 def _trained(text: str, precision: str) -> Trained:
@@ -358,7 +371,7 @@ def _sharding(text: str) -> tuple[int, int | None]:
         group = ranks[1]
     if group is not None and group.isascii() and group.isdecimal() and len(group) < MAX_DIGITS:
         return (3, int(group)) if int(group) > 1 else (0, None)
-    shard = re.search(r"(?<![a-z0-9])shard(?:[ =]|ed over | size )(\d{1,5})(?![\d.])", text)
+    shard = re.search(_SHARD_GROUP, text)
     if _has(text, _HYBRID) and shard is not None and int(shard[1]) > 1:
         return 3, int(shard[1])
     if _has(
@@ -429,7 +442,8 @@ def strategy_of(
     micro, whole = _batches(row, words, dp=dp, pp=pp, most=most, notes=notes)
     if words.precision is None:
         notes.append("precision not stated: bf16")
-    if num_accelerators == 1 and _needs_narrow_states(words, model, memory_bytes=memory_bytes):
+    is_silent = not _has(f"{config} {precision}".lower(), _STATED_STATES)
+    if num_accelerators == 1 and is_silent and _needs_narrow_states(words, model, memory_bytes=memory_bytes):
         words = replace(words, is_narrow=True)
         notes.append("weights and states in 16 bits: the accelerator does not hold them otherwise")
     held = memory_bytes * tp * pp * ep
@@ -581,7 +595,8 @@ def _needs_narrow_states(words: StrategyWords, model: Model, *, memory_bytes: fl
     Source: 16 bytes a parameter of mixed precision and Adam (Rajbhandari et al. 2020, section 3.1), or 8.
     """
     is_plain = words.trained == "full" and words.offload == "none" and words.optimizer == "adam"
-    if not is_plain or words.is_narrow or words.precision == "fp32" or model.transformer is None:
+    is_narrow = words.is_narrow or words.precision in {"fp32", "tf32"}
+    if not is_plain or is_narrow or model.transformer is None:
         return False
     state_bytes = _STATE_BYTES * model.transformer.params
     return state_bytes / 2 <= memory_bytes < state_bytes

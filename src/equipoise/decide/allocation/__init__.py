@@ -249,8 +249,10 @@ class JobShare(Struct, frozen=True, kw_only=True):
     """What one job gets: the candidate of its size, and when it starts.
 
     times: what it would take on other sizes. end_s: when it is done, at both ends with all jobs as slow, or
-    as fast, as theirs. hourly_electricity_usd: None without prices by the hour. late_s: by how much it misses
-    its deadline; is_at_risk: whether it would, were all jobs as slow as their intervals allow.
+    as fast, as theirs. usd: its rent, or the electricity of machines of one's own; with prices by the hour
+    electricity at these, next to a rent that the question states. hourly_electricity_usd: the latter alone;
+    None without such prices. late_s: by how much it misses its deadline; is_at_risk: whether it would, were
+    all jobs as slow as their intervals allow.
     """
 
     job: JobRequest
@@ -258,6 +260,7 @@ class JobShare(Struct, frozen=True, kw_only=True):
     candidate: Candidate
     start_s: float
     end_s: Interval
+    usd: float | None
     hourly_electricity_usd: float | None
     late_s: float
     is_at_risk: bool
@@ -463,12 +466,17 @@ def _share(
         watts = candidate.num_accelerators * pool.rates.power_w
         electricity = watts * pool.tariff.usd_per_w(placed.start_s, end_s)
     low_s, high_s = ends["low"][placed.job], ends["high"][placed.job]
+    usd = None if candidate.usd is None else candidate.usd.value
+    if electricity is not None:
+        is_rented = pool.is_rented and candidate.price is not None and not candidate.price.is_owned
+        usd = electricity + (usd if is_rented and usd is not None else 0.0)
     return JobShare(
         job=job,
         times=times,
         candidate=candidate,
         start_s=placed.start_s,
         end_s=Interval(value=end_s, low=min(low_s, end_s), high=max(high_s, end_s), level=LEVEL),
+        usd=usd,
         hourly_electricity_usd=electricity,
         late_s=end_s - job.deadline_s if is_after(end_s, job.deadline_s) else 0.0,
         is_at_risk=is_after(high_s, job.deadline_s),

@@ -51,7 +51,8 @@ class RequestedSystem(Struct, frozen=True, kw_only=True):
     usd_per_accelerator_hour: the user's own price; None for the table's. quotes: of the user's file, which
     count where no such price is stated.
     chosen_for_you: what the question leaves open of its nodes and was chosen, in words. topology: of a node,
-    where its links were read.
+    where its links were read. uncapped_power_w: of an accelerator without the limit of power that the
+    question states; None where it states none.
     """
 
     name: str
@@ -66,6 +67,7 @@ class RequestedSystem(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     chosen_for_you: tuple[str, ...] = ()
     topology: "Topology | None" = None
+    uncapped_power_w: float | None = None
 
     @property
     def is_desktop(self) -> bool:
@@ -320,6 +322,7 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         notes=notes,
         chosen_for_you=chosen,
         topology=links,
+        uncapped_power_w=None if query.power_cap_w is None else catalogue.cluster(name).accelerator.power_w,
     )
 
 
@@ -565,8 +568,9 @@ def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -
     # Where a quote is of nothing, electricity is what there is to pay, as with a price of nothing.
     user_usd = 0.0 if quoted and quoted[0].is_owned else own_usd
     found = economics.rates(chip, user_price=user_usd, carbon=carbon, terms=terms, power=power)
-    if chip.power_w and chip.peak_power_w and chip.power_w == query.power_cap_w:
-        rest = found.system_power.under_cap(rated_w=chip.peak_power_w, cap_w=chip.power_w)
+    rated_w = system.uncapped_power_w
+    if rated_w is not None and chip.power_w is not None and chip.power_w < rated_w:
+        rest = found.system_power.under_cap(rated_w=rated_w, cap_w=chip.power_w)
         found = replace(found, system_power=rest)
     if quoted:
         return replace(found, price=quoted[0], others=quoted[1:])

@@ -72,22 +72,10 @@ def _table(found: Allocation, shares: list[JobShare]) -> Table:
         numbers("Starts", lambda each: _moment(found, each.start_s)),
         numbers("Done", lambda each: _moment(found, each.end_s.value)),
         *((words("Deadline", lambda each: _deadline(found, each), is_kept=True),) if has_deadlines else ()),
-        numbers(amounts.currency(), lambda each: _usd(found, each), amounts.sums),
+        numbers(amounts.currency(), "usd", amounts.sums),
         numbers("Takes", "time_s.value", amounts.duration),
     )
     return table_of("allocation-jobs", columns, shares, caption="Jobs, in the order of their start")
-
-
-def _usd(found: Allocation, each: JobShare) -> float | None:
-    """Rent, or electricity of machines of one's own; with prices by the hour electricity, next to a rent that
-    the question states.
-    """
-    usd = None if each.candidate.usd is None else each.candidate.usd.value
-    if each.hourly_electricity_usd is None:
-        return usd
-    price = each.candidate.price
-    is_rented = found.pool.is_rented and price is not None and not price.is_owned
-    return each.hourly_electricity_usd + (usd if is_rented and usd is not None else 0.0)
 
 
 def _moment(found: Allocation, seconds: float) -> Cell:

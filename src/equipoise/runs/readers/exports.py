@@ -468,8 +468,9 @@ def _aliased(
 ) -> dict[str, str]:
     """Columns of a plain table that go by a known alias, where none has the name itself.
 
-    Of those that a tracker's prefix stands before, as in a part of its export, what no other column is.
-    Columns named by no more than a unit of time are times of trainings, where no other column states times.
+    Those that a tracker's prefix stands before, as in a part of its export, count where the others lack the
+    number of accelerators or a time. Columns named by no more than a unit of time are times of trainings,
+    where no other column states times.
     Raises DataError for columns that may both be the number of accelerators and differ.
     """
     grouped = [name for name in header if name.startswith(_GROUPS)]
@@ -490,7 +491,10 @@ def _aliased(
             )
         present[SIZE] = sizes[:1]
     plain = {ours: names[0] for ours, names in present.items() if len(names) == 1 and ours not in header}
-    return _known(grouped, {**dict.fromkeys(header, ""), **stated, **plain}, where) | plain
+    known_here = {*header, *stated, *plain}
+    if SIZE in known_here and any(TIMED.fullmatch(name) for name in known_here):
+        return plain
+    return _known(grouped, dict.fromkeys(known_here, ""), where) | plain
 
 
 def _may_be(ours: str, theirs: str, rows: Sequence[TextRow]) -> bool:

@@ -179,6 +179,8 @@ def read_measurements(
         raise DataError(
             f"{path.name}: no column {SIZE}; found {quoted(found.written)}; `--column {SIZE}=NAME` names it"
         )
+    kept, of_empty = _without_empty(kept, timed, path.name)
+    notes += of_empty
     if STRATEGY in filled:
         kept = _with_plain_ways(kept)
     series = {"workload": workload, "accelerator": accelerator, STRATEGY: strategy, PRECISION: precision}
@@ -189,8 +191,6 @@ def read_measurements(
     usable = [row for row in kept if is_success(row.cells.get(STATUS, ""))]
     if len(usable) < len(kept):
         notes.append(f"Rows whose {STATUS} is not `success` are excluded: {len(kept) - len(usable)}.")
-    usable, of_empty = _with_times(usable, timed, path.name)
-    notes += of_empty
     usable, of_batch = _of_batch(usable, global_batch_samples, path.name)
     notes += of_batch
     if SEQUENCE in filled:
@@ -216,18 +216,23 @@ def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], lis
     return rows[:once], [f"{where} has the same {once} rows {times} times, cell by cell: counted once."]
 
 
-def _with_times(rows: list[TextRow], timed: Sequence[_Timed], where: str) -> tuple[list[TextRow], list[str]]:
-    """The rows that state some time, and a note of those that state none, as runs that did not finish.
+def _without_empty(
+    rows: list[TextRow], timed: Sequence[_Timed], where: str
+) -> tuple[list[TextRow], list[str]]:
+    """The rows but those that succeeded and state no time, and a note of these.
 
-    All of them where none does: what is wrong is then said of the first.
+    All of them where none states a time: what is wrong is then said of the first.
     """
-    found = [row for row in rows if any(row.cells[each.name].strip() for each in timed)]
-    if not found or len(found) == len(rows):
+
+    def is_timed(row: TextRow) -> bool:
+        return any(row.cells[each.name].strip() for each in timed)
+
+    empty = [row for row in rows if not is_timed(row) and is_success(row.cells.get(STATUS, ""))]
+    if not empty or not any(map(is_timed, rows)):
         return rows, []
-    first = next(row for row in rows if row not in found)
-    place = first.place.removeprefix(f"{where}: ")
-    num_empty, column = len(rows) - len(found), first.written(timed[0].name)
-    return found, [f"Rows of {where} whose {column} is empty are excluded: {num_empty}, the first {place}."]
+    place, column = empty[0].place.removeprefix(f"{where}: "), empty[0].written(timed[0].name)
+    left_out = f"Rows of {where} whose {column} is empty are excluded: {len(empty)}, the first {place}."
+    return [row for row in rows if is_timed(row) or not is_success(row.cells.get(STATUS, ""))], [left_out]
 
 
 def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
