@@ -510,6 +510,12 @@ def test_a_name_that_is_known_best_counts_before_others(tmp_path):
         ("GPU,dtype,max_seq_length", "H100,bfloat16,4096", ("H100", "bfloat16", "4096")),
         ("gpu_type,mixed_precision,context_length", "A100,bf16,4096", ("A100", "bf16", "4096")),
         ("gpu,mixed_precision,seq", "0,no,4096", (None, None, "4096")),  # an index, and accelerate's word
+        (
+            "gpu,dtype,seq",
+            "4090,bf16,2k",
+            ("4090", "bf16", "2048.0"),
+        ),  # a card, and as questions write lengths
+        ("gpu,dtype,seq", "8,bf16,2048", (None, "bf16", "2048")),
     ],
 )
 def test_what_a_row_is_of_by_other_names(tmp_path, header, cells, found):
@@ -533,6 +539,16 @@ def test_a_part_of_an_export_has_its_columns_behind_the_same_prefixes(tmp_path):
     path.write_text("gpus,metrics.samples_per_s,train/samples_per_second\n1,400,7\n2,780,7\n")
     with pytest.raises(DataError, match=r"train/samples_per_second"):
         read_measurements(path)
+
+
+def test_the_length_that_a_trainer_cuts_samples_to_is_of_the_run(tmp_path):
+    """TRL's SFTConfig of 2024, as Weights & Biases and MLflow write it."""
+    path = tmp_path / "wandb.csv"
+    for length in ("config/max_seq_length", "config.max_seq_length"):
+        path.write_text(
+            f"Name,State,Created,Runtime,world_size,{length},samples_per_s\na,finished,x,9,8,2048,4\n"
+        )
+        assert exported(path).rows[0].cells["sequence_tokens"] == "2048"
 
 
 def test_settings_of_a_model_in_a_tracker_are_not_of_the_run(tmp_path):

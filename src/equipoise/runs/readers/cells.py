@@ -15,6 +15,7 @@ from equipoise.runs import RUNS_FILE, lacks_tables
 from equipoise.units import (
     DAY_S,
     HOUR_S,
+    KIB,
     MIB,
     MILLISECOND_S,
     MINUTE_S,
@@ -100,14 +101,18 @@ class TextRow(Struct, frozen=True, kw_only=True):
     run_id: str = ""
     groups_digits: bool = False
 
-    def number(self, column: str) -> str:
+    def number(self, column: str, ours: str | None = None) -> str:
         """A cell without the commas that group the digits of a number, as in `"9,800"`, and without the
-        letter of a power of ten, as in `95k`.
+        letter of a power of ten, as in `95k`: of tokens of a sample one of 1,024, as questions read `2k`.
+
+        ours: what the column is here, where that is another name.
         """
         text = self.cells[column]
         short = _SHORT.fullmatch(text.strip())
         if short is not None:
-            return repr(float(short[1]) * SI_PREFIXES[short[2].replace("K", "k")])
+            letter = short[2].replace("K", "k")
+            factor = KIB if (ours or column) == SEQUENCE and letter == "k" else SI_PREFIXES[letter]
+            return repr(float(short[1]) * factor)
         is_grouped = self.groups_digits and _GROUPED.fullmatch(text.strip()) is not None
         return text.replace(",", "") if is_grouped else text
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.errors import DataError
+from equipoise.errors import DataError, SpecError
 from equipoise.files import parsed_json, shipped_table
 from equipoise.runs.readers.cells import (
     ACCELERATOR,
@@ -257,7 +257,7 @@ def _renamed(
             theirs=other_names,
             fault=row.fault,
             cells={name: _in_unit(name, row.number(name)) for name in kept}
-            | {ours: _in_unit(ours, row.number(theirs)) for ours, theirs in sources.items()},
+            | {ours: _in_unit(ours, row.number(theirs, ours)) for ours, theirs in sources.items()},
         )
         for row in rows
     )
@@ -498,11 +498,26 @@ def _aliased(
 
 
 def _may_be(ours: str, theirs: str, rows: Sequence[TextRow]) -> bool:
-    """Whether cells are what their column is called: accelerators are no numbers, as their count or index."""
+    """Whether cells are what their column is called: accelerators are no numbers, as their count or index,
+    but for those that name a card, as `4090`.
+    """
     cells = {row.cells[theirs].strip() for row in rows} - {""}
     if ours == ACCELERATOR:
-        return not any(re.fullmatch(r"[\d.]+", each) for each in cells)
+        numbers = [each for each in cells if re.fullmatch(r"[\d.]+", each)]
+        return all(len(each) in _CARD_DIGITS and _names_a_card(each) for each in numbers)
     return ours != PRECISION or all(precision_named(each) is not None for each in cells)
+
+
+_CARD_DIGITS: Final = (3, 4)
+
+
+def _names_a_card(number: str) -> bool:
+    from equipoise.spec.catalogue import shipped  # noqa: PLC0415 - only where such a column has numbers
+
+    try:
+        return shipped().slug_in_file(number) is not None
+    except SpecError:  # several cards
+        return True
 
 
 def _bare(name: str) -> str:
