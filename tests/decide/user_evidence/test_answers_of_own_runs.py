@@ -111,6 +111,28 @@ def test_a_file_that_does_not_say_how_layers_ran_is_taken_at_its_word(tmp_path):
     assert found.recommended.time_s.value == pytest.approx(1_281_167 / 800, rel=0.1)
 
 
+def test_rows_of_preferences_count_pairs_as_trainers_do(tmp_path):
+    """TRL's samples of DPO are pairs: 20,000 at half a one a second are 40,000 s, two sequences each."""
+    path = tmp_path / "dpo.csv"
+    path.write_text(
+        "gpu,num_gpus,per_device_train_batch_size,gradient_accumulation_steps,seq_len,train_samples_per_second\n"
+        "RTX 4090,1,1,64,2048,0.5\nRTX 4090,2,1,32,2048,0.95\n"
+    )
+    found = ask(
+        workload="llama31_8b",
+        train=["qlora", "dpo"],
+        examples="20k",
+        sequence="2k",
+        accelerator=["rtx4090"],
+        accelerators="1,2",
+        runs=path,
+        scores=None,
+    )
+    times = {size: each.time_s.value for size, each in by_size(found).items() if size in {1, 2}}
+    assert times == pytest.approx({1: 20_000 / 0.5, 2: 20_000 / 0.95}, rel=0.02)
+    assert by_size(found)[1].global_batch_samples == 128
+
+
 def of_batch(folder, batch, precision=""):
     """ResNet-50 on up to 64 A100 by runs at a batch on eight: about a third of what submitters reach."""
     folder.mkdir()

@@ -95,15 +95,17 @@ def user_runs(
             "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise ingest` takes them"
         )
     frames = [read_table(path, RUNS) for path in tables]
-    read, unread = _of_files(
-        files, accelerators, catalogue, tokens=sequence_tokens, batch=global_batch_samples
-    )
+    together = 1 if known is None else known.samples_per_example
+    batch = None if global_batch_samples is None else max(1, global_batch_samples // together)
+    read, unread = _of_files(files, accelerators, catalogue, tokens=sequence_tokens, batch=batch)
     refused = [row for each in read for row in each.refused]
     unfinished = [why for each in read for why in each.unfinished]
     frames += [_frame(each, workload) for each in read]
     runs = pl.concat(frames) if frames else frame_of([], RUNS)
     runs = runs.with_columns(pl.col("accelerator").replace(_slugs(runs, accelerators, catalogue)))
     runs = _with_slug(runs, workload, catalogue)
+    if together > 1:
+        runs = _in_samples(runs, together)
     named: list[Note] = []
     is_named_here = is_named_here or ":" in workload
     asked = Asked(
@@ -141,6 +143,7 @@ def user_runs(
             *not_used_notes(unused, len(runs) + len(refused) + len(unfinished), where),
             *unread,
             *named,
+            *_of_examples(mine, together),
             *of_tf32,
             *map(Note, _of_uneven(uneven)),
             *_of_unlike(mine, {run_id: cells for each in read for run_id, cells in each.apart.items()}),
@@ -184,6 +187,25 @@ def _with_slug(runs: pl.DataFrame, workload: str, catalogue: Catalogue) -> pl.Da
     names = runs["workload"].drop_nulls().unique().to_list()
     other_names = {each: workload for each in names if catalogue.workload_slug(each) == workload}
     return runs.with_columns(pl.col("workload").replace(other_names))
+
+
+def _in_samples(runs: pl.DataFrame, together: int) -> pl.DataFrame:
+    """The runs; those of files, which count examples of several samples as trainers do, in samples.
+
+    Source: huggingface/trl, `DPOTrainer`: a batch is of pairs, which its data collator puts side by side.
+    """
+    factor = pl.when(pl.col("origin") == _OF_FILES).then(together).otherwise(1)
+    return runs.with_columns(pl.col("samples_per_s") * factor, pl.col("global_batch_samples") * factor)
+
+
+def _of_examples(runs: pl.DataFrame, together: int) -> Iterator[Note]:
+    """That batches and rates of files are taken to be of examples, where these are of several samples."""
+    num = runs.filter(pl.col("origin") == _OF_FILES).height
+    if together > 1 and num:
+        yield Note(
+            f"Batches and rates of {plural(num, 'run')} are taken to be of examples, as trainers count them: "
+            f"{together} samples each."
+        )
 
 
 def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[Note]) -> str:
