@@ -94,7 +94,7 @@ LOAD = Load(
     **(
         PARTS
         | {"layers": 8.0, "hidden": 5e4, "heads": 8.0, "kv_heads": 8.0, "sequence": 1.0, "num_sums": 2.0}
-        | {"dense_flop": 1e9, "dense_params": 1e6, "boundary_bytes": 1e6}
+        | {"dense_flop": 1e9, "dense_params": 1e6, "boundary_bytes": 1e6, "input_bytes": 1e6}
     )
 )
 NODE = replace(

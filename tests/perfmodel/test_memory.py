@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise.perfmodel.layouts import grid
-from equipoise.perfmodel.load import Load, transformer_load
+from equipoise.perfmodel.load import Load, transformer_load, workload_load
 from equipoise.perfmodel.memory import activation_bytes, kept_activations, memory, sent_bytes, shards
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.hardware import accelerator
@@ -231,6 +231,19 @@ def test_a_stage_holds_its_outputs_until_their_way_back_in_code_as_written():
         for each in ("eager", "compiled")
     ]
     assert held_bytes[0] - held_bytes[1] == pytest.approx(4 * 2048 * 4096 * 2)
+
+
+@pytest.mark.parametrize("name", ["sdxl", "resnet50", "whisper_large_v3"])
+def test_what_has_no_equal_layers_is_recomputed_in_the_segments_that_keep_least(name):
+    """Chen et al. 2016, section 3: k inputs of b bytes and 1/k of all a bytes, at least 2 sqrt(a b) together."""
+    known = workload(name)
+    load = workload_load(known)
+    one = Strategy(global_batch_samples=2, recompute="full")
+    found = float(np.ravel(activation_bytes(load, grid([one])))[0])
+    kept, boundary = known.activation_bytes_per_sample, known.boundary_bytes_per_sample
+    assert found == pytest.approx(2 * np.sqrt(kept * boundary), rel=0.05)
+    offloaded = replace(one, activation_offload=True)
+    assert boundary <= float(np.ravel(activation_bytes(load, grid([offloaded])))[0]) <= found
 
 
 def test_a_gate_s_activation_is_kept_in_code_as_written():

@@ -129,7 +129,9 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     spared_whole_bytes, spared_shared_bytes: what is kept where operations are recomputed one by one;
     spared_expert_bytes: that of routed experts. kept_loss_bytes, kept_fused_loss_bytes: of logits and loss;
     logits_bytes: of logits as the model returns them. boundary_bytes: of a token between two layers.
-    kv_bytes: of a token's keys and values, a layer.
+    input_bytes: of a token and layer, where layers are computed again from inputs; segment_bytes: what a
+    segment of layers, computed again at once, keeps more than one. kv_bytes: of a token's keys and values,
+    a layer.
     table_params: of a recommender's tables, each row on one rank; lookup_bytes: of the rows that a sample
     reads; pooled_bytes: of what is made of them, which travels to the sample's rank.
     """
@@ -155,6 +157,8 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     kept_loss_bytes: Floats
     kept_fused_loss_bytes: Floats
     boundary_bytes: Floats
+    input_bytes: Floats
+    segment_bytes: Floats = 0.0
     logits_bytes: Floats = 0.0
     table_params: Floats = 0.0
     lookup_bytes: Floats = 0.0
@@ -234,6 +238,7 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         kept_fused_loss_bytes=_KEPT_FUSED_LOSS_BYTES * logits,
         logits_bytes=BF16_BYTES * logits,
         boundary_bytes=hidden * BF16_BYTES,
+        input_bytes=hidden * BF16_BYTES,
     )
 
 
@@ -242,8 +247,10 @@ def workload_load(workload: Workload) -> Load:
 
     Raises SpecError where neither is known.
     Assumes equal layers with one weight matrix each in such other models; every value kept for the way
-    back was written once and read once by memory-bound work, and once by a product.
-    Source: figures of the workload; kernels as frameworks launch them for convolution, norm and activation.
+    back was written once and read once by memory-bound work, and once by a product. Recomputed whole, they
+    are cut into the segments that keep least: their inputs, and what one of them keeps.
+    Source: figures of the workload; kernels as frameworks launch them for convolution, norm and activation;
+    Chen et al. 2016, section 3 (segments: the square root of what is kept over what passes between them).
     """
     frozen = {"frozen_share": workload.frozen_share, "frozen_params": workload.frozen_params or 0.0}
     if workload.transformer is not None and workload.computed_tokens is not None:
@@ -259,6 +266,8 @@ def workload_load(workload: Workload) -> Load:
             "state a model with these figures per sample, or the sizes of a transformer, with --workloads"
         )
     layers, attention = float(workload.layers or 1), float(workload.adapter_width or 0)
+    boundary = workload.boundary_bytes_per_sample or kept / layers
+    segments = min(layers, max(1.0, math.sqrt(kept / boundary)))
     zeros = dict.fromkeys(Load.__struct_fields__, 0.0)
     stated = {
         "layers": layers,
@@ -274,7 +283,9 @@ def workload_load(workload: Workload) -> Load:
         "linear_adapter_params": max(0.0, (workload.linear_adapter_width or 0.0) - attention) / layers,
         "kept_whole_bytes": kept / layers,
         "spared_whole_bytes": kept / layers,
-        "boundary_bytes": workload.boundary_bytes_per_sample or kept / layers,
+        "boundary_bytes": boundary,
+        "input_bytes": segments * boundary / layers,
+        "segment_bytes": kept / segments - kept / layers,
     }
     return Load(**(zeros | stated | frozen | _tables(workload)))
 

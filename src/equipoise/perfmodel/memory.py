@@ -343,7 +343,7 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     spared = whole * (load.spared_whole_bytes + unread) + sharded * (load.spared_shared_bytes + experts)
     selective = np.where(fused, np.minimum(spared, plain), plain)
     all_kept = plain + scores
-    boundary = np.minimum(whole * load.boundary_bytes * widened, selective)
+    boundary = np.minimum(whole * load.input_bytes * widened, selective)
     chosen = np.where(
         grid.recompute == RECOMPUTE_FULL,
         boundary,
@@ -383,7 +383,8 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     # A product reads its whole input on every tensor rank, and leaves a partial sum as large.
     split = (grid.tp > 1) & (grid.sequence_parallel > 0)
     gathered = split * (_GATHERED * hidden)
-    at_work = kept.all - kept.chosen + tokens * (load.gradient_bytes * width_ratio(grid))
+    again = (grid.recompute == RECOMPUTE_FULL) * load.segment_bytes
+    at_work = kept.all - kept.chosen + tokens * ((load.gradient_bytes + again) * width_ratio(grid))
     more = np.where(grid.schedule == DUALPIPE, 1.0, np.where(grid.schedule == DUALPIPE_V, 0.5, 0.0))
     more = np.where(grid.schedule == ONE_OVERLAP, 1.0 / grid.interleave, more)
     alive = np.minimum(grid.num_microbatches, grid.pp + more)
@@ -395,7 +396,9 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     last = layers * at_end if np.any(grid.schedule) else layers
     first = layers * np.minimum(grid.num_microbatches, alive + early) + _held_outputs(load, grid, alive)
     if np.any(grid.activation_offload > 0):
-        here = np.where(grid.activation_offload > 0, _TRAVELLING * kept.chosen, np.inf)
+        # Of what has no equal layers, the widest that passes between any two.
+        widest = np.where(np.greater(load.hidden, 0), 0.0, hidden)
+        here = np.where(grid.activation_offload > 0, _TRAVELLING * np.maximum(kept.chosen, widest), np.inf)
         last, first = (np.minimum(each, np.maximum(here, each - host_bytes)) for each in (last, first))
     with_loss = last + (np.maximum(loss, at_work) + gathered)
     return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
