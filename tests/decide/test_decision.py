@@ -1118,8 +1118,8 @@ def _software_times(found):
         ({"examples": "50k", "sequence": "2k", "accelerator": ["4xrtx4090"]}, "megatron_core"),
         # Activations of inputs of modules in the host's memory beside less recomputation.
         ({"examples": "1k", "sequence": "128k", "accelerator": [H100], "accelerators": 8}, "megatron_core"),
-        # Of code as written, that of others is at most a sixth faster.
-        ({"examples": "10k", "sequence": "2k", "accelerator": [H100], "fix": ["implementation=eager"]}, None),
+        # Of code as written, that of others is at most an eighth faster.
+        ({"examples": "10k", "sequence": "2k", "accelerator": [A100], "fix": ["implementation=eager"]}, None),
     ],
 )
 def test_other_software_is_named_with_what_stating_it_gives(about, fastest):
