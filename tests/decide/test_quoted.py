@@ -77,7 +77,9 @@ def test_a_quote_of_nothing_pays_for_electricity_as_a_price_of_nothing_does(tmp_
     )
     assert quoted.keys() == stated.keys()
     for size, each in quoted.items():
-        assert each.usd.value == each.electricity_usd.value == stated[size].usd.value > 0
+        assert each.electricity_usd.value > 0
+        amounts = [each.electricity_usd.value, stated[size].usd.value]
+        assert amounts == pytest.approx([each.usd.value] * 2, rel=1e-12)
 
 
 def test_quotes_of_nothing_that_is_asked_about_are_refused(tmp_path):

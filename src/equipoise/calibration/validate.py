@@ -177,10 +177,9 @@ def validate(
     outcomes = _outcomes(predictors, rows, len(tested), cut=cut, progress=progress)
     found = [each for each in outcomes.values() if not isinstance(each, str)]
     if not found:
-        why = "; ".join(_why_none(tested, outcomes))
         raise EvidenceError(
-            f"none of {plural(len(tested), 'row')} can be predicted{why and f': {why}'}",
-            missing=() if tested else ("rows of measurements",),
+            f"none of {plural(len(tested), 'row')} can be predicted",
+            missing=tuple(_why_none(tested, outcomes)) or ("rows of measurements",),
         )
     seen = {tuple(row.cells.items()) for row in second_part}
     same = any(tuple(row.cells.items()) in seen for row in first_part if row.reason is None)

@@ -204,10 +204,10 @@ def test_two_pairs_of_cards_train_pairs_of_answers_faster_than_one():
             *(("rtx5090", 8, 2), "activation_offload=false", "activation_offload=true"),
         ),
         ({"workload": "llama31_8b", "tokens": "10B"}, ("rtx4090", 8, 8), "offload=none", "offload=optimizer"),
-        # Without, four cards shard weights over a network, and take eight times as long as two.
+        # Without, four cards share a sample over a network.
         (
-            {"workload": "sdxl", "train": "lora", "examples": 2000, "epochs": 20},
-            *(("rtx4070", 4, 2), "activation_offload=false", "activation_offload=true"),
+            {"workload": "llama31_8b", "train": "qlora", "examples": "10k", "sequence": 16_384},
+            *(("rtx4090", 4, 2), "activation_offload=false", "activation_offload=true"),
         ),
     ],
 )
