@@ -268,13 +268,16 @@ def test_gradients_of_one_accelerator_come_as_activations_go(tokens, optimizer, 
     assert found == pytest.approx(reserved, rel=0.2)
 
 
+def on_one_accelerator(one: Strategy) -> Strategy:
+    degrees = dict.fromkeys(("dp", "tp", "pp", "cp", "ep", "dp_replicate"), 1)
+    return replace(one, **degrees, zero_stage=0)
+
+
 @settings(deadline=None)  # the first call reads the catalogue
 @given(strategies())
 def test_a_step_of_one_micro_batch_on_one_accelerator_needs_no_more_than_one_of_two(one):
-    lone = replace(
-        one, **dict.fromkeys(("dp", "tp", "pp", "cp", "ep", "dp_replicate"), 1), zero_stage=0, trained="full"
-    )
-    lone = replace(lone, global_batch_samples=lone.microbatch_samples, lora_rank=0, lora_targets="usual")
+    lone = replace(on_one_accelerator(one), trained="full", lora_rank=0, lora_targets="usual")
+    lone = replace(lone, global_batch_samples=lone.microbatch_samples)
     two = replace(lone, global_batch_samples=2 * lone.microbatch_samples)
     kinds = ("gradients", "activations")
     once, twice = (sum(bytes_of(LLAMA, each, kind) for kind in kinds) for each in (lone, two))
@@ -288,7 +291,7 @@ def test_a_step_of_one_micro_batch_on_one_accelerator_needs_no_more_than_one_of_
 @settings(deadline=None)  # the first call reads the catalogue
 @given(strategies(), st.integers(2, 4))
 def test_a_step_of_one_micro_batch_needs_more_with_each_sample(one, times):
-    lone = replace(one, **dict.fromkeys(("dp", "tp", "pp", "cp", "ep", "dp_replicate"), 1), zero_stage=0)
+    lone = on_one_accelerator(one)
     few, many = (
         replace(lone, microbatch_samples=each, global_batch_samples=each)
         for each in (one.microbatch_samples, times * one.microbatch_samples)

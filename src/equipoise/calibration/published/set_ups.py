@@ -57,12 +57,13 @@ def is_matrix_product(text: str) -> bool:
 _LAST_UNFUSED_CHIP_YEAR = software("megatron").last_chip_year
 _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
+_NOT_DENIED = r"(?<!no )(?<!not )(?<!without )"
 _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
 # Next to them `eager` says that there is no compiler: `fused RMSNorm, rotary and SwiGLU; eager`.
 _FUSED_BY_HAND = (
-    r"(?<!no )(?<!not )(?<!without )fused (?:(?:rms)?norms?|layer-?norms?)(?:, | and )"
+    rf"{_NOT_DENIED}fused (?:(?:rms)?norms?|layer-?norms?)(?:, | and )"
     r"(?:rot(?:ary|ations?)|rope|swiglu|activations?)(?! off)"
 )
 _LIGER = r"liger(?:[- ]kernels?)?"
@@ -248,7 +249,7 @@ def _offload(text: str, stage: int) -> Offload:
 
 _ADAPTERS = r"(?:q-?)?lora"
 _FOUR_BIT_WEIGHTS = (
-    r"(?<!no )(?<!not )(?<!without )(?:nf4|4[- ]?bit)[- ]"
+    rf"{_NOT_DENIED}(?:nf4|4[- ]?bit)[- ]"
     r"(?:weights?|base|backbone|quanti[sz](?:ed|ation))(?! off)"
 )
 
@@ -611,8 +612,8 @@ def _needs_sharding(words: StrategyWords, model: Model, *, memory_bytes: float) 
     """
     if words.zero_stage or words.trained != "full" or model.transformer is None:
         return False
-    weight_bytes = BF16_BYTES * model.transformer.params
-    return weight_bytes <= memory_bytes < _STATE_BYTES / BF16_BYTES * weight_bytes
+    params = model.transformer.params
+    return BF16_BYTES * params <= memory_bytes < _STATE_BYTES * params
 
 
 def _most_samples(model: Model, recompute: Recompute, *, memory_bytes: float) -> float:

@@ -227,12 +227,15 @@ def _without_empty(
     def is_timed(row: TextRow) -> bool:
         return any(row.cells[each.name].strip() for each in timed)
 
-    empty = [row for row in rows if not is_timed(row) and is_success(row.cells.get(STATUS, ""))]
+    def is_empty(row: TextRow) -> bool:
+        return not is_timed(row) and is_success(row.cells.get(STATUS, ""))
+
+    empty = [row for row in rows if is_empty(row)]
     if not empty or not any(map(is_timed, rows)):
         return rows, []
     place, column = empty[0].place.removeprefix(f"{where}: "), empty[0].written(timed[0].name)
     left_out = f"Rows of {where} whose {column} is empty are excluded: {len(empty)}, the first {place}."
-    return [row for row in rows if is_timed(row) or not is_success(row.cells.get(STATUS, ""))], [left_out]
+    return [row for row in rows if not is_empty(row)], [left_out]
 
 
 def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
