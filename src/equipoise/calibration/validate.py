@@ -29,7 +29,7 @@ from equipoise.calibration.accuracy import (
     split_of,
     time_errors,
 )
-from equipoise.calibration.profiles import Profile, profiles, software_for
+from equipoise.calibration.profiles import Profile, profiles, runs_on, software_for
 from equipoise.calibration.published import PublishedRow, nodes_of, published_steps, read_rows, rows_of_table
 from equipoise.calibration.published.executions import (
     chosen,
@@ -336,7 +336,7 @@ _ATTENDS = re.compile(r"swin|\bvit|\bdeit|\bdit\b|mixer|former", re.IGNORECASE)
 _CHANNELS_LAST = re.compile(r"channels[- ]?last|\bnhwc\b", re.IGNORECASE)
 # What runs operation by operation, as whoever wrote it left it: of 12 sources whose steps are so and of which
 # no fit knows, 10 are nearer by the parameters of Hugging Face's code than by those of none (26 % off, not
-# 34 %, in the mean of their medians): docs/experiments/0059.
+# 34 %, in the mean of their medians): docs/experiments/0059; on chips of other makers: 0080.
 _AS_WRITTEN, _LIKE_IT = re.compile(r"\b(?:py)?torch\b|paddle", re.IGNORECASE), software("hf")
 
 
@@ -385,10 +385,11 @@ def usual_software(row: PublishedRow) -> str | None:
 
 
 def _runs_as_written(row: PublishedRow, strategy: Strategy) -> bool:
-    """Whether code of no framework that the row names launched a transformer's kernels one by one."""
+    """Whether code of no software that was fitted to the chip launched a transformer's kernels one by one."""
     nodes, model = nodes_of(row), row.model and row.model.transformer
-    named = _AS_WRITTEN.search(row.cells.get("parallel_config", ""))
-    can = nodes is not None and nodes.accelerator.vendor == _LIKE_IT.vendor and has_axes(_LIKE_IT, strategy)
+    text = row.cells.get("parallel_config", "")
+    named = _AS_WRITTEN.search(text) or _LIKE_IT.is_named_in(text)
+    can = nodes is not None and runs_on(_LIKE_IT.name, nodes.accelerator) and has_axes(_LIKE_IT, strategy)
     return bool(can and named and model) and strategy.implementation == "eager"
 
 
