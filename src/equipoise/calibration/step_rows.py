@@ -204,7 +204,8 @@ def _by_bases(arrays: StepRows, bases: Sequence[Profile | None]) -> tuple[Second
 def _spread(arrays: StepRows) -> Seconds:
     """Standard deviation of the logarithm of every prediction by the priors, as wrong as such were."""
     of_parameters = prior_log_sd(lambda values: arrays.step_s(Parameters().changed(values)), PRIORS)
-    return np.hypot(of_parameters, UNCALIBRATED_LOG_SD)
+    local = np.hypot(UNCALIBRATED_LOG_SD, EXPERTS_LOG_SD * (arrays.load.experts > 0))
+    return np.hypot(of_parameters, local)
 
 
 def _begin(rows: Sequence[PublishedRow], basis_of: BasisOf) -> PredictionTask:
