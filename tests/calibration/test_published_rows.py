@@ -317,6 +317,9 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("Megatron-Bridge; PP 2, VPP 8, EP 32; a2a overlap", {"interleave": 8, "schedule": "1f1b_overlap"}),
         # As llm-foundry's tables say, and Axolotl's `gradient_checkpointing: offload`.
         ("FSDP; no activation CPU offload", {"offload": "none", "offloads_activations": False}),
+        ("ZeRO-3, CPU offload of parameters and fp32 optimizer", {"offload": "optimizer_and_params"}),
+        ("ZeRO-3, parameters and optimizer offloaded to the CPU", {"offload": "optimizer_and_params"}),
+        ("ZeRO-3, CPU offload of the optimizer", {"offload": "optimizer"}),
         ("ZeRO-3, no cpu-offload", {"offload": "none", "offloads_activations": False}),
         ("gradient checkpointing with offload", {"offload": "none", "offloads_activations": True}),
         ("ZeRO-1; no offload", {"offload": "none", "offloads_activations": False}),
@@ -398,7 +401,7 @@ def test_words_of_precision(text, precision):
 @pytest.mark.parametrize(
     ("text", "recompute"),
     [
-        ("", "none"),
+        ("", None),
         ("none", "none"),
         ("no", "none"),
         ("full", "full"),
@@ -420,11 +423,87 @@ def test_words_of_recomputation(text, recompute):
 
 
 @pytest.mark.parametrize(
+    ("config", "recompute"),
+    # 24 layers on two stages of two chunks: 6 a chunk.
+    [
+        ("Megatron-Bridge; VPP 2; recompute_num_layers=6", "full"),
+        ("Megatron-Bridge; VPP 2; recompute of 4 layers", "full"),
+        ("Megatron-Bridge; VPP 2; recompute-num-layers 3", "none"),
+        ("Megatron-Bridge; VPP 2", "none"),
+        ("Megatron-Bridge; VPP 2; no recompute", "none"),
+    ],
+)
+def test_a_number_of_layers_is_of_every_chunk(read, config, recompute):
+    (found,) = read({"parallel_config": config, "hardware": "DGX H100", "precision": "bf16"})
+    assert found.strategy.recompute == recompute
+
+
+@pytest.mark.parametrize(
+    ("workload", "stated", "recompute"),
+    # torchtitan/models/*/config_registry.py: FullAC from 14B on, selective for 8B and DeepSeek.
+    [
+        ("Qwen3 32B", "", "full"),
+        ("GPT-OSS 20B", "", "full"),
+        ("Qwen3 32B", "none", "none"),
+        ("Llama 3.1 8B", "", "none"),
+        ("DeepSeek-V3 671B", "", "none"),
+    ],
+)
+def test_torchtitan_recomputes_large_models(read, workload, stated, recompute):
+    sizes = dict.fromkeys(("layers", "hidden", "heads", "tp", "pp"), "")
+    where = {"hardware": "DGX B200", "n_gpus": "64", "global_batch": "256", "precision": "bf16"}
+    titan = {"parallel_config": "torchtitan; FSDP2", "recompute": stated}
+    (found,) = read(sizes | where | titan | {"workload": workload})
+    assert found.strategy.recompute == recompute
+
+
+def test_none_is_what_a_row_says_of_recomputation(read):
+    factory = {"parallel_config": "LLaMA-Factory; DDP", "tp": "1", "pp": "1"}
+    found = read(factory | {"recompute": "none"}, factory)
+    assert [row.strategy.recompute for row in found] == ["none", "full"]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "split", "expected"),
+    [
+        ("MI250X, LUMI, one die (GCD) counted as a card", {}, (4, 1, 2, 2, 4)),
+        ("Intel Max 1550 64GB per tile, 12 tiles per node", {"tp": "1"}, (4, 1, 2, 2, 8)),
+        ("MI250 (8 GCDs)", {"tp": "1", "pp": "1"}, (4, 1, 1, 4, 8)),
+        ("MI250X, 4 modules per node", {}, (8, 2, 2, 2, 4)),
+    ],
+)
+def test_dies_are_counted_by_their_accelerators(read, hardware, split, expected):
+    """Two dies of an accelerator are its tensor ranks, or one rank of the samples of both: the same 64 samples of
+    1,024 tokens in a second.
+    """
+    rate = {"measured": "8192", "unit": "tokens/s/GPU", "memory_gib": "20"}
+    (found,) = read(rate | split | {"hardware": hardware})
+    strategy = found.strategy
+    assert (
+        found.num_accelerators,
+        strategy.tp,
+        strategy.pp,
+        strategy.dp,
+        strategy.microbatch_samples,
+    ) == expected
+    assert found.seconds == pytest.approx(1.0)
+    assert found.memory_bytes == (40 if expected[0] == 4 else 20) * 2**30
+
+
+def test_a_die_alone_is_no_accelerator(read):
+    alone = {"hardware": "MI250X (one GCD each)", "n_gpus": "1", "tp": "1", "pp": "1"}
+    assert "two of which are an accelerator" in (read(alone)[0].reason or "")
+
+
+@pytest.mark.parametrize(
     ("precision", "is_narrow"),
     [
         ("bf16 (weights and states in bf16)", True),
         ("bf16 weights and states", True),
         ("bf16 (weights and gradients in bf16)", True),
+        ("bf16 weights and Adam moments", True),
+        ("bf16, fused AdamW on bf16 parameters", True),
+        ("bf16 weights, fp32 moments", False),
         ("bf16 autocast, fp32 master weights", False),
         ("bf16", False),
     ],

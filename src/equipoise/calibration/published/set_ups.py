@@ -74,7 +74,8 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
     shard_group: ranks over which states are sharded, where that is not all of dp. shards_in_nodes: whether it
     is those of a node, where no number is stated. is_interleaved: several
-    chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
+    chunks a pipeline rank, their number perhaps unsaid. recomputed_layers: of a chunk, where a number is all
+    that is said. splits_sequences: of tensor parallelism. framework:
     whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded.
     copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
     gradients and moments have no copies in fp32. rank, targets: of adapters. keeps_in_pipelines: between the
@@ -82,7 +83,8 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     """
 
     precision: Precision | None
-    recompute: Recompute
+    recompute: Recompute | None
+    recomputed_layers: int | None
     chunks_loss: bool
     is_loss_plain: bool
     is_attention_native: bool
@@ -117,6 +119,11 @@ _CHUNKED_LOSS = rf"{_LIGER}|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[-
 _OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
 _OPTIMIZER_OFFLOAD = (
     r"optimizer(?: states?)?[- ]offload(?:ing|ed)?|offload(?:ed|ing)? (?:of )?optimizer|zero-offload"
+)
+_PARAMS = r"(?:param(?:eter)?s|weights)"
+_EVERYTHING_OFFLOAD = (
+    rf"offload(?:ing|ed)? (?:of )?{_PARAMS}(?:,| and)(?: [a-z0-9]+){{0,3}} optimizer"
+    rf"|{_PARAMS}(?:,| and)(?: [a-z0-9]+){{0,3}} (?:optimizer|states) offload(?:ing|ed)?"
 )
 # `shard 8`, beside `replicate 2`; not `hybrid shard 16 GPUs`, which says no size of a group.
 _SHARD_GROUP = (
@@ -154,7 +161,9 @@ _STATE_BYTES = 16.0
 _NARROW_STATES = (
     r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
     r"|all in (?:bf16|fp16)|weights and (?:gradients|states) in (?:bf16|fp16)"
-    r"|(?:bf16|fp16) weights and states|(?:no|without) (?:amp|autocast)"
+    r"|(?:bf16|fp16) weights and (?:states|(?:adam )?moments)|(?:no|without) (?:amp|autocast)"
+    # PyTorch's optimizers keep moments as their parameters are.
+    r"|adamw? on (?:bf16|fp16) (?:param(?:eter)?s|weights)"
 )
 # What says how wide states are, or that there are fewer than Adam's of all weights.
 _STATED_STATES = (
@@ -169,6 +178,13 @@ _RECOMPUTING = r"llama[- ]?factory"
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
+# Of some layers, as Megatron's --recompute-num-layers has it: of every chunk of a pipeline rank.
+_RECOMPUTED_LAYERS = re.compile(
+    r"(?<![a-z0-9])recompute(?:[-_ ]num[-_ ]layers ?[=:]? ?| of )(?P<layers>\d{1,4})(?![\d.]| of )"
+)
+# What torchtitan's configurations recompute whole layers of: Llama 3, Qwen 3 and gpt-oss from 14B on, but not
+# DeepSeek's; of others they recompute what no product is needed for (torchtitan/models/*/config_registry.py).
+_RECOMPUTED_BY_TITAN = 13.5e9  # parameters
 
 
 @lru_cache(maxsize=_MOST_KEPT)
@@ -196,6 +212,7 @@ def strategy_words(
     return StrategyWords(
         precision=_precision(precision, text),
         recompute=_recompute(recompute, text),
+        recomputed_layers=int(some["layers"]) if (some := _RECOMPUTED_LAYERS.search(text)) else None,
         chunks_loss=_has(text, _CHUNKED_LOSS),
         is_loss_plain=_has(text, "plain loss"),
         is_attention_native=_has(text, _NATIVE_ATTENTION),
@@ -243,7 +260,8 @@ def _offload(text: str, stage: int) -> Offload:
     """
     if not _has(text, _OFFLOAD):
         return "none"
-    of_all = _has(text, "fsdp[12]?|torchtitan|torchtune") and not _has(text, _OPTIMIZER_OFFLOAD)
+    by_fsdp = _has(text, "fsdp[12]?|torchtitan|torchtune") and not _has(text, _OPTIMIZER_OFFLOAD)
+    of_all = by_fsdp or _has(text, _EVERYTHING_OFFLOAD)
     return "optimizer_and_params" if of_all and stage >= WEIGHTS_SHARDED else "optimizer"
 
 
@@ -331,11 +349,13 @@ def _precision(precision: str, config: str) -> Precision | None:
     return None
 
 
-def _recompute(recompute: str, config: str) -> Recompute:
+def _recompute(recompute: str, config: str) -> Recompute | None:
     given = recompute.lower()
     if not given:
         match = re.search(_RECOMPUTE_WORDS, config)
-        given = match["how"] if match else "full" if _has(config, _RECOMPUTING) else "none"
+        if match is None:
+            return "full" if _has(config, _RECOMPUTING) else None
+        given = match["how"]
     share = re.search(r"(\d{1,4}) of (\d{1,4})\b", given)
     if share is not None:  # of some layers: as of none or all, whichever is nearer
         given = "full" if 2 * int(share[1]) > int(share[2]) else "none"
@@ -348,6 +368,22 @@ def _recompute(recompute: str, config: str) -> Recompute:
         f"column recompute: {echo(recompute)} is not known; expected none, selective or full "
         "(of every layer: that some are recomputed is not modelled)"
     )
+
+
+def _usual_recompute(words: StrategyWords, row: TextRow, model: Model, *, num_chunks: int) -> Recompute:
+    """What is computed again where a row does not say how: of a number of layers, as of none or all of a
+    chunk, whichever is nearer; by default of the software.
+
+    num_chunks: of the pipeline, on all ranks.
+    """
+    if model.transformer is None:
+        return "none"
+    if words.recomputed_layers is not None:
+        return "full" if 2 * words.recomputed_layers * num_chunks > model.transformer.layers else "none"
+    by_titan = _has(stated(row, "parallel_config").lower(), "torchtitan")
+    is_deepseek = re.search("deepseek", stated(row, "workload"), re.IGNORECASE) is not None
+    is_large = model.transformer.params >= _RECOMPUTED_BY_TITAN
+    return "full" if by_titan and is_large and not is_deepseek else "none"
 
 
 # Whether FSDP gathers parameters again on the way back; where it does not, states are sharded as in ZeRO-2:
@@ -427,6 +463,8 @@ def strategy_of(
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
     config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
+    if not recompute and row.cells.get("recompute", "").strip().lower() == "none":
+        recompute = "none"  # a value here, and no word for one that is not known
     if not _has(config.lower(), _ADAPTERS):
         # What was trained may stand with the model: `SDXL LoRA, rank 32`.
         beside = re.findall(rf"\b{_ADAPTERS}\b[^;()]*", stated(row, "workload").lower())
@@ -438,8 +476,13 @@ def strategy_of(
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = _data_axis(row, num_accelerators, tp * pp * cp)
     notes: list[str] = []
+    layers = model.transformer.layers if model.transformer else None
+    chunks = _chunks(words, pp=pp, layers=layers, notes=notes)
+    recompute_of = words.recompute or _usual_recompute(words, row, model, num_chunks=pp * chunks)
+    if words.recompute is None and recompute_of != "none":
+        notes.append(f"recomputation not stated: {recompute_of}")
     memory_bytes = math.inf if nodes is None else nodes.accelerator.memory_bytes or math.inf
-    most = _most_samples(model, words.recompute, memory_bytes=memory_bytes * tp * cp)
+    most = _most_samples(model, recompute_of, memory_bytes=memory_bytes * tp * cp)
     micro, whole = _batches(row, words, dp=dp, pp=pp, most=most, notes=notes)
     if words.precision is None:
         notes.append("precision not stated: bf16")
@@ -463,8 +506,6 @@ def strategy_of(
         if groups == 1:
             notes.append(f"sharded over groups of {group} ranks: treated as over all {dp}")
     keeps = pp > 1 and words.keeps_in_pipelines
-    layers = model.transformer.layers if model.transformer else None
-    chunks = _chunks(words, pp=pp, layers=layers, notes=notes)
     found = Strategy(
         global_batch_samples=whole,
         microbatch_samples=micro,
@@ -489,7 +530,7 @@ def strategy_of(
         chunked_loss=words.chunks_loss,
         plain_loss=words.is_loss_plain,
         native_attention=words.is_attention_native,
-        recompute=words.recompute,
+        recompute=recompute_of,
         precision=words.precision or "bf16",
         implementation=words.implementation,
         optimizer=words.optimizer,
