@@ -308,13 +308,24 @@ def test_a_step_of_one_micro_batch_has_all_activations_whatever_they_take_more(s
     assert float(np.ravel(found.gradients)[0] + np.ravel(found.activations)[0]) == pytest.approx(alive)
 
 
-def test_the_last_layer_goes_back_next_to_all_gradients():
+@pytest.mark.parametrize(("sequence", "is_wide"), [(262_144, True), (131_072, False)])
+def test_the_last_layer_goes_back_next_to_all_gradients(sequence, is_wide):
     """Where inputs of layers are in the host's memory, what one layer keeps is most of what is alive, to the end."""
     options = {"recompute": "full", "activation_offload": True, "chunked_loss": True}
-    one = Strategy(microbatch_samples=32, global_batch_samples=32, **options)
-    last = float(np.ravel(kept_activations(LLAMA, grid([one])).all)[0])
-    held = memory(LLAMA, grid([one]), replace(PLAIN, activation_slack=1.0))
+    one = Strategy(global_batch_samples=1, master_weights=is_wide, **options)
+    load = transformer_load(workload("llama31_8b").transformer, sequence=sequence)
+    last = float(np.ravel(kept_activations(load, grid([one])).all)[0])
+    held = memory(load, grid([one]), replace(PLAIN, activation_slack=1.0))
     assert float(np.ravel(held.activations)[0]) >= last
+
+
+def test_the_last_segment_goes_back_next_to_all_gradients():
+    """Of SDXL, whose layers are cut into segments: the one that is made again, with all that it keeps."""
+    known = workload("sdxl")
+    segment = np.sqrt(known.activation_bytes_per_sample * known.boundary_bytes_per_sample)
+    one = Strategy(microbatch_samples=32, global_batch_samples=32, recompute="full", activation_offload=True)
+    held = memory(workload_load(known), grid([one]), replace(PLAIN, activation_slack=1.0))
+    assert float(np.ravel(held.activations)[0]) >= 32 * segment
 
 
 def test_gradients_of_bf16_weights_rest_in_four_bytes():

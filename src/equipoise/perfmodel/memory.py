@@ -383,8 +383,7 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     # A product reads its whole input on every tensor rank, and leaves a partial sum as large.
     split = (grid.tp > 1) & (grid.sequence_parallel > 0)
     gathered = split * (_GATHERED * hidden)
-    again = (grid.recompute == RECOMPUTE_FULL) * load.segment_bytes
-    at_work = kept.all - kept.chosen + tokens * ((load.gradient_bytes + again) * width_ratio(grid))
+    at_work = _layer_at_work(load, grid, kept) - kept.chosen
     more = np.where(grid.schedule == DUALPIPE, 1.0, np.where(grid.schedule == DUALPIPE_V, 0.5, 0.0))
     more = np.where(grid.schedule == ONE_OVERLAP, 1.0 / grid.interleave, more)
     alive = np.minimum(grid.num_microbatches, grid.pp + more)
@@ -402,6 +401,15 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
         last, first = (np.minimum(each, np.maximum(here, each - host_bytes)) for each in (last, first))
     with_loss = last + (np.maximum(loss, at_work) + gathered)
     return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
+
+
+def _layer_at_work(load: Load, grid: StrategyGrid, kept: KeptActivations) -> Numbers:
+    """Bytes of a layer that goes back: what it keeps, the segment made again, and gradients of what its wide
+    products made.
+    """
+    again = (grid.recompute == RECOMPUTE_FULL) * load.segment_bytes
+    tokens = tokens_per_rank(load, grid) / grid.tp
+    return np.asarray(kept.all + tokens * ((load.gradient_bytes + again) * width_ratio(grid)))
 
 
 def _beside_states(
@@ -424,8 +432,7 @@ def _beside_states(
         return alive
     held = shards(load, grid)
     gradients = gradient_bytes_per_param(grid) * (held.dense_trained + held.expert_trained)
-    made = tokens_per_rank(load, grid) * (load.gradient_bytes * width_ratio(grid))
-    last = (kept_activations(load, grid).all + made) * parameters.activation_slack
+    last = _layer_at_work(load, grid, kept_activations(load, grid)) * parameters.activation_slack
     beside = np.maximum(np.maximum(alive - gradients, last), np.minimum(alive, gradients))
     return np.asarray(np.where(alone, beside, alive))
 
