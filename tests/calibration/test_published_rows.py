@@ -314,6 +314,15 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         # LLaMA-Factory, hparams/model_args.py: disable_gradient_checkpointing is false unless set.
         ("LLaMA Factory; accelerate; FSDP", {"recompute": "full"}),
         ("LLaMA-Factory; no activation checkpointing", {"recompute": "none"}),
+        ("torchtitan; FSDP2, no activation checkpointing", {"recompute": "none"}),
+        ("torchtitan; compile off, no float8", {"implementation": "eager"}),
+        ("torchtitan; FSDP (reshard never)", {"zero_stage": 2}),
+        (
+            "FSDP2, reshard_after_forward off, gradients reduced on the last micro batch only",
+            {"zero_stage": 2, "adds_up_whole": True},
+        ),
+        ("Megatron-Core; TP without sequence parallelism", {"splits_sequences": False}),
+        ("Megatron-Bridge; TP 2", {"splits_sequences": True}),
         ("Megatron-Bridge; PP 2, VPP 8, EP 32; a2a overlap", {"interleave": 8, "schedule": "1f1b_overlap"}),
         # As llm-foundry's tables say, and Axolotl's `gradient_checkpointing: offload`.
         ("FSDP; no activation CPU offload", {"offload": "none", "offloads_activations": False}),
@@ -420,6 +429,13 @@ def test_words_of_precision(text, precision):
 )
 def test_words_of_recomputation(text, recompute):
     assert strategy_words("", "bf16", text).recompute == recompute
+
+
+def test_none_in_the_column_of_recomputation_is_not_what_a_software_does_unless_told(read):
+    """tione-tilearn-angel, benchmark/README.md: LLaMA-Factory with and without gradient checkpointing."""
+    factory = {"parallel_config": "LLaMA-Factory; ZeRO-3"}
+    rows = read(*(factory | {"recompute": text} for text in ("none", "None", "", "full")))
+    assert [each.strategy.recompute for each in rows] == ["none", "none", "full", "full"]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,9 @@ _NOT_DENIED = r"(?<!no )(?<!not )(?<!without )"
 _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
+_AS_WRITTEN = (
+    r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile(?:=(?:no|false|0)| off)"
+)
 # Next to them `eager` says that there is no compiler: `fused RMSNorm, rotary and SwiGLU; eager`.
 _FUSED_BY_HAND = (
     rf"{_NOT_DENIED}fused (?:(?:rms)?norms?|layer-?norms?)(?:, | and )"
@@ -170,7 +173,9 @@ _STATED_STATES = (
     r"(?:fp32|float32) (?:masters?|weights|states|moments)|masters? weights|lomo|adafactor|galore|badam|lisa"
     r"|sgd|lion|muon|last layers?"
 )
-_WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
+_WHOLE_GRADIENTS = (
+    r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) (?:once a step|on the last micro[- ]?batch)"
+)
 _COPYING = ("deepspeed", "megatron")
 # Software that recomputes unless told otherwise: hiyouga/LLaMA-Factory, hparams/model_args.py
 # (disable_gradient_checkpointing is false).
@@ -182,8 +187,9 @@ _RECOMPUTE_WORDS = (
 _RECOMPUTED_LAYERS = re.compile(
     r"(?<![a-z0-9])recompute(?:[-_ ]num[-_ ]layers ?[=:]? ?| of )(?P<layers>\d{1,4})(?![\d.]| of )"
 )
-# What torchtitan's configurations recompute whole layers of: Llama 3, Qwen 3 and gpt-oss from 14B on, but not
-# DeepSeek's; of others they recompute what no product is needed for (torchtitan/models/*/config_registry.py).
+# torchtitan recomputes selectively unless told otherwise (config/job_config.py, ActivationCheckpoint); its
+# configurations recompute whole layers of Llama 3, Qwen 3 and gpt-oss from 14B on, but not of DeepSeek's models
+# (torchtitan/models/*/config_registry.py).
 _RECOMPUTED_BY_TITAN = 13.5e9  # parameters
 
 
@@ -304,9 +310,7 @@ def _implementation(text: str, *, is_modern: bool) -> Implementation:
     """
     if _has(text, _FUSED_BY_HAND):
         return "compiled"
-    if _has(
-        text, r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile=(?:no|false|0)"
-    ):
+    if _has(text, _AS_WRITTEN):
         return "eager"
     of_xla = software("jax").is_named_in(text)
     by_liger = _has(text, _LIGER) and not _has(text, _ADAPTERS)
@@ -325,11 +329,14 @@ def _value(text: str, name: str) -> str | None:
 
 
 def _flag(text: str, name: str) -> bool | None:
-    """The value of a switch; its name alone switches on."""
-    match = re.search(rf"(?<![a-z0-9])(?:{name})(?![a-z0-9])(?:\s*[=:]\s*(?P<given>[a-z0-9]+))?", text)
+    """The value of a switch; its name alone switches on, and off where it is denied."""
+    denied = r"(?P<denied>(?:no|not|without)[- ])?"
+    match = re.search(
+        rf"(?<![a-z0-9]){denied}(?:{name})(?![a-z0-9])(?:\s*[=:]\s*(?P<given>[a-z0-9]+))?", text
+    )
     if match is None:
         return None
-    return not (match["given"] and re.fullmatch(_NO, match["given"]))
+    return not (match["denied"] or (match["given"] and re.fullmatch(_NO, match["given"])))
 
 
 def _precision(precision: str, config: str) -> Precision | None:
@@ -380,16 +387,19 @@ def _usual_recompute(words: StrategyWords, row: TextRow, model: Model, *, num_ch
         return "none"
     if words.recomputed_layers is not None:
         return "full" if 2 * words.recomputed_layers * num_chunks > model.transformer.layers else "none"
-    by_titan = _has(stated(row, "parallel_config").lower(), "torchtitan")
+    if not _has(stated(row, "parallel_config").lower(), "torchtitan"):
+        return "none"
     is_deepseek = re.search("deepseek", stated(row, "workload"), re.IGNORECASE) is not None
     is_large = model.transformer.params >= _RECOMPUTED_BY_TITAN
-    return "full" if by_titan and is_large and not is_deepseek else "none"
+    return "full" if is_large and not is_deepseek else "selective"
 
 
 # Whether FSDP gathers parameters again on the way back; where it does not, states are sharded as in ZeRO-2:
 # PyTorch's SHARD_GRAD_OP, and reshard_after_forward of FSDP2.
 _FREEING = r"reshard[-_ ]after[-_ ]forward *[=:]? *(?:always|true|yes|1)"
-_KEEPING = r"shard[-_]grad[-_]op|reshard[-_ ]after[-_ ]forward *[=:]? *(?:never|false|no|0)|no[- ]reshard"
+_KEEPING = (
+    r"shard[-_]grad[-_]op|reshard(?:[-_ ]after[-_ ]forward)? *[=:]? *(?:never|false|no|off|0)|no[- ]reshard"
+)
 
 
 def _sharding(text: str) -> tuple[int, int | None]:
@@ -463,8 +473,8 @@ def strategy_of(
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
     config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
-    if not recompute and row.cells.get("recompute", "").strip().lower() == "none":
-        recompute = "none"  # a value here, and no word for one that is not known
+    if row.cells.get("recompute", "").strip().lower() == "none":  # in this column a value
+        recompute = "none"
     if not _has(config.lower(), _ADAPTERS):
         # What was trained may stand with the model: `SDXL LoRA, rank 32`.
         beside = re.findall(rf"\b{_ADAPTERS}\b[^;()]*", stated(row, "workload").lower())
