@@ -978,6 +978,21 @@ def test_memory_is_that_of_the_execution(read):
         ("github:KempnerInstitute/KempnerForge@9f3f03a07:x.md row 1", "allocated", 40 * 2**30),
         ("github:alfredyu24/amd-mi350-benchmarks@fde882461:x.md Benchmark 3", "allocated", 40e9),
         ("github:alfredyu24/amd-mi350-benchmarks@fde882461:x.md Benchmark 5", None, 40 * 2**30),
+        # `GPU mem: 8430MiB / 40537MiB`, as nvidia-smi prints it.
+        ("github:xduan7/scalable-transformer@1c09d1585:docs/x.md", "device", 40 * 2**30),
+        # run_experiment.py: torch.cuda.max_memory_allocated() / 1e9.
+        ("github:BastiaanGroot/ML-Infrastructure-Engineer@c62a4677a:training/x.md", "allocated", 40e9),
+        (
+            "github:jinsan02/kotokenlab@f4cb9f976:x.md; memory allocated, MiB turned to GiB",
+            "allocated",
+            40 * 2**30,
+        ),
+        (
+            "github:yukicoder0509/x@5f6fe9d89:x.md; memory as reserved (this row: allocated)",
+            "allocated",
+            40 * 2**30,
+        ),
+        ("github:yukicoder0509/x@5f6fe9d89:x.md; memory as reserved", None, 40 * 2**30),
     ],
 )
 def test_memory_is_read_as_its_source_counts_it(read, source, counted, num_bytes):
