@@ -76,11 +76,11 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     """What words say of a strategy; None is what they leave open.
 
     shard_group: ranks over which states are sharded, where that is not all of dp. shards_in_nodes: whether it
-    is those of a node, where no number is stated. is_interleaved: several
-    chunks a pipeline rank, their number perhaps unsaid. recomputed_layers: of a chunk, where a number is all
-    that is said. splits_sequences: of tensor parallelism. framework:
-    whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded.
-    copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
+    is those of a node, where no number is stated. replicates_experts: whether data ranks that hold the same
+    experts each hold all of their states. is_interleaved: several chunks a pipeline rank, their number
+    perhaps unsaid. recomputed_layers: of a chunk, where a number is all that is said. splits_sequences: of
+    tensor parallelism. framework: whose defaults hold. adds_up_whole: gradients of micro-batches, before they
+    are sharded. copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
     gradients and moments have no copies in fp32. rank, targets: of adapters. keeps_in_pipelines: between the
     micro-batches of a pipeline, parameters that FSDP gathered stay.
     """
@@ -97,6 +97,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     copies_gradients: str | None
     shard_group: int | None
     shards_in_nodes: bool
+    replicates_experts: bool
     is_interleaved: bool
     interleave: int | None
     schedule: Schedule
@@ -233,6 +234,7 @@ def strategy_words(
         shard_group=group,
         # PyTorch's HYBRID_SHARD shards within a node unless given other groups (torch.distributed.fsdp).
         shards_in_nodes=_has(text, _HYBRID),
+        replicates_experts=_has(text, rf"{_NOT_DENIED}experts replicated(?: over data ranks)?"),
         is_interleaved=interleaved,
         interleave=chunks,
         schedule=next((name for name, words in _SCHEDULES.items() if _has(text, words)), "1f1b"),
@@ -511,6 +513,9 @@ def strategy_of(
     groups, group = 1, words.shard_group
     if group is None and words.shards_in_nodes and nodes is not None:
         group = nodes.node_size
+    if group is None and words.replicates_experts and 1 < ep < dp:
+        group = ep
+        notes.append(f"experts replicated over data ranks: all states treated as sharded over {ep} ranks")
     if group is not None and group < dp:
         groups = dp // group if dp % group == 0 else 1
         if groups == 1:
