@@ -485,12 +485,6 @@ def test_torchtitan_recomputes_large_models(read, workload, stated, recompute):
     assert found.strategy.recompute == recompute
 
 
-def test_none_is_what_a_row_says_of_recomputation(read):
-    factory = {"parallel_config": "LLaMA-Factory; DDP", "tp": "1", "pp": "1"}
-    found = read(factory | {"recompute": "none"}, factory)
-    assert [row.strategy.recompute for row in found] == ["none", "full"]
-
-
 @pytest.mark.parametrize(
     ("hardware", "split", "expected"),
     [

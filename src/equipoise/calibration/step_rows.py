@@ -190,8 +190,8 @@ def _by_bases(arrays: StepRows, bases: Sequence[Profile | None]) -> tuple[Second
     by_priors = np.flatnonzero([each is None for each in bases])
     if len(by_priors):
         spread[by_priors] = _spread(arrays.taken(by_priors))
-    for basis in {each.name: each for each in bases if each is not None}.values():
-        mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
+    for basis in {id(each): each for each in bases if each is not None}.values():
+        mine = np.flatnonzero([each is basis for each in bases])
         some = arrays.taken(mine)
         values = {each.name: basis.values[each.name] for each in basis.fitted}
         log_s, slopes = log_times(some.step_s, basis.parameters, values)

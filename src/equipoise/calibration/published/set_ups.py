@@ -80,9 +80,9 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     experts each hold all of their states. is_interleaved: several chunks a pipeline rank, their number
     perhaps unsaid. recomputed_layers: of a chunk, where a number is all that is said. splits_sequences: of
     tensor parallelism. framework: whose defaults hold. adds_up_whole: gradients of micro-batches, before they
-    are sharded. copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
-    gradients and moments have no copies in fp32. rank, targets: of adapters. keeps_in_pipelines: between the
-    micro-batches of a pipeline, parameters that FSDP gathered stay.
+    are sharded. copies_gradients: the software that copies them into fp32, next to those of 16 bits.
+    is_narrow: weights, gradients and moments have no copies in fp32. rank, targets: of adapters.
+    keeps_in_pipelines: between the micro-batches of a pipeline, parameters that FSDP gathered stay.
     """
 
     precision: Precision | None
@@ -189,8 +189,8 @@ _RECOMPUTED_LAYERS = re.compile(
     r"(?<![a-z0-9])recompute(?:[-_ ]num[-_ ]layers ?[=:]? ?| of )(?P<layers>\d{1,4})(?![\d.]| of )"
 )
 # torchtitan recomputes selectively unless told otherwise (config/job_config.py, ActivationCheckpoint); its
-# configurations recompute whole layers of Llama 3, Qwen 3 and gpt-oss from 14B on, but not of DeepSeek's models
-# (torchtitan/models/*/config_registry.py).
+# configurations recompute whole layers of Llama 3, Qwen 3 and gpt-oss from 14B on, but not of DeepSeek's
+# models (torchtitan/models/*/config_registry.py).
 _RECOMPUTED_BY_TITAN = 13.5e9  # parameters
 
 
@@ -510,16 +510,6 @@ def strategy_of(
         stage = 1 if _has(config.lower(), "megatron") else WEIGHTS_SHARDED
         words = replace(words, zero_stage=stage)
         notes.append(f"sharding not stated: ZeRO stage {stage}, as an accelerator does not hold all states")
-    groups, group = 1, words.shard_group
-    if group is None and words.shards_in_nodes and nodes is not None:
-        group = nodes.node_size
-    if group is None and words.replicates_experts and 1 < ep < dp:
-        group = ep
-        notes.append(f"experts replicated over data ranks: all states treated as sharded over {ep} ranks")
-    if group is not None and group < dp:
-        groups = dp // group if dp % group == 0 else 1
-        if groups == 1:
-            notes.append(f"sharded over groups of {group} ranks: treated as over all {dp}")
     keeps = pp > 1 and words.keeps_in_pipelines
     found = Strategy(
         global_batch_samples=whole,
@@ -532,7 +522,7 @@ def strategy_of(
         zero_stage=min(words.zero_stage, GRADIENTS_SHARDED) if keeps else words.zero_stage,
         gradient_copies=_copies_gradients(words),
         whole_gradients=_adds_up_whole(words, ranks=dp * cp, pp=pp, num_microbatches=whole // (dp * micro)),
-        dp_replicate=groups,
+        dp_replicate=_replicas(words, dp=dp, ep=ep, nodes=nodes, notes=notes),
         ulysses=words.exchanges_heads and cp > 1,
         dispatch_copies=words.copies_tokens and ep > 1,
         cuda_graphs=words.records_graphs,
@@ -557,6 +547,22 @@ def strategy_of(
         lora_targets="usual" if words.trained == "full" else words.targets,
     )
     return found, tuple(notes)
+
+
+def _replicas(words: StrategyWords, *, dp: int, ep: int, nodes: Cluster | None, notes: list[str]) -> int:
+    """How many groups of data ranks each hold all states between them."""
+    group = words.shard_group
+    if group is None and words.shards_in_nodes and nodes is not None:
+        group = nodes.node_size
+    if group is None and words.replicates_experts and 1 < ep < dp:
+        group = ep
+        notes.append(f"experts replicated over data ranks: all states treated as sharded over {ep} ranks")
+    if group is None or group >= dp:
+        return 1
+    groups = dp // group if dp % group == 0 else 1
+    if groups == 1:
+        notes.append(f"sharded over groups of {group} ranks: treated as over all {dp}")
+    return groups
 
 
 def _splits_sequences(words: StrategyWords, config: str, model: Model) -> bool:
