@@ -19,8 +19,8 @@ _LABELS: Mapping[NoteKind, str] = {
     "nothing_fits": "Nothing fits on ",
 }
 
-# How wrong steps by the priors alone are, of their logarithm, besides what the priors leave open: with it 90 %
-# of 884 steps of 160 sources are inside their ranges, each source counted once: docs/experiments/0080.
+# How wrong steps by the priors alone are, of their logarithm, besides what the priors leave open: with it
+# 90 % of 884 steps lie inside their ranges, each of 160 sources counted once: docs/experiments/0080.
 UNCALIBRATED_LOG_SD = 0.45
 
 
