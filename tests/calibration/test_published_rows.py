@@ -12,6 +12,7 @@ from equipoise.calibration.published.executions import chosen, read_executions, 
 from equipoise.calibration.published.models import known_workload, model_of
 from equipoise.calibration.published.quantities import count_in, quantity
 from equipoise.calibration.published.set_ups import collective_of, strategy_words
+from equipoise.calibration.step_rows import step_rows
 from equipoise.calibration.validate import validate
 from equipoise.errors import DataError, UsageError
 from equipoise.runs.readers.cells import TextRow
@@ -352,6 +353,22 @@ def test_experts_that_are_replicated_are_sharded_over_their_own_ranks_alone(read
     )
     assert [row.strategy.dp_replicate for row in rows] == [1, 4, 1, 1]
     assert [any("2 ranks" in note for note in row.notes) for row in rows] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("config", "gathered", "loss"),
+    [
+        ("torchtitan", 4096, 12),
+        ("nanotron; eager; sequence parallel; gathered inputs kept", 4096, 12),
+        ("nanotron; eager; sequence parallel", 0, 12),
+        ("Megatron-LM; sequence parallel", 0, 6),
+    ],
+)
+def test_rows_are_held_in_memory_as_their_software_holds_them(read, config, gathered, loss):
+    """Two inputs of a layer, 1,024 values in 2 bytes; bytes of a logit of 50,257 in fp32, before it is returned."""
+    load = step_rows(read({"parallel_config": config, "tp": "2"})).load
+    assert load.gathered_bytes == gathered
+    assert load.kept_loss_bytes == loss * 50257
 
 
 def test_a_schedule_is_of_a_pipeline(read):

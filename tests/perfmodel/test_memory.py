@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise.perfmodel.layouts import grid
-from equipoise.perfmodel.load import Load, transformer_load, workload_load
+from equipoise.perfmodel.load import Load, held_as, transformer_load, workload_load
 from equipoise.perfmodel.memory import activation_bytes, kept_activations, memory, sent_bytes, shards
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.hardware import accelerator
@@ -514,6 +514,31 @@ def test_a_layer_keeps_what_korthikanti_counts(tp, split, selective, expected):
     gradients = 2 * 4 * hidden * sequence / tp
     found = float(activation_bytes(load, grid([one]))[0])
     assert found == pytest.approx(layers * layer + again + gradients + gathered, rel=1e-6)
+
+
+@pytest.mark.parametrize(("recompute", "layers"), [("none", 32), ("selective", 1), ("full", 1)])
+def test_inputs_that_stay_gathered_are_kept_whole_by_each_layer_that_keeps_them(recompute, layers):
+    """By hand: two inputs of 2,048 tokens with 4,096 values in 2 bytes, of which a rank has a quarter anyway; the
+    layer at work had one of them whole before.
+    """
+    free = replace(LLAMA, kept_loss_bytes=0.0, kept_fused_loss_bytes=0.0, logits_bytes=0.0)
+    kept = held_as(free, gathered_inputs=True, loss_in_place=False)
+    whole = 2048 * 4096 * 2
+    for rest, more in (("sequence_parallel=true", layers * 2 * 0.75 * whole - whole), ("", 0.0)):
+        one = grid([strategy(f"tp=4 global_batch=1 recompute={recompute} {rest}")])
+        assert activation_bytes(kept, one)[0] - activation_bytes(free, one)[0] == pytest.approx(more)
+
+
+def test_a_loss_in_place_has_six_bytes_of_a_logit_beside_those_returned():
+    """Narayanan et al. 2021's Megatron-LM: a logit in fp32 becomes softmax and gradient, and this one of 2 bytes."""
+    bare = replace(
+        LLAMA, layers=0.0, kept_whole_bytes=0.0, kept_shared_bytes=0.0, gradient_bytes=0.0, gate_bytes=0.0
+    )
+    one = grid([strategy("tp=4 global_batch=1 implementation=eager")])
+    in_place = held_as(bare, gathered_inputs=False, loss_in_place=True)
+    logits = 2048 * 128256 / 4
+    assert activation_bytes(bare, one)[0] == pytest.approx((12 + 2) * logits)
+    assert activation_bytes(in_place, one)[0] == pytest.approx((6 + 2) * logits)
 
 
 def test_what_is_gathered_and_sent_has_the_width_of_its_values():

@@ -20,7 +20,7 @@ from equipoise.calibration.accuracy import (
 )
 from equipoise.calibration.profiles import EXPERTS_LOG_SD, Profile
 from equipoise.calibration.published import PublishedRow, nodes_of
-from equipoise.calibration.published.executions import campaign_of
+from equipoise.calibration.published.executions import campaign_of, software_of
 from equipoise.calibration.published.quantities import MemoryCounted
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.intervals import DEVIATE
@@ -148,7 +148,13 @@ def _load(row: PublishedRow) -> Load:
         return _workload_load(model.known)
     if model.transformer is None or model.sequence is None:
         raise SpecError(f"workload {echo(row.workload)}: tokens per sample are not stated")
-    return _transformer_load(model.transformer, sequence=model.sequence)
+    software = software_of(row)
+    is_gathered = "gathered inputs kept" in row.cells.get("parallel_config", "")
+    return loads.held_as(
+        _transformer_load(model.transformer, sequence=model.sequence),
+        gathered_inputs=is_gathered or (software is not None and software.keeps_gathered_inputs),
+        loss_in_place=software is not None and software.has_loss_in_place,
+    )
 
 
 _transformer_load = cache(loads.transformer_load)
