@@ -522,7 +522,7 @@ def test_inputs_that_stay_gathered_are_kept_whole_by_each_layer_that_keeps_them(
     layer at work had one of them whole before.
     """
     free = replace(LLAMA, kept_loss_bytes=0.0, kept_fused_loss_bytes=0.0, logits_bytes=0.0)
-    kept = held_as(free, gathered_inputs=True, loss_in_place=False)
+    kept = held_as(free, gathered_inputs=True)
     whole = 2048 * 4096 * 2
     for rest, more in (("sequence_parallel=true", layers * 2 * 0.75 * whole - whole), ("", 0.0)):
         one = grid([strategy(f"tp=4 global_batch=1 recompute={recompute} {rest}")])
@@ -535,10 +535,20 @@ def test_a_loss_in_place_has_six_bytes_of_a_logit_beside_those_returned():
         LLAMA, layers=0.0, kept_whole_bytes=0.0, kept_shared_bytes=0.0, gradient_bytes=0.0, gate_bytes=0.0
     )
     one = grid([strategy("tp=4 global_batch=1 implementation=eager")])
-    in_place = held_as(bare, gathered_inputs=False, loss_in_place=True)
+    in_place = held_as(bare, loss_in_place=True)
     logits = 2048 * 128256 / 4
     assert activation_bytes(bare, one)[0] == pytest.approx((12 + 2) * logits)
     assert activation_bytes(in_place, one)[0] == pytest.approx((6 + 2) * logits)
+
+
+@pytest.mark.parametrize(
+    ("axes", "copies"), [("dp=1", 0), ("dp=2", 1), ("cp=2", 1), ("tp=2", 0), ("dp=2 zero_stage=1", 0)]
+)
+def test_gradients_are_copied_into_buckets_where_they_are_summed_whole(axes, copies):
+    """PyTorch, DistributedDataParallel: gradient_as_bucket_view saves the size of all gradients, 4 bytes a weight."""
+    one = strategy(f"{axes} global_batch=2")
+    more = held(held_as(LLAMA, bucket_copies=True), one).gradients - held(LLAMA, one).gradients
+    assert more == pytest.approx(copies * 4 * LLAMA.params)
 
 
 def test_what_is_gathered_and_sent_has_the_width_of_its_values():

@@ -145,15 +145,18 @@ def _load(row: PublishedRow) -> Load:
     if model is None:
         raise SpecError(f"workload {echo(row.workload)}: neither model sizes nor a name of the catalogue")
     if model.transformer is None and model.known is not None:
-        return _workload_load(model.known)
-    if model.transformer is None or model.sequence is None:
+        load = _workload_load(model.known)
+    elif model.transformer is None or model.sequence is None:
         raise SpecError(f"workload {echo(row.workload)}: tokens per sample are not stated")
+    else:
+        load = _transformer_load(model.transformer, sequence=model.sequence)
     software = software_of(row)
     is_gathered = "gathered inputs kept" in row.cells.get("parallel_config", "")
     return loads.held_as(
-        _transformer_load(model.transformer, sequence=model.sequence),
+        load,
         gathered_inputs=is_gathered or (software is not None and software.keeps_gathered_inputs),
         loss_in_place=software is not None and software.has_loss_in_place,
+        bucket_copies=software is not None and software.has_bucket_copies,
     )
 
 

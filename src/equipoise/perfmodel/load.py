@@ -136,7 +136,7 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     input_bytes: of a token and layer, where layers are computed again from inputs; segment_bytes: what a
     segment of layers, computed again at once, keeps more than one. kv_bytes: of a token's keys and values,
     a layer. gathered_bytes: of a token and layer, what tensor-parallel products keep of inputs that were
-    gathered along the sequence.
+    gathered along the sequence. bucket_copies: of gradients, where data ranks have all.
     table_params: of a recommender's tables, each row on one rank; lookup_bytes: of the rows that a sample
     reads; pooled_bytes: of what is made of them, which travels to the sample's rank.
     """
@@ -165,6 +165,7 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     input_bytes: Floats
     segment_bytes: Floats = 0.0
     gathered_bytes: Floats = 0.0
+    bucket_copies: Floats = 0.0
     logits_bytes: Floats = 0.0
     table_params: Floats = 0.0
     lookup_bytes: Floats = 0.0
@@ -248,12 +249,15 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     )
 
 
-def held_as(load: Load, *, gathered_inputs: bool, loss_in_place: bool) -> Load:
+def held_as(
+    load: Load, *, gathered_inputs: bool = False, loss_in_place: bool = False, bucket_copies: bool = False
+) -> Load:
     """A load as its software holds it: with tensor-parallel products that keep inputs as gathered along the
-    sequence, and do not gather them again on the way back; and with a loss that replaces logits in fp32 by
-    their gradient.
+    sequence, and do not gather them again on the way back; with a loss that replaces logits in fp32 by their
+    gradient; with gradients that are copied into buckets to be summed.
 
-    Source: PyTorch, torch.distributed.tensor.parallel (a linear layer saves the input that it was given);
+    Source: PyTorch, torch.distributed.tensor.parallel (a linear layer saves the input that it was given) and
+    DistributedDataParallel (`gradient_as_bucket_view`, off by default, saves the size of all gradients);
     Megatron-LM, tensor_parallel/layers.py (gathers it again) and cross_entropy.py (in place).
     """
     changed: dict[str, Floats] = {}
@@ -261,6 +265,8 @@ def held_as(load: Load, *, gathered_inputs: bool, loss_in_place: bool) -> Load:
         changed["gathered_bytes"] = _GATHERING_PRODUCTS * load.boundary_bytes
     if loss_in_place:
         changed["kept_loss_bytes"] = load.kept_loss_bytes * (_KEPT_LOSS_BYTES_IN_PLACE / _KEPT_LOSS_BYTES)
+    if bucket_copies:
+        changed["bucket_copies"] = 1.0
     return replace(load, **changed)
 
 

@@ -258,6 +258,9 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     if np.any(whole := grid.adds_up_whole):
         trained = per_rank.dense_trained + per_rank.expert_trained
         gradients = np.where(whole, _SUMMED_BYTES * trained, gradients)
+    if np.any(load.bucket_copies):
+        is_summed_whole = (held == 0) & (grid.dp * grid.cp > 1)
+        gradients = gradients * (1.0 + is_summed_whole * load.bucket_copies)
     states = np.where(grid.offload == OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)
     optimizer = states * (
         per_rank.dense_trained * by_stage[0] + per_rank.expert_trained * experts_by_stage[0]

@@ -547,7 +547,10 @@ def problem(
     load = workload_load(training.workload)
     if chosen is not None:
         load = held_as(
-            load, gathered_inputs=chosen.keeps_gathered_inputs, loss_in_place=chosen.has_loss_in_place
+            load,
+            gathered_inputs=chosen.keeps_gathered_inputs,
+            loss_in_place=chosen.has_loss_in_place,
+            bucket_copies=chosen.has_bucket_copies,
         )
     return Problem(
         training=training,
