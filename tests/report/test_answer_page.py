@@ -984,6 +984,32 @@ def test_sizes_on_which_no_strategy_is_legal_are_in_the_headline():
     assert re.findall(r"[\d,]{2,}", ANSWER.headline(found))[0] == "3,000,000"
 
 
+@pytest.mark.parametrize(
+    ("train", "batch", "size", "is_of_room"),
+    [
+        ("lora", 16, 3, False),  # three cards have room, and 16 samples are no multiple of 3
+        ("full", 16, 1, True),  # 8.03e9 weights of 2 bytes and as many gradients are 32 GB
+    ],
+)
+def test_a_size_that_is_asked_for_lacks_memory_or_a_strategy(train, batch, size, is_of_room):
+    asked = query(
+        {
+            "workload": "llama31_8b",
+            "train": train,
+            "examples": 1000,
+            "sequence": 512,
+            "accelerator": ["rtx-4090-pcie-24gb"],
+            "accelerators": f"{size},4",
+            "global_batch": batch,
+        }
+    )
+    found = answer(asked, scores=None)
+    assert [each.num_accelerators for each in found.systems[0].unfit] == [size]
+    for text in (" ".join(printed(found).split()), " ".join(printed(found, full=True).split())):
+        assert (re.search(r"\b[Dd]oes not fit\b", text) is not None) is is_of_room
+        assert (re.search(r"\b[Nn]o strategy\b", text) is not None) is not is_of_room
+
+
 def test_sizes_beyond_a_limit_are_not_named_where_no_time_is_known():
     late = Constraint(name="deadline_s", limit=60.0, value=None, probability=None)
     most = Constraint(name="max_accelerators", limit=16.0, value=None, probability=None)
