@@ -1010,6 +1010,20 @@ def test_a_size_that_is_asked_for_lacks_memory_or_a_strategy(train, batch, size,
         assert (re.search(r"\b[Nn]o strategy\b", text) is not None) is not is_of_room
 
 
+def test_a_batch_that_no_strategy_can_share_out_is_answered_with_the_nearest_that_can_be():
+    asked = {"workload": "llama31_8b", "train": "lora", "examples": 1000, "sequence": 2048}
+    hardware = {"accelerator": ["rtx-4090-pcie-24gb"], "accelerators": "3"}
+    found = answer(query({**asked, **hardware, "global_batch": 16}), scores=None)
+    assert found.recommended is None
+    (line,) = [each for each in " ".join(printed(found).split()).split(". ") if "--global-batch" in each]
+    batches = [int(each) for each in re.findall(r"\b1[5-9]\b", line) if each != "16"]
+    assert batches == [15, 18]
+    assert all(
+        answer(query({**asked, **hardware, "global_batch": each}), scores=None).recommended
+        for each in batches
+    )
+
+
 def test_sizes_beyond_a_limit_are_not_named_where_no_time_is_known():
     late = Constraint(name="deadline_s", limit=60.0, value=None, probability=None)
     most = Constraint(name="max_accelerators", limit=16.0, value=None, probability=None)
