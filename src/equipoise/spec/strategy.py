@@ -81,6 +81,8 @@ OF_FEWER_BITS: Final[tuple[Precision, ...]] = ("fp8", "fp8_rowwise", "mxfp8", "f
 ZERO_STAGES: Final = (0, 1, 2, 3)
 # The ZeRO stages from which gradients, and weights too, are sharded (Rajbhandari et al. 2020).
 GRADIENTS_SHARDED, WEIGHTS_SHARDED = 2, 3
+# In a pipeline the others hold and send what the last of these does.
+PIPELINE_STAGES: Final = ZERO_STAGES[:GRADIENTS_SHARDED]
 
 
 def adapted_layers(trained: Trained, targets: LoraTargets) -> LoraTargets:
@@ -492,6 +494,12 @@ class Software(Struct, frozen=True, kw_only=True):
     def options(self) -> Mapping[str, tuple[Value, ...]]:
         """By option of a strategy the values that it has; of an option that is not there all."""
         return {"schedule": ("1f1b",), **self.runs}
+
+    @property
+    def pipeline_stages(self) -> tuple[int, ...]:
+        """The ZeRO stages to plan a pipeline with: all where none shards the optimizer's states alone."""
+        stages = tuple(int(each) for each in self.options.get("zero_stage", ZERO_STAGES))
+        return stages if 1 not in stages else PIPELINE_STAGES
 
     def can_run(self, chosen: Strategy) -> bool:
         """Whether it has every option of a strategy."""

@@ -52,6 +52,7 @@ from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
     GRADIENTS_SHARDED,
+    PIPELINE_STAGES,
     PRIORS_ONLY,
     WEIGHTS_SHARDED,
     ZERO_STAGES,
@@ -281,6 +282,7 @@ class Problem(Struct, frozen=True, kw_only=True):
             global_batches=self.batches(num_accelerators),
             choices=_possible(self.choices, self.cluster),
             offload_stages=ZERO_STAGES if self.software is None else self.software.offload_stages,
+            pipeline_stages=PIPELINE_STAGES if self.software is None else self.software.pipeline_stages,
         )
 
     def samples(self, global_batch_samples: Numbers) -> Numbers:
