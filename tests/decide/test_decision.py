@@ -496,6 +496,24 @@ def test_each_stock_that_would_do_is_named():
     assert all(each.needed > each.limit for each in stocks)
 
 
+def test_no_fewer_than_a_refusal_names_would_do():
+    # A usual size beyond the limit misses the deadline, and a smaller one that shares out a batch keeps it.
+    asked = {
+        "workload": "mixtral_8x7b",
+        "tokens": "6T",
+        "accelerator": "b200",
+        "price": 1.9,
+        "terms": "spot",
+        "deadline": "12d",
+    }
+    refused = ask(asked, max_accelerators=2048)
+    (needed,) = (
+        int(each.needed) for each in refused.refusal.relaxations if each.constraint == "max_accelerators"
+    )
+    assert ask(asked, max_accelerators=needed).recommended is not None
+    assert ask(asked, max_accelerators=needed - 8).recommended is None
+
+
 @pytest.mark.parametrize(
     ("workload", "machine", "size"), [("bert", "6x rtx3090", 5), ("stable_diffusion", "8x titan-rtx", 8)]
 )
