@@ -98,3 +98,10 @@ def test_a_price_is_named_where_it_counts_alone(tmp_path, by_hour, stated, is_re
     assert ("per accelerator-hour" in text) == counts_rent
     assert ("per kWh" in text) == (by_hour or is_rented is False)
     assert ("offers" in text) == (counts_rent and stated is None)  # of the price table
+
+
+def test_evidence_without_a_calibration_is_called_that(tmp_path):
+    path = tmp_path / "jobs.toml"
+    path.write_text('[[job]]\nworkload = "llama31_8b"\ntokens = "1B"\nsizes = [8]\nsoftware = "priors"\n')
+    text = printed(equipoise.allocate(path, accelerator="8x h100-sxm5-80gb"), full=False)
+    assert "the performance model (priors only)" in " ".join(text.split())

@@ -254,6 +254,11 @@ class CalibratedModel(Struct, frozen=True, kw_only=True, dict=True):
         """All draws as one calibration, an element of each number a draw."""
         return stacked(self.draws)
 
+    @property
+    def basis(self) -> str:
+        """What its times rest on, in two words."""
+        return "priors only" if self.calibration == PRIORS_ONLY else f"calibration {self.calibration}"
+
 
 def software_for(chip: Accelerator, workload: Workload, stated: str | None = None) -> str | None:
     """The software whose measurements calibrate the model of a workload on a chip; None for the priors.
