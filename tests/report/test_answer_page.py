@@ -802,6 +802,19 @@ def test_a_refusal_where_nothing_fits_has_neither_cheapest_nor_fastest():
     assert re.search(r"Memory\b.* 130 GB\b.* 80 GB", text)
 
 
+def test_sizes_without_a_strategy_are_not_said_to_lack_memory():
+    answer = made_answer()
+    sizes = (
+        UnfitSize(num_accelerators=7, needed_bytes=None),
+        UnfitSize(num_accelerators=1, needed_bytes=9e10),
+    )
+    systems = (replace(answer.systems[0], title="NVIDIA A", unfit=sizes), *answer.systems[1:])
+    question = replace(answer.question, sizes=Sizes(listed=(1, 7, 8)))
+    text = " ".join(printed(replace(answer, question=question, systems=systems)).split())
+    assert re.search(r"Does not fit: 1 \S A\.", text)
+    assert re.search(r"No strategy is legal: 7 \S A\.", text)
+
+
 def test_on_several_systems_without_room_each_has_its_line_and_the_headline_names_them():
     answer = made_answer(is_refused=True)
     step = replace(

@@ -4,7 +4,7 @@ Also the predictions that a ledger keeps of an answer or of such times.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -50,7 +50,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
 from equipoise.stats import one_thread
-from equipoise.units import format_amount
+from equipoise.units import format_amount, listed
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
@@ -239,7 +239,7 @@ def _of_answer(
     title = assessment.system.title
     unknown = [f"No time can be estimated on {size:,} x {title}: {why}" for size, why in left_out.items()]
     if unknown and not shown:
-        raise EvidenceError("; ".join(unknown), missing=(_another(query, candidates),))
+        raise EvidenceError("; ".join(unknown), missing=(_another(query, wanted, candidates),))
     group = found.systems[0].equilibria
     return Prediction(
         question=query,
@@ -299,11 +299,15 @@ def _why_nothing_runs(inputs: Inputs, assessment: Assessment, size: int) -> str 
     return f"no strategy is legal: {'; '.join(each.words for each in faults)}"
 
 
-def _another(query: TrainingQuery, candidates: Sequence[Candidate]) -> str:
-    """What to ask in place of sizes that have no time: others, or another strategy where no size has one."""
+def _another(query: TrainingQuery, wanted: Collection[int], candidates: Sequence[Candidate]) -> str:
+    """What to ask in place of sizes that have no time: the next others, or another strategy."""
     sizes = [each.num_accelerators for each in candidates]
-    if sizes:
-        return f"another size, by --at: {min(sizes):,} to {max(sizes):,} have a time"
+    below = {max((each for each in sizes if each < size), default=0) for size in wanted}
+    above = {min((each for each in sizes if each > size), default=0) for size in wanted}
+    near = sorted((below | above) - {0})
+    if near:
+        has = "have" if len(near) > 1 else "has"
+        return f"another size, by --at: {listed([f'{each:,}' for each in near])} {has} a time"
     return "another strategy, by --fix" if query.fixed else "another size, by --at: none has a time"
 
 
