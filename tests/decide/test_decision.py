@@ -657,7 +657,9 @@ def test_a_question_without_a_budget_of_work_is_refused():
         ({"fix": ["shards=3"]}, SpecError, "shards"),
         ({"fix": ["tp=2", "tp=4"]}, UsageError, "given twice"),
         ({"fix": "precision=bf16", "precision": "fp8"}, UsageError, "--precision and --fix precision"),
-        ({"fix": ["global_batch=2"]}, UsageError, "--global-batch"),
+        ({"fix": ["global_batch=2"]}, UsageError, r"--global-batch 2$"),
+        ({"fix": ["global_batch=2..8"]}, UsageError, r"--global-batch 2$"),
+        ({"fix": ["global_batch=16,32"]}, UsageError, r"--global-batch 16$"),
     ],
 )
 def test_what_names_nothing_is_refused(changed, error, words):

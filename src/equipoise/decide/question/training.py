@@ -64,7 +64,8 @@ def parameter_choices(
         if name in found:
             raise UsageError(f"--fix {name} is given twice; list its values with commas")
         if name == "global_batch_samples":
-            raise UsageError(f"--fix {text}", give=[{"global-batch": text.partition("=")[2].strip()}])
+            why = ": a training has one batch" if len(values) > 1 else ""
+            raise UsageError(f"--fix {text}{why}", give=[{"global-batch": str(values[0])}])
         found[name] = values
     return found
 
