@@ -89,6 +89,13 @@ def test_predict_recovers_a_known_law_from_a_file(mine):
     assert {each["ref"] for each in found["evidence"]} == {"mine.csv"}
 
 
+def test_rows_that_are_not_used_are_on_the_first_screen(mine):
+    ended = in_process("predict", "--from", mine(AMDAHL + "64,failed\n"))
+    assert ended.returncode == 0
+    (line,) = [each for each in ended.stdout.splitlines() if each.startswith("Not used")]
+    assert ": 1, the first row" in " ".join(ended.stdout[ended.stdout.index(line) :].split())
+
+
 def test_predict_combines_a_file_with_published_results(mine):
     path = mine("num_accelerators,time_to_train_min\n8,25\n16,14\n")
     found = document(in_process("predict", *H200, "--from", path, "--at", "32", "--json"))

@@ -168,7 +168,7 @@ def _joins(query: TrainingQuery, own: "Measurements", scores: Scores | None, cat
 def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
     """The laws fitted to the user's measurements alone."""
     data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
-    notes = list(own.notes)
+    notes = [*map(str, _notes_of(own))]
     if query.workload and not own.is_time_to_train:
         notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
     sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.doublings
@@ -185,6 +185,10 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
         # What a file lacks may be among what was left out of it.
         message = " ".join((f"{own.where}: {str(err).rstrip('.')}.", *notes))
         raise FitError(message.rstrip("."), missing=err.missing) from err
+
+
+def _notes_of(own: "Measurements") -> tuple[Note, ...]:
+    return tuple(Note(each, "not_used" if each in own.not_used else "remark") for each in own.notes)
 
 
 def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) -> TimeCurve:
@@ -212,7 +216,7 @@ def _of_answer(
     """The candidates of an answer, at the sizes asked about."""
     runs = None
     if own is not None:
-        runs = UserRuns(where=own.where, trainings=own, notes=tuple(map(Note, own.notes)))
+        runs = UserRuns(where=own.where, trainings=own, notes=_notes_of(own))
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
     collected = collect_candidates(
