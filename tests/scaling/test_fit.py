@@ -190,6 +190,15 @@ def test_rising_times_are_not_said_to_be_flat():
         fit(measured_times([1, 2, 4, 8], [1000.0, 1300.0, 1500.0, 1600.0]))
 
 
+def test_times_that_rise_again_name_the_fastest_size():
+    # 40 / n + 0.15 n: 6.2, 4.9 and 10.2; 6.2 / 4.9 = 1.27.
+    with pytest.raises(FitError, match=r"\b16 .*fastest, 1\.27 .* 8\b") as refused:
+        fit(measured_times([8, 16, 64], [6.2, 4.9, 10.225]))
+    (missing,) = refused.value.missing
+    assert re.search(r"around 16\b", missing)
+    assert "128" not in missing
+
+
 @pytest.mark.parametrize(
     ("sizes", "times_s", "speedup", "growth"),
     [
