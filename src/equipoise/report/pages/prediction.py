@@ -300,10 +300,10 @@ def _brief_facts(found: Prediction) -> Iterator[Labelled]:
         yield "Returns", sentence(f"Not known: {found.no_equilibria}")
     yield from _hour_asked(found)
     yield from _submitter(found)
-    label = Note("", "not_used").label
-    for each in found.notes:
-        if each.startswith(label):
-            yield label.rstrip(": "), sentence(each.removeprefix(label))
+    for label in (Note("", "not_used").label, Note("", "check").label):
+        for each in found.notes:
+            if each.startswith(label):
+                yield label.rstrip(": "), sentence(each.removeprefix(label))
     accuracy = next(_accuracy(found), None)
     if accuracy is not None:
         yield "Accuracy", sentence(accuracy)
