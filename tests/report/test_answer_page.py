@@ -811,8 +811,8 @@ def test_sizes_without_a_strategy_are_not_said_to_lack_memory():
     systems = (replace(answer.systems[0], title="NVIDIA A", unfit=sizes), *answer.systems[1:])
     question = replace(answer.question, sizes=Sizes(listed=(1, 7, 8)))
     text = " ".join(printed(replace(answer, question=question, systems=systems)).split())
-    assert re.search(r"Does not fit: 1 \S A\.", text)
-    assert re.search(r"No strategy is legal: 7 \S A\.", text)
+    assert re.search(r"not fit: 1 \S A\.", text)
+    assert re.search(r"No strategy: 7 \S A\.", text)
 
 
 def test_on_several_systems_without_room_each_has_its_line_and_the_headline_names_them():
@@ -1019,7 +1019,7 @@ def test_a_size_that_is_asked_for_lacks_memory_or_a_strategy(train, batch, size,
     found = answer(asked, scores=None)
     assert [each.num_accelerators for each in found.systems[0].unfit] == [size]
     for text in (" ".join(printed(found).split()), " ".join(printed(found, full=True).split())):
-        assert (re.search(r"\b[Dd]oes not fit\b", text) is not None) is is_of_room
+        assert (re.search(r"\bnot fit\b", text) is not None) is is_of_room
         assert (re.search(r"\b[Nn]o strategy\b", text) is not None) is not is_of_room
 
 

@@ -116,7 +116,7 @@ def test_one_row_that_cannot_be_read_leaves_the_others(read, row):
     assert found.num_accelerators.tolist() == [8, 32]
     (note,) = found.not_used
     column, cell = ("gpus", "mean") if row.startswith("mean") else ("time_to_train_h", row.partition(",")[2])
-    assert re.search(rf"mine\.csv .*: 1, the first row 2, column {column}: found {cell!r}", note)
+    assert re.search(rf"mine\.csv .*: 1, .*row 2, .*{column}.*{cell!r}", note)
 
 
 def test_a_strategy_without_a_time_is_no_choice_to_make(read):
