@@ -314,8 +314,7 @@ _USUAL_BATCH_TOKENS: Final = ((6.7e9, 4 * _MI), (1.3e9, _MI), (0.0, _MI // 2))
 # published ones in Mi, and in brackets as follows: dense models Llama 2 70B 4 (5), Falcon 180B 4 (7), Skywork
 # 16 (7), Olmo 3 32B 8 (9), Nemotron-4 15B 4.5 and 340B 9 (11), Phi-4 22 (12), Llama 3.1 405B and Apertus 70B
 # 16 (15), DeepSeek 67B 18 (5); mixtures of experts DeepSeek-V2 36 (45), DeepSeek-V3 60 (61), Kimi K2 64 (62),
-# Trinity 128 (65): data/pretrainings.toml, spec/workloads.toml. Of mixtures below the least parameters of
-# large ones none is known: as dense models.
+# Trinity 128 (65): data/pretrainings.toml, spec/workloads.toml.
 _LARGE_DENSE: Final = (13e9, 4 * _MI)
 _LARGE_MIXTURE: Final = (100e9, 16 * _MI)
 _GROWN_FROM_TOKENS: Final = TRILLION
@@ -626,8 +625,8 @@ def _usual_batch(about: Workload, trained_samples: float | None = None) -> tuple
         return None
     params = about.params or 0.0
     tokens = next(each for least, each in _USUAL_BATCH_TOKENS if params >= least)
-    is_large_mixture = architecture(about) == "mixture of experts" and params >= _LARGE_MIXTURE[0]
-    least, grown_tokens = _LARGE_MIXTURE if is_large_mixture else _LARGE_DENSE
+    has_experts = architecture(about) == "mixture of experts"
+    least, grown_tokens = _LARGE_MIXTURE if has_experts else _LARGE_DENSE
     growth = math.sqrt((trained_samples or 0.0) * about.sequence_tokens / _GROWN_FROM_TOKENS)
     if params >= least:
         tokens = max(tokens, int(grown_tokens * growth) // _MI * _MI)
