@@ -72,6 +72,15 @@ def test_an_option_of_one_value_that_is_given_twice_is_refused(arguments, option
     assert ended.stderr.startswith(f"equipoise: {option} is given 2 times; ")
 
 
+def test_the_options_of_a_verb_are_always_listed_in_one_order():
+    # The names of --help come from a set, whose order these seeds change.
+    command = [sys.executable, "-m", "equipoise", "record", "-3"]
+    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
+    ended = [subprocess.run(command, env=each, capture_output=True, check=False) for each in environments]
+    assert ended[0].stderr == ended[1].stderr
+    assert b"--help" in ended[0].stderr
+
+
 def test_a_flag_may_be_repeated():
     assert equipoise("explain", "marginal", "--json", "--json").returncode == 0
 

@@ -89,6 +89,13 @@ def test_predict_recovers_a_known_law_from_a_file(mine):
     assert {each["ref"] for each in found["evidence"]} == {"mine.csv"}
 
 
+def test_rows_that_are_not_used_are_on_the_first_screen(mine):
+    ended = in_process("predict", "--from", mine(AMDAHL + "64,failed\n"))
+    assert ended.returncode == 0
+    (line,) = [each for each in ended.stdout.splitlines() if each.startswith("Not used")]
+    assert ": 1, " in " ".join(ended.stdout[ended.stdout.index(line) :].split())
+
+
 def test_predict_combines_a_file_with_published_results(mine):
     path = mine("num_accelerators,time_to_train_min\n8,25\n16,14\n")
     found = document(in_process("predict", *H200, "--from", path, "--at", "32", "--json"))
@@ -284,3 +291,14 @@ def test_backtest_without_a_group_to_hold_out_is_too_little_evidence(tmp_path):
     ended = in_process("backtest", "--data", tmp_path, "--json")
     assert ended.returncode == 3
     assert document(ended)["missing"]
+
+
+def test_measured_times_that_no_law_follows_are_on_the_first_screen(mine):
+    # 40 / n within a node of eight, across nodes twice as long: at 16 two laws meet.
+    times = {1: 40.0, 2: 20.0, 4: 10.0, 8: 5.0, 16: 5.0, 32: 2.5}
+    rows = "".join(f"{size},{hours * off}\n" for size, hours in times.items() for off in (0.99, 1.01))
+    ended = in_process("predict", "--from", mine(f"gpus,time_to_train_h\n{rows}"))
+    assert ended.returncode == 0
+    (check,) = re.findall(r"^Check +(.*?\.)$", ended.stdout, re.MULTILINE | re.DOTALL)
+    assert re.search(r"\b5 h on 16 ", " ".join(check.split()))
+    assert "Check" not in in_process("predict", "--from", mine(AMDAHL)).stdout

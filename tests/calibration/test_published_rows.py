@@ -12,6 +12,7 @@ from equipoise.calibration.published.executions import chosen, read_executions, 
 from equipoise.calibration.published.models import known_workload, model_of
 from equipoise.calibration.published.quantities import count_in, quantity
 from equipoise.calibration.published.set_ups import collective_of, strategy_words
+from equipoise.calibration.step_rows import step_rows
 from equipoise.calibration.validate import validate
 from equipoise.errors import DataError, UsageError
 from equipoise.runs.readers.cells import TextRow
@@ -314,9 +315,21 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         # LLaMA-Factory, hparams/model_args.py: disable_gradient_checkpointing is false unless set.
         ("LLaMA Factory; accelerate; FSDP", {"recompute": "full"}),
         ("LLaMA-Factory; no activation checkpointing", {"recompute": "none"}),
+        ("torchtitan; FSDP2, no activation checkpointing", {"recompute": "none"}),
+        ("torchtitan; compile off, no float8", {"implementation": "eager"}),
+        ("torchtitan; FSDP (reshard never)", {"zero_stage": 2}),
+        (
+            "FSDP2, reshard_after_forward off, gradients reduced on the last micro batch only",
+            {"zero_stage": 2, "adds_up_whole": True},
+        ),
+        ("Megatron-Core; TP without sequence parallelism", {"splits_sequences": False}),
+        ("Megatron-Bridge; TP 2", {"splits_sequences": True}),
         ("Megatron-Bridge; PP 2, VPP 8, EP 32; a2a overlap", {"interleave": 8, "schedule": "1f1b_overlap"}),
         # As llm-foundry's tables say, and Axolotl's `gradient_checkpointing: offload`.
         ("FSDP; no activation CPU offload", {"offload": "none", "offloads_activations": False}),
+        ("ZeRO-3, CPU offload of parameters and fp32 optimizer", {"offload": "optimizer_and_params"}),
+        ("ZeRO-3, parameters and optimizer offloaded to the CPU", {"offload": "optimizer_and_params"}),
+        ("ZeRO-3, CPU offload of the optimizer", {"offload": "optimizer"}),
         ("ZeRO-3, no cpu-offload", {"offload": "none", "offloads_activations": False}),
         ("gradient checkpointing with offload", {"offload": "none", "offloads_activations": True}),
         ("ZeRO-1; no offload", {"offload": "none", "offloads_activations": False}),
@@ -328,6 +341,34 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
 def test_words_of_a_configuration(config, expected):
     found = strategy_words(config, "bf16", "")
     assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_experts_that_are_replicated_are_sharded_over_their_own_ranks_alone(read):
+    """whitecircle/halo, throughput-benchmarks.md: of 20.7e9 weights a rank holds 11.36e9 with two expert ranks, 4.19e9
+    with eight.
+    """
+    cells = {"parallel_config": "DeepEP; ZeRO-2; experts replicated over data ranks", "tp": "1", "pp": "1"}
+    rows = read(
+        *(cells | {"ep": str(ranks)} for ranks in (1, 2, 8)), cells | {"parallel_config": "ZeRO-2", "ep": "2"}
+    )
+    assert [row.strategy.dp_replicate for row in rows] == [1, 4, 1, 1]
+    assert [any("2 ranks" in note for note in row.notes) for row in rows] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("config", "gathered", "loss"),
+    [
+        ("torchtitan", 4096, 12),
+        ("nanotron; eager; sequence parallel; gathered inputs kept", 4096, 12),
+        ("nanotron; eager; sequence parallel", 0, 12),
+        ("Megatron-LM; sequence parallel", 0, 6),
+    ],
+)
+def test_rows_are_held_in_memory_as_their_software_holds_them(read, config, gathered, loss):
+    """Two inputs of a layer, 1,024 values in 2 bytes; bytes of a logit of 50,257 in fp32, before it is returned."""
+    load = step_rows(read({"parallel_config": config, "tp": "2"})).load
+    assert load.gathered_bytes == gathered
+    assert load.kept_loss_bytes == loss * 50257
 
 
 def test_a_schedule_is_of_a_pipeline(read):
@@ -398,7 +439,7 @@ def test_words_of_precision(text, precision):
 @pytest.mark.parametrize(
     ("text", "recompute"),
     [
-        ("", "none"),
+        ("", None),
         ("none", "none"),
         ("no", "none"),
         ("full", "full"),
@@ -419,12 +460,89 @@ def test_words_of_recomputation(text, recompute):
     assert strategy_words("", "bf16", text).recompute == recompute
 
 
+def test_none_in_the_column_of_recomputation_is_not_what_a_software_does_unless_told(read):
+    """tione-tilearn-angel, benchmark/README.md: LLaMA-Factory with and without gradient checkpointing."""
+    factory = {"parallel_config": "LLaMA-Factory; ZeRO-3"}
+    rows = read(*(factory | {"recompute": text} for text in ("none", "None", "", "full")))
+    assert [each.strategy.recompute for each in rows] == ["none", "none", "full", "full"]
+
+
+@pytest.mark.parametrize(
+    ("config", "recompute"),
+    # 24 layers on two stages of two chunks: 6 a chunk.
+    [
+        ("Megatron-Bridge; VPP 2; recompute_num_layers=6", "full"),
+        ("Megatron-Bridge; VPP 2; recompute of 4 layers", "full"),
+        ("Megatron-Bridge; VPP 2; recompute-num-layers 3", "none"),
+        ("Megatron-Bridge; VPP 2", "none"),
+        ("Megatron-Bridge; VPP 2; no recompute", "none"),
+    ],
+)
+def test_a_number_of_layers_is_of_every_chunk(read, config, recompute):
+    (found,) = read({"parallel_config": config, "hardware": "DGX H100", "precision": "bf16"})
+    assert found.strategy.recompute == recompute
+
+
+@pytest.mark.parametrize(
+    ("workload", "stated", "recompute"),
+    # torchtitan/models/*/config_registry.py: FullAC from 14B on, selective for 8B and DeepSeek.
+    [
+        ("Qwen3 32B", "", "full"),
+        ("GPT-OSS 20B", "", "full"),
+        ("Qwen3 32B", "none", "none"),
+        ("Llama 3.1 8B", "", "selective"),
+        ("DeepSeek-V3 671B", "", "selective"),
+    ],
+)
+def test_torchtitan_recomputes_large_models(read, workload, stated, recompute):
+    sizes = dict.fromkeys(("layers", "hidden", "heads", "tp", "pp"), "")
+    where = {"hardware": "DGX B200", "n_gpus": "64", "global_batch": "256", "precision": "bf16"}
+    titan = {"parallel_config": "torchtitan; FSDP2", "recompute": stated}
+    (found,) = read(sizes | where | titan | {"workload": workload})
+    assert found.strategy.recompute == recompute
+
+
+@pytest.mark.parametrize(
+    ("hardware", "split", "expected"),
+    [
+        ("MI250X, LUMI, one die (GCD) counted as a card", {}, (4, 1, 2, 2, 4)),
+        ("Intel Max 1550 64GB per tile, 12 tiles per node", {"tp": "1"}, (4, 1, 2, 2, 8)),
+        ("MI250 (8 GCDs)", {"tp": "1", "pp": "1"}, (4, 1, 1, 4, 8)),
+        ("MI250X, 4 modules per node", {}, (8, 2, 2, 2, 4)),
+    ],
+)
+def test_dies_are_counted_by_their_accelerators(read, hardware, split, expected):
+    """Two dies of an accelerator are its tensor ranks, or one rank of the samples of both: the same 64 samples of
+    1,024 tokens in a second.
+    """
+    rate = {"measured": "8192", "unit": "tokens/s/GPU", "memory_gib": "20"}
+    (found,) = read(rate | split | {"hardware": hardware})
+    strategy = found.strategy
+    assert (
+        found.num_accelerators,
+        strategy.tp,
+        strategy.pp,
+        strategy.dp,
+        strategy.microbatch_samples,
+    ) == expected
+    assert found.seconds == pytest.approx(1.0)
+    assert found.memory_bytes == (40 if expected[0] == 4 else 20) * 2**30
+
+
+def test_a_die_alone_is_no_accelerator(read):
+    alone = {"hardware": "MI250X (one GCD each)", "n_gpus": "1", "tp": "1", "pp": "1"}
+    assert "column n_gpus: 1 " in (read(alone)[0].reason or "")
+
+
 @pytest.mark.parametrize(
     ("precision", "is_narrow"),
     [
         ("bf16 (weights and states in bf16)", True),
         ("bf16 weights and states", True),
         ("bf16 (weights and gradients in bf16)", True),
+        ("bf16 weights and Adam moments", True),
+        ("bf16, fused AdamW on bf16 parameters", True),
+        ("bf16 weights, fp32 moments", False),
         ("bf16 autocast, fp32 master weights", False),
         ("bf16", False),
     ],
@@ -883,6 +1001,21 @@ def test_memory_is_that_of_the_execution(read):
         ("github:KempnerInstitute/KempnerForge@9f3f03a07:x.md row 1", "allocated", 40 * 2**30),
         ("github:alfredyu24/amd-mi350-benchmarks@fde882461:x.md Benchmark 3", "allocated", 40e9),
         ("github:alfredyu24/amd-mi350-benchmarks@fde882461:x.md Benchmark 5", None, 40 * 2**30),
+        # `GPU mem: 8430MiB / 40537MiB`, as nvidia-smi prints it.
+        ("github:xduan7/scalable-transformer@1c09d1585:docs/x.md", "device", 40 * 2**30),
+        # run_experiment.py: torch.cuda.max_memory_allocated() / 1e9.
+        ("github:BastiaanGroot/ML-Infrastructure-Engineer@c62a4677a:training/x.md", "allocated", 40e9),
+        (
+            "github:jinsan02/kotokenlab@f4cb9f976:x.md; memory allocated, MiB turned to GiB",
+            "allocated",
+            40 * 2**30,
+        ),
+        (
+            "github:yukicoder0509/x@5f6fe9d89:x.md; memory as reserved (this row: allocated)",
+            "allocated",
+            40 * 2**30,
+        ),
+        ("github:yukicoder0509/x@5f6fe9d89:x.md; memory as reserved", None, 40 * 2**30),
     ],
 )
 def test_memory_is_read_as_its_source_counts_it(read, source, counted, num_bytes):

@@ -380,7 +380,10 @@ def test_a_row_is_predicted_as_its_own_software_runs(write, changes, name):
         ({"parallel_config": "PyTorch; DDP; torch.compile"}, None),
         ({"parallel_config": "OneFlow; data parallel"}, None),
         ({"parallel_config": "PyTorch; GPipe", "pp": "8"}, None),  # the Trainer has no pipeline
-        ({"parallel_config": "PyTorch; DDP", "hardware": "MI250X"}, None),
+        ({"parallel_config": "PyTorch; DDP", "hardware": "MI250X"}, "hf"),
+        ({"parallel_config": "HF Trainer; ZeRO-1", "hardware": "MI300X"}, "hf"),
+        ({"parallel_config": "Primus; Megatron-LM", "hardware": "MI300X"}, None),
+        ({"parallel_config": "PyTorch/XLA as written", "hardware": "TPU v5p"}, "jax_tpu"),
         # Convolutions of 16 bits with channels first are transposed for tensor cores: NVIDIA's guide to them.
         ({"parallel_config": "PyTorch; DDP", "workload": "ResNet-50", "seq": ""}, "ngc"),
         ({"parallel_config": "PyTorch; channels last", "workload": "ResNet-50", "seq": ""}, None),

@@ -496,6 +496,24 @@ def test_each_stock_that_would_do_is_named():
     assert all(each.needed > each.limit for each in stocks)
 
 
+def test_no_fewer_than_a_refusal_names_would_do():
+    # A usual size beyond the limit misses the deadline, and a smaller one that shares out a batch keeps it.
+    asked = {
+        "workload": "mixtral_8x7b",
+        "tokens": "6T",
+        "accelerator": "b200",
+        "price": 1.9,
+        "terms": "spot",
+        "deadline": "12d",
+    }
+    refused = ask(asked, max_accelerators=2048)
+    (needed,) = (
+        int(each.needed) for each in refused.refusal.relaxations if each.constraint == "max_accelerators"
+    )
+    assert ask(asked, max_accelerators=needed).recommended is not None
+    assert ask(asked, max_accelerators=needed - 8).recommended is None
+
+
 @pytest.mark.parametrize(
     ("workload", "machine", "size"), [("bert", "6x rtx3090", 5), ("stable_diffusion", "8x titan-rtx", 8)]
 )
@@ -639,7 +657,9 @@ def test_a_question_without_a_budget_of_work_is_refused():
         ({"fix": ["shards=3"]}, SpecError, "shards"),
         ({"fix": ["tp=2", "tp=4"]}, UsageError, "given twice"),
         ({"fix": "precision=bf16", "precision": "fp8"}, UsageError, "--precision and --fix precision"),
-        ({"fix": ["global_batch=2"]}, UsageError, "--global-batch"),
+        ({"fix": ["global_batch=2"]}, UsageError, r"--global-batch 2$"),
+        ({"fix": ["global_batch=2..8"]}, UsageError, r"--global-batch 2$"),
+        ({"fix": ["global_batch=16,32"]}, UsageError, r"--global-batch 16$"),
     ],
 )
 def test_what_names_nothing_is_refused(changed, error, words):
@@ -1058,6 +1078,18 @@ def test_a_stated_software_is_planned_with_what_it_has(software, lacks):
             ask(asked, software=software, fix=[each])
         assert re.search(rf"{software} has {name}.*--software", " ".join(refused.value.missing))
     assert ask(asked, software="torchtitan", fix=["pp=2"]).recommended.strategy.pp == 2
+
+
+def test_stating_the_pipeline_gains_nothing_where_fsdp_shards_states_in_it():
+    # torchtitan has no ZeRO stage that shards optimizer states alone; its pipelines keep weights gathered.
+    asked = {"workload": "llama3_70b", "tokens": "100B", "accelerator": "h100", "accelerators": 2048}
+    times_s = {
+        ranks: ask(
+            asked, software="torchtitan", fix=[f"pp={ranks}"] if ranks else []
+        ).recommended.time_s.value
+        for ranks in (0, 4, 8)
+    }
+    assert times_s[0] == min(times_s.values())
 
 
 def test_software_that_ran_without_a_compiler_is_planned_so_unless_asked_otherwise():

@@ -408,3 +408,13 @@ def test_a_law_alone_states_no_time_beyond_four_times_the_largest_result(size, h
     assert (found[size].time_s is not None) is has_time
     assert (advised.recommended is not None) is has_time
     assert has_time or {"4", "512"} <= set(re.findall(r"\d+", found[size].why_not))
+
+
+def test_a_size_without_a_time_is_answered_with_the_next_ones_that_have_one():
+    # 20,000 = 2^5 x 5^4 accelerators share out no batch that results have, and GPT-3 has 96 heads and layers.
+    asked = query({"workload": "gpt3", "accelerator": "h100-sxm5-80gb", "at": 20_000})
+    with pytest.raises(EvidenceError) as refused:
+        predict(asked, scores=embedded.scores())
+    (words,) = refused.value.missing
+    below, above = sorted(int(each.replace(",", "")) for each in re.findall(r"\d[\d,]*", words))
+    assert 10_000 < below < 20_000 < above < 40_000

@@ -55,6 +55,15 @@ def test_the_quotes_of_a_file_are_the_terms_that_are_compared(tmp_path):
     assert {each.price.usd_per_accelerator_hour for each in found.candidates} == {1.5, 2.5, 3.0}
 
 
+def test_a_job_shrinks_on_spot_capacity_that_is_stated_or_quoted(tmp_path):
+    spot = 'terms = "spot"\nusd_per_hour = 3.0'
+    _quoted(tmp_path, QUOTES.replace("usd_per_hour = 3.0", spot), on_reclaim="shrink")
+    _quoted(tmp_path, on_reclaim="shrink", terms="spot")
+    for stated in ({}, {"terms": "on_demand"}):
+        with pytest.raises(UsageError, match=r"--on-reclaim shrink.*--terms spot"):
+            _quoted(tmp_path, on_reclaim="shrink", **stated)
+
+
 def test_a_price_on_the_command_line_comes_before_the_quotes(tmp_path):
     found = _quoted(tmp_path, price="2.2")
     assert {each.price.usd_per_accelerator_hour for each in found.candidates} == {2.2}

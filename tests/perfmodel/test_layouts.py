@@ -97,6 +97,16 @@ def test_fsdp_goes_with_a_pipeline_where_both_are_chosen(choices, found):
     assert {each.zero_stage for each in strategies(space, SMALL) if each.pp == 2} == found
 
 
+def test_fsdp_goes_with_a_pipeline_in_software_that_shards_nothing_else():
+    asked = Space(
+        num_accelerators=8,
+        global_batches=(8,),
+        choices={"dp": (4,), "tp": (1,), "zero_stage": (0, 2, 3)},
+        pipeline_stages=(0, 2),
+    )
+    assert {each.zero_stage for each in strategies(asked, SMALL) if each.pp == 2} == {0, 2}
+
+
 def test_a_fixed_option_has_no_other_value():
     choices = {"tp": (2,), "microbatch_samples": (1, 2), "interleave": (1,), "zero_stage": (1,)}
     found = list(strategies(Space(num_accelerators=8, global_batches=(8, 16), choices=choices), SMALL))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from equipoise.perfmodel.layouts import grid
-from equipoise.perfmodel.load import Load, transformer_load, workload_load
+from equipoise.perfmodel.load import Load, held_as, transformer_load, workload_load
 from equipoise.perfmodel.memory import activation_bytes, kept_activations, memory, sent_bytes, shards
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.spec.hardware import accelerator
@@ -308,13 +308,24 @@ def test_a_step_of_one_micro_batch_has_all_activations_whatever_they_take_more(s
     assert float(np.ravel(found.gradients)[0] + np.ravel(found.activations)[0]) == pytest.approx(alive)
 
 
-def test_the_last_layer_goes_back_next_to_all_gradients():
+@pytest.mark.parametrize(("sequence", "is_wide"), [(262_144, True), (131_072, False)])
+def test_the_last_layer_goes_back_next_to_all_gradients(sequence, is_wide):
     """Where inputs of layers are in the host's memory, what one layer keeps is most of what is alive, to the end."""
     options = {"recompute": "full", "activation_offload": True, "chunked_loss": True}
-    one = Strategy(microbatch_samples=32, global_batch_samples=32, **options)
-    last = float(np.ravel(kept_activations(LLAMA, grid([one])).all)[0])
-    held = memory(LLAMA, grid([one]), replace(PLAIN, activation_slack=1.0))
+    one = Strategy(global_batch_samples=1, master_weights=is_wide, **options)
+    load = transformer_load(workload("llama31_8b").transformer, sequence=sequence)
+    last = float(np.ravel(kept_activations(load, grid([one])).all)[0])
+    held = memory(load, grid([one]), replace(PLAIN, activation_slack=1.0))
     assert float(np.ravel(held.activations)[0]) >= last
+
+
+def test_the_last_segment_goes_back_next_to_all_gradients():
+    """Of SDXL, whose layers are cut into segments: the one that is made again, with all that it keeps."""
+    known = workload("sdxl")
+    segment = np.sqrt(known.activation_bytes_per_sample * known.boundary_bytes_per_sample)
+    one = Strategy(microbatch_samples=32, global_batch_samples=32, recompute="full", activation_offload=True)
+    held = memory(workload_load(known), grid([one]), replace(PLAIN, activation_slack=1.0))
+    assert float(np.ravel(held.activations)[0]) >= 32 * segment
 
 
 def test_gradients_of_bf16_weights_rest_in_four_bytes():
@@ -503,6 +514,41 @@ def test_a_layer_keeps_what_korthikanti_counts(tp, split, selective, expected):
     gradients = 2 * 4 * hidden * sequence / tp
     found = float(activation_bytes(load, grid([one]))[0])
     assert found == pytest.approx(layers * layer + again + gradients + gathered, rel=1e-6)
+
+
+@pytest.mark.parametrize(("recompute", "layers"), [("none", 32), ("selective", 1), ("full", 1)])
+def test_inputs_that_stay_gathered_are_kept_whole_by_each_layer_that_keeps_them(recompute, layers):
+    """By hand: two inputs of 2,048 tokens with 4,096 values in 2 bytes, of which a rank has a quarter anyway; the
+    layer at work had one of them whole before.
+    """
+    free = replace(LLAMA, kept_loss_bytes=0.0, kept_fused_loss_bytes=0.0, logits_bytes=0.0)
+    kept = held_as(free, gathered_inputs=True)
+    whole = 2048 * 4096 * 2
+    for rest, more in (("sequence_parallel=true", layers * 2 * 0.75 * whole - whole), ("", 0.0)):
+        one = grid([strategy(f"tp=4 global_batch=1 recompute={recompute} {rest}")])
+        assert activation_bytes(kept, one)[0] - activation_bytes(free, one)[0] == pytest.approx(more)
+
+
+def test_a_loss_in_place_has_six_bytes_of_a_logit_beside_those_returned():
+    """Narayanan et al. 2021's Megatron-LM: a logit in fp32 becomes softmax and gradient, and this one of 2 bytes."""
+    bare = replace(
+        LLAMA, layers=0.0, kept_whole_bytes=0.0, kept_shared_bytes=0.0, gradient_bytes=0.0, gate_bytes=0.0
+    )
+    one = grid([strategy("tp=4 global_batch=1 implementation=eager")])
+    in_place = held_as(bare, loss_in_place=True)
+    logits = 2048 * 128256 / 4
+    assert activation_bytes(bare, one)[0] == pytest.approx((12 + 2) * logits)
+    assert activation_bytes(in_place, one)[0] == pytest.approx((6 + 2) * logits)
+
+
+@pytest.mark.parametrize(
+    ("axes", "copies"), [("dp=1", 0), ("dp=2", 1), ("cp=2", 1), ("tp=2", 0), ("dp=2 zero_stage=1", 0)]
+)
+def test_gradients_are_copied_into_buckets_where_they_are_summed_whole(axes, copies):
+    """PyTorch, DistributedDataParallel: gradient_as_bucket_view saves the size of all gradients, 4 bytes a weight."""
+    one = strategy(f"{axes} global_batch=2")
+    more = held(held_as(LLAMA, bucket_copies=True), one).gradients - held(LLAMA, one).gradients
+    assert more == pytest.approx(copies * 4 * LLAMA.params)
 
 
 def test_what_is_gathered_and_sent_has_the_width_of_its_values():

@@ -82,3 +82,26 @@ def test_the_least_money_is_the_sum_of_its_rows(tmp_path, stated):
     assert sorted(rows) == pytest.approx(sorted(result.frame()["usd"]))
     # 56 accelerator-hours of 700 W times 1.18 for the system, at 0.1 or more; and at 2 USD of rent.
     assert sum(rows) >= 56 * (0.7 * 1.18 * 0.1 + stated.get("price", 0.0)) * 0.999
+
+
+@pytest.mark.parametrize("by_hour", [False, True])
+@pytest.mark.parametrize(("stated", "is_rented"), [(None, None), (0.0, False), (2.0, True)])
+def test_a_price_is_named_where_it_counts_alone(tmp_path, by_hour, stated, is_rented):
+    """Electricity is all that an own machine costs; with its price by the hour, a stated rent comes on top."""
+    path = tmp_path / "jobs.toml"
+    prices = f"electricity_usd_per_kwh = {[0.1] * 6 + [0.3] * 18}\n" if by_hour else ""
+    path.write_text(prices + '[[job]]\nname = "a"\ntimes = { 8 = "2 h" }\n')
+    asked = {} if stated is None else {"price": stated}
+    found = equipoise.allocate(path, accelerator="8x h100-sxm5-80gb", **asked)
+    text = " ".join(printed(found, full=True).split())
+    counts_rent = not by_hour if is_rented is None else is_rented
+    assert ("per accelerator-hour" in text) == counts_rent
+    assert ("per kWh" in text) == (by_hour or is_rented is False)
+    assert ("offers" in text) == (counts_rent and stated is None)  # of the price table
+
+
+def test_evidence_without_a_calibration_is_called_that(tmp_path):
+    path = tmp_path / "jobs.toml"
+    path.write_text('[[job]]\nworkload = "llama31_8b"\ntokens = "1B"\nsizes = [8]\nsoftware = "priors"\n')
+    text = printed(equipoise.allocate(path, accelerator="8x h100-sxm5-80gb"), full=False)
+    assert "priors only" in " ".join(text.split())

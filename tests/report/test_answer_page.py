@@ -802,6 +802,19 @@ def test_a_refusal_where_nothing_fits_has_neither_cheapest_nor_fastest():
     assert re.search(r"Memory\b.* 130 GB\b.* 80 GB", text)
 
 
+def test_sizes_without_a_strategy_are_not_said_to_lack_memory():
+    answer = made_answer()
+    sizes = (
+        UnfitSize(num_accelerators=7, needed_bytes=None),
+        UnfitSize(num_accelerators=1, needed_bytes=9e10),
+    )
+    systems = (replace(answer.systems[0], title="NVIDIA A", unfit=sizes), *answer.systems[1:])
+    question = replace(answer.question, sizes=Sizes(listed=(1, 7, 8)))
+    text = " ".join(printed(replace(answer, question=question, systems=systems)).split())
+    assert re.search(r"not fit: 1 \S A\.", text)
+    assert re.search(r"No strategy: 7 \S A\.", text)
+
+
 def test_on_several_systems_without_room_each_has_its_line_and_the_headline_names_them():
     answer = made_answer(is_refused=True)
     step = replace(
@@ -982,6 +995,46 @@ def test_sizes_on_which_no_strategy_is_legal_are_in_the_headline():
     found = answer(query(asked), scores=None)
     assert not found.candidates
     assert re.findall(r"[\d,]{2,}", ANSWER.headline(found))[0] == "3,000,000"
+
+
+@pytest.mark.parametrize(
+    ("train", "batch", "size", "is_of_room"),
+    [
+        ("lora", 16, 3, False),  # three cards have room, and 16 samples are no multiple of 3
+        ("full", 16, 1, True),  # 8.03e9 weights of 2 bytes and as many gradients are 32 GB
+    ],
+)
+def test_a_size_that_is_asked_for_lacks_memory_or_a_strategy(train, batch, size, is_of_room):
+    asked = query(
+        {
+            "workload": "llama31_8b",
+            "train": train,
+            "examples": 1000,
+            "sequence": 512,
+            "accelerator": ["rtx-4090-pcie-24gb"],
+            "accelerators": f"{size},4",
+            "global_batch": batch,
+        }
+    )
+    found = answer(asked, scores=None)
+    assert [each.num_accelerators for each in found.systems[0].unfit] == [size]
+    for text in (" ".join(printed(found).split()), " ".join(printed(found, full=True).split())):
+        assert (re.search(r"\bnot fit\b", text) is not None) is is_of_room
+        assert (re.search(r"\b[Nn]o strategy\b", text) is not None) is not is_of_room
+
+
+def test_a_batch_that_no_strategy_can_share_out_is_answered_with_the_nearest_that_can_be():
+    asked = {"workload": "llama31_8b", "train": "lora", "examples": 1000, "sequence": 2048}
+    hardware = {"accelerator": ["rtx-4090-pcie-24gb"], "accelerators": "3"}
+    found = answer(query({**asked, **hardware, "global_batch": 16}), scores=None)
+    assert found.recommended is None
+    (line,) = [each for each in " ".join(printed(found).split()).split(". ") if "--global-batch" in each]
+    batches = [int(each) for each in re.findall(r"\b1[5-9]\b", line) if each != "16"]
+    assert batches == [15, 18]
+    assert all(
+        answer(query({**asked, **hardware, "global_batch": each}), scores=None).recommended
+        for each in batches
+    )
 
 
 def test_sizes_beyond_a_limit_are_not_named_where_no_time_is_known():

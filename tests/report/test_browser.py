@@ -6,9 +6,11 @@ import pytest
 from made_answer import made_answer
 from watched_page import watched_page
 
+from equipoise import allocate
 from equipoise.decide.decision import answer
 from equipoise.decide.question.query import query
 from equipoise.report import html
+from equipoise.report.pages.allocate import ALLOCATION
 from equipoise.report.pages.answer import ANSWER
 from equipoise.report.pages.study import STUDY
 from equipoise.runs.embedded import scores
@@ -284,6 +286,17 @@ def paper(browser, real_answer, tmp_path_factory):
     with page_of(browser, tmp_path_factory.mktemp("paper"), real_answer, ANSWER, viewport=PAPER) as page:
         page.emulate_media(media="print")
         yield page
+
+
+def test_a_card_of_a_phone_has_no_line_for_words_that_there_are_none_of(opened, tmp_path):
+    jobs = tmp_path / "jobs.toml"
+    job = '[[job]]\nname = "{}"\ntimes = {{ 8 = "2 h" }}\n{}'
+    jobs.write_text(job.format("free", "") + job.format("hurried", 'deadline = "9 h"\n'))
+    found = allocate(jobs, accelerator="8x h100-sxm5-80gb").record
+    for options, num_lines in (PHONE, 1), ({}, 2):
+        with opened(found, ALLOCATION, **options) as page:
+            show_all(page)
+            assert sum(each.is_visible() for each in page.locator("[data-label=Deadline]").all()) == num_lines
 
 
 def bottom(page, selector):

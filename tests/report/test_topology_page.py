@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.bench.topology import read
+from equipoise.diagnose.link_findings import sentences
 from equipoise.diagnose.links import meaning
 from equipoise.report import html, terminal
 from equipoise.report.pages.topology import TOPOLOGY
@@ -77,3 +78,31 @@ def test_a_machine_without_links_has_a_page_too(parsed):
     assert page.all("h1")[0]["text"].startswith("One accelerator")
     assert page.all("table", class_="matrix") == []
     assert re.search(r"GPU0 .*\b1 MIG slice\b", page.all("body")[0]["text"])
+
+
+def test_links_of_an_accelerator_that_is_cut_gain_nothing():
+    slices = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: A)\n  MIG 3g.40gb Device 0: (UUID: M)\n"
+    whole = "".join(f"GPU {each}: NVIDIA A100-SXM4-80GB (UUID: B)\n" for each in (1, 2))
+    matrix = "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNV12\tNV12\nGPU1\tNV12\tX\tNV12\nGPU2\tNV12\tNV12\tX\n"
+    (reached,) = meaning(read((slices + whole + matrix).encode(), where="x")).reached
+    assert reached.num_pairs == 1
+    pair = matrix.replace("\tGPU2", "").replace("\tNV12\n", "\n").rpartition("GPU2")[0]
+    cut = meaning(read((slices + whole.splitlines()[0] + "\n" + pair).encode(), where="x"))
+    assert not cut.gains
+    printed = io.StringIO()
+    terminal.render(TOPOLOGY, cut, Console(file=printed, width=100, color_system=None), full=False)
+    assert "MIG" in printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090"), r"differ: .*3090 and .*4090"),
+        (("NVIDIA GeForce RTX 4090", None), r"[Oo]nly .* NVIDIA GeForce RTX 4090"),
+        (("NVIDIA GeForce RTX 4090", "NVIDIA Foo"), r"lacks NVIDIA Foo \("),
+    ],
+)
+def test_what_is_known_of_the_accelerators_is_named(names, words):
+    listed = "".join(f"GPU {at}: {name} (UUID: {at})\n" for at, name in enumerate(names) if name)
+    found = meaning(read(f"{listed}\tGPU0\tGPU1\nGPU0\tX\tPHB\nGPU1\tPHB\tX\n".encode(), where="x"))
+    assert [each for each in sentences(found) if re.search(words, each)]

@@ -17,6 +17,8 @@ from equipoise.report.format import (
     ratio,
     workload_name,
 )
+from equipoise.report.pages.answer.candidates import chip_of
+from equipoise.spec.catalogue import catalogue
 
 
 @given(st.text())
@@ -67,6 +69,14 @@ def test_known_names_get_their_title_and_unknown_ones_stay_raw():
     assert accelerator_name(None) == "unknown accelerator"
     assert workload_name("bert") == "BERT"
     assert workload_name("chess_2031") == "chess_2031"
+
+
+def test_a_system_is_named_without_the_maker_of_its_chips_alone():
+    known = catalogue()
+    chips = {each.title: known.cluster(each.slug).accelerator for each in known.systems()}
+    cut = [title for title in chips if chip_of(title) != title]
+    assert cut
+    assert all(title.startswith(f"{chips[title].vendor} ") for title in cut)
 
 
 # Of a number of seconds, minutes, hours, days and years, as people write them.

@@ -154,8 +154,7 @@ def test_the_accounting_of_slurm_is_read(tmp_path):
     # 26 h 30 min; 13 h 15 min 36 s; 36.5 s.
     assert found.time_s.tolist() == pytest.approx([95_400.0, 47_736.0, 36.5])
     path.write_text("num_gpus,time_to_train_h\n8,10 h\n16,90:00\n")
-    with pytest.raises(DataError, match="row 2"):  # minutes or hours
-        read_measurements(path)
+    assert "row 2" in read_measurements(path).not_used[0]  # minutes or hours
 
 
 def test_what_is_exported_as_json_lines_is_read_back(tmp_path):
@@ -214,8 +213,8 @@ def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
     with pytest.raises(DataError, match="--column tokens_per_s_per_accelerator=tokens/s/gpu"):
         read_measurements(path, columns={"tokens_per_s": "tokens/s/GPU"})
     path.write_text("num_gpus,tgs\n8,11800\n16,11600\n32,fast\n")
-    with pytest.raises(DataError, match=r"row 3, .*tgs.*'fast'"):
-        read_measurements(path, columns={"tokens_per_s_per_accelerator": "tgs"})
+    (note,) = read_measurements(path, columns={"tokens_per_s_per_accelerator": "tgs"}).not_used
+    assert re.search(r"row 3, .*tgs.*'fast'", note)
 
 
 def test_nodes_times_accelerators_of_a_node_are_the_number_of_accelerators(tmp_path):
@@ -226,8 +225,8 @@ def test_nodes_times_accelerators_of_a_node_are_the_number_of_accelerators(tmp_p
     path.write_text("num_gpus,nodes,gpus_per_node,time_h\n6,1,8,10\n12,2,8,6\n24,4,8,4\n")
     assert read_measurements(path).num_accelerators.tolist() == [6, 12, 24]
     path.write_text("nodes,gpus_per_node,time_h\n1,8,10\n2,8,6\n4,four,4\n")
-    with pytest.raises(DataError, match=r"row 3.*nodes.*gpus_per_node.*4.*four"):
-        read_measurements(path)
+    (note,) = read_measurements(path).not_used
+    assert re.search(r"row 3.*nodes.*gpus_per_node.*4.*four", note)
 
 
 def test_columns_of_parameters_of_a_strategy_are_the_strategy(tmp_path):

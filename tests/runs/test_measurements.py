@@ -110,6 +110,15 @@ def test_rows_without_a_time_are_excluded_and_counted(read):
     assert [note for note in found.notes if "time_to_train_s" in note and "1" in note and "row 2" in note]
 
 
+@pytest.mark.parametrize("row", ["16,failed", "16,NaN", "16,-", "16,0", "mean,3"])
+def test_one_row_that_cannot_be_read_leaves_the_others(read, row):
+    found = read(f"gpus,time_to_train_h\n8,4\n{row}\n32,1\n")
+    assert found.num_accelerators.tolist() == [8, 32]
+    (note,) = found.not_used
+    column, cell = ("gpus", "mean") if row.startswith("mean") else ("time_to_train_h", row.partition(",")[2])
+    assert re.search(rf"mine\.csv .*: 1, .*row 2, .*{column}.*{cell!r}", note)
+
+
 def test_a_strategy_without_a_time_is_no_choice_to_make(read):
     found = read("num_accelerators,step_s,strategy\n8,4,ddp\n16,2,ddp\n16,,fsdp\n")
     assert found.num_accelerators.tolist() == [8, 16]
@@ -377,8 +386,8 @@ def test_parquet_reads_the_same_as_csv(read):
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"num_accelerators": [1, None], "step_s": [1.0, 2.0]}, "row 2, column num_accelerators: found ''"),
-        ({"num_accelerators": [1, 2], "step_s": [1.0, float("nan")]}, "row 2, column step_s: found 'NaN'"),
+        ({"num_accelerators": [None], "step_s": [2.0]}, "row 1, column num_accelerators: found ''"),
+        ({"num_accelerators": [2], "step_s": [float("nan")]}, "row 1, column step_s: found 'NaN'"),
         ({"num_accelerators": [[1], [2]], "step_s": [1.0, 2.0]}, "no column num_accelerators"),
         ({"other": [1]}, "column .*'other'"),
     ],
@@ -511,7 +520,7 @@ def test_a_column_named_by_its_unit_is_not_used_beside_one_of_times(read):
         ("gpus,minutes,hours\n1,60,1\n", "minutes.*hours"),
         ("gpus,speed\n1,60\n", "'gpus'"),
         ("gpus,time_s\nx,60\n", "row 1.*gpus.*'x'"),
-        ("gpus,time_s\n1,60\n2,soon\n", "row 2.*time_s.*'soon'"),
+        ("gpus,time_s\n2,soon\n", "row 1.*time_s.*'soon'"),
         ("ranks,seconds\n1,60\n", "'ranks'.*'seconds'|'seconds'.*'ranks'"),
     ],
 )

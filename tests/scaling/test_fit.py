@@ -126,6 +126,18 @@ def test_one_slow_run_is_marked_and_left_out():
     assert predict(found, 128.0).time_s[0] == pytest.approx(AMDAHL.predict_s(128.0, 20.0, 1000.0), rel=0.05)
 
 
+def test_a_time_that_came_more_than_once_is_no_outlier():
+    # Eight fit a node; 16 cross a slow network: 40 / n, but for 6.5 at 16.
+    sizes = np.repeat([1, 2, 4, 8, 16], 3)
+    times = 40.0 / sizes * np.tile([1.0, 1.01, 0.99], 5)
+    times[-3:] *= 6.5 / 2.5
+    found = fit(measured_times(sizes, times))
+    assert not found.outliers.any()
+    slow = times.copy()
+    slow[4] *= 1.6
+    assert np.flatnonzero(fit(measured_times(sizes[:12], slow[:12])).outliers).tolist() == [4]
+
+
 def test_thousands_of_runs_are_fitted_and_their_outliers_marked():
     rng = np.random.default_rng(6)
     runs = np.repeat(SIZES, 1000)
@@ -188,6 +200,15 @@ def test_flat_times_ask_for_repetitions_and_range():
 def test_rising_times_are_not_said_to_be_flat():
     with pytest.raises(FitError, match="not fall"):
         fit(measured_times([1, 2, 4, 8], [1000.0, 1300.0, 1500.0, 1600.0]))
+
+
+def test_times_that_rise_again_name_the_fastest_size():
+    # 40 / n + 0.15 n: 6.2, 4.9 and 10.2; 6.2 / 4.9 = 1.27.
+    with pytest.raises(FitError, match=r"\b16 .*fastest, 1\.27 .* 8\b") as refused:
+        fit(measured_times([8, 16, 64], [6.2, 4.9, 10.225]))
+    (missing,) = refused.value.missing
+    assert re.search(r"around 16\b", missing)
+    assert "128" not in missing
 
 
 @pytest.mark.parametrize(

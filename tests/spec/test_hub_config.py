@@ -269,6 +269,7 @@ def test_parameters_are_those_of_the_models_card(name, tmp_path):
 COUNTED = {
     "whisper_large_v3": "whisper_large_v3",
     "clip_vit_b32": "clip_vit_b32",
+    "clip_vit_b16": "clip_vit_b16",
     "clip_vit_l14": "clip_vit_l14",
     "wav2vec2_base": "wav2vec2_base",
     "convnext_base": "convnext_base",

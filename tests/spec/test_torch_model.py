@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.errors import SpecError, UsageError
+from equipoise.perfmodel.load import workload_load
 from equipoise.spec.torch_model import count, count_function, load_factory
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import workload
@@ -464,6 +465,32 @@ def test_an_adapter_costs_the_gradients_of_activations_but_not_of_frozen_weights
     assert counted.workload("own", "Own").lora_rank == 2
     # The second frozen layer passes a gradient on, the first has nobody to pass it to; nor has the first's `down`.
     assert counted.backward_flop == frozen + 2 * (2 * adapter) - adapter // 2
+
+
+def classifier(num_frozen):
+    """Twelve equal layers of BERT-base's sizes, the first of them frozen, and ten classes."""
+    layers = [nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True) for _ in range(12)]
+    for layer in layers[:num_frozen]:
+        layer.requires_grad_(requires_grad=False)
+    return count(nn.Sequential(*layers, nn.Linear(768, 10)), torch.zeros(8, 512, 768))
+
+
+@pytest.mark.parametrize("num_frozen", [0, 6, 8, 12])
+def test_frozen_layers_are_passed_forward_and_keep_no_states(num_frozen):
+    counted = classifier(num_frozen)
+    own = counted.workload("own", "Own")
+    load = workload_load(own)
+    # A layer has 4 x 768^2 + 2 x 768 x 3072 weights in matrices, and 13 x 768 besides.
+    frozen = num_frozen * (12 * 768**2 + 13 * 768)
+    assert (own.trained, own.lora_rank) == ("full", None)
+    assert load.frozen_params == frozen
+    assert load.params == pytest.approx(counted.params - frozen, rel=0.01)
+    assert own.train_flop_per_sample == pytest.approx(counted.train_flop_per_sample)
+    # Of three ways' work a frozen layer does one.
+    whole = workload_load(classifier(0).workload("own", "Own"))
+    assert load.train_flop_per_sample / whole.train_flop_per_sample == pytest.approx(
+        1 - 2 / 3 * num_frozen / 12, abs=0.03
+    )
 
 
 def test_tied_weights_count_once():

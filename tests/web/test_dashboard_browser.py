@@ -238,6 +238,14 @@ def test_scenarios_are_kept_by_name_and_lead_back(opened):
         assert page.locator(".scenarios tbody tr").count() == 1
 
 
+def test_a_refusal_is_no_scenario_to_keep(opened):
+    with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8") as page:
+        name = page.get_by_label("Keep it as a scenario")
+        assert name.is_visible()
+        page.goto(page.url.replace("max_accelerators=8", "max_accelerators=0"))
+        assert not name.is_visible()
+
+
 def test_scenarios_fit_a_phone(opened):
     options = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
     with opened("/advice?workload=bert&accelerator=dgx-a100&max_accelerators=8", **options) as page:

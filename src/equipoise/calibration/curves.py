@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from msgspec import Struct, field
 
-from equipoise.calibration import EvidenceSource, HeldOutErrors
+from equipoise.calibration import EvidenceSource, HeldOutErrors, Note
 from equipoise.errors import FitError
 from equipoise.files import shipped_record
 from equipoise.intervals import LEVEL, Interval
@@ -21,7 +21,7 @@ from equipoise.scaling.laws import CANDIDATES, Domain, FloatArray, Law, law_name
 from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.scaling.posterior import MEASURED_NOISE, Noise
 from equipoise.spec.catalogue import Catalogue, shipped
-from equipoise.units import format_count
+from equipoise.units import MOST_LISTED, format_count, format_duration, listed
 
 
 class CurveQuestion(Struct, frozen=True, kw_only=True):
@@ -131,7 +131,7 @@ def fitted_curve(
         ),
         curves_s=fitted.curves_s,
         evidence=evidence_of(kept),
-        notes=(*notes, *_outlier_notes(fitted)),
+        notes=(*notes, *_outlier_notes(fitted), *_stray_notes(fitted)),
     )
 
 
@@ -174,6 +174,25 @@ def _outlier_notes(fitted: Fit) -> tuple[str, ...]:
         format_count(size) for size in np.unique(fitted.points.num_accelerators[fitted.outliers])
     )
     return (f"Runs too far from any law are excluded: {far} (at {sizes} accelerators).",)
+
+
+def _stray_notes(fitted: Fit) -> tuple[str, ...]:
+    """That no law follows what was measured at some size, as where only larger ones cross nodes."""
+    points = fitted.points
+    by_law = predict(fitted, points.sizes, level=LEVEL, of="run")
+    apart = []
+    for size, low_s, high_s in zip(points.sizes, by_law.low_s, by_law.high_s, strict=True):
+        measured_s = float(np.median(points.time_s[points.num_accelerators == size]))
+        if not low_s <= measured_s <= high_s:
+            within = f"{format_duration(low_s)} to {format_duration(high_s)}"
+            apart.append(f"{format_duration(measured_s)} on {format_count(size)} ({within} by the laws)")
+    if not apart:
+        return ()
+    words = (
+        f"no law follows the measured {listed(apart, MOST_LISTED)}: they may be of other software, or cross "
+        "a slower link; fit the sizes before and after by themselves."
+    )
+    return (str(Note(words, "check")),)
 
 
 def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> HeldOutErrors | None:

@@ -168,11 +168,12 @@ _PLURALS: Mapping[Architecture, str] = {
 RULES: tuple[CalibrationRule, ...] = (
     # Asked as users ask, published steps of LoRA by other software than NeMo's took 1.5 to 2 times as long
     # as advised for Megatron-Core, and 1.1 to 1.5 times as long as for Hugging Face's; on RTX cards 1.5 times
-    # and as long: docs/experiments/0061. 42 steps in 4 bits: 11 to 16 % off by source, 11 to 23 %: 0048.
+    # and as long: docs/experiments/0061. 42 steps in 4 bits: 11 to 16 % off by source, 11 to 23 %: 0048. Of
+    # SDXL, a U-Net, 8 by kohya's scripts took 1.7 to 3.7 times as long as by the priors, 0.8 to 1.4 so.
     CalibrationRule(
         vendor=None,
         kind=None,
-        architectures=_TRANSFORMERS,
+        architectures=get_args(Architecture),
         parts=("other adapters",),
         software="hf",
         # Makers are compared in the same code: by the priors alone a compiler's would stand against eager.
@@ -252,6 +253,11 @@ class CalibratedModel(Struct, frozen=True, kw_only=True, dict=True):
     def drawn(self) -> Parameters:
         """All draws as one calibration, an element of each number a draw."""
         return stacked(self.draws)
+
+    @property
+    def basis(self) -> str:
+        """What its times rest on, in two words."""
+        return "priors only" if self.calibration == PRIORS_ONLY else f"calibration {self.calibration}"
 
 
 def software_for(chip: Accelerator, workload: Workload, stated: str | None = None) -> str | None:

@@ -20,7 +20,7 @@ from equipoise.calibration.accuracy import (
 )
 from equipoise.calibration.profiles import EXPERTS_LOG_SD, Profile
 from equipoise.calibration.published import PublishedRow, nodes_of
-from equipoise.calibration.published.executions import campaign_of
+from equipoise.calibration.published.executions import campaign_of, software_of
 from equipoise.calibration.published.quantities import MemoryCounted
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.intervals import DEVIATE
@@ -145,10 +145,19 @@ def _load(row: PublishedRow) -> Load:
     if model is None:
         raise SpecError(f"workload {echo(row.workload)}: neither model sizes nor a name of the catalogue")
     if model.transformer is None and model.known is not None:
-        return _workload_load(model.known)
-    if model.transformer is None or model.sequence is None:
+        load = _workload_load(model.known)
+    elif model.transformer is None or model.sequence is None:
         raise SpecError(f"workload {echo(row.workload)}: tokens per sample are not stated")
-    return _transformer_load(model.transformer, sequence=model.sequence)
+    else:
+        load = _transformer_load(model.transformer, sequence=model.sequence)
+    software = software_of(row)
+    is_gathered = "gathered inputs kept" in row.cells.get("parallel_config", "")
+    return loads.held_as(
+        load,
+        gathered_inputs=is_gathered or (software is not None and software.keeps_gathered_inputs),
+        loss_in_place=software is not None and software.has_loss_in_place,
+        bucket_copies=software is not None and software.has_bucket_copies,
+    )
 
 
 _transformer_load = cache(loads.transformer_load)
@@ -190,8 +199,8 @@ def _by_bases(arrays: StepRows, bases: Sequence[Profile | None]) -> tuple[Second
     by_priors = np.flatnonzero([each is None for each in bases])
     if len(by_priors):
         spread[by_priors] = _spread(arrays.taken(by_priors))
-    for basis in {each.name: each for each in bases if each is not None}.values():
-        mine = np.flatnonzero([each is not None and each.name == basis.name for each in bases])
+    for basis in {id(each): each for each in bases if each is not None}.values():
+        mine = np.flatnonzero([each is basis for each in bases])
         some = arrays.taken(mine)
         values = {each.name: basis.values[each.name] for each in basis.fitted}
         log_s, slopes = log_times(some.step_s, basis.parameters, values)
@@ -204,7 +213,8 @@ def _by_bases(arrays: StepRows, bases: Sequence[Profile | None]) -> tuple[Second
 def _spread(arrays: StepRows) -> Seconds:
     """Standard deviation of the logarithm of every prediction by the priors, as wrong as such were."""
     of_parameters = prior_log_sd(lambda values: arrays.step_s(Parameters().changed(values)), PRIORS)
-    return np.hypot(of_parameters, UNCALIBRATED_LOG_SD)
+    local = np.hypot(UNCALIBRATED_LOG_SD, EXPERTS_LOG_SD * (arrays.load.experts > 0))
+    return np.hypot(of_parameters, local)
 
 
 def _begin(rows: Sequence[PublishedRow], basis_of: BasisOf) -> PredictionTask:

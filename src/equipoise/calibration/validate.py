@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -29,7 +30,7 @@ from equipoise.calibration.accuracy import (
     split_of,
     time_errors,
 )
-from equipoise.calibration.profiles import Profile, profiles, software_for
+from equipoise.calibration.profiles import Profile, profiles, runs_on, software_for
 from equipoise.calibration.published import PublishedRow, nodes_of, published_steps, read_rows, rows_of_table
 from equipoise.calibration.published.executions import (
     chosen,
@@ -327,7 +328,8 @@ def _does_not_fit(row: PublishedRow, needed_bytes: float | None) -> Iterator[str
 
 
 AUTO = "auto"
-# What ran where a row names no software and its attention is not fused.
+# Like what code runs that a row does not name, with attention that is not fused. It is as far from that as
+# code of others is from Hugging Face's: docs/experiments/0080.
 _OLD_SOFTWARE = "megatron"
 _CHANNELS_FIRST = "ngc"
 _OF_TORCH = re.compile(r"\b(?:py)?torch", re.IGNORECASE)
@@ -336,7 +338,7 @@ _ATTENDS = re.compile(r"swin|\bvit|\bdeit|\bdit\b|mixer|former", re.IGNORECASE)
 _CHANNELS_LAST = re.compile(r"channels[- ]?last|\bnhwc\b", re.IGNORECASE)
 # What runs operation by operation, as whoever wrote it left it: of 12 sources whose steps are so and of which
 # no fit knows, 10 are nearer by the parameters of Hugging Face's code than by those of none (26 % off, not
-# 34 %, in the mean of their medians): docs/experiments/0059.
+# 34 %, in the mean of their medians): docs/experiments/0059; on chips of other makers: 0080.
 _AS_WRITTEN, _LIKE_IT = re.compile(r"\b(?:py)?torch\b|paddle", re.IGNORECASE), software("hf")
 
 
@@ -367,8 +369,13 @@ def _matching(row: PublishedRow) -> Profile | None:
     if ran is None and row.model is not None and row.model.transformer is None:
         return profiles()[_CHANNELS_FIRST] if _transposes(row, row.strategy) else None
     if ran is None:
-        return None if row.strategy.fused_attention else profiles()[_OLD_SOFTWARE]
+        return None if row.strategy.fused_attention else _like_old_software()
     return profiles()[ran.name]
+
+
+@cache
+def _like_old_software() -> Profile:
+    return replace(profiles()[_OLD_SOFTWARE], log_half_width=profiles()[_LIKE_IT.name].log_half_width)
 
 
 def usual_software(row: PublishedRow) -> str | None:
@@ -385,10 +392,11 @@ def usual_software(row: PublishedRow) -> str | None:
 
 
 def _runs_as_written(row: PublishedRow, strategy: Strategy) -> bool:
-    """Whether code of no framework that the row names launched a transformer's kernels one by one."""
+    """Whether code of no software that was fitted to the chip launched a transformer's kernels one by one."""
     nodes, model = nodes_of(row), row.model and row.model.transformer
-    named = _AS_WRITTEN.search(row.cells.get("parallel_config", ""))
-    can = nodes is not None and nodes.accelerator.vendor == _LIKE_IT.vendor and has_axes(_LIKE_IT, strategy)
+    text = row.cells.get("parallel_config", "")
+    named = _AS_WRITTEN.search(text) or _LIKE_IT.is_named_in(text)
+    can = nodes is not None and runs_on(_LIKE_IT.name, nodes.accelerator) and has_axes(_LIKE_IT, strategy)
     return bool(can and named and model) and strategy.implementation == "eager"
 
 

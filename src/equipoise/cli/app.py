@@ -409,7 +409,8 @@ def _wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageErro
             f"several with commas, h100,b200; {lists}"
         )
     options = [each for each in command.get_params(ctx) if each.param_type_name == "option"]
-    declared = {name: each for each in options for name in (*each.opts, *each.secondary_opts)}
+    # Sorted, as the names of --help come in no order of their own.
+    declared = {name: each for each in options for name in sorted((*each.opts, *each.secondary_opts))}
     if option in declared:
         each = declared[option]
         if each.is_flag:

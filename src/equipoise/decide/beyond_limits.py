@@ -14,7 +14,7 @@ from equipoise.decide.question.field import MAX_ACCELERATORS, MAX_SIZES, Sizes
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import LARGE_SYSTEM, is_assumed_host, with_number
 from equipoise.decide.strategies.remedies import least_fitting
-from equipoise.decide.strategies.size_searches import SizeUnits, units_beyond
+from equipoise.decide.strategies.size_searches import SizeUnits, between_usual, units_beyond
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.spec.mlperf import Scores
 
@@ -184,7 +184,8 @@ def _least_kept(one: SystemCandidates) -> Candidate | None:
 def _finer(one: SystemCandidates, least: Candidate, fitting: _Beyond) -> frozenset[int]:
     """Sizes between the one found and the next smaller one tried, which may keep the limits as well.
 
-    Empty where the one found breaks other limits itself or is the smallest that fits.
+    With them those between the usual ones from the limit on: one that shares out a batch may be faster than a
+    larger usual one. Empty where the one found breaks other limits itself or is the smallest that fits.
     """
     size, nodes = least.num_accelerators, one.assessment.cluster
     sizes = one.assessment.sizes
@@ -192,7 +193,9 @@ def _finer(one: SystemCandidates, least: Candidate, fitting: _Beyond) -> frozens
     if nodes is None or is_least or _breaks_more_than_size(least):
         return frozenset()
     low = max(each for each in {*sizes.tried, sizes.most} if each < size)
-    return frozenset(_grid(one).between(low, size))
+    units = _grid(one)
+    finer = {*units.between(low, size), *between_usual(units, sizes.most, low)}
+    return frozenset(finer.difference(sizes.tried))
 
 
 def _grid(one: SystemCandidates) -> SizeUnits:

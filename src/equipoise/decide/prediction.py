@@ -4,7 +4,7 @@ Also the predictions that a ledger keeps of an answer or of such times.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -50,7 +50,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
 from equipoise.stats import one_thread
-from equipoise.units import format_amount
+from equipoise.units import format_amount, listed
 
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
@@ -168,7 +168,7 @@ def _joins(query: TrainingQuery, own: "Measurements", scores: Scores | None, cat
 def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
     """The laws fitted to the user's measurements alone."""
     data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
-    notes = list(own.notes)
+    notes = [*map(str, _notes_of(own))]
     if query.workload and not own.is_time_to_train:
         notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
     sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.doublings
@@ -185,6 +185,10 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
         # What a file lacks may be among what was left out of it.
         message = " ".join((f"{own.where}: {str(err).rstrip('.')}.", *notes))
         raise FitError(message.rstrip("."), missing=err.missing) from err
+
+
+def _notes_of(own: "Measurements") -> tuple[Note, ...]:
+    return tuple(Note(each, "not_used" if each in own.not_used else "remark") for each in own.notes)
 
 
 def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) -> TimeCurve:
@@ -212,7 +216,7 @@ def _of_answer(
     """The candidates of an answer, at the sizes asked about."""
     runs = None
     if own is not None:
-        runs = UserRuns(where=own.where, trainings=own, notes=tuple(map(Note, own.notes)))
+        runs = UserRuns(where=own.where, trainings=own, notes=_notes_of(own))
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
     collected = collect_candidates(
@@ -239,7 +243,7 @@ def _of_answer(
     title = assessment.system.title
     unknown = [f"No time can be estimated on {size:,} x {title}: {why}" for size, why in left_out.items()]
     if unknown and not shown:
-        raise EvidenceError("; ".join(unknown), missing=(_another(query, candidates),))
+        raise EvidenceError("; ".join(unknown), missing=(_another(query, wanted, candidates),))
     group = found.systems[0].equilibria
     return Prediction(
         question=query,
@@ -299,11 +303,15 @@ def _why_nothing_runs(inputs: Inputs, assessment: Assessment, size: int) -> str 
     return f"no strategy is legal: {'; '.join(each.words for each in faults)}"
 
 
-def _another(query: TrainingQuery, candidates: Sequence[Candidate]) -> str:
-    """What to ask in place of sizes that have no time: others, or another strategy where no size has one."""
+def _another(query: TrainingQuery, wanted: Collection[int], candidates: Sequence[Candidate]) -> str:
+    """What to ask in place of sizes that have no time: the next others, or another strategy."""
     sizes = [each.num_accelerators for each in candidates]
-    if sizes:
-        return f"another size, by --at: {min(sizes):,} to {max(sizes):,} have a time"
+    below = {max((each for each in sizes if each < size), default=0) for size in wanted}
+    above = {min((each for each in sizes if each > size), default=0) for size in wanted}
+    near = sorted((below | above) - {0})
+    if near:
+        has = "have" if len(near) > 1 else "has"
+        return f"another size, by --at: {listed([f'{each:,}' for each in near])} {has} a time"
     return "another strategy, by --fix" if query.fixed else "another size, by --at: none has a time"
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from equipoise.bench.topology.topology import Topology
-from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning, named_chips
+from equipoise.diagnose.links import FAMILY, Crossover, Gain, Meaning
 from equipoise.intervals import LEVEL
 from equipoise.spec.links import PEER_WORDS, kind, number, rank
 from equipoise.spec.links import meaning as what_lies_between
@@ -143,11 +143,11 @@ def sentences(found: Meaning) -> tuple[str, ...]:
     topology = found.topology
     return (
         *_joined(found),
+        *_slices(topology),
         *_rates(found),
         *gain_words(found),
         *_parts(found),
         *_cards(topology),
-        *_slices(topology),
     )
 
 
@@ -194,14 +194,16 @@ def _joined(found: Meaning) -> Iterator[str]:
         return
     pairs = len(topology.devices) * (len(topology.devices) - 1) // 2
     known = sum(each.num_pairs for each in found.reached)
+    is_cut = bool(cut_devices(topology))
     if not found.reached:
-        yield f"Of {_counted(topology)} no link is known."
+        yield f"Of {_counted(topology)} no link {'between two whole ones ' if is_cut else ''}is known."
     elif len(found.reached) == 1 and known == pairs:
         whole = "The one pair" if pairs == 1 else f"All {pairs:,} pairs"
         yield f"{whole} of {_counted(topology)} {_verb(pairs, found.reached[0].link_class)}."
     else:
         parts = [f"{each.num_pairs:,} {each.link_class}" for each in found.reached]
-        rest = [f"{pairs - known:,} not known"] if known < pairs else []
+        unknown = f"not known{' or of MIG slices' if is_cut else ''}"
+        rest = [f"{pairs - known:,} {unknown}"] if known < pairs else []
         yield f"Of {plural(pairs, 'pair')} of {_counted(topology)}: {', '.join((*parts, *rest))}."
     if topology.is_switched:
         yield "Their NVLinks go through a switch: each pair may use all of an accelerator's links."
@@ -262,17 +264,21 @@ def _unknowns(found: Meaning) -> Iterator[str]:
     """What would narrow the ranges."""
     if not found.reached or found.chip is not None:
         return
+    known = found.catalogue.hardware
     titles = sorted({device.title for device in found.topology.devices if device.title})
+    unknown = [each for each in titles if known.exact(each) is None]
     who = "The accelerator is not named"
-    if titles:
+    if unknown:
+        who = f"The table of accelerators lacks {listed(unknown, _MOST_NAMED)}"
+    elif len(titles) > 1:
         who = f"They differ: {listed(titles, _MOST_NAMED)}"
-        if not named_chips(found.topology, found.catalogue):
-            who = f"The table of accelerators lacks {listed(titles, _MOST_NAMED)}"
+    elif titles:
+        who = f"Only some accelerators are named {titles[0]}"
     over_pcie = any(each.reach.path != "fabric" for each in found.reached)
     has_peers = any(link.peers for link in found.topology.between_devices)
     peers = ""
     if over_pcie and not has_peers and "nvidia" in found.topology.origin:
-        peers = ", nor whether peers reach each other's memory (`nvidia-smi topo -p2p r` shows it)"
+        peers = "; whether peers reach each other's memory is not known (`nvidia-smi topo -p2p r` shows it)"
     yield f"{who} (--accelerator NAME names it){peers}: ranges cover all {len(found.candidates)} candidates."
 
 
@@ -330,8 +336,8 @@ def _slices(topology: Topology) -> Iterator[str]:
         yield f"{words}."
     if cut:
         yield (
-            "MIG slices have neither NVLink nor peer access to each other (NVIDIA MIG User Guide): they suit "
-            "separate runs, not one run over several."
+            "MIG slices have neither NVLink nor peer access (NVIDIA MIG User Guide): they suit separate "
+            "runs, not one run over several."
         )
 
 

@@ -303,7 +303,10 @@ def meaning(
             f"its links are of {titles}, not of {chip.title}; name no accelerator, or one of them"
         )
     chip = chip or (named[0] if len(named) == 1 else None)
-    counts = Counter(link.link_class for link in topology.between_devices if link.link_class is not None)
+    # In MIG mode an accelerator has no peer access to another (NVIDIA MIG User Guide).
+    cut = {device.name for device in topology.devices if device.slices}
+    whole = (link for link in topology.between_devices if not cut & {link.a, link.b})
+    counts = Counter(link.link_class for link in whole if link.link_class is not None)
     classes = sorted(counts, key=rank)
     reached = tuple(
         ClassReach(link_class=name, num_pairs=counts[name], reach=_reach(name, chip, topology))

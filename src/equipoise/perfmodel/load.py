@@ -42,6 +42,10 @@ _LOSS_BYTES, _FUSED_LOSS_BYTES = 20.0, 8.0
 # Bytes of a logit alive at once: softmax, gradient of the picked, gradient of all, each fp32; or logit and
 # gradient in 2 bytes.
 _KEPT_LOSS_BYTES, _KEPT_FUSED_LOSS_BYTES = 12.0, 4.0
+# Replaced in place: logit, softmax and gradient in the same fp32, and the gradient in 2 bytes.
+_KEPT_LOSS_BYTES_IN_PLACE = 6.0
+# Of a layer, the products that read what is gathered along the sequence: the first of each block.
+_GATHERING_PRODUCTS = 2
 # Of a parameter: gradients travel in 4 where weights are kept in 4, mixed precision included (Horovod, DDP).
 GRADIENT_BYTES = 4.0
 
@@ -131,7 +135,8 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     logits_bytes: of logits as the model returns them. boundary_bytes: of a token between two layers.
     input_bytes: of a token and layer, where layers are computed again from inputs; segment_bytes: what a
     segment of layers, computed again at once, keeps more than one. kv_bytes: of a token's keys and values,
-    a layer.
+    a layer. gathered_bytes: of a token and layer, what tensor-parallel products keep of inputs that were
+    gathered along the sequence. bucket_copies: of gradients, where data ranks have all.
     table_params: of a recommender's tables, each row on one rank; lookup_bytes: of the rows that a sample
     reads; pooled_bytes: of what is made of them, which travels to the sample's rank.
     """
@@ -159,6 +164,8 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     boundary_bytes: Floats
     input_bytes: Floats
     segment_bytes: Floats = 0.0
+    gathered_bytes: Floats = 0.0
+    bucket_copies: Floats = 0.0
     logits_bytes: Floats = 0.0
     table_params: Floats = 0.0
     lookup_bytes: Floats = 0.0
@@ -240,6 +247,27 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
         boundary_bytes=hidden * BF16_BYTES,
         input_bytes=hidden * BF16_BYTES,
     )
+
+
+def held_as(
+    load: Load, *, gathered_inputs: bool = False, loss_in_place: bool = False, bucket_copies: bool = False
+) -> Load:
+    """A load as its software holds it: with tensor-parallel products that keep inputs as gathered along the
+    sequence, and do not gather them again on the way back; with a loss that replaces logits in fp32 by their
+    gradient; with gradients that are copied into buckets to be summed.
+
+    Source: PyTorch, torch.distributed.tensor.parallel (a linear layer saves the input that it was given) and
+    DistributedDataParallel (`gradient_as_bucket_view`, off by default, saves the size of all gradients);
+    Megatron-LM, tensor_parallel/layers.py (gathers it again) and cross_entropy.py (in place).
+    """
+    changed: dict[str, Floats] = {}
+    if gathered_inputs:
+        changed["gathered_bytes"] = _GATHERING_PRODUCTS * load.boundary_bytes
+    if loss_in_place:
+        changed["kept_loss_bytes"] = load.kept_loss_bytes * (_KEPT_LOSS_BYTES_IN_PLACE / _KEPT_LOSS_BYTES)
+    if bucket_copies:
+        changed["bucket_copies"] = 1.0
+    return replace(load, **changed)
 
 
 def workload_load(workload: Workload) -> Load:

@@ -258,6 +258,9 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     if np.any(whole := grid.adds_up_whole):
         trained = per_rank.dense_trained + per_rank.expert_trained
         gradients = np.where(whole, _SUMMED_BYTES * trained, gradients)
+    if np.any(load.bucket_copies):
+        is_summed_whole = (held == 0) & (grid.dp * grid.cp > 1)
+        gradients = gradients * (1.0 + is_summed_whole * load.bucket_copies)
     states = np.where(grid.offload == OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)
     optimizer = states * (
         per_rank.dense_trained * by_stage[0] + per_rank.expert_trained * experts_by_stage[0]
@@ -342,7 +345,10 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     experts = np.where(grid.zero_stage >= WEIGHTS_SHARDED, 0.0, load.spared_expert_bytes)
     spared = whole * (load.spared_whole_bytes + unread) + sharded * (load.spared_shared_bytes + experts)
     selective = np.where(fused, np.minimum(spared, plain), plain)
-    all_kept = plain + scores
+    # In place of the share of it that the product's own rank had.
+    split = (grid.tp > 1) & (grid.sequence_parallel > 0)
+    gathered = split * (tokens - sharded) * load.gathered_bytes
+    all_kept = plain + scores + gathered
     boundary = np.minimum(whole * load.input_bytes * widened, selective)
     chosen = np.where(
         grid.recompute == RECOMPUTE_FULL,
@@ -380,11 +386,12 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
         logits = tokens_per_rank(load, grid) * (load.logits_bytes * width_ratio(grid))
         loss = np.where(grid.plain_loss > 0, _PLAIN_LOSS_TENSORS * logits, loss)
     loss = np.where(grid.chunked_loss > 0, in_chunks, loss)
-    # A product reads its whole input on every tensor rank, and leaves a partial sum as large.
+    # A product reads its whole input on every tensor rank, and leaves a partial sum as large; a layer that
+    # keeps such inputs has the former.
     split = (grid.tp > 1) & (grid.sequence_parallel > 0)
     gathered = split * (_GATHERED * hidden)
-    again = (grid.recompute == RECOMPUTE_FULL) * load.segment_bytes
-    at_work = kept.all - kept.chosen + tokens * ((load.gradient_bytes + again) * width_ratio(grid))
+    at_work = _layer_at_work(load, grid, kept) - kept.chosen + gathered
+    at_work = at_work - split * np.greater(load.gathered_bytes, 0) * hidden
     more = np.where(grid.schedule == DUALPIPE, 1.0, np.where(grid.schedule == DUALPIPE_V, 0.5, 0.0))
     more = np.where(grid.schedule == ONE_OVERLAP, 1.0 / grid.interleave, more)
     alive = np.minimum(grid.num_microbatches, grid.pp + more)
@@ -400,8 +407,17 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
         widest = np.where(np.greater(load.hidden, 0), 0.0, hidden)
         here = np.where(grid.activation_offload > 0, _TRAVELLING * np.maximum(kept.chosen, widest), np.inf)
         last, first = (np.minimum(each, np.maximum(here, each - host_bytes)) for each in (last, first))
-    with_loss = last + (np.maximum(loss, at_work) + gathered)
-    return np.asarray(np.maximum(first + (at_work + gathered), with_loss))
+    with_loss = last + np.maximum(loss + gathered, at_work)
+    return np.asarray(np.maximum(first + at_work, with_loss))
+
+
+def _layer_at_work(load: Load, grid: StrategyGrid, kept: KeptActivations) -> Numbers:
+    """Bytes of a layer that goes back: what it keeps, the segment made again, and gradients of what its wide
+    products made.
+    """
+    again = (grid.recompute == RECOMPUTE_FULL) * load.segment_bytes
+    tokens = tokens_per_rank(load, grid) / grid.tp
+    return np.asarray(kept.all + tokens * ((load.gradient_bytes + again) * width_ratio(grid)))
 
 
 def _beside_states(
@@ -424,8 +440,7 @@ def _beside_states(
         return alive
     held = shards(load, grid)
     gradients = gradient_bytes_per_param(grid) * (held.dense_trained + held.expert_trained)
-    made = tokens_per_rank(load, grid) * (load.gradient_bytes * width_ratio(grid))
-    last = (kept_activations(load, grid).all + made) * parameters.activation_slack
+    last = _layer_at_work(load, grid, kept_activations(load, grid)) * parameters.activation_slack
     beside = np.maximum(np.maximum(alive - gradients, last), np.minimum(alive, gradients))
     return np.asarray(np.where(alone, beside, alive))
 

@@ -18,6 +18,7 @@ from equipoise.spec.strategy import (
     BOTH_ENDS,
     GRADIENTS_SHARDED,
     OF_FEWER_BITS,
+    PIPELINE_STAGES,
     PRECISIONS,
     RECOMPUTES,
     WEIGHTS_SHARDED,
@@ -104,13 +105,15 @@ class Space(Struct, frozen=True, kw_only=True):
     choices: by field of `Strategy`, the values allowed, over USUAL; axes, microbatch_samples and interleave
     are free unless named: they take every value that the model, the batch and the accelerators allow.
     dp_replicate is free likewise, in groups in or of whole nodes. offload_stages: the ZeRO stages with which
-    optimizer states alone may lie on the host.
+    optimizer states alone may lie on the host. pipeline_stages: those that are taken for a pipeline, unless
+    both it and the stage are named.
     """
 
     num_accelerators: int
     global_batches: tuple[int, ...]
     choices: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     offload_stages: tuple[int, ...] = ZERO_STAGES
+    pipeline_stages: tuple[int, ...] = PIPELINE_STAGES
 
     def __post_init__(self) -> None:
         """Refuse spaces that are empty for every model."""
@@ -314,20 +317,19 @@ def state_fault(
     zero_stage: int,
     offload: str,
     whole_gradients: bool,
-    is_pipeline_chosen: bool = False,
     offload_stages: tuple[int, ...] = ZERO_STAGES,
+    pipeline_stages: tuple[int, ...] = PIPELINE_STAGES,
 ) -> Fault | None:
     """Why sharding or offloading states among so many ranks with the same weights is illegal.
 
-    offload_stages: as `Space` has them. is_pipeline_chosen: whether both pp and zero_stage were: in a
-    pipeline stages 2 and 3 hold and send what stage 1 does (`StrategyGrid.held_stage`), and no search takes
-    them for it unasked.
+    offload_stages, pipeline_stages: as `Space` has them. In a pipeline stages 2 and 3 hold and send what
+    stage 1 does (`StrategyGrid.held_stage`).
     Source: DeepSpeed, runtime/pipe/engine.py (stages from 2 on exclude pipelines: gradients accumulate
     whole); Ren et al. 2021, Rajbhandari et al. 2021 (what is offloaded is a rank's shard).
     """
     if zero_stage and ranks == 1:
         return Fault("zero_stage needs dp x cp above 1", ("zero_stage", "dp", "cp"))
-    if zero_stage >= GRADIENTS_SHARDED and pp > 1 and not is_pipeline_chosen:
+    if pp > 1 and zero_stage not in pipeline_stages:
         return Fault("zero_stage of 2 and 3 exclude pp above 1 unless both are chosen", ("zero_stage", "pp"))
     if whole_gradients and (zero_stage < GRADIENTS_SHARDED or pp > 1):
         return Fault(
@@ -502,6 +504,7 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
     def _state_fault(
         self, chosen: dict[str, Any], *, tp: int, pp: int, ranks: int, schedule: str
     ) -> Fault | None:
+        are_chosen = {"pp", "zero_stage"} <= self.space.choices.keys()
         return (
             state_fault(
                 ranks=ranks,
@@ -509,8 +512,8 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
                 zero_stage=chosen["zero_stage"],
                 offload=chosen["offload"],
                 whole_gradients=chosen["whole_gradients"],
-                is_pipeline_chosen={"pp", "zero_stage"} <= self.space.choices.keys(),
                 offload_stages=self.space.offload_stages,
+                pipeline_stages=ZERO_STAGES if are_chosen else self.space.pipeline_stages,
             )
             or overlap_fault(schedule, chosen["zero_stage"])
             or exchange_fault(

@@ -42,7 +42,7 @@ from equipoise.report.blocks import (
 )
 from equipoise.report.charts import BarChart, Chart, Mark, Series
 from equipoise.report.figures import height_px, plotly_figure, plotly_text
-from equipoise.report.format import TIMES, breakable, capital, visible
+from equipoise.report.format import ABSENT, TIMES, breakable, capital, visible
 from equipoise.report.svg import mark_svg, svg_chart
 
 VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta", "wbr"})
@@ -240,11 +240,12 @@ def _cell(cell: Cell, column: Column, *, is_header: bool, is_labelled: bool) -> 
     shown = element("code", text) if cell.is_code else text
     badge = concatenated(" ", _badge(cell.badge)) if cell.badge else ""
     detail = element("span", _with_breaks(cell.detail), class_="detail") if cell.detail else ""
+    kind = "path" if cell.is_code else "absent" if cell.text == ABSENT and not cell.badge else None
     return element(
         "th" if is_header else "td",
         shown, badge, detail,
         scope="row" if is_header else None,
-        class_="number" if column.is_number else "path" if cell.is_code else None,
+        class_="number" if column.is_number else kind,
         data_key="" if cell.key is None else cell.key,
         data_label=column.title if is_labelled else None,
     )  # fmt: skip

@@ -45,6 +45,8 @@ _EXACT = 1e-12
 _ENOUGH_REPETITIONS = 3
 # Accelerator-hours that fall at every size, by this factor in all, are taken for more than scatter.
 _FASTER_THAN_PROPORTION = 1.5
+# Slower than the fastest size by which both ends count as such: beyond the scatter of runs.
+_SLOWER_AT_ENDS = 1.1
 _SILVER = 0.41421356237309503  # sqrt(2) - 1: as even as the golden ratio, and unlike it
 
 
@@ -298,13 +300,15 @@ def _require_sizes(sizes: FloatArray, laws: tuple[Law, ...]) -> None:
 def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> FitError:
     """The error for times that may as well not depend on the size, as far as the laws can show."""
     sizes, runs = np.unique(data.num_accelerators, return_counts=True)
+    at_size_s = [float(np.median(data.time_s[data.num_accelerators == size])) for size in sizes]
+    ends_s, fastest = (at_size_s[0], at_size_s[-1]), int(np.argmin(at_size_s))
     larger = format_count(2.0 * sizes[-1])
     missing = f"the time at {larger} accelerators or more, so that the sizes span a wider range"
+    if min(ends_s) > _SLOWER_AT_ENDS * at_size_s[fastest]:
+        missing = f"the times at more numbers of accelerators around {sizes[fastest]:g}"
     if runs.min() < _ENOUGH_REPETITIONS:
         again = sizes[runs < _ENOUGH_REPETITIONS]
         missing += f", or {_ENOUGH_REPETITIONS} repetitions at each of {_listed(again)} accelerators"
-    at_size_s = [float(np.median(data.time_s[data.num_accelerators == size])) for size in sizes]
-    ends_s = at_size_s[0], at_size_s[-1]
     work_s = sizes * at_size_s
     if np.all(np.diff(work_s) < 0.0) and work_s[0] > _FASTER_THAN_PROPORTION * work_s[-1]:
         speedup, growth = ends_s[0] / ends_s[1], sizes[-1] / sizes[0]
@@ -316,10 +320,13 @@ def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> F
         )
     if len(laws) == 1:
         what = f"fit the law {laws[0].name} no better than a constant; all laws together may show more"
-    elif ends_s[1] > ends_s[0]:
+    elif fastest == 0:
         what = "do not fall: more accelerators made it slower or changed nothing"
     else:
-        what = "do not show yet how they depend on that number"
+        what = (
+            f"do not show yet how they depend on that number; of these {sizes[fastest]:g} were the fastest, "
+            f"{at_size_s[0] / at_size_s[fastest]:.3g} times as fast as {sizes[0]:g}"
+        )
     return FitError(
         f"the times at {_listed(sizes)} accelerators {what}: the odds for a law against a constant are "
         f"{f'{odds:,.0f}' if odds >= 1 else f'{odds:.2g}'} to 1, and {LEAST_ODDS:,.0f} to 1 are needed.",

@@ -251,8 +251,9 @@ def outliers(
 ) -> BoolArray:
     """Which runs lie far from the curve that most runs lie close to: (n_runs,) booleans.
 
-    Far is more than four robust standard deviations, and more than 10 %. Where more than a fifth of the runs
-    are far, none is called an outlier: then it is noise, or no law fits.
+    Far is more than four robust standard deviations, and more than 10 %. A run that another of its size bears
+    out is no outlier: what comes twice is how that size is. Where more than a fifth of the runs are far, none
+    is called an outlier: then it is noise, or no law fits.
     Assumes at least three runs more than the curve has parameters; a law with fewer decides nothing and is
     passed over.
     Source: least absolute deviations; the scale as in Rousseeuw and Leroy 1987, p. 44 and 202.
@@ -268,8 +269,18 @@ def outliers(
             least = np.sum(distance) / freedom
             # A curve passes through as many runs as it has parameters: those say nothing about the noise.
             spread = SD_PER_MEDIAN_DEVIATION * np.median(np.sort(distance)[-freedom:])
-            far = distance > _OUTLIER_SPREADS * max(spread, _RUN_NOISE_MEDIAN)
+            most = _OUTLIER_SPREADS * max(spread, _RUN_NOISE_MEDIAN)
+            far = (distance > most) & ~_borne_out(num_accelerators, log_time_s, most)
     return far if np.mean(far) <= _MOST_OUTLIERS else np.zeros_like(far)
+
+
+def _borne_out(num_accelerators: FloatArray, log_time_s: FloatArray, most: float) -> BoolArray:
+    """Which runs have another of their size within a distance on the log scale: (n_runs,) booleans."""
+    order = np.lexsort((log_time_s, num_accelerators))
+    is_next = (np.diff(num_accelerators[order]) == 0.0) & (np.diff(log_time_s[order]) <= most)
+    found = np.zeros(len(order), dtype=bool)
+    found[order] = np.append(is_next, False) | np.append(False, is_next)
+    return found
 
 
 def _least_distances(

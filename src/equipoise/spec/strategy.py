@@ -81,6 +81,8 @@ OF_FEWER_BITS: Final[tuple[Precision, ...]] = ("fp8", "fp8_rowwise", "mxfp8", "f
 ZERO_STAGES: Final = (0, 1, 2, 3)
 # The ZeRO stages from which gradients, and weights too, are sharded (Rajbhandari et al. 2020).
 GRADIENTS_SHARDED, WEIGHTS_SHARDED = 2, 3
+# In a pipeline the others hold and send what the last of these does.
+PIPELINE_STAGES: Final = ZERO_STAGES[:GRADIENTS_SHARDED]
 
 
 def adapted_layers(trained: Trained, targets: LoraTargets) -> LoraTargets:
@@ -461,6 +463,9 @@ class Software(Struct, frozen=True, kw_only=True):
     offloads_with: the recomputations that it can combine with activations in the host's memory.
     offload_stages: the ZeRO stages with which it can move optimizer states alone to the host.
     has_experts_in_shards: whether ranks of an expert axis are of one group that shards weights.
+    keeps_gathered_inputs: whether tensor-parallel products keep inputs as gathered along the sequence.
+    has_loss_in_place: whether logits in fp32 are replaced by their gradient. has_bucket_copies: whether
+    gradients that are not sharded are copied into buckets.
     most_dispatch_ranks: of experts whose tokens travel once, between hosts of 8 accelerators or fewer.
     last_chip_year: on chips that came out later its words mean its successor.
     """
@@ -478,6 +483,9 @@ class Software(Struct, frozen=True, kw_only=True):
     offloads_with: tuple[Recompute, ...] = ()
     offload_stages: tuple[int, ...] = ZERO_STAGES
     has_experts_in_shards: bool = False
+    keeps_gathered_inputs: bool = False
+    has_loss_in_place: bool = False
+    has_bucket_copies: bool = False
     most_dispatch_ranks: int | None = None
     last_chip_year: float = math.inf
     successor: str | None = None
@@ -486,6 +494,12 @@ class Software(Struct, frozen=True, kw_only=True):
     def options(self) -> Mapping[str, tuple[Value, ...]]:
         """By option of a strategy the values that it has; of an option that is not there all."""
         return {"schedule": ("1f1b",), **self.runs}
+
+    @property
+    def pipeline_stages(self) -> tuple[int, ...]:
+        """The ZeRO stages to plan a pipeline with: all where none shards the optimizer's states alone."""
+        stages = tuple(int(each) for each in self.options.get("zero_stage", ZERO_STAGES))
+        return stages if 1 not in stages else PIPELINE_STAGES
 
     def can_run(self, chosen: Strategy) -> bool:
         """Whether it has every option of a strategy."""

@@ -55,8 +55,6 @@ def test_a_fault_is_about_a_parameter_that_is_fixed_by_whichever_of_its_names(na
         ({**BERT, "ask": "model", "buy": True, "budget": 1}, UsageError, "keep one"),
         ({**BERT, "at": 8, "accelerators": 16}, UsageError, "--accelerators and --at"),
         # What counts only in a question that is not asked.
-        ({**BERT, "on_reclaim": "shrink"}, UsageError, "--on-reclaim shrink.*--terms spot"),
-        ({**BERT, "on_reclaim": "shrink", "terms": "on_demand"}, UsageError, "--terms spot"),
         ({**BERT, "tokens_per_param": 30}, UsageError, "--tokens-per-param.*--ask model"),
         ({**BERT, "tokens_per_param": 30, "ask": "tokens", "budget": 1}, UsageError, "--ask model"),
         ({**BERT, "queue": 3}, UsageError, "--queue.*--deadline"),

@@ -85,19 +85,22 @@ def test_a_language_model_of_no_published_batch_takes_the_usual_one_of_its_size_
         ("qwen3_235b_a22b", 14.8e12, 15360 * 4096),  # DeepSeek-V3 (arXiv:2412.19437, section 4.2)
         ("qwen3_235b_a22b", 8.1e12, 9216 * 4096),  # DeepSeek-V2 (arXiv:2405.04434, section 3.1.2)
         ("llama3_70b", 0.3e12, 2**22),  # LLaMA and Llama 2, the smallest
+        ("llama32_1b", 3e12, 2**21),  # TinyLlama 1.1B (arXiv:2401.02385); OLMo 2 1B and MobileLLM had as many
+        ("llama32_3b", 11.2e12, 2.36e6),  # SmolLM3 3B (its model card)
+        ("llama32_1b", 11e9, 2**19),  # nanochat, 560 M parameters
     ],
 )
-def test_the_usual_batch_of_large_models_grows_with_the_tokens(name, tokens, published_tokens):
+def test_the_usual_batch_of_large_models_and_on_many_tokens_grows_with_them(name, tokens, published_tokens):
     found = trained(name, tokens=tokens)
     usual_tokens = found.global_batch_samples * found.workload.sequence_tokens
     assert 0.8 < usual_tokens / published_tokens < 1.3
 
 
-@given(st.floats(0.2e12, 20e12), st.floats(1.3, 3.0))
-def test_a_training_of_more_tokens_is_of_more_steps(tokens, ratio):
+@given(st.sampled_from(("llama3_70b", "llama32_1b")), st.floats(0.01e12, 20e12), st.floats(1.3, 3.0))
+def test_a_training_of_more_tokens_is_of_more_steps(name, tokens, ratio):
     # A batch that grew as fast as the training would let a longer one take less time.
     def num_steps(tokens):
-        found = trained("llama3_70b", tokens=tokens)
+        found = trained(name, tokens=tokens)
         return tokens / (found.global_batch_samples * found.workload.sequence_tokens)
 
     assert num_steps(ratio * tokens) > num_steps(tokens)

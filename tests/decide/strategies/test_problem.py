@@ -279,6 +279,19 @@ def test_software_is_planned_with_what_it_has(software, stages, copies):
     assert {mixture.zero_stage, dense.zero_stage} <= stages
 
 
+@pytest.mark.parametrize(
+    ("software", "gathered", "loss"),
+    # DTensor's linear layers save what they were given, two of a layer 4,096 values in 2 bytes; Megatron-LM's gather again.
+    [("torchtitan", 16384, 12), ("megatron_core", 0, 12), ("megatron", 0, 6), ("hf", 0, 12), (None, 0, 12)],
+)
+def test_memory_is_planned_as_software_holds_it(software, gathered, loss):
+    about = training(query({"workload": "llama31_8b", "tokens": "1T"}), CATALOGUE, embedded.scores())
+    load = problem(about, CATALOGUE.cluster("a100-sxm4-80gb"), MODEL, num_best=1, software=software).load
+    assert load.gathered_bytes == gathered
+    assert load.kept_loss_bytes == loss * 128256
+    assert load.bucket_copies == (software == "hf")
+
+
 def test_published_targets_are_planned_with_recorded_graphs():
     """MLPerf's results are of tuned code; whoever trains on tokens of his own states it."""
     tuned = ask(workload="llama2_70b_lora", accelerator="h200", max_accelerators=8).recommended.strategy

@@ -23,6 +23,7 @@ from equipoise.calibration.published.quantities import (
     count,
     memory_count,
     number,
+    of_whole_accelerators,
     quantity,
     stated,
 )
@@ -400,7 +401,9 @@ def row_of_cells(row: TextRow, file: str, index: int, catalogue: Catalogue) -> P
     seen = unread
     try:
         seen = _figure_of(row, unread)
-        found = _meant(row, seen)
+        whole = of_whole_accelerators(row)
+        seen = seen if whole is row else _figure_of(whole, unread)
+        found = _meant(whole, seen)
     except (DataError, SpecError) as err:
         return replace(seen, reason=_reason(err, row))
     return _below_peak(found) if found.is_own else found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from equipoise.errors import DataError
 from equipoise.files import shipped_table
@@ -152,6 +153,13 @@ class MemoryCount(Struct, frozen=True, kw_only=True):
     gib: float = 1.0
 
 
+class Dies(Struct, frozen=True, kw_only=True):
+    """Accelerators of two dies that are devices of their own, and words of hardware that count those."""
+
+    of: str
+    counted: str
+
+
 class Words(Struct, frozen=True, kw_only=True):
     """What words.toml states: patterns by what they mean, words by what they count, rates by abbreviation.
 
@@ -163,6 +171,7 @@ class Words(Struct, frozen=True, kw_only=True):
     recomputes: dict[Recompute, str]
     counted: dict[Kind, tuple[str, ...]]
     short_rates: dict[str, str]
+    dies: Dies
     memory: tuple[MemoryCount, ...]
 
 
@@ -177,6 +186,48 @@ def memory_count(source: str) -> MemoryCount | None:
     """
     found = (each for each in WORDS.memory if re.search(each.sources, source, re.IGNORECASE))
     return next(found, None)
+
+
+_MOST_DIES = 10_000_000
+_LARGEST_FIGURE = 1e300
+
+
+def of_whole_accelerators(row: TextRow) -> TextRow:
+    """The row by accelerators, where its hardware counts dies of which an accelerator has two.
+
+    The innermost axis that is even is half as long; on the data axis a rank has the samples of two. What dies
+    of one accelerator send each other is left out. Raises DataError for a die alone.
+    """
+    hardware = stated(row, "hardware").lower()
+    dies = count(row, "n_gpus", most=_MOST_DIES)
+    is_halved = all(re.search(rf"\b(?:{words})\b", hardware) for words in (WORDS.dies.of, WORDS.dies.counted))
+    if dies is None or not is_halved:
+        return row
+    if dies % 2:
+        raise DataError(f"column n_gpus: {dies} by dies, two of which are an accelerator; expected 2, 4, ...")
+    tp, cp, pp = (count(row, name, most=_MOST_DIES) or 1 for name in ("tp", "cp", "pp"))
+    sizes = {"tp": tp, "cp": cp, "dp": dies // (tp * cp * pp), "pp": pp}
+    halved = next((name for name, size in sizes.items() if size % 2 == 0), "dp")
+    changed = {"n_gpus": dies // 2}
+    if stated(row, halved):
+        changed[halved] = sizes[halved] // 2
+    micro, experts = count_at(row, "micro_batch"), count(row, "ep", most=_MOST_DIES) or 1
+    if halved == "dp" and micro is not None:
+        changed["micro_batch"] = 2 * micro
+    if experts % 2 == 0:
+        changed["ep"] = experts // 2
+    figures: dict[str, float] = {}
+    unit = quantity(stated(row, "unit"))
+    of_one = {
+        "memory_gib": True,
+        "measured": unit.per_accelerator and unit.kind not in {"utilisation", "time"},
+    }
+    for name, is_of_one in of_one.items():
+        value = number(row, name, most=_LARGEST_FIGURE)
+        if is_of_one and value is not None:
+            figures[name] = 2 * value
+    texts = {name: f"{value:.12g}" for name, value in {**changed, **figures}.items()}
+    return replace(row, cells={**row.cells, **texts})
 
 
 class Quantity(Struct, frozen=True, kw_only=True):

@@ -61,6 +61,9 @@ _NOT_DENIED = r"(?<!no )(?<!not )(?<!without )"
 _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
+_AS_WRITTEN = (
+    r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile(?:=(?:no|false|0)| off)"
+)
 # Next to them `eager` says that there is no compiler: `fused RMSNorm, rotary and SwiGLU; eager`.
 _FUSED_BY_HAND = (
     rf"{_NOT_DENIED}fused (?:(?:rms)?norms?|layer-?norms?)(?:, | and )"
@@ -73,16 +76,18 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     """What words say of a strategy; None is what they leave open.
 
     shard_group: ranks over which states are sharded, where that is not all of dp. shards_in_nodes: whether it
-    is those of a node, where no number is stated. is_interleaved: several
-    chunks a pipeline rank, their number perhaps unsaid. splits_sequences: of tensor parallelism. framework:
-    whose defaults hold. adds_up_whole: gradients of micro-batches, before they are sharded.
-    copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
-    gradients and moments have no copies in fp32. rank, targets: of adapters. keeps_in_pipelines: between the
-    micro-batches of a pipeline, parameters that FSDP gathered stay.
+    is those of a node, where no number is stated. replicates_experts: whether data ranks that hold the same
+    experts each hold all of their states. is_interleaved: several chunks a pipeline rank, their number
+    perhaps unsaid. recomputed_layers: of a chunk, where a number is all that is said. splits_sequences: of
+    tensor parallelism. framework: whose defaults hold. adds_up_whole: gradients of micro-batches, before they
+    are sharded. copies_gradients: the software that copies them into fp32, next to those of 16 bits.
+    is_narrow: weights, gradients and moments have no copies in fp32. rank, targets: of adapters.
+    keeps_in_pipelines: between the micro-batches of a pipeline, parameters that FSDP gathered stay.
     """
 
     precision: Precision | None
-    recompute: Recompute
+    recompute: Recompute | None
+    recomputed_layers: int | None
     chunks_loss: bool
     is_loss_plain: bool
     is_attention_native: bool
@@ -92,6 +97,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     copies_gradients: str | None
     shard_group: int | None
     shards_in_nodes: bool
+    replicates_experts: bool
     is_interleaved: bool
     interleave: int | None
     schedule: Schedule
@@ -117,6 +123,11 @@ _CHUNKED_LOSS = rf"{_LIGER}|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[-
 _OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
 _OPTIMIZER_OFFLOAD = (
     r"optimizer(?: states?)?[- ]offload(?:ing|ed)?|offload(?:ed|ing)? (?:of )?optimizer|zero-offload"
+)
+_PARAMS = r"(?:param(?:eter)?s|weights)"
+_EVERYTHING_OFFLOAD = (
+    rf"offload(?:ing|ed)? (?:of )?{_PARAMS}(?:,| and)(?: [a-z0-9]+){{0,3}} optimizer"
+    rf"|{_PARAMS}(?:,| and)(?: [a-z0-9]+){{0,3}} (?:optimizer|states) offload(?:ing|ed)?"
 )
 # `shard 8`, beside `replicate 2`; not `hybrid shard 16 GPUs`, which says no size of a group.
 _SHARD_GROUP = (
@@ -154,14 +165,18 @@ _STATE_BYTES = 16.0
 _NARROW_STATES = (
     r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
     r"|all in (?:bf16|fp16)|weights and (?:gradients|states) in (?:bf16|fp16)"
-    r"|(?:bf16|fp16) weights and states|(?:no|without) (?:amp|autocast)"
+    r"|(?:bf16|fp16) weights and (?:states|(?:adam )?moments)|(?:no|without) (?:amp|autocast)"
+    # PyTorch's optimizers keep moments as their parameters are.
+    r"|adamw? on (?:bf16|fp16) (?:param(?:eter)?s|weights)"
 )
 # What says how wide states are, or that there are fewer than Adam's of all weights.
 _STATED_STATES = (
     r"(?:fp32|float32) (?:masters?|weights|states|moments)|masters? weights|lomo|adafactor|galore|badam|lisa"
     r"|sgd|lion|muon|last layers?"
 )
-_WHOLE_GRADIENTS = r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) once a step"
+_WHOLE_GRADIENTS = (
+    r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) (?:once a step|on the last micro[- ]?batch)"
+)
 _COPYING = ("deepspeed", "megatron")
 # Software that recomputes unless told otherwise: hiyouga/LLaMA-Factory, hparams/model_args.py
 # (disable_gradient_checkpointing is false).
@@ -169,6 +184,14 @@ _RECOMPUTING = r"llama[- ]?factory"
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
+# Of some layers, as Megatron's --recompute-num-layers has it: of every chunk of a pipeline rank.
+_RECOMPUTED_LAYERS = re.compile(
+    r"(?<![a-z0-9])recompute(?:[-_ ]num[-_ ]layers ?[=:]? ?| of )(?P<layers>\d{1,4})(?![\d.]| of )"
+)
+# torchtitan recomputes selectively unless told otherwise (config/job_config.py, ActivationCheckpoint); its
+# configurations recompute whole layers of Llama 3, Qwen 3 and gpt-oss from 14B on, but not of DeepSeek's
+# models (torchtitan/models/*/config_registry.py).
+_RECOMPUTED_BY_TITAN = 13.5e9  # parameters
 
 
 @lru_cache(maxsize=_MOST_KEPT)
@@ -196,6 +219,7 @@ def strategy_words(
     return StrategyWords(
         precision=_precision(precision, text),
         recompute=_recompute(recompute, text),
+        recomputed_layers=int(some["layers"]) if (some := _RECOMPUTED_LAYERS.search(text)) else None,
         chunks_loss=_has(text, _CHUNKED_LOSS),
         is_loss_plain=_has(text, "plain loss"),
         is_attention_native=_has(text, _NATIVE_ATTENTION),
@@ -210,6 +234,7 @@ def strategy_words(
         shard_group=group,
         # PyTorch's HYBRID_SHARD shards within a node unless given other groups (torch.distributed.fsdp).
         shards_in_nodes=_has(text, _HYBRID),
+        replicates_experts=_has(text, rf"{_NOT_DENIED}experts replicated(?: over data ranks)?"),
         is_interleaved=interleaved,
         interleave=chunks,
         schedule=next((name for name, words in _SCHEDULES.items() if _has(text, words)), "1f1b"),
@@ -243,7 +268,8 @@ def _offload(text: str, stage: int) -> Offload:
     """
     if not _has(text, _OFFLOAD):
         return "none"
-    of_all = _has(text, "fsdp[12]?|torchtitan|torchtune") and not _has(text, _OPTIMIZER_OFFLOAD)
+    by_fsdp = _has(text, "fsdp[12]?|torchtitan|torchtune") and not _has(text, _OPTIMIZER_OFFLOAD)
+    of_all = by_fsdp or _has(text, _EVERYTHING_OFFLOAD)
     return "optimizer_and_params" if of_all and stage >= WEIGHTS_SHARDED else "optimizer"
 
 
@@ -286,9 +312,7 @@ def _implementation(text: str, *, is_modern: bool) -> Implementation:
     """
     if _has(text, _FUSED_BY_HAND):
         return "compiled"
-    if _has(
-        text, r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile=(?:no|false|0)"
-    ):
+    if _has(text, _AS_WRITTEN):
         return "eager"
     of_xla = software("jax").is_named_in(text)
     by_liger = _has(text, _LIGER) and not _has(text, _ADAPTERS)
@@ -307,11 +331,14 @@ def _value(text: str, name: str) -> str | None:
 
 
 def _flag(text: str, name: str) -> bool | None:
-    """The value of a switch; its name alone switches on."""
-    match = re.search(rf"(?<![a-z0-9])(?:{name})(?![a-z0-9])(?:\s*[=:]\s*(?P<given>[a-z0-9]+))?", text)
+    """The value of a switch; its name alone switches on, and off where it is denied."""
+    denied = r"(?P<denied>(?:no|not|without)[- ])?"
+    match = re.search(
+        rf"(?<![a-z0-9]){denied}(?:{name})(?![a-z0-9])(?:\s*[=:]\s*(?P<given>[a-z0-9]+))?", text
+    )
     if match is None:
         return None
-    return not (match["given"] and re.fullmatch(_NO, match["given"]))
+    return not (match["denied"] or (match["given"] and re.fullmatch(_NO, match["given"])))
 
 
 def _precision(precision: str, config: str) -> Precision | None:
@@ -331,11 +358,13 @@ def _precision(precision: str, config: str) -> Precision | None:
     return None
 
 
-def _recompute(recompute: str, config: str) -> Recompute:
+def _recompute(recompute: str, config: str) -> Recompute | None:
     given = recompute.lower()
     if not given:
         match = re.search(_RECOMPUTE_WORDS, config)
-        given = match["how"] if match else "full" if _has(config, _RECOMPUTING) else "none"
+        if match is None:
+            return "full" if _has(config, _RECOMPUTING) else None
+        given = match["how"]
     share = re.search(r"(\d{1,4}) of (\d{1,4})\b", given)
     if share is not None:  # of some layers: as of none or all, whichever is nearer
         given = "full" if 2 * int(share[1]) > int(share[2]) else "none"
@@ -350,10 +379,29 @@ def _recompute(recompute: str, config: str) -> Recompute:
     )
 
 
+def _usual_recompute(words: StrategyWords, row: TextRow, model: Model, *, num_chunks: int) -> Recompute:
+    """What is computed again where a row does not say how: of a number of layers, as of none or all of a
+    chunk, whichever is nearer; by default of the software.
+
+    num_chunks: of the pipeline, on all ranks.
+    """
+    if model.transformer is None:
+        return "none"
+    if words.recomputed_layers is not None:
+        return "full" if 2 * words.recomputed_layers * num_chunks > model.transformer.layers else "none"
+    if not _has(stated(row, "parallel_config").lower(), "torchtitan"):
+        return "none"
+    is_deepseek = re.search("deepseek", stated(row, "workload"), re.IGNORECASE) is not None
+    is_large = model.transformer.params >= _RECOMPUTED_BY_TITAN
+    return "full" if is_large and not is_deepseek else "selective"
+
+
 # Whether FSDP gathers parameters again on the way back; where it does not, states are sharded as in ZeRO-2:
 # PyTorch's SHARD_GRAD_OP, and reshard_after_forward of FSDP2.
 _FREEING = r"reshard[-_ ]after[-_ ]forward *[=:]? *(?:always|true|yes|1)"
-_KEEPING = r"shard[-_]grad[-_]op|reshard[-_ ]after[-_ ]forward *[=:]? *(?:never|false|no|0)|no[- ]reshard"
+_KEEPING = (
+    r"shard[-_]grad[-_]op|reshard(?:[-_ ]after[-_ ]forward)? *[=:]? *(?:never|false|no|off|0)|no[- ]reshard"
+)
 
 
 def _sharding(text: str) -> tuple[int, int | None]:
@@ -427,6 +475,8 @@ def strategy_of(
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
     config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
+    if row.cells.get("recompute", "").strip().lower() == "none":  # in this column a value
+        recompute = "none"
     if not _has(config.lower(), _ADAPTERS):
         # What was trained may stand with the model: `SDXL LoRA, rank 32`.
         beside = re.findall(rf"\b{_ADAPTERS}\b[^;()]*", stated(row, "workload").lower())
@@ -438,8 +488,13 @@ def strategy_of(
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = _data_axis(row, num_accelerators, tp * pp * cp)
     notes: list[str] = []
+    layers = model.transformer.layers if model.transformer else None
+    chunks = _chunks(words, pp=pp, layers=layers, notes=notes)
+    recompute_of = words.recompute or _usual_recompute(words, row, model, num_chunks=pp * chunks)
+    if words.recompute is None and recompute_of != "none":
+        notes.append(f"recomputation not stated: {recompute_of}")
     memory_bytes = math.inf if nodes is None else nodes.accelerator.memory_bytes or math.inf
-    most = _most_samples(model, words.recompute, memory_bytes=memory_bytes * tp * cp)
+    most = _most_samples(model, recompute_of, memory_bytes=memory_bytes * tp * cp)
     micro, whole = _batches(row, words, dp=dp, pp=pp, most=most, notes=notes)
     if words.precision is None:
         notes.append("precision not stated: bf16")
@@ -455,16 +510,7 @@ def strategy_of(
         stage = 1 if _has(config.lower(), "megatron") else WEIGHTS_SHARDED
         words = replace(words, zero_stage=stage)
         notes.append(f"sharding not stated: ZeRO stage {stage}, as an accelerator does not hold all states")
-    groups, group = 1, words.shard_group
-    if group is None and words.shards_in_nodes and nodes is not None:
-        group = nodes.node_size
-    if group is not None and group < dp:
-        groups = dp // group if dp % group == 0 else 1
-        if groups == 1:
-            notes.append(f"sharded over groups of {group} ranks: treated as over all {dp}")
     keeps = pp > 1 and words.keeps_in_pipelines
-    layers = model.transformer.layers if model.transformer else None
-    chunks = _chunks(words, pp=pp, layers=layers, notes=notes)
     found = Strategy(
         global_batch_samples=whole,
         microbatch_samples=micro,
@@ -476,7 +522,7 @@ def strategy_of(
         zero_stage=min(words.zero_stage, GRADIENTS_SHARDED) if keeps else words.zero_stage,
         gradient_copies=_copies_gradients(words),
         whole_gradients=_adds_up_whole(words, ranks=dp * cp, pp=pp, num_microbatches=whole // (dp * micro)),
-        dp_replicate=groups,
+        dp_replicate=_replicas(words, dp=dp, ep=ep, nodes=nodes, notes=notes),
         ulysses=words.exchanges_heads and cp > 1,
         dispatch_copies=words.copies_tokens and ep > 1,
         cuda_graphs=words.records_graphs,
@@ -489,7 +535,7 @@ def strategy_of(
         chunked_loss=words.chunks_loss,
         plain_loss=words.is_loss_plain,
         native_attention=words.is_attention_native,
-        recompute=words.recompute,
+        recompute=recompute_of,
         precision=words.precision or "bf16",
         implementation=words.implementation,
         optimizer=words.optimizer,
@@ -501,6 +547,22 @@ def strategy_of(
         lora_targets="usual" if words.trained == "full" else words.targets,
     )
     return found, tuple(notes)
+
+
+def _replicas(words: StrategyWords, *, dp: int, ep: int, nodes: Cluster | None, notes: list[str]) -> int:
+    """How many groups of data ranks each hold all states between them."""
+    group = words.shard_group
+    if group is None and words.shards_in_nodes and nodes is not None:
+        group = nodes.node_size
+    if group is None and words.replicates_experts and 1 < ep < dp:
+        group = ep
+        notes.append(f"experts replicated over data ranks: all states treated as sharded over {ep} ranks")
+    if group is None or group >= dp:
+        return 1
+    groups = dp // group if dp % group == 0 else 1
+    if groups == 1:
+        notes.append(f"sharded over groups of {group} ranks: treated as over all {dp}")
+    return groups
 
 
 def _splits_sequences(words: StrategyWords, config: str, model: Model) -> bool:

@@ -468,8 +468,7 @@ def _share(
     low_s, high_s = ends["low"][placed.job], ends["high"][placed.job]
     usd = None if candidate.usd is None else candidate.usd.value
     if electricity is not None:
-        is_rented = pool.is_rented and candidate.price is not None and not candidate.price.is_owned
-        usd = electricity + (usd if is_rented and usd is not None else 0.0)
+        usd = electricity + (usd if pool.is_rented and usd is not None else 0.0)
     return JobShare(
         job=job,
         times=times,

@@ -57,8 +57,8 @@ class Tariff(Struct, frozen=True, kw_only=True):
 class Pool(Struct, frozen=True, kw_only=True):
     """What is shared. question: of a training on it, but for what is trained.
 
-    cluster: the system with all its accelerators. tariff: of electricity; is_rented: whether an
-    accelerator-hour has a price too.
+    cluster: the system with all its accelerators. tariff: of electricity; is_rented: whether the price of
+    an accelerator-hour counts, alone or besides.
     """
 
     system: RequestedSystem
@@ -114,13 +114,14 @@ def pool_of(
         chosen = f"a pool of {number}, one node (--accelerator '{2 * number}x {named}' for another number)"
         system = replace(system, chosen_for_you=(chosen, *system.chosen_for_you))
     nodes = catalogue.cluster(named, num_accelerators=number, **system.node)
+    usd_per_hour = system.usd_per_accelerator_hour
     return Pool(
         system=system,
         cluster=nodes,
         question=question,
         rates=rates_of(question, system, system.terms[0]),
         tariff=tariff,
-        is_rented=tariff is None or system.usd_per_accelerator_hour is not None,
+        is_rented=tariff is None if usd_per_hour is None else usd_per_hour > 0.0,
     )
 
 

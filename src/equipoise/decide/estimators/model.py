@@ -315,19 +315,20 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
     if not fitting:
         return None
     model, why = searches.problem.model, _plans_words(searches.problem)
+    name = f"the performance model ({model.basis})"
     found: dict[int, Estimate] = {}
     for each in fitting:
         assert each.best is not None
         found[each.num_accelerators] = Estimate(
             estimator="model",
-            name=f"the performance model (calibration {model.calibration})",
+            name=name,
             time_s=each.best.work_s,
             log_sd=_log_sd(searches, each),
             why=why,
         )
     return Estimates(
         estimator="model",
-        name=f"the performance model (calibration {model.calibration})",
+        name=name,
         by_size=found,
         grade=dict.fromkeys(found, "priors" if model.calibration == PRIORS_ONLY else "calibrated"),
         sources=(

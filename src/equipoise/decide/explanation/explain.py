@@ -288,6 +288,9 @@ def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Ite
         yield from assessment.searches.problem.model.links.notes
     yield from map(Note, (note for each in assessment.traces for note in each.trace.notes))
     yield from _beaten_results(inputs, assessment, best)
+    searched = () if assessment.searches is None else assessment.searches.at(assessment.sizes.tried)
+    if searched and all(each.best is None for each in searched):
+        yield from (Note(words, "check") for words in _uneven_batches(inputs, assessment))
     yield from map(Note, _remarks(inputs, assessment, best))
 
 
@@ -306,10 +309,7 @@ def _remarks(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
     yield from _unknown_power(assessment)
     yield from _ordered(inputs, best)
     yield from _poor_results(assessment, best)
-    for size in (assessment.sizes.most, *(assessment.sizes.listed or ())):
-        uneven = uneven_batch(inputs, assessment.searches, size)
-        if uneven is not None:
-            yield f"{uneven} (--global-batch)."
+    yield from _uneven_batches(inputs, assessment)
     yield from _mixed(inputs, assessment, best)
     yield from _full(best)
     if best.interrupted is not None:
@@ -317,6 +317,14 @@ def _remarks(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
         if lost >= _NOTICED_LOSS:
             taken = whole_percent(lost)
             yield f"Interruptions take {taken} of the time; it is in every figure shown."
+
+
+def _uneven_batches(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
+    """Which batches the numbers of accelerators that are asked about would share out evenly."""
+    for size in dict.fromkeys((assessment.sizes.most, *(assessment.sizes.listed or ()))):
+        uneven = uneven_batch(inputs, assessment.searches, size)
+        if uneven is not None:
+            yield f"{uneven} (--global-batch)."
 
 
 def _unknown_power(assessment: Assessment) -> Iterator[str]:

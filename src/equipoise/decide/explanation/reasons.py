@@ -370,7 +370,7 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
             p90_abs_error=plans.p90,
         )
         yield _record("plans", "Times by the performance model", errors)
-        subject = f"Steps by the performance model (calibration {model.calibration})"
+        subject = f"Steps by the performance model ({model.basis})"
         if model.record is None:
             yield ErrorRecord(
                 kind="steps", of=model.words, words=f"{subject}: not validated ({model.words})."

@@ -521,8 +521,6 @@ def question(found: Mapping[str, Any]) -> TrainingQuery:
 
 def _refuse_without_effect(asked: TrainingQuery) -> None:
     """Refuse what counts only in a question that is not asked."""
-    if asked.on_reclaim == "shrink" and not any("spot" in terms for _, terms in asked.terms):
-        raise UsageError("--on-reclaim shrink is of spot capacity: add --terms spot, or leave it out")
     if asked.tokens_per_param != TOKENS_PER_PARAM and asked.ask != "model":
         raise UsageError("--tokens-per-param is of --ask model; add it, or leave it out")
     if asked.ask is not None and asked.objective != "balance":

@@ -120,7 +120,7 @@ def requested_systems(
     stocks = _by_system("stock", query.stock, names, catalogue, is_shared=False)
     quoted = {} if query.quotes is None else _quoted(query.quotes, found, catalogue)
     stocked = [replace(each, stock=stocks.get(each.name, each.stock)) for each in found]
-    return tuple(
+    asked = tuple(
         replace(
             each,
             chosen_for_you=(*_limit_chosen(query, each), *each.chosen_for_you),
@@ -133,6 +133,9 @@ def requested_systems(
         )
         for each in stocked
     )
+    if query.on_reclaim == "shrink" and not any("spot" in each.terms for each in asked):
+        raise UsageError("--on-reclaim shrink is of spot capacity: add --terms spot, or leave it out")
+    return asked
 
 
 def usual_most(query: TrainingQuery, system: RequestedSystem, flop: float | None) -> int:

@@ -64,7 +64,8 @@ def parameter_choices(
         if name in found:
             raise UsageError(f"--fix {name} is given twice; list its values with commas")
         if name == "global_batch_samples":
-            raise UsageError(f"--fix {text}", give=[{"global-batch": text.partition("=")[2].strip()}])
+            why = ": a training has one batch" if len(values) > 1 else ""
+            raise UsageError(f"--fix {text}{why}", give=[{"global-batch": str(values[0])}])
         found[name] = values
     return found
 
@@ -313,10 +314,16 @@ _USUAL_BATCH_TOKENS: Final = ((6.7e9, 4 * _MI), (1.3e9, _MI), (0.0, _MI // 2))
 # published ones in Mi, and in brackets as follows: dense models Llama 2 70B 4 (5), Falcon 180B 4 (7), Skywork
 # 16 (7), Olmo 3 32B 8 (9), Nemotron-4 15B 4.5 and 340B 9 (11), Phi-4 22 (12), Llama 3.1 405B and Apertus 70B
 # 16 (15), DeepSeek 67B 18 (5); mixtures of experts DeepSeek-V2 36 (45), DeepSeek-V3 60 (61), Kimi K2 64 (62),
-# Trinity 128 (65): data/pretrainings.toml, spec/workloads.toml.
+# Trinity 128 (65): data/pretrainings.toml, spec/workloads.toml. Of mixtures below the least parameters of
+# large ones none is known: as dense models.
 _LARGE_DENSE: Final = (13e9, 4 * _MI)
 _LARGE_MIXTURE: Final = (100e9, 16 * _MI)
 _GROWN_FROM_TOKENS: Final = TRILLION
+# Those of small models grow to this and no further: of 16 of 0.1 to 6.7 G on 1 to 11 T tokens in
+# data/pretrainings.toml 7 had 2 Mi, the others 2.25 to 8; those on 0.1 to 0.6 T 0.1 to 2. In eighths of Mi,
+# so that more tokens are more steps.
+_MOST_OF_SMALL_TOKENS: Final = 2 * _MI
+_SMALL_STEP_TOKENS: Final = _MI // 8
 # A batch that nobody states leaves a training so many steps: no published result has fewer than 86 (MLPerf
 # Training, Llama 2 70B with adapters, batches of 128 on 1,024 accelerators).
 FEWEST_STEPS: Final = 64
@@ -619,11 +626,14 @@ def _usual_batch(about: Workload, trained_samples: float | None = None) -> tuple
         return None
     params = about.params or 0.0
     tokens = next(each for least, each in _USUAL_BATCH_TOKENS if params >= least)
-    has_experts = architecture(about) == "mixture of experts"
-    least, grown_tokens = _LARGE_MIXTURE if has_experts else _LARGE_DENSE
-    if trained_samples is not None and params >= least:
-        growth = math.sqrt(trained_samples * about.sequence_tokens / _GROWN_FROM_TOKENS)
+    is_large_mixture = architecture(about) == "mixture of experts" and params >= _LARGE_MIXTURE[0]
+    least, grown_tokens = _LARGE_MIXTURE if is_large_mixture else _LARGE_DENSE
+    growth = math.sqrt((trained_samples or 0.0) * about.sequence_tokens / _GROWN_FROM_TOKENS)
+    if params >= least:
         tokens = max(tokens, int(grown_tokens * growth) // _MI * _MI)
+    elif params < _USUAL_BATCH_TOKENS[0][0]:
+        grown = int(_MOST_OF_SMALL_TOKENS * min(1.0, growth))
+        tokens = max(tokens, grown // _SMALL_STEP_TOKENS * _SMALL_STEP_TOKENS)
     return max(1, tokens // about.sequence_tokens), f"the usual {tokens / _MI:.3g} Mi tokens"
 
 

@@ -63,7 +63,7 @@ class ExtraSizes(Struct, frozen=True, kw_only=True):
         """The sizes of a system between the usual ones that are tried. ends: the fewest and the most."""
         raised = dict(self.raised).get(name, frozenset())
         has_all = self.between is None or name in self.between
-        every = _between(units, *ends) if has_all or raised else set()
+        every = between_usual(units, *ends) if has_all or raised else set()
         return every if has_all else every & raised
 
 
@@ -354,7 +354,7 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
         if self.is_whole_nodes and low >= self.node_size:
             unit = math.lcm(unit, self.used_of_node)
         step = unit * math.ceil((high - low) / unit / _MOST_FINER)
-        finer = {*range(low // step * step + step, high, step), *_between(self, low, high)}
+        finer = {*range(low // step * step + step, high, step), *between_usual(self, low, high)}
         return sorted(each for each in finer if low < each < high and self.may_be(each))
 
 
@@ -370,11 +370,11 @@ def _ladder(units: SizeUnits, fewest: int, most: int, *, has_end: bool = True) -
     if has_end:
         end = units.whole_below(most)
         last = max((each for each in doublings if each <= end), default=end)
-        sizes |= {end} | {each for each in _between(units, last, end) if each > last}
+        sizes |= {end} | {each for each in between_usual(units, last, end) if each > last}
     return {each for each in sizes if fewest <= each <= most and units.may_be(each)} or {fewest, most}
 
 
-def _between(units: SizeUnits, fewest: int, most: int) -> set[int]:
+def between_usual(units: SizeUnits, fewest: int, most: int) -> set[int]:
     """The sizes between the usual ones: doublings of a few units."""
     sizes = {each for factor in _BETWEEN for each in units.doublings(most, factor)}
     return {each for each in sizes if fewest <= each <= most}
@@ -420,7 +420,7 @@ def raised_sizes(problem: Problem, best: Strategy) -> frozenset[int]:
     if about.budget.is_to_target or best.dp * best.pp * about.workload.samples_per_example < batch:
         return frozenset()
     units = units_beyond(problem.cluster, problem)
-    near = _between(units, size + 1, 2 * size)
+    near = between_usual(units, size + 1, 2 * size)
     return frozenset(each for each in near if max(problem.batches(each)) > batch)
 
 

@@ -42,7 +42,7 @@ from equipoise.perfmodel.generation import (
     generation,
 )
 from equipoise.perfmodel.layouts import divisors, grid
-from equipoise.perfmodel.load import Load, Numbers, workload_load
+from equipoise.perfmodel.load import Load, Numbers, held_as, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import Parameters
@@ -52,6 +52,7 @@ from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import (
     GRADIENTS_SHARDED,
+    PIPELINE_STAGES,
     PRIORS_ONLY,
     WEIGHTS_SHARDED,
     ZERO_STAGES,
@@ -281,6 +282,7 @@ class Problem(Struct, frozen=True, kw_only=True):
             global_batches=self.batches(num_accelerators),
             choices=_possible(self.choices, self.cluster),
             offload_stages=ZERO_STAGES if self.software is None else self.software.offload_stages,
+            pipeline_stages=PIPELINE_STAGES if self.software is None else self.software.pipeline_stages,
         )
 
     def samples(self, global_batch_samples: Numbers) -> Numbers:
@@ -544,10 +546,18 @@ def problem(
         # What trains convolutions or tables shares out data alone: no program cuts such a model into stages.
         choices.setdefault("pp", (1,))
     choices = _runnable(choices, chosen, is_stated=software is not None)
+    load = workload_load(training.workload)
+    if chosen is not None:
+        load = held_as(
+            load,
+            gathered_inputs=chosen.keeps_gathered_inputs,
+            loss_in_place=chosen.has_loss_in_place,
+            bucket_copies=chosen.has_bucket_copies,
+        )
     return Problem(
         training=training,
         cluster=cluster,
-        load=workload_load(training.workload),
+        load=load,
         model=model,
         choices=choices,
         software=chosen,

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from equipoise.decide.allocation import Allocation, JobShare
 from equipoise.decide.allocation.problem import ObjectiveName, is_after
+from equipoise.economics import Price
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Badge,
@@ -183,13 +184,21 @@ def _lateness(each: JobShare) -> str:
     return f"{by} (with the whole pool to itself it would end after {amounts.duration(alone)})"
 
 
+def _rent(found: Allocation) -> Price | None:
+    """The price of an accelerator-hour, where it counts and is known."""
+    return found.pool.rates.price if found.pool.is_rented else None
+
+
 def _price(found: Allocation) -> str:
-    tariff, price = found.pool.tariff, found.pool.rates.price
+    tariff, price, power = found.pool.tariff, _rent(found), found.pool.rates.electricity
     rent = "" if price is None else f"{amounts.rate(price.usd_per_accelerator_hour)} per accelerator-hour"
     if tariff is not None:
         low, high = min(tariff.usd_per_kwh), max(tariff.usd_per_kwh)
-        more = f", and {rent}" if found.pool.is_rented and rent else ""
+        more = f", and {rent}" if rent else ""
         return f"Electricity at {amounts.prices(low)} to {amounts.rate(high)} per kWh by the hour{more}"
+    if not found.pool.is_rented:
+        at = "" if power is None else f", {amounts.rate(power.usd_per_kwh.value)} per kWh"
+        return f"Your own machine: electricity only{at}"
     if price is None:
         return "Not known: give --price"
     return f"{rent} ({price.basis.partition(',')[0]})"
@@ -202,7 +211,7 @@ def _strategies(found: Allocation) -> tuple[Block, ...]:
         for each in _by_start(found)
         if each.candidate.strategy_text
     )
-    price = found.pool.rates.price
+    price = _rent(found)
     basis = "" if price is None else sentence(f"Price: {price.basis}.")
     return (strategies, note(basis))
 

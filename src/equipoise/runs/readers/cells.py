@@ -15,7 +15,6 @@ from equipoise.runs import RUNS_FILE, lacks_tables
 from equipoise.units import (
     DAY_S,
     HOUR_S,
-    KIB,
     MIB,
     MILLISECOND_S,
     MINUTE_S,
@@ -111,7 +110,7 @@ class TextRow(Struct, frozen=True, kw_only=True):
         short = _SHORT.fullmatch(text.strip())
         if short is not None:
             letter = short[2].replace("K", "k")
-            factor = KIB if (ours or column) == SEQUENCE and letter == "k" else SI_PREFIXES[letter]
+            factor = _K_TOKENS if (ours or column) == SEQUENCE and letter == "k" else SI_PREFIXES[letter]
             return repr(float(short[1]) * factor)
         is_grouped = self.groups_digits and _GROUPED.fullmatch(text.strip()) is not None
         return text.replace(",", "") if is_grouped else text
@@ -128,6 +127,8 @@ class TextRow(Struct, frozen=True, kw_only=True):
         )
 
 
+# Of tokens of a sample, `2k` are 2,048.
+_K_TOKENS = 1024
 # `m` may be thousandths.
 _SHORT = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([kKMG])", re.ASCII)
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)

@@ -57,6 +57,8 @@ _SERIES: Mapping[str, Callable[[Catalogue, str, Sequence[str]], str | None]] = {
 _SHARED = frozenset({STRATEGY, PRECISION})
 # Preferred in this order, where a file has several: the first includes all that training takes.
 _QUANTITIES = ("time_to_train", "samples", "tokens", "step")
+# In every note of rows that are not used, before their number.
+_EXCLUDED = " are excluded: "
 
 
 class Measurements(Struct, frozen=True, kw_only=True):
@@ -106,7 +108,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
             others = [at for at in kept if self.precisions[at] not in {None, one}]
             kept = [at for at in kept if at not in others]
             if others:
-                left_out = (f"Trainings in other precisions than {one} are excluded: {len(others)}.",)
+                left_out = (f"Trainings in other precisions than {one}{_EXCLUDED}{len(others)}.",)
         kept.sort()
         return replace(
             self,
@@ -119,6 +121,11 @@ class Measurements(Struct, frozen=True, kw_only=True):
             notes=left_out,
             accelerators=None,
         )
+
+    @property
+    def not_used(self) -> tuple[str, ...]:
+        """The notes of rows that are not used."""
+        return tuple(each for each in self.notes if _EXCLUDED in each)
 
     @property
     def common_batch_samples(self) -> int | None:
@@ -174,13 +181,13 @@ def read_measurements(
     notes += of_copies
     if found.unfinished:
         left_out = len(found.unfinished)
-        notes.append(f"Runs of {path.name} that did not finish or lack a value are excluded: {left_out}.")
+        notes.append(f"Runs of {path.name} that did not finish or lack a value{_EXCLUDED}{left_out}.")
     if SIZE not in header:
         raise DataError(
             f"{path.name}: no column {SIZE}; found {quoted(found.written)}; `--column {SIZE}=NAME` names it"
         )
-    kept, of_empty = _without_empty(kept, timed, path.name)
-    notes += of_empty
+    kept, of_unreadable = _without_unreadable(kept, timed, path.name)
+    notes += of_unreadable
     if STRATEGY in filled:
         kept = _with_plain_ways(kept)
     series = {"workload": workload, "accelerator": accelerator, STRATEGY: strategy, PRECISION: precision}
@@ -190,7 +197,7 @@ def read_measurements(
             notes += others
     usable = [row for row in kept if is_success(row.cells.get(STATUS, ""))]
     if len(usable) < len(kept):
-        notes.append(f"Rows whose {STATUS} is not `success` are excluded: {len(kept) - len(usable)}.")
+        notes.append(f"Rows whose {STATUS} is not `success`{_EXCLUDED}{len(kept) - len(usable)}.")
     usable, of_batch = _of_batch(usable, global_batch_samples, path.name)
     notes += of_batch
     if SEQUENCE in filled:
@@ -216,26 +223,31 @@ def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], lis
     return rows[:once], [f"{where} has the same {once} rows {times} times, cell by cell: counted once."]
 
 
-def _without_empty(
+def _without_unreadable(
     rows: list[TextRow], timed: Sequence[_Timed], where: str
 ) -> tuple[list[TextRow], list[str]]:
-    """The rows but those that succeeded and state no time, and a note of these.
+    """The rows but those that succeeded and whose size or time is no number, and a note of these.
 
-    All of them where none states a time: what is wrong is then said of the first.
+    All of them where none has both: what is wrong is then said of the first.
     """
-
-    def is_timed(row: TextRow) -> bool:
-        return any(row.cells[each.name].strip() for each in timed)
-
-    def is_empty(row: TextRow) -> bool:
-        return not is_timed(row) and is_success(row.cells.get(STATUS, ""))
-
-    empty = [row for row in rows if is_empty(row)]
-    if not empty or not any(map(is_timed, rows)):
+    why = {row.place: err for row in rows if (err := _unreadable(row, timed)) is not None}
+    if not why or len(why) == sum(is_success(row.cells.get(STATUS, "")) for row in rows):
         return rows, []
-    place, column = empty[0].place.removeprefix(f"{where}: "), empty[0].written(timed[0].name)
-    left_out = f"Rows of {where} whose {column} is empty are excluded: {len(empty)}, the first {place}."
-    return [row for row in rows if not is_empty(row)], [left_out]
+    first = str(next(iter(why.values()))).removeprefix(f"{where}: ")
+    left_out = f"Rows of {where} that cannot be read{_EXCLUDED}{len(why)}, the first {first}."
+    return [row for row in rows if row.place not in why], [left_out]
+
+
+def _unreadable(row: TextRow, timed: Sequence[_Timed]) -> DataError | None:
+    """Why a row that succeeded has no size or time that is a number; None where it has."""
+    filled = [each.name for each in timed if row.cells[each.name].strip()] or [timed[0].name]
+    if is_success(row.cells.get(STATUS, "")):
+        try:
+            count(row, SIZE)
+            amount(row, filled[0])
+        except DataError as err:
+            return err
+    return None
 
 
 def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
@@ -429,7 +441,7 @@ def _of_series(
     num_empty = sum(not row.cells[column].strip() for row in rows) if "" not in {*names, *everywhere} else 0
     empty = f" ({num_empty} with none)" if num_empty else ""
     theirs = rows[0].written(column)
-    return kept, [f"Rows whose {theirs} is not {aim} are excluded: {len(rows) - len(kept)}{empty}."]
+    return kept, [f"Rows whose {theirs} is not {aim}{_EXCLUDED}{len(rows) - len(kept)}{empty}."]
 
 
 def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list[TextRow], list[str]]:
@@ -458,7 +470,7 @@ def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list
         raise DataError(f"{where}: no row has {theirs} {wanted:,}; it has {held}")
     notes = []
     if len(kept) < len(rows):
-        notes.append(f"Rows whose {theirs} is not {wanted:,} are excluded: {len(rows) - len(kept)}.")
+        notes.append(f"Rows whose {theirs} is not {wanted:,}{_EXCLUDED}{len(rows) - len(kept)}.")
     if unstated := len(rows) - len(stated):
         notes.append(f"Rows that state no {theirs} are taken to be of {wanted:,}: {unstated}.")
     return kept, notes

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import SpecError, UsageError
 from equipoise.spec.transformer import Transformer
@@ -158,7 +159,8 @@ class Counted(Struct, frozen=True, kw_only=True):
         """The workload of this model: its sizes where it is a plain transformer, and its figures a sample.
 
         A transformer that embeds a vocabulary is of the area language; of any other the area is `other`.
-        Activations and cuts are given as for 2 bytes a value, as every workload's are.
+        Activations and cuts are given as for 2 bytes a value, as every workload's are. Where weights are
+        frozen, what gradients do not go back through runs forward only, beside the rest.
         Raises SpecError where nothing of it is trained.
         """
         if not self.trainable_params:
@@ -170,7 +172,7 @@ class Counted(Struct, frozen=True, kw_only=True):
         per_value = 2 / self.value_bytes
         stage = self.stage_cut
         rank = adapter_rank(self)
-        return Workload(
+        found = Workload(
             slug=slug,
             title=title,
             area="other" if model is None or not embeds(self, model.vocabulary) else "language",
@@ -187,6 +189,31 @@ class Counted(Struct, frozen=True, kw_only=True):
             layers=sum(1 for layer in self.layers if layer.forward_flop),
             trained="full" if rank is None else "lora",
             lora_rank=rank,
+        )
+        return found if rank is not None else self._with_frozen(found)
+
+    def _with_frozen(self, found: Workload) -> Workload:
+        """A workload whose frozen weights get no gradients, and cost a way forward alone.
+
+        Assumes that the way back costs twice the way forward, and that gradients go back through a layer's
+        worth or more, as few as get any.
+        """
+        forward, backward = found.forward_flop_per_sample, found.backward_flop_per_sample
+        if not forward or backward is None or not found.layers:
+            return found
+        if max(self.trainable_params / self.params, backward / (2 * forward)) >= 1 - TOLERANCE:
+            return found
+        trained = min(forward, max(backward / 2, forward / found.layers))
+        return replace(
+            found,
+            area="other",
+            transformer=None,
+            sequence_tokens=None,
+            params=float(self.trainable_params),
+            forward_flop_per_sample=trained,
+            layers=max(1, round(found.layers * trained / forward)),
+            frozen_share=forward / trained - 1,
+            frozen_params=float(self.params - self.trainable_params),
         )
 
     def _inner_cuts(self) -> tuple[Cut, ...]:
@@ -247,7 +274,8 @@ def transformer_sizes(counted: "Counted") -> Transformer | None:
 def adapter_rank(counted: "Counted") -> int | None:
     """The rank of the adapters that are trained in place of the weights; None where most weights are trained.
 
-    Assumes an adapter is a pair of matrices with the rank between them (Hu et al. 2021).
+    Assumes an adapter is a pair of matrices with the rank between them (Hu et al. 2021), which is no side of
+    a frozen matrix.
     """
     if counted.trainable_params * 2 > counted.params:
         return None
@@ -257,7 +285,8 @@ def adapter_rank(counted: "Counted") -> int | None:
     if not sides:
         return None
     rank, number = sides.most_common(1)[0]
-    return rank if number > 1 else None
+    frozen = (pair for layer in counted.layers if not layer.trainable_params for pair in layer.matrices)
+    return rank if number > 1 and all(rank not in pair for pair in frozen) else None
 
 
 def embeds(counted: "Counted", vocabulary: int) -> bool:

@@ -506,20 +506,27 @@ def _sizes_that_do_not_fit(answer: Answer, known: Collection[str]) -> Iterator[B
     asked = answer.question.sizes
     if asked is None or asked.is_range:
         return
-    unfit = [
-        (each, sizes)
+    listed_sizes = [
+        (each, one)
         for each in answer.systems
         if each.name in known
-        and (sizes := [one.num_accelerators for one in each.unfit if one.num_accelerators in asked.listed])
+        for one in each.unfit
+        if one.num_accelerators in asked.listed
     ]
-    if len(unfit) > _MOST_UNFIT:
-        all_sizes = sorted({size for _, sizes in unfit for size in sizes})
-        yield prose(
-            f"Does not fit: {listed([*map(count, all_sizes)])} on some of {len(answer.systems)} systems."
-        )
-    elif unfit:
-        named = (f"{listed([*map(count, sizes)])} {TIMES} {chip_of(each.title)}" for each, sizes in unfit)
-        yield prose(f"Does not fit: {'; '.join(named)}.")
+    for words, is_of_room in (("Does not fit", True), ("No strategy", False)):
+        unfit: dict[str, list[int]] = {}
+        for each, one in listed_sizes:
+            if (one.needed_bytes is not None) is is_of_room:
+                unfit.setdefault(each.title, []).append(one.num_accelerators)
+        if len(unfit) > _MOST_UNFIT:
+            all_sizes = sorted({size for sizes in unfit.values() for size in sizes})
+            some = f"on some of {len(answer.systems)} systems"
+            yield prose(f"{words}: {listed([*map(count, all_sizes)])} {some}.")
+        elif unfit:
+            named = (
+                f"{listed([*map(count, sizes)])} {TIMES} {chip_of(title)}" for title, sizes in unfit.items()
+            )
+            yield prose(f"{words}: {'; '.join(named)}.")
 
 
 def _is_shown(answer: Answer, each: Alternative) -> bool:

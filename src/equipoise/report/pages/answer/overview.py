@@ -57,8 +57,9 @@ _MOST_WIDE_COLUMNS: Final = 4
 _MOST_VALUES, _MOST_VALUES_BESIDE_MANY = 5, 4
 _MOST_FLIPS: Final = 5
 _UNFIT: Final = CONSTRAINTS["memory_bytes"].broken
+_NO_STRATEGY: Final = "no strategy"  # is legal, whatever the memory
 _NO_ESTIMATE: Final = "no estimate"
-_TIMELESS: Final = (_UNFIT, _NO_ESTIMATE)
+_TIMELESS: Final = (_UNFIT, _NO_STRATEGY, _NO_ESTIMATE)
 
 
 def overview_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -157,10 +158,11 @@ def _matrix(answer: Answer) -> PairMatrix:
     for system in answer.systems:
         for unfit in system.unfit:
             for group in (each for each in groups if each[0] == system.name):
-                needs = "" if unfit.needed_bytes is None else f"needs {amounts.memory(unfit.needed_bytes)}"
-                cells.setdefault(unfit.num_accelerators, {})[group] = Badge(
-                    text=_UNFIT, tone="quiet", detail=needs
-                )
+                badge = Badge(text=_NO_STRATEGY, tone="quiet", detail="")
+                if unfit.needed_bytes is not None:
+                    needs = f"needs {amounts.memory(unfit.needed_bytes)}"
+                    badge = Badge(text=_UNFIT, tone="quiet", detail=needs)
+                cells.setdefault(unfit.num_accelerators, {})[group] = badge
     rows = [(count(size), [cells[size].get(group) for group in groups]) for size in sorted(cells)]
     most = _MOST_ROWS if len(groups) <= _MOST_WIDE_COLUMNS else _MOST_NARROW_ROWS
     # Of a refusal that is what there is to see: time and money of each size, and the limit that they break.
@@ -389,5 +391,8 @@ def _energy_words(each: Candidate, best: Candidate) -> str:
 
 def _unfit(system: SystemAnswer) -> str:
     least = min((each.needed_bytes for each in system.unfit if each.needed_bytes is not None), default=None)
-    needs = "" if least is None else f": at least {amounts.memory(least)} per accelerator"
-    return f"No size fits{needs}"
+    return (
+        "No strategy at any size"
+        if least is None
+        else f"No size fits: at least {amounts.memory(least)} per accelerator"
+    )
