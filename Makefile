@@ -13,7 +13,7 @@ export override EQUIPOISE_DATA := $(abspath $(EQUIPOISE_DATA))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help report test lint check dataset bench experiments fuzz accuracy profiles docs site lock dist lower sbom clean
+.PHONY: help report test lint check dataset bench experiments fuzz accuracy profiles docs site lock dist lower sbom clean wheel
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,8 +22,8 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 	@$(BIN)/equipoise report --out report.html
 	@echo "The study is in $(CURDIR)/report.html: open it in a browser."
 
-# Two more than there are cores, at most 4: many tests wait for processes that they start.
-WORKERS = $(shell $(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 2))')
+# One more than there are cores, at most 4: some tests wait for processes that they start, and each worker imports all.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 1))')
 test: $(VENV)/dev.stamp ## run every test, and the examples in docstrings
 # A file stays on one worker, which makes what it shares once; tests/conftest.py puts the slow files first.
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -76,13 +76,15 @@ lock: ## write requirements/ anew: the newest versions, and the lowest that pypr
 	@test -e $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(PIP) install uv; }
 	@UV=$(BIN)/uv .ci/lock
 
-dist: $(VENV)/dev.stamp ## build wheel and sdist into dist/, check what is in them, use them on each Python at hand, or on PYTHONS="3.12 3.13"
+wheel: $(VENV)/dev.stamp
 	@rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python .ci/contents.py dist
+
+dist: wheel ## build wheel and sdist into dist/, check what is in them, use them on each Python at hand, or on PYTHONS="3.12 3.13"
 	.ci/matrix dist/*.whl requirements/core.txt $(PYTHONS)
 
-lower: dist ## use the wheel with the lowest versions that pyproject.toml allows
+lower: wheel ## use the wheel with the lowest versions that pyproject.toml allows
 	.ci/matrix dist/*.whl requirements/lower.txt 3.11
 
 sbom: $(VENV)/dev.stamp ## list what an installed Equipoise consists of, as CycloneDX: dist/equipoise.cdx.json

@@ -148,7 +148,7 @@ def test_a_profiler_reports_after_a_command():
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_used_is_said_in_one_sentence(arguments, words, tmp_path):
-    ended = equipoise(*arguments, cwd=tmp_path)
+    ended = in_process(*arguments, cwd=tmp_path)
     assert words in complaint(ended)
     assert ended.returncode == 2
     assert list(tmp_path.iterdir()) == []
@@ -310,8 +310,8 @@ def test_input_without_any_entry_is_exit_code_2_and_says_what_was_refused(tmp_pa
     ],
     ids=" ".join,
 )
-def test_text_is_plain_and_fits_80_columns_when_piped(arguments):
-    ended = equipoise(*arguments)
+def test_text_is_plain_and_fits_80_columns_where_there_is_no_terminal(arguments):
+    ended = in_process(*arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "\x1b" not in ended.stdout
     assert max(map(len, ended.stdout.splitlines())) <= 80

@@ -38,7 +38,8 @@ class Package:
 
     def __init__(self, folder):
         self.root, self.folder = folder / "copy", folder / "work"
-        ignored = shutil.ignore_patterns("__pycache__")
+        # What was compiled is copied with it, but for files that are being written.
+        ignored = shutil.ignore_patterns("*.pyc.*")
         shutil.copytree(SOURCE, self.root / "src" / "equipoise", ignore=ignored)
         self.folder.mkdir()
 

@@ -37,7 +37,7 @@ def sweep(tmp_path):
 
 
 def equipoise(*arguments):
-    ended = command_line.equipoise(*arguments)
+    ended = command_line.in_process(*arguments)
     return ended.returncode, ended.stdout, ended.stderr
 
 

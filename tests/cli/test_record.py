@@ -3,9 +3,9 @@
 import json
 import re
 
-import command_line
 import polars as pl
 import pytest
+from command_line import in_process
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def equipoise(tmp_path):
     """A function that runs a verb with a ledger of its own."""
 
     def run(*arguments):
-        return command_line.equipoise(*arguments, cwd=tmp_path, env={"EQUIPOISE_LEDGER": "ledger.jsonl"})
+        return in_process(*arguments, cwd=tmp_path, env={"EQUIPOISE_LEDGER": "ledger.jsonl"})
 
     return run
 

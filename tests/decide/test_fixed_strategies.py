@@ -1,6 +1,7 @@
 """Laws of `--fix`: what is taken anyway changes nothing, anything else is never faster, and is less certain."""
 
 import json
+from functools import cache
 
 import pytest
 from command_line import in_process
@@ -22,6 +23,7 @@ OTHERS = {
 }
 
 
+@cache
 def taken(name, *options):
     """What is recommended for a system, and its strategy's parameters."""
     workload, chip, size = SYSTEMS[name]

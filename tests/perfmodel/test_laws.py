@@ -209,7 +209,7 @@ def improved(rates, fact, factor):
     return replace(rates, **{fact: better})
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(rated_cases(), calibrations(), st.data(), st.floats(1.0, 10.0))
 def test_a_better_fact_never_slows_a_step(case, parameters, data, factor):
     load, rates, picked = case

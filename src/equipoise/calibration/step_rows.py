@@ -28,7 +28,7 @@ from equipoise.perfmodel import load as loads
 from equipoise.perfmodel import machine as machines
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate, log_times
 from equipoise.perfmodel.collectives import OPERATIONS, CollectiveTable, Timings, collective_table, timings
-from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.estimate import step_seconds
 from equipoise.perfmodel.layouts import StrategyGrid, grid
 from equipoise.perfmodel.load import Load
 from equipoise.perfmodel.machine import Group, Machine, Wire, Wires, machine
@@ -97,7 +97,7 @@ class StepRows(Struct, frozen=True, kw_only=True):
 
     def step_s(self, parameters: Parameters) -> Seconds:
         """Seconds of a step of every row, shape (n_rows,); of stacked parameters (n_draws, n_rows)."""
-        found = estimate(self.load, self.machine, self.grid, parameters).step_s
+        found, _ = step_seconds(self.load, self.machine, self.grid, parameters)
         return np.broadcast_to(found, np.broadcast_shapes(np.shape(found), np.shape(self.grid.dp)))
 
 

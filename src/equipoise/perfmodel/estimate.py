@@ -529,6 +529,19 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
     """Time and memory of one step of every strategy of a grid; that they are legal is not checked.
 
     Returns arrays of the grid's shape, or ones that broadcast to it.
+    Assumes what `step_seconds` and `memory` do, which name their sources.
+    """
+    step_s, seconds = step_seconds(load, machine, grid, parameters)
+    held = memory(load, grid, parameters, host_bytes=machine.host_memory_bytes, peer_ranks=machine.peer_ranks)
+    return StepEstimates(step_s=step_s, seconds=seconds, memory=held)
+
+
+def step_seconds(
+    load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters
+) -> tuple[Numbers, Seconds]:
+    """Seconds of one step of every strategy of a grid, and of its parts, as `estimate` has them.
+
+    Returns arrays of the grid's shape, or ones that broadcast to it.
     Assumes equal ranks but for jitter; pipelines run one forward, one back; the fullest stage sets the pace.
     Source: each part names its own.
     """
@@ -576,17 +589,7 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
         np.greater(load.table_params, 0), np.maximum(parameters.step_s - device_s, 0.0), parameters.step_s
     )
     waiting_s = (device_s + rest_s) * waiting_fraction(grid, parameters)
-    return StepEstimates(
-        step_s=device_s + rest_s + waiting_s,
-        seconds=replace(seconds, other=rest_s, waiting=waiting_s),
-        memory=memory(
-            load,
-            grid,
-            parameters,
-            host_bytes=machine.host_memory_bytes,
-            peer_ranks=machine.peer_ranks,
-        ),
-    )
+    return device_s + rest_s + waiting_s, replace(seconds, other=rest_s, waiting=waiting_s)
 
 
 def activation_offload_s(

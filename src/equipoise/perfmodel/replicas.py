@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from equipoise.perfmodel.collectives import all_reduce_s, broadcast_s
 from equipoise.perfmodel.compute import TENSORS, layer_time, soft_maximum
-from equipoise.perfmodel.estimate import axis_group, estimate
+from equipoise.perfmodel.estimate import axis_group, step_seconds
 from equipoise.perfmodel.layouts import StrategyGrid
 from equipoise.perfmodel.load import GRADIENT_BYTES, Floats, Load, Numbers
 from equipoise.perfmodel.machine import Group, Machine, Wires
@@ -116,7 +116,7 @@ def replica_seconds(
     tensors = exchanged_tensors(load) if tensors is None else tensors
     ranks = grid.dp
     alone = replace(grid, dp=np.ones(()), global_batch_samples=grid.global_batch_samples / ranks)
-    share_s = np.asarray(estimate(load, machine, alone, parameters).step_s)
+    share_s = np.asarray(step_seconds(load, machine, alone, parameters)[0])
     together = np.greater(ranks, 1) * 1.0
     exchanged = together / grid.sync_period
     busy = _launching(load, machine, alone, parameters, tensors)

@@ -75,7 +75,8 @@ def dominates(better, other):
     )
 
 
-@pytest.mark.parametrize("workload", QUESTIONS)
+# A whole training, and adapters of a model with grouped queries and gated layers, as the 8B has them.
+@pytest.mark.parametrize("workload", ["gpt3", "llama2_70b_lora"])
 def test_no_chip_is_slower_than_one_it_dominates(workload):
     pairs = [(one, other) for one in NVIDIA for other in NVIDIA if one != other and dominates(one, other)]
     assert ("h200-sxm5-141gb", "h100-sxm5-80gb") in pairs

@@ -27,7 +27,7 @@ from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.errors import SpecError
 from equipoise.files import shipped_record
 from equipoise.intervals import log_sd
-from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.estimate import step_seconds
 from equipoise.perfmodel.layouts import grid
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.catalogue import Catalogue
@@ -374,7 +374,7 @@ def usual_precision_ratio(known: Problem, chosen: Strategy) -> float:
     nodes = known.machine(chosen.num_accelerators)
     usual = grid((replace(chosen, precision="bf16"),))
     usual_s, own_s = (
-        np.asarray(estimate(known.load, nodes, each, known.model.parameters).step_s).ravel()[0]
+        np.asarray(step_seconds(known.load, nodes, each, known.model.parameters)[0]).ravel()[0]
         for each in (usual, grid((chosen,)))
     )
     return float(usual_s / own_s)

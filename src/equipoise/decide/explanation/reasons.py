@@ -30,7 +30,7 @@ from equipoise.economics import Rates
 from equipoise.errors import SpecError
 from equipoise.files import file_names, user_file
 from equipoise.intervals import LEVEL
-from equipoise.perfmodel.estimate import estimate
+from equipoise.perfmodel.estimate import step_seconds
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import workload_load
 from equipoise.perfmodel.parameters import CollectiveParameters, stacked
@@ -56,7 +56,7 @@ def _links_log_sd(problem: Problem, strategy: Strategy, draws: Sequence[Collecti
     """
     nodes = problem.machine(strategy.num_accelerators)
     drawn = stacked([replace(problem.model.parameters, collective=each) for each in draws])
-    return float(np.std(np.log(estimate(problem.load, nodes, grid([strategy]), drawn).step_s)))
+    return float(np.std(np.log(step_seconds(problem.load, nodes, grid([strategy]), drawn)[0])))
 
 
 # As far as the closest neighbour of any workload held out lay: what is farther is similar to nothing
