@@ -22,8 +22,8 @@ report: $(VENV)/core.stamp ## write report.html, the scaling study of MLPerf Tra
 	@$(BIN)/equipoise report --out report.html
 	@echo "The study is in $(CURDIR)/report.html: open it in a browser."
 
-# One more than there are cores, at most 4: some tests wait for processes that they start, and each worker imports all.
-WORKERS = $(shell $(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 1))')
+# Two more than there are cores, at most 4: many tests wait for processes that they start.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 2))')
 test: $(VENV)/dev.stamp ## run every test, and the examples in docstrings
 # A file stays on one worker, which makes what it shares once; tests/conftest.py puts the slow files first.
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

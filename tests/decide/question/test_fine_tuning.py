@@ -116,8 +116,8 @@ def test_a_training_that_nothing_published_was_held_against_has_a_wider_interval
     widths = {kind: math.log(each.high / each.low) / 2 for kind, each in found.items()}
     # A factor of two either way, independent of the rest.
     assert widths["lora,dpo"] >= math.hypot(widths["lora"], math.log(2)) * 0.999
-    # Of 4 bits 42 steps are published (docs/experiments/0048), in a range of less than a factor of two.
-    assert widths["lora"] <= widths["qlora"] < math.log(2)
+    # Of 4 bits 42 steps are published (docs/experiments/0048): no factor of two is added.
+    assert widths["lora"] <= widths["qlora"] < math.hypot(widths["lora"], math.log(2))
     assert found["qlora"].value > found["lora"].value  # weights are unpacked in each pass
     # Forward and once that back, with one forward more, for twice the sequences.
     assert 2.5 < found["lora,dpo"].value / found["lora"].value < 3.2
