@@ -150,14 +150,8 @@ def _load(row: PublishedRow) -> Load:
         raise SpecError(f"workload {echo(row.workload)}: tokens per sample are not stated")
     else:
         load = _transformer_load(model.transformer, sequence=model.sequence)
-    software = software_of(row)
     is_gathered = "gathered inputs kept" in row.cells.get("parallel_config", "")
-    return loads.held_as(
-        load,
-        gathered_inputs=is_gathered or (software is not None and software.keeps_gathered_inputs),
-        loss_in_place=software is not None and software.has_loss_in_place,
-        bucket_copies=software is not None and software.has_bucket_copies,
-    )
+    return loads.held_as(loads.held_by(load, software_of(row)), gathered_inputs=is_gathered)
 
 
 _transformer_load = cache(loads.transformer_load)

@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from equipoise.errors import SpecError
+from equipoise.spec.strategy import Software
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 from equipoise.units import BF16_BYTES
@@ -268,6 +269,18 @@ def held_as(
     if bucket_copies:
         changed["bucket_copies"] = 1.0
     return replace(load, **changed)
+
+
+def held_by(load: Load, software: Software | None) -> Load:
+    """A load as a software holds it; as it is where none is known."""
+    if software is None:
+        return load
+    return held_as(
+        load,
+        gathered_inputs=software.keeps_gathered_inputs,
+        loss_in_place=software.has_loss_in_place,
+        bucket_copies=software.has_bucket_copies,
+    )
 
 
 def workload_load(workload: Workload) -> Load:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from equipoise.bench.collectives import bus_fraction
 from equipoise.calibration.published.models import Model, model_of, stated_words
 from equipoise.calibration.published.quantities import (
+    MAX_ACCELERATORS,
     MemoryCounted,
     Quantity,
     count,
@@ -28,7 +29,6 @@ from equipoise.calibration.published.quantities import (
     stated,
 )
 from equipoise.calibration.published.set_ups import (
-    MAX_ACCELERATORS,
     collective_of,
     is_matrix_product,
     named_software,

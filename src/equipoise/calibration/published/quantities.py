@@ -188,7 +188,7 @@ def memory_count(source: str) -> MemoryCount | None:
     return next(found, None)
 
 
-_MOST_DIES = 10_000_000
+MAX_ACCELERATORS = 10_000_000
 _LARGEST_FIGURE = 1e300
 
 
@@ -199,19 +199,19 @@ def of_whole_accelerators(row: TextRow) -> TextRow:
     of one accelerator send each other is left out. Raises DataError for a die alone.
     """
     hardware = stated(row, "hardware").lower()
-    dies = count(row, "n_gpus", most=_MOST_DIES)
+    dies = count(row, "n_gpus", most=MAX_ACCELERATORS)
     is_halved = all(re.search(rf"\b(?:{words})\b", hardware) for words in (WORDS.dies.of, WORDS.dies.counted))
     if dies is None or not is_halved:
         return row
     if dies % 2:
         raise DataError(f"column n_gpus: {dies} by dies, two of which are an accelerator; expected 2, 4, ...")
-    tp, cp, pp = (count(row, name, most=_MOST_DIES) or 1 for name in ("tp", "cp", "pp"))
+    tp, cp, pp = (count(row, name, most=MAX_ACCELERATORS) or 1 for name in ("tp", "cp", "pp"))
     sizes = {"tp": tp, "cp": cp, "dp": dies // (tp * cp * pp), "pp": pp}
     halved = next((name for name, size in sizes.items() if size % 2 == 0), "dp")
     changed = {"n_gpus": dies // 2}
     if stated(row, halved):
         changed[halved] = sizes[halved] // 2
-    micro, experts = count_at(row, "micro_batch"), count(row, "ep", most=_MOST_DIES) or 1
+    micro, experts = count_at(row, "micro_batch"), count(row, "ep", most=MAX_ACCELERATORS) or 1
     if halved == "dp" and micro is not None:
         changed["micro_batch"] = 2 * micro
     if experts % 2 == 0:

@@ -8,7 +8,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.calibration.published.models import Model, stated_words
-from equipoise.calibration.published.quantities import WORDS, count, count_at, count_in, stated
+from equipoise.calibration.published.quantities import (
+    MAX_ACCELERATORS,
+    WORDS,
+    count,
+    count_at,
+    count_in,
+    stated,
+)
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec.cluster import Cluster
@@ -456,7 +463,6 @@ def _interleaving(text: str) -> tuple[bool, int | None]:
     return (not negated and _has(text, r"interleav(?:ing|ed)")), None
 
 
-MAX_ACCELERATORS = 10_000_000
 STRATEGY_CELLS = ("parallel_config", "precision", "recompute")
 
 

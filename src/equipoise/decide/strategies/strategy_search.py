@@ -42,7 +42,7 @@ from equipoise.perfmodel.generation import (
     generation,
 )
 from equipoise.perfmodel.layouts import divisors, grid
-from equipoise.perfmodel.load import Load, Numbers, held_as, workload_load
+from equipoise.perfmodel.load import Load, Numbers, held_by, workload_load
 from equipoise.perfmodel.machine import Machine, machine, stacked
 from equipoise.perfmodel.memory import RankMemory
 from equipoise.perfmodel.parameters import Parameters
@@ -546,18 +546,10 @@ def problem(
         # What trains convolutions or tables shares out data alone: no program cuts such a model into stages.
         choices.setdefault("pp", (1,))
     choices = _runnable(choices, chosen, is_stated=software is not None)
-    load = workload_load(training.workload)
-    if chosen is not None:
-        load = held_as(
-            load,
-            gathered_inputs=chosen.keeps_gathered_inputs,
-            loss_in_place=chosen.has_loss_in_place,
-            bucket_copies=chosen.has_bucket_copies,
-        )
     return Problem(
         training=training,
         cluster=cluster,
-        load=load,
+        load=held_by(workload_load(training.workload), chosen),
         model=model,
         choices=choices,
         software=chosen,
