@@ -37,7 +37,7 @@ from equipoise.spec.strategy import AXES, Strategy, Value
 from equipoise.units import format_si, format_si_apart
 
 _Kept = TypeVar("_Kept")
-_DOUBLINGS_AROUND: Final = 3
+_DOUBLINGS_BEYOND: Final = 3
 _SMALL: Final = 16  # up to so many accelerators every number is tried
 # Doublings of these of a unit lie between its own: no size is more than a fifth below the next. Samples and
 # layers are shared out by numbers with small divisors.
@@ -90,7 +90,7 @@ class SizeRange(Struct, frozen=True, kw_only=True):
 
     @property
     def is_one(self) -> bool:
-        """Whether one size may be taken: those about it are tried to show what fewer and more would do."""
+        """Whether one size may be taken: those beyond it are tried to show what more would do."""
         return self.fewest == self.most and len(self.tried) > 1
 
     @property
@@ -191,7 +191,7 @@ def _up_to_limits(
         asked = _in_slices(asked, units.slice_sizes, system.name, is_alone=len(query.systems) <= 1)
         fewest, most = asked.fewest, min(limits)
         if fewest == asked.most == most:
-            return _around(most, num_kinds)
+            return _from(most)
         listed = None if asked.is_range else frozenset(asked.listed)
         tried = set(asked.listed) if listed else _ladder(units, fewest, most)
         tried |= _beyond(units, most)
@@ -430,15 +430,11 @@ def fixed_ranks(choices: Mapping[str, tuple[Value, ...]]) -> int:
     return math.prod(int(each[0]) for each in values if len(each) == 1)
 
 
-def _around(size: int, unit: int) -> SizeRange:
-    """One size, and doublings about it, which show what fewer and more would do, and one for the curve.
-
-    unit: of which every size is a multiple.
-    """
-    steps = range(-_DOUBLINGS_AROUND, _DOUBLINGS_AROUND + 2)
-    tried = {int(each) for step in steps if (each := size * 2.0**step) >= 1 and each % unit == 0}
+def _from(size: int) -> SizeRange:
+    """One size, and its doublings, which show what more would do, and one for the curve."""
+    doubled = tuple(size * 2**step for step in range(_DOUBLINGS_BEYOND + 2))
     return SizeRange(
-        tried=tuple(sorted(each for each in tried if each <= MAX_ACCELERATORS)),
+        tried=tuple(each for each in doubled if each <= MAX_ACCELERATORS),
         fewest=size,
         most=size,
         limited_by="catalogue",

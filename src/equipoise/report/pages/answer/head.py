@@ -207,7 +207,7 @@ def _among_words(answer: Answer, best: Candidate) -> str:
         return ""
     if asked is not None and len(asked.listed) > 1:
         return f", among the sizes of {asked}"
-    return f", among halvings and doublings of {count(best.num_accelerators)}"
+    return f", among doublings of {count(best.num_accelerators)}"
 
 
 def _step_facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
