@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from functools import cache, lru_cache, partial
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -213,15 +213,17 @@ def _combined(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, int]:
     return numbers, num_different
 
 
-_FEW: Final = 2**12
+def _is_sparse(num_possible: int, num_given: int) -> bool:
+    """Whether sorting so many numbers takes less than a table of all that they may be."""
+    return num_possible > max(2**12, 16 * num_given)
 
 
 def _numbered(sizes: Numbers) -> tuple[Codes, int]:
-    """A small number for every size, the same for equal ones, and how many there are."""
-    if sizes.max() >= _FEW:
-        values, numbers = np.unique(sizes, return_inverse=True)
-        return numbers, len(values)
+    """A small number for every one of some whole sizes, the same for equal ones; how many there are."""
     whole = sizes.astype(np.intp)
+    if _is_sparse(int(whole.max()), len(whole)):
+        values, numbers = np.unique(whole, return_inverse=True)
+        return numbers, len(values)
     is_present = np.bincount(whole) > 0
     return (np.cumsum(is_present) - 1)[whole], int(np.count_nonzero(is_present))
 
@@ -247,8 +249,12 @@ def joined(parts: Sequence[Layouts]) -> Layouts:
 
 
 def distinct(numbers: Codes) -> tuple[Codes, Codes]:
-    """Of small numbers, at least one: a position of each different one, and which of these each number is."""
-    position = np.full(int(numbers.max()) + 1, -1)
+    """Of numbers, at least one: a position of each different one, and which of these each number is."""
+    num_possible = int(numbers.max()) + 1
+    if _is_sparse(num_possible, len(numbers)):
+        _, positions, which = np.unique(numbers, return_index=True, return_inverse=True)
+        return positions, which
+    position = np.full(num_possible, -1)
     position[numbers] = np.arange(len(numbers))
     is_present = position >= 0
     return position[is_present], (np.cumsum(is_present) - 1)[numbers]
