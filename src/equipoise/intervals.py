@@ -91,7 +91,7 @@ def num_sd_of_mean(num_values: int, level: float = LEVEL) -> float:
     return sum(term / free**order for order, term in enumerate(terms))
 
 
-def num_sd_of_few(num_values: int, level: float = LEVEL) -> float:
+def num_sd_of_few(num_values: int) -> float:
     """Half the width of an interval for one more value, in standard deviations that were found from so many.
 
     num_values, assumptions and source: as of `num_sd_of_mean`.
@@ -99,7 +99,7 @@ def num_sd_of_few(num_values: int, level: float = LEVEL) -> float:
     >>> round(num_sd_of_few(6), 2)
     2.18
     """
-    return num_sd_of_mean(num_values, level) * math.sqrt(1 + 1 / num_values)
+    return num_sd_of_mean(num_values) * math.sqrt(1 + 1 / num_values)
 
 
 def tails(level: float = LEVEL) -> tuple[float, float]:

@@ -326,19 +326,14 @@ def also_known(inputs: Inputs, known: Assessment, accelerator: str) -> StrategyS
 
 
 def with_nearest_results(inputs: Inputs, accelerator: str, tried: Sequence[int]) -> set[int]:
-    """The sizes tried, and those with results of an accelerator from which times are carried to them."""
-    is_published = inputs.training.budget.is_to_target
-    scores = inputs.scores if is_published else None
-    known = published_sizes(scores, inputs.training.workload.slug, accelerator)
-    return {*tried, *_nearest_known(tried, known)}
-
-
-def _nearest_known(tried: Sequence[int], known: Sequence[int]) -> set[int]:
-    """The sizes with results from which the model carries times to those tried.
+    """The sizes tried, and those with results of an accelerator from which times are carried to them.
 
     Whatever else is asked about, a time is then carried from the same size.
     """
-    return {nearest_size(known, size) for size in tried if known}
+    is_published = inputs.training.budget.is_to_target
+    scores = inputs.scores if is_published else None
+    known = published_sizes(scores, inputs.training.workload.slug, accelerator)
+    return {*tried, *(nearest_size(known, size) for size in tried if known)}
 
 
 def free_searches(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:

@@ -174,7 +174,7 @@ class _Step:
             num_samples=self.num_samples,
             params=sum(param.numel() for param in self.params.values()),
             trainable_params=sum(param.numel() for param in trainable),
-            buffer_bytes=_total_bytes(buffers),
+            buffer_bytes=sum(each.nbytes for each in buffers),
             value_bytes=self._value_bytes(),
             params_by_dtype=self._params_by_dtype(),
             forward_flop=trace.forward_flop,
@@ -341,11 +341,6 @@ def _run_backward(outputs: tuple[torch.Tensor, ...], gradients: tuple[torch.Tens
     """
     engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - has no public name
     engine.run_backward(outputs, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
-
-
-def _total_bytes(tensors: Any) -> int:  # noqa: ANN401 - any iterable of tensors
-    """Bytes of tensors."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:
