@@ -44,7 +44,7 @@ def test_systems_are_as_their_datasheets_say(name, chip, size, intra_gb_per_s, n
 
 
 def test_every_accelerator_and_system_makes_a_cluster_of_any_size() -> None:
-    names = [*(chip.slug for chip in accelerators()), *shipped_systems().systems]
+    names = [*(chip.slug for chip in accelerators()), *shipped_systems().by_slug]
     assert names
     for name in names:
         for count in (1, 2, 100_000):
@@ -54,7 +54,7 @@ def test_every_accelerator_and_system_makes_a_cluster_of_any_size() -> None:
 
 
 def test_facts_of_links_are_plausible() -> None:
-    names = [*(chip.slug for chip in accelerators()), *shipped_systems().systems]
+    names = [*(chip.slug for chip in accelerators()), *shipped_systems().by_slug]
     assert names
     for name in names:
         found = cluster(name)
@@ -227,7 +227,7 @@ def test_a_users_file_adds_systems_and_accelerators(tmp_path: Path) -> None:
     known = catalogue([first, second])
     assert (known.cluster("mine").node_size, known.cluster("mine").inter.byte_per_s) == (4, 50e9)
     assert known.systems()[-1].slug == "our-rack"
-    assert (cluster("dgx-h100").node_size, "our-rack" in shipped_systems().systems) == (8, False)
+    assert (cluster("dgx-h100").node_size, "our-rack" in shipped_systems().by_slug) == (8, False)
 
 
 def test_a_chip_alone_in_its_node_needs_no_link_inside(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def clusters_from(incomplete: str) -> list[str]:
     """Accelerators and systems of the catalogue, for a shell that completes a word."""
     from equipoise.spec.cluster import shipped_systems
 
-    named = [slug for slug in shipped_systems().systems if slug.startswith(incomplete)]
+    named = [slug for slug in shipped_systems().by_slug if slug.startswith(incomplete)]
     return [*_accelerators_from(incomplete), *named]
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final, TypeAlias, Unpack
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,7 +30,6 @@ from equipoise.spec.hardware import (
     BRANDS,
     Accelerator,
     AcceleratorAlias,
-    Hardware,
     has_same_peaks,
     load_hardware,
 )
@@ -41,29 +40,26 @@ _COUNTED = re.compile(r"\s*([0-9]{1,12})\s*[x\u00d7]\s*(.+)", re.IGNORECASE)
 _COUNTED_BEHIND = re.compile(r"\s*([^:]+?)\s*:\s*([0-9]{1,12})\s*")  # as SkyPilot and Ray write it
 
 
-class Catalogue(Struct, frozen=True, kw_only=True):
+class Catalogue(Systems, frozen=True, kw_only=True):
     """Accelerators, systems and workloads with every spelling of them. Built by `catalogue`; read-only.
 
     Equal where the tables are equal, so it can be part of the key of a cache.
+
+    >>> shipped().cluster("rtx4090", num_accelerators=2).accelerator.slug
+    'rtx-4090-pcie-24gb'
     """
 
-    system_table: Systems
     workload_table: WorkloadTable
 
     def __hash__(self) -> int:
         """Of the slugs: catalogues that differ in single fields alone are distinguished by comparing them."""
-        tables = (self.hardware.accelerators, self.system_table.systems, self.workload_table.workloads)
+        tables = (self.hardware.accelerators, self.by_slug, self.workload_table.workloads)
         return hash(tuple(map(tuple, tables)))
 
     def __repr__(self) -> str:
         """How much it has; the tables themselves are thousands of fields."""
-        tables = (self.hardware.accelerators, self.system_table.systems, self.workload_table.workloads)
+        tables = (self.hardware.accelerators, self.by_slug, self.workload_table.workloads)
         return "Catalogue({} accelerators, {} systems, {} workloads)".format(*map(len, tables))
-
-    @property
-    def hardware(self) -> Hardware:
-        """The accelerators, with their spellings."""
-        return self.system_table.hardware
 
     def accelerator(self, name: str) -> Accelerator:
         """The accelerator that a person names: by slug, title, alias or a short name (`h100`, `rtx4090`).
@@ -94,32 +90,16 @@ class Catalogue(Struct, frozen=True, kw_only=True):
         forms = [slug for slug in asked if family_of(slug) == words]
         if len(forms) == 1:
             return forms[0]
-        found = self.system_table.accelerator(raw)
+        found = self.chip_of(raw)
         return None if found is None else found.slug
 
     def near(self, kind: str, raw: str) -> tuple[str, ...]:
         """What may have been meant by a name of a workload or an accelerator that is not known."""
-        return tuple(self.workload_table.near(raw) if kind == "workload" else self.system_table.near(raw))
+        return tuple(self.workload_table.near(raw) if kind == "workload" else self.near_systems(raw))
 
     def accelerators(self) -> tuple[Accelerator, ...]:
         """Every accelerator, in the order of the files."""
         return tuple(self.hardware.accelerators.values())
-
-    def cluster(
-        self,
-        name: str,
-        *,
-        num_accelerators: int | None = None,
-        power_cap_w: float | None = None,
-        **stated: Unpack[NodeFacts],
-    ) -> Cluster:
-        """A cluster of so many accelerators, as `Systems.cluster` makes it.
-
-        >>> shipped().cluster("rtx4090", num_accelerators=2).accelerator.slug
-        'rtx-4090-pcie-24gb'
-        """
-        table = self.system_table
-        return table.cluster(name, num_accelerators=num_accelerators, power_cap_w=power_cap_w, **stated)
 
     def forms(self, name: str) -> frozenset[str]:
         """Slugs of the accelerators that a name means: a chip in all its forms (`h100`), or one of them.
@@ -133,7 +113,7 @@ class Catalogue(Struct, frozen=True, kw_only=True):
 
     def systems(self) -> tuple[System, ...]:
         """Every named system, in the order of the files."""
-        return tuple(self.system_table.systems.values())
+        return tuple(self.by_slug.values())
 
     def workload(self, name: str) -> Workload:
         """The workload of a slug, title or alias. Raises SpecError with the nearest names."""
@@ -157,16 +137,19 @@ def catalogue(hardware: Sequence[Path] = (), workloads: Sequence[Path] = ()) -> 
     if not hardware and not workloads:
         return shipped()
     systems = load_systems(hardware, load_hardware(hardware)) if hardware else shipped_systems()
-    return Catalogue(
-        system_table=systems,
-        workload_table=load_workloads(workloads) if workloads else shipped_workloads(),
-    )
+    return _with_workloads(systems, load_workloads(workloads) if workloads else shipped_workloads())
 
 
 @cache
 def shipped() -> Catalogue:
     """The catalogue that comes with the package."""
-    return Catalogue(system_table=shipped_systems(), workload_table=shipped_workloads())
+    return _with_workloads(shipped_systems(), shipped_workloads())
+
+
+def _with_workloads(known: Systems, workloads: WorkloadTable) -> Catalogue:
+    return Catalogue(
+        by_slug=known.by_slug, names=known.names, hardware=known.hardware, workload_table=workloads
+    )
 
 
 # What says what is in the shipped tables of accelerators and workloads: modules and tables of this package.
@@ -224,7 +207,7 @@ def cluster_in_text(
     known = catalogue or shipped()
     chips, systems = _spellings(known)
     chip_at, system_at = _longest(words, chips), _longest(words, systems)
-    system = None if system_at is None else known.system_table.systems[system_at.slugs[0]]
+    system = None if system_at is None else known.by_slug[system_at.slugs[0]]
     if chip_at is not None and system is not None:
         family = {family_of(slug) for slug in system.accelerators}
         if not family & {family_of(slug) for slug in chip_at.slugs}:
@@ -282,7 +265,7 @@ def _spellings(catalogue: Catalogue) -> tuple[_Spellings, _Spellings]:
     systems: dict[tuple[str, ...], tuple[str, ...]] = {}
     for system in catalogue.systems():
         for name in (system.slug, system.title, *system.aliases):
-            if catalogue.system_table.find(name) == system:  # a later file may have moved the name
+            if catalogue.find(name) == system:  # a later file may have moved the name
                 systems[_words(name)] = (system.slug,)
     chips.pop((), None)
     systems.pop((), None)

@@ -277,14 +277,14 @@ class Systems(Struct, frozen=True, kw_only=True):
     hardware: the accelerators that they consist of.
     """
 
-    systems: Mapping[str, System]
+    by_slug: Mapping[str, System]
     names: Mapping[str, str]
     hardware: Hardware
 
     def find(self, name: str) -> System | None:
         """The system of a slug, title or alias; None when the table does not have it."""
         slug = self.names.get(canonical(name))
-        return None if slug is None else self.systems[slug]
+        return None if slug is None else self.by_slug[slug]
 
     def cluster(
         self,
@@ -302,22 +302,22 @@ class Systems(Struct, frozen=True, kw_only=True):
         Raises SpecError with the nearest names and the file to edit, or with the facts that are missing.
         """
         found = self.find(name)
-        chip = self.accelerator(name)
+        chip = self.chip_of(name)
         if chip is None:
             complaint = f"{shown(name)} is not a known accelerator or system"
-            raise unknown_name(complaint, self.near(name), kind="accelerators", edit=EDIT)
+            raise unknown_name(complaint, self.near_systems(name), kind="accelerators", edit=EDIT)
         node = found or usual_system(chip, stated.get("topology"))
         whole = build_cluster(node, accelerator=chip, num_accelerators=num_accelerators, **stated)
         if power_cap_w is None:
             return whole
         return replace(whole, accelerator=capped(whole.accelerator, power_cap_w))
 
-    def near(self, name: str) -> list[str]:
+    def near_systems(self, name: str) -> list[str]:
         """Up to five accelerators and systems that may have been meant."""
         close = [self.names[each] for each in close_names(name, self.names, cutoff=NEAR)]
         return list(dict.fromkeys((*self.hardware.near(name)[:3], *close)))[:5]
 
-    def accelerator(self, name: str) -> Accelerator | None:
+    def chip_of(self, name: str) -> Accelerator | None:
         """The accelerator of a name as `cluster` reads it; None for what is neither it nor a system.
 
         Raises SpecError, naming the candidates, where it may mean several.
@@ -558,7 +558,7 @@ def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
             table[found.slug] = found
             for spelling in (found.slug, found.title, *block.texts("aliases")):
                 names[claim_name(block, spelling, found.slug, owners)] = found.slug
-    return Systems(systems=table, names=names, hardware=known)
+    return Systems(by_slug=table, names=names, hardware=known)
 
 
 def _system(block: FactBlock, known: System | None, chips: Hardware) -> System:
