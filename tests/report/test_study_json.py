@@ -4,7 +4,7 @@ import orjson
 import polars as pl
 import pytest
 
-from equipoise.report.json import score_fields
+from equipoise.report.pages.orientation import score_fields
 from equipoise.report.pages.study import report_fields
 from equipoise.scaling.metrics import LOSSES
 from equipoise.study import scores

@@ -18,8 +18,7 @@ from polars.testing import assert_frame_equal
 
 from equipoise.cli.output import page_text
 from equipoise.errors import DataError
-from equipoise.report.json import ingest_fields
-from equipoise.report.pages.orientation import ingest_page
+from equipoise.report.pages.orientation import ingest_fields, ingest_page
 from equipoise.runs.ingest import IngestReport, ingest
 from equipoise.runs.store import read_tables
 

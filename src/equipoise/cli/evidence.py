@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from msgspec.structs import replace
@@ -17,8 +17,6 @@ from equipoise.files import expect_folder
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from equipoise.runs.ingest import IngestReport
 
 
 @verb(reads=NAMES)
@@ -51,7 +49,7 @@ def ingest(
     # The shipped catalogue is read while the results are.
     catalogue = inputs.own_catalogue
     with output.answering():
-        from equipoise.report.pages.orientation import ingest_page
+        from equipoise.report.pages.orientation import ingest_fields, ingest_page
         from equipoise.runs.ingest import exports_of, import_runs
         from equipoise.runs.ingest import ingest as read
         from equipoise.runs.readers.exports import columns_of
@@ -78,19 +76,13 @@ def ingest(
                     **stated(max_members=max_members, max_bytes=max_bytes, max_seconds=max_seconds)
                 )
                 report = read(paths, into=into, progress=line.update, catalogue=catalogue, limits=limits)
-        output.give_page(ingest_page(into), report, _ingest_fields)
+        output.give_page(ingest_page(into), report, ingest_fields)
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))
             raise DataError(
                 f"{read_from}: no entry found; expected MLPerf Training results, or a table of runs "
                 "(.csv, .tsv, .jsonl, .parquet)"
             )
-
-
-def _ingest_fields(report: "IngestReport") -> Mapping[str, Any]:
-    from equipoise.report.json import ingest_fields
-
-    return ingest_fields(report)
 
 
 @verb(reads=RESULTS)
@@ -114,7 +106,7 @@ def scores(
 ) -> None:
     """List entries with score, speedup and efficiency."""
     with output.answering():
-        from equipoise.report.pages.orientation import scores_page
+        from equipoise.report.pages.orientation import score_fields, scores_page
         from equipoise.study import scores as scored
 
         frame = scored(
@@ -129,15 +121,9 @@ def scores(
             catalogue=inputs.catalogue,
         )
         if format_ == "table" or (format_ is None and out is None):
-            output.give_page(scores_page(is_sorted=sort is not None), frame, _score_fields)
+            output.give_page(scores_page(is_sorted=sort is not None), frame, score_fields)
         else:
-            output.give_table(frame, format_, out, _score_fields)
-
-
-def _score_fields(frame: "pl.DataFrame") -> Mapping[str, Any]:
-    from equipoise.report.json import score_fields
-
-    return score_fields(frame)
+            output.give_table(frame, format_, out, score_fields)
 
 
 @verb(reads=RESULTS)

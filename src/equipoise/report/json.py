@@ -26,14 +26,11 @@ from equipoise.spec.workload import Workload
 from equipoise.units import round_up, significant
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from equipoise.decide.allocation import Allocation, JobShare
     from equipoise.decide.ledger import LedgerEntry, LedgerReport
     from equipoise.decide.prediction import Prediction
     from equipoise.decide.question.query import TrainingQuery
     from equipoise.decide.solve_for import Reaches
-    from equipoise.runs.ingest import IngestReport
 
 
 # Documents whose schema is not the first, by name: the verb, or what else it is (docs/reference/json.md).
@@ -349,19 +346,3 @@ def _ledger_entry(each: "LedgerEntry") -> dict[str, Any]:
         **picked(each, "error", "is_covered", is_covered="held"),
         "sources": [one.source for one in each.measured],
     }
-
-
-def ingest_fields(found: "IngestReport") -> dict[str, Any]:
-    """The document of `ingest`: counts, what was refused with its first example, names nobody knows."""
-    return {
-        "rounds": list(found.rounds),
-        "entries": {"kept": found.num_entries_kept, "unscored": found.num_entries_unscored},
-        "runs": {"kept": found.num_runs_kept, "rejected": found.num_runs_rejected},
-        "rejected": found.rejected.rows(),
-        "unknown_names": plain(found.unknown_names),
-    }
-
-
-def score_fields(frame: "pl.DataFrame") -> dict[str, Any]:
-    """The document of `scores`: every entry of the frame that `study.scores` returned."""
-    return {"entries": plain(frame.to_dicts())}

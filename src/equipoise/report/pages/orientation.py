@@ -301,6 +301,19 @@ def ingest_page(into: Path | None) -> "Page[IngestReport]":
     return short_page(headline=_counts, blocks=lambda found: _ingest_blocks(found, into))
 
 
+def ingest_fields(found: "IngestReport") -> dict[str, Any]:
+    """The document of `ingest`: counts, what was refused with its first example, names nobody knows."""
+    from equipoise.report.json import plain  # noqa: PLC0415 - loads what the page does not need
+
+    return {
+        "rounds": list(found.rounds),
+        "entries": {"kept": found.num_entries_kept, "unscored": found.num_entries_unscored},
+        "runs": {"kept": found.num_runs_kept, "rejected": found.num_runs_rejected},
+        "rejected": found.rejected.rows(),
+        "unknown_names": plain(found.unknown_names),
+    }
+
+
 def _counts(found: "IngestReport") -> str:
     rounds = ", ".join(found.rounds) or "no round"
     runs = f"{plural(found.num_runs_kept, 'run')}; {count(found.num_runs_rejected)} rejected"
@@ -355,6 +368,13 @@ _MORE_SCORE_COLUMNS: Final = (
     numbers("Samples/s per N", "samples_per_s_per_accelerator", ratio, is_wide=True),
     words("E against", "like_for_like_baseline", is_wide=True),
 )
+
+
+def score_fields(frame: "pl.DataFrame") -> dict[str, Any]:
+    """The document of `scores`: every entry of the frame that `study.scores` returned."""
+    from equipoise.report.json import plain  # noqa: PLC0415 - as above
+
+    return {"entries": plain(frame.to_dicts())}
 
 
 def scores_page(*, is_sorted: bool) -> "Page[pl.DataFrame]":
