@@ -150,6 +150,7 @@ confidence = "low"
     ("kind", "line", "words"),
     [
         ("accelerator", "memory_bytes = 192", "bytes.*192e9.*giga"),
+        ("accelerator", "usable_memory_fraction = 90", "0.1 to 1 of"),
         ("accelerator", "memory_byte_per_s = 6e9", "1e\\+10.*bytes per second"),
         ("accelerator", "memory_byte_per_s = 900", "900e9"),
         ("accelerator", "link_byte_per_s = 600e12", "1e\\+14 bytes per second"),

@@ -314,6 +314,28 @@ def test_peaks_are_dense_and_nothing_beats_its_peak() -> None:
             assert 0.4 < chip.achieved_bf16_flop_per_s / chip.peak_bf16_flop_per_s < most
 
 
+@pytest.mark.truth
+@pytest.mark.parametrize(
+    ("name", "recommended_bytes"),
+    [
+        ("Apple M1", 10922.67 * 2**20),  # abetlen/llama-cpp-python, issue 687: 16 GB
+        ("Apple M2 Pro", 21845.34 * 2**20),  # ollama/ollama, issue 434: 32 GB
+        ("Apple M2 Max", 73728 * 2**20),  # ggml-org/llama.cpp, issue 3213: 96 GB
+        ("Apple M4 Max", 107.52 * 2**30),  # antirez/ds4, pull request 893: 128 GB, macOS 26
+    ],
+)
+def test_macs_hold_what_metal_recommends_at_most(name: str, recommended_bytes: float) -> None:
+    # Devices have 2**30 for each 1e9 bytes of the table.
+    usable = hardware.accelerator(name).usable_memory_bytes
+    assert usable is not None
+    assert 0.85 * recommended_bytes < usable * 2**30 / 1e9 < 1.001 * recommended_bytes
+
+
+def test_other_accelerators_are_had_whole() -> None:
+    chip = hardware.accelerator("h100-sxm5-80gb")
+    assert chip.usable_memory_bytes == chip.memory_bytes == 80e9
+
+
 def test_every_accelerator_states_where_its_figures_come_from() -> None:
     assert hardware.accelerators()
     for chip in hardware.accelerators():

@@ -237,10 +237,10 @@ def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
     too_large = sum(each.found.num_legal - each.found.num_fitting for each in within)
     nearest = [each.found.nearest_bytes for each in within if each.found.nearest_bytes is not None]
     if too_large:
-        held = searches.problem.cluster.accelerator.memory_bytes
+        held = searches.problem.cluster.accelerator.usable_memory_bytes
         yield Infeasibility(
             needed=min(nearest, default=None),
-            available=None if held is None else float(held),
+            available=held,
             count=too_large,
         )
     faults = sum((each.found.faults for each in within), Counter[Fault]())
@@ -601,7 +601,7 @@ def _step_s(known: Problem, chosen: Strategy) -> float:
     """Seconds of a step, with what is generated before it; infinite where it does not fit."""
     found = known.estimated((chosen,), known.model.parameters)
     made = known.generation(chosen.num_accelerators, chosen.global_batch_samples)
-    held = known.cluster.accelerator.memory_bytes
+    held = known.cluster.accelerator.usable_memory_bytes
     if held is not None and np.ravel(found.memory.needed)[0] > held:
         return math.inf
     return float(np.ravel(found.step_s)[0]) + (0.0 if made is None else made.seconds)

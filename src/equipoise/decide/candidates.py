@@ -456,7 +456,7 @@ def _memory(assessment: Assessment, timed: TimedStrategy | None) -> MemoryUse | 
     problem = assessment.searches.problem
     chip = problem.cluster.accelerator
     needed = with_log_sd(timed.memory_bytes, _memory_log_sd(problem))
-    held = None if chip.memory_bytes is None else float(chip.memory_bytes)
+    held = chip.usable_memory_bytes
     return MemoryUse(
         needed_bytes=timed.memory_bytes,
         available_bytes=held,
@@ -485,7 +485,8 @@ def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | N
         return None
     known = searches.problem
     surely = _REPORTED_MEMORY * math.exp(-_DEVIATE_OF_LIKELY * _memory_log_sd(known))
-    chip = replace(known.cluster.accelerator, memory_bytes=int(surely * held.available_bytes))
+    chip = known.cluster.accelerator
+    chip = replace(chip, memory_bytes=int(surely * (chip.memory_bytes or 0)))
     within = replace(
         known,
         cluster=replace(known.cluster, accelerator=chip),

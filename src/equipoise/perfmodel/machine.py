@@ -61,7 +61,8 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     peak_flop_per_s: one entry a precision of spec.strategy.PRECISIONS, dense; NaN where the chip lacks it.
     achievable_fraction: of the peak, that large matrix products reach; above 1 where the clock is above that
-    of the stated peak. achievable_fp32_fraction: the same of fp32, outside matrix units.
+    of the stated peak. achievable_fp32_fraction: the same of fp32, outside matrix units. memory_bytes: what
+    programs may hold.
     intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one
     direction. power_share: the power limit over the power at which the peaks hold, at most 1.
     host_byte_per_s: between the accelerator and its host's memory, of which host_memory_bytes are its share.
@@ -142,7 +143,7 @@ def machine(cluster: Cluster) -> Machine:
         peak_flop_per_s=peaks,
         achievable_fraction=chip.achievable_fraction,
         achievable_fp32_fraction=chip.achievable_fp32_fraction,
-        memory_bytes=float(chip.memory_bytes or 0),
+        memory_bytes=chip.usable_memory_bytes or 0.0,
         memory_byte_per_s=float(chip.memory_byte_per_s or 0),
         power_share=chip.power_share,
         node_size=float(cluster.node_size),

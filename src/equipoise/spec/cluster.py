@@ -507,6 +507,7 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
         keeps_order=all(chip.keeps_order is not False for chip in chips),
         for_desktops=all(chip.for_desktops for chip in chips),
         shares_host_memory=any(chip.shares_host_memory for chip in chips),
+        usable_memory_fraction=min(chip.usable_memory_fraction or 1.0 for chip in chips),
         asynchronous_products=min(chip.asynchronous_products or 0 for chip in chips),
         lacks_compiler=any(chip.lacks_compiler for chip in chips),
         node_source=chips[0].node_source,

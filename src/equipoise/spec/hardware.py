@@ -67,6 +67,7 @@ Bytes: TypeAlias = Annotated[int, PlausibleRange(1e7, 1e15, "bytes")]
 MemoryRate: TypeAlias = Annotated[float, PlausibleRange(1e10, 1e17, "bytes per second")]
 LinkRate: TypeAlias = Annotated[float, PlausibleRange(1e6, 1e14, "bytes per second")]
 FlopRate: TypeAlias = Annotated[float, PlausibleRange(1e9, 1e19, "FLOP per second", 12)]
+Share: TypeAlias = Annotated[float, PlausibleRange(0.1, 1, "of its memory")]
 Watts: TypeAlias = Annotated[float, PlausibleRange(1, 1e5, "watts")]
 Latency: TypeAlias = Annotated[float, PlausibleRange(1e-9, 0.5, "seconds")]
 
@@ -80,6 +81,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     apart, where link_byte_per_s is the slot's.
     for_desktops: whether it is sold for desktop computers: whoever owns one has it in an office or at home.
     shares_host_memory: whether its memory is that of its host too: nothing is gained by moving data there.
+    usable_memory_fraction: of its memory, what the operating system leaves to programs on it; None is all.
     asynchronous_products: generations of asynchronous instructions, without which its matrix units do not
     reach their peak; kernels of attention from before do not use them.
     lacks_compiler: whether PyTorch's compiler makes no kernels for it, so that it runs code as written.
@@ -124,12 +126,18 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     keeps_order: bool | None = None
     for_desktops: bool | None = None
     shares_host_memory: bool | None = None
+    usable_memory_fraction: Share | None = None
     asynchronous_products: int | None = None
     lacks_compiler: bool | None = None
     node_source: str | None = None
     ordered_fraction: float | None = None
     ordered_fp32_fraction: float | None = None
     aliases: tuple[str, ...] = ()
+
+    @property
+    def usable_memory_bytes(self) -> float | None:
+        """Bytes that programs on it may hold; None where its memory is not known."""
+        return None if self.memory_bytes is None else (self.usable_memory_fraction or 1.0) * self.memory_bytes
 
     @property
     def achievable_fraction(self) -> float:

@@ -179,6 +179,15 @@ def test_more_accelerators_that_hold_less_than_is_needed_are_named_with_what_the
     assert ("host" in words.split(",")[1]) == (size * 80e9 < 16 * params)
 
 
+def test_a_training_holds_what_the_system_of_its_host_leaves_alone():
+    # llama2_7b in full: 16 bytes of each of 6.74e9 weights, 108 GB, are within 128 GB and above the 96 GB that macOS leaves.
+    problem = posed("llama2_7b", "apple-m4-max-128gb", global_batch=4)
+    (searched,) = problem.search_sizes((1,))
+    assert not searched.num_fitting
+    (adapters,) = posed("llama2_7b", "apple-m4-max-128gb", global_batch=4, train="lora").search_sizes((1,))
+    assert adapters.num_fitting
+
+
 def test_what_is_short_by_little_reads_as_more_than_there_is():
     # 16 x 80 GB are 1.28 TB; what needs a thousandth more is written with as many digits as show it.
     words = str(would_do("llama3_70b", 16, global_batch=512, fix=["offload=none"]))

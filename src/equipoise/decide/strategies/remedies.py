@@ -52,10 +52,10 @@ def remedy(problem: Problem, num_accelerators: int, *, asked: TrainingQuery, pos
     Amounts are of all accelerators together, by the strategy that needs the least. asked: the question.
     """
     found = SEARCH_CACHE.searches(problem, (num_accelerators,)).sizes[0].found
-    held = problem.cluster.accelerator.memory_bytes
+    held = problem.cluster.accelerator.usable_memory_bytes
     if found.nearest_bytes is None or found.num_fitting or held is None:
         return None
-    whole = float(held) * num_accelerators
+    whole = held * num_accelerators
     needed_text, whole_text = format_si_apart(found.nearest_bytes * num_accelerators, whole, "B")
     tries = chain(
         islice(_freed(num_accelerators, asked, pose), 1),
@@ -63,7 +63,8 @@ def remedy(problem: Problem, num_accelerators: int, *, asked: TrainingQuery, pos
         _others(problem, num_accelerators, asked, pose),
     )
     holds = "holds" if num_accelerators == 1 else "hold"
-    each_text = format_si(float(held), "B")
+    whole_chip = float(problem.cluster.accelerator.memory_bytes or held)
+    each_text = " of ".join(format_si(each, "B") for each in dict.fromkeys((held, whole_chip)))
     return Shortfall(
         needs=f"needs {needed_text}, {num_accelerators:,} x {each_text} {holds} {whole_text}",
         ways=tuple(islice(tries, _MOST_SHOWN)),  # tries take their time: no more than are shown

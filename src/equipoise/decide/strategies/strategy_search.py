@@ -663,7 +663,7 @@ def plain_strategies(problem: Problem, best: Strategy) -> tuple[Strategy, ...]:
         return ()
     found = problem.estimated(plain, problem.model.parameters)
     step_s = np.broadcast_to(found.step_s, len(plain))
-    held = problem.cluster.accelerator.memory_bytes or math.inf
+    held = problem.cluster.accelerator.usable_memory_bytes or math.inf
     fits = np.broadcast_to(found.memory.needed <= held, len(plain))
     # All are of one batch and size: the shortest step makes the shortest training.
     best_of: dict[int, Strategy] = {}

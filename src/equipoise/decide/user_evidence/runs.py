@@ -294,7 +294,7 @@ def as_they_fit(
 
 
 def _as_it_fits(run: UserRun, problem: Problem, unstated: Mapping[str, Value]) -> UserRun:
-    read, held = _strategy(run, unstated), problem.cluster.accelerator.memory_bytes
+    read, held = _strategy(run, unstated), problem.cluster.accelerator.usable_memory_bytes
     if read is None or held is None:
         return run
     needed = problem.estimated((read,), problem.model.parameters).memory.needed

@@ -166,9 +166,12 @@ def _chip(answer: Answer) -> Iterator[_Assumption]:
     basis = "measured" if is_measured else "as the nearest that were measured"
     parts = [] if peak is None else [f"peak {format_si(peak, 'FLOP/s')} dense in {precision}"]
     parts.append(f"large products reach {format_percent(reached)} of it ({basis})")
-    if chip.memory_bytes is not None:
+    if chip.memory_bytes is not None and chip.usable_memory_bytes is not None:
         rate = "" if chip.memory_byte_per_s is None else f" at {format_si(chip.memory_byte_per_s, 'B/s')}"
         parts.append(f"memory {amounts.memory(float(chip.memory_bytes))}{rate}")
+        if chip.usable_memory_bytes < chip.memory_bytes:
+            usable = amounts.memory(chip.usable_memory_bytes)
+            parts.append(f"its system leaves programs {usable} of it (usable_memory_fraction of --hardware)")
     yield chip.title, "; ".join(parts), chip.source
 
 
