@@ -172,14 +172,21 @@ def test_a_run_that_is_left_out_is_no_evidence_and_nothing_is_held_against_it(ow
         ([8], [10.0]),
         ([8, 16], [10.0, 6.0]),
         ([8, 8, 8], [10.0, 10.1, 9.9]),
-        ([1, 2, 4, 8], [10.0, 10.1, 9.9, 10.05]),
+        ([1, 2, 4], [10.0, 4.0, 6.0]),
     ],
-    ids=["one size", "two sizes", "repetitions of one size", "flat"],
+    ids=["one size", "two sizes", "repetitions of one size", "no order"],
 )
 def test_too_little_evidence_is_no_number(own, sizes, times_s):
     with pytest.raises(EvidenceError) as caught:
         predicted(**{"from": own(sizes, times_s)})
     assert caught.value.missing
+
+
+def test_times_that_do_not_fall_advise_the_fewest(own):
+    found = predicted(**{"from": own([1, 2, 4, 8], [10.0, 10.1, 9.9, 10.05])})
+    at = {each.kind: each.num_accelerators for each in found.equilibria}
+    assert (at["balance"], at["marginal"], at["floor"]) == (1, 1, 2)  # half the efficiency of one is two's
+    assert found.candidates[0].time_s.value == pytest.approx(10.0, rel=0.02)
 
 
 def test_too_few_runs_say_how_many_were_left_out_and_why(own):

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.errors import DataError, FitError
-from equipoise.scaling.fit import fit, measured_times, predict
+from equipoise.scaling.equilibrium import equilibria
+from equipoise.scaling.fit import fit, fit_or_flat, measured_times, predict
 from equipoise.scaling.laws import ALPHA_BETA, AMDAHL, GUSTAFSON, OVERLAP, PERFECT, POWER, USL, Law
 
 SIZES = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
@@ -195,6 +196,42 @@ def test_flat_times_ask_for_repetitions_and_range():
         fit(measured_times(SIZES, np.full(len(SIZES), 42.0)))
     assert any(re.search(r"\b3 .*1, 2, 4, 8, 16, 32 and 64\b", each) for each in refused.value.missing)
     assert any("128 accelerators" in each for each in refused.value.missing)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "times_s"),
+    [
+        ([1, 2, 4, 8], [1000.0, 1300.0, 1500.0, 1600.0]),
+        (np.repeat([1, 2, 4], 3), np.repeat([1.0, 1.002, 0.998], 3) * np.tile([0.996, 1.0, 1.004], 3)),
+    ],
+)
+def test_where_no_size_pays_the_fewest_are_the_answer(sizes, times_s):
+    data = measured_times(sizes, times_s)
+    with pytest.raises(FitError):
+        fit(data)
+    found = fit_or_flat(data)
+    assert sum(each.weight for each in found.laws) == pytest.approx(1.0)
+    (balance,) = (
+        each for each in equilibria(found.curves_s, found.domain, level=0.9) if each.kind == "balance"
+    )
+    assert balance.num_accelerators == min(sizes)
+    times = np.array(times_s)
+    expected_s = np.median(times[np.array(sizes) == min(sizes)])
+    answer = predict(found, float(min(sizes)), of="run")
+    assert answer.low_s[0] < expected_s < answer.high_s[0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "times_s"),
+    [
+        ([1, 2, 4, 8], [100.0, 30.0, 10.0, 3.0]),
+        ([8, 9, 10], [10.0, 8.0, 6.4]),
+        ([1, 2, 4], [100.0, 40.0, 60.0]),
+    ],
+)
+def test_times_of_which_some_size_may_pay_are_refused_as_before(sizes, times_s):
+    with pytest.raises(FitError):
+        fit_or_flat(measured_times(sizes, times_s))
 
 
 def test_rising_times_are_not_said_to_be_flat():

@@ -16,7 +16,7 @@ from equipoise.errors import FitError
 from equipoise.files import shipped_record
 from equipoise.intervals import LEVEL, Interval
 from equipoise.scaling.backtest import JUMPS, BacktestSummary, Protocol
-from equipoise.scaling.fit import Fit, MeasuredTimes, fit, predict
+from equipoise.scaling.fit import Fit, MeasuredTimes, fit, fit_or_flat, predict
 from equipoise.scaling.laws import CANDIDATES, Domain, FloatArray, Law, law_named
 from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.scaling.posterior import MEASURED_NOISE, Noise
@@ -106,7 +106,7 @@ def fitted_curve(
     Raises FitError, naming what to measure, where the points are too few or do not depend on size.
     """
     laws = CANDIDATES if law is None else (law_named(law),)
-    fitted = fit(data, laws, noise=noise)
+    fitted = fit_or_flat(data, noise=noise) if law is None else fit(data, laws, noise=noise)
     found = predict(fitted, [float(size) for size in sizes], level=LEVEL, of="run")
     kept = fitted.points.where(~fitted.outliers)
     record = _record(kept, laws, noise)

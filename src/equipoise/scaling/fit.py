@@ -13,7 +13,8 @@ from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from equipoise.errors import DataError, FitError
-from equipoise.intervals import tails
+from equipoise.intervals import LEVEL, tails
+from equipoise.scaling.equilibrium import pays
 from equipoise.scaling.laws import CANDIDATES, CONSTANT, Domain, FloatArray, Law
 from equipoise.scaling.posterior import (
     MEASURED_NOISE,
@@ -174,25 +175,83 @@ def fit(data: MeasuredTimes, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise
     Assumes relative errors; independent runs of an entry (or size), which may stray from the law as a whole.
     Source: Bayesian model averaging, Hoeting et al. 1999, Statistical Science 14, 382.
     """
+    compared = _compared(data, laws, noise)
+    if compared.log_odds < math.log(LEAST_ODDS):
+        raise _no_dependence(data, laws, math.exp(compared.log_odds))
+    return compared.fit()
+
+
+def fit_or_flat(data: MeasuredTimes, *, noise: Noise = MEASURED_NOISE) -> Fit:
+    """As `fit` with all laws, and where size may not matter with the constant too, if no size pays.
+
+    noise: as for `fit`.
+
+    Raises FitError as `fit` does, unless the fewest accelerators are likely, by LEVEL, the best that ran.
+    Assumes that the constant is as likely before as all laws together. Source: as for `fit`.
+    """
+    compared = _compared(data, CANDIDATES, noise)
+    if compared.log_odds >= math.log(LEAST_ODDS):
+        return compared.fit()
+    flat, sizes = compared.fit(with_constant=True), data.sizes
+    measured_s = np.array([np.median(data.time_s[data.num_accelerators == size]) for size in sizes])
+    if _any_pays(sizes, measured_s[None])[0] or np.mean(_any_pays(sizes, flat.curves_s(sizes))) > 1.0 - LEVEL:
+        raise _no_dependence(data, CANDIDATES, math.exp(compared.log_odds))
+    return flat
+
+
+def _any_pays(sizes: FloatArray, time_s: FloatArray) -> BoolArray:
+    """Whether any size pays over the fewest accelerators: (n_sizes,) and (n, n_sizes) -> (n,)."""
+    return np.asarray(pays(time_s[:, :1] / time_s[:, 1:], sizes[1:] / sizes[0]).any(axis=1))
+
+
+class _Compared(Struct, frozen=True, kw_only=True):
+    """Laws against each other, and together against times that do not depend on size.
+
+    outliers: (n_runs,), of which the constant alone, with noise of its own, has the others too.
+    """
+
+    points: MeasuredTimes
+    noise: Noise
+    outliers: BoolArray
+    laws: tuple[Posterior, ...]
+    constant: Posterior
+    log_odds: float
+
+    def fit(self, *, with_constant: bool = False) -> Fit:
+        """The laws, weighted."""
+        used = self.points.where(~self.outliers)
+        evidence = np.array([[each.log_evidence for each in self.laws]])
+        share = 1.0 / (1.0 + math.exp(-self.log_odds)) if with_constant else 1.0
+        weights = share * np.exp(evidence - log_sum(evidence))[0]
+        fits = [
+            _law_fit(each, weight=float(weight), noise=self.noise, used=used)
+            for each, weight in zip(self.laws, weights, strict=True)
+        ]
+        if with_constant:
+            fits.append(_law_fit(self.constant, weight=1.0 - share, noise=NULL_NOISE, used=used))
+        order = sorted(fits, key=lambda each: -each.weight)
+        return Fit(points=self.points, laws=tuple(order), outliers=self.outliers)
+
+
+def _compared(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> _Compared:
+    """How likely each law is. Raises FitError where there are too few sizes for any."""
     _require_sizes(data.sizes, laws)
     far = outliers(laws, data.num_accelerators, np.log(data.time_s), data.domain)
     if len(data.where(~far).sizes) < _sizes_needed(laws):
         far = np.zeros_like(far)
     used = data.where(~far)
     posteriors = [posterior(law, _clusters(used), used.domain, noise) for law in laws]
-    evidence = np.array([[each.log_evidence for each in posteriors]])
     null = posterior(CONSTANT, _clusters(data), data.domain, NULL_NOISE)
+    evidence = np.array([[each.log_evidence for each in posteriors]])
     with_outliers = float(log_sum(evidence)[0]) - math.log(len(laws)) + _LOG_OUTLIER * np.sum(far)
-    log_odds = with_outliers - null.log_evidence
-    if log_odds < math.log(LEAST_ODDS):
-        raise _no_dependence(data, laws, math.exp(log_odds))
-    weights = np.exp(evidence - log_sum(evidence))[0]
-    fits = [
-        _law_fit(each, weight=float(weight), noise=noise, used=used)
-        for each, weight in zip(posteriors, weights, strict=True)
-    ]
-    order = sorted(fits, key=lambda each: -each.weight)
-    return Fit(points=data, laws=tuple(order), outliers=far)
+    return _Compared(
+        points=data,
+        noise=noise,
+        outliers=far,
+        laws=tuple(posteriors),
+        constant=null,
+        log_odds=float(with_outliers - null.log_evidence),
+    )
 
 
 def predict(
