@@ -1,5 +1,6 @@
 """A folder of the user's own runs, by set-up."""
 
+import math
 import re
 
 import polars as pl
@@ -50,6 +51,22 @@ def test_runs_of_one_set_up_are_one_record_with_their_median(tmp_path):
     found = _runs(tmp_path, "mlp", ["a100-sxm4-80gb"])
     assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(1, 100.0), (2, 150.0)]
     assert len(found.set_ups[0].run_ids) == 3
+
+
+@pytest.mark.parametrize("rates", [(100.0, 103.0), (100.0, 101.0, 103.0)])
+def test_runs_that_agree_leave_hardly_more_open_than_one_alone(rates, tmp_path):
+    # Replicates of a published system differ by 0.033; a second run that bears the first out hardly widens that.
+    write(tmp_path, [_row(str(at), 4, rate) for at, rate in enumerate(rates)], [])
+    (found,) = _runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).set_ups
+    assert found.log_sd < 1.1 * 0.033
+
+
+def test_the_range_of_two_runs_that_differ_by_far_holds_both(tmp_path):
+    write(tmp_path, [_row("a", 4, 100.0), _row("b", 4, 130.0)], [])
+    (found,) = _runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).set_ups
+    half = 1.645 * found.log_sd
+    assert found.samples_per_s * math.exp(-half) < 100.0
+    assert found.samples_per_s * math.exp(half) > 130.0
 
 
 def test_a_table_of_runs_or_a_parquet_file_of_ones_own_is_read_by_its_name(tmp_path):
