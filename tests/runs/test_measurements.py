@@ -63,6 +63,10 @@ def test_the_name_of_the_column_states_the_unit(read, column, cell, seconds, wor
         # Thousands by their letter.
         ("num_accelerators,tokens_per_s\n8,80k\n", 12.5),
         ("num_accelerators,tokens_per_s\n8,0.08M\n", 12.5),
+        # As spreadsheets in much of Europe write it: a comma with other than three digits behind it is decimal.
+        ("num_accelerators;step_s;tokens_per_s\n8;12,5;80.000\n", 12.5),
+        ("num_accelerators;tokens_per_s\n8;80.000,0\n", 12.5),
+        ('num_accelerators\tstep_s\n8\t"12,5"\n', 12.5),
     ],
 )
 def test_numbers_are_read_as_people_shorten_and_group_them(read, text, seconds):
@@ -83,6 +87,12 @@ def test_numbers_are_read_as_people_shorten_and_group_them(read, text, seconds):
 def test_numbers_that_may_mean_another_are_refused(read, text):
     with pytest.raises(DataError, match="tokens_per_s"):
         read(text)
+
+
+def test_a_comma_is_not_decimal_next_to_decimal_points(read):
+    found = read("num_accelerators;time_to_train_s\n8;1.5\n16;1,25\n")
+    assert found.time_s.tolist() == [1.5]
+    assert "'1,25'" in found.not_used[0]
 
 
 def test_steps_of_several_batches_become_times_for_the_same_samples(read):
@@ -332,7 +342,7 @@ def test_two_spellings_of_one_accelerator_are_one(read):
         ("num_accelerators,time_to_train_s\n8,-3\n", "found '-3'"),
         ("num_accelerators,time_to_train_s\n8,0\n", "found '0'"),
         ("num_accelerators,time_to_train_s\n8,1_000\n", "found '1_000'"),
-        ("num_accelerators;time_to_train_s\n8;1,5\n", "found '1,5'; expected .* decimal point"),
+        ("num_accelerators;time_to_train_s\n8;1,500\n", "found '1,500'; expected .* decimal point"),
         ("num_accelerators,time_to_train_s\n8,=cmd|' /C calc'!A0\n", 'found "=cmd'),
         ("num_accelerators,time_to_train_s\n8,1e300\n", "a time between"),
         ("num_accelerators,time_to_train_h\n8,1e308\n", "a time between"),

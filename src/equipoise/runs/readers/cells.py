@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.errors import DataError
 from equipoise.files import csv_delimiter, csv_lines, is_utf16, probed, read_input
@@ -90,6 +91,7 @@ class TextRow(Struct, frozen=True, kw_only=True):
     file's names of columns that go by another here, for messages. fault: why its cells cannot be told apart;
     None where they can. run_id: of the run, as the table of runs has it once it is ingested. groups_digits:
     whether a comma inside of a number can only group its digits, since commas separate cells.
+    has_decimal_commas: whether the file has numbers with decimal commas and none with a decimal point.
     """
 
     place: str
@@ -99,14 +101,18 @@ class TextRow(Struct, frozen=True, kw_only=True):
     fault: str | None = None
     run_id: str = ""
     groups_digits: bool = False
+    has_decimal_commas: bool = False
 
     def number(self, column: str, ours: str | None = None) -> str:
-        """A cell without the commas that group the digits of a number, as in `"9,800"`, and without the
-        letter of a power of ten, as in `95k`: of tokens of a sample one of 1,024, as questions read `2k`.
+        """A cell without the commas that group the digits of a number, as in `"9,800"`, with a decimal point
+        in place of a decimal comma, and without the letter of a power of ten, as in `95k`: of tokens of a
+        sample one of 1,024, as questions read `2k`.
 
         ours: what the column is here, where that is another name.
         """
         text = self.cells[column]
+        if self.has_decimal_commas and _WITH_COMMA.fullmatch(text.strip()):
+            return text.replace(".", "").replace(",", ".")
         short = _SHORT.fullmatch(text.strip())
         if short is not None:
             letter = short[2].replace("K", "k")
@@ -132,6 +138,9 @@ _K_TOKENS = 1024
 # `m` may be thousandths.
 _SHORT = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([kKMG])", re.ASCII)
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
+# A number as it is written where a comma is the decimal one and a point groups digits.
+_WITH_COMMA = re.compile(r"(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?", re.ASCII)
+_FIGURES = re.compile(r'(?<![^;\t|" \r\n])\d[\d.,]*(?![^;\t|" \r\n])', re.ASCII)
 # A header with its unit in brackets, as spreadsheets have it.
 _BRACKETED = re.compile(r"(.+?)_?[(\[]_?([a-z]+)_?[)\]]")
 
@@ -195,18 +204,34 @@ def table(
         for place, name in enumerate(header):
             seen[name] += 1
             header[place] = name if seen[name] == 1 else f"{name}#{seen[name]}"
-    groups_digits = csv_delimiter(text) == ","
-    return header, _rows(lines, header, where, keeps_faulty=keeps_faulty, groups_digits=groups_digits)
+    usual = TextRow(
+        place=where,
+        cells={},
+        groups_digits=csv_delimiter(text) == ",",
+        has_decimal_commas=_has_decimal_commas(text),
+    )
+    return header, _rows(lines, header, usual, keeps_faulty=keeps_faulty)
+
+
+def _has_decimal_commas(text: str) -> bool:
+    """Whether the numbers of a table, of which no comma separates cells, show decimal commas.
+
+    One whose comma may group digits shows none, and where one has a decimal point no comma is decimal.
+    """
+    if csv_delimiter(text) == ",":
+        return False
+    figures = _FIGURES.findall(text.partition("\n")[2])
+    shown = (each for each in figures if "," in each and not _GROUPED.fullmatch(each))
+    return any(map(_WITH_COMMA.fullmatch, shown)) and all(
+        _WITH_COMMA.fullmatch(each) for each in figures if "." in each
+    )
 
 
 def _rows(
-    lines: Iterator[tuple[int, list[str]]],
-    header: Sequence[str],
-    where: str,
-    *,
-    keeps_faulty: bool,
-    groups_digits: bool,
+    lines: Iterator[tuple[int, list[str]]], header: Sequence[str], usual: TextRow, *, keeps_faulty: bool
 ) -> Iterator[TextRow]:
+    """The rows. usual: what all have, in the place of the file."""
+    where = usual.place
     for number, (line, cells) in enumerate(lines, 1):
         if number > MAX_ROWS:
             raise DataError(
@@ -218,7 +243,7 @@ def _rows(
             if not keeps_faulty:
                 raise DataError(fault)
         of_column = dict.fromkeys(header, "") if fault else dict(zip(header, cells, strict=True))
-        yield TextRow(place=place, line=line, cells=of_column, fault=fault, groups_digits=groups_digits)
+        yield replace(usual, place=place, line=line, cells=of_column, fault=fault)
 
 
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:

@@ -264,8 +264,10 @@ def _renamed(
     aliased = [
         f"{theirs} as {ours}" for ours, theirs in sources.items() if ours not in stated and ours != theirs
     ]
-    notes = (f"{tool or where}: read {', '.join(aliased)}.",) if aliased else ()
-    found = Exported(header=(*kept, *sources), rows=renamed, notes=notes, theirs=other_names)
+    notes = [f"{tool or where}: read {', '.join(aliased)}."] if aliased else []
+    if any(row.has_decimal_commas for row in rows):
+        notes.append(f"{where}: numbers are read with decimal commas: 1.000,5 is a thousand and a half.")
+    found = Exported(header=(*kept, *sources), rows=renamed, notes=tuple(notes), theirs=other_names)
     return _of_models(_of_parameters(_of_shares(_of_steps(_of_all(_of_nodes(found))))))
 
 
