@@ -26,6 +26,8 @@ def read(option, given):
         ("samples", "10k", 10_000.0),
         ("samples", "10,000", 10_000.0),
         ("global-batch", "4k", 4000),
+        ("global-batch", "1,024", 1024),
+        ("global-batch", "512,256", 512_256),  # no list in order
         ("budget", "60k", 60_000.0),
         ("budget", "1,250.50", 1250.5),
         ("budget", 0.1 + 0.2, 0.30000000000000004),
@@ -141,6 +143,8 @@ def test_a_range_holds_what_lies_between_and_a_list_what_it_names():
             r"--max-accelerators.* 1,000,000,000;.* 1 to 10,000,000",
         ),
         ("accelerator", " ", r"--accelerator.*\[Nx\]NAME"),
+        ("global-batch", "256,512", r"--global-batch.*'256,512'.*\b256512\b"),
+        ("global-batch", "128,256,512", r"--global-batch.*'128,256,512'"),
     ],
 )
 def test_a_refusal_names_option_value_and_what_was_expected(option, given, words):

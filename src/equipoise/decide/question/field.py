@@ -74,6 +74,8 @@ _AMOUNT: Final = re.compile(
 )
 
 _GROUPED: Final = re.compile(r"[0-9]{1,3}([,_][0-9]{3})+(?![0-9])")
+# Groups of digits none of which only a larger number has, as in 1,024; where they ascend, people mean a list.
+_MAY_BE_LIST: Final = re.compile(r"[1-9][0-9]{0,2}(,[1-9][0-9]{2})+")
 _DOLLARS: Final = re.compile(r"(?:US\$|\$|USD\b)?\s*([0-9.][^\s$]*?)\s*(?:\$|USD)?", re.IGNORECASE)
 
 
@@ -323,6 +325,12 @@ def _parsed(text: str, multiple: int) -> float | None:
 
 
 def _count(field: Field, given: object) -> int:
+    text = str(given).strip()
+    if _MAY_BE_LIST.fullmatch(text) and [*map(int, text.split(","))] == sorted(map(int, text.split(","))):
+        raise UsageError(
+            f"--{field.option} is {text!r}, one number or several; expected {text.replace(',', '')} for one; "
+            "to compare several, ask once with each"
+        )
     value = _amount(field, given)
     if not value.is_integer():
         raise UsageError(f"--{field.option} is {str(given)!r}; expected a whole number")
