@@ -14,6 +14,7 @@ from equipoise.decide.combine import pretraining_kind, record_of
 from equipoise.decide.question.query import query
 from equipoise.decide.question.training import training
 from equipoise.decide.strategies.remedies import remedy
+from equipoise.decide.strategies.size_searches import SEARCH_CACHE
 from equipoise.decide.strategies.strategy_search import plain_strategies, problem
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.runs import embedded
@@ -186,6 +187,14 @@ def test_a_training_holds_what_the_system_of_its_host_leaves_alone():
     assert not searched.num_fitting
     (adapters,) = posed("llama2_7b", "apple-m4-max-128gb", global_batch=4, train="lora").search_sizes((1,))
     assert adapters.num_fitting
+
+
+@pytest.mark.parametrize("size", [3, 5, 7])
+def test_weights_go_to_hosts_that_a_training_does_not_fill(size):
+    # Of hosts of two, the last is half used: no group but all ranks together lies on whole ones.
+    found = posed("llama3_70b", "rtx-4060-pcie-8gb", node={"node_size": 2}, train="qlora", sequence=512)
+    (searched,) = SEARCH_CACHE.searches(found, (size,)).sizes
+    assert searched.best is None or searched.best.strategy.dp_replicate == 1
 
 
 def test_what_is_short_by_little_reads_as_more_than_there_is():

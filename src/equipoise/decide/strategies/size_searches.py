@@ -698,7 +698,8 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
         return None
     moved: dict[str, tuple[Value, ...]] = {"offload": ("optimizer_and_params",)}
     if "dp_replicate" not in problem.choices:
-        tried = [each for each in divisors(size) if lies_well(size // each, size, problem.cluster.node_size)]
+        node_size = problem.cluster.node_size
+        tried = [each for each in divisors(size) if each == 1 or lies_well(size // each, size, node_size)]
         held = tuple(each for each in tried if _hosts_hold(problem, size // each, copy_bytes))
         if len(held) < len(tried):
             moved["dp_replicate"] = held
