@@ -490,7 +490,16 @@ def test_a_column_named_by_its_unit_is_the_time_of_the_training(read, name, cell
     ],
 )
 def test_a_unit_in_brackets_is_the_column_s(read, name, cell, seconds):
-    assert read(f"GPUs;{name}\n1;{cell}\n2;{cell}\n").time_s.tolist() == [seconds, seconds]
+    assert read(f"GPUs;{name}\n2;{cell}\n2;{cell}\n").time_s.tolist() == [seconds, seconds]
+
+
+def test_steps_that_do_not_get_shorter_need_their_batch(read):
+    # 16 a GPU: 0.81 s for 16 samples are 0.051 s a sample, 0.9 s for 64 are 0.014 s.
+    steps = "gpus,step_s,batch_size\n1,0.81,16\n2,0.84,32\n4,0.9,64\n"
+    with pytest.raises(DataError, match="global_batch_samples"):
+        read(steps)
+    found = read(steps.replace("batch_size", "global_batch")).time_s
+    assert (found / found[0]).tolist() == pytest.approx([1, 0.84 / 2 / 0.81, 0.9 / 4 / 0.81])
 
 
 def test_a_step_beside_a_time_is_the_step(read):

@@ -290,6 +290,7 @@ def _measurements(
     elif chosen.quantity == "step":
         time_s, work = _at_fixed_samples(rows, time_s, batch, chosen)
         if not np.isfinite(batch).any():
+            _expect_falling(np.array([count(row, SIZE) for row in rows]), time_s, where)
             notes.append(
                 f"{where} states no {BATCH}: the batch is assumed to be the same at every size, so "
                 "that every step is the same work."
@@ -363,6 +364,20 @@ def _not_used(rows: Sequence[TextRow], timed: Sequence[_Timed]) -> Iterator[str]
             f"Column {name} was used in {plural(num_used, 'row')}, where {ours} is empty."
             if num_used
             else f"Column {name} was not used: {ours} is used."
+        )
+
+
+# Shorter by less, a step on more accelerators may well be of a batch that grows with their number.
+_SHORTER = 1.1
+
+
+def _expect_falling(sizes: NDArray[np.int64], step_s: NDArray[np.float64], where: str) -> None:
+    """Raises DataError for steps of which no batch is stated, and none on more accelerators is shorter."""
+    at_size_s = [float(np.median(step_s[sizes == size])) for size in np.unique(sizes)]
+    if len(at_size_s) > 1 and at_size_s[0] < _SHORTER * min(at_size_s[1:]):
+        raise DataError(
+            f"{where} states no {BATCH}, and steps on more accelerators are no shorter: of a batch that "
+            f"grows with their number they do more work; add a column {BATCH}"
         )
 
 
