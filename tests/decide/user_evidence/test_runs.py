@@ -149,6 +149,14 @@ def test_own_runs_given_as_published_results_are_named_as_not_used(tmp_path, chi
     assert [each.split()[0] for each in said] == ([str(num_said)] if num_said else [])
 
 
+def test_rows_without_a_workload_are_of_what_is_asked_about_ingested_or_not(tmp_path):
+    path, tables = tmp_path / "mine.csv", tmp_path / "tables"
+    path.write_text("num_accelerators,samples_per_s,global_batch_size\n1,20,64\n2,38,64\n")
+    import_runs([path], columns={}, constants={}, into=tables)
+    found = [_runs(each, "bert", ["h100-sxm5-80gb"]).set_ups for each in (path, tables)]
+    assert [[each.samples_per_s for each in set_ups] for set_ups in found] == [[20.0, 38.0]] * 2
+
+
 def test_the_length_of_samples_outlives_an_ingest(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text(

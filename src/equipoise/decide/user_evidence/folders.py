@@ -94,7 +94,7 @@ def user_runs(
             f"--runs {folder}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
             "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise ingest` takes them"
         )
-    frames = [read_table(path, RUNS) for path in tables]
+    frames = [_of_asked(read_table(path, RUNS), workload) for path in tables]
     together = 1 if known is None else known.samples_per_example
     batch = None if global_batch_samples is None else max(1, global_batch_samples // together)
     read, unread = _of_files(files, accelerators, catalogue, tokens=sequence_tokens, batch=batch)
@@ -180,6 +180,16 @@ def _slugs(runs: pl.DataFrame, accelerators: Sequence[str], catalogue: Catalogue
         with suppress(SpecError):
             found[name] = catalogue.slug_in_file(name, accelerators) or name
     return found
+
+
+def _of_asked(runs: pl.DataFrame, workload: str) -> pl.DataFrame:
+    """The runs of a table; those of files that state no workload are of what is asked about, as the rows of
+    the file itself are.
+    """
+    stated = pl.col("workload")
+    return runs.with_columns(
+        pl.when(pl.col("origin") == _OF_FILES).then(stated.fill_null(workload)).otherwise(stated)
+    )
 
 
 def _with_slug(runs: pl.DataFrame, workload: str, catalogue: Catalogue) -> pl.DataFrame:
@@ -418,5 +428,4 @@ def _of_files(
 
 
 def _frame(found: "FileRuns", workload: str) -> pl.DataFrame:
-    rows = [each | {"workload": each["workload"] or workload} for each in found.rows]
-    return frame_of(rows, RUNS)
+    return _of_asked(frame_of(found.rows, RUNS), workload)
