@@ -76,6 +76,16 @@ def test_what_a_model_generates_is_as_long_as_asked_and_no_other_length_is_named
     assert not any("4,096" in words for words in found.chosen_for_you)
 
 
+def test_the_size_of_images_that_examples_are_taken_to_be_is_named():
+    # MLPerf trains FLUX.1 on 256 x 256 pixels, a sixteenth of what people fine-tune it on.
+    asked = {"workload": "flux1", "examples": "100", "train": "lora"}
+    plain, stated = (
+        training(query({**asked, **more}), shipped(), None) for more in ({}, {"image_size": 1024})
+    )
+    assert [each for each in plain.chosen_for_you if each.count("256") == 2]
+    assert not [each for each in stated.chosen_for_you if "pixels" in each]
+
+
 @pytest.mark.parametrize("method", [{"train": "grpo", "completion": 500}, {"train": "dpo"}])
 def test_an_encoder_which_generates_no_answers_is_not_trained_on_them(tmp_path, method):
     config = tmp_path / "config.json"

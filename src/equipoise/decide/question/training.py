@@ -393,11 +393,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
     else:
         known = _as_in_catalogue(_of_config(query, chosen), catalogue.workloads())
     about = as_asked(query, known) if query.changes_workload else known
-    if about.rollout is not None:
-        chosen.append(rollout_words(about.rollout))
-    elif query.counts_examples and query.sequence_tokens is None and query.config is None and _is_text(about):
-        tokens = format_count(about.sequence_tokens or 0)
-        chosen.append(f"{tokens} tokens per example, the model's own (--sequence for another number)")
+    chosen += _of_samples(query, about)
     is_another = about != known or query.config is not None
     budget = training_budget(query, about, None if is_another else scores)
     words = None
@@ -428,6 +424,20 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
         chosen_for_you=tuple(chosen),
         counts_examples=query.counts_examples,
     )
+
+
+def _of_samples(query: TrainingQuery, about: Workload) -> Iterator[str]:
+    """What examples are taken to be where the question does not say."""
+    if about.rollout is not None:
+        yield rollout_words(about.rollout)
+    elif query.config is not None:
+        return
+    elif query.counts_examples and query.sequence_tokens is None and _is_text(about):
+        tokens = format_count(about.sequence_tokens or 0)
+        yield f"{tokens} tokens per example, the model's own (--sequence for another number)"
+    elif query.training_examples is not None and query.image_side_pixels is None and about.image is not None:
+        size = f"{about.image.width:,} x {about.image.height:,} pixels"
+        yield f"examples of {size}, the workload's own (--image-size for another side)"
 
 
 # What says which weights are trained.
