@@ -92,6 +92,12 @@ def test_a_number_of_cards_puts_them_into_one_host_but_keeps_the_nodes_that_are_
     lab, cards = requested_systems(asked, known)
     assert (lab.cluster.node_size, lab.stock, lab.chosen_for_you) == (1, 4, ())
     assert (cards.cluster.node_size, cards.stock) == (4, 4)
+    # So is a card whose own nodes a file describes: one in each of four computers.
+    path.write_text("[accelerator.rtx-3060-pcie-12gb]\nnode_size = 1\n")
+    (alone,) = requested_systems(
+        query({"workload": "bert", "accelerator": ["4x rtx3060"]}), catalogue([path])
+    )
+    assert (alone.cluster.node_size, alone.stock) == (1, 4)
     # A DGX Spark is a computer with one GB10, two of which a cable joins (NVIDIA, DGX Spark user guide).
     (sparks,) = systems("2x gb10")
     assert (sparks.cluster.node_size, sparks.stock) == (1, 2)

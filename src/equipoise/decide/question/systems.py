@@ -17,7 +17,7 @@ from equipoise.economics import Price, Rates
 from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, EvidenceError, SpecError, UnknownNameError, UsageError
 from equipoise.files import read_input
-from equipoise.spec.catalogue import Catalogue, counted_name
+from equipoise.spec.catalogue import Catalogue, counted_name, shipped
 from equipoise.spec.cluster import Cluster, NodeFacts
 from equipoise.spec.hardware import Accelerator, PriceTerms
 from equipoise.spec.links import FABRICS, kind, most_links, number, rank, reach
@@ -367,12 +367,15 @@ def _is_one_host(count: int | None, usual: Cluster) -> TypeGuard[int]:
     """Whether so many are another number than a usual node has, of cards that one host takes: no switch joins
     them. Fewer than a node are only where cards are for desktop computers: who owns four has a host of four.
 
-    Not of a system by name, whose nodes are described, nor of chips that are a computer with its memory.
+    Not of a system by name or a chip whose nodes the user describes, nor of chips that are a computer with
+    its memory.
     """
+    ours = shipped().hardware.accelerators.get(usual.accelerator.slug)
+    is_described = ours is None or ours.node_size != usual.node_size
     is_card = usual.name == usual.accelerator.slug and not usual.accelerator.shares_host_memory
     fewest = 2 if usual.accelerator.for_desktops else usual.node_size
     is_other = count is not None and fewest <= count <= _MOST_IN_HOST and count != usual.node_size
-    return is_card and is_other and usual.topology == "host"
+    return is_card and is_other and usual.topology == "host" and not is_described
 
 
 def _topology_of_file(path: Path) -> "Topology":
