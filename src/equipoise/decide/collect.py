@@ -462,7 +462,12 @@ def _submitted(
     if found is not None and near is None:
         own = model_estimates(with_open_batches(searches))
         assert own is not None  # it has the sizes of `modelled`
-        at_level = at_published_level(as_slow(own, free, slowings), found, levels).by_size
+        at_level = at_published_level(
+            as_slow(own, free, slowings),
+            found,
+            levels,
+            is_one_users=inputs.trainings_on(system.accelerator) is not None,
+        ).by_size
         modelled = replace(
             modelled,
             by_size={size: at_level[size] for size in modelled.by_size if size in at_level},

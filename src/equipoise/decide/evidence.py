@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Literal, TypeAlias
 
+import numpy as np
 from msgspec import Struct
 
 from equipoise.calibration import EstimatorName, EvidenceSource
@@ -178,3 +179,24 @@ def clear_slope(rise: float, log_sds: tuple[float, float], doublings: float) -> 
     rise: between them. log_sds: standard deviations of the logarithm at each.
     """
     return rise / doublings if abs(rise) > _CLEAR * math.hypot(*log_sds) else 0.0
+
+
+def level_at(logs: Mapping[int, float], size: int, slope: float) -> float:
+    """The logarithm of a level at a size, by those of sizes that ran: between two by doublings, of smaller
+    ones that of the smallest; beyond the largest, `slope` more with each doubling.
+    """
+    sizes = sorted(logs)
+    beyond = max(0.0, math.log2(size / sizes[-1]))
+    between = float(np.interp(math.log2(size), np.log2(sizes), [logs[each] for each in sizes]))
+    return between + slope * beyond
+
+
+def growth_of(logs: Mapping[int, float]) -> float:
+    """What a level grows by with each doubling, of sizes that ran as surely as replicates do; 0.0 where that
+    is not clear, or it falls.
+    """
+    first, last = min(logs), max(logs)
+    if first == last:
+        return 0.0
+    spreads = (LEAST_LOG_SD, LEAST_LOG_SD)
+    return max(0.0, clear_slope(logs[last] - logs[first], spreads, math.log2(last / first)))

@@ -574,3 +574,15 @@ def test_steps_that_share_weights_in_groups_are_read_as_they_ran(tmp_path, num_s
     }
     found = by_size(ask(asked, accelerators="16,32,64,128,256"))
     assert found[256].time_s.value < found[16].time_s.value
+
+
+@pytest.mark.parametrize("hours", [(10.0, 11.0, 12.5), (10.0, 9.9, 10.1)])
+def test_trainings_that_do_not_get_faster_do_not_get_faster_beyond_them(hours, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(["gpus,time_to_train_h", *map("{},{}".format, (1, 2, 4), hours)]))
+    found = ask(workload="resnet50", accelerator=["8x rtx3090"], runs=path)
+    assert found.recommended.num_accelerators == 1
+    times_h = {size: each.time_s.value / 3600 for size, each in by_size(found).items()}
+    # Three lie between two and four; what four lost to one is not regained on more.
+    assert min(hours[1:]) * 0.97 < times_h[3] < max(hours[1:]) * 1.03
+    assert min(times_h[5], times_h[8]) > 0.9 * hours[2]

@@ -21,7 +21,15 @@ from equipoise.decide.combine import (
     straight_between,
     with_time,
 )
-from equipoise.decide.evidence import BoundKind, DrawnCurves, Estimate, Estimates, OrderBound
+from equipoise.decide.evidence import (
+    BoundKind,
+    DrawnCurves,
+    Estimate,
+    Estimates,
+    OrderBound,
+    growth_of,
+    level_at,
+)
 from equipoise.decide.strategies.size_searches import SearchedSize, StrategySearches
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.errors import SpecError
@@ -389,21 +397,27 @@ def published_levels(published: Estimates, model: Estimates, sizes: Collection[i
     return {size: published.by_size[size].time_s.value / model.by_size[size].time_s.value for size in shared}
 
 
-def at_published_level(model: Estimates, published: Estimates, levels: Mapping[int, float]) -> Estimates:
+def at_published_level(
+    model: Estimates, published: Estimates, levels: Mapping[int, float], *, is_one_users: bool = False
+) -> Estimates:
     """The model's estimates at the level of published results: times what the nearest took over its own.
 
     published: under the same restrictions as the model's. levels: of `published_levels`, without
-    restrictions, which could else lower a level. As wrong as such times were so many times beyond the largest
-    result; as they are where no size has both.
+    restrictions, which could else lower a level. is_one_users: whether the results are trainings of the user
+    on one machine: levels then change evenly between sizes, and go on to grow where they clearly did. As
+    wrong as such times were so many times beyond the largest result; as they are where no size has both.
     Source: data/combined.json; docs/experiments/0058.
     """
     if not levels:
         return model
+    logs = {size: math.log(level) for size, level in levels.items()}
+    growth = growth_of(logs) if is_one_users else 0.0
     found = {}
     for size, each in model.by_size.items():
         nearest = nearest_size(levels, size)
         is_own = size in levels and size in published.by_size
-        time_s = published.by_size[size].time_s.value if is_own else levels[nearest] * each.time_s.value
+        level = math.exp(level_at(logs, size, growth)) if is_one_users else levels[nearest]
+        time_s = published.by_size[size].time_s.value if is_own else level * each.time_s.value
         spread = combined_record().at(max(size / nearest, nearest / size)).modelled_log_sd
         name = f"{each.name}, at the level of the results at {format_count(nearest)}"
         found[size] = with_time(each, time_s, spread, name=name)

@@ -18,7 +18,16 @@ from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.calibration.curves import CurveQuestion, PredictedTime, TimeCurve
 from equipoise.calibration.forecasts import beaten_sizes, published_curve, results_of
 from equipoise.decide.combine import combined_record, nearest_size, scaled_curves, with_time
-from equipoise.decide.evidence import LEAST_LOG_SD, DrawnCurves, Estimate, Estimates, Grade, PublishedResult
+from equipoise.decide.evidence import (
+    LEAST_LOG_SD,
+    DrawnCurves,
+    Estimate,
+    Estimates,
+    Grade,
+    PublishedResult,
+    growth_of,
+    level_at,
+)
 from equipoise.errors import EvidenceError
 from equipoise.intervals import log_sd, with_log_sd
 from equipoise.scaling.laws import Domain
@@ -161,6 +170,10 @@ def published_sizes(scores: Scores | None, workload: str, accelerator: str) -> t
     return () if scores is None else tuple(results_at_size(scores, workload, accelerator))
 
 
+# Twice what replicates differ by: the user's trainings scale unlike others where they are further off.
+_UNLIKE_LOG: Final = 2.0 * LEAST_LOG_SD
+
+
 def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     """Estimates from published results; None where there are none.
 
@@ -189,7 +202,13 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
                 why=_carried_why(each),
             )
             grade[size] = "measured" if is_users else "carried"
-    for size, times_s in _own_times_s(curve).items():
+    own_s = _own_times_s(curve)
+    longer = _as_users_went(found, {size: median(times_s) for size, times_s in own_s.items()})
+    for size, factor in longer.items():
+        start = found[size]
+        why = f"{start.why}; your trainings go on to take {factor:.2f} times as long as that"
+        found[size] = with_time(start, factor * start.time_s.value, start.log_sd, name=start.name, why=why)
+    for size, times_s in own_s.items():
         found[size] = replace(found[size], **_of_runs(times_s))
     for size, results in evidence.at_size.items():
         found[size] = _submitted(results, size)
@@ -203,10 +222,29 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
         by_size={size: found[size] for size in sizes},
         grade=grade,
         sources=_sources(evidence),
-        curves=None
-        if curve is None
-        else DrawnCurves(time_s=curve.curves_s, domain=_asked_domain(curve.domain, sizes[-1] / 2.0)),
+        curves=None if curve is None else _drawn(curve, sizes[-1] / 2.0, longer),
     )
+
+
+def _as_users_went(carried: Mapping[int, Estimate], own_s: Mapping[int, float]) -> dict[int, float]:
+    """By size, how many times as long the user's trainings take as those of others scale: as at sizes that
+    ran, between them, and beyond as they clearly went on to lose; empty where they are about as others.
+    """
+    logs = {
+        size: math.log(time_s / carried[size].time_s.value)
+        for size, time_s in own_s.items()
+        if size in carried
+    }
+    if max(map(abs, logs.values()), default=0.0) < _UNLIKE_LOG:
+        return {}
+    growth = growth_of(logs)
+    return {size: math.exp(level_at(logs, size, growth)) for size in carried}
+
+
+def _drawn(curve: TimeCurve, most: float, longer: Mapping[int, float]) -> DrawnCurves:
+    """The curves of a law, so many times as long by size. most: half of the largest size estimated."""
+    drawn = DrawnCurves(time_s=curve.curves_s, domain=_asked_domain(curve.domain, most))
+    return scaled_curves(drawn, longer) if longer else drawn
 
 
 def carried_by_model(published: Estimates, model: Estimates) -> Estimates:

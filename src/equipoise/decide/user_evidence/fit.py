@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from equipoise.calibration import UNCALIBRATED_LOG_SD, EvidenceSource, HeldOutErrors, Note
 from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel
 from equipoise.decide.combine import nearest_size, with_time
-from equipoise.decide.evidence import Estimates, clear_slope
+from equipoise.decide.evidence import Estimates, clear_slope, level_at
 from equipoise.decide.strategies.size_searches import StrategySearches
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD
 from equipoise.decide.user_evidence.runs import UserSteps
@@ -344,8 +344,7 @@ class UserLevel(Struct, frozen=True, kw_only=True):
 
     def log_at(self, size: int) -> float:
         """The logarithm of the level at a size; smaller ones than ran have that of the smallest."""
-        beyond = max(0.0, math.log2(size / max(self.logs)))
-        return _interpolated(self.logs, size) + self.a_doubling * beyond
+        return level_at(self.logs, size, self.a_doubling)
 
     @property
     def factors(self) -> str:
@@ -446,12 +445,6 @@ def _by_size(steps: UserSteps, logs: FloatArray) -> dict[int, float]:
     return {size: float(np.median(logs[steps.sizes == size])) for size in _sizes(steps)}
 
 
-def _interpolated(logs: Mapping[int, float], size: int) -> float:
-    """A logarithm between those at sizes, by doublings; that of the nearest size outside of them."""
-    sizes = sorted(logs)
-    return float(np.interp(math.log2(size), np.log2(sizes), [logs[each] for each in sizes]))
-
-
 def _sizes(steps: UserSteps) -> tuple[int, ...]:
     return tuple(np.unique(steps.sizes).astype(int).tolist())
 
@@ -513,7 +506,7 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
     # What the fit missed at sizes that ran it misses at those between.
     missed = _by_size(fit.steps, fit.steps.log_ratios(fit.model.parameters))
     logs = {
-        size: max(0.0, missed[sizes[-1]]) if size > sizes[-1] else _interpolated(missed, size)
+        size: max(0.0, missed[sizes[-1]]) if size > sizes[-1] else level_at(missed, size, 0.0)
         for size in estimates.by_size
     }
     further = _as_they_lose(estimates, fit.steps, logs, spreads)
@@ -554,7 +547,7 @@ def _as_they_lose(
         log_sds = np.log(law.high_s[1:] / law.low_s[1:]) / (2 * DEVIATE)
     except FitError:
         log_s = dict(zip(fastest, np.log(of_sample_s).tolist(), strict=True))
-        slower = np.full(len(beyond), log_s[max(log_s)] - _interpolated(log_s, base))
+        slower = np.full(len(beyond), log_s[max(log_s)] - level_at(log_s, base, 0.0))
         log_sds = _UNKNOWN_LOG_SD * np.log2(np.array(beyond) / sizes[-1])
     lost = math.log(of_sample_s[-1] * sizes[-1] / (of_sample_s[0] * sizes[0]))
     ends = (fastest[int(sizes[0])][1], fastest[int(sizes[-1])][1])
