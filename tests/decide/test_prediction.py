@@ -381,6 +381,14 @@ def test_a_size_with_results_of_its_own_is_no_extrapolation():
     assert not {8, 16} & found.outside.keys()
 
 
+def test_a_size_that_the_user_measured_is_no_extrapolation_however_unlike_published_results(own):
+    path = own([1, 2, 4, 8], [36_000, 35_640, 36_360, 36_000])
+    asked = {"workload": "resnet50", "accelerator": ["rtx3090"], "from": path, "at": "8,64"}
+    found = predict(query(asked), scores=embedded.scores())
+    assert by_size(found)[8].time_s.value == pytest.approx(36_000, rel=0.01)
+    assert {*found.outside} == {64}
+
+
 def test_a_fixed_strategy_takes_as_long_as_in_a_plan_and_no_law_knows_it():
     asked = {"workload": "bert", "accelerator": [H100], "at": "64", "fix": ["zero_stage=0"]}
     found = predict(query(asked), scores=embedded.scores())

@@ -230,11 +230,12 @@ def _of_answer(
     wanted = _wanted(query, assessment.sizes)
     candidates = [each for each in found.candidates if each.system == assessment.system.name]
     submitted = {each.num_accelerators for each in candidates if each.published}
+    ran = set() if own is None else {*own.num_accelerators.astype(int).tolist()}
     predictions = () if curve is None else curve.predictions
     outside = {
         each.num_accelerators: each.outside
         for each in predictions
-        if each.outside and each.num_accelerators in wanted - submitted
+        if each.outside and each.num_accelerators in wanted - submitted - ran
     }
     shown = tuple(each for each in candidates if each.num_accelerators in wanted)
     left_out: dict[int, str] = {}
