@@ -381,6 +381,18 @@ def test_a_size_with_results_of_its_own_is_no_extrapolation():
     assert not {8, 16} & found.outside.keys()
 
 
+def test_what_the_user_measured_is_kept_however_unlike_published_results(own):
+    hours = {16: 19.92, 32: 20.19, 64: 19.97}
+    path = own([*hours], [3600 * each for each in hours.values()])
+    asked = {"workload": "llama2_70b_lora", "accelerator": [H100], "from": path, "at": "8,16,32,64,128"}
+    found = by_size(predict(query(asked), scores=embedded.scores()))
+    assert {size: round(found[size].time_s.value / 3600, 1) for size in hours} == {
+        16: 19.9,
+        32: 20.2,
+        64: 20.0,
+    }
+
+
 def test_a_size_that_the_user_measured_is_no_extrapolation_however_unlike_published_results(own):
     path = own([1, 2, 4, 8], [36_000, 35_640, 36_360, 36_000])
     asked = {"workload": "resnet50", "accelerator": ["rtx3090"], "from": path, "at": "8,64"}

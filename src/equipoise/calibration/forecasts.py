@@ -451,9 +451,11 @@ def _record_of(known: Entries, size: int, *, given_batch: bool) -> HeldOutErrors
 
 
 def _weighted(entries: Entries, found: Sequence[pooled.PooledPrediction]) -> tuple[EvidenceSource, ...]:
-    """The entries of most weight over all sizes, heaviest first, with where they come from."""
-    weights: dict[str, float] = {}
-    own: set[str] = set()
+    """The entries of most weight over all sizes, heaviest first, with where they come from; and all of the
+    user's own, however unlike the others they are.
+    """
+    weights = {each.entry_id: 0.0 for each in entries if each.campaign == YOURS}
+    own, yours = {*weights}, [*weights]
     for prediction in found:
         for each in prediction.evidence:
             weights[each.entry_id] = weights.get(each.entry_id, 0.0) + each.weight / len(found)
@@ -461,7 +463,8 @@ def _weighted(entries: Entries, found: Sequence[pooled.PooledPrediction]) -> tup
     heaviest = sorted(weights, key=lambda entry_id: -weights[entry_id])[:_NUM_EVIDENCE]
     rows = {each.entry_id: each for each in entries}
     return tuple(
-        _evidence(rows[entry_id], weights[entry_id], is_same_group=entry_id in own) for entry_id in heaviest
+        _evidence(rows[entry_id], weights[entry_id], is_same_group=entry_id in own)
+        for entry_id in dict.fromkeys((*heaviest, *yours))
     )
 
 
