@@ -462,16 +462,15 @@ def _submitted(
     if found is not None and near is None:
         own = model_estimates(with_open_batches(searches))
         assert own is not None  # it has the sizes of `modelled`
+        is_users = inputs.trainings_on(system.accelerator) is not None
         at_level = at_published_level(
-            as_slow(own, free, slowings),
-            found,
-            levels,
-            is_one_users=inputs.trainings_on(system.accelerator) is not None,
+            as_slow(own, free, slowings), found, levels, is_one_users=is_users
         ).by_size
         modelled = replace(
             modelled,
             by_size={size: at_level[size] for size in modelled.by_size if size in at_level},
-            references=frozenset(found.by_size) - by_law,
+            # Where the model has no size on which the user trained, nothing says how far off it is there.
+            references=frozenset(found.by_size) - (frozenset() if is_users and not levels else by_law),
         )
     return found, modelled, near
 

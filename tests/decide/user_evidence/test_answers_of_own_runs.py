@@ -586,3 +586,11 @@ def test_trainings_that_do_not_get_faster_do_not_get_faster_beyond_them(hours, t
     # Three lie between two and four; what four lost to one is not regained on more.
     assert min(hours[1:]) * 0.97 < times_h[3] < max(hours[1:]) * 1.03
     assert min(times_h[5], times_h[8]) > 0.9 * hours[2]
+
+
+def test_a_model_that_knows_no_size_of_the_users_trainings_does_not_count_beside_them(tmp_path):
+    # By the model 140 GB of weights do not fit on four cards of 24 GB: of these trainings it knows nothing.
+    path = tmp_path / "mine.csv"
+    path.write_text("gpus,time_to_train_h\n2,99\n4,112\n")
+    found = by_size(ask(workload="llama2_70b_lora", accelerator=["rtx3090"], max_accelerators=8, runs=path))
+    assert found[8].time_s.value > 0.7 * 112 * 3600
