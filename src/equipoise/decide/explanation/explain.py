@@ -21,7 +21,7 @@ from equipoise.decide.answer import (
 from equipoise.decide.assessment import Assessment, Inputs, is_batch_beyond_published
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.collect import is_unpriced
-from equipoise.decide.combine import distance_log_sd
+from equipoise.decide.combine import distance_log_sd, nearest_size
 from equipoise.decide.estimators.published import beaten_at_size
 from equipoise.decide.evidence import LEAST_LOG_SD, Group
 from equipoise.decide.question.query import TrainingQuery
@@ -422,8 +422,12 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
                 "modelled, as by software that others do not use: they do not count.",
                 "check",
             )
-        results_s = each.results_s
-        searched = () if each.searches is None else each.searches.at(results_s)
+        results_s, searches = each.results_s, each.searches
+        searched = () if searches is None else searches.at(results_s)
+        if without and results_s and searches is not None and searches.sizes and not searched:
+            # None of a size that may be taken: that from which the time of the largest of them is carried.
+            nearest = nearest_size(results_s, max(one.num_accelerators for one in searches.sizes))
+            searched = SEARCH_CACHE.searches(searches.problem, (nearest,)).sizes
         ratios = [
             results_s[one.num_accelerators] / one.best.work_s.value
             for one in searched
