@@ -17,7 +17,6 @@ import orjson
 from msgspec import Struct
 
 from equipoise.bench.topology.topology import Topology
-from equipoise.calibration import Note
 from equipoise.decide.allocation import SimplerSchedule
 from equipoise.decide.allocation.problem import ObjectiveName
 from equipoise.decide.answer import Alternative, Answer, Candidate
@@ -27,6 +26,7 @@ from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.solve_for import Reaches
 from equipoise.intervals import Bar, Interval
 from equipoise.launch import Setting, Snippet
+from equipoise.notes import Note
 from equipoise.report.json import SCHEMA_VERSIONS, WeightedSource, schema_id
 from equipoise.runs.readers.measurements import Measurements
 from equipoise.spec.cluster import Cluster

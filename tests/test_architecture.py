@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "equipoise"
 
 # From the bottom up; the parts of one tier never import each other, except in the lowest, which is one vocabulary.
 TIERS = (
-    ("units", "errors", "files", "intervals", "stats", "glossary"),
+    ("units", "errors", "files", "intervals", "notes", "stats", "glossary"),
     ("spec",),
     ("economics",),
     ("runs", "scaling", "perfmodel"),

@@ -235,7 +235,7 @@ def test_a_file_without_a_usable_row_is_no_evidence(tmp_path):
     table.write_text(f"        1024           256     float     sum      -1    {side} {side}\n")
     with pytest.raises(EvidenceError, match="no row") as refused:
         given_collectives([table], shipped())
-    assert re.match("1 row .*#wrong", refused.value.missing[0])
+    assert re.match("Not used: 1 row.*#wrong", refused.value.missing[0])
 
 
 FIXED = ["tp=8", "pp=1", "cp=1", "sequence_parallel=false", "tp_overlap=false", "recompute=none"]

@@ -136,7 +136,7 @@ def test_all_laws_together_hold_the_truth_of_noisy_times(own):
 def test_times_far_from_published_ones_are_compared_in_plain_numbers_and_once(own):
     # 12,000 s / 16^0.9 x 0.8^2 = 633 s, published; these are 240 times as long
     asked = {"from": own((4, 8, 16), (600_000, 300_000, 633.3 * 240), column="seconds")}
-    notes = predicted(published(), **asked, workload="bert", accelerator=H100, at=16).notes
+    notes = [*map(str, predicted(published(), **asked, workload="bert", accelerator=H100, at=16).notes)]
     assert [each for each in notes if re.search(r"\b16\b.*\b240\b", each)]
     assert not [each for each in notes if "e+" in each]
     assert [each for each in notes if "seconds" in each]
@@ -273,7 +273,7 @@ def test_one_law_alone_takes_one_round_the_newest_with_enough_sizes():
     assert found.round == "v3.0"
     assert {each.ref.partition("/")[0] for each in found.evidence} == {"v3.0"}
     assert found.law.values["exponent"] == pytest.approx(0.9, rel=1e-6)
-    assert any("v3.0" in note and "--round" in note for note in found.notes)
+    assert any("v3.0" in note and "--round" in note for note in map(str, found.notes))
 
 
 def test_two_user_sizes_are_enough_with_published_ones(own):
@@ -284,7 +284,7 @@ def test_two_user_sizes_are_enough_with_published_ones(own):
     (each,) = found.candidates
     (mine,) = [one for one in each.estimates if one.estimator == "measured"]
     assert mine.time_s.low < 3.0 * 12_000.0 * 0.64 / 32**0.9 < mine.time_s.high
-    assert any(re.search(r"\b8 accelerators .*\b3 times", note) for note in found.notes)
+    assert any(re.search(r"\b8 accelerators .*\b3 times", note) for note in map(str, found.notes))
 
 
 @pytest.mark.law
@@ -316,7 +316,7 @@ def test_times_of_steps_do_not_join_times_to_train(own):
         accelerator=[H100],
     )
     assert {each.kind for each in found.evidence} == {"measured"}
-    assert any("not used" in note for note in found.notes)
+    assert any("not used" in note for note in map(str, found.notes))
 
 
 def test_prediction_and_advice_have_the_same_candidates():
@@ -445,3 +445,14 @@ def test_a_size_without_a_time_is_answered_with_the_next_ones_that_have_one():
     (words,) = refused.value.missing
     below, above = sorted(int(each.replace(",", "")) for each in re.findall(r"\d[\d,]*", words))
     assert 10_000 < below < 20_000 < above < 40_000
+
+
+def test_rows_in_another_precision_are_said_once_to_be_unused(tmp_path):
+    rows = [
+        f"{size},{1.5 * amdahl_s(size)},{precision}" for size in (8, 16, 32) for precision in ("bf16", "fp8")
+    ]
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(["num_accelerators,time_to_train_s,precision", *rows[:-1], ""]))
+    found = predicted(published(), **{"from": path}, workload="bert", accelerator=[H100], precision=["bf16"])
+    unused = [note for note in found.notes if "precision" in note.words and "excluded" in note.words]
+    assert [(note.kind, "2" in note.words) for note in unused] == [("not_used", True)]

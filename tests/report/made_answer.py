@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource, Note
+from equipoise.calibration import EvidenceSource
 from equipoise.decide.answer import (
     Alternative,
     Answer,
@@ -25,6 +25,7 @@ from equipoise.decide.evidence import ErrorRecord, Estimate, PublishedResult
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.economics import Price, rates
 from equipoise.intervals import Bar, Interval, Tornado
+from equipoise.notes import Note
 from equipoise.scaling.equilibrium import Equilibrium, NextStep
 from equipoise.spec.cluster import cluster
 from equipoise.spec.strategy import Strategy

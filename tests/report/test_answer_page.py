@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from equipoise.calibration import Note
 from equipoise.decide.answer import CONSTRAINTS, Constraint, Flip, UnfitSize
 from equipoise.decide.decision import answer
 from equipoise.decide.evidence import Shortfall
@@ -19,6 +18,7 @@ from equipoise.decide.question.query import query
 from equipoise.economics import Offer
 from equipoise.intervals import Interval
 from equipoise.library.decisions import candidate_rows
+from equipoise.notes import Note
 from equipoise.report import format as amounts
 from equipoise.report import html, terminal
 from equipoise.report.blocks import Facts, PairMatrix, Table, Tiles

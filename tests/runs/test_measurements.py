@@ -111,20 +111,29 @@ def test_steps_of_one_batch_stay_steps(read):
 
 def test_steps_without_a_batch_state_what_is_assumed(read):
     (note,) = read("num_accelerators,step_s\n1,0.5\n2,0.3\n").notes
-    assert "global_batch_samples" in note
+    assert ("global_batch_samples" in note.words, note.kind) == (True, "remark")
+
+
+def test_a_name_of_a_file_makes_no_note_of_rows_that_are_not_used(tmp_path):
+    path = tmp_path / "rows that failed are excluded: 3.csv"
+    path.write_text("num_accelerators,step_s,status\n1,0.5,success\n2,0.3,success\n4,0.2,failed\n")
+    kinds = {note.kind: note.words for note in read_measurements(path).notes}
+    assert sorted(kinds) == ["not_used", "remark"]
+    assert ("status" in kinds["not_used"], "global_batch_samples" in kinds["remark"]) == (True, True)
 
 
 def test_rows_without_a_time_are_excluded_and_counted(read):
     found = read("num_accelerators,time_to_train_s,status\n8,4,success\n16,,success\n32,1,\n64,,failed\n")
     assert found.num_accelerators.tolist() == [8, 32]
-    assert [note for note in found.notes if "time_to_train_s" in note and "1" in note and "row 2" in note]
+    words = [note.words for note in found.notes if note.kind == "not_used"]
+    assert [each for each in words if "time_to_train_s" in each and "1" in each and "row 2" in each]
 
 
 @pytest.mark.parametrize("row", ["16,failed", "16,NaN", "16,-", "16,0", "mean,3"])
 def test_one_row_that_cannot_be_read_leaves_the_others(read, row):
     found = read(f"gpus,time_to_train_h\n8,4\n{row}\n32,1\n")
     assert found.num_accelerators.tolist() == [8, 32]
-    (note,) = found.not_used
+    (note,) = [each.words for each in found.notes if each.kind == "not_used"]
     column, cell = ("gpus", "mean") if row.startswith("mean") else ("time_to_train_h", row.partition(",")[2])
     assert re.search(rf"mine\.csv .*: 1, .*row 2, .*{column}.*{cell!r}", note)
 
@@ -171,14 +180,14 @@ def test_what_spreadsheets_write_is_read(read, delimiter, mark, end):
 def test_runs_that_failed_are_left_out_and_counted(read):
     found = read("num_accelerators,time_to_train_s,status\n8,10,success\n8,,no_run_stop\n16,6,success\n")
     assert found.num_accelerators.tolist() == [8.0, 16.0]
-    (note,) = found.notes
+    (note,) = map(str, found.notes)
     assert re.search(r"\bstatus\b.*`success`.*: 1\.$", note)
 
 
 def test_whole_trainings_are_preferred_to_steps(read):
     found = read("num_accelerators,step_s,time_to_train_s\n8,0.1,100\n")
     assert found.time_s.tolist() == [100.0]
-    (note,) = found.notes
+    (note,) = map(str, found.notes)
     assert note.split()[1] == "step_s"
     assert "time_to_train_s" in note
 
@@ -250,7 +259,9 @@ def test_a_batch_that_grows_with_the_size_is_one_curve(read):
 def excluded(found):
     """How many rows notes say are excluded, by column."""
     return {
-        note.split()[2]: note.rstrip(".").split("excluded: ")[1] for note in found.notes if "excluded" in note
+        note.words.split()[2]: note.words.rstrip(".").split("excluded: ")[1]
+        for note in found.notes
+        if note.kind == "not_used"
     }
 
 
@@ -272,7 +283,7 @@ def test_rows_of_another_batch_than_the_one_asked_about_are_not_used(read):
     found = read(lines, global_batch_samples=32)
     assert found.num_accelerators.tolist() == [1, 2, 4, 8]
     assert excluded(found) == {"global_batch_size": "1"}
-    assert "32: 1" in found.notes[-1]  # the row without one
+    assert "32: 1" in found.notes[-1].words  # the row without one
     with pytest.raises(DataError, match=r"4,096.*'32'"):
         read("gpus,samples_per_s,global_batch_size\n1,400,32\n2,700,32\n", global_batch_samples=4096)
 
@@ -289,7 +300,7 @@ def test_columns_that_contradict_each_other_are_refused(read):
         read(f"{header}1,33,999,32\n2,190,999,32\n")
     found = read(f"{header}1,33,999,32\n2,60,500,32\n")
     assert found.time_s.tolist() == pytest.approx([1e6 / 33, 1e6 / 60])
-    (note,) = found.notes[1:]
+    (note,) = [each.words for each in found.notes[1:]]
     assert {"step_ms", "samples_per_s"} <= set(note.replace(":", "").split())
 
 
@@ -473,7 +484,7 @@ def test_a_column_named_by_its_unit_is_the_time_of_the_training(read, name, cell
     found = read(f"gpus,{name}\n1,{cell}\n2,{cell}\n")
     assert found.time_s.tolist() == [seconds, seconds]
     assert found.is_time_to_train
-    assert any(name.lower() in each for each in found.notes)
+    assert any(name.lower() in each.words for each in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -601,7 +612,7 @@ def test_a_table_that_is_there_twice_counts_once(read):
     rows = "1,80\n2,50\n4,30\n"
     once, twice = (read("gpus,step_s\n" + rows * copies) for copies in (1, 2))
     assert twice.num_accelerators.tolist() == once.num_accelerators.tolist()
-    assert any("2 times" in note for note in twice.notes)
+    assert any("2 times" in note.words for note in twice.notes)
 
 
 def test_one_size_measured_twice_to_few_digits_counts_twice(read):

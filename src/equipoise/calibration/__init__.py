@@ -5,43 +5,14 @@ Times by size: curves, forecasts, advice_backtest.
 Links: collective_runs, collective_verdicts, user_collectives, user_links.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 
 EstimatorName: TypeAlias = Literal["published", "measured", "model"]
-NoteKind: TypeAlias = Literal["remark", "not_used", "check", "not_compared", "nothing_fits"]
-_LABELS: Mapping[NoteKind, str] = {
-    "not_used": "Not used: ",
-    "check": "Check: ",
-    "not_compared": "Not compared: ",
-    "nothing_fits": "Nothing fits on ",
-}
-
 # How wrong steps by the priors alone are, of their logarithm, besides what the priors leave open: with it
 # 90 % of 884 steps lie inside their ranges, each of 160 sources counted once: docs/experiments/0080.
 UNCALIBRATED_LOG_SD = 0.45
-
-
-class Note(Struct, frozen=True):
-    """A remark on an answer; as text, its words behind the label of its kind.
-
-    kind: what first lines choose by. not_used: evidence that was given and rejected; check: evidence or a
-    strategy that looks wrong; not_compared: a system without any time; nothing_fits: one without room.
-    """
-
-    words: str
-    kind: NoteKind = "remark"
-
-    @property
-    def label(self) -> str:
-        """How its text begins; empty for a remark."""
-        return _LABELS.get(self.kind, "")
-
-    def __str__(self) -> str:
-        """As a sentence."""
-        return f"{self.label}{self.words}"
 
 
 class EvidenceSource(Struct, frozen=True, kw_only=True):

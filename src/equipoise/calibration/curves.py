@@ -11,10 +11,11 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from msgspec import Struct, field
 
-from equipoise.calibration import EvidenceSource, HeldOutErrors, Note
+from equipoise.calibration import EvidenceSource, HeldOutErrors
 from equipoise.errors import FitError
 from equipoise.files import shipped_record
 from equipoise.intervals import LEVEL, Interval
+from equipoise.notes import Note
 from equipoise.scaling.backtest import JUMPS, BacktestSummary, Protocol
 from equipoise.scaling.fit import Fit, MeasuredTimes, fit, fit_or_flat, predict
 from equipoise.scaling.laws import CANDIDATES, Domain, FloatArray, Law, law_named
@@ -82,7 +83,7 @@ class TimeCurve(Struct, frozen=True, kw_only=True):
     predictions: tuple[PredictedTime, ...]
     curves_s: Callable[[FloatArray], FloatArray]
     evidence: tuple[EvidenceSource, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 _MOST_SIZES = 8
@@ -96,7 +97,7 @@ def fitted_curve(
     noise: Noise = MEASURED_NOISE,
     work: str,
     evidence_of: Callable[[MeasuredTimes], tuple[EvidenceSource, ...]],
-    notes: tuple[str, ...],
+    notes: tuple[Note, ...],
 ) -> TimeCurve:
     """The curve of laws fitted to measured times.
 
@@ -166,17 +167,17 @@ def _outside(size: int, extrapolation: float, fitted: Fit) -> str | None:
     return f"{extrapolation:.3g} times {beyond} the {end} measured size, {format_count(at)}"
 
 
-def _outlier_notes(fitted: Fit) -> tuple[str, ...]:
+def _outlier_notes(fitted: Fit) -> tuple[Note, ...]:
     far = int(np.sum(fitted.outliers))
     if not far:
         return ()
     sizes = ", ".join(
         format_count(size) for size in np.unique(fitted.points.num_accelerators[fitted.outliers])
     )
-    return (f"Runs too far from any law are excluded: {far} (at {sizes} accelerators).",)
+    return (Note(f"Runs too far from any law are excluded: {far} (at {sizes} accelerators).", "not_used"),)
 
 
-def _stray_notes(fitted: Fit) -> tuple[str, ...]:
+def _stray_notes(fitted: Fit) -> tuple[Note, ...]:
     """That no law follows what was measured at some size, as where only larger ones cross nodes."""
     points = fitted.points
     by_law = predict(fitted, points.sizes, level=LEVEL, of="run")
@@ -192,7 +193,7 @@ def _stray_notes(fitted: Fit) -> tuple[str, ...]:
         f"no law follows the measured {listed(apart, MOST_LISTED)}: they may be of other software, or cross "
         "a slower link; fit the sizes before and after by themselves."
     )
-    return (str(Note(words, "check")),)
+    return (Note(words, "check"),)
 
 
 def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> HeldOutErrors | None:

@@ -24,6 +24,7 @@ from equipoise.calibration.curves import (
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.files import shipped_record
 from equipoise.intervals import scaled
+from equipoise.notes import Note
 from equipoise.scaling import pooled
 from equipoise.scaling.convergence import BatchGrowth, batch_growth
 from equipoise.scaling.fit import MeasuredTimes, measured_times
@@ -73,16 +74,18 @@ def user_entries(own: "Measurements", workload: str, accelerator: str) -> tuple[
     return tuple(entries)
 
 
-def when_published(known: Entries, group: Entries) -> tuple[str, ...]:
+def when_published(known: Entries, group: Entries) -> tuple[Note, ...]:
     """How the user's times compare with the best published ones of the accelerator at the same size.
 
     known: in order of size.
     """
     best_s = {each.num_accelerators: each.score_s for each in _best_of_all(group)}
     return tuple(
-        f"At {format_count(each.num_accelerators)} accelerators your time is "
-        f"{format_amount(each.score_s / best_s[each.num_accelerators], digits=2)} times "
-        "the best published one."
+        Note(
+            f"At {format_count(each.num_accelerators)} accelerators your time is "
+            f"{format_amount(each.score_s / best_s[each.num_accelerators], digits=2)} times "
+            "the best published one."
+        )
         for each in known
         if each.num_accelerators in best_s
     )
@@ -116,7 +119,7 @@ _ASSUMES_OWN = (
     "stays the same at every size"
 )
 
-_NOT_FOLLOWED = (
+_NOT_FOLLOWED = Note(
     "The law treats a measured time as an outlier and gives it less weight. If you "
     "trust that time more than the others, fit only the measured times, e.g. --law amdahl."
 )
@@ -285,11 +288,13 @@ def _by_one_law(
     """One law of time against size, fitted to the group's own points."""
     notes = []
     if question.global_batch_samples is not None:
-        notes.append("--global-batch was not used: only the pooled law depends on the batch.")
+        notes.append(Note("--global-batch was not used: only the pooled law depends on the batch."))
     if newest is not None and question.round is None:
         notes.append(
-            f"Fitted to the {len(known)} results of {newest} only, the newest round with enough "
-            "sizes for this law (--round for another)."
+            Note(
+                f"Fitted to the {len(known)} results of {newest} only, the newest round with enough "
+                "sizes for this law (--round for another)."
+            )
         )
     own = fitted_curve(
         measured_times(
@@ -324,7 +329,7 @@ def _by_pooled_law(
     question: CurveQuestion,
     *,
     round_: str | None,
-    notes: tuple[str, ...],
+    notes: tuple[Note, ...],
 ) -> TimeCurve:
     """The pooled law of the past, on which the group's own points act.
 

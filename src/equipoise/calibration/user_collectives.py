@@ -8,11 +8,11 @@ import numpy as np
 from msgspec import Struct, field
 
 from equipoise.bench.collectives import CollectiveRun
-from equipoise.calibration import Note
 from equipoise.calibration.collective_runs import cluster_of_device, is_like, num_nodes_of, thinned
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.files import file_names
+from equipoise.notes import Note
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
 from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Group
@@ -32,7 +32,7 @@ class TimedCollectives(Struct, frozen=True, kw_only=True):
     """
 
     runs: tuple[CollectiveRun, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     catalogue: Catalogue = field(default_factory=shipped)
 
 
@@ -45,13 +45,16 @@ def given_collectives(files: Sequence[Path], catalogue: Catalogue) -> TimedColle
 
     reading = read_files(files)
     refused = tuple(
-        f"{plural(each['count'], 'row')} not used: {each['first']}." for each in reading.rejected.rows()
+        Note(f"{plural(each['count'], 'row')}: {each['first']}.", "not_used")
+        for each in reading.rejected.rows()
     )
     if not reading.runs:
-        raise EvidenceError("--collectives: no row of the files can be used", missing=refused)
+        raise EvidenceError(
+            "--collectives: no row of the files can be used", missing=tuple(map(str, refused))
+        )
     return TimedCollectives(
         runs=reading.runs,
-        notes=(*refused, *(f"{each}." for each in reading.notes)),
+        notes=(*refused, *(Note(f"{each}.") for each in reading.notes)),
         catalogue=catalogue,
     )
 
@@ -182,7 +185,7 @@ def timed_operations(
         _operation(name, Group(ranks_per_node=ranks, num_nodes=num_nodes), together[name, ranks, num_nodes])
         for name, ranks, num_nodes in sorted(together)
     )
-    return tuple(found), (*map(Note, given.notes), *of_runs)
+    return tuple(found), (*given.notes, *of_runs)
 
 
 def _operation(name: str, group: Group, runs: Sequence[CollectiveRun]) -> TimedOperation:

@@ -9,10 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from equipoise.bench.collectives import bus_fraction
-from equipoise.calibration import Note
 from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS, SMALL_BYTES
 from equipoise.calibration.user_collectives import TimedCollectives, TimedOperation, timed_operations
 from equipoise.files import file_names
+from equipoise.notes import Note
 from equipoise.perfmodel.collectives import OPERATIONS, Fitted, fitted
 from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import Wires, machine

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlia
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource, Note, NoteKind
+from equipoise.calibration import EvidenceSource
 from equipoise.decide.evidence import (
     LEAST_LOG_SD,
     ErrorRecord,
@@ -30,6 +30,7 @@ from equipoise.economics.ownership import Ownership
 from equipoise.economics.quotes import Charges
 from equipoise.errors import SpecError
 from equipoise.intervals import Interval, Tornado, num_sd
+from equipoise.notes import Note, NoteKind
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.perfmodel.space import Fault
 from equipoise.scaling.equilibrium import (

@@ -10,7 +10,6 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from equipoise.calibration import Note
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.profiles import CalibratedModel, model_for, profiles, runs_on, with_links
 from equipoise.decide.answer import Infeasibility, UnfitSize
@@ -43,6 +42,7 @@ from equipoise.decide.user_evidence import TraceCheck, UserEvidence
 from equipoise.decide.user_evidence.fit import UserFit, UserLevel
 from equipoise.decide.user_evidence.runs import stated_options
 from equipoise.errors import SpecError
+from equipoise.notes import Note
 from equipoise.perfmodel.space import Fault
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.cluster import Cluster

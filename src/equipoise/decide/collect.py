@@ -12,7 +12,6 @@ from typing import Any, Final, NoReturn, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import Note
 from equipoise.calibration.curves import shipped_forecasts
 from equipoise.decide.answer import Candidate, about_fixed
 from equipoise.decide.assessment import (
@@ -112,6 +111,7 @@ from equipoise.decide.user_evidence.runs import (
     whole_trainings,
 )
 from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.notes import Note
 from equipoise.perfmodel.space import Fault
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
@@ -331,8 +331,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     traces = inputs.user.traces
     own = inputs.trainings_on(system.accelerator)
     unused = unused_traces(traces, chip.slug, chip.title) if traces else ()
-    notes = [*map(Note, system.notes), *unused]
-    notes += [Note(each, "not_used") for each in (() if own is None else own.notes)]
+    notes = [*map(Note, system.notes), *unused, *(() if own is None else own.notes)]
     missing: list[str] = []
     searches: StrategySearches | None = None
     run_fit: UserFit | UserLevel | None = None

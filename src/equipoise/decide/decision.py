@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from equipoise.calibration import Note
 from equipoise.decide.answer import LIKELY, Answer, Candidate, Refusal, Relaxation, Renting, SystemAnswer
 from equipoise.decide.assessment import Assessment, Inputs, nothing_fits, rejections, unfit_sizes
 from equipoise.decide.beyond_limits import (
@@ -59,6 +58,7 @@ from equipoise.economics import price
 from equipoise.economics.ownership import USUAL_UTILISATION, Ownership, ownership, purchase
 from equipoise.errors import EvidenceError, UsageError
 from equipoise.intervals import LEVEL, Interval, exact
+from equipoise.notes import Note
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.runs import embedded
 from equipoise.scaling.equilibrium import default_answer

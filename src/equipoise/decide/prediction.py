@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource, Note
+from equipoise.calibration import EvidenceSource
 from equipoise.calibration.curves import (
     CurveQuestion,
     LawUsed,
@@ -44,6 +44,7 @@ from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.economics import Rates
 from equipoise.errors import EvidenceError, FitError, UsageError
 from equipoise.intervals import LEVEL, Interval, log_sd
+from equipoise.notes import Note
 from equipoise.scaling.equilibrium import TWO_SIZES_NEEDED, Equilibrium, equilibria
 from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
@@ -83,7 +84,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     time_values: tuple[TimeValue, ...]
     law: LawUsed | None
     evidence: tuple[EvidenceSource, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     answer: Answer | None = None
     trainings: "Measurements | None" = None
     left_out: Mapping[int, str] = {}
@@ -168,9 +169,9 @@ def _joins(query: TrainingQuery, own: "Measurements", scores: Scores | None, cat
 def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
     """The laws fitted to the user's measurements alone."""
     data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
-    notes = [*map(str, _notes_of(own))]
+    notes = [*own.notes]
     if query.workload and not own.is_time_to_train:
-        notes.append(f"Published results were not used: {own.where} has no times of whole trainings.")
+        notes.append(Note(f"Published results were not used: {own.where} has no times of whole trainings."))
     sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.doublings
     try:
         return fitted_curve(
@@ -183,12 +184,8 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
         )
     except FitError as err:
         # What a file lacks may be among what was left out of it.
-        message = " ".join((f"{own.where}: {str(err).rstrip('.')}.", *notes))
+        message = " ".join((f"{own.where}: {str(err).rstrip('.')}.", *map(str, notes)))
         raise FitError(message.rstrip("."), missing=err.missing) from err
-
-
-def _notes_of(own: "Measurements") -> tuple[Note, ...]:
-    return tuple(Note(each, "not_used" if each in own.not_used else "remark") for each in own.notes)
 
 
 def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) -> TimeCurve:
@@ -216,7 +213,7 @@ def _of_answer(
     """The candidates of an answer, at the sizes asked about."""
     runs = None
     if own is not None:
-        runs = UserRuns(where=own.where, trainings=own, notes=_notes_of(own))
+        runs = UserRuns(where=own.where, trainings=own, notes=own.notes)
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
     collected = collect_candidates(
@@ -270,8 +267,8 @@ def _of_answer(
             dict.fromkeys(
                 (
                     *(() if curve is None else curve.notes),
-                    *map(str, found.notes),
-                    *(f"{each}." for each in unknown),
+                    *found.notes,
+                    *(Note(f"{each}.") for each in unknown),
                 )
             )
         ),

@@ -12,12 +12,13 @@ import orjson
 from msgspec import Struct
 
 from equipoise import __version__
-from equipoise.calibration import EstimatorName, EvidenceSource, Note
+from equipoise.calibration import EstimatorName, EvidenceSource
 from equipoise.decide.answer import Alternative, Answer, Candidate, Relaxation
 from equipoise.decide.explanation.published_nearby import near_published_pretrainings, near_published_steps
 from equipoise.economics import Bill
 from equipoise.errors import EvidenceError
 from equipoise.intervals import Interval
+from equipoise.notes import Note
 from equipoise.report.format import usable, wins_when
 from equipoise.runs import embedded
 from equipoise.spec.cluster import Cluster
@@ -296,7 +297,7 @@ def allocation_fields(found: "Allocation") -> dict[str, Any]:
         "proof": {**fields_of(solved, placed=None, value=None, is_proved="proved"), "gap": solved.gap},
         "simpler_schedules": plain(found.simpler_schedules),
         "electricity_usd_per_kwh": tariff and fields_of(tariff, usd_per_kwh="by_hour"),
-        "notes": list(found.notes),
+        "notes": [*map(str, found.notes)],
     }
     return {name: _rounded(value) for name, value in whole.items()}
 

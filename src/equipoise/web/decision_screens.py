@@ -1,5 +1,6 @@
 """The pages Advice, Plan and Allocate: an answer of `decide` to the fields of each verb."""
 
+from collections.abc import Iterable
 from typing import Any, Final, cast, get_args
 
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from equipoise.errors import SpecError, UsageError
 from equipoise.library import Result
 from equipoise.library.allocation import AllocationObjective, allocation_of
 from equipoise.library.decisions import DecisionVerb, result_of
+from equipoise.notes import Note
 from equipoise.report.format import printable
 from equipoise.runs.embedded import scores
 from equipoise.runs.store import neutralised
@@ -78,19 +80,23 @@ def _stamp(fields: QuestionFields, sources: DataSources) -> str:
     return f"{sources.stamp()};{runs}" if runs else sources.stamp()
 
 
+def _notes_in_form(notes: Iterable[Note]) -> tuple[Note, ...]:
+    return tuple(replace(each, words=in_form(each.words)) for each in notes)
+
+
 def _shown(found: Result[Any]) -> PageAnswer:
     """The page of a result; what names options beside the answer is said in the words of the form."""
     record = found.record
     if isinstance(record, Reaches):
         record = replace(
             record,
-            notes=tuple(map(in_form, record.notes)),
+            notes=_notes_in_form(record.notes),
             chosen_for_you=tuple(map(in_form, record.chosen_for_you)),
         )
     if isinstance(record, Answer) and record.recommended is None:
         record = replace(
             record,
-            notes=tuple(replace(each, words=in_form(each.words)) for each in record.notes),
+            notes=_notes_in_form(record.notes),
             chosen_for_you=tuple(map(in_form, record.chosen_for_you)),
             systems=tuple(map(_with_ways_in_form, record.systems)),
         )

@@ -130,7 +130,7 @@ def test_files_of_too_few_sizes_are_taken_as_measured(times, tmp_path):
     _, _, found = times('[[job]]\nname = "a"\nfile = "mine.csv"\n')
     assert found[0].sizes == (8,)
     assert found[0].time_s[0].low < 1000 < found[0].time_s[0].high
-    assert "too few" in found[0].notes[0]
+    assert "too few" in found[0].notes[0].words
 
 
 def test_rows_of_a_file_that_are_left_out_are_counted(times, tmp_path):
@@ -139,7 +139,7 @@ def test_rows_of_a_file_that_are_left_out_are_counted(times, tmp_path):
         f"workload,num_accelerators,time_to_train_s\n{rows}other,8,1\nother,16,1\n"
     )
     _, _, found = times('[[job]]\nname = "a"\nworkload = "bert"\nfile = "mine.csv"\nsizes = [8, 64]\n')
-    (note,) = [each for each in found[0].notes if "excluded" in each]
+    (note,) = [each.words for each in found[0].notes if each.kind == "not_used"]
     assert re.match(r"a: .*\bworkload\b.*\bbert\b.* 2\.$", note)
 
 

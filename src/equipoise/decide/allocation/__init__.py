@@ -1,7 +1,7 @@
 """Several trainings on one pool of accelerators: who gets how many, and when. Times in, a schedule out."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final
 
@@ -31,6 +31,7 @@ from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.strategies.size_searches import ExtraSizes, expect_slices, in_slices
 from equipoise.errors import DataError, EvidenceError, FitError, InputError, UsageError
 from equipoise.intervals import LEVEL, Interval, exact, log_sd
+from equipoise.notes import Note
 from equipoise.runs.readers.measurements import Measurements, read_measurements
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.mlperf import Scores
@@ -47,7 +48,7 @@ class JobTimes(Struct, frozen=True, kw_only=True):
     """
 
     candidates: tuple[Candidate, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -125,7 +126,7 @@ def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
     known = tuple(each for each in allowed if each.time_s is not None)
     if not known:
         raise EvidenceError(f"no time can be estimated: {allowed[0].why_not}")
-    return JobTimes(candidates=known, notes=tuple(f"{job.name}: {each}" for each in found.assessment.notes))
+    return JobTimes(candidates=known, notes=_of_job(job, found.assessment.notes))
 
 
 def _within_pool(sizes: Sequence[int], pool: Pool) -> tuple[int, ...]:
@@ -149,8 +150,12 @@ def _stated(job: JobRequest, pool: Pool) -> JobTimes:
     once = [size for size in sizes if len(job.times[size]) == 1]
     return JobTimes(
         candidates=tuple(_measured(pool, size, job.times[size], job.where) for size in sizes),
-        notes=("Times stated once have no interval.",) if once else (),
+        notes=(Note("Times stated once have no interval."),) if once else (),
     )
+
+
+def _of_job(job: JobRequest, notes: Iterable[Note]) -> tuple[Note, ...]:
+    return tuple(replace(each, words=f"{job.name}: {each.words}") for each in notes)
 
 
 def _measured(pool: Pool, size: int, seconds: Sequence[float], where: str) -> Candidate:
@@ -198,7 +203,7 @@ def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
             f"{own.where} has times of {own.work}; expected times of complete trainings in a "
             "column time_to_train_h"
         )
-    left_out = tuple(f"{job.name}: {each}" for each in own.notes)
+    left_out = _of_job(job, own.notes)
     measured = sorted({int(size) for size in own.num_accelerators})
     spanned = [each for each in usual_sizes(pool) if measured[0] <= each <= measured[-1]]
     sizes = job.sizes or tuple(sorted({*measured, *spanned}))
@@ -226,7 +231,7 @@ def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
         candidates=known,
         notes=(
             *left_out,
-            *(f"{job.name} on {', '.join(at)}: {why}." for why, at in outside.items()),
+            *(Note(f"{job.name} on {', '.join(at)}: {why}.") for why, at in outside.items()),
         ),
     )
 
@@ -240,7 +245,10 @@ def _as_measured(job: JobRequest, own: Measurements, sizes: Sequence[int], pool:
     return JobTimes(
         candidates=tuple(_measured(pool, size, seconds, own.where) for size, seconds in held.items()),
         notes=(
-            f"{job.name}: {own.where} has too few sizes to fit a scaling law; measured sizes alone are used.",
+            Note(
+                f"{job.name}: {own.where} has too few sizes to fit a scaling law; "
+                "measured sizes alone are used."
+            ),
         ),
     )
 
@@ -297,7 +305,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
     simpler_schedules: tuple[SimplerSchedule, ...]
     makespan_s: float
     total_s: float
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     @property
     def is_side_by_side(self) -> bool:
@@ -506,10 +514,9 @@ def _equal_shares(problem: SharingProblem) -> float | None:
     return problem.value(placed) if problem.is_feasible(placed) else None
 
 
-def _notes(problem: SharingProblem) -> tuple[str, ...]:
+def _notes(problem: SharingProblem) -> tuple[Note, ...]:
     hurried = any(math.isfinite(job.deadline_s) for job in problem.jobs)
     if problem.objective in {"cost", "energy"} and not hurried:
-        return (
-            f"Without deadlines the least {problem.objective} is nearly always at the fewest accelerators.",
-        )
+        words = f"the least {problem.objective} is nearly always at the fewest accelerators"
+        return (Note(f"Without deadlines {words}."),)
     return ()

@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from equipoise.calibration import Note
 from equipoise.decide.answer import (
     ACCELERATORS,
     Alternative,
@@ -48,6 +47,7 @@ from equipoise.decide.strategies.size_searches import (
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.decide.user_evidence.fit import UserLevel
 from equipoise.intervals import DEVIATE, LEVEL, Interval, log_sd, with_log_sd
+from equipoise.notes import Note
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine

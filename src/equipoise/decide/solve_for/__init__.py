@@ -9,7 +9,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import Note
 from equipoise.decide.answer import Candidate
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.question.query import BUDGETS, FIELDS, USUAL_MOST, TrainingQuery
@@ -24,6 +23,7 @@ from equipoise.decide.solve_for.largest_model import largest_model
 from equipoise.decide.solve_for.most_tokens import CandidatesByBatch, most_tokens, unit_tokens
 from equipoise.decide.strategies.size_searches import ExtraSizes
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.notes import Note
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
@@ -45,7 +45,7 @@ class Reaches(Struct, frozen=True, kw_only=True):
     others: tuple[BudgetReach, ...]
     titles: tuple[str, ...]
     chosen_for_you: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -112,8 +112,8 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         titles=tuple(each.title for each in found),
         chosen_for_you=chosen,
         notes=(
-            *(str(Note(f"{each}.", "not_compared")) for each in refused),
-            *(("Your runs are not used: they are of another model.",) if own else ()),
+            *(Note(f"{each}.", "not_compared") for each in refused),
+            *((Note("Your runs: they are of another model.", "not_used"),) if own else ()),
         ),
     )
 

@@ -13,13 +13,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import Note
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.question.field import MAX_ACCELERATORS
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.user_evidence.runs import UserRuns
 from equipoise.errors import DataError, SpecError, UsageError
 from equipoise.files import file_names
+from equipoise.notes import Note
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.load import Load

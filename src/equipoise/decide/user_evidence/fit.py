@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.calibration import UNCALIBRATED_LOG_SD, EvidenceSource, HeldOutErrors, Note
+from equipoise.calibration import UNCALIBRATED_LOG_SD, EvidenceSource, HeldOutErrors
 from equipoise.calibration.profiles import USER_CALIBRATION, CalibratedModel
 from equipoise.decide.combine import nearest_size, with_time
 from equipoise.decide.evidence import Estimates, clear_slope, level_at
@@ -21,6 +21,7 @@ from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD
 from equipoise.decide.user_evidence.runs import UserSteps
 from equipoise.errors import FitError
 from equipoise.intervals import DEVIATE, LEVEL, log_sd
+from equipoise.notes import Note
 from equipoise.perfmodel.calibrate import STRAY_LOG_SD, Calibration, calibrate
 from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior, stacked

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from equipoise.calibration import Note
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.user_evidence.runs import UserRuns, num_accumulated
 from equipoise.decide.user_evidence.usable import (
@@ -24,6 +23,7 @@ from equipoise.decide.user_evidence.usable import (
 )
 from equipoise.errors import DataError, SpecError
 from equipoise.intervals import LEVEL, log_sd, num_sd, num_sd_of_mean
+from equipoise.notes import Note
 from equipoise.runs import lacks_tables
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
 from equipoise.spec.catalogue import Catalogue

@@ -11,13 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from equipoise.calibration import Note
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.strategies.size_searches import SEARCH_CACHE, StrategySearches
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD, Problem
 from equipoise.errors import InputError
 from equipoise.intervals import DEVIATE
+from equipoise.notes import Note
 from equipoise.perfmodel import load as loads
 from equipoise.perfmodel.layouts import divisors, grid
 from equipoise.perfmodel.load import Load

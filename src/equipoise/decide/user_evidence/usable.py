@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from equipoise.calibration import Note
 from equipoise.errors import hint
+from equipoise.notes import Note
 from equipoise.runs.readers.cells import is_success
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator

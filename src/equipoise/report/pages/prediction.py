@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from equipoise.calibration import EvidenceSource, Note
+from equipoise.calibration import EvidenceSource
 from equipoise.decide.answer import Candidate, TimeValue
 from equipoise.decide.prediction import Prediction
 from equipoise.decide.question.query import TrainingQuery
@@ -300,10 +300,10 @@ def _brief_facts(found: Prediction) -> Iterator[Labelled]:
         yield "Returns", sentence(f"Not known: {found.no_equilibria}")
     yield from _hour_asked(found)
     yield from _submitter(found)
-    for label in (Note("", "not_used").label, Note("", "check").label):
-        for each in found.notes:
-            if each.startswith(label):
-                yield label.rstrip(": "), sentence(each.removeprefix(label))
+    for kind in ("not_used", "check"):
+        for remark in found.notes:
+            if remark.kind == kind:
+                yield remark.label.rstrip(": "), sentence(remark.words)
     accuracy = next(_accuracy(found), None)
     if accuracy is not None:
         yield "Accuracy", sentence(accuracy)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError, SpecError
+from equipoise.notes import Note
 from equipoise.runs.readers.cells import (
     BATCH,
     ENTRY,
@@ -57,8 +58,6 @@ _SERIES: Mapping[str, Callable[[Catalogue, str, Sequence[str]], str | None]] = {
 _SHARED = frozenset({STRATEGY, PRECISION})
 # Preferred in this order, where a file has several: the first includes all that training takes.
 _QUANTITIES = ("time_to_train", "samples", "tokens", "step")
-# In every note of rows that are not used, before their number.
-_EXCLUDED = " are excluded: "
 
 
 class Measurements(Struct, frozen=True, kw_only=True):
@@ -83,7 +82,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
     run_ids: tuple[str, ...]
     strategy: str | None
     precisions: tuple[Precision | None, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     accelerators: tuple[str | None, ...] | None = None
 
     @property
@@ -102,13 +101,13 @@ class Measurements(Struct, frozen=True, kw_only=True):
         kept = [at for at in np.argsort(self.time_s, kind="stable") if of_chip[at] in {None, accelerator}]
         if not kept:
             return None
-        left_out: tuple[str, ...] = ()
+        left_out: tuple[Note, ...] = ()
         if stated := [each for at in kept if (each := self.precisions[at]) is not None]:
             one = next((each for each in precisions if each in stated), mode(stated))
             others = [at for at in kept if self.precisions[at] not in {None, one}]
             kept = [at for at in kept if at not in others]
             if others:
-                left_out = (f"Trainings in other precisions than {one}{_EXCLUDED}{len(others)}.",)
+                left_out = (_excluded(f"Trainings in other precisions than {one}", str(len(others))),)
         kept.sort()
         return replace(
             self,
@@ -121,11 +120,6 @@ class Measurements(Struct, frozen=True, kw_only=True):
             notes=left_out,
             accelerators=None,
         )
-
-    @property
-    def not_used(self) -> tuple[str, ...]:
-        """The notes of rows that are not used."""
-        return tuple(each for each in self.notes if _EXCLUDED in each)
 
     @property
     def common_batch_samples(self) -> int | None:
@@ -176,12 +170,12 @@ def read_measurements(
     fault = next((row.fault for row in kept if row.fault), None)
     if fault:
         raise DataError(fault)
-    notes = [*found.notes]
+    notes = [*map(Note, found.notes)]
     kept, of_copies = _without_copies(kept, path.name)
     notes += of_copies
     if found.unfinished:
-        left_out = len(found.unfinished)
-        notes.append(f"Runs of {path.name} that did not finish or lack a value{_EXCLUDED}{left_out}.")
+        left_out = f"Runs of {path.name} that did not finish or lack a value"
+        notes.append(_excluded(left_out, str(len(found.unfinished))))
     if SIZE not in header:
         raise DataError(
             f"{path.name}: no column {SIZE}; found {quoted(found.written)}; `--column {SIZE}=NAME` names it"
@@ -197,7 +191,7 @@ def read_measurements(
             notes += others
     usable = [row for row in kept if is_success(row.cells.get(STATUS, ""))]
     if len(usable) < len(kept):
-        notes.append(f"Rows whose {STATUS} is not `success`{_EXCLUDED}{len(kept) - len(usable)}.")
+        notes.append(_excluded(f"Rows whose {STATUS} is not `success`", str(len(kept) - len(usable))))
     usable, of_batch = _of_batch(usable, global_batch_samples, path.name)
     notes += of_batch
     if SEQUENCE in filled:
@@ -209,7 +203,12 @@ def read_measurements(
     return _measurements(usable, timed, header, path.name, notes)
 
 
-def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], list[str]]:
+def _excluded(rows: str, how_many: str) -> Note:
+    """The note of rows that are not used."""
+    return Note(f"{rows} are excluded: {how_many}.", "not_used")
+
+
+def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], list[Note]]:
     """The rows once, and that in words, where a file is one table several times, as joined exports are.
 
     One size that stands several times in a row may have been measured so often, to few digits.
@@ -220,12 +219,12 @@ def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], lis
     if not once or len({*cells}) == 1:
         return rows, []
     times = len(rows) // once
-    return rows[:once], [f"{where} has the same {once} rows {times} times, cell by cell: counted once."]
+    return rows[:once], [Note(f"{where} has the same {once} rows {times} times, cell by cell: counted once.")]
 
 
 def _without_unreadable(
     rows: list[TextRow], timed: Sequence[_Timed], where: str
-) -> tuple[list[TextRow], list[str]]:
+) -> tuple[list[TextRow], list[Note]]:
     """The rows but those that succeeded and whose size or time is no number, and a note of these.
 
     All of them where none has both: what is wrong is then said of the first.
@@ -234,7 +233,7 @@ def _without_unreadable(
     if not why or len(why) == sum(is_success(row.cells.get(STATUS, "")) for row in rows):
         return rows, []
     first = str(next(iter(why.values()))).removeprefix(f"{where}: ")
-    left_out = f"Rows of {where} that cannot be read{_EXCLUDED}{len(why)}, the first {first}."
+    left_out = _excluded(f"Rows of {where} that cannot be read", f"{len(why)}, the first {first}")
     return [row for row in rows if row.place not in why], [left_out]
 
 
@@ -278,7 +277,7 @@ def _expect_one_length(rows: Sequence[TextRow], where: str) -> None:
 
 
 def _measurements(
-    rows: Sequence[TextRow], timed: Sequence[_Timed], header: Sequence[str], where: str, notes: list[str]
+    rows: Sequence[TextRow], timed: Sequence[_Timed], header: Sequence[str], where: str, notes: list[Note]
 ) -> Measurements:
     """The columns of rows that were all kept. timed: the preferred column first."""
     chosen, batch = timed[0], np.array([stated_amount(row, BATCH) for row in rows], dtype=float)
@@ -292,8 +291,10 @@ def _measurements(
         if not np.isfinite(batch).any():
             _expect_falling(np.array([count(row, SIZE) for row in rows]), time_s, where)
             notes.append(
-                f"{where} states no {BATCH}: the batch is assumed to be the same at every size, so "
-                "that every step is the same work."
+                Note(
+                    f"{where} states no {BATCH}: the batch is assumed to be the same at every size, so "
+                    "that every step is the same work."
+                )
             )
     label = next((name for name in ENTRY if name in header), None)
     return Measurements(
@@ -352,7 +353,7 @@ def _rate(row: TextRow, chosen: _Timed, filled: Sequence[str]) -> float:
     return next(iter(rates.values())) * per_sample
 
 
-def _not_used(rows: Sequence[TextRow], timed: Sequence[_Timed]) -> Iterator[str]:
+def _not_used(rows: Sequence[TextRow], timed: Sequence[_Timed]) -> Iterator[Note]:
     """Of each column of times but the preferred one, in how many rows it was used."""
     chosen, *others = timed
     empty = [row for row in rows if not row.cells[chosen.name].strip()]
@@ -360,7 +361,7 @@ def _not_used(rows: Sequence[TextRow], timed: Sequence[_Timed]) -> Iterator[str]
     for each, name in zip(others, theirs, strict=True):
         num_used = sum(bool(row.cells[each.name].strip()) for row in empty)
         empty = [row for row in empty if not row.cells[each.name].strip()]
-        yield (
+        yield Note(
             f"Column {name} was used in {plural(num_used, 'row')}, where {ours} is empty."
             if num_used
             else f"Column {name} was not used: {ours} is used."
@@ -425,7 +426,7 @@ def _timed_columns(header: Sequence[str], where: str, theirs: Mapping[str, str])
 
 def _of_series(
     rows: Sequence[TextRow], column: str, wanted: str | None, where: str, catalogue: Catalogue
-) -> tuple[list[TextRow], list[str]]:
+) -> tuple[list[TextRow], list[Note]]:
     """The rows of one workload or accelerator, and a note where others were left out.
 
     Raises DataError where one of several must be chosen.
@@ -456,10 +457,10 @@ def _of_series(
     num_empty = sum(not row.cells[column].strip() for row in rows) if "" not in {*names, *everywhere} else 0
     empty = f" ({num_empty} with none)" if num_empty else ""
     theirs = rows[0].written(column)
-    return kept, [f"Rows whose {theirs} is not {aim}{_EXCLUDED}{len(rows) - len(kept)}{empty}."]
+    return kept, [_excluded(f"Rows whose {theirs} is not {aim}", f"{len(rows) - len(kept)}{empty}")]
 
 
-def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list[TextRow], list[str]]:
+def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list[TextRow], list[Note]]:
     """The rows of one global batch, or of none that is stated, and notes of what that leaves out or assumes.
 
     Where none is wanted all rows, as long as each size ran with one: a batch that grows with the size is one
@@ -485,7 +486,7 @@ def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list
         raise DataError(f"{where}: no row has {theirs} {wanted:,}; it has {held}")
     notes = []
     if len(kept) < len(rows):
-        notes.append(f"Rows whose {theirs} is not {wanted:,}{_EXCLUDED}{len(rows) - len(kept)}.")
+        notes.append(_excluded(f"Rows whose {theirs} is not {wanted:,}", str(len(rows) - len(kept))))
     if unstated := len(rows) - len(stated):
-        notes.append(f"Rows that state no {theirs} are taken to be of {wanted:,}: {unstated}.")
+        notes.append(Note(f"Rows that state no {theirs} are taken to be of {wanted:,}: {unstated}."))
     return kept, notes

@@ -31,8 +31,8 @@ from equipoise.spec.strategy import peak_in
 from equipoise.units import format_percent, format_si, plural
 
 if TYPE_CHECKING:
-    from equipoise.calibration import Note
     from equipoise.launch import Snippet
+    from equipoise.notes import Note
 
 _MOST_REFS: Final = 3
 _TOP_SOURCES: Final = 12
@@ -143,7 +143,7 @@ class Noted(Protocol):
     """A record with notes."""
 
     @property
-    def notes(self) -> "Sequence[str | Note]":
+    def notes(self) -> "Sequence[Note]":
         """What a reader must know, a sentence each."""
 
 
