@@ -339,7 +339,7 @@ _CHANNELS_LAST = re.compile(r"channels[- ]?last|\bnhwc\b", re.IGNORECASE)
 # What runs operation by operation, as whoever wrote it left it: of 12 sources whose steps are so and of which
 # no fit knows, 10 are nearer by the parameters of Hugging Face's code than by those of none (26 % off, not
 # 34 %, in the mean of their medians): docs/experiments/0059; on chips of other makers: 0080.
-_AS_WRITTEN, _LIKE_IT = re.compile(r"\b(?:py)?torch\b|paddle", re.IGNORECASE), software("hf")
+_EAGER_FRAMEWORKS, _LIKE_IT = re.compile(r"\b(?:py)?torch\b|paddle", re.IGNORECASE), software("hf")
 
 
 def basis_of(name: str) -> BasisOf:
@@ -395,7 +395,7 @@ def _runs_as_written(row: PublishedRow, strategy: Strategy) -> bool:
     """Whether code of no software that was fitted to the chip launched a transformer's kernels one by one."""
     nodes, model = nodes_of(row), row.model and row.model.transformer
     text = row.cells.get("parallel_config", "")
-    named = _AS_WRITTEN.search(text) or _LIKE_IT.is_named_in(text)
+    named = _EAGER_FRAMEWORKS.search(text) or _LIKE_IT.is_named_in(text)
     can = nodes is not None and runs_on(_LIKE_IT.name, nodes.accelerator) and has_axes(_LIKE_IT, strategy)
     return bool(can and named and model) and strategy.implementation == "eager"
 

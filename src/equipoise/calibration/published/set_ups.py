@@ -68,7 +68,7 @@ _NOT_DENIED = r"(?<!no )(?<!not )(?<!without )"
 _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
-_AS_WRITTEN = (
+_NOT_COMPILED = (
     r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile(?:=(?:no|false|0)| off)"
 )
 # Next to them `eager` says that there is no compiler: `fused RMSNorm, rotary and SwiGLU; eager`.
@@ -319,7 +319,7 @@ def _implementation(text: str, *, is_modern: bool) -> Implementation:
     """
     if _has(text, _FUSED_BY_HAND):
         return "compiled"
-    if _has(text, _AS_WRITTEN):
+    if _has(text, _NOT_COMPILED):
         return "eager"
     of_xla = software("jax").is_named_in(text)
     by_liger = _has(text, _LIGER) and not _has(text, _ADAPTERS)
