@@ -438,13 +438,13 @@ def test_a_law_alone_states_no_time_beyond_four_times_the_largest_result(size, h
 
 
 def test_a_size_without_a_time_is_answered_with_the_next_ones_that_have_one():
-    # 20,000 = 2^5 x 5^4 accelerators share out no batch that results have, and GPT-3 has 96 heads and layers.
-    asked = query({"workload": "gpt3", "accelerator": "h100-sxm5-80gb", "at": 20_000})
+    # 80,056 = 2^3 x 10,007 accelerators, a prime, share out no batch as small as those of results.
+    asked = query({"workload": "gpt3", "accelerator": "h100-sxm5-80gb", "at": 80_056})
     with pytest.raises(EvidenceError) as refused:
         predict(asked, scores=embedded.scores())
     (words,) = refused.value.missing
     below, above = sorted(int(each.replace(",", "")) for each in re.findall(r"\d[\d,]*", words))
-    assert 10_000 < below < 20_000 < above < 40_000
+    assert 40_000 < below < 80_056 < above < 160_000
 
 
 def test_rows_in_another_precision_are_said_once_to_be_unused(tmp_path):

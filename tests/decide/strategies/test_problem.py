@@ -279,6 +279,13 @@ def test_a_batch_that_nobody_states_leaves_dozens_of_steps(workload, given, size
     assert all(batch % group == 0 and about.budget.samples_at(batch) / batch > 48 for batch in batches)
 
 
+def test_a_rack_of_72_may_share_out_a_sample_among_eight_four_or_two():
+    """Batches of 9, 18 and 72 are those of GB200's published results on 72, 144 and 576 (v5.0 and v5.1)."""
+    about = training(query({"workload": "llama2_70b_lora"}), CATALOGUE, embedded.scores())
+    batches = problem(about, CATALOGUE.cluster("gb300"), MODEL, num_best=1).batches
+    assert [{9, 18, 36} <= {*batches(size)} for size in (72, 144, 576)] == [True] * 3
+
+
 @pytest.mark.parametrize(
     ("software", "stages", "copies"),
     # torchtitan's FSDP2 has no stage 1, and its usual dispatcher is an all-to-all, as DeepSpeed's is.
