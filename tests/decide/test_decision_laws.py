@@ -543,6 +543,15 @@ def test_a_looser_limit_that_is_no_usual_size_leaves_nothing_slower(question, li
     assert times == sorted(times, reverse=True)
 
 
+def test_beyond_a_limit_nodes_are_as_whole_as_within_it():
+    # 5,120 would be 64 of the 72 in each of 80 nodes, as where a batch that 72 share out badly is stated.
+    asked = {"workload": "llama3_70b", "tokens": 2e12, "accelerator": ["gb200"], "deadline": "3d"}
+    refused = ask(asked, max_accelerators=1152)
+    (step,) = [each for each in refused.refusal.relaxations if each.constraint == "max_accelerators"]
+    assert step.needed % 72 == 0
+    assert ask(asked, max_accelerators=int(step.needed)).recommended.num_accelerators == step.needed
+
+
 @pytest.mark.parametrize("limit", [{"deadline": f"{hours}h"} for hours in (4, 5, 6, 7, 9)], ids=str)
 def test_nothing_within_a_limit_is_faster_for_the_same_money(limit):
     found = ask(L40S_8B, **limit)

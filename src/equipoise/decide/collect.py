@@ -326,6 +326,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         known=sizes_with_results(inputs, system),
         extra=inputs.extra,
         fixed_ranks=fixed_ranks(inputs.training.choices),
+        fixed_batch_samples=inputs.training.fixed_batch_samples,
     )
     chip, ran_on = system.cluster.accelerator, at_full_power(inputs, system)
     traces = inputs.user.traces

@@ -50,6 +50,7 @@ from equipoise.decide.select import (
 from equipoise.decide.strategies.size_searches import (
     SEARCH_CACHE,
     ExtraSizes,
+    SizesBySystem,
     StrategySearches,
     raised_sizes,
 )
@@ -98,7 +99,7 @@ def answer(
         found, selection = selected(extra)
         if query.objective == "balance":
             sizes = ExtraSizes(
-                between=_limited(found, selection), raised=_at_raised_batches(found, selection)
+                between=_limited(found, selection), beside=_at_raised_batches(found, selection)
             )
             if sizes != extra:
                 extra = sizes
@@ -195,7 +196,7 @@ def _limited(found: Collected, selection: Selection) -> frozenset[str]:
     return frozenset(limited)
 
 
-def _at_raised_batches(found: Collected, selection: Selection) -> tuple[tuple[str, frozenset[int]], ...]:
+def _at_raised_batches(found: Collected, selection: Selection) -> SizesBySystem:
     """By system, sizes just beyond its balance that a larger batch serves: a deadline would find them too."""
     raised = []
     for one in found.systems:

@@ -507,8 +507,8 @@ def uneven_batch(inputs: Inputs, searches: StrategySearches | None, size: int) -
     Of more accelerators than samples some may share a sample: only those that hardly divide it are named.
     Nothing where a model is split whatever the batch.
     """
-    batch = inputs.training.global_batch_samples
-    if batch is None or inputs.training.batch_words is not None or size == 1 or not batch % size:
+    batch = inputs.training.fixed_batch_samples
+    if batch is None or size == 1 or not batch % size:
         return None
     lower = batch // size * size
     if not lower and math.gcd(batch, size) > batch // _MOST_LEFT_OUT:

@@ -353,6 +353,11 @@ class Training(Struct, frozen=True, kw_only=True):
     counts_examples: bool
 
     @property
+    def fixed_batch_samples(self) -> int | None:
+        """The global batch that the user or his own model states; None of one that may be rounded."""
+        return None if self.batch_words is not None else self.global_batch_samples
+
+    @property
     def stated_flop(self) -> float | None:
         """FLOP of the whole training where its amount is stated; None for a target, or where not known."""
         per_sample = self.workload.train_flop_per_sample

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -44,27 +44,31 @@ _SMALL: Final = 16  # up to so many accelerators every number is tried
 _BETWEEN: Final = (3, 5, 7, 9)
 
 
+# By the name of a system.
+SizesBySystem: TypeAlias = tuple[tuple[str, frozenset[int]], ...]
+
+
 class ExtraSizes(Struct, frozen=True, kw_only=True):
     """Sizes that are tried besides the usual ones: some by number, and whether those between them.
 
     Those between are the same whatever the limit: a lower limit may end at a better one. between: the systems
-    of which all of them are tried; None for every system. raised, up_to, beyond: by the name of a system,
-    those between that are tried though not all are (`raised_sizes`), the most to try where nothing limits it,
-    and sizes beyond its limit that a refusal names.
+    of which all of them are tried; None for every system. beside, up_to, beyond: by the name of a system,
+    further ones between that are tried, the most to try where nothing limits it, and sizes beyond its limit
+    that a refusal names.
     """
 
     sizes: tuple[int, ...] = ()
     between: frozenset[str] | None = frozenset()
-    raised: tuple[tuple[str, frozenset[int]], ...] = ()
+    beside: SizesBySystem = ()
     up_to: tuple[tuple[str, int], ...] = ()
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def between_of(self, name: str, units: "SizeUnits", ends: tuple[int, int]) -> set[int]:
         """The sizes of a system between the usual ones that are tried. ends: the fewest and the most."""
-        raised = dict(self.raised).get(name, frozenset())
-        has_all = self.between is None or name in self.between
-        every = between_usual(units, *ends) if has_all or raised else set()
-        return every if has_all else every & raised
+        fewest, most = ends
+        every = between_usual(units, *ends) if self.between is None or name in self.between else set()
+        beside = {each for system, sizes in self.beside if system == name for each in sizes}
+        return every | {each for each in beside if fewest <= each <= most}
 
 
 NO_EXTRA_SIZES: Final = ExtraSizes()
@@ -76,7 +80,8 @@ class SizeRange(Struct, frozen=True, kw_only=True):
     between: of those tried, sizes between the usual ones, on which no curve rests. limited_by: whose limit
     `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
     just below it (law 3); None around a single size, where those up to `shown_most` are shown.
-    beyond: those beyond `most` that a refusal names.
+    beyond: those beyond `most` that a refusal names. units: what those up to `most` are doublings of; None of
+    runs alone.
     """
 
     tried: tuple[int, ...]
@@ -87,6 +92,7 @@ class SizeRange(Struct, frozen=True, kw_only=True):
     next_usual: int | None = None
     listed: frozenset[int] | None = None
     beyond: frozenset[int] = frozenset()
+    units: "SizeUnits | None" = None
 
     @property
     def is_one(self) -> bool:
@@ -126,6 +132,7 @@ def size_range(
     known: Sequence[int],
     extra: ExtraSizes = NO_EXTRA_SIZES,
     fixed_ranks: int = 1,
+    fixed_batch_samples: int | None = None,
 ) -> SizeRange:
     """The sizes of a system that are tried, and those that may be taken.
 
@@ -133,9 +140,19 @@ def size_range(
     begin with one, whatever the most is (law 3), and end with what the question or the stock allows, else
     what is usually asked about or was published. extra: what is tried besides.
     fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
+    fixed_batch_samples: the batch, where it is stated.
     Raises SpecError where more than a node may be taken, and nothing states what joins nodes.
     """
-    found = _up_to_limits(query, system, flop=flop, known=known, extra=extra, fixed_ranks=fixed_ranks)
+    node_size = 1 if system.cluster is None else system.cluster.node_size
+    units = SizeUnits(
+        node_size=node_size,
+        used_of_node=used_of_node(node_size, fixed_batch_samples),
+        fixed_ranks=fixed_ranks,
+        num_kinds=1 if system.cluster is None else len(kinds(system.cluster.accelerator)),
+        is_whole_nodes=not system.is_desktop and system.stock is None,
+        slice_sizes=() if system.cluster is None else _slice_sizes(system.cluster),
+    )
+    found = _up_to_limits(query, system, units, flop=flop, known=known, extra=extra)
     if system.cluster is not None:
         system.cluster.expect_network(found.most)
     beyond = {each for each in dict(extra.beyond).get(system.name, ()) if each > found.most}
@@ -148,23 +165,14 @@ def size_range(
 def _up_to_limits(
     query: TrainingQuery,
     system: RequestedSystem,
+    units: "SizeUnits",
     *,
     flop: float | None,
     known: Sequence[int],
     extra: ExtraSizes,
-    fixed_ranks: int,
 ) -> SizeRange:
     """The sizes up to the limits, and those beyond that show what more would do."""
-    node_size = 1 if system.cluster is None else system.cluster.node_size
-    num_kinds = 1 if system.cluster is None else len(kinds(system.cluster.accelerator))
-    units = SizeUnits(
-        node_size=node_size,
-        used_of_node=used_of_node(node_size, query.global_batch_samples),
-        fixed_ranks=fixed_ranks,
-        num_kinds=num_kinds,
-        is_whole_nodes=not system.is_desktop and system.stock is None,
-        slice_sizes=() if system.cluster is None else _slice_sizes(system.cluster),
-    )
+    node_size, num_kinds = units.node_size, units.num_kinds
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
     if min(limits, default=num_kinds) < num_kinds:
         raise UsageError(f"{min(limits)} of {system.name}: less than one of each; give {num_kinds} or more")
@@ -191,7 +199,7 @@ def _up_to_limits(
         asked = _in_slices(asked, units.slice_sizes, system.name, is_alone=len(query.systems) <= 1)
         fewest, most = asked.fewest, min(limits)
         if fewest == asked.most == most:
-            return _from(most)
+            return _from(most, units)
         listed = None if asked.is_range else frozenset(asked.listed)
         tried = set(asked.listed) if listed else _ladder(units, fewest, most)
         tried |= _beyond(units, most)
@@ -204,6 +212,7 @@ def _up_to_limits(
             limited_by="question",
             next_usual=fewest if fewest > most else _next_usual(units, most),
             listed=listed,
+            units=units,
         )
     usual = units.at_least(usual_most(query, system, flop))
     wanted = {*extra.sizes, *(size for name, size in extra.up_to if name == system.name)}
@@ -220,6 +229,7 @@ def _up_to_limits(
         most=most,
         limited_by="question" if limits else "catalogue",
         next_usual=_next_usual(units, most),
+        units=units,
     )
 
 
@@ -348,12 +358,12 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
         end = self.at_least(high)
         return sorted(each for each in self.doublings(high) if low < each <= end)
 
-    def between(self, low: int, high: int) -> list[int]:
-        """Sizes between two, ascending: all that may be had where they are few, else evenly spaced ones."""
+    def between(self, low: int, high: int, most: int = _MOST_FINER) -> list[int]:
+        """Sizes between two, ascending: all that may be had, of more than `most` evenly spaced ones."""
         unit = self.num_kinds
         if self.is_whole_nodes and low >= self.node_size:
             unit = math.lcm(unit, self.used_of_node)
-        step = unit * math.ceil((high - low) / unit / _MOST_FINER)
+        step = unit * max(1, math.ceil((high - low) / unit / most))
         finer = {*range(low // step * step + step, high, step), *between_usual(self, low, high)}
         return sorted(each for each in finer if low < each < high and self.may_be(each))
 
@@ -398,7 +408,7 @@ def units_beyond(cluster: Cluster, problem: Problem | None) -> SizeUnits:
 
     problem: whose stated batch and fixed axes sizes have to share out; None where there is no model.
     """
-    batch = None if problem is None else problem.training.global_batch_samples
+    batch = None if problem is None else problem.training.fixed_batch_samples
     return SizeUnits(
         node_size=cluster.node_size,
         used_of_node=used_of_node(cluster.node_size, batch),
@@ -430,7 +440,7 @@ def fixed_ranks(choices: Mapping[str, tuple[Value, ...]]) -> int:
     return math.prod(int(each[0]) for each in values if len(each) == 1)
 
 
-def _from(size: int) -> SizeRange:
+def _from(size: int, units: SizeUnits) -> SizeRange:
     """One size, and its doublings, which show what more would do, and one for the curve."""
     doubled = tuple(size * 2**step for step in range(_DOUBLINGS_BEYOND + 2))
     return SizeRange(
@@ -438,6 +448,7 @@ def _from(size: int) -> SizeRange:
         fewest=size,
         most=size,
         limited_by="catalogue",
+        units=units,
     )
 
 

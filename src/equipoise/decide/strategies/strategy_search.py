@@ -187,12 +187,11 @@ class Problem(Struct, frozen=True, kw_only=True):
         A usual one may move to the next that is shared out. Steps are powers of two and three halves of them,
         and the same times the odd part of the number of accelerators: 72 share out 9, 18, 36.
         """
-        batch = self.training.global_batch_samples
-        if batch is not None and self.training.batch_words is None:
-            return (batch,)
+        if self.training.fixed_batch_samples is not None:
+            return (self.training.fixed_batch_samples,)
         if self.has_published_batch(num_accelerators):
             return (self.published_batches[num_accelerators],)
-        batches = self.training.budget.batches
+        batch, batches = self.training.global_batch_samples, self.training.budget.batches
         if batch is not None or batches is None:
             usual = usual_batch(self.training.workload) if batch is None else batch
             near = (self._grown(usual, num_accelerators), *self._shared_out(usual, num_accelerators))
