@@ -543,6 +543,42 @@ def test_a_looser_limit_that_is_no_usual_size_leaves_nothing_slower(question, li
     assert times == sorted(times, reverse=True)
 
 
+# 17 nodes of 24 share out a batch of 1,224, three samples each, and 18 one of 864 or 1,296; 22 nodes of 8, and 13 of
+# 24, likewise more than the next that are doublings of three, five or seven nodes.
+SHARED_OUT = {"workload": "qwen3_30b_a3b", "tokens": 1e11, "accelerator": [H100]}
+
+
+@pytest.mark.parametrize(
+    ("question", "node_size", "limits", "usd_per_hour"),
+    [
+        (SHARED_OUT, 24, (384, 408, 432), math.inf),
+        (SHARED_OUT, 8, (160, 176, 184), 500.0),
+        (PRETRAINING, 24, (288, 312, 336), 500.0),
+    ],
+    ids=["time", "an hour", "an hour, nodes of 24"],
+)
+def test_a_looser_limit_finds_what_the_end_of_a_lower_one_did(question, node_size, limits, usd_per_hour):
+    goal = {"objective": "time"}
+    if math.isfinite(usd_per_hour):
+        goal = {"objective": "value_of_time", "value_of_time": usd_per_hour}
+    found = [ask(question, **goal, node_size=node_size, max_accelerators=most).recommended for most in limits]
+    hours = [each.time_s.value / HOUR_S for each in found]
+    worth = (
+        hours
+        if usd_per_hour == math.inf
+        else [each.usd.value + usd_per_hour * hour for each, hour in zip(found, hours, strict=True)]
+    )
+    assert worth == sorted(worth, reverse=True)
+
+
+def test_the_least_energy_within_a_deadline_is_no_more_than_that_of_a_size_that_is_stated():
+    # 400 nodes share out 800 samples on stages of five; of 384 and 448 no stages and batch go together as well.
+    asked = {"workload": "llama3_70b", "tokens": 2e12, "accelerator": [H100], "deadline": "10d"}
+    stated = ask(asked, objective="energy", accelerators=3200).recommended
+    free = ask(asked, objective="energy", max_accelerators=4096).recommended
+    assert free.energy_j.value <= stated.energy_j.value * (1 + EQUAL)
+
+
 def test_beyond_a_limit_nodes_are_as_whole_as_within_it():
     # 5,120 would be 64 of the 72 in each of 80 nodes, as where a batch that 72 share out badly is stated.
     asked = {"workload": "llama3_70b", "tokens": 2e12, "accelerator": ["gb200"], "deadline": "3d"}

@@ -1,6 +1,8 @@
 """A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -69,6 +71,9 @@ from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
 from equipoise.stats import one_thread
 
+# Sizes tried between the one that a system would be taken at and the next one tried.
+_MOST_BESIDE: Final = 8
+
 
 def answer(
     query: TrainingQuery,
@@ -97,25 +102,19 @@ def answer(
     with one_thread():
         extra = ExtraSizes() if query.objective == "balance" else ExtraSizes(between=None)
         found, selection = selected(extra)
-        if query.objective == "balance":
-            sizes = ExtraSizes(
-                between=_limited(found, selection), beside=_at_raised_batches(found, selection)
-            )
-            if sizes != extra:
-                extra = sizes
-                found, selection = selected(extra)
+        sizes = _where_limits_decide(found, selection, extra)
+        if sizes != extra:
+            extra = sizes
+            found, selection = selected(extra)
         has_time = any(each.time_s is not None for each in found.candidates)
         _expect_known_energy(found)
         if not has_time and not _needs_memory(selection.refusal):
             return _with_near_sizes(answer_of(found, selection), found, scores)
-        if all(one.keeps_limits for one in found.systems):
-            return answer_of(found, selection)
-        farther = least_beyond_usual(found, scores, is_refused=selection.refusal is not None)
-        if farther:
-            extra = replace(
-                extra, up_to=tuple((name, each.num_accelerators) for name, each in farther.items())
-            )
-            found, selection = selected(extra)
+        for further in (partial(_beyond_usual, scores=scores), _beside_offers):
+            sizes = further(found, selection, extra)
+            if sizes != extra:
+                extra = sizes
+                found, selection = selected(extra)
         if selection.refusal is not None:
             found = with_sizes_beyond_limits(found, least_beyond_limits(found, scores), scores)
             selection = select_from(found)
@@ -176,6 +175,13 @@ def _better_beyond_usual(found: Collected, selection: Selection) -> dict[str, in
     return better
 
 
+def _where_limits_decide(found: Collected, selection: Selection, extra: ExtraSizes) -> ExtraSizes:
+    """With the sizes between the usual ones that a limit or a larger batch makes worth trying."""
+    if extra.between is None:
+        return extra
+    return ExtraSizes(between=_limited(found, selection), beside=_at_raised_batches(found, selection))
+
+
 def _limited(found: Collected, selection: Selection) -> frozenset[str]:
     """The systems of which a limit of time or money decides the size: those between are worth trying there.
 
@@ -207,6 +213,45 @@ def _at_raised_batches(found: Collected, selection: Selection) -> SizesBySystem:
             grown = () if each.best is None else raised_sizes(searches.problem, each.best.strategy)
             raised.append((one.system.name, frozenset(filter(one.assessment.sizes.holds, grown))))
     return tuple((name, sizes) for name, sizes in raised if sizes)
+
+
+def _beyond_usual(
+    found: Collected, selection: Selection, extra: ExtraSizes, *, scores: Scores | None
+) -> ExtraSizes:
+    """With those up to the least beyond the usual ones that keeps the limits, where no usual one does."""
+    if all(one.keeps_limits for one in found.systems):
+        return extra
+    farther = least_beyond_usual(found, scores, is_refused=selection.refusal is not None)
+    up_to = tuple((name, each.num_accelerators) for name, each in farther.items())
+    return replace(extra, up_to=up_to) if up_to else extra
+
+
+def _beside_offers(found: Collected, selection: Selection, extra: ExtraSizes) -> ExtraSizes:
+    """With sizes between one that a system would be taken at, or a refusal names, and the next ones tried.
+
+    Of systems of which those between are tried: up to a fifth apart, and the most whole nodes of a limit. One
+    that shares out a batch better may lie beside the best of them, as may the most of a lower limit.
+    """
+    query, by_id = found.inputs.query, {each.id: each for each in found.candidates}
+    offers = system_offers(found.candidates, selection.recommended, rule_of(query), selection.balance)
+    changes = () if selection.refusal is None else selection.refusal.relaxations
+    named = (*(each.candidate for each in offers), *(each.candidate for each in changes))
+    taken = [by_id[each] for each in named if each is not None]
+    nearer = []
+    for one in found.systems:
+        name, sizes = one.system.name, one.assessment.sizes
+        has_between = extra.between is None or name in extra.between
+        if sizes.units is None or sizes.listed or not has_between:
+            continue
+        for size in {each.num_accelerators for each in taken if each.system == name}:
+            low = max((each for each in sizes.tried if each < size), default=size)
+            high = min((each for each in sizes.tried if each > size), default=size)
+            between = {
+                *sizes.units.between(low, size, _MOST_BESIDE),
+                *sizes.units.between(size, high, _MOST_BESIDE),
+            }
+            nearer.append((name, frozenset(filter(sizes.holds, between))))
+    return replace(extra, beside=(*extra.beside, *(each for each in nearer if each[1])))
 
 
 def answer_of(collected: Collected, selection: Selection) -> Answer:
