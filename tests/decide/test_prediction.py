@@ -456,3 +456,11 @@ def test_rows_in_another_precision_are_said_once_to_be_unused(tmp_path):
     found = predicted(published(), **{"from": path}, workload="bert", accelerator=[H100], precision=["bf16"])
     unused = [note for note in found.notes if "precision" in note.words and "excluded" in note.words]
     assert [(note.kind, "2" in note.words) for note in unused] == [("not_used", True)]
+
+
+@pytest.mark.truth
+def test_a_round_that_is_stated_is_predicted_as_it_was_submitted():
+    # v5.0, IBM, CoreWeave and NVIDIA: 121.09 minutes on 512 GB200, 62.07 on 1,024.
+    asked = query({"workload": "llama31_405b", "accelerator": "gb200", "at": "512,1024", "round": "v5.0"})
+    times_s = [each.time_s.value for each in predict(asked, scores=embedded.scores()).candidates]
+    assert [each / 60 for each in times_s] == pytest.approx([121.09, 62.07], rel=0.04)

@@ -197,10 +197,10 @@ def published_batches(inputs: Inputs, system: RequestedSystem) -> dict[int, int]
     Submitters chose theirs for the links that they had: sizes that slower ones join may want another.
     """
     query = inputs.query
-    is_theirs = inputs.training.budget.is_to_target and query.round is None and inputs.user.runs is None
+    is_theirs = inputs.training.budget.is_to_target and inputs.user.runs is None
     if inputs.scores is None or not is_theirs:
         return {}
-    found = results_at_size(inputs.scores, inputs.training.workload.slug, system.accelerator)
+    found = results_at_size(inputs.scores, inputs.training.workload.slug, system.accelerator, query.round)
     batches = {size: results[0].global_batch_samples for size, results in found.items()}
     most = most_on_usual_links(inputs, system)
     return {size: batch for size, batch in batches.items() if batch is not None and size <= most}
@@ -225,7 +225,7 @@ def published_of(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> P
         return None
     wanted = sorted(with_nearest_results(inputs, system.accelerator, sizes.tried))
     question = replace(curve_question(inputs, system.accelerator, wanted), law=query.law, round=query.round)
-    return published_evidence(scores, question, trainings=trainings, with_results=query.round is None)
+    return published_evidence(scores, question, trainings=trainings)
 
 
 def rejections(assessment: Assessment) -> Iterator[Infeasibility]:

@@ -65,9 +65,11 @@ def test_where_no_size_is_shared_published_results_stay_as_they_are():
     assert at_users_level(PUBLISHED, apart, (4,), grade="carried") is PUBLISHED
 
 
-def evidence(workload, chip, sizes, **changed):
-    question = CurveQuestion(workload=workload, accelerator=chip, sizes=sizes, catalogue=catalogue())
-    return published_evidence(published_scores(), question, **changed)
+def evidence(workload, chip, sizes, **stated):
+    question = CurveQuestion(
+        workload=workload, accelerator=chip, sizes=sizes, catalogue=catalogue(), **stated
+    )
+    return published_evidence(published_scores(), question)
 
 
 @pytest.mark.truth
@@ -96,8 +98,12 @@ def test_a_size_with_results_is_as_wrong_as_replicates_differ():
     assert "held out" in found.by_size[128].why
 
 
-def test_where_a_batch_is_stated_no_result_counts_as_comparable():
-    assert evidence("bert", A100, (8, 16), with_results=False).at_size == {}
+@pytest.mark.truth
+def test_where_a_round_is_stated_its_own_results_are_comparable():
+    found = evidence("llama2_70b_lora", H100, (8, 16), round="4.0").at_size
+    assert {each.round for results in found.values() for each in results} == {"v4.0"}
+    # NVIDIA's eos of v4.0 took 28.16 minutes on 8, and that of v4.1 27.5.
+    assert found[8][0].score_s / 60 == pytest.approx(28.16, abs=0.005)
 
 
 def test_published_sizes_are_those_of_comparable_results():

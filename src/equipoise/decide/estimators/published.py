@@ -32,7 +32,7 @@ from equipoise.errors import EvidenceError
 from equipoise.intervals import log_sd, with_log_sd
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.pooled import SubmitterSpread
-from equipoise.spec.mlperf import Scores, newest_first
+from equipoise.spec.mlperf import Scores, newest_first, round_name
 from equipoise.units import format_count, format_percent, whole_percent
 
 if TYPE_CHECKING:
@@ -66,20 +66,17 @@ def published_evidence(
     question: CurveQuestion,
     *,
     trainings: "Measurements | None" = None,
-    with_results: bool = True,
 ) -> PublishedEvidence:
     """What published results show of the question's workload and accelerator.
 
+    Those of its batch and round, where it states one, are comparable.
     trainings: the user's own whole trainings, as a group of their own next to the published ones.
-    with_results: whether the results themselves are comparable, of the question's batch where it states one.
     """
     known: dict[int, tuple[PublishedResult, ...]] = {}
-    if with_results and trainings is None:
+    if trainings is None:
         batch = question.global_batch_samples
-        known = of_batch(
-            results_at_size(scores, str(question.workload), str(question.accelerator)),
-            None if batch is None else int(batch),
-        )
+        results = results_at_size(scores, str(question.workload), str(question.accelerator), question.round)
+        known = of_batch(results, None if batch is None else int(batch))
     try:
         curve = published_curve(results_of(scores), question, own=trainings)
     except EvidenceError as err:
@@ -88,13 +85,14 @@ def published_evidence(
 
 
 def results_at_size(
-    scores: Scores, workload: str, accelerator: str
+    scores: Scores, workload: str, accelerator: str, round_: str | None = None
 ) -> dict[int, tuple[PublishedResult, ...]]:
     """The comparable results of each size, the best first; kept, for every system of a question asks.
 
-    Without sizes that others beat (`beaten_sizes`).
+    Without sizes that others beat (`beaten_sizes`). round_: whose alone; those of all unless given.
     """
-    return _results_by_accelerator(scores, workload).get(accelerator, _NO_RESULTS).counted
+    of_round = None if round_ is None else round_name(round_)
+    return _results_by_accelerator(scores, workload, of_round).get(accelerator, _NO_RESULTS).counted
 
 
 class BeatenResult(Struct, frozen=True, kw_only=True):
@@ -107,7 +105,7 @@ class BeatenResult(Struct, frozen=True, kw_only=True):
 
 def beaten_at_size(scores: Scores, workload: str, accelerator: str) -> Mapping[int, BeatenResult]:
     """The results that do not count, by size."""
-    return _results_by_accelerator(scores, workload).get(accelerator, _NO_RESULTS).beaten
+    return _results_by_accelerator(scores, workload, None).get(accelerator, _NO_RESULTS).beaten
 
 
 def of_batch(
@@ -132,10 +130,11 @@ _NO_RESULTS: Final = _Submitted()
 
 
 @lru_cache(maxsize=_MOST_KEPT)
-def _results_by_accelerator(scores: Scores, workload: str) -> dict[str, _Submitted]:
+def _results_by_accelerator(scores: Scores, workload: str, round_: str | None) -> dict[str, _Submitted]:
     found: dict[str, dict[int, list[PublishedResult]]] = {}
+    entries = (each for each in scores.of(workload) if round_ in {None, each.campaign})
     # Of equal times the newest is the first.
-    for each in sorted(newest_first(scores.of(workload)), key=lambda each: each.score_s):
+    for each in sorted(newest_first(entries), key=lambda each: each.score_s):
         at_size = found.setdefault(each.accelerator, {})
         at_size.setdefault(each.num_accelerators, []).append(
             PublishedResult(
