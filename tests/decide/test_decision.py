@@ -1418,3 +1418,13 @@ def test_a_size_or_precision_that_is_far_faster_than_what_was_asked_for_is_named
     (words,) = (each.words for each in found.notes_of("check"))
     assert named in words
     assert not other.notes_of("check")
+
+
+@pytest.mark.parametrize(("microbatch", "batch"), [(3, 384), (7, 448)])
+def test_micro_batches_that_share_out_no_usual_batch_are_refused_with_one_that_they_do(microbatch, batch):
+    # The usual batch is 512 samples: 3 x 128 and 7 x 64 lie next to it, and powers of two share them out.
+    asked = {**PRETRAINING, "fix": {"microbatch": microbatch}}
+    with pytest.raises(EvidenceError) as refused:
+        ask(asked)
+    assert f"--global-batch {batch}" in refused.value.missing
+    assert ask(asked, global_batch=batch).recommended.strategy.microbatch_samples == microbatch

@@ -4,7 +4,7 @@ What a system is assessed to be depends on the question and on nothing else that
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NoReturn, TypeAlias
@@ -263,7 +263,10 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
         return EvidenceError(
             f"no strategy of {title} is possible on {system.title} as asked: "
             f"{'; '.join(each.words for each in faults[:_MOST_NAMED])}",
-            missing=(f"other values of {_restrictions(inputs.query, faults)}, or another system",),
+            missing=(
+                *_batch_of_microbatches(inputs, faults),
+                f"other values of {_restrictions(inputs.query, faults)}, or another system",
+            ),
         )
     found = ""
     runs = inputs.user.runs
@@ -281,6 +284,16 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
         f"no estimate of how long {title} takes on {system.title}{found}",
         missing=assessment.missing or (measuring(inputs.query),),
     )
+
+
+def _batch_of_microbatches(inputs: Inputs, faults: Sequence[Fault]) -> Iterator[str]:
+    """The batch next to the usual one that powers of two share out in micro-batches of a stated size."""
+    batch, sizes = inputs.training.global_batch_samples, inputs.training.choices.get("microbatch_samples", ())
+    is_fixed = inputs.training.fixed_batch_samples is not None
+    is_about = any("microbatch_samples" in each.parameters for each in faults)
+    if batch is not None and not is_fixed and is_about and len(sizes) == 1:
+        size = int(sizes[0])
+        yield f"--global-batch {size * 2 ** max(0, round(math.log2(batch / size)))}"
 
 
 def _of_another_set_up(runs: Sequence[UserRun]) -> str:
