@@ -37,6 +37,24 @@ def layers_of(layout):
     return [stage.count("t") for stage in text.split("|")]
 
 
+def test_layers_of_state_spaces_are_of_the_hybrid_model_and_its_pattern():
+    """megatron/core/models/hybrid: one symbol of --hybrid-layer-pattern a layer, M for Mamba-2, | for stages."""
+    text, hybrid = (
+        "dp=4 tp=2 pp=6 interleave=10 microbatch=1 global_batch=48",
+        workload("nemotron_h_56b").transformer,
+    )
+    assert "--hybrid-layer-pattern" in unsupported(text, hybrid)
+    assert not {"pipeline-model-parallel-layout", "num-virtual-stages-per-pipeline-rank"} & {
+        *options(text, hybrid)
+    }
+    # A gated delta net stands in for attention: --experimental-attention-variant of the usual program.
+    assert "hybrid" not in unsupported(
+        text.replace("pp=6 interleave=10", "pp=2"), workload("qwen35_27b").transformer
+    )
+    assert "hybrid" not in unsupported(text)
+    assert "num-virtual-stages-per-pipeline-rank" in options("dp=4 pp=2 interleave=9 global_batch=48")
+
+
 def test_the_table_states_where_and_when_it_was_read():
     assert RULES["source"].startswith("https://github.com/NVIDIA/Megatron-LM/blob/")
     assert RULES["read"].year >= 2026

@@ -70,6 +70,9 @@ def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
         **_stage_facts(strategy, model),
         "num_experts": experts,
         "has_windows": model is not None and model.windowed_layers > 0,
+        # Layers that are a state space, attention or a feed-forward block each.
+        "is_hybrid": model is not None
+        and 0 < model.state_layers < model.layers - (model.attention_layers or 0),
         "num_dense_layers": 0 if model is None else model.dense_layers,
         "graph_modules": json.dumps(_graph_modules(strategy, experts)),
         "recomputed_modules": json.dumps(_recomputed_modules(strategy, model)),
@@ -87,6 +90,11 @@ def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
         "num_dp_shards": strategy.dp // strategy.dp_replicate,
         "num_samples_per_rank": strategy.microbatch_samples * strategy.num_microbatches,
     }
+
+
+def _is_hybrid(model: Transformer) -> bool:
+    """Whether layers are one block each: a state space, attention or a feed-forward block."""
+    return 0 < model.state_layers < model.layers - (model.attention_layers or 0)
 
 
 def _graph_modules(strategy: Strategy, num_experts: int) -> tuple[str, ...]:
