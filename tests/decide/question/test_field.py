@@ -28,6 +28,8 @@ def read(option, given):
         ("global-batch", "4k", 4000),
         ("global-batch", "1,024", 1024),
         ("global-batch", "512,256", 512_256),  # no list in order
+        ("global-batch", "16,384", 16_384),  # as answers write it
+        ("global-batch", "65,536", 65_536),
         ("budget", "60k", 60_000.0),
         ("budget", "1,250.50", 1250.5),
         ("budget", 0.1 + 0.2, 0.30000000000000004),

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -74,8 +75,9 @@ _AMOUNT: Final = re.compile(
 )
 
 _GROUPED: Final = re.compile(r"[0-9]{1,3}([,_][0-9]{3})+(?![0-9])")
-# Groups of digits none of which only a larger number has, as in 1,024; where they ascend, people mean a list.
+# Groups of digits none of which only a larger number has, as in 1,024.
 _MAY_BE_LIST: Final = re.compile(r"[1-9][0-9]{0,2}(,[1-9][0-9]{2})+")
+_STEPS_OF_LISTS: Final = 4  # of lists that people ask about, what follows is at most so many times as large
 _DOLLARS: Final = re.compile(r"(?:US\$|\$|USD\b)?\s*([0-9.][^\s$]*?)\s*(?:\$|USD)?", re.IGNORECASE)
 
 
@@ -324,9 +326,14 @@ def _parsed(text: str, multiple: int) -> float | None:
     return float(number * multiple ** _MULTIPLES[suffix])
 
 
+def _is_list(*numbers: int) -> bool:
+    """Whether numbers ascend as those of a list do: 256,512, and not the groups of 16,384."""
+    return all(first < then <= _STEPS_OF_LISTS * first for first, then in pairwise(numbers))
+
+
 def _count(field: Field, given: object) -> int:
     text = str(given).strip()
-    if _MAY_BE_LIST.fullmatch(text) and [*map(int, text.split(","))] == sorted(map(int, text.split(","))):
+    if _MAY_BE_LIST.fullmatch(text) and _is_list(*map(int, text.split(","))):
         raise UsageError(
             f"--{field.option} is {text!r}, one number or several; expected {text.replace(',', '')} for one; "
             "to compare several, ask once with each"
