@@ -1,5 +1,6 @@
 """Measured steps and collectives as the model takes them: arrays, fits to some rows, predicting others."""
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, TypeAlias, TypeVar
@@ -21,7 +22,7 @@ from equipoise.calibration.accuracy import (
 from equipoise.calibration.profiles import EXPERTS_LOG_SD, Profile
 from equipoise.calibration.published import PublishedRow, nodes_of
 from equipoise.calibration.published.executions import campaign_of, software_of
-from equipoise.calibration.published.quantities import MemoryCounted
+from equipoise.calibration.published.quantities import WORDS, MemoryCounted
 from equipoise.errors import EvidenceError, SpecError
 from equipoise.intervals import DEVIATE
 from equipoise.perfmodel import load as loads
@@ -150,8 +151,11 @@ def _load(row: PublishedRow) -> Load:
         raise SpecError(f"workload {echo(row.workload)}: tokens per sample are not stated")
     else:
         load = _transformer_load(model.transformer, sequence=model.sequence)
-    is_gathered = "gathered inputs kept" in row.cells.get("parallel_config", "")
-    return loads.held_as(loads.held_by(load, software_of(row)), gathered_inputs=is_gathered)
+    text = row.cells.get("parallel_config", "")
+    further = (
+        way for way, words in WORDS.held.items() if re.search(rf"\b(?:{words})\b", text, re.IGNORECASE)
+    )
+    return loads.held_by(load, software_of(row), further)
 
 
 _transformer_load = cache(loads.transformer_load)

@@ -1,7 +1,7 @@
 """What a model asks of a machine, layer by layer: FLOP, bytes and parameters. Floats or arrays, no names."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -28,7 +28,8 @@ _WHOLE_PASSES = 5.5
 # Values kept of a block's whole token: input of the norm, of the products, and the dropout's mask.
 _WHOLE_KEPT = 2.5
 # Unfused, a score is written, read and written by softmax, read and written with a mask by dropout, and read.
-_SCORE_BYTES = 13.0
+# Without dropout it is written, read and written, and read.
+_SCORE_BYTES, _SCORE_BYTES_NO_DROPOUT = 13.0, 8.0
 # Fewer bits: an input is read in 2 bytes and written in 1, once as it is and once turned.
 _QUANTISED_BYTES = 4.0
 # Tokens of a chunk within which a state space multiplies matrices instead of scanning.
@@ -87,6 +88,7 @@ class BlockLoad(Struct, frozen=True, kw_only=True):
     kept_whole_bytes: Floats = 0.0
     kept_shared_bytes: Floats = 0.0
     kept_score_bytes: Floats = 0.0
+    kept_mask_bytes: Floats = 0.0
     gate_bytes: Floats = 0.0
     gradient_bytes: Floats = 0.0
     spared_shared_bytes: Floats = 0.0
@@ -128,7 +130,8 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     frozen_share: forward passes of frozen models run with it, in its own; frozen_params: their weights, where
     they are not the model's.
     kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
-    back, by the same sharing, and the scores that unfused attention keeps. gate_bytes: what the activation of
+    back, by the same sharing, and the scores that unfused attention keeps; kept_mask_bytes: with a byte each,
+    which of them dropout keeps. gate_bytes: what the activation of
     gated blocks returns, kept where its product with the other half is a kernel of its own. gradient_bytes:
     gradients of what a feed-forward block's first products make, alive while it goes back.
     spared_whole_bytes, spared_shared_bytes: what is kept where operations are recomputed one by one;
@@ -137,7 +140,11 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     input_bytes: of a token and layer, where layers are computed again from inputs; segment_bytes: what a
     segment of layers, computed again at once, keeps more than one. kv_bytes: of a token's keys and values,
     a layer. gathered_bytes: of a token and layer, what tensor-parallel products keep of inputs that were
-    gathered along the sequence. bucket_copies: of gradients, where data ranks have all.
+    gathered along the sequence. bucket_copies: of gradients, where data ranks have all. narrow_sums: 1 where
+    shards of gradients are summed in the width of weights. wide_residual_bytes: of a token and layer, what
+    norms keep more where they read fp32. output_layers: layers that the output matrix counts as in shares of
+    a pipeline, 0 where stages have equal layers. steps_in_backward, paged_states: 1 where gradients go as
+    they come, and where states lie outside.
     table_params: of a recommender's tables, each row on one rank; lookup_bytes: of the rows that a sample
     reads; pooled_bytes: of what is made of them, which travels to the sample's rank.
     """
@@ -167,6 +174,11 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     segment_bytes: Floats = 0.0
     gathered_bytes: Floats = 0.0
     bucket_copies: Floats = 0.0
+    narrow_sums: Floats = 0.0
+    wide_residual_bytes: Floats = 0.0
+    output_layers: Floats = 0.0
+    steps_in_backward: Floats = 0.0
+    paged_states: Floats = 0.0
     logits_bytes: Floats = 0.0
     table_params: Floats = 0.0
     lookup_bytes: Floats = 0.0
@@ -250,37 +262,126 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     )
 
 
-def held_as(
-    load: Load, *, gathered_inputs: bool = False, loss_in_place: bool = False, bucket_copies: bool = False
-) -> Load:
-    """A load as its software holds it: with tensor-parallel products that keep inputs as gathered along the
-    sequence, and do not gather them again on the way back; with a loss that replaces logits in fp32 by their
-    gradient; with gradients that are copied into buckets to be summed.
+def _gathered_inputs(load: Load) -> dict[str, Floats]:
+    """Tensor-parallel products keep inputs as gathered along the sequence, and gather them once.
 
-    Source: PyTorch, torch.distributed.tensor.parallel (a linear layer saves the input that it was given) and
-    DistributedDataParallel (`gradient_as_bucket_view`, off by default, saves the size of all gradients);
-    Megatron-LM, tensor_parallel/layers.py (gathers it again) and cross_entropy.py (in place).
+    Source: PyTorch, torch.distributed.tensor.parallel (a linear layer saves the input that it was given);
+    Megatron-LM, tensor_parallel/layers.py, gathers it again.
     """
+    return {"gathered_bytes": _GATHERING_PRODUCTS * load.boundary_bytes}
+
+
+def _loss_in_place(load: Load) -> dict[str, Floats]:
+    """Logits in fp32 are replaced by their gradient.
+
+    Source: Megatron-LM, tensor_parallel/cross_entropy.py.
+    """
+    return {"kept_loss_bytes": load.kept_loss_bytes * (_KEPT_LOSS_BYTES_IN_PLACE / _KEPT_LOSS_BYTES)}
+
+
+def _bucket_copies(_: Load) -> dict[str, Floats]:
+    """Gradients are copied into buckets to be summed.
+
+    Source: PyTorch, DistributedDataParallel (`gradient_as_bucket_view`, off by default, saves the size of all
+    gradients).
+    """
+    return {"bucket_copies": 1.0}
+
+
+def _widened_logits(load: Load) -> dict[str, Floats]:
+    """The loss has a kernel of its own, after logits were widened to fp32, which it replaces; those of 16
+    bits are returned.
+
+    Source: huggingface/transformers, loss/loss_utils.py (ForCausalLMLoss); linkedin/Liger-Kernel,
+    ops/cross_entropy.py (gradients in place of logits).
+    """
+    return {"kept_fused_loss_bytes": load.logits_bytes * (_KEPT_LOSS_BYTES_IN_PLACE / BF16_BYTES)}
+
+
+def _narrow_sums(_: Load) -> dict[str, Floats]:
+    """Shards of gradients are summed as wide as weights are gathered.
+
+    Source: huggingface/accelerate, dataclasses.py (FullyShardedDataParallelPlugin.set_mixed_precision).
+    """
+    return {"narrow_sums": 1.0}
+
+
+def _wide_residual(load: Load) -> dict[str, Floats]:
+    """What layers add to is in fp32, and so are inputs of norms, where weights in fp32 are cast as they are
+    used.
+
+    Source: PyTorch, torch.amp (embeddings and sums have the type of their inputs; products 16 bits).
+    """
+    return {"wide_residual_bytes": load.kept_whole_bytes / _WHOLE_KEPT}
+
+
+def _no_dropout(load: Load) -> dict[str, Floats]:
+    """Of attention that is not fused nothing is kept but what softmax returns."""
+    return {
+        "score_bytes": load.score_bytes * (_SCORE_BYTES_NO_DROPOUT / _SCORE_BYTES),
+        "kept_score_bytes": load.kept_score_bytes / 2,
+        "kept_mask_bytes": 0.0,
+    }
+
+
+def _cached_inputs(_: Load) -> dict[str, Floats]:
+    """What frozen models make of samples was made before: they are not there."""
+    return {"frozen_params": 0.0, "frozen_share": 0.0}
+
+
+def _steps_in_backward(_: Load) -> dict[str, Floats]:
+    """Each weight is stepped as its gradient comes, which goes then.
+
+    Source: PyTorch, `register_post_accumulate_grad_hook` (tutorial on optimizer steps in the backward pass).
+    """
+    return {"steps_in_backward": 1.0}
+
+
+def _paged_states(_: Load) -> dict[str, Floats]:
+    """States lie in memory that the driver pages to the host, and outside of the allocator.
+
+    Source: Dettmers et al. 2023, section 3 (paged optimizers); bitsandbytes, functional.py (get_paged).
+    """
+    return {"paged_states": 1.0}
+
+
+def _stages_by_cost(load: Load) -> dict[str, Floats]:
+    """Pipeline stages share out the weights of layers and of the output matrix.
+
+    Source: huggingface/nanotron, models/base.py (build_model) and models/llama.py (get_block_compute_costs).
+    """
+    return {"output_layers": load.vocabulary * load.hidden / (load.dense_params + load.expert_params)}
+
+
+# How software, and code of one's own, holds what others hold otherwise: what of a load each way changes.
+_WAYS: Mapping[str, Callable[[Load], dict[str, Floats]]] = {
+    "gathered_inputs": _gathered_inputs,
+    "loss_in_place": _loss_in_place,
+    "bucket_copies": _bucket_copies,
+    "widened_logits": _widened_logits,
+    "narrow_sums": _narrow_sums,
+    "wide_residual": _wide_residual,
+    "no_dropout": _no_dropout,
+    "cached_inputs": _cached_inputs,
+    "steps_in_backward": _steps_in_backward,
+    "paged_states": _paged_states,
+    "stages_by_cost": _stages_by_cost,
+}
+
+
+def held_as(load: Load, ways: Iterable[str]) -> Load:
+    """A load that is held in some ways. Raises SpecError for a way that is not known."""
     changed: dict[str, Floats] = {}
-    if gathered_inputs:
-        changed["gathered_bytes"] = _GATHERING_PRODUCTS * load.boundary_bytes
-    if loss_in_place:
-        changed["kept_loss_bytes"] = load.kept_loss_bytes * (_KEPT_LOSS_BYTES_IN_PLACE / _KEPT_LOSS_BYTES)
-    if bucket_copies:
-        changed["bucket_copies"] = 1.0
+    for way in ways:
+        if way not in _WAYS:
+            raise SpecError(f"way to hold a load {way!r}; expected one of {', '.join(_WAYS)}")
+        changed |= _WAYS[way](load)
     return replace(load, **changed)
 
 
-def held_by(load: Load, software: Software | None) -> Load:
-    """A load as a software holds it; as it is where none is known."""
-    if software is None:
-        return load
-    return held_as(
-        load,
-        gathered_inputs=software.keeps_gathered_inputs,
-        loss_in_place=software.has_loss_in_place,
-        bucket_copies=software.has_bucket_copies,
-    )
+def held_by(load: Load, software: Software | None, further: Iterable[str] = ()) -> Load:
+    """A load as a software holds it, and in further ways."""
+    return held_as(load, {*(() if software is None else software.holds), *further})
 
 
 def workload_load(workload: Workload) -> Load:
@@ -451,7 +552,8 @@ def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -
         linear_adapter_params=2.0 * model.hidden,
         num_adapted=3.0,
         num_linear_adapted=1.0,
-        kept_score_bytes=5.0 * model.heads * most,
+        kept_score_bytes=2.0 * BF16_BYTES * model.heads * most,
+        kept_mask_bytes=1.0 * model.heads * most,
         spared_shared_bytes=(model.heads * key + model.kv_heads * value + output) * BF16_BYTES,
         kv_bytes=shared * BF16_BYTES,
     )

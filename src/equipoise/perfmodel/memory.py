@@ -48,6 +48,7 @@ from equipoise.units import FP32_BYTES
 # is kept in 2 bytes (Micikevicius et al. 2018; Dettmers et al. 2022 for 8-bit moments).
 _MOMENTS = {"adam": 8.0, "adam_8bit": 2.0, "sgd": 4.0}
 _EIGHT_BIT = CODES["optimizer"].index("adam_8bit")
+_ADAM = CODES["optimizer"].index("adam")
 _MOMENT_BYTES = np.array([_MOMENTS[name] for name in CODES["optimizer"]])
 _FP16 = CODES["precision"].index("fp16")
 # Of a gradient that several micro-batches add to: the width in which FSDP2 reduces it (PyTorch, FSDPParam,
@@ -63,8 +64,8 @@ _TRAVELLING = 2
 # State options that decide what is kept of a micro-batch; the others decide states. What lora_targets keep is
 # the same in all of a search, which takes one value of them.
 _OF_BATCHES = ("interleave", "schedule")
-# Those that decide how large gradients are.
-_OF_GRADIENTS = ("master_weights", "trained")
+# Those that decide how large gradients are, and what an optimizer makes anew of them.
+_OF_GRADIENTS = ("master_weights", "trained", "optimizer", "gradient_copies")
 # Options that change no byte of memory.
 _NO_MEMORY = ("tp_overlap", "compression", "compression_rank", "sync_period")
 _OF_LAYERS = tuple(name for name in LAYER_OPTIONS if name not in _NO_MEMORY)
@@ -120,15 +121,18 @@ class Shards(Struct, frozen=True, kw_only=True):
 def shards(load: Load, grid: StrategyGrid) -> Shards:
     """Parameters by rank on the fullest pipeline stage.
 
-    Assumes tensor and expert shards are even, that experts are spread over ep ranks whole, and that stages
-    have the mean of layers: where these do not share out, the fullest has more (of 36 on 8 stages 5, counted
-    as 4.5). With DualPipe a rank holds two stages, and two ranks the same ones; with it and its V, one rank
-    holds both ends.
+    Assumes tensor and expert shards are even, and that experts are spread over ep ranks whole. With DualPipe
+    a rank holds two stages, and two ranks the same ones; with it and its V, one rank holds both ends.
     """
     ends = (grid.pp > 1) & (grid.schedule < DUALPIPE)
     tables = np.where(ends, load.end_params, load.embedding_params) / grid.tp
     copies = np.where(grid.schedule == DUALPIPE, 2.0, 1.0)
-    layers = load.layers / grid.pp * copies
+    stages = _stage_layers(load, grid)
+    layer = load.dense_params / grid.tp + load.expert_params / grid.ep
+    # An end has its tables, a stage between the ends all its layers.
+    is_between = (stages.between - stages.first) * layer > tables
+    tables = np.where(is_between, 0.0, tables)
+    layers = np.where(is_between, stages.between, stages.first) * copies
     dense = layers * load.dense_params / grid.tp + tables
     experts = layers * load.expert_params / grid.ep
     ranks = grid.dp * grid.cp / grid.dp_replicate * copies
@@ -143,6 +147,36 @@ def shards(load: Load, grid: StrategyGrid) -> Shards:
         dense_trained=np.where(full, dense, adapters),
         expert_trained=np.where(full, experts, 0.0),
     )
+
+
+class _StageLayers(Struct, frozen=True, kw_only=True):
+    """Layers of a pipeline's stages: of its ends, and of those between."""
+
+    first: Numbers
+    between: Numbers
+
+
+def _stage_layers(load: Load, grid: StrategyGrid) -> _StageLayers:
+    """Layers of stages: as many each; or, where these do not share out but two more would, one fewer at the
+    ends, which have the tables; or, of stages that are shared out by cost, those of the first.
+
+    Assumes otherwise the mean where layers do not share out: the fullest has more (of 36 on 8 stages 5,
+    counted as 4.5).
+    Source: Llama team 2024, section 3.3.2 (a layer less on the first and the last stage); Qi et al. 2024,
+    table 3; BigScience 2022 (BLOOM: 70 layers and its tables on 12 stages, as 72).
+    """
+    layers = np.asarray(load.layers)
+    even = layers / grid.pp
+    if np.any(load.output_layers):
+        share = np.floor((layers + load.output_layers) / grid.pp) + 1
+        is_shared = np.greater(load.output_layers, 0) & (grid.pp > 1)
+        even = np.where(is_shared, np.minimum(layers, share), even)
+    is_whole = (np.mod(layers, grid.pp) == 0) | (np.mod(layers + 2, grid.pp) > 0)
+    if np.all(is_whole):
+        return _StageLayers(first=even, between=even)
+    lighter = ~is_whole & (grid.schedule < DUALPIPE) & (grid.interleave <= 1) & np.greater(load.hidden, 0)
+    most = (layers + 2) / grid.pp
+    return _StageLayers(first=np.where(lighter, most - 1, even), between=np.where(lighter, most, even))
 
 
 def _adapter_width(load: Load, grid: StrategyGrid) -> Numbers:
@@ -224,8 +258,17 @@ def memory(
         activations=activations,
         buffers=held.gathered + sent,
         fixed=np.asarray(parameters.fixed_bytes + communicator_bytes(grid, parameters, peer_ranks)),
-        reserved=(activations + sent + held.total) * parameters.reserved_slack,
+        reserved=(activations + sent + _before_slack(held, grid, parameters)) * parameters.reserved_slack,
     )
+
+
+def _before_slack(held: HeldMemory, grid: StrategyGrid, parameters: Parameters) -> Numbers:
+    """Bytes of states and of what is gathered that, with the allocator's slack, are what it reserves.
+
+    Assumes none over frozen weights, which are allocated once and never freed.
+    """
+    frozen = np.where(grid.trained == FULL_TRAINING, 0.0, held.weights)
+    return np.asarray(held.total - frozen * (1.0 - 1.0 / parameters.reserved_slack))
 
 
 def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
@@ -261,7 +304,11 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     if np.any(load.bucket_copies):
         is_summed_whole = (held == 0) & (grid.dp * grid.cp > 1)
         gradients = gradients * (1.0 + is_summed_whole * load.bucket_copies)
-    states = np.where(grid.offload == OFFLOAD_NONE, state_bytes_per_param(grid), 0.0)
+    # FSDP moves shards of gradients to the host as they come (PyTorch, CPUOffloadPolicy).
+    is_gone = (grid.offload == OFFLOAD_ALL) & (held >= WEIGHTS_SHARDED)
+    gradients = np.where(is_gone | np.greater(load.steps_in_backward, 0), 0.0, gradients)
+    is_here = (grid.offload == OFFLOAD_NONE) & ~np.greater(load.paged_states, 0)
+    states = np.where(is_here, state_bytes_per_param(grid), 0.0)
     optimizer = states * (
         per_rank.dense_trained * by_stage[0] + per_rank.expert_trained * experts_by_stage[0]
     )
@@ -334,11 +381,13 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     sharded = tokens / grid.tp
     whole = np.where(grid.sequence_parallel > 0, sharded, tokens)
     fused = grid.fused_attention > 0
-    # Scores keep their bytes, whatever the width of values.
-    scores = np.where(fused, 0.0, sharded * (load.kept_score_bytes / wider))
+    # Results of softmax and dropout are as wide as values, a mask of dropout has a byte.
+    scores = np.where(fused, 0.0, sharded * (load.kept_score_bytes + load.kept_mask_bytes / wider))
     widened = np.where(holds_fp32_tables(grid), FP32_BYTES / value_bytes(grid), 1.0)
     plain = (whole * load.kept_whole_bytes + sharded * load.kept_shared_bytes) * widened
     plain = plain + (grid.implementation == EAGER) * (sharded * load.gate_bytes)
+    is_wide = _is_autocast(grid) & np.greater(load.wide_residual_bytes, 0)
+    plain = plain + is_wide * (whole * load.wide_residual_bytes)
     if np.any(further := has_further_adapters(grid)):
         plain = plain + further * (sharded * load.adapter_input_bytes)
     unread = np.where(grid.implementation == EAGER, load.boundary_bytes, 0.0)
@@ -349,13 +398,22 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     split = (grid.tp > 1) & (grid.sequence_parallel > 0)
     gathered = split * (tokens - sharded) * load.gathered_bytes
     all_kept = plain + scores + gathered
-    boundary = np.minimum(whole * load.input_bytes * widened, selective)
+    inputs = load.input_bytes * np.where(is_wide, FP32_BYTES / value_bytes(grid), widened)
+    boundary = np.minimum(whole * inputs, selective)
     chosen = np.where(
         grid.recompute == RECOMPUTE_FULL,
         boundary,
         np.where(grid.recompute == RECOMPUTE_SELECTIVE, selective, all_kept),
     )
     return KeptActivations(all=all_kept, chosen=chosen)
+
+
+def _is_autocast(grid: StrategyGrid) -> NDArray[np.bool_]:
+    """Where weights of fp32 are cast as they are used; FSDP casts them as it gathers."""
+    is_narrow = value_bytes(grid) < FP32_BYTES
+    return np.asarray(
+        (grid.trained == FULL_TRAINING) & (grid.master_weights > 0) & (grid.zero_stage == 0) & is_narrow
+    )
 
 
 def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float = np.inf) -> Numbers:
@@ -397,11 +455,17 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     alive = np.minimum(grid.num_microbatches, grid.pp + more)
     # Interleaved, chunks of further micro-batches begin before the first is back: no more than there are.
     early = np.where(grid.interleave > 1, (grid.pp - 1) / grid.interleave, 0.0)
-    layers = (load.layers / grid.pp) * kept.chosen
+    stages = _stage_layers(load, grid)
+    layers = stages.first * kept.chosen
     # Few of these arrays are as large as the mesh: only the last line's.
     at_end = np.where(grid.schedule >= DUALPIPE, alive, 1.0 + more)
     last = layers * at_end if np.any(grid.schedule) else layers
-    first = layers * np.minimum(grid.num_microbatches, alive + early) + _held_outputs(load, grid, alive)
+    first = layers * np.minimum(grid.num_microbatches, alive + early)
+    if stages.between is not stages.first:
+        # The second stage has one micro-batch less, of a layer more.
+        second = np.minimum(grid.num_microbatches, grid.pp - 1 + more)
+        first = np.maximum(first, stages.between * kept.chosen * second)
+    first = first + _held_outputs(load, grid, alive)
     if np.any(grid.activation_offload > 0):
         # Of what has no equal layers, the widest that passes between any two.
         widest = np.where(np.greater(load.hidden, 0), 0.0, hidden)
@@ -426,23 +490,28 @@ def _beside_states(
     """Bytes of activations next to weights, states and all gradients, at the fullest moment of a step.
 
     Where one accelerator trains all weights in a step of one micro-batch, gradients only grow as activations
-    go: at the fullest moment of activations there are none, at the end the last layer lies next to all, and
-    the optimizer then has as much as gradients at work.
+    go: at the fullest moment of activations there are none, at the end the last layer lies next to all. An
+    optimizer that runs as it was written then makes as much anew as there are gradients.
     Assumes no buffer of all gradients, as data ranks have, and that gradients and what layers keep change
-    evenly in between.
+    evenly in between; that optimizers of shards, of 8 bits and of copies in fp32 have kernels of their own.
     Source: PyTorch, `Optimizer.zero_grad(set_to_none=True)`, the default, and `torch.optim.AdamW` (foreach:
     about the size of the parameters more at its peak).
     """
     alive = activation_bytes(load, grid, host_bytes) * parameters.activation_slack
-    is_one_step = (grid.num_microbatches == 1) & (grid.trained == FULL_TRAINING)
-    alone = is_one_step & (grid.dp == 1) & (grid.tp == 1) & (grid.pp == 1) & (grid.cp == 1)
-    if not np.any(alone):
+    trains_all = (grid.trained == FULL_TRAINING) & ~np.greater(load.steps_in_backward, 0)
+    undivided = trains_all & (grid.tp == 1) & (grid.pp == 1)
+    is_alone = undivided & (grid.dp == 1) & (grid.cp == 1)
+    has_foreach = (grid.implementation == EAGER) & (grid.optimizer == _ADAM) & (grid.gradient_copies <= 0)
+    anew = undivided & has_foreach & (grid.zero_stage == 0) & (grid.ep == 1)
+    if not np.any(is_alone | anew):
         return alive
     held = shards(load, grid)
     gradients = gradient_bytes_per_param(grid) * (held.dense_trained + held.expert_trained)
     last = _layer_at_work(load, grid, kept_activations(load, grid)) * parameters.activation_slack
-    beside = np.maximum(np.maximum(alive - gradients, last), np.minimum(alive, gradients))
-    return np.asarray(np.where(alone, beside, alive))
+    stepping = np.where(anew, gradients, np.minimum(alive, gradients))
+    growing = is_alone & (grid.num_microbatches == 1)
+    fullest = np.where(growing, np.maximum(alive - gradients, last), alive)
+    return np.asarray(np.where(growing | anew, np.maximum(fullest, stepping), alive))
 
 
 def _hidden_bytes(load: Load, grid: StrategyGrid) -> Numbers:
@@ -464,21 +533,22 @@ def _held_outputs(load: Load, grid: StrategyGrid, alive: Numbers) -> Numbers:
 def _gathered_bytes(load: Load, grid: StrategyGrid, per_rank: Shards) -> Numbers:
     """Bytes of what is gathered of weights that lie elsewhere, and lost again within a step.
 
-    Assumes that they are gathered two layers at a time, with a layer's gradients and those in fp32 on their
-    way out; tables stay gathered between the two ways, and the output's gradient next to them, which is no
-    other than the fp32 one where gradients lie whole.
+    Assumes that at the fullest moment a layer lies there gathered, with its gradients and either the next one
+    or its gradients on their way out, in fp32 unless nothing is; tables stay gathered between the two ways,
+    and the output's gradient next to them until activations are gone.
     Source: PyTorch FSDP2 (fully_shard; the root is not resharded after the way forward; FSDPParam,
-    to_accumulated_grad_if_needed).
+    to_accumulated_grad_if_needed; MixedPrecisionPolicy: reduce_dtype is param_dtype unless it is given).
     """
     width = value_bytes(grid)
-    out = width + 4.0
+    is_narrow = (grid.master_weights <= 0) & ~grid.adds_up_whole
+    sums = np.where(is_narrow | np.greater(load.narrow_sums, 0), width, _SUMMED_BYTES)
     layer = load.dense_params / grid.tp + load.expert_params / grid.ep
     tables = np.where(grid.pp > 1, load.end_params, load.embedding_params) / grid.tp
     full = grid.trained == FULL_TRAINING
     # 4-bit weights travel and wait as they are (Answer.AI 2024, FSDP and QLoRA).
     stored = np.where(grid.trained == QLORA, NF4_BYTES, width)
-    ends = np.where(grid.adds_up_whole, width, out)
-    gathered = layer * (_GATHERED * stored + full * out) + tables * (width + full * ends / 2)
+    at_work = stored + np.where(full, width + np.maximum(stored, sums), stored)
+    gathered = layer * at_work + tables * width * (1.0 + full / 2)
     sharded = (grid.held_stage >= WEIGHTS_SHARDED) & (per_rank.dense_ranks > 1)
     elsewhere = sharded | (grid.offload == OFFLOAD_ALL)
     return np.asarray(np.where(elsewhere, gathered, 0.0))
@@ -564,19 +634,23 @@ class _SplitBytes(Struct, frozen=True, kw_only=True):
 
 def by_activations(load: Load, groups: Sequence[LayoutGroup]) -> list[LayoutGroup]:
     """The groups in parts whose strategies keep the same of experts, with sharded weights or without, and
-    have the same gradients.
+    have the same gradients; where code runs as it was written, also with states that are whole, or not.
 
     Activations of a part then depend on the layout, its layers and `_OF_BATCHES` alone.
     """
     stage = STATE_OPTIONS.index("zero_stage")
+    implementation = LAYER_OPTIONS.index("implementation")
     of_gradients = [STATE_OPTIONS.index(name) for name in _OF_GRADIENTS]
     has_experts = bool(np.any(load.spared_expert_bytes))
     found = []
     for group in groups:
+        is_open = bool(np.any(load.wide_residual_bytes))
+        is_open |= any(each[implementation] == "eager" for each in group.layers)
         parts: dict[Hashable, list[int]] = {}
         for number, each in enumerate(group.states):
             is_sharded = has_experts and int(each[stage]) >= WEIGHTS_SHARDED
-            parts.setdefault((is_sharded, *(each[at] for at in of_gradients)), []).append(number)
+            is_whole = is_open and int(each[stage]) == 0
+            parts.setdefault((is_sharded, is_whole, *(each[at] for at in of_gradients)), []).append(number)
         found += [group.only(range(len(group.layers)), states) for states in parts.values()]
     return found
 
@@ -662,7 +736,7 @@ def _split_bytes(
         # As bytes of the allocator, those of communicators too, which lie outside of it.
         mesh = group.mesh()
         outside = communicator_bytes(mesh, parameters, machine.peer_ranks) / parameters.reserved_slack
-        return np.asarray(held_memory(load, mesh).total + outside)
+        return np.asarray(_before_slack(held_memory(load, mesh), mesh, parameters) + outside)
 
     batches = once_for_all(
         [kind.of_batches for kind in kinds],
@@ -728,7 +802,7 @@ class _OptionKinds(Struct, frozen=True, kw_only=True):
             chunks=chunks,
             states=states,
             state=state,
-            of_batches=(of_layers, of_chunks, int(stage) >= WEIGHTS_SHARDED, *of_gradients),
+            of_batches=(of_layers, of_chunks, int(stage) >= WEIGHTS_SHARDED, int(stage) == 0, *of_gradients),
             of_shares=(of_layers, of_states, schedule),
         )
 
@@ -737,12 +811,13 @@ def _activation_numbers(layouts: Layouts) -> Codes:
     """A small number for every layout, the same for those whose activations take the same.
 
     Of a batch nothing but how many micro-batches are alive matters: one more than stages at most, or, where
-    stages are interleaved, one and a half times as many; of data ranks whether there is one.
+    stages are interleaved, one and a half times as many; of data and expert ranks whether there is one.
     """
     data_ranks, stages = layouts.column("dp"), layouts.column("pp")
     in_flight = layouts.column("global_batch_samples") / (data_ranks * layouts.column("microbatch_samples"))
     alive = np.minimum(in_flight, 2 * stages)
-    return layouts.numbered(_OF_ACTIVATIONS, 2 * alive + (data_ranks > 1))
+    several = 2 * (data_ranks > 1) + (layouts.column("ep") > 1)
+    return layouts.numbered(_OF_ACTIVATIONS, 4 * alive + several)
 
 
 def _alike(

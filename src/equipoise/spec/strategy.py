@@ -463,9 +463,7 @@ class Software(Struct, frozen=True, kw_only=True):
     offloads_with: the recomputations that it can combine with activations in the host's memory.
     offload_stages: the ZeRO stages with which it can move optimizer states alone to the host.
     has_experts_in_shards: whether ranks of an expert axis are of one group that shards weights.
-    keeps_gathered_inputs: whether tensor-parallel products keep inputs as gathered along the sequence.
-    has_loss_in_place: whether logits in fp32 are replaced by their gradient. has_bucket_copies: whether
-    gradients that are not sharded are copied into buckets.
+    holds: how it holds what other software holds otherwise, by the names of `perfmodel.load`.
     most_dispatch_ranks: of experts whose tokens travel once, between hosts of 8 accelerators or fewer.
     last_chip_year: on chips that came out later its words mean its successor.
     """
@@ -483,9 +481,7 @@ class Software(Struct, frozen=True, kw_only=True):
     offloads_with: tuple[Recompute, ...] = ()
     offload_stages: tuple[int, ...] = ZERO_STAGES
     has_experts_in_shards: bool = False
-    keeps_gathered_inputs: bool = False
-    has_loss_in_place: bool = False
-    has_bucket_copies: bool = False
+    holds: tuple[str, ...] = ()
     most_dispatch_ranks: int | None = None
     last_chip_year: float = math.inf
     successor: str | None = None

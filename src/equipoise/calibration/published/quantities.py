@@ -163,12 +163,13 @@ class Dies(Struct, frozen=True, kw_only=True):
 class Words(Struct, frozen=True, kw_only=True):
     """What words.toml states: patterns by what they mean, words by what they count, rates by abbreviation.
 
-    memory: how sources count it.
+    held: how a load is held, by its name. memory: how sources count it.
     """
 
     collectives: dict[str, str]
     precisions: dict[Precision, str]
     recomputes: dict[Recompute, str]
+    held: dict[str, str]
     counted: dict[Kind, tuple[str, ...]]
     short_rates: dict[str, str]
     dies: Dies
