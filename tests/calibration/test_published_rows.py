@@ -312,6 +312,7 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("PyTorch, no torch.compile", {"implementation": "eager"}),
         ("FSDP2 without torch.compile", {"implementation": "eager"}),
         ("PyTorch, torch.compile", {"implementation": "compiled"}),
+        ("OneFlow", {"implementation": "compiled"}),
         # LLaMA-Factory, hparams/model_args.py: disable_gradient_checkpointing is false unless set.
         ("LLaMA Factory; accelerate; FSDP", {"recompute": "full"}),
         ("LLaMA-Factory; no activation checkpointing", {"recompute": "none"}),
@@ -369,6 +370,24 @@ def test_rows_are_held_in_memory_as_their_software_holds_them(read, config, gath
     load = step_rows(read({"parallel_config": config, "tp": "2"})).load
     assert load.gathered_bytes == gathered
     assert load.kept_loss_bytes == loss * 50257
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "expected"),
+    [
+        ("logits widened before the loss", "kept_fused_loss_bytes", 6 * 50257),
+        ("own attention; no dropout", "kept_mask_bytes", 0),
+        ("AdamW stepped in backward", "steps_in_backward", 1),
+        ("paged 8-bit AdamW", "paged_states", 1),
+        ("paged stash", "paged_states", 0),
+        ("nanotron", "output_layers", 50257 * 1024 / (12 * 1024**2)),
+        ("", "output_layers", 0),
+    ],
+)
+def test_rows_are_held_in_memory_as_their_words_say(read, words, field, expected):
+    """Layers of 12 squares of 1,024 weights, and an output for 50,257 words."""
+    load = step_rows(read({"parallel_config": f"PyTorch; {words}"})).load
+    assert float(getattr(load, field)[0]) == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_schedule_is_of_a_pipeline(read):
@@ -542,6 +561,7 @@ def test_a_die_alone_is_no_accelerator(read):
         ("bf16 (weights and gradients in bf16)", True),
         ("bf16 weights and Adam moments", True),
         ("bf16, fused AdamW on bf16 parameters", True),
+        ("bf16 AdamW", True),
         ("bf16 weights, fp32 moments", False),
         ("bf16 autocast, fp32 master weights", False),
         ("bf16", False),
@@ -550,6 +570,15 @@ def test_a_die_alone_is_no_accelerator(read):
 def test_a_precision_says_of_what_it_is(precision, is_narrow):
     found = strategy_words("PyTorch", precision, "")
     assert (found.precision, found.is_narrow) == ("bf16", is_narrow)
+
+
+def test_ms_amp_has_no_states_of_32_bits():
+    """Peng et al. 2023, section 2.2: gradients and the first moment in fp8, the second and weights in fp16."""
+    for words, is_narrow in (
+        ("fp8 (MS-AMP: fp8 gradients, fp8/fp16 optimizer states)", True),
+        ("fp8", False),
+    ):
+        assert strategy_words("Megatron-LM", words, "").is_narrow == is_narrow
 
 
 @pytest.mark.parametrize(
@@ -1016,6 +1045,7 @@ def test_memory_is_that_of_the_execution(read):
             40 * 2**30,
         ),
         ("github:yukicoder0509/x@5f6fe9d89:x.md; memory as reserved", None, 40 * 2**30),
+        ("github:x/y@5f6fe9d89:x.md; as the script reports it: peak allocated", "allocated", 40 * 2**30),
     ],
 )
 def test_memory_is_read_as_its_source_counts_it(read, source, counted, num_bytes):

@@ -66,7 +66,7 @@ _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
 _NOT_DENIED = r"(?<!no )(?<!not )(?<!without )"
 _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
-_COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?"
+_COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?|oneflow"
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
 _NOT_COMPILED = (
     r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile(?:=(?:no|false|0)| off)"
@@ -174,7 +174,9 @@ _NARROW_STATES = (
     r"|all in (?:bf16|fp16)|weights and (?:gradients|states) in (?:bf16|fp16)"
     r"|(?:bf16|fp16) weights and (?:states|(?:adam )?moments)|(?:no|without) (?:amp|autocast)"
     # PyTorch's optimizers keep moments as their parameters are.
-    r"|adamw? on (?:bf16|fp16) (?:param(?:eter)?s|weights)"
+    r"|adamw? on (?:bf16|fp16) (?:param(?:eter)?s|weights)|(?:bf16|fp16) adamw?"
+    # MS-AMP keeps all of them in 8 and 16 bits (Peng et al. 2023, section 2.2).
+    r"|fp8 gradients"
 )
 # What says how wide states are, or that there are fewer than Adam's of all weights.
 _STATED_STATES = (
