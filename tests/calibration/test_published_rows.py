@@ -372,6 +372,16 @@ def test_rows_are_held_in_memory_as_their_software_holds_them(read, config, gath
     assert load.kept_loss_bytes == loss * 50257
 
 
+def test_a_frozen_model_beside_the_trained_one_has_weights(read):
+    """Of Qwen-VL's page: a vision tower of 1.9 G weights."""
+    for workload, params in (
+        ("Llama 2 7B (with frozen ViT-bigG of 1.9B, 448 pixels)", 1.9e9),
+        ("Llama 2 7B", 0),
+    ):
+        (one,) = step_rows(read({"workload": workload})).load.frozen_params
+        assert one == pytest.approx(params)
+
+
 @pytest.mark.parametrize(
     ("words", "field", "expected"),
     [
@@ -380,6 +390,7 @@ def test_rows_are_held_in_memory_as_their_software_holds_them(read, config, gath
         ("AdamW stepped in backward", "steps_in_backward", 1),
         ("paged 8-bit AdamW", "paged_states", 1),
         ("paged stash", "paged_states", 0),
+        ("experts replicated over data ranks", "replicated_experts", 1),
         ("nanotron", "output_layers", 50257 * 1024 / (12 * 1024**2)),
         ("", "output_layers", 0),
     ],

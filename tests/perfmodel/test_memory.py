@@ -251,6 +251,32 @@ def test_what_layers_add_to_is_in_fp32_where_weights_are_cast_as_they_are_used()
         assert float(np.ravel(more)[0]) == pytest.approx(times * 2 * 4096 * 2048)
 
 
+# LlamaRMSNorm.forward: the input in 4 bytes in place of 2, and its multiple of 2 that the weight scales; where weights are
+# frozen the former alone. Under autocast, in which inputs have 4 bytes anyway, a multiple of 4. Two norms a layer.
+@pytest.mark.parametrize(
+    ("options", "ways", "expected"),
+    [
+        ("implementation=eager master_weights=false", (), 2 + 2),
+        ("implementation=eager master_weights=false trained=lora lora_rank=8", (), 2),
+        ("implementation=eager", ("wide_residual",), 2 + 4),
+        ("implementation=compiled master_weights=false", (), 0),
+    ],
+)
+def test_norms_as_written_keep_what_they_widen_and_what_a_weight_scales(options, ways, expected):
+    one = grid([strategy(f"global_batch=1 {options}")])
+    held_so = held_as(LLAMA, ["norms_as_written", *ways])
+    more = kept_activations(held_so, one).all - kept_activations(LLAMA, one).all
+    assert float(np.ravel(more)[0]) == pytest.approx(expected * 2 * 4096 * 2048)
+
+
+def test_other_weights_than_experts_are_of_all_ranks_where_experts_are_replicated():
+    """Eight ranks that hold experts on two: a copy of all experts' states on each two, an eighth of the others'."""
+    one = grid([Strategy(dp=8, ep=2, dp_replicate=4, global_batch_samples=8, zero_stage=2)])
+    apart, alike = (shards(load, one) for load in (held_as(MIXTURE, ["replicated_experts"]), MIXTURE))
+    assert [float(np.ravel(each.dense_ranks)[0]) for each in (apart, alike)] == [8, 2]
+    assert [float(np.ravel(each.expert_ranks)[0]) for each in (apart, alike)] == [1, 1]
+
+
 def test_frozen_models_whose_results_are_cached_are_not_there():
     known = workload_load(workload("flux_1_dev"))
     assert known.frozen_params > 0

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from equipoise.calibration import UNCALIBRATED_LOG_SD
@@ -44,6 +45,7 @@ from equipoise.perfmodel.parameters import (
 from equipoise.runs.readers.cells import echo
 from equipoise.spec.cluster import Cluster
 from equipoise.stats import by_key
+from equipoise.units import SI_PREFIXES
 
 # What a row is predicted by where nothing is fitted; None for the priors.
 BasisOf: TypeAlias = Callable[[PublishedRow], Profile | None]
@@ -140,6 +142,10 @@ def refusal(row: PublishedRow) -> str | None:
     return None
 
 
+# `with frozen ViT-bigG of 1.9B`: a model that is not trained, beside the one that is.
+_FROZEN_BESIDE = re.compile(r"\bfrozen [\w.-]+ of (?P<billions>\d{1,4}(?:\.\d{1,3})?) ?B\b")
+
+
 def _load(row: PublishedRow) -> Load:
     """What the model of a row asks for. Raises SpecError where its sizes are not known."""
     model = row.model
@@ -151,6 +157,8 @@ def _load(row: PublishedRow) -> Load:
         raise SpecError(f"workload {echo(row.workload)}: tokens per sample are not stated")
     else:
         load = _transformer_load(model.transformer, sequence=model.sequence)
+    if beside := _FROZEN_BESIDE.search(row.workload):
+        load = replace(load, frozen_params=load.frozen_params + float(beside["billions"]) * SI_PREFIXES["G"])
     text = row.cells.get("parallel_config", "")
     further = (
         way for way, words in WORDS.held.items() if re.search(rf"\b(?:{words})\b", text, re.IGNORECASE)

@@ -142,9 +142,10 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     a layer. gathered_bytes: of a token and layer, what tensor-parallel products keep of inputs that were
     gathered along the sequence. bucket_copies: of gradients, where data ranks have all. narrow_sums: 1 where
     shards of gradients are summed in the width of weights. wide_residual_bytes: of a token and layer, what
-    norms keep more where they read fp32. output_layers: layers that the output matrix counts as in shares of
-    a pipeline, 0 where stages have equal layers. steps_in_backward, paged_states: 1 where gradients go as
-    they come, and where states lie outside.
+    norms keep more where they read fp32; norm_bytes: as much, of norms as written. output_layers: layers that
+    the output matrix counts as in shares of a pipeline, 0 where stages have equal layers. replicated_experts,
+    steps_in_backward, paged_states: 1 where data ranks have copies of experts' states alone, where gradients
+    go as they come, and where states lie outside.
     table_params: of a recommender's tables, each row on one rank; lookup_bytes: of the rows that a sample
     reads; pooled_bytes: of what is made of them, which travels to the sample's rank.
     """
@@ -176,7 +177,9 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     bucket_copies: Floats = 0.0
     narrow_sums: Floats = 0.0
     wide_residual_bytes: Floats = 0.0
+    norm_bytes: Floats = 0.0
     output_layers: Floats = 0.0
+    replicated_experts: Floats = 0.0
     steps_in_backward: Floats = 0.0
     paged_states: Floats = 0.0
     logits_bytes: Floats = 0.0
@@ -315,6 +318,19 @@ def _wide_residual(load: Load) -> dict[str, Floats]:
     return {"wide_residual_bytes": load.kept_whole_bytes / _WHOLE_KEPT}
 
 
+def _norms_as_written(load: Load) -> dict[str, Floats]:
+    """Norms widen what they read, and keep that and what they make of it.
+
+    Source: huggingface/transformers, LlamaRMSNorm.forward (of gated models).
+    """
+    return {"norm_bytes": np.greater(load.gate_bytes, 0) * (load.kept_whole_bytes / _WHOLE_KEPT)}
+
+
+def _replicated_experts(_: Load) -> dict[str, Floats]:
+    """Data ranks that hold the same experts each have all of their states; other weights are of all ranks."""
+    return {"replicated_experts": 1.0}
+
+
 def _no_dropout(load: Load) -> dict[str, Floats]:
     """Of attention that is not fused nothing is kept but what softmax returns."""
     return {
@@ -361,6 +377,8 @@ _WAYS: Mapping[str, Callable[[Load], dict[str, Floats]]] = {
     "widened_logits": _widened_logits,
     "narrow_sums": _narrow_sums,
     "wide_residual": _wide_residual,
+    "norms_as_written": _norms_as_written,
+    "replicated_experts": _replicated_experts,
     "no_dropout": _no_dropout,
     "cached_inputs": _cached_inputs,
     "steps_in_backward": _steps_in_backward,

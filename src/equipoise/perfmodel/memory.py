@@ -135,14 +135,15 @@ def shards(load: Load, grid: StrategyGrid) -> Shards:
     layers = np.where(is_between, stages.between, stages.first) * copies
     dense = layers * load.dense_params / grid.tp + tables
     experts = layers * load.expert_params / grid.ep
-    ranks = grid.dp * grid.cp / grid.dp_replicate * copies
+    all_ranks = grid.dp * grid.cp * copies
+    ranks = all_ranks / grid.dp_replicate
     full = grid.trained == FULL_TRAINING
     adapters = layers * (grid.lora_rank * _adapter_width(load, grid)) / grid.tp
     return Shards(
         dense=dense,
         tables=tables,
         experts=experts,
-        dense_ranks=ranks,
+        dense_ranks=np.where(np.greater(load.replicated_experts, 0), all_ranks, ranks),
         expert_ranks=ranks * grid.tp / grid.ep,
         dense_trained=np.where(full, dense, adapters),
         expert_trained=np.where(full, experts, 0.0),
@@ -388,6 +389,10 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
     plain = plain + (grid.implementation == EAGER) * (sharded * load.gate_bytes)
     is_wide = _is_autocast(grid) & np.greater(load.wide_residual_bytes, 0)
     plain = plain + is_wide * (whole * load.wide_residual_bytes)
+    if np.any(load.norm_bytes):
+        full = grid.trained == FULL_TRAINING
+        values = np.where(is_wide, 2.0, 1.0 + full) * (grid.trained != QLORA)
+        plain = plain + (grid.implementation == EAGER) * values * (whole * load.norm_bytes)
     if np.any(further := has_further_adapters(grid)):
         plain = plain + further * (sharded * load.adapter_input_bytes)
     unread = np.where(grid.implementation == EAGER, load.boundary_bytes, 0.0)
