@@ -391,6 +391,7 @@ def test_a_frozen_model_beside_the_trained_one_has_weights(read):
         ("paged 8-bit AdamW", "paged_states", 1),
         ("paged stash", "paged_states", 0),
         ("experts replicated over data ranks", "replicated_experts", 1),
+        ("FSDP; bf16 autocast", "wide_frozen", 1),
         ("nanotron", "output_layers", 50257 * 1024 / (12 * 1024**2)),
         ("", "output_layers", 0),
     ],

@@ -159,7 +159,7 @@ def _load(row: PublishedRow) -> Load:
         load = _transformer_load(model.transformer, sequence=model.sequence)
     if beside := _FROZEN_BESIDE.search(row.workload):
         load = replace(load, frozen_params=load.frozen_params + float(beside["billions"]) * SI_PREFIXES["G"])
-    text = row.cells.get("parallel_config", "")
+    text = "; ".join(row.cells.get(name, "") for name in ("parallel_config", "precision"))
     further = (
         way for way, words in WORDS.held.items() if re.search(rf"\b(?:{words})\b", text, re.IGNORECASE)
     )

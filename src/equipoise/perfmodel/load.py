@@ -144,8 +144,8 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     shards of gradients are summed in the width of weights. wide_residual_bytes: of a token and layer, what
     norms keep more where they read fp32; norm_bytes: as much, of norms as written. output_layers: layers that
     the output matrix counts as in shares of a pipeline, 0 where stages have equal layers. replicated_experts,
-    steps_in_backward, paged_states: 1 where data ranks have copies of experts' states alone, where gradients
-    go as they come, and where states lie outside.
+    wide_frozen, steps_in_backward, paged_states: 1 where data ranks have copies of experts' states alone,
+    where shards of frozen weights are in fp32, where gradients go as they come, where states lie outside.
     table_params: of a recommender's tables, each row on one rank; lookup_bytes: of the rows that a sample
     reads; pooled_bytes: of what is made of them, which travels to the sample's rank.
     """
@@ -180,6 +180,7 @@ class Load(BlockLoad, frozen=True, kw_only=True):
     norm_bytes: Floats = 0.0
     output_layers: Floats = 0.0
     replicated_experts: Floats = 0.0
+    wide_frozen: Floats = 0.0
     steps_in_backward: Floats = 0.0
     paged_states: Floats = 0.0
     logits_bytes: Floats = 0.0
@@ -326,6 +327,14 @@ def _norms_as_written(load: Load) -> dict[str, Floats]:
     return {"norm_bytes": np.greater(load.gate_bytes, 0) * (load.kept_whole_bytes / _WHOLE_KEPT)}
 
 
+def _wide_frozen(_: Load) -> dict[str, Floats]:
+    """Shards of frozen weights are in fp32, as those of trained ones, and are narrowed as they are gathered.
+
+    Source: PyTorch FSDP2, MixedPrecisionPolicy (param_dtype is that of what is gathered).
+    """
+    return {"wide_frozen": 1.0}
+
+
 def _replicated_experts(_: Load) -> dict[str, Floats]:
     """Data ranks that hold the same experts each have all of their states; other weights are of all ranks."""
     return {"replicated_experts": 1.0}
@@ -379,6 +388,7 @@ _WAYS: Mapping[str, Callable[[Load], dict[str, Floats]]] = {
     "wide_residual": _wide_residual,
     "norms_as_written": _norms_as_written,
     "replicated_experts": _replicated_experts,
+    "wide_frozen": _wide_frozen,
     "no_dropout": _no_dropout,
     "cached_inputs": _cached_inputs,
     "steps_in_backward": _steps_in_backward,

@@ -280,8 +280,10 @@ def held_memory(load: Load, grid: StrategyGrid) -> HeldMemory:
     experts_by_stage = [np.where(held >= stage, 1 / per_rank.expert_ranks, 1.0) for stage in (1, 2, 3)]
     width = value_bytes(grid)
     # What is quantised are linear layers: tables keep their width (transformers, bitsandbytes), or widen.
-    frozen = np.where(grid.trained == QLORA, NF4_BYTES, width)
-    tables = np.where(holds_fp32_tables(grid), FP32_BYTES, width)
+    is_wide = np.greater(load.wide_frozen, 0) & (held >= WEIGHTS_SHARDED) & (grid.master_weights > 0)
+    stored = np.where(is_wide & (grid.trained != FULL_TRAINING), FP32_BYTES, width)
+    frozen = np.where(grid.trained == QLORA, NF4_BYTES, stored)
+    tables = np.where(holds_fp32_tables(grid), FP32_BYTES, stored)
     dense = frozen * (per_rank.dense - per_rank.tables) + tables * per_rank.tables
     resident = np.where(grid.offload == OFFLOAD_ALL, 0.0, 1.0)
     weights = resident * (dense * by_stage[2] + frozen * per_rank.experts * experts_by_stage[2]) + np.where(
