@@ -264,6 +264,7 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         # Liger has no kernels for adapters: Llama 3.1 8B on H100, 9,621 tokens/s without it and 10,115 with
         # (MakazhanAlpamys/Soup, issue 378).
         ("TRL; LoRA rank 16; Liger kernels", {"implementation": "eager", "chunks_loss": True}),
+        ("torchtitan; eight loss chunks", {"chunks_loss": True}),
         ("NeMo AutoModel; FSDP2; eager attention", {"implementation": "compiled"}),
         ("HF Trainer", {"implementation": "eager"}),
         ("Levanter, JAX; FSDP", {"zero_stage": 3, "implementation": "compiled"}),
@@ -1044,6 +1045,8 @@ def test_memory_is_that_of_the_execution(read):
         ("github:alfredyu24/amd-mi350-benchmarks@fde882461:x.md Benchmark 5", None, 40 * 2**30),
         # `GPU mem: 8430MiB / 40537MiB`, as nvidia-smi prints it.
         ("github:xduan7/scalable-transformer@1c09d1585:docs/x.md", "device", 40 * 2**30),
+        # bench_single.py: torch.npu.max_memory_allocated() / 1e9.
+        ("github:jianzhnie/ScaleTorch@1685919fe:docs/x.md 7.2", "allocated", 40e9),
         # run_experiment.py: torch.cuda.max_memory_allocated() / 1e9.
         ("github:BastiaanGroot/ML-Infrastructure-Engineer@c62a4677a:training/x.md", "allocated", 40e9),
         (

@@ -126,7 +126,9 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
 _RANK = re.compile(r"(?<![a-z0-9])(?:lora[- _])?(?:rank|r)[ =]+(\d{1,4})(?![\d.])")
 # Losses that never make the logits of all tokens.
-_CHUNKED_LOSS = rf"{_LIGER}|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy"
+_CHUNKED_LOSS = (
+    rf"{_LIGER}|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy|loss chunks"
+)
 _OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
 _OPTIMIZER_OFFLOAD = (
     r"optimizer(?: states?)?[- ]offload(?:ing|ed)?|offload(?:ed|ing)? (?:of )?optimizer|zero-offload"
