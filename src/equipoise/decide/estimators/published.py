@@ -400,27 +400,29 @@ def at_users_level(
     """Estimates of others' trainings as far as they apply to the user's machine: at the level of its runs.
 
     sizes: that ran. grade: of what is so scaled. As wrong besides as the runs are, and as those sizes differ
-    from one level; beyond them, as the trend of the difference goes on: where the user's machine scales
-    unlike others, their estimates soon have no weight.
+    from one level. Where the level clearly grows with the size it is that of each size, and goes on to grow;
+    as wrong then as its trend beyond them: where the user's machine scales unlike others, their estimates
+    soon have no weight.
     Assumes what holds of all sizes that ran is the machine's and its software's own.
-    Source: the median of log(measured / estimated), its scatter, and the least-squares slope per doubling.
+    Source: the median of log(measured / estimated), its scatter, and its growth from the fewest to the most.
     """
-    shared = [each for each in sizes if each in estimates.by_size and each in measured.by_size]
-    if not shared:
+    logs = {
+        each: math.log(measured.by_size[each].time_s.value / estimates.by_size[each].time_s.value)
+        for each in sizes
+        if each in estimates.by_size and each in measured.by_size
+    }
+    if not logs:
         return estimates
-    ratios = np.array(
-        [
-            math.log(measured.by_size[each].time_s.value / estimates.by_size[each].time_s.value)
-            for each in shared
-        ]
-    )
-    places = np.log2(shared)
-    unsure = float(np.mean([measured.by_size[each].log_sd for each in shared]))
+    growth, middle = growth_of(logs), median(logs.values())
+    levels = logs if growth else dict.fromkeys(logs, middle)
+    ratios, places = np.array([*logs.values()]), np.log2([*logs])
+    unsure = float(np.mean([measured.by_size[each].log_sd for each in logs]))
     scatter = math.hypot(float(np.std(ratios)), unsure)
-    slope = float(np.polyfit(places, ratios, 1)[0]) if len(shared) > 1 else 0.0
-    factor = math.exp(float(np.median(ratios)))
+    slope = float(np.polyfit(places, ratios, 1)[0]) if len(logs) > 1 else 0.0
+    factors = {size: math.exp(level_at(levels, size, growth)) for size in estimates.by_size}
     found = {}
     for size, each in estimates.by_size.items():
+        factor = factors[size]
         spread = math.hypot(each.log_sd, scatter, slope * float(np.abs(places - math.log2(size)).min()))
         found[size] = with_time(
             each,
@@ -429,11 +431,13 @@ def at_users_level(
             name=f"{each.name}, at the level of your runs",
             why=f"{each.why}; your runs take {factor:.2f} times as long",
         )
+    curves = estimates.curves
     return replace(
         estimates,
         name=f"{estimates.name}, at the level of your runs",
         by_size=found,
         grade=dict.fromkeys(found, grade),
+        curves=scaled_curves(curves, factors) if curves is not None and growth else curves,
     )
 
 
