@@ -157,10 +157,11 @@ class UserRun(Struct, frozen=True, kw_only=True):
 
     accelerator: None where the runs do not state it. strategy: as `bench` takes it; None on one device, or
     where it is not stated. log_sd: of the median. is_eager: whether its layers ran one by one, as under
-    `bench` and `watch`; None where that is not stated, as in files.
+    `bench` and `watch`; None where that is not stated, as in files. is_assumed: whether parts of the strategy
+    are not the user's, but those with which it fits.
     """
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("is_eager",)
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("is_eager", "is_assumed")
 
     run_ids: tuple[str, ...]
     accelerator: str | None
@@ -171,6 +172,7 @@ class UserRun(Struct, frozen=True, kw_only=True):
     strategy: str | None
     precision: str | None
     is_eager: bool | None = True
+    is_assumed: bool = False
 
 
 def clear_slope(rise: float, log_sds: tuple[float, float], doublings: float) -> float:

@@ -594,3 +594,11 @@ def test_a_model_that_knows_no_size_of_the_users_trainings_does_not_count_beside
     path.write_text("gpus,time_to_train_h\n2,99\n4,112\n")
     found = by_size(ask(workload="llama2_70b_lora", accelerator=["rtx3090"], max_accelerators=8, runs=path))
     assert found[8].time_s.value > 0.7 * 112 * 3600
+
+
+def test_runs_whose_strategy_has_to_be_assumed_go_on_to_lose_too(tmp_path):
+    # 768 samples at once exceed 24 GB, so that the micro-batch was another; two were 1.2 times as fast as one.
+    path = tmp_path / "mine.csv"
+    path.write_text("gpus,samples_per_s,global_batch,precision\n1,50,768,bf16\n2,60,768,bf16\n")
+    found = by_size(ask(workload="bert", samples=1e6, accelerator=["a10g"], max_accelerators=4, runs=path))
+    assert found[2].time_s.value < 1.45 * found[4].time_s.value

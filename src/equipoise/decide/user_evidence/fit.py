@@ -374,17 +374,25 @@ def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
     """The level of the user's steps over a model. why: it is no fit, in words.
 
     Assumes that what the model gets wrong about a machine and its software is one factor at all sizes, unless
-    runs that trained in one way show clearly that it grows or falls with the size; a growth then goes on.
+    runs that trained in one way, as far as they state it, show clearly that it grows or falls with the size;
+    a growth then goes on.
     Source: the median of log(measured / modelled), its standard error from the spread of the set-ups, at
     least the calibration's record over their number.
     """
     ratios = steps.log_ratios(model.parameters)
     by_size = _by_size(steps, ratios)
-    ways = {tuple(getattr(each, name) for name in _OF_A_WAY) for each in steps.strategies}
+    ways = {
+        tuple(getattr(each, name) for name in _OF_A_WAY)
+        for each, is_assumed in zip(steps.strategies, steps.are_assumed, strict=True)
+        if not is_assumed
+    }
     first, last, slope = min(by_size), max(by_size), 0.0
-    if len(ways) == 1 and first < last:
+    if len(ways) <= 1 and first < last:
         spreads = (_log_sd_at(steps, ratios, first), _log_sd_at(steps, ratios, last))
         slope = clear_slope(by_size[last] - by_size[first], spreads, math.log2(last / first))
+    if any(steps.are_assumed):
+        # What was assumed of one size alone is no trend: no more than what the larger lost is one.
+        slope = min(slope, max(0.0, _lost_each_doubling(steps)))
     level = median(ratios.tolist())
     # Sizes beyond do not regain what the largest lost, however little that is.
     logs = by_size if slope else {**dict.fromkeys(by_size, level), last: max(level, by_size[last])}
@@ -432,6 +440,14 @@ def carried_level(
         "where the facts of the two accelerators leave no other order",
         ran_on=ran_on,
     )
+
+
+def _lost_each_doubling(steps: UserSteps) -> float:
+    """What the logarithm of accelerator time of a sample grew by with each doubling, of steps as measured."""
+    batches = np.array([each.global_batch_samples for each in steps.strategies])
+    by_size = _by_size(steps, np.log(steps.measured_s * steps.sizes / batches))
+    first, last = min(by_size), max(by_size)
+    return (by_size[last] - by_size[first]) / math.log2(last / first) if first < last else 0.0
 
 
 def _log_sd_at(steps: UserSteps, ratios: FloatArray, size: int) -> float:

@@ -105,7 +105,7 @@ _KNOWN_BESIDES = frozenset({"fsdp", "fp16", "bf16", "localsgd"})
 
 class UserSteps(Struct, frozen=True, kw_only=True):
     """Set-ups that the model expresses. measured_s: of a step, log_sds: of its logarithm, by the runs; sizes:
-    accelerators; all (n_set_ups,).
+    accelerators; all (n_set_ups,). are_assumed: of strategies, as `UserRun` has it.
     """
 
     rows: "StepRows"
@@ -114,6 +114,7 @@ class UserSteps(Struct, frozen=True, kw_only=True):
     sizes: FloatArray
     strategies: tuple[Strategy, ...]
     run_ids: tuple[str, ...]
+    are_assumed: tuple[bool, ...]
 
     def taken(self, indices: NDArray[np.intp]) -> "UserSteps":
         """Some of the set-ups."""
@@ -124,6 +125,7 @@ class UserSteps(Struct, frozen=True, kw_only=True):
             sizes=self.sizes[indices],
             strategies=tuple(self.strategies[each] for each in indices),
             run_ids=tuple(self.run_ids[each] for each in indices),
+            are_assumed=tuple(self.are_assumed[each] for each in indices),
         )
 
     def log_ratios(self, parameters: Parameters) -> FloatArray:
@@ -279,6 +281,7 @@ def user_steps(
         sizes=np.array([run.num_accelerators for run, _ in kept], dtype=float),
         strategies=tuple(found for _, found in kept),
         run_ids=tuple(run.run_ids[0] for run, _ in kept),
+        are_assumed=tuple(run.is_assumed for run, _ in kept),
     )
 
 
@@ -309,7 +312,7 @@ def _as_it_fits(run: UserRun, problem: Problem, unstated: Mapping[str, Value]) -
         )
         (found,) = SEARCH_CACHE.searches(asked, (run.num_accelerators,)).sizes
         if found.best is not None:
-            return replace(run, strategy=found.best.strategy.text())
+            return replace(run, strategy=found.best.strategy.text(), is_assumed=True)
     return run
 
 
