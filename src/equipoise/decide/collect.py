@@ -414,7 +414,7 @@ def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...]
     """The estimates of every estimator, the surest kind first; the chip they were carried from."""
     searches, run_fit, near = known.searches, known.run_fit, None
     measured = _measured(inputs, known)
-    modelled = None if searches is None else model_estimates(with_open_batches(searches))
+    alone = modelled = None if searches is None else model_estimates(with_open_batches(searches))
     submitted: Estimates | None = None
     if known.published is not None:
         submitted, modelled, near = _submitted(inputs, known, known.published, modelled)
@@ -433,7 +433,9 @@ def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...]
             submitted = at_users_level(submitted, measured, ran, grade="carried")
         if modelled is not None and run_fit is None:
             modelled = at_users_level(modelled, measured, ran, grade="measured")
-    if modelled is not None and searches is not None and run_fit is not None:
+    if modelled is not None and alone is not None and searches is not None and run_fit is not None:
+        # The level of the user's steps is over the model alone: that of published results is another's.
+        modelled = replace(alone, references=modelled.references)
         if isinstance(run_fit, UserFit):
             modelled = fitted_estimates(modelled, searches, run_fit)
         else:

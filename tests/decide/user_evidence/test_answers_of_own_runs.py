@@ -602,3 +602,13 @@ def test_runs_whose_strategy_has_to_be_assumed_go_on_to_lose_too(tmp_path):
     path.write_text("gpus,samples_per_s,global_batch,precision\n1,50,768,bf16\n2,60,768,bf16\n")
     found = by_size(ask(workload="bert", samples=1e6, accelerator=["a10g"], max_accelerators=4, runs=path))
     assert found[2].time_s.value < 1.45 * found[4].time_s.value
+
+
+def test_the_level_of_own_runs_stands_in_place_of_that_of_published_results(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("gpus,samples_per_s,global_batch,precision\n1,60,256,bf16\n2,110,512,bf16\n")
+    found = by_size(ask(workload="bert", accelerator=["a100-pcie-40gb"], max_accelerators=4, runs=path))
+    for size in (1, 2):
+        times_s = [each.time_s.value for each in found[size].estimates]
+        assert len(times_s) > 1
+        assert max(times_s) < 1.25 * min(times_s)
