@@ -612,3 +612,13 @@ def test_the_level_of_own_runs_stands_in_place_of_that_of_published_results(tmp_
         times_s = [each.time_s.value for each in found[size].estimates]
         assert len(times_s) > 1
         assert max(times_s) < 1.25 * min(times_s)
+
+
+def test_a_fit_that_is_far_off_promises_nothing_of_strategies_that_did_not_run(tmp_path):
+    # Each doubling loses 15 % of all samples a second: no link explains it, and another axis need not heal it.
+    path = tmp_path / "mine.csv"
+    rows = [f"{2**step},{11.4 * 0.85**step},{512 * 2**step},fp16" for step in range(4)]
+    path.write_text("\n".join(["gpus,samples_per_s,global_batch,precision", *rows]))
+    found = ask(workload="gpt2", samples=1e6, accelerator=["t4"], max_accelerators=8, runs=path)
+    assert found.recommended.num_accelerators == 1
+    assert by_size(found)[2].time_s.value > by_size(found)[1].time_s.value

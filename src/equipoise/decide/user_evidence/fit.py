@@ -46,6 +46,8 @@ _UNLIMITED = frozenset(name for name in _OWN_LOG_SD if name.startswith(_LINKS))
 # Fewer do not separate rates, links and what a step costs besides them; one size shows no links.
 _FEWEST_SET_UPS, _FEWEST_SIZES = 4, 2
 _FEWEST_FOR_LAW = 3
+# Of steps held out, in the median: a fit that is further off does not say what another strategy would change.
+_MOST_ERROR = 0.5
 # Of a doubling beyond times that no law follows, by our convention: a factor of two either way.
 _UNKNOWN_LOG_SD = 0.4
 # What tells ways to train apart: all of a strategy but how many ranks share samples out, and how many.
@@ -114,7 +116,7 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
     folds = steps.sizes if by_size else np.arange(float(len(steps.sizes)))
     ours, levels = (np.array(each) for each in zip(*fitting.left_out(steps, folds), strict=True))
     what = "a size" if by_size else "a set-up"
-    if np.mean(np.abs(ours)) > np.mean(np.abs(levels)):
+    if np.mean(np.abs(ours)) > np.mean(np.abs(levels)) or _median_error(ours) > _MOST_ERROR:
         wrong, less = (tenths(_median_error(each)) for each in (ours, levels))
         return (
             f"{_set_ups(steps)} only set its level: with {what} held out, fitted parameters were off by "
