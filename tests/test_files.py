@@ -129,12 +129,13 @@ def test_tables_replace_no_pipe_and_no_folder(tmp_path):
 
 @pytest.mark.parametrize("options", OUTPUTS, ids=lambda options: f"{options[0]} {options[-1]}")
 def test_a_full_disk_changes_nothing_and_is_said_in_one_sentence(options, tmp_path):
-    """A file that may have no more than 100 bytes, which is what a quota does."""
+    """A file that may have no more than 100 bytes, which is what a quota does; byte code would be cut too."""
     path = tmp_path / "file"
     path.write_bytes(b"before")
     ended = subprocess.run(
         [sys.executable, "-m", "equipoise", *map(str, options), str(path)],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,
