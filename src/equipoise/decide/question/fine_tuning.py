@@ -211,8 +211,8 @@ def not_validated(about: Workload) -> tuple[str, ...]:
         )
     elif about.frozen_share:
         found.append(
-            "No published times of training beside a frozen model are in the data: it is counted as "
-            f"{about.frozen_share:.2g} further forward passes, and {_WIDENED}."
+            "No published times of training beside a frozen model are in the data: its forward pass is "
+            f"counted as {about.frozen_share:.2g} times that of the model, and {_WIDENED}."
         )
     return tuple(found)
 
