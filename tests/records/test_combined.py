@@ -98,5 +98,6 @@ def test_what_ships_is_better_than_the_model_and_covers_what_it_states():
     assert found.median < found.alone_median / 2
     assert found.modelled_median < found.alone_median
     assert found.p90 < found.published_p90
-    assert found.coverage >= 0.9
+    # Shares of 126 intervals at 0.9: two standard deviations of such a share on either side.
+    assert 0.85 <= found.coverage <= 0.95
     assert list(found.carried_log_sd) == sorted(found.carried_log_sd)
