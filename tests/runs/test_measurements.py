@@ -92,7 +92,8 @@ def test_numbers_that_may_mean_another_are_refused(read, text):
 def test_a_comma_is_not_decimal_next_to_decimal_points(read):
     found = read("num_accelerators;time_to_train_s\n8;1.5\n16;1,25\n")
     assert found.time_s.tolist() == [1.5]
-    assert "'1,25'" in found.not_used[0]
+    (note,) = [each.words for each in found.notes if each.kind == "not_used"]
+    assert "'1,25'" in note
 
 
 def test_steps_of_several_batches_become_times_for_the_same_samples(read):
