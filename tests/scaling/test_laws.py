@@ -92,3 +92,5 @@ def test_every_law_can_be_named():
 def test_unknown_law_lists_the_laws():
     with pytest.raises(SpecError, match=r"law='moore' .*constant, perfect, amdahl"):
         law_named("moore")
+    with pytest.raises(SpecError, match=r"\boverlap, pooled\b"):
+        law_named("moore", also=("pooled",))

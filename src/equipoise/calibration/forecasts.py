@@ -222,20 +222,22 @@ def published_curve(
     workload = _workload(results, question)
     of_workload = [each for each in results.best if each.workload == workload]
     group = [each for each in of_workload if each.accelerator == accelerator]
+    one_law = None
+    if question.law is not None and question.law != POOLED:
+        one_law = law_named(question.law, also=(POOLED,))
     if own is not None:
         newest = None
         known = user_entries(own, workload, accelerator)
     else:
         newest = _round(group, of_workload, question, workload=workload, accelerator=accelerator)
         # One law has one level: results of several rounds are not one curve.
-        is_one_law = question.law is not None and question.law != POOLED
-        if question.round is None and is_one_law:
-            newest = _enough_for(law_named(str(question.law)), group) or newest
-        mixes = question.round is None and not is_one_law
+        if question.round is None and one_law is not None:
+            newest = _enough_for(one_law, group) or newest
+        mixes = question.round is None and one_law is None
         known = _best_of_all(group) if mixes else tuple(each for each in group if each.campaign == newest)
     sizes = question.sizes or sizes_of_interest(np.array([each.num_accelerators for each in known]))
     notes = () if own is None else (*own.notes, *when_published(known, group))
-    if question.law not in {None, POOLED}:
+    if one_law is not None:
         return _by_one_law(known, sizes, question, newest)
     return _by_pooled_law(results, known, sizes, question, round_=newest, notes=notes)
 

@@ -3,7 +3,7 @@
 What a law is, each with its formula, what it assumes and where it comes from.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -251,12 +251,14 @@ LAWS = (CONSTANT, PERFECT, AMDAHL, GUSTAFSON, USL, POWER, ALPHA_BETA, OVERLAP)
 CANDIDATES = tuple(law for law in LAWS if law is not CONSTANT)
 
 
-def law_named(name: str) -> Law:
+def law_named(name: str, *, also: Sequence[str] = ()) -> Law:
     """The law of that name.
 
-    Raises SpecError naming all laws when there is none.
+    also: names that may be given too, which are no law of a single curve.
+    Raises SpecError naming all when there is none.
     """
     for law in LAWS:
         if law.name == name:
             return law
-    raise SpecError(f"law={name!r} is unknown; the laws are {', '.join(law.name for law in LAWS)}.")
+    names = (*(law.name for law in LAWS), *also)
+    raise SpecError(f"law={name!r} is unknown; the laws are {', '.join(names)}.")
