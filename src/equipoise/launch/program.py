@@ -70,9 +70,7 @@ def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
         **_stage_facts(strategy, model),
         "num_experts": experts,
         "has_windows": model is not None and model.windowed_layers > 0,
-        # Layers that are a state space, attention or a feed-forward block each.
-        "is_hybrid": model is not None
-        and 0 < model.state_layers < model.layers - (model.attention_layers or 0),
+        "is_hybrid": model is not None and _is_hybrid(model),
         "num_dense_layers": 0 if model is None else model.dense_layers,
         "graph_modules": json.dumps(_graph_modules(strategy, experts)),
         "recomputed_modules": json.dumps(_recomputed_modules(strategy, model)),

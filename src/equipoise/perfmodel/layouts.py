@@ -213,19 +213,10 @@ def _combined(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, int]:
     return numbers, num_different
 
 
-def _is_sparse(num_possible: int, num_given: int) -> bool:
-    """Whether sorting so many numbers takes less than a table of all that they may be."""
-    return num_possible > max(2**12, 16 * num_given)
-
-
 def _numbered(sizes: Numbers) -> tuple[Codes, int]:
     """A small number for every one of some whole sizes, the same for equal ones; how many there are."""
-    whole = sizes.astype(np.intp)
-    if _is_sparse(int(whole.max()), len(whole)):
-        values, numbers = np.unique(whole, return_inverse=True)
-        return numbers, len(values)
-    is_present = np.bincount(whole) > 0
-    return (np.cumsum(is_present) - 1)[whole], int(np.count_nonzero(is_present))
+    positions, numbers = distinct(sizes.astype(np.intp))
+    return numbers, len(positions)
 
 
 def joined(parts: Sequence[Layouts]) -> Layouts:
@@ -251,7 +242,7 @@ def joined(parts: Sequence[Layouts]) -> Layouts:
 def distinct(numbers: Codes) -> tuple[Codes, Codes]:
     """Of numbers, at least one: a position of each different one, and which of these each number is."""
     num_possible = int(numbers.max()) + 1
-    if _is_sparse(num_possible, len(numbers)):
+    if num_possible > max(2**12, 16 * len(numbers)):  # sorting takes less than a table of all that may be
         _, positions, which = np.unique(numbers, return_index=True, return_inverse=True)
         return positions, which
     position = np.full(num_possible, -1)
