@@ -81,6 +81,14 @@ class Converged(Struct, frozen=True, kw_only=True):
     last_round: float = math.inf
 
 
+class ReferenceRuns(Struct, frozen=True, kw_only=True):
+    """Runs of a benchmark's reference code to its target at one global batch: the mean of their samples."""
+
+    global_batch_samples: int
+    samples_to_target: float
+    num_runs: int
+
+
 # What every benchmark since v4.0 has to log; the reading for a workload that the table does not have.
 UNKNOWN_CONVERGED = (Converged(key="samples_count", per="sample"),)
 
@@ -213,6 +221,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     samples_per_example: that one term of the loss needs together: 2 of preference pairs.
     image: the images that all of it is of; None where samples are none, or do not scale.
     usual_batch_samples: the global batch of the training that a paper describes, usual_batch_source.
+    reference_runs: of a benchmark whose results are not embedded, by global batch.
     """
 
     slug: str
@@ -254,6 +263,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     last_round: float | None = None
     rules: MlperfRules = UNKNOWN_RULES
     converged: tuple[Converged, ...] = UNKNOWN_CONVERGED
+    reference_runs: tuple[ReferenceRuns, ...] = ()
     aliases: tuple[str, ...] = ()
 
     @property
@@ -531,11 +541,12 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
     model = block.block("transformer")
     rules = _read_rules(block, UNKNOWN_RULES if known is None else known.rules)
     converged = tuple(each.read(Converged) for each in block.blocks("converged"))
+    reference_runs = tuple(each.read(ReferenceRuns) for each in block.blocks("reference_runs"))
     keeps_ways = not converged and (known is not None or rules is None)
     found = block.read(
         Workload,
         known,
-        also=(*_RULES, "transformer", "converged", "named"),
+        also=(*_RULES, "transformer", "converged", "reference_runs", "named"),
         given={
             "slug": block.slug,
             "transformer": None
@@ -543,6 +554,7 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
             else read_transformer(model, None if known is None else known.transformer),
             "rules": rules,
             "converged": None if keeps_ways else converged,
+            "reference_runs": reference_runs or None,
         },
     )
     if model is not None and "params" not in block.fields and found.transformer is not None:

@@ -66,6 +66,28 @@ def test_evaluation_of_adapters_is_at_most_what_the_rules_ask_for():
     assert 1.05 < found.time_per_step_time < 1 + 173 / 384 / 2
 
 
+@pytest.mark.parametrize(
+    ("name", "batch", "samples"),
+    [
+        # Entries of MLPerf Training v6.0: on eight B300 GPUs by ASUSTeK and by Giga Computing.
+        ("gpt_oss_20b", 24, 208_896),
+        # Reference convergence points of v6.0: the mean of six runs.
+        ("deepseekv3_671b", 16_384, 767_317),
+    ],
+)
+def test_without_results_samples_to_a_target_are_those_of_the_benchmark_s_reference_runs(
+    name, batch, samples
+):
+    found = budget(name, scores=published_scores())
+    assert found.is_to_target
+    assert found.batches[0] <= batch <= found.batches[1]
+    assert found.samples_at(batch) == pytest.approx(samples, rel=0.03)
+    assert 0.05 < found.log_sd(batch) < 0.1
+    # Of another length of sequences nothing is known.
+    with pytest.raises(UsageError, match="--tokens"):
+        budget(name, scores=published_scores(), sequence=2048)
+
+
 def test_too_few_results_leave_the_samples_open():
     few = Scores(published_scores().of("bert")[:2])
     found = budget("bert", scores=few)

@@ -298,7 +298,7 @@ def _remarks(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
     batch, budget = inputs.query.global_batch_samples, inputs.training.budget
     if budget.batches and batch and not budget.batches[0] <= batch <= budget.batches[1]:
         yield (
-            f"A global batch of {batch:,} lies outside those of published results, {budget.batches[0]:,} to "
+            f"A global batch of {batch:,} lies outside those of published runs, {budget.batches[0]:,} to "
             f"{budget.batches[1]:,}: its samples are an extrapolation"
             f"{', and no published time is used' if is_batch_beyond_published(inputs) else ''}."
         )

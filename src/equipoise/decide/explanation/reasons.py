@@ -325,7 +325,7 @@ def _batch(inputs: Inputs, best: Candidate) -> Iterator[Reason]:
     yield Reason(
         words=(
             f"The global batch of {format_count(best.global_batch_samples)} {why}: "
-            f"{format_si(best.num_samples)} samples to the target there, by results at {low} to {high}."
+            f"{format_si(best.num_samples)} samples to the target, by published runs at {low} to {high}."
         ),
         sources=budget.evidence[:_MOST_SOURCES],
         formula="S(B) = S_min (1 + B / B_crit) (McCandlish et al. 2018)",
