@@ -91,6 +91,23 @@ def test_a_bridge_is_seen_where_the_text_has_one() -> None:
     assert cluster_in_text("2 x RTX 5090, PHB").name == "pair-rtx-5090"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RTX A6000 48GB, PCIe, no NVLink",
+        "RTX 3090 24GB, PCIe without NVLink, 280 W",
+        "2x RTX 3090 without an NVLink bridge",
+        "2x RTX A6000 (NVLink disabled)",
+        "2x RTX 3090, no bridge",
+        "2x RTX 3090, non-NVLink",
+    ],
+)
+def test_a_bridge_is_not_seen_where_the_text_denies_it(text) -> None:
+    found = cluster_in_text(text)
+    # PCI-SIG: 16 lanes of PCIe 4 at 16 GT/s, coded 128/130; the cards are PCIe 4 by NVIDIA's GA102 white paper.
+    assert (found.topology, found.intra.byte_per_s) == ("host", pytest.approx(16 * 16e9 * 128 / 130 / 8, rel=1e-3))
+
+
 def test_a_word_that_is_also_a_system_means_it_only_with_its_accelerator() -> None:
     assert cluster_in_text("Frontier").name == "frontier"
     assert cluster_in_text("at the frontier with H100").name == "h100-sxm5-80gb"

@@ -203,7 +203,7 @@ def cluster_in_text(
     >>> cluster_in_text("RTX A400") is None
     True
     """
-    words = _words(text[:MAX_CHARS])
+    words = _words(_DENIED_LINK.sub(" ", text[:MAX_CHARS]))
     known = catalogue or shipped()
     chips, systems = _spellings(known)
     chip_at, system_at = _longest(words, chips), _longest(words, systems)
@@ -237,6 +237,12 @@ class _Match(Struct, frozen=True, kw_only=True):
 
 
 _COUNT_BEFORE = re.compile(r"(?<![\w.])(\d+)\s*[xX\u00d7]\s*(?=[A-Za-z]|\d{4}(?!\w))")
+# A text that says that nothing joins the cards names the links nevertheless: "no NVLink", "NVLink disabled".
+_DENIED_LINK = re.compile(
+    r"\b(?:no|non|not|without)[\s-]+(?:(?:an?|any|using)\s+)?(?:(?:NVLinks?|NVSwitch|bridged?|bridges)\b\s*)+"
+    r"|\bNV(?:Link|Switch)\s*[:=]?\s*(?:is\s+)?(?:off|disabled|absent|none|no)\b",
+    re.IGNORECASE,
+)
 _OF_LAPTOPS = frozenset({"laptop", "laptops", "notebook", "mobile"})
 _JOINED_BY_LINKS = frozenset({"nvlink", "nvlink2", "nvlink3", "nvlink4", "nvlink5", "nvswitch"})
 
