@@ -105,7 +105,10 @@ def test_a_bridge_is_seen_where_the_text_has_one() -> None:
 def test_a_bridge_is_not_seen_where_the_text_denies_it(text) -> None:
     found = cluster_in_text(text)
     # PCI-SIG: 16 lanes of PCIe 4 at 16 GT/s, coded 128/130; the cards are PCIe 4 by NVIDIA's GA102 white paper.
-    assert (found.topology, found.intra.byte_per_s) == ("host", pytest.approx(16 * 16e9 * 128 / 130 / 8, rel=1e-3))
+    assert (found.topology, found.intra.byte_per_s) == (
+        "host",
+        pytest.approx(16 * 16e9 * 128 / 130 / 8, rel=1e-3),
+    )
 
 
 def test_a_word_that_is_also_a_system_means_it_only_with_its_accelerator() -> None:
