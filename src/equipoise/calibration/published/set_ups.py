@@ -173,7 +173,8 @@ _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_
 _STATE_BYTES = 16.0
 _NARROW_STATES = (
     r"torchtune|pure[- ](?:bf16|fp16)|(?:bf16|16)-true|gradients and adamw? in (?:bf16|fp16)"
-    r"|all in (?:bf16|fp16)|weights and (?:gradients|states) in (?:bf16|fp16)"
+    r"|all in (?:bf16|fp16)"
+    r"|weights and (?:gradients|(?:adamw? |optimi[sz]er )?(?:states|moments)) (?:are )?in (?:bf16|fp16)"
     r"|(?:bf16|fp16) weights and (?:states|(?:adam )?moments)|(?:no|without) (?:amp|autocast)"
     # PyTorch's optimizers keep moments as their parameters are.
     r"|adamw? on (?:bf16|fp16) (?:param(?:eter)?s|weights)|(?:bf16|fp16) adamw?"
