@@ -177,14 +177,51 @@ def test_what_nobody_measured_is_taken_from_the_nearest_of_the_same_maker() -> N
     assert hardware.accelerator("MI250X").achievable_fraction == pytest.approx(784.9 / 1307)
     assert not hardware.accelerator("MI250X").achievable_is_measured
     assert hardware.accelerator("A100 SXM4 80GB").achievable_fraction == pytest.approx(271.2 / 312)
-    # RTX 3080, 320 W for 59.5 TFLOP/s, is nearest to RTX 2080 (39.03 of 40.3), 3090 Ti (81 of 80), 3080 Ti.
-    assert hardware.accelerator("rtx-3080-pcie-10gb").achievable_fraction == pytest.approx(81 / 80)
+    # RTX 6000 Ada, 300 W for 364.2 TFLOP/s, lies between RTX PRO 6000 Max-Q (300 W, 238.6 of 438.9) and L40S
+    # (350 W, 269.1 of 362). Nor more power's share is less: L4 (70.89 of 121) counts with the one, T4 (42.31 of
+    # 65) with the other.
+    less, more = (70.89 / 121 + 238.6 / 438.9) / 2, (269.1 / 362 + 42.31 / 65) / 2
+    way = math.log(300 / 364.2 * 438.9 / 300) / math.log(350 / 362 * 438.9 / 300)
+    between = less + way * (more - less)
+    assert hardware.accelerator("RTX 6000 Ada").achievable_fraction == pytest.approx(between)
     # Another form of a chip that was measured comes before all others: V100, 95 of 125.
     assert hardware.accelerator("v100-sxm3h-32gb").achievable_fraction == pytest.approx(95 / 125, rel=0.05)
     # TPU v4 feeds 4.4 bytes a kFLOP, nearest to v5e with 4.2, whose XLA reaches 181.8 of 197 TFLOP/s; not to
     # Ironwood's 3.2 (two cores of 956.4, of 2,307) nor to v6e's 1.8.
     assert hardware.accelerator("tpu-v4").achievable_fraction == pytest.approx(181.8 / 197)
     assert hardware.accelerator("tpu-v7x").achievable_fraction == pytest.approx(2 * 956.4 / 2307)
+
+
+@pytest.mark.parametrize(("products", "least"), [(hardware._NARROW, 40), (hardware._SINGLE, 30)])
+def test_a_card_left_out_is_told_by_those_built_alike(products: hardware._Products, least: int) -> None:
+    # Each measured card of NVIDIA's as one that nobody measured, nor another of its chip or peaks.
+    measured = {
+        chip: fraction
+        for chip in hardware.accelerators()
+        if (fraction := products.achieved_fraction(chip)) is not None
+    }
+    away = []
+    for chip, fraction in measured.items():
+        if chip.vendor == "NVIDIA":
+            others = [
+                hardware._MeasuredChip(each, part, products.power_per_flop_log(each))
+                for each, part in measured.items()
+                if not hardware.is_same_chip(each, chip) and not hardware.has_same_peaks(each, chip)
+            ]
+            by_power = hardware._fractions_by_power(others)
+            away.append(
+                abs(math.log(hardware._expected_fraction(chip, others, by_power, products) / fraction))
+            )
+    assert len(away) > least
+    # The nearest three by power per FLOP/s, of any build, were 8.7 and 8.9 % off.
+    assert sum(away) / len(away) < 0.08
+
+
+def test_a_share_lies_between_those_of_its_neighbours() -> None:
+    by_power = [(0.0, 0.5), (1.0, 0.75), (1.125, 1.0)]  # by hand; the last rise is more than in proportion
+    for at, share in ((-1.0, 0.5), (0.0, 0.5), (0.5, 0.625), (1.0, 0.75), (3.0, 1.0)):
+        assert hardware._fraction_between(by_power, at) == pytest.approx(share)
+    assert hardware._fraction_between(by_power, 1.0625) == pytest.approx(0.75 * math.exp(0.0625))
 
 
 def test_fp32_reaches_a_share_of_its_own() -> None:

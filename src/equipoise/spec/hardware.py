@@ -479,6 +479,11 @@ _peaks_and_memory: Callable[[Accelerator], _Amounts] = attrgetter(
 _MOST_OVER_PEAK = 1.5
 # Of those measured, how many with the nearest power per FLOP/s tell what another reaches.
 _NUM_NEAREST = 3
+# How many of one build have to be measured for a curve over power per FLOP/s: twice as many as for a median.
+_NUM_FOR_CURVE = 2 * _NUM_NEAREST
+# Tensor units do 2 to 8 times what fp32 units do on NVIDIA's cards for graphics and before A100, 15 times and
+# more on A100 and later chips for servers, which are built wide and clocked low.
+_WIDE = 12.0
 
 
 class _Products(Struct, frozen=True):
@@ -587,9 +592,10 @@ def _expected_fraction(
     """The share of peak that is expected of an accelerator nobody measured.
 
     measured: all accelerators of which it is known. by_power: as `_fractions_by_power` has it.
-    Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak, by all makers where
-    nothing of its own was measured, and that power which nobody states is as little as any; of TPUs, that the
-    measured one with the nearest memory bandwidth per FLOP/s reaches the same share.
+    Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak, among chips that are
+    built alike where enough of them were measured, by all makers where nothing of its own was, and that power
+    which nobody states is as little as any; of TPUs, that the measured one with the nearest memory bandwidth
+    per FLOP/s reaches the same share.
     Source: docs/experiments/0040, 0042.
     """
     family = [each for each in measured if is_same_family(each.chip, chip)]
@@ -602,14 +608,24 @@ def _expected_fraction(
         power_per_flop_log = by_power[0][0]
     if not family and by_power:
         return _fraction_at(by_power, power_per_flop_log)
-    known = family if len(family) >= _NUM_NEAREST else measured
-    alike = (
-        [each for each in family if _peaks(each.chip) == _peaks(chip)]
-        or [each for each in family if is_same_chip(each.chip, chip)]
-        or _nearest_power(known, power_per_flop_log)
-        or known
-    )
+    alike = [each for each in family if _peaks(each.chip) == _peaks(chip)] or [
+        each for each in family if is_same_chip(each.chip, chip)
+    ]
+    if not alike:
+        wide = _is_wide(chip)
+        built_alike = [each for each in family if wide is not None and _is_wide(each.chip) == wide]
+        if len(built_alike) >= _NUM_FOR_CURVE:
+            return _fraction_between(_fractions_by_power(built_alike), power_per_flop_log)
+        known = family if len(family) >= _NUM_NEAREST else measured
+        alike = _nearest_power(known, power_per_flop_log) or list(known)
     return median(each.fraction for each in alike)
+
+
+def _is_wide(chip: Accelerator) -> bool | None:
+    """Whether tensor units far outdo the fp32 units, as on chips for servers; None where a peak is unknown."""
+    narrow = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s
+    single = chip.peak_fp32_flop_per_s
+    return None if narrow is None or single is None else narrow > _WIDE * single
 
 
 def _fractions_by_power(measured: Sequence[_MeasuredChip]) -> list[tuple[float, float]]:
@@ -634,6 +650,22 @@ def _fraction_at(by_power: Sequence[tuple[float, float]], power_per_flop_log: fl
         found = min(limit, found * math.exp(log - at_log))
         at_log, limit = log, fraction
     return min(limit, found * math.exp(max(0.0, power_per_flop_log - at_log)))
+
+
+def _fraction_between(by_power: Sequence[tuple[float, float]], power_per_flop_log: float) -> float:
+    """The share of peak at a power per FLOP/s, on lines between measured chips; beyond them the nearest's.
+
+    It rises at most in proportion: with a higher peak at the same power, the rate is no lower.
+    """
+    (before_log, before), *later = by_power
+    for log, fraction in later:
+        if power_per_flop_log <= before_log:
+            return before
+        if power_per_flop_log < log:
+            way = (power_per_flop_log - before_log) / (log - before_log)
+            return min(before + way * (fraction - before), before * math.exp(power_per_flop_log - before_log))
+        before_log, before = log, fraction
+    return before
 
 
 def _never_falling(values: Sequence[float]) -> list[float]:
