@@ -83,6 +83,23 @@ def test_a_name_inside_another_is_no_name(text) -> None:
     assert cluster_in_text(text) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "cores", "bandwidth"),
+    [
+        # NVIDIA's table of laptops: cores, and memory as wide as 128 and 96 bits at 16 Gb/s a pin.
+        ("RTX 4060 Laptop GPU 8GB", 3072, 256e9),
+        ("NVIDIA GeForce RTX 4060 Laptop GPU", 3072, 256e9),
+        ("RTX 4050 Laptop GPU 6GB", 2560, 192e9),
+        ("RTX 4060", 3072, 272e9),
+    ],
+)
+def test_a_laptops_card_is_not_the_one_for_desktops(text: str, cores: int, bandwidth: float) -> None:
+    chip = cluster_in_text(text).accelerator
+    clock = 2.37e9 if "Laptop" in text else 2.46e9
+    assert chip.memory_byte_per_s == bandwidth
+    assert chip.peak_fp32_flop_per_s == pytest.approx(2 * cores * clock, rel=0.01)
+
+
 def test_a_bridge_is_seen_where_the_text_has_one() -> None:
     assert cluster_in_text("4x A40").topology == "host"
     assert cluster_in_text("4x A40 NVLink bridge").intra.byte_per_s == 56.25e9

@@ -592,10 +592,10 @@ def _expected_fraction(
     """The share of peak that is expected of an accelerator nobody measured.
 
     measured: all accelerators of which it is known. by_power: as `_fractions_by_power` has it.
-    Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak, among chips that are
-    built alike where enough of them were measured, by all makers where nothing of its own was, and that power
-    which nobody states is as little as any; of TPUs, that the measured one with the nearest memory bandwidth
-    per FLOP/s reaches the same share.
+    Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak, among chips built
+    alike where enough of them were measured, by all makers where nothing of its own was, and that power which
+    nobody states is as little as any; of TPUs, that the measured one with the nearest memory bandwidth per
+    FLOP/s reaches the same share.
     Source: docs/experiments/0040, 0042.
     """
     family = [each for each in measured if is_same_family(each.chip, chip)]
@@ -622,7 +622,7 @@ def _expected_fraction(
 
 
 def _is_wide(chip: Accelerator) -> bool | None:
-    """Whether tensor units far outdo the fp32 units, as on chips for servers; None where a peak is unknown."""
+    """Whether tensor units far outdo fp32 units, as on chips for servers; None where a peak is unknown."""
     narrow = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s
     single = chip.peak_fp32_flop_per_s
     return None if narrow is None or single is None else narrow > _WIDE * single
