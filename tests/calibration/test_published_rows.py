@@ -265,6 +265,10 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         # (MakazhanAlpamys/Soup, issue 378).
         ("TRL; LoRA rank 16; Liger kernels", {"implementation": "eager", "chunks_loss": True}),
         ("torchtitan; eight loss chunks", {"chunks_loss": True}),
+        # 57M parameters, 8 x 2,048 tokens, 16,384 words: 6.07 GiB, less than with logits of all tokens in fp32.
+        ("torchtitan; one GPU; loss in chunks", {"chunks_loss": True}),
+        ("PyTorch; cross-entropy in chunks of 512 tokens", {"chunks_loss": True}),
+        ("TRL SFT; chunked_nll loss", {"chunks_loss": True}),  # huggingface/trl, pull 6869
         ("NeMo AutoModel; FSDP2; eager attention", {"implementation": "compiled"}),
         ("HF Trainer", {"implementation": "eager"}),
         ("Levanter, JAX; FSDP", {"zero_stage": 3, "implementation": "compiled"}),

@@ -128,6 +128,7 @@ _RANK = re.compile(r"(?<![a-z0-9])(?:lora[- _])?(?:rank|r)[ =]+(\d{1,4})(?![\d.]
 # Losses that never make the logits of all tokens.
 _CHUNKED_LOSS = (
     rf"{_LIGER}|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy|loss chunks"
+    r"|(?:loss|cross[- ]entropy) in chunks|chunked[-_ ]nll"
 )
 _OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
 _OPTIMIZER_OFFLOAD = (
