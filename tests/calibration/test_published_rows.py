@@ -243,6 +243,10 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("DeepSpeed ZeRO-3; sequence parallelism 8 by all-to-all", {"copies_tokens": False}),
         ("Megatron-Core; CUDA graphs of attention and router", {"records_graphs": True}),
         ("Megatron-Bridge; cuda_graph_impl=local; full-iteration CUDA graph", {"records_graphs": True}),
+        ("Megatron-Bridge; full-iteration CUDA graph", {"routes_on_device": True}),
+        ("Megatron-Core; full CUDA graphs, paged stash", {"routes_on_device": True}),
+        ("Megatron-Core; HybridEP; sync-free grouped GEMM", {"routes_on_device": True}),
+        ("Megatron-Core; CUDA graphs of attention, router and preprocessing", {"routes_on_device": False}),
         ("Megatron-LM; no CUDA graphs", {"records_graphs": False}),
         ("Megatron-LM; CUDA graphs off", {"records_graphs": False}),
         ("Megatron-LM; mode and CUDA graphs not stated", {"records_graphs": False}),
@@ -1339,6 +1343,10 @@ def test_a_source_names_software_by_its_repository_alone(read, source, name):
         ("MS-SWIFT 4.5.3; FSDP2", "hf"),
         ("ms-swift with Megatron", "megatron_core"),
         ("own code; FSDP2", "torchtitan"),
+        # CroissantLLM: `We train on a modified version of Megatron-Deepspeed` (arXiv:2402.00786, section 3.5).
+        ("Megatron-DeepSpeed; Hugging Face data", "megatron_core"),
+        ("Megatron-DeepSpeed; HuggingFace tokenizer", "megatron_core"),
+        ("own code; FSDP2; HF datasets; checkpoints of Hugging Face", "torchtitan"),
     ],
 )
 def test_libraries_on_transformers_run_as_it_does(read, config, name):

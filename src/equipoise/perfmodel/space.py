@@ -37,6 +37,7 @@ LAYOUT_OPTIONS = (*AXES, "dp_replicate", "microbatch_samples", "global_batch_sam
 LAYER_OPTIONS = (
     "ulysses",
     "dispatch_copies",
+    "device_routing",
     "sequence_parallel",
     "tp_overlap",
     "recompute",
@@ -71,6 +72,7 @@ STATE_OPTIONS = (
 USUAL: Mapping[str, tuple[Value, ...]] = {
     "ulysses": (False,),
     "dispatch_copies": (False,),
+    "device_routing": (False,),
     "sequence_parallel": (False, True),
     "tp_overlap": (False, True),
     "recompute": RECOMPUTES,
