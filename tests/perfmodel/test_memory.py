@@ -994,6 +994,15 @@ def test_overlapped_passes_keep_one_chunk_more():
     assert more == pytest.approx(LLAMA.layers / 4 / 2 * kept, abs=1)
 
 
+def test_without_a_pipeline_overlapped_passes_keep_one_layer_more():
+    # megatron-core, pipeline_parallel/combined_1f1b.py (no pipelining): one first way forward, then pairs in which
+    # each layer's forward pass goes with the way back of a layer, so that what one keeps the other has freed.
+    one = Strategy(dp=8, global_batch_samples=64)
+    kept = float(kept_activations(LLAMA, grid([one])).chosen[0])
+    more = bytes_of_activations(replace(one, schedule="1f1b_overlap")) - bytes_of_activations(one)
+    assert more == pytest.approx(kept, rel=1e-6)
+
+
 # Narayanan et al. 2021, section 2.2: a stage of interleaved chunks keeps (pp - 1) / v micro-batches more than pp, of
 # as many as a step has: with 4 of them 4 / 4 of the layers' activations, with 8 of them (4 + 3 / 2) / 4.
 @pytest.mark.parametrize(("num_microbatches", "alive"), [(4, 4.0), (8, 5.5)])

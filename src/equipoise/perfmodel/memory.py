@@ -429,15 +429,16 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     Assumes the moment is either that of the loss, on the last stage, or that in which a layer goes back, next
     to which lie the gradients of what its wide products made; the first stage holds the most micro-batches,
     the last one, besides the loss, one. DualPipe keeps one more than stages, its V half a one more, and the
-    loss on the rank that has the first stage too. Offloaded, what two layers keep lies there: that of the
-    layer at work, that of the one whose copy travels, and what the host has no room for. What runs as it was
-    written returns its logits, and holds them while the loss goes back. A loss in chunks returns none: it
-    makes as many logits at a time as the hidden states have values, and keeps the gradient of these. A loss
-    as written has four tensors of all logits, whole on every tensor rank.
+    loss on the rank that has the first stage too. 1F1B with overlap begins one chunk early, and without a
+    pipeline one layer. Offloaded, what two layers keep lies there: that of the layer at work, that of the one
+    whose copy travels, and what the host has no room for. What runs as it was written returns its logits, and
+    holds them while the loss goes back. A loss in chunks returns none: it makes as many logits at a time as
+    the hidden states have values, and keeps the gradient of these. A loss as written has four tensors of all
+    logits, whole on every tensor rank.
     Source: huggingface/transformers, `CausalLMOutputWithPast` (logits beside the loss); Hsu et al. 2024,
     section 3.2, and linkedin/Liger-Kernel, fused_linear_cross_entropy.py (chunks); arXiv 2412.19437, table 2;
-    github.com/deepseek-ai/DualPipe, README (V: two stages a rank); pytorch/torchtune, OffloadActivations (a
-    stash of tensors under way).
+    github.com/deepseek-ai/DualPipe, README (V: two stages a rank); megatron-core, combined_1f1b.py (overlap);
+    pytorch/torchtune, OffloadActivations (a stash of tensors under way).
     """
     kept = kept_activations(load, grid)
     tokens = tokens_per_rank(load, grid) / grid.tp
@@ -458,11 +459,14 @@ def activation_bytes(load: Load, grid: StrategyGrid, host_bytes: Numbers | float
     at_work = _layer_at_work(load, grid, kept) - kept.chosen + gathered
     at_work = at_work - split * np.greater(load.gathered_bytes, 0) * hidden
     more = np.where(grid.schedule == DUALPIPE, 1.0, np.where(grid.schedule == DUALPIPE_V, 0.5, 0.0))
-    more = np.where(grid.schedule == ONE_OVERLAP, 1.0 / grid.interleave, more)
+    stages = _stage_layers(load, grid)
+    if np.any(is_overlap := grid.schedule == ONE_OVERLAP):
+        # Without a pipeline each layer goes forward beside one of another micro-batch that goes back.
+        begun = np.where(grid.pp > 1, grid.interleave, np.maximum(stages.first, 1.0))
+        more = np.where(is_overlap, 1.0 / begun, more)
     alive = np.minimum(grid.num_microbatches, grid.pp + more)
     # Interleaved, chunks of further micro-batches begin before the first is back: no more than there are.
     early = np.where(grid.interleave > 1, (grid.pp - 1) / grid.interleave, 0.0)
-    stages = _stage_layers(load, grid)
     layers = stages.first * kept.chosen
     # Few of these arrays are as large as the mesh: only the last line's.
     at_end = np.where(grid.schedule >= DUALPIPE, alive, 1.0 + more)
