@@ -428,7 +428,7 @@ def test_a_recorded_graph_holds_no_kernels_of_experts():
 
 
 def test_a_graph_of_a_whole_iteration_holds_experts_routed_on_the_device():
-    """With shapes that the host knows beforehand graphs may hold all of a mixture (Megatron-LM, paged_stash.md)."""
+    """With shapes that the host knows beforehand graphs may hold all of a mixture (Megatron-LM, paged stash)."""
     quick = replace(PLAIN, graph_launch=0.25, expert_launch=1.0, separate_experts=0.0)
     routed = {"device_routing": True}
     assert host_s(MIXTURE, quick, cuda_graphs=True, **routed) == pytest.approx(

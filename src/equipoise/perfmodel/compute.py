@@ -339,8 +339,8 @@ def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
 def _routing_wait_s(grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Seconds for which the accelerator waits while the host reads where tokens go and launches what follows.
 
-    Source: NVIDIA/Megatron-LM, docs/user-guide/features/paged_stash.md: with buffers of a stated size nothing
-    asks the accelerator how many tokens came.
+    Source: NVIDIA/Megatron-LM, user guide, page paged_stash: with buffers of a stated size nothing asks the
+    accelerator how many tokens came.
     """
     if not np.any(grid.device_routing > 0):
         return np.asarray(parameters.expert_sync_s)
@@ -375,8 +375,8 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it.
 
     Assumes that recorded graphs hold no kernels of experts whose shapes follow the routing.
-    Source: NVIDIA/Megatron-LM, cuda_graph_scope (attn, moe_router, moe_preprocess); docs/user-guide/features
-    of the same, paged_stash.md (static shapes allow graphs of whole iterations).
+    Source: NVIDIA/Megatron-LM, cuda_graph_scope (attn, moe_router, moe_preprocess); its user guide, page
+    paged_stash (static shapes allow graphs of whole iterations).
     """
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     passes = (

@@ -170,7 +170,7 @@ _COPIED_TOKENS = (
     r"(?:alltoall|all-to-all|all-?gather)(?: token)?[- ]dispatch(?:er|ing)?|standard ep all-to-all"
 )
 # A graph of a whole iteration of a mixture needs shapes that the host knows beforehand: NVIDIA/Megatron-LM,
-# docs/user-guide/features/paged_stash.md.
+# user guide, page paged_stash.
 _ON_DEVICE = (
     r"(?<!no )(?<!without )(?:sync-free|paged[- ]stash"
     r"|(?:full|whole)(?:[- ]iteration)? (?:cuda[- ]?graphs?|cg\b))(?! (?:off|none|not|false|disabled))"
