@@ -58,20 +58,6 @@ def test_version_is_that_of_the_package():
     assert equipoise("--version").stdout == f"equipoise {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (("advise", "bert", "--accelerator", "h100", "--runs", "one", "--runs", "two"), "--runs"),
-        (("advise", "bert", "--here", "--max", "8", "--max-accelerators", "16"), "--max-accelerators"),
-        (("topology", "topology.txt", "--accelerator", "v100", "--accelerator=a100"), "--accelerator"),
-    ],
-)
-def test_an_option_of_one_value_that_is_given_twice_is_refused(arguments, option):
-    ended = equipoise(*arguments)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"equipoise: {option} is given 2 times; ")
-
-
 def test_the_options_of_a_verb_are_always_listed_in_one_order():
     # The names of --help come from a set, whose order these seeds change.
     command = [sys.executable, "-m", "equipoise", "record", "-3"]
@@ -105,87 +91,6 @@ def test_a_profiler_reports_after_a_command():
     ended = subprocess.run([sys.executable, *program], capture_output=True, text=True, check=True)
     assert ended.stdout.startswith(f"equipoise {__version__}\n")
     assert "function calls" in ended.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["scoers"], "'scores'"),
-        (["scores", "--raund", "v4.1"], "'--raund'"),
-        (["plan", "bert", "--max", "64"], "advise"),
-        (["predict", "bert", "--tokens", "1T"], "advise, plan"),
-        (["advise", "bert", "--gpu", "h100"], "'--accelerator'"),
-        (["advise", "bert", "--gpus", "8"], "'--accelerators'"),
-        (["plan", "bert", "--batch-size", "8"], "'--global-batch'"),
-        (["plan", "bert", "--tp", "8"], "'--fix tp=VALUE'"),
-        (["advise", "--model", "bert"], "--workload"),
-        (["advise", "bert", "--wish", "8"], "advise --help"),
-        (["advise", "bert", "--deadline", "7", "days"], "'days'"),
-        (["advise", "bert", "--accelerator", "2x", "rtx4090"], "'7 days'"),
-        (["scores", "--gpu", "h100"], "'--accelerator'"),
-        (["report", "--html", "page.html"], "'--out'"),
-        (["advise", "bert", "--out", "page.html"], "'--html'"),
-        (["plan", "bert", "--accelerator", "h100", "--fix", "zero=3"], "'zero_stage=3'"),
-        (["ingest"], "PATH"),
-        (["list", "planets"], "accelerators, systems, strategies, software, methods, models, laws, prices"),
-        (["ingest", "nothing-here"], "nothing-here"),
-        (["scores", "--round", "v99.9"], "v99.9"),
-        (["scores", "--workload", "brt"], "bert"),
-        (["scores", "--accelerator", "h9000"], "h9000"),
-        (["scores", "--division", "ajar"], "closed"),
-        (["scores", "--sort", "beauty"], "beauty"),
-        (["scores", "--data", "nothing-here"], "nothing-here"),
-        (["scores", "--format", "xlsx"], "parquet"),
-        (["scores", "--json", "--format", "csv"], "--out FILE"),
-        (["scores", "--hardware", "nothing.toml"], "nothing.toml"),
-        (["report", "--round", "v99.9"], "v99.9"),
-        (["report", "--round", "v4.1", "--workload", "gnmt"], "'gnmt'"),
-        (["report", "--out", "no/such/folder/report.html"], "no/such/folder"),
-        (["export", "planets"], "runs, scores"),
-        (["export", "runs", "--out", "runs.xlsx"], "parquet"),
-        (["explain", "entropyy"], "entropyy"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_cannot_be_used_is_said_in_one_sentence(arguments, words, tmp_path):
-    ended = in_process(*arguments, cwd=tmp_path)
-    assert words in complaint(ended)
-    assert ended.returncode == 2
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "found", "expected"),
-    [
-        (["bench", "--repeat", "ten"], "--repeat is 'ten'", "from 1 to 1,000"),
-        (["bench", "--repeat", "0"], "--repeat is '0'", "from 1 to 1,000"),
-        (["bench", "--limit", "0.5"], "--limit is '0.5'", "at least 1"),
-        (["bench", "--scaling", "Strong"], "--scaling is 'Strong'", "strong, weak"),
-        (["report", "--k", "2.5"], "--k is '2.5'", "whole number"),
-        (["serve", "--port", "99999"], "--port is '99999'", "from 0 to 65,535"),
-        (["export", "planets"], "table is 'planets'", "runs, scores, steps"),
-        (["advise", "gpt2", "--tokens", "1G", "--max-accelerators", "99999999"], "99,999,999", "10,000,000"),
-        (["export"], "table", "runs, scores, steps"),
-        (["list"], "KIND", "rounds, workloads"),
-        (["trace", "--html"], "--html", "FILE.html"),
-        (["scores", "--round"], "--round", "v4.1"),
-        (["scores", "--json=3"], "--json", "--json alone"),
-        (["scores", "--divison", "open"], "'--divison'", "'--division'"),
-        (["doctor", "--full"], "'--full'", "--json-out"),
-        (["show"], "'show'", "scores, report"),
-        (["export", "runs", "--round", "v9.9"], "--round 'v9.9'", "v5.0, v5.1"),
-        (["trace", "nowhere.json"], "nowhere.json", "expected"),
-        (["collectives", "."], "a folder", "expected"),
-        (["record", "--ledger", "nowhere.jsonl"], "nowhere.jsonl", "expected"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_was_found_and_what_was_expected_are_said(arguments, found, expected, tmp_path):
-    ended = in_process(*arguments, cwd=tmp_path)
-    assert ended.returncode == 2
-    before, _, after = ended.stderr.partition(found)
-    assert before.startswith("equipoise: ")
-    assert expected in after
 
 
 def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path):

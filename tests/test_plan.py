@@ -143,39 +143,6 @@ def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path):
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["gpt33", "--accelerator", "a100-sxm4-80gb"], "gpt3"),
-        (["bert", "--accelerator", "h100-sxm5-81gb"], "h100-sxm5-80gb"),
-        (["bert", "--accelerator", "a100-pcie"], "a100-pcie-40gb or a100-pcie-80gb"),
-        (["bert"], "--accelerator"),
-        ([*BERT, "--accelerators", "many"], "'many'"),
-        ([*BERT, "--accelerators", "8..2"], "8..2"),
-        ([*BERT, "--accelerators", "0"], "from 1 to"),
-        ([*BERT, "--accelerators", "2", "--nodes", "1"], "keep one"),
-        ([*BERT, "--fix", "shards=3"], "zero_stage"),
-        ([*BERT, "--fix", "zero_stage=four"], "whole number"),
-        ([*BERT, "--fix", "tp=4..2"], "4..2"),
-        ([*BERT, "--fix", "recompute=none..full"], "two numbers"),
-        ([*BERT, "--fix", "tp=2", "--fix", "tp=4"], "given twice"),
-        ([*BERT, "--fix", "global_batch=2"], "--global-batch"),
-        ([*BERT, "--precision", "fp7"], "--precision is 'fp7'"),
-        ([*BERT, "--price", "-1"], "--price"),
-        ([*BERT, "--power-cap", "0"], "--power-cap is 0"),
-        ([*BERT, "--region", "atlantis"], "atlantis"),
-        ([*BERT, "--fix", "tp"], "'tp=VALUE'"),
-        (["nowhere:make", "--accelerator", "a100-sxm4-80gb"], "nowhere"),
-    ],
-)
-def test_an_invalid_question_is_one_sentence_and_exit_code_two(arguments, words):
-    ended = in_process("plan", *arguments)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("equipoise: ")
-    assert words in ended.stderr
-    assert ended.stderr.count("\n") == 1
-
-
 def test_sizes_that_are_asked_about_and_too_small_stand_on_the_first_screen():
     # 70 G parameters of mixed-precision Adam take 16 bytes each: 1.1 TB; 4 x 80 GB hold 0.32, 16 hold 1.28.
     shown = in_process(

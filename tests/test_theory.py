@@ -85,28 +85,6 @@ def test_validate_fits_80_columns_and_names_every_reason(mine):
     assert "nan" not in ended.stdout.lower()
 
 
-def test_a_file_that_is_no_table_is_refused_in_one_sentence(mine):
-    ended = in_process("validate", mine(b"\x00\x01\x02"), "--json")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "mine.csv: line 1: " in ended.stderr
-    assert ended.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("nowhere.csv",), "nowhere.csv: "),
-        ((EXAMPLE, EXAMPLE), "given twice"),
-        ((EXAMPLE, "--split", "some"), "leave-COLUMN-out"),
-        ((EXAMPLE, "--split", "leave-colour-out"), "leave-colour-out"),
-    ],
-)
-def test_usage_is_refused_in_one_sentence(arguments, words, tmp_path):
-    ended = in_process("validate", *arguments, cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert words in ended.stderr
-
-
 def test_too_little_evidence_is_said_in_the_document_too(mine):
     ended = in_process("validate", mine(HEADER + ROW.replace("0.4", "?")), "--json")
     assert ended.returncode == 3

@@ -115,34 +115,6 @@ def test_batch_deadline_and_price_change_the_answer():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "no workload"),
-        (["--workload", "bert"], "--workload and --accelerator"),
-        (["--workload", "bret", "--accelerator", "h100-sxm5-80gb"], "bert"),
-        (["--workload", "bert", "--accelerator", "h9000"], "h9000"),
-        ([*H200, "--round", "v0.5"], "v5.0"),
-        ([*H200, "--at", "8,many"], "'many'"),
-        ([*H200, "--at", ""], "is ''; "),
-        ([*H200, "--at", "0"], "from 1 to 10,000,000"),
-        ([*H200, "--law", "magic"], "'magic'"),
-        ([*H200, "--global-batch", "-1"], "--global-batch"),
-        ([*H200, "--price", "-1"], "--price"),
-        ([*H200, "--region", "atlantis"], "atlantis"),
-        (["--from", "nothing.csv"], "nothing.csv"),
-        (["--from", "."], "regular file"),
-        ([*H200, "--data", "nothing-here"], "nothing-here"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_cannot_be_used_is_one_sentence(arguments, words, tmp_path):
-    ended = in_process("predict", *arguments, "--json", cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert re.fullmatch(r"equipoise: [^\n]+\n", ended.stderr)
-    assert words in ended.stderr
-
-
-@pytest.mark.parametrize(
     ("rows", "missing"),
     [
         ("8,10\n", "16 accelerators"),
@@ -263,18 +235,6 @@ def test_backtest_of_advice_holds_numbers_against_those_found():
     assert set(found["errors"][0]["methods"]) == {"equipoise", "largest_known", "perfect", "power_law"}
     # v0.5 has one group of three sizes: 4, 16 and 256 accelerators.
     assert {(each["largest_known"], each["largest"]) for each in found["groups"]} == {(16, 256)}
-
-
-def test_advice_knows_no_batch():
-    ended = in_process("backtest", "--advice", "--given", "batch")
-    assert ended.returncode == 2
-    assert "--advice with --given" in ended.stderr
-
-
-def test_backtest_of_an_unknown_round_names_those_there_are():
-    ended = in_process("backtest", "--rounds", "v9.9")
-    assert ended.returncode == 2
-    assert "v4.1" in ended.stderr
 
 
 def test_rounds_are_named_as_the_data_have_them():

@@ -1,7 +1,6 @@
 """`collectives` and `trace` as their users and scripts meet them: real processes, exit codes, streams."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -66,43 +65,6 @@ def test_many_ranks_and_steps_fit_the_terminal(tmp_path):
         assert len(lines) <= 30
 
 
-@pytest.mark.parametrize(
-    ("verb", "content", "words"),
-    [
-        ("collectives", "hello", "nccl-tests"),
-        ("collectives", '{"results": []', "JSON"),
-        ("trace", "hello", "not JSON"),
-        ("trace", "{}", "no list `traceEvents`"),
-    ],
-)
-def test_files_that_hold_nothing_are_refused_in_one_sentence(verb, content, words, tmp_path):
-    (tmp_path / "mine").write_text(content)
-    ended = equipoise(verb, "mine", "--json", cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert words in ended.stderr
-    assert "mine" in ended.stderr
-    assert ended.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("collectives", "nowhere.txt"), "nowhere.txt: "),
-        (("trace", "nowhere.json"), "nowhere.json: "),
-        (("trace", "."), "no trace"),
-        (("collectives", LOG, "--ops", "telepathy"), "telepathy"),
-        (("collectives", LOG, "--link", "USB"), "USB"),
-        (("collectives", LOG, "--accelerator", "mill"), "'mill'"),
-        (("trace",), "FILE"),
-    ],
-)
-def test_usage_is_refused_in_one_sentence(arguments, words, tmp_path):
-    ended = equipoise(*arguments, cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert words in ended.stderr
-    assert ended.stderr.count("\n") == 1
-
-
 def test_rows_of_which_none_can_be_used_are_too_little_evidence(tmp_path):
     (tmp_path / "wrong.txt").write_text(ROW.replace("22.13      0", "22.13      7"))
     ended = equipoise("collectives", "wrong.txt", "--json", cwd=tmp_path)
@@ -132,11 +94,3 @@ def test_a_device_that_is_not_here_is_refused_before_anything_is_written(tmp_pat
     assert ended.returncode == 2
     assert "--device cuda" in ended.stderr
     assert not (tmp_path / "sweep").exists()
-
-
-def test_two_outputs_have_two_names(tmp_path):
-    (tmp_path / "log.txt").write_text(ROW)
-    ended = equipoise("collectives", "log.txt", "--json-out", "one", "--html", "./one", cwd=tmp_path)
-    assert ended.returncode == 2
-    assert re.search(r"--json-out.*--html", ended.stderr)
-    assert not (tmp_path / "one").exists()

@@ -143,24 +143,6 @@ def test_a_published_step_is_listed_with_its_figure(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["list", "rounds", "--model", "llama"], "--model"),
-        (["list", "regions", "--accelerator", "h100"], "prices"),
-        (["list", "prices", "--accelerator", "gaudi2"], "gaudi2"),
-        (["list", "prices", "--accelerator", "h1000"], "h1000"),
-        (["list", "steps", "--data", "."], "--data"),
-        (["list", "steps", "--software", "nothing"], "nothing"),
-        (["list", "steps", "--model", "no_such_model"], "no_such_model"),
-        (["list", "steps", "--model", "GNMT", "--json", "--format", "csv"], "--out"),
-    ],
-)
-def test_filters_that_do_not_apply_are_named(arguments, named, capsys) -> None:
-    assert _exit_code(arguments) == 2
-    assert named in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("kind", "name", "wanted"),
     [
         ("accelerators", "a100", {"a100-sxm4-40gb", "a100-sxm4-80gb", "a100-pcie-40gb", "a100-pcie-80gb"}),

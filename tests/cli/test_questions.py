@@ -92,49 +92,6 @@ def test_a_shell_completes_names_of_a_question(words, completed):
     assert equipoise(env=env).stdout.strip() == completed
 
 
-H200 = ("llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["advise", *H200, "--accelerator", "h100", "--price", "2"],
-            "--price 2 ",
-        ),
-        (["advise", *H200, "--tokens", "lots"], "'lots'"),
-        (["advise", *H200, "--max-accelerators", "0"], "--max-accelerators"),
-        (["advise", *H200, "--objective", "fast"], "balance, time"),
-        (["advise", *H200, "--deadline", "soon"], "90min or 7d"),
-        (["advise", *H200, "--here"], "--here and --accelerator"),
-        (["advise", *H200, "--tokens", "1T", "--samples", "3"], "keep one"),
-        (["advise", *H200, "--price", "cheap"], "--price is 'cheap'"),
-        (["advise", *H200, "--law", "amdahl"], "--law"),
-        (["advise", *H200, "--ask", "tokens", "--budget", "9", "--record"], "--record"),
-        (["advise", "nothing.toml"], "nothing.toml"),
-        (["plan", *H200, "--fix", "shards=3"], "shards"),
-        (["plan", "models/config.json", "--accelerator", "h100"], "--config models/config.json"),
-        (["plan", "lab/train.py:net", "--samples", "9", "--accelerator", "h100"], "lab.train:net"),
-        (["plan", "/lab/train.py:net", "--samples", "9", "--accelerator", "h100"], " train:net"),
-        (["plan", "rtx4090", "--config", "my.json", "--accelerator", "5x"], "rtx4090 and --config my.json"),
-        (["advise", *H200, "--budget", "2000 EUR"], "(USD)"),
-        (["predict", "bert", "--accelerator", "h100,b200"], "h100,b200"),
-        (["predict"], "no workload"),
-        (["predict", "--workload", "bert"], "--workload and --accelerator"),
-        (["predict", "bert", "--workload", "gpt3", "--accelerator", "h100"], "'bert' and --workload gpt3"),
-        (["allocate", "jobs.toml"], "jobs.toml"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_an_invalid_question_is_one_sentence_and_exit_code_two(arguments, words, tmp_path):
-    ended = in_process(*arguments, "--json", cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("equipoise: ")
-    assert ended.stderr.count("\n") == 1
-    assert words in ended.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_same_question_from_options_and_from_a_file_has_the_same_answer(tmp_path):
     (tmp_path / "job.toml").write_text(
         'workload = "llama31_8b"\naccelerator = "64x h100"\ntokens = "10G"\nprice = {h100 = 2.1}\n'
