@@ -97,16 +97,6 @@ def test_too_little_evidence_is_said_in_the_document_too(mine):
     assert document(ended)["status"] == "not_enough_evidence"
 
 
-def test_control_characters_of_a_file_never_reach_the_terminal(mine):
-    ended = in_process(
-        "validate",
-        mine(HEADER + ROW.replace("GPT", "\x1b[31mGPT\x07") + ROW.replace("s/iteration", "\x1b[2J")),
-    )
-    assert ended.returncode == 0
-    assert "\x1b" not in ended.stdout
-    assert "\x07" not in ended.stdout
-
-
 def test_accelerators_of_ones_own_take_part(mine):
     own = mine(
         '[accelerator.mill-1gb]\ntitle = "Mill"\nvendor = "Millers"\nkind = "gpu"\nsource = "by hand"\n'

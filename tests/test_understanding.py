@@ -140,56 +140,6 @@ def test_an_accelerator_without_results_is_too_little_evidence_for_a_law():
     assert document(ended)["missing"]
 
 
-@pytest.mark.parametrize("name", ["\x1b[31mred", "=cmd|' /C calc'!A0"])
-def test_what_a_file_holds_does_not_reach_the_terminal_raw(name, mine):
-    path = mine(f"workload,num_accelerators,step_s\n{name},8,1\nother,8,1\n")
-    ended = in_process("predict", "--from", path)
-    assert ended.returncode == 2
-    assert "\x1b" not in ended.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["predict", *H200],
-        [
-            "predict",
-            "--workload",
-            "bert",
-            "--accelerator",
-            "h100-sxm5-80gb",
-            "--round",
-            "v4.1",
-            "--law",
-            "usl",
-        ],
-        [
-            "predict",
-            "--workload",
-            "bert",
-            "--accelerator",
-            "tpu-v4",
-            "--at",
-            "4,1048576",
-            "--hour-usd",
-            "1000",
-        ],
-        ["predict", "--from", "mine.csv", "--price", "2"],
-        ["backtest", "--rounds", "v0.6"],
-        ["backtest", "--rounds", "0.5,v0.6", "--new-round"],
-        ["backtest", "--rounds", "v0.6", "--given", "batch"],
-        ["backtest", "--rounds", "v0.6", "--advice"],
-    ],
-    ids=" ".join,
-)
-def test_text_is_plain_and_fits_80_columns(arguments, mine, tmp_path):
-    mine(AMDAHL)
-    ended = in_process(*arguments, cwd=tmp_path)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "\x1b" not in ended.stdout
-    assert max(map(len, ended.stdout.splitlines())) <= 80
-
-
 def test_the_first_reason_to_stop_comes_first(mine):
     # Of 10 s + 1000 s / N the doubling from 50 still gains half of ideal: 100; balance lies at 100, floor at 101.
     text = AMDAHL + "".join(f"{size},{(10 + 1000 / size) / 60!r}\n" for size in (64, 128, 256, 512))

@@ -74,18 +74,6 @@ def test_rows_of_which_none_can_be_used_are_too_little_evidence(tmp_path):
     assert "#wrong" in found["reason"]
 
 
-def test_control_characters_of_files_never_reach_the_terminal(tmp_path):
-    device = "#  Rank  0 Group  0 Pid 7 on h device  0 [0x0f] NVIDIA \x1b[2JL4\x07\n"
-    (tmp_path / "log.txt").write_text(device + ROW.replace("float", "flo\x1bat") + ROW)
-    step = {"ph": "X", "cat": "kernel", "name": "\x1b[2J", "ts": 1, "dur": 1}
-    (tmp_path / "rank1\x1b.json").write_text(json.dumps({"traceEvents": [step]}))
-    for arguments in (("collectives", "log.txt"), ("trace", "rank1\x1b.json"), ("trace", ".")):
-        ended = equipoise(*arguments, cwd=tmp_path)
-        assert ended.returncode == 0
-        assert "\x1b" not in ended.stdout + ended.stderr
-        assert "\x07" not in ended.stdout + ended.stderr
-
-
 def test_a_device_that_is_not_here_is_refused_before_anything_is_written(tmp_path):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():

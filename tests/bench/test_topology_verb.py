@@ -81,15 +81,3 @@ def test_devices_without_links_are_too_little_evidence(tmp_path):
     assert ended.returncode == 3
     assert b"missing: the rows GPU0, GPU1" in ended.stderr
     assert json.loads(ended.stdout)["status"] == "not_enough_evidence"
-
-
-def test_control_characters_of_a_paste_never_reach_the_terminal(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_bytes(
-        b"GPU 0: \x1b[31mRed\x07\xe2\x80\xae (UUID: G)\nGPU 1: Blue\xc2\x9b2J (UUID: G)\n" + CUT.encode()
-    )
-    ended = equipoise("topology", path)
-    assert ended.returncode == 0
-    assert not {b"\x1b", b"\x07", b"\xc2\x9b", b"\xe2\x80\xae"} & {
-        ended.stdout[i : i + n] for n in (1, 2, 3) for i in range(len(ended.stdout))
-    }

@@ -11,7 +11,7 @@ from command_line import in_process
 
 from equipoise.bench.training import known_name
 from equipoise.report.format import duration, money
-from equipoise.units import format_si, format_si_down
+from equipoise.units import format_si_down
 
 COMMON = ["llama2_70b_lora", "--accelerator", "h200-sxm5-141gb", "--max-accelerators", "32"]
 
@@ -73,10 +73,6 @@ def test_the_page_puts_the_answer_first(answered):
     size = found["recommended"]["num_accelerators"]
     head = page[: page.index("<h2")]
     assert re.search(rf"Take {size} \S+ H200", head)
-
-
-def _told(amount):
-    return format_si(amount, "").strip()
 
 
 def test_text_and_page_have_the_same_money_and_time(answered):

@@ -162,6 +162,35 @@ def test_in_a_trace(tmp_path, name):
     page(tmp_path / "t.html")
 
 
+def test_in_measurements_of_the_published(tmp_path, name):
+    header = [
+        "workload",
+        "layers",
+        "hidden",
+        "heads",
+        "hardware",
+        "n_gpus",
+        "precision",
+        "global_batch",
+        "seq",
+    ]
+    row = [name, 24, 1024, 16, "DGX A100", 8, "fp16", 64, 1024]
+    units = ("s/iteration", name)
+    table(tmp_path / "mine.csv", [*header, "measured", "unit"], [[*row, 0.4, unit] for unit in units])
+    text(in_process("validate", "mine.csv", cwd=tmp_path))
+
+
+def test_in_a_log_of_collectives_and_a_topology(tmp_path, name):
+    name = name.replace("\r", "")  # which begins another line
+    row = "     1048576        262144     float     sum      -1    47.38   22.13   22.13      0    46.84   22.39   22.39      0\n"
+    device = f"#  Rank  0 Group  0 Pid 7 on h device  0 [0x0f] NVIDIA {name}\n"
+    (tmp_path / "log.txt").write_text(device + row.replace("float", name[:99].replace(" ", "")) + row)
+    text(in_process("collectives", "log.txt", cwd=tmp_path))
+    cards = f"GPU 0: {name[:3000]} (UUID: G)\nGPU 1: Blue (UUID: G)\n"
+    (tmp_path / "topo.txt").write_text(cards + "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n")
+    text(in_process("topology", "topo.txt", cwd=tmp_path))
+
+
 def test_in_an_own_accelerator_and_workload(tmp_path, name):
     for own in ("accelerators", "workloads"):
         example = in_process("list", own, "--example").stdout
@@ -236,6 +265,7 @@ def test_in_jobs_and_quotes(tmp_path, name):
         ("plan", "bert", "--cluster"),
         ("scores", "--workload"),
         ("explain",),
+        ("ingest",),
         ("list",),
         (),
     ],
