@@ -10,6 +10,7 @@ from equipoise import economics, glossary
 from equipoise.bench.training import METHODS, ZOO
 from equipoise.calibration.profiles import RULES
 from equipoise.economics import interruptions as rates
+from equipoise.report.json import picked
 from equipoise.runs.store import Tables
 from equipoise.scaling.laws import LAWS
 from equipoise.spec.catalogue import Catalogue
@@ -43,10 +44,7 @@ def workloads(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a workload of the catalogue, with what the data have of it."""
     return [
         {
-            "workload": one.slug,
-            "title": one.title,
-            "params": one.params,
-            "lacks": list(one.lacks),
+            **picked(one, "slug", "title", "params", "lacks", slug="workload"),
             **_seen(tables.scores, "workload", one.slug),
         }
         for one in catalogue.workloads()
@@ -57,8 +55,7 @@ def accelerators(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record an accelerator of the catalogue, with what the data have of it."""
     return [
         {
-            "accelerator": one.slug,
-            **{fact: getattr(one, fact) for fact in _ACCELERATOR_FACTS},
+            **picked(one, "slug", *_ACCELERATOR_FACTS, slug="accelerator"),
             **_seen(tables.scores, "accelerator", one.slug),
         }
         for one in catalogue.accelerators()
@@ -69,19 +66,14 @@ def systems(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a system of the catalogue, its links as one accelerator sees them."""
     return [
         {
-            "system": one.slug,
-            "title": one.title,
-            "accelerators": list(one.accelerators),
-            "node_size": whole.node_size,
-            "num_nics": whole.num_nics,
-            "topology": whole.topology,
+            **picked(one, "slug", "title", "accelerators", slug="system"),
+            **picked(whole, "node_size", "num_nics", "topology"),
             "intra_byte_per_s": whole.intra.byte_per_s,
             "intra_latency_s": whole.intra.latency_s,
             "inter_byte_per_s": whole.inter.byte_per_s,
             "inter_latency_s": whole.inter.latency_s,
             "shared_host_byte_per_s": whole.shared_host_byte_per_s,
-            "source": one.source,
-            "confidence": one.confidence,
+            **picked(one, "source", "confidence"),
         }
         for one in catalogue.systems()
         for whole in [catalogue.cluster(one.slug)]
@@ -106,10 +98,7 @@ def prices(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
     return [
         {
             "accelerator": one.slug,
-            "terms": offer.terms,
-            "provider": offer.provider,
-            "usd_per_accelerator_hour": offer.usd_per_accelerator_hour,
-            "minimum_months": offer.minimum_months,
+            **picked(offer, "terms", "provider", "usd_per_accelerator_hour", "minimum_months"),
             "date": offer.read.isoformat(),
             "source": offer.source,
         }
@@ -133,33 +122,12 @@ def interruptions(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]
     hours_between: of one accelerator, between failures. waves_per_hour: of reclaimed spot nodes, at so many
     nodes; share_of_nodes: that a wave takes.
     """
-    failed = [
-        {
-            "seen_at": each.name,
-            "kind": "failures",
-            "hours_between": each.hours_between,
-            "waves_per_hour": None,
-            "num_nodes": None,
-            "share_of_nodes": None,
-            "what": each.what,
-            "source": each.source,
-        }
-        for each in rates.clusters()
+    facts = ("hours_between", "waves_per_hour", "num_nodes", "share", "what", "source")
+    return [
+        {"seen_at": each.name, "kind": kind, **picked(each, *facts, share="share_of_nodes")}
+        for kind, seen in (("failures", rates.clusters()), ("spot", rates.spot_traces()))
+        for each in seen
     ]
-    reclaimed = [
-        {
-            "seen_at": each.name,
-            "kind": "spot",
-            "hours_between": None,
-            "waves_per_hour": each.waves_per_hour,
-            "num_nodes": each.num_nodes,
-            "share_of_nodes": each.share,
-            "what": each.what,
-            "source": each.source,
-        }
-        for each in rates.spot_traces()
-    ]
-    return [*failed, *reclaimed]
 
 
 def laws(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
@@ -170,11 +138,7 @@ def laws(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
         "assumes": "curves of a workload share their shape across accelerators and rounds",
         "source": "docs/experiments/0002-pooled-law.md",
     }
-    single = [
-        {"law": one.name, "params": list(one.params), "assumes": one.assumes, "source": one.source}
-        for one in LAWS
-    ]
-    return [pooled, *single]
+    return [pooled, *(picked(one, "name", "params", "assumes", "source", name="law") for one in LAWS)]
 
 
 def software(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
@@ -185,10 +149,7 @@ def software(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """
     return [
         {
-            "software": one.name,
-            "title": one.title,
-            "measured_on": one.vendor,
-            "is_eager": one.is_eager,
+            **picked(one, "name", "title", "vendor", "is_eager", name="software", vendor="measured_on"),
             "default_of": [
                 f"{' and '.join(rule.architectures)} on {rule.vendor or 'all but TPUs'}: "
                 f"{', '.join(rule.parts)}"
@@ -208,8 +169,7 @@ def methods(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
             "example": None if one.takes is None else f"{one.name}:{one.takes.example}",
             "needs_argument": one.takes is not None and one.takes.needed,
             "argument": None if one.takes is None else one.takes.meaning,
-            "meaning": one.meaning,
-            "source": one.source,
+            **picked(one, "meaning", "source"),
         }
         for one in METHODS
     ]
@@ -217,10 +177,7 @@ def methods(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
 
 def models(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
     """One record a model that `bench` trains by name."""
-    return [
-        {"model": one.name, "title": one.title, "params": one.params, "data": one.data, "source": one.source}
-        for one in ZOO
-    ]
+    return [picked(one, "name", "title", "params", "data", "source", name="model") for one in ZOO]
 
 
 def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
