@@ -50,12 +50,12 @@ from equipoise.web.frames import (
     BUSY_WORDS,
     HTML,
     NOT_STORED,
-    FileResponse,
     GoneError,
     InPieces,
-    NoFileResponse,
-    PageResponse,
+    file_response,
     missing_document,
+    no_file_response,
+    page_response,
     reasons,
     refused,
     unanswered,
@@ -120,7 +120,7 @@ class Dashboard:
         if halves is None:
             halves = await self._looked(screen, self._halves, request, screen, answer)
             self.frames.keep(around, halves, sum(map(len, halves)))
-        return PageResponse(halves, answer)
+        return page_response(halves, answer)
 
     async def ask(self, request: Request, screen: Screen) -> Response:
         """The page of the question in an address, or of what is wrong with its fields."""
@@ -139,7 +139,7 @@ class Dashboard:
         """The answer to a question as a file to keep; where there is none the reason, in the same form."""
         known = next((each for each in FILE_KINDS if each == kind), None)
         if known is None:
-            return NoFileResponse(f"An answer is saved as {', '.join(FILE_KINDS)}", kind=kind)
+            return no_file_response(f"An answer is saved as {', '.join(FILE_KINDS)}", kind=kind)
         try:
             query = screen.read(_given(request), self.sources)
             key = f"{known}:{_key(screen, query, await self._looked(screen, self._state, screen, query))}"
@@ -148,11 +148,11 @@ class Dashboard:
             if known == "html":
                 return await self.page(request, screen, unanswered(screen, err))
             if known == "json" and isinstance(err, EvidenceError):
-                return FileResponse(missing_document(screen, err), screen=screen, kind=known)
-            return NoFileResponse(*reasons(screen, err), kind=known)
+                return file_response(missing_document(screen, err), screen=screen, kind=known)
+            return no_file_response(*reasons(screen, err), kind=known)
         except (BusyError, SlowError):
-            return NoFileResponse(BUSY_WORDS, kind=known, status=BUSY)
-        return FileResponse(found.body, screen=screen, kind=known)
+            return no_file_response(BUSY_WORDS, kind=known, status=BUSY)
+        return file_response(found.body, screen=screen, kind=known)
 
     async def _answer(self, key: str, screen: Screen, query: PageQuery, limit_s: float) -> PageAnswer:
         return await self.answers.find(key, _Asked(screen, query), limit_s=limit_s)
@@ -170,7 +170,7 @@ class Dashboard:
         self, request: Request, screen: Screen, answer: PageAnswer, *, live: Html | None = None
     ) -> Response:
         """An answer in its frame, or alone for a page that is open."""
-        return PageResponse(await self._looked(screen, self._halves, request, screen, answer, live), answer)
+        return page_response(await self._looked(screen, self._halves, request, screen, answer, live), answer)
 
     async def _busy(self, request: Request, screen: Screen) -> Response:
         return await self.page(request, screen, refused(screen.title, BUSY_WORDS, status=BUSY))
@@ -385,7 +385,7 @@ def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
     async def broken(request: Request, _: Exception) -> Response:
         dot, kind = request.url.path.rpartition("/answer.")[1:]
         if dot and kind != "html":
-            return NoFileResponse(BROKEN_WORDS, kind=kind, status=500)
+            return no_file_response(BROKEN_WORDS, kind=kind, status=500)
         return await dashboard.page(
             request, screen_of(request), refused("Equipoise", BROKEN_WORDS, status=500)
         )

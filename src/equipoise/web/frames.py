@@ -263,46 +263,31 @@ class InPieces(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class FileResponse(InPieces):
+def file_response(content: bytes, *, screen: Screen, kind: FileKind) -> InPieces:
     """An answer to keep as a file."""
-
-    def __init__(self, content: bytes, *, screen: Screen, kind: FileKind) -> None:
-        """content: of the file."""
-        name = f"{screen.verb.lower()}.{kind}"
-        headers = {**NOT_STORED, "content-disposition": f'attachment; filename="{name}"'}
-        super().__init__((content,), media_type=FILE_KINDS[kind], headers=headers)
+    headers = {**NOT_STORED, "content-disposition": f'attachment; filename="{screen.verb.lower()}.{kind}"'}
+    return InPieces((content,), media_type=FILE_KINDS[kind], headers=headers)
 
 
-class NoFileResponse(InPieces):
-    """Why there is no such file, for the program that asked for it: JSON, or plain text."""
-
-    def __init__(self, *reasons: str, kind: str, status: int = REFUSED) -> None:
-        """kind: of the file. reasons: sentences."""
-        words = " ".join(map(_closed, reasons))
-        is_json = kind == "json"
-        content = (
-            encode({"status": _STATUSES.get(status, "failed"), "reason": words})
-            if is_json
-            else words.encode("utf-8", "replace")
-        )
-        headers = {**NOT_STORED, **({"retry-after": str(_BUSY_S)} if status == BUSY else {})}
-        super().__init__(
-            (content,),
-            media_type=FILE_KINDS["json"] if is_json else "text/plain; charset=utf-8",
-            headers=headers,
-            status_code=status,
-        )
+def no_file_response(*reasons: str, kind: str, status: int = REFUSED) -> InPieces:
+    """Why there is no file of a kind, for the program that asked for it: JSON, or plain text."""
+    words = " ".join(map(_closed, reasons))
+    content, media_type = words.encode("utf-8", "replace"), "text/plain; charset=utf-8"
+    if kind == "json":
+        content = encode({"status": _STATUSES.get(status, "failed"), "reason": words})
+        media_type = FILE_KINDS["json"]
+    return InPieces((content,), media_type=media_type, headers=_until(status), status_code=status)
 
 
-class PageResponse(InPieces):
+def page_response(halves: Halves, answer: PageAnswer) -> InPieces:
     """A page: what is before and after the answer's body, and that between them."""
+    parts = (halves[0], answer.body, halves[1])
+    return InPieces(parts, media_type=HTML, headers=_until(answer.status), status_code=answer.status)
 
-    def __init__(self, halves: Halves, answer: PageAnswer) -> None:
-        """halves: of the frame."""
-        headers = {**NOT_STORED, **({"retry-after": str(_BUSY_S)} if answer.status == BUSY else {})}
-        super().__init__(
-            (halves[0], answer.body, halves[1]), media_type=HTML, headers=headers, status_code=answer.status
-        )
+
+def _until(status: int) -> dict[str, str]:
+    """Headers of what is not stored, with when to come again where this machine is busy."""
+    return {**NOT_STORED, **({"retry-after": str(_BUSY_S)} if status == BUSY else {})}
 
 
 class GoneError(Exception):
