@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tarfile
 from contextlib import suppress
-from html.parser import HTMLParser
 from itertools import count
 from pathlib import Path
 
 import pytest
 from command_line import in_process
+from parsed_page import Parsed
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 NAME = "=cmd|' /C calc'!A0\"><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\x1b]0;owned\x07\x1b[2J\x9b31m\r[bold]x[/] $(touch owned)`touch owned`"
@@ -24,29 +24,15 @@ FORMULA = re.compile(r"\s*[=+\-@]")
 MOST_CHARS = 3_000_000  # of a page: those of the figures' library are 1.2 million, and no name is shown whole
 
 
-class Page(HTMLParser):
-    """The elements of a page, and whether a script or handler of a name is among them."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.attacks, self._is_script = [], False
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self._is_script = tag == "script"
-        kind = dict(attrs).get("type")
-        self._is_data = kind == "application/json"
-        self.attacks += [(tag, name) for name, _ in attrs if name.startswith("on")]
-        if tag == "img":
-            self.attacks.append((tag, attrs))
-
-    def handle_endtag(self, tag):
-        self._is_script = self._is_script and tag != "script"
-
-    def handle_data(self, data):
-        if self._is_script and not self._is_data and "alert(1)" in data:
-            self.attacks.append(("script", data[:80]))
+def attacks(page):
+    """The images, handlers and scripts of a name that are more than text in a page."""
+    return [
+        (each.tag, each.text[:80])
+        for each in page.elements
+        if each.tag == "img"
+        or any(name.startswith("on") for name in each)
+        or (each.tag == "script" and each.get("type") != "application/json" and "alert(1)" in each.text)
+    ]
 
 
 def text(ended, *, codes=(0,)):
@@ -62,7 +48,7 @@ def text(ended, *, codes=(0,)):
 def page(path):
     """The page of a file, in which no name is more than text."""
     found = path.read_text()
-    assert not Page(found).attacks
+    assert not attacks(Parsed(found))
     assert not HIDDEN.search(found)
     assert len(found) < MOST_CHARS
     return found

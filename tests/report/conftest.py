@@ -1,7 +1,6 @@
 """Small findings made by hand, with names as hostile as a test wants them; a parser of pages."""
 
 from collections.abc import Callable
-from html.parser import HTMLParser
 
 import numpy as np
 import polars as pl
@@ -402,51 +401,3 @@ def findings() -> Findings:
 def findings_of() -> Callable[..., Findings]:
     """Findings with the names a test gives."""
     return make_findings
-
-
-VOID = {"meta", "br", "img", "input", "link", "hr", "wbr"}  # tags that are never closed
-
-
-class Parsed(HTMLParser):
-    """Elements with their text, and whether every tag is closed in its turn."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.elements, self.open, self.unbalanced = [], [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        found = {
-            "tag": tag,
-            "attributes": dict(attrs),
-            "text": "",
-            "inside": [each["tag"] for each in self.open],
-        }
-        self.elements.append(found)
-        if tag not in VOID:
-            self.open.append(found)
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open[-1]["tag"] != tag:
-            self.unbalanced.append(tag)
-        else:
-            self.open.pop()
-
-    def handle_data(self, data):
-        for found in self.open:
-            found["text"] += data.replace("\N{NO-BREAK SPACE}", " ")  # between numbers and their units
-
-    def all(self, tag, **attributes):
-        wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-        return [
-            found
-            for found in self.elements
-            if found["tag"] == tag and wanted.items() <= found["attributes"].items()
-        ]
-
-
-@pytest.fixture
-def parsed() -> Callable[[str], Parsed]:
-    """A parser of pages: text in, elements with their text out."""
-    return Parsed

@@ -7,6 +7,7 @@ import re
 import pytest
 from made_answer import SIZES, candidate, made_answer, time_s
 from msgspec.structs import replace
+from parsed_page import Parsed
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -711,13 +712,13 @@ def test_what_the_short_form_has_no_room_for_is_named():
     assert "Returns" in more
 
 
-def test_the_recommended_row_is_marked(parsed):
+def test_the_recommended_row_is_marked():
     answer = made_answer()
-    rows = parsed(html.render(ANSWER, answer)).all("tr", class_="marked")
+    rows = Parsed(html.render(ANSWER, answer)).all("tr", class_="marked")
     assert len(rows) == 3  # by value of an hour, of the systems, of every size
     for row in rows:
-        assert "recommended" in row["text"]
-        assert f"{answer.recommended.num_accelerators}" in row["text"]
+        assert "recommended" in row.text
+        assert f"{answer.recommended.num_accelerators}" in row.text
 
 
 def test_the_page_escapes_every_name_and_loads_nothing():

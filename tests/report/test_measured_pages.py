@@ -5,6 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from parsed_page import Parsed
 from rich.console import Console
 
 from equipoise.bench.collectives.files import read_files
@@ -67,18 +68,16 @@ def text(page, findings, *, full):
     ("page", "name"),
     [(COLLECTIVES, "collectives"), (TRACE, "trace"), (BACKTEST, "errors"), (ADVICE_BACKTEST, "advised")],
 )
-def test_both_renderings_fit_and_the_short_one_is_a_screen(page, name, request, parsed):
+def test_both_renderings_fit_and_the_short_one_is_a_screen(page, name, request):
     findings = request.getfixturevalue(name)
     brief, full = (text(page, findings, full=each).splitlines() for each in (False, True))
     assert max(map(len, (*brief, *full))) <= 80
     assert len(brief) <= 32
-    shown = parsed(html.render(page, findings))
+    shown = Parsed(html.render(page, findings))
     assert shown.unbalanced == []
-    anchors = [each["attributes"]["id"] for each in shown.elements if "id" in each["attributes"]]
+    anchors = [each["id"] for each in shown.elements if "id" in each]
     assert len(anchors) == len(set(anchors))
-    assert [each["attributes"]["id"] for each in shown.all("section")] == [
-        section.name for section in page.sections
-    ]
+    assert [each["id"] for each in shown.all("section")] == [section.name for section in page.sections]
 
 
 def test_the_rates_of_collectives_are_those_of_the_fit(collectives):

@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+from parsed_page import Parsed
 from rich.console import Console
 
 from equipoise.bench.topology import read
@@ -27,28 +28,28 @@ def found():
 
 
 @pytest.fixture
-def page(found, parsed):
-    return parsed(html.render(TOPOLOGY, found))
+def page(found):
+    return Parsed(html.render(TOPOLOGY, found))
 
 
 def test_it_is_well_formed_with_unique_anchors_and_a_way_to_each_section(page):
     assert page.unbalanced == []
     assert page.open == []
-    anchors = [each["attributes"]["id"] for each in page.elements if "id" in each["attributes"]]
+    anchors = [each["id"] for each in page.elements if "id" in each]
     assert len(anchors) == len(set(anchors))
-    sections = [each["attributes"]["id"] for each in page.all("section")]
+    sections = [each["id"] for each in page.all("section")]
     assert sections == ["topology-links", "topology-reach", "topology-gains", "topology-groups"]
-    assert {f"#{name}" for name in sections} <= {each["attributes"]["href"] for each in page.all("a")}
-    labels = {each["attributes"].get("aria-labelledby") for each in page.elements}
+    assert {f"#{name}" for name in sections} <= {each["href"] for each in page.all("a")}
+    labels = {each.get("aria-labelledby") for each in page.elements}
     assert labels - {None} <= set(anchors)
 
 
 def test_the_matrix_has_a_word_for_every_pair(page):
     (table,) = page.all("table", class_="matrix")
-    assert table["text"].startswith("GPU0GPU1GPU2NIC0")
-    words = [each["text"] for each in page.all("td") if each["attributes"].get("class") in TONES]
+    assert table.text.startswith("GPU0GPU1GPU2NIC0")
+    words = [each.text for each in page.all("td") if each.get("class") in TONES]
     assert (words.count("NODE"), words.count("SYS"), words.count("PIX"), words.count("?")) == (4, 4, 2, 2)
-    body = page.all("body")[0]["text"]
+    body = page.all("body")[0].text
     assert "Missing rows: GPU2 and NIC0" in body
     assert "NUMA" in body
 
@@ -70,14 +71,14 @@ def test_it_fits_a_terminal(found, width):
     assert "\x1b" not in printed.getvalue()
 
 
-def test_a_machine_without_links_has_a_page_too(parsed):
+def test_a_machine_without_links_has_a_page_too():
     alone = meaning(
         read(b"GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n  MIG 1g.10gb Device 0: (UUID: M)\n", where="x")
     )
-    page = parsed(html.render(TOPOLOGY, alone))
-    assert page.all("h1")[0]["text"].startswith("One accelerator")
+    page = Parsed(html.render(TOPOLOGY, alone))
+    assert page.all("h1")[0].text.startswith("One accelerator")
     assert page.all("table", class_="matrix") == []
-    assert re.search(r"GPU0 .*\b1 MIG slice\b", page.all("body")[0]["text"])
+    assert re.search(r"GPU0 .*\b1 MIG slice\b", page.all("body")[0].text)
 
 
 def test_links_of_an_accelerator_that_is_cut_gain_nothing():

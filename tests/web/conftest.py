@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from html.parser import HTMLParser
 from http.client import HTTPConnection
 from pathlib import Path
 
 import polars as pl
 import pytest
+from parsed_page import Parsed
 
 from equipoise.bench.sweep import planned
 from equipoise.bench.trial import FinishedTrial, Store
@@ -22,28 +22,6 @@ pytest.importorskip("fastapi", reason="the extra `web` is not installed")
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>'\"&"
 HOSTILE_REASON = "<script>document.title='owned'</script> {{7*7}} \x1b[2J\u202e"
-
-
-class Parsed(HTMLParser):
-    """Elements of a page with their attributes, and its text."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.elements, self.words = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-    @property
-    def text(self):
-        return " ".join("".join(self.words).split())
-
-    def all(self, tag):
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 class Dashboard:

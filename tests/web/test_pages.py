@@ -266,8 +266,8 @@ def test_hostile_names_are_text_on_every_page(dashboard, hostile):
     paths = ("/study", "/compare", "/runs", "/advice?workload=bert", "/plan?workload=retinanet")
     for path in (*paths, f"/study?round={'%3Cb%3E'}", f"/advice?accelerator={'%3Cb%3E'}"):
         _, page = dashboard.page(path)
-        assert {tag for tag, _ in page.elements} <= set(TAGS.split())
-        handlers = [name for _, each in page.elements for name in each if name.startswith("on")]
+        assert {each.tag for each in page.elements} <= set(TAGS.split())
+        handlers = [name for each in page.elements for name in each if name.startswith("on")]
         assert handlers == []
     _, page = dashboard.page("/study")
     assert " ".join(hostile.split())[:40] in page.text
@@ -290,9 +290,9 @@ def test_every_field_has_a_name_for_who_listens(dashboard):
             and not each.get("aria-label")
         ]
         assert unnamed == [], path
-        identifiers = [each["id"] for _, each in page.elements if "id" in each]
+        identifiers = [each["id"] for each in page.elements if "id" in each]
         assert len(identifiers) == len(set(identifiers)), path
-        described = {each["aria-describedby"] for _, each in page.elements if "aria-describedby" in each}
+        described = {each["aria-describedby"] for each in page.elements if "aria-describedby" in each}
         assert described <= set(identifiers)
     assert num_fields
 
@@ -311,9 +311,9 @@ def test_every_address_that_a_page_leads_to_has_a_page(dashboard):
         seen.add(path)
         status, page = dashboard.page(path)
         assert status == 200, path
-        identifiers = {each["id"] for _, each in page.elements if "id" in each}
+        identifiers = {each["id"] for each in page.elements if "id" in each}
         targets = [
-            each[name] for _, each in page.elements for name in ("href", "action", "hx-get") if name in each
+            each[name] for each in page.elements for name in ("href", "action", "hx-get") if name in each
         ]
         assert {each[1:] for each in targets if each.startswith("#")} <= identifiers, path
         waiting += {each for each in targets if each.startswith("/")} - seen - set(waiting)
@@ -394,7 +394,7 @@ def test_a_sweep_is_shown_as_it_runs_grows_and_stands_still(start, tmp_path, run
     with running_sweep(tmp_path / "mine", num_finished=2) as add:
         _, page = started.page("/runs")
         assert "mine: 2 of 6 runs; running" in page.text
-        (again,) = [each["hx-get"] for _, each in page.elements if each.get("id") == "live"]
+        (again,) = [each["hx-get"] for each in page.elements if each.get("id") == "live"]
         status, headers, live = started.answer(again)
         assert (status, "hx-trigger" in headers, "2 of 6 runs" in live) == (200, False, True)
         add()
