@@ -5,18 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
-from command_line import in_process
+from command_line import document, in_process
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "measured.csv"
 HEADER = (
     "workload,layers,hidden,heads,hardware,n_gpus,tp,precision,global_batch,micro_batch,seq,measured,unit\n"
 )
 ROW = "GPT,24,1024,16,DGX A100,8,1,fp16,64,4,1024,0.4,s/iteration\n"
-
-
-def document(ended):
-    """The one document on standard output, as a strict parser reads it."""
-    return json.loads(ended.stdout, parse_constant=pytest.fail)
 
 
 @pytest.fixture
@@ -87,14 +82,12 @@ def test_validate_fits_80_columns_and_names_every_reason(mine):
 
 def test_too_little_evidence_is_said_in_the_document_too(mine):
     ended = in_process("validate", mine(HEADER + ROW.replace("0.4", "?")), "--json")
-    assert ended.returncode == 3
-    found = document(ended)
+    found = document(ended, 3)
     assert found["status"] == "not_enough_evidence"
     (missing,) = found["missing"]
     assert re.match("1 row: .*measured: ", missing)
     ended = in_process("validate", mine(HEADER + ROW + ROW), "--split", "leave-hidden-out", "--json")
-    assert ended.returncode == 3
-    assert document(ended)["status"] == "not_enough_evidence"
+    assert document(ended, 3)["status"] == "not_enough_evidence"
 
 
 def test_accelerators_of_ones_own_take_part(mine):
@@ -108,5 +101,4 @@ def test_accelerators_of_ones_own_take_part(mine):
     rows = mine(HEADER + ROW.replace("DGX A100", "water mill"))
     assert in_process("validate", rows).returncode == 3
     ended = in_process("validate", rows, "--hardware", own, "--json")
-    assert ended.returncode == 0, ended.stderr
     assert document(ended)["summary"]["num_modelled"] == 1

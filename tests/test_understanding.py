@@ -1,11 +1,10 @@
 """`predict` and `backtest` as their users and scripts meet them: real processes, exit codes, streams, files."""
 
-import json
 import re
 
 import polars as pl
 import pytest
-from command_line import in_process
+from command_line import document, in_process
 
 from equipoise.cli.evidence import _rounds
 
@@ -14,11 +13,6 @@ H200 = ("--workload", "llama2_70b_lora", "--accelerator", "h200-sxm5-141gb")
 AMDAHL = "num_accelerators,time_to_train_min\n" + "".join(
     f"{size},{(10 + 1000 / size) / 60!r}\n" for size in (1, 2, 4, 8, 16, 32)
 )
-
-
-def document(ended):
-    """The one document on standard output, as a strict parser reads it."""
-    return json.loads(ended.stdout, parse_constant=pytest.fail)
 
 
 @pytest.fixture
@@ -125,8 +119,7 @@ def test_batch_deadline_and_price_change_the_answer():
 )
 def test_too_little_evidence_is_exit_code_3_with_what_to_measure(rows, missing, mine):
     ended = in_process("predict", "--from", mine(f"num_accelerators,time_to_train_s\n{rows}"), "--json")
-    assert ended.returncode == 3
-    found = document(ended)
+    found = document(ended, 3)
     assert found["schema"] == "equipoise.predict/2"
     assert found["status"] == "not_enough_evidence"
     assert "predictions" not in found
@@ -136,8 +129,7 @@ def test_too_little_evidence_is_exit_code_3_with_what_to_measure(rows, missing, 
 def test_an_accelerator_without_results_is_too_little_evidence_for_a_law():
     about = ("--workload", "gpt3", "--accelerator", "v100-sxm2-16gb", "--law", "usl")
     ended = in_process("predict", *about, "--json")
-    assert ended.returncode == 3
-    assert document(ended)["missing"]
+    assert document(ended, 3)["missing"]
 
 
 def test_the_first_reason_to_stop_comes_first(mine):
@@ -199,8 +191,7 @@ def test_backtest_without_a_group_to_hold_out_is_too_little_evidence(tmp_path):
         path = tmp_path / f"{table}.parquet"
         pl.read_parquet(path).filter(pl.col("workload") == "ncf").write_parquet(path)
     ended = in_process("backtest", "--data", tmp_path, "--json")
-    assert ended.returncode == 3
-    assert document(ended)["missing"]
+    assert document(ended, 3)["missing"]
 
 
 def test_measured_times_that_no_law_follows_are_on_the_first_screen(mine):

@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
-from command_line import INTERPRETER, equipoise, prepared_ranks
+from command_line import INTERPRETER, document, equipoise, prepared_ranks
 from waiting import awaited
 
 pytest.importorskip("torch")
@@ -66,11 +66,6 @@ def prepared_command(*arguments):
 
 def bench(*arguments, cwd):
     return equipoise("bench", *arguments, cwd=cwd, timeout=300)
-
-
-def document(ended):
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout, parse_constant=pytest.fail)
 
 
 def processes_of(folder):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import awaited
+from waiting import alive, awaited
 
 pytest.importorskip("torch")
 
@@ -70,13 +70,6 @@ def swept(workload, *, limit_s=90.0, by="inprocess", num_steps=4, sizes=(2,)):
 
 def grown(finished):
     return finished.result["memory_growth_bytes"]
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize("by", [one.name for one in LAUNCHERS])

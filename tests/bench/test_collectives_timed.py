@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import equipoise, prepared_ranks
+from command_line import document, equipoise, prepared_ranks
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 from waiting import awaited
@@ -236,8 +236,7 @@ def test_the_verb_measures_and_keeps_what_it_measured(tmp_path):
         "kept.json",
     )
     ended = equipoise("collectives", "--measure", *options, "--json", cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout, parse_constant=pytest.fail)
+    found = document(ended)
     assert [(fit["operation"], fit["num_ranks"], fit["num_points"]) for fit in found["fits"]] == [
         ("all_reduce", 2, 3)
     ]

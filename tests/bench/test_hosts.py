@@ -9,12 +9,11 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from command_line import prepared_python, prepared_ranks
 from emulated import hosts, why_not
-from waiting import awaited
+from waiting import alive, awaited
 
 pytest.importorskip("torch")
 
@@ -78,13 +77,6 @@ def torchruns(made, folder, *options, python=sys.executable):
         for process in processes:
             process.kill()
             process.wait()
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))

@@ -4,16 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import equipoise
+from command_line import document, equipoise
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 LOG, TRACES = EXAMPLES / "nccl-a100.txt", EXAMPLES / "dlrm-traces.tar.gz"
 ROW = "     1048576        262144     float     sum      -1    47.38   22.13   22.13      0    46.84   22.39   22.39      0\n"
-
-
-def document(ended):
-    assert (ended.returncode, ended.stderr) == (0, "")
-    return json.loads(ended.stdout, parse_constant=pytest.fail)
 
 
 def test_the_document_of_collectives_holds_what_scripts_rely_on(tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from waiting import awaited
+from waiting import alive, awaited
 
 pytest.importorskip("torch")
 pytest.importorskip("submitit", reason="submitit is not installed: pip install 'equipoise[slurm]'")
@@ -180,13 +180,6 @@ def nodes(cluster, tmp_path, monkeypatch):
 def said(*command):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     return done.stdout.strip()
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def pids(name):

@@ -9,6 +9,7 @@ each way to start them is tested without it too.
 
 import atexit
 import io
+import json
 import os
 import socket
 import subprocess
@@ -118,6 +119,12 @@ def equipoise(*arguments, env=(), **options):
         env={**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1", **dict(env)},
         **{"capture_output": True, "text": True} | options,
     )
+
+
+def document(ended, code=0):
+    """The one document on standard output, as a strict parser reads it: no NaN, no infinity, one value."""
+    assert ended.returncode == code, ended.stderr
+    return json.loads(ended.stdout, parse_constant=pytest.fail)
 
 
 def in_process(*arguments, cwd=None, env=()):

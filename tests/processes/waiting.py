@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from pathlib import Path
 
 
 def awaited(look, *, limit_s=120.0, every_s=0.02):
@@ -28,3 +29,11 @@ def ahead_of_others(*command):
     Ray ends a node whose own agents take more than 15 s to load, and nothing sets another time.
     """
     return ("sh", "-c", AHEAD, "sh", *command) if os.geteuid() == 0 and shutil.which("nice") else command
+
+
+def alive(pid):
+    """Whether a process runs: one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -18,6 +17,7 @@ import zstandard
 from command_line import in_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_git import git
 
 from equipoise.errors import UsageError
 from equipoise.runs import RowRejection
@@ -419,22 +419,6 @@ def test_a_file_swapped_for_a_link_or_pipe_is_not_followed(tmp_path):
     found, rejections = read(root, swapping)
     assert found == {}
     assert [each.kind for each in rejections] == ["unreadable", "unreadable"]
-
-
-def git(folder: Path, *arguments: str, stdin: bytes = b"") -> str:
-    if shutil.which("git") is None:
-        pytest.skip("git is not installed")
-    identity = {
-        "GIT_AUTHOR_NAME": "a",
-        "GIT_AUTHOR_EMAIL": "a@b.c",
-        "GIT_COMMITTER_NAME": "a",
-        "GIT_COMMITTER_EMAIL": "a@b.c",
-    }
-    environment = {**os.environ, **identity, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, env=environment, check=True, capture_output=True, input=stdin
-    )
-    return done.stdout.decode().strip()
 
 
 def git_repository(tmp_path: Path, *entries: tuple[str, str, str]) -> Path:

@@ -5,8 +5,6 @@ import io
 import lzma
 import os
 import pickle
-import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_git import git
 
 from equipoise.errors import DataError
 from equipoise.runs.sources import open_source
@@ -63,20 +62,6 @@ def write_tree(root: Path, tree: dict[str, bytes] = TREE) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return root
-
-
-def git(folder: Path, *arguments: str) -> str:
-    if shutil.which("git") is None:
-        pytest.skip("git is not installed")
-    identity = {
-        "GIT_AUTHOR_NAME": "a",
-        "GIT_AUTHOR_EMAIL": "a@b.c",
-        "GIT_COMMITTER_NAME": "a",
-        "GIT_COMMITTER_EMAIL": "a@b.c",
-    }
-    environment = {**os.environ, **identity, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    done = subprocess.run(["git", *arguments], cwd=folder, env=environment, check=True, capture_output=True)
-    return done.stdout.decode().strip()
 
 
 @pytest.fixture
