@@ -1,8 +1,10 @@
 """Whole answers on the embedded data: what is recommended, why, and what is refused, against facts from outside."""
 
+import json
 import math
 import re
 
+import laws
 import polars as pl
 import pytest
 from asking import (
@@ -26,6 +28,7 @@ from msgspec.structs import replace
 from equipoise.decide.evidence import LEAST_LOG_SD
 from equipoise.decide.select import figures_of, is_feasible, rule_of
 from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.report.json import answer_fields, document, encode
 from equipoise.runs.embedded import load
 from equipoise.runs.store import scores_of
 from equipoise.spec.mlperf import Scores
@@ -45,43 +48,30 @@ def lora():
 
 
 @MODERATE
-def test_what_is_recommended_is_one_of_the_candidates_field_by_field(question):
-    found = ask(question)
-    assert found.recommended in found.candidates
+@pytest.mark.parametrize(
+    "more", [{}, {"terms": "spot,on_demand"}, {"region": "france", "price": "2.5"}], ids=str
+)
+def test_an_answer_obeys_the_laws_of_one_document(question, more):
+    if "price" in more:
+        more = {**more, "price": f"{question['accelerator'][0]}={more['price']}"}
+    found = ask(question, **more)
+    assert laws.breaches(json.loads(encode(document("advise", answer_fields(found))))) == []
     assert found.recommended == found.candidate(found.recommended.id)
     assert found.system.name == found.recommended.system
-    others = [each.candidate for each in found.alternatives]
-    assert others == [found.candidate(each.id) for each in others]
 
 
 @MODERATE
-def test_candidates_have_names_of_their_own(question):
-    found = ask(question, terms="spot,on_demand")
-    names = [each.id for each in found.candidates]
-    assert names
-    assert len(set(names)) == len(names)
-
-
-@MODERATE
-def test_amounts_of_a_candidate_follow_from_each_other(question):
-    found = ask(question, region="france", price=f"{question['accelerator'][0]}=2.5")
+def test_steps_and_tokens_of_a_candidate_follow_from_its_batch(question):
+    found = ask(question)
     timed = [each for each in found.candidates if each.time_s is not None]
     assert timed
     for each in timed:
-        size, time_s = each.num_accelerators, each.time_s.value
-        assert time_s == pytest.approx(each.work_s.value / each.goodput.value)
-        assert each.accelerator_hours == pytest.approx(size * time_s / HOUR_S)
-        assert each.usd.value == pytest.approx(
-            each.accelerator_hours * each.price.usd_per_accelerator_hour, rel=1e-3
-        )
-        assert each.energy_j.value == pytest.approx(size * each.power_w * time_s, rel=1e-3)
         assert each.step_s.value * each.num_steps == pytest.approx(each.work_s.value)
         assert each.num_steps == pytest.approx(each.num_samples / each.global_batch_samples)
-        for amount in (each.time_s, each.work_s, each.usd, each.energy_j, each.carbon_kg, each.goodput):
-            assert amount.low <= amount.value <= amount.high
         if each.tokens_per_s_per_accelerator is not None:
             tokens = found.workload.sequence_tokens * each.global_batch_samples
-            assert each.tokens_per_s_per_accelerator == pytest.approx(tokens / each.step_s.value / size)
+            rate = tokens / each.step_s.value / each.num_accelerators
+            assert each.tokens_per_s_per_accelerator == pytest.approx(rate)
 
 
 def test_the_power_of_a_candidate_is_the_datasheets_and_the_rest_of_the_system():
