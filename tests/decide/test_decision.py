@@ -83,17 +83,6 @@ def test_the_power_of_a_candidate_is_the_datasheets_and_the_rest_of_the_system()
 # The choice.
 
 
-def test_the_step_that_pays_is_taken():
-    # own GPT of 304 M parameters, batch 32: two cards are about 1.95 times as fast as one
-    pytest.importorskip("torch")
-    found = ask(workload="seen_models:gpt_304m", tokens="6e9", accelerator=["2x rtx4090"])
-    sizes = by_size(found)
-    assert sizes[1].time_s.value / sizes[2].time_s.value > 1.5
-    assert found.recommended.num_accelerators == 2
-    assert {each.global_batch_samples for each in found.candidates} == {32}
-    assert any("32" in words and "gpt_304m" in words for words in found.chosen_for_you)
-
-
 @pytest.mark.parametrize(
     "limit", [{}, {"max_accelerators": 1}, {"accelerators": "1"}, {"accelerators": "1,2"}]
 )

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from equipoise.bench.trace import Collectives, RankTrace, Traces, TraceStep, read_traces
 from equipoise.diagnose.stragglers import lateness, trace_steps
@@ -130,26 +129,6 @@ def test_where_collectives_do_not_match_own_time_decides():
     assert {each.by for each in found} == {"own time"}
     assert found[2].late_s == pytest.approx(0.03)
     assert found[2].is_late
-
-
-@pytest.mark.parametrize("num_collectives", [1, 2, 5])
-def test_waits_that_overlap_count_once(num_collectives):
-    def at_once(made):
-        """The rank's collectives overlap: together they take what one of them takes."""
-        steps = [
-            replace(step, step_s=step.compute_s + each, communication_s=each, exposed_s=each)
-            for step in made.steps
-            for each in [step.exposed_s / num_collectives]
-        ]
-        compute_s = np.array([step.compute_s for step in made.steps])
-        collectives = replace(made.collectives, start_s=compute_s[made.collectives.step])
-        return replace(made, steps=tuple(steps), collectives=collectives)
-
-    waiting = at_once(trace_of(0, [0.04] * 5, [[0.205] * num_collectives] * 5))
-    late = at_once(trace_of(1, [0.24] * 5, [[0.005] * num_collectives] * 5))
-    found = lateness([waiting, late])
-    assert found[1].late_s == pytest.approx(0.2)
-    assert found[1].is_late
 
 
 def test_one_rank_or_no_shared_step_tells_nothing():
