@@ -1,5 +1,6 @@
 """Files that users name, as they are: links, pipes, devices, folders; never more than was asked for."""
 
+import errno
 import os
 import resource
 import stat
@@ -127,15 +128,23 @@ def test_tables_replace_no_pipe_and_no_folder(tmp_path):
         put(tmp_path, b"x", written_synced)
 
 
-@pytest.mark.parametrize("options", OUTPUTS, ids=lambda options: f"{options[0]} {options[-1]}")
+ADVICE = ("advise", "llama2_70b_lora", "--accelerator", "h200", "--max-accelerators", "8")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [*OUTPUTS, *((*ADVICE, option) for option in ("--json-out", "--html", "--record"))],
+    ids=lambda options: f"{options[0]} {options[-1]}",
+)
 def test_a_full_disk_changes_nothing_and_is_said_in_one_sentence(options, tmp_path):
     """A file that may have no more than 100 bytes, which is what a quota does; byte code would be cut too."""
     path = tmp_path / "file"
-    path.write_bytes(b"before")
+    path.write_bytes(b'{"a line": "of before"}\n')
+    named = () if options[-1] == "--record" else (str(path),)
     ended = subprocess.run(
-        [sys.executable, "-m", "equipoise", *map(str, options), str(path)],
+        [sys.executable, "-m", "equipoise", *map(str, options), *named],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "EQUIPOISE_LEDGER": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -143,8 +152,9 @@ def test_a_full_disk_changes_nothing_and_is_said_in_one_sentence(options, tmp_pa
     )
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"equipoise: {path}: ")
+    assert options[0] == "export" or os.strerror(errno.EFBIG) in ended.stderr
     assert ended.stderr.count("\n") == 1
-    assert path.read_bytes() == b"before"
+    assert path.read_bytes() == b'{"a line": "of before"}\n'
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 

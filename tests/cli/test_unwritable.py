@@ -2,10 +2,8 @@
 
 import errno
 import os
-import resource
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -81,41 +79,6 @@ def test_scripts_are_written_where_the_ledger_cannot_be(closed, tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert "ledger" in ended.stderr
     assert list((tmp_path / "scripts").iterdir())
-
-
-@pytest.mark.parametrize("name", ["ledger.jsonl", "x.json", "x.html"])
-def test_a_quota_leaves_no_half_of_a_file(tmp_path, name):
-    """A limit on the size of files, as a quota or a full disk, is met while something is written: but for byte
-    code, half of which Python would leave for all that run later."""
-    option = {"ledger.jsonl": ("--record",), "x.json": ("--json-out", name), "x.html": ("--html", name)}[name]
-    before = b'{"a line": "of before"}\n'
-    (tmp_path / name).write_bytes(before)
-    limited = textwrap.dedent(f"""
-        import resource, sys
-        resource.setrlimit(resource.RLIMIT_FSIZE, (128, 128))
-        from equipoise.cli.app import main
-        main({["advise", *QUESTION, *option]!r})
-    """)
-    ended = subprocess.run(
-        [sys.executable, "-c", limited],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "EQUIPOISE_LEDGER": str(tmp_path / "ledger.jsonl"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 128
-    assert ended.returncode == 2, ended.stderr
-    (said,) = ended.stderr.splitlines()
-    assert name in said
-    assert os.strerror(errno.EFBIG) in said
-    assert (tmp_path / name).read_bytes() == before
-    assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
 def test_a_sweep_into_what_is_no_folder_is_refused_before_anything_is_measured(tmp_path):
