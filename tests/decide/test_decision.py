@@ -26,7 +26,6 @@ from asking import (
 from msgspec.structs import replace
 
 from equipoise.decide.evidence import LEAST_LOG_SD
-from equipoise.decide.select import figures_of, is_feasible, rule_of
 from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.report.json import answer_fields, document, encode
 from equipoise.runs.embedded import load
@@ -49,12 +48,18 @@ def lora():
 
 @MODERATE
 @pytest.mark.parametrize(
-    "more", [{}, {"terms": "spot,on_demand"}, {"region": "france", "price": "2.5"}], ids=str
+    "more",
+    [
+        {},
+        {"terms": "spot,on_demand"},
+        {"region": "france", "price": "{}=2.5"},
+        {"deadline": "300d", "budget": "900k", "price": "{}=2.5"},
+    ],
+    ids=str,
 )
 def test_an_answer_obeys_the_laws_of_one_document(question, more):
-    if "price" in more:
-        more = {**more, "price": f"{question['accelerator'][0]}={more['price']}"}
-    found = ask(question, **more)
+    system = question["accelerator"][0]
+    found = ask(question, **{name: value.format(system) for name, value in more.items()})
     assert laws.breaches(json.loads(encode(document("advise", answer_fields(found))))) == []
     assert found.recommended == found.candidate(found.recommended.id)
     assert found.system.name == found.recommended.system
@@ -94,16 +99,6 @@ def test_what_more_gain_is_not_said_where_fewer_are_too_uncertain(limit):
     assert {each.time_s for each in found.candidates} == {None}
     assert found.recommended is None
     assert found.refusal is None or not found.refusal.relaxations
-
-
-@MODERATE
-def test_what_is_recommended_keeps_every_limit(question):
-    found = ask(question, deadline="300d", budget="900k", price=f"{question['accelerator'][0]}=2.5")
-    rule = rule_of(found.question)
-    assert found.recommended.feasible
-    assert found.recommended in found.candidates
-    for each in found.candidates:
-        assert each.feasible == (each.time_s is not None and is_feasible(figures_of(each), rule))
 
 
 @pytest.mark.parametrize("objective", ["time", "cost", "energy", "balance"])
@@ -337,14 +332,8 @@ def test_open_entries_are_no_evidence():
 # Prices, terms, stock.
 
 
-def test_a_price_belongs_to_a_system():
+def test_a_price_of_no_system_that_is_asked_about_is_refused():
     systems = {"accelerator": [H100, B200], "max_accelerators": 64}
-    usual, dearer = (ask(PRETRAINING, **systems, **more) for more in ({}, {"price": f"{B200}=100"}))
-    assert usual.candidates
-    for one, other in zip(usual.candidates, dearer.candidates, strict=True):
-        assert (one.usd == other.usd) == (one.system == H100)
-        assert one.time_s == other.time_s
-    assert by_size(dearer, B200)[64].price.usd_per_accelerator_hour == 100.0
     with pytest.raises(UsageError, match=rf"--price 2\.5 .*--price {H100}=2\.5"):
         ask(PRETRAINING, **systems, price="2.5")
     with pytest.raises(UsageError, match=rf"--price {H200}=2\.5: .*{H100}"):
@@ -513,20 +502,6 @@ def test_batches_of_an_odd_number_of_accelerators_come_in_steps_of_a_half():
     for batch in (896, 672):
         stated = ask(question, global_batch=batch).recommended
         assert stated.time_s.value >= free.time_s.value * (1 - 1e-9)
-
-
-def test_a_refusal_names_the_cheapest_the_fastest_and_what_would_do():
-    limits = {"deadline": "1d", "budget": "60k"}
-    found = ask(PRETRAINING, accelerator=[H100, H200, B200, MI300X], **limits)
-    assert found.recommended is None
-    offered = [each for each in found.candidates if each.num_accelerators <= 512]
-    assert found.refusal.cheapest.usd.value == min(each.usd.value for each in offered)
-    assert found.refusal.fastest.time_s.value == min(each.time_s.value for each in offered)
-    changes = found.refusal.relaxations or found.refusal.joint
-    assert changes
-    for each in changes:
-        assert each.needed > each.limit
-        assert found.candidate(each.candidate)
 
 
 @pytest.mark.parametrize(
@@ -851,14 +826,6 @@ def test_a_calibration_is_named_or_found_by_the_chip():
     assert by_size(priors)[8].grade == "priors"
     assert usual.systems[0].calibration != "priors"
     assert by_size(usual)[8].grade == "calibrated"
-
-
-def test_an_answer_does_not_depend_on_what_was_asked_before():
-    first = ask(LORA, max_accelerators=64)
-    ask(LORA, max_accelerators=256, objective="cost")
-    again = ask(LORA, max_accelerators=64)
-    quiet = {"search_s": 0.0, "systems": ()}
-    assert replace(first, **quiet) == replace(again, **quiet)
 
 
 @pytest.mark.parametrize(("peers", "path"), [("GNS", "via SHM"), ("OK", "via P2P")])
