@@ -1,6 +1,11 @@
-"""A page as a browser reads it: elements with attributes and text."""
+"""A page as a browser reads it, elements with attributes and text, and as a terminal shows it."""
 
 from html.parser import HTMLParser
+from io import StringIO
+
+from rich.console import Console
+
+from equipoise.report.terminal import render
 
 VOID = {"meta", "br", "img", "input", "link", "hr", "wbr"}  # tags that are never closed
 
@@ -47,3 +52,12 @@ class Parsed(HTMLParser):
     def all(self, tag, **attributes):
         wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
         return [found for found in self.elements if found.tag == tag and wanted.items() <= found.items()]
+
+
+def printed(page, findings, *, full=True, width=80):
+    """The page in a terminal without colours."""
+    file = StringIO()
+    render(
+        page, findings, Console(file=file, width=width, color_system=None, legacy_windows=False), full=full
+    )
+    return file.getvalue()

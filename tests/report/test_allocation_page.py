@@ -1,14 +1,14 @@
 """The page of an allocation: its figures are those of the record, and its short form fits a screen."""
 
 import pytest
+from parsed_page import printed
 from rich.cells import cell_len
-from rich.console import Console
 
 import equipoise
 from equipoise.report.blocks import LEAST_ROWS, Table
 from equipoise.report.format import duration
 from equipoise.report.pages.allocate import ALLOCATION
-from equipoise.report.terminal import SCREEN_LINES, render
+from equipoise.report.terminal import SCREEN_LINES
 
 NUM_JOBS = 40
 
@@ -24,27 +24,23 @@ def found(tmp_path_factory):
     return equipoise.allocate(path, accelerator="320x h100-sxm5-80gb")
 
 
-def printed(found, *, full, width=80):
-    console = Console(width=width, highlight=False, markup=False)
-    with console.capture() as capture:
-        render(ALLOCATION, found.record, console, full=full)
-    return capture.get()
-
-
 @pytest.mark.parametrize("full", [False, True], ids=["one screen", "full"])
 @pytest.mark.parametrize("width", [60, 80, 132])
 def test_no_line_is_longer_than_the_terminal(found, full, width):
-    assert max(map(cell_len, printed(found, full=full, width=width).splitlines())) <= width
+    assert max(map(cell_len, printed(ALLOCATION, found.record, full=full, width=width).splitlines())) <= width
 
 
 def test_the_short_form_of_many_jobs_fits_a_screen(found):
-    text = printed(found, full=False)
+    text = printed(ALLOCATION, found.record, full=False)
     assert text.count("training") >= LEAST_ROWS
     assert len(text.splitlines()) <= SCREEN_LINES
 
 
 def test_the_long_form_and_the_page_have_every_job(found):
-    text, page = printed(found, full=True), found.to_html().replace("\N{NO-BREAK SPACE}", " ")
+    text, page = (
+        printed(ALLOCATION, found.record, full=True),
+        found.to_html().replace("\N{NO-BREAK SPACE}", " "),
+    )
     assert len(found.record.shares) == NUM_JOBS
     for share in found.record.shares:
         assert share.job.name in text
@@ -57,7 +53,8 @@ def test_the_long_form_and_the_page_have_every_job(found):
 def test_energy_is_in_joules_once(tmp_path):
     path = tmp_path / "jobs.toml"
     path.write_text('[[job]]\nworkload = "bert"\n\n[[job]]\nworkload = "llama2_70b_lora"\n')
-    text = printed(equipoise.allocate(path, accelerator="32x h100-sxm5-80gb", objective="energy"), full=False)
+    found = equipoise.allocate(path, accelerator="32x h100-sxm5-80gb", objective="energy")
+    text = printed(ALLOCATION, found.record, full=False)
     lines = {line.split()[0]: line for line in text.splitlines() if line.startswith(("Total", "Uses"))}
     assert "Wh" in lines["Total"]
     assert "J)" not in lines["Total"]
@@ -93,7 +90,7 @@ def test_a_price_is_named_where_it_counts_alone(tmp_path, by_hour, stated, is_re
     path.write_text(prices + '[[job]]\nname = "a"\ntimes = { 8 = "2 h" }\n')
     asked = {} if stated is None else {"price": stated}
     found = equipoise.allocate(path, accelerator="8x h100-sxm5-80gb", **asked)
-    text = " ".join(printed(found, full=True).split())
+    text = " ".join(printed(ALLOCATION, found.record, full=True).split())
     counts_rent = not by_hour if is_rented is None else is_rented
     assert ("per accelerator-hour" in text) == counts_rent
     assert ("per kWh" in text) == (by_hour or is_rented is False)
@@ -103,5 +100,5 @@ def test_a_price_is_named_where_it_counts_alone(tmp_path, by_hour, stated, is_re
 def test_evidence_without_a_calibration_is_called_that(tmp_path):
     path = tmp_path / "jobs.toml"
     path.write_text('[[job]]\nworkload = "llama31_8b"\ntokens = "1B"\nsizes = [8]\nsoftware = "priors"\n')
-    text = printed(equipoise.allocate(path, accelerator="8x h100-sxm5-80gb"), full=False)
+    text = printed(ALLOCATION, equipoise.allocate(path, accelerator="8x h100-sxm5-80gb").record, full=False)
     assert "priors only" in " ".join(text.split())

@@ -1,15 +1,13 @@
 """The page of an answer: its numbers are the recommended candidate's, in a terminal, in HTML and in a notebook."""
 
 import datetime as dt
-import io
 import re
 
+import parsed_page
 import pytest
 from made_answer import SIZES, candidate, made_answer, time_s
 from msgspec.structs import replace
-from parsed_page import Parsed
 from rich.cells import cell_len
-from rich.console import Console
 
 from equipoise.decide.answer import CONSTRAINTS, Constraint, Flip, UnfitSize
 from equipoise.decide.decision import answer
@@ -21,7 +19,7 @@ from equipoise.intervals import Interval
 from equipoise.library.decisions import candidate_rows
 from equipoise.notes import Note
 from equipoise.report import format as amounts
-from equipoise.report import html, terminal
+from equipoise.report import html
 from equipoise.report.blocks import Facts, PairMatrix, Table, Tiles
 from equipoise.report.figures import charts, figure_json
 from equipoise.report.pages.answer import ANSWER
@@ -40,9 +38,7 @@ TIME, MONEY, ENERGY = "2.2 h", "173 USD", "55.5 kWh"
 
 
 def printed(answer, *, full=False, width=80):
-    raw = io.StringIO()
-    terminal.render(ANSWER, answer, Console(file=raw, width=width, color_system=None), full=full)
-    return raw.getvalue()
+    return parsed_page.printed(ANSWER, answer, full=full, width=width)
 
 
 def facts(answer):
@@ -714,7 +710,7 @@ def test_what_the_short_form_has_no_room_for_is_named():
 
 def test_the_recommended_row_is_marked():
     answer = made_answer()
-    rows = Parsed(html.render(ANSWER, answer)).all("tr", class_="marked")
+    rows = parsed_page.Parsed(html.render(ANSWER, answer)).all("tr", class_="marked")
     assert len(rows) == 3  # by value of an hour, of the systems, of every size
     for row in rows:
         assert "recommended" in row.text

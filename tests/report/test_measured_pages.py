@@ -1,19 +1,17 @@
 """Pages of collectives, traces and backtests: the numbers of their blocks, and that both renderings hold."""
 
 import re
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from parsed_page import Parsed
-from rich.console import Console
+from parsed_page import Parsed, printed
 
 from equipoise.bench.collectives.files import read_files
 from equipoise.bench.trace import read_traces
 from equipoise.calibration.advice_backtest import held_out_advice
 from equipoise.calibration.collective_verdicts import judged
 from equipoise.diagnose.stragglers import trace_steps
-from equipoise.report import html, terminal
+from equipoise.report import html
 from equipoise.report.blocks import Table
 from equipoise.report.pages.backtest import ADVICE_BACKTEST, BACKTEST
 from equipoise.report.pages.collectives import COLLECTIVES
@@ -58,19 +56,13 @@ def keys(page, findings, name):
     return [dict(zip(titles, (cell.key for cell in row), strict=True)) for row in table.rows]
 
 
-def text(page, findings, *, full):
-    console = Console(file=StringIO(), width=80, legacy_windows=False)
-    terminal.render(page, findings, console, full=full)
-    return console.file.getvalue()
-
-
 @pytest.mark.parametrize(
     ("page", "name"),
     [(COLLECTIVES, "collectives"), (TRACE, "trace"), (BACKTEST, "errors"), (ADVICE_BACKTEST, "advised")],
 )
 def test_both_renderings_fit_and_the_short_one_is_a_screen(page, name, request):
     findings = request.getfixturevalue(name)
-    brief, full = (text(page, findings, full=each).splitlines() for each in (False, True))
+    brief, full = (printed(page, findings, full=each).splitlines() for each in (False, True))
     assert max(map(len, (*brief, *full))) <= 80
     assert len(brief) <= 32
     shown = Parsed(html.render(page, findings))
@@ -100,7 +92,7 @@ def test_the_headline_of_collectives_names_what_is_slow(tmp_path):
         + "    33554432       8388608     float     sum      -1   4190.7    8.01    8.01      0   4188.0    8.01    8.01    N/A\n"
     )
     found = judged(read_files([path], operation=None))
-    headline = text(COLLECTIVES, found, full=False).splitlines()[2]
+    headline = printed(COLLECTIVES, found, full=False).splitlines()[2]
     assert re.match(r"Slow: .*\bsend\b.*\b2 ranks$", headline)
 
 
@@ -109,7 +101,7 @@ def test_the_parts_of_a_traced_step_sum_to_it(trace):
     assert [row["Rank"] for row in rows] == [0, 3, 6, 7]
     for row in rows:
         assert row["Compute"] + row["Exposed"] + row["Idle"] == pytest.approx(1.0)
-    assert "Late: rank 7" in text(TRACE, trace, full=False)
+    assert "Late: rank 7" in printed(TRACE, trace, full=False)
 
 
 def test_the_errors_of_a_backtest_are_beside_those_of_baselines(errors):

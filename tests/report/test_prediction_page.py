@@ -4,7 +4,7 @@ import re
 
 import polars as pl
 import pytest
-from rich.console import Console
+from parsed_page import printed
 
 from equipoise.decide.prediction import predict
 from equipoise.decide.question.query import query
@@ -12,7 +12,7 @@ from equipoise.report.format import duration, money
 from equipoise.report.html import render as html
 from equipoise.report.json import prediction_fields
 from equipoise.report.pages.prediction import PREDICTION
-from equipoise.report.terminal import SCREEN_LINES, render
+from equipoise.report.terminal import SCREEN_LINES
 from equipoise.runs import embedded
 from equipoise.runs.store import scores_of
 from equipoise.scaling.equilibrium import default_answer
@@ -29,16 +29,9 @@ def found(request):
     return predict(query(ASKED[request.param]), scores=embedded.scores())
 
 
-def _printed(found, *, full):
-    console = Console(width=80, highlight=False, markup=False)
-    with console.capture() as capture:
-        render(PREDICTION, found, console, full=full)
-    return capture.get()
-
-
 @pytest.mark.parametrize("full", [False, True], ids=["one screen", "full"])
 def test_the_text_fits_and_has_the_figures_of_the_candidates(found, full):
-    text = _printed(found, full=full)
+    text = printed(PREDICTION, found, full=full)
     assert max(map(len, text.splitlines())) <= 80
     assert found.candidates
     for each in found.candidates:
@@ -66,8 +59,8 @@ def test_names_are_those_of_the_questions_own_files(tmp_path):
 
 
 def test_an_extrapolation_is_called_that(found):
-    assert ("extrapolated" in _printed(found, full=False)) == bool(found.outside)
-    assert len(re.findall(r"^Extrapolated at", _printed(found, full=True), re.MULTILINE)) == len(
+    assert ("extrapolated" in printed(PREDICTION, found, full=False)) == bool(found.outside)
+    assert len(re.findall(r"^Extrapolated at", printed(PREDICTION, found, full=True), re.MULTILINE)) == len(
         set(found.outside.values())
     )
 
@@ -86,7 +79,7 @@ def test_the_page_and_the_document_have_the_same_times(found):
 
 
 def test_what_a_prediction_rests_on_is_listed(found):
-    text = " ".join(_printed(found, full=True).split())
+    text = " ".join(printed(PREDICTION, found, full=True).split())
     assert "Evidence" in text
     assert found.law is None or f"Law {found.law.name}" in text
     assert any(each.ref in text for each in found.evidence)
@@ -95,7 +88,7 @@ def test_what_a_prediction_rests_on_is_listed(found):
 def test_many_sizes_fit_a_screen_the_first_and_the_last_among_them():
     sizes = range(8, 8 * 61, 8)
     asked = ASKED["published"] | {"at": ",".join(map(str, sizes))}
-    text = _printed(predict(query(asked), scores=embedded.scores()), full=False)
+    text = printed(PREDICTION, predict(query(asked), scores=embedded.scores()), full=False)
     assert len(text.splitlines()) <= SCREEN_LINES
     shown = [int(each) for each in re.findall(r"^ *(\d+) .* kWh", text, re.MULTILINE)]
     assert (shown[0], shown[-1]) == (8, 480)
@@ -103,8 +96,10 @@ def test_many_sizes_fit_a_screen_the_first_and_the_last_among_them():
 
 
 def test_a_deadline_has_its_chance_at_every_size():
-    found = _printed(
-        _asked(workload="bert", accelerator="h100-sxm5-80gb", at="32,128", deadline="1min"), full=False
+    found = printed(
+        PREDICTION,
+        _asked(workload="bert", accelerator="h100-sxm5-80gb", at="32,128", deadline="1min"),
+        full=False,
     )
     rows = [line for line in found.splitlines() if re.match(r" *\d+ {2,}", line)]
     assert ["below 1 %" in row for row in rows] == [True, False]  # 108 s (102 to 120) and 45 s (32 to 62)
@@ -116,13 +111,13 @@ def test_a_deadline_has_its_chance_at_every_size():
 @pytest.mark.parametrize(("hour_usd", "size"), [(1, "4"), (1e6, "4,096")])
 def test_the_value_of_an_hour_names_a_size(hour_usd, size):
     asked = _asked(workload="bert", accelerator="h100-sxm5-80gb", at="4,4096", value_of_time=hour_usd)
-    assert f": {size} cost least" in _printed(asked, full=False)
+    assert f": {size} cost least" in printed(PREDICTION, asked, full=False)
 
 
 def test_the_size_where_returns_diminish_is_in_the_short_table():
     found = _asked(workload="bert", accelerator="h100-sxm5-80gb")
     first = default_answer(found.equilibria).num_accelerators
-    assert re.search(rf"^ *{first:,} ", _printed(found, full=False), flags=re.MULTILINE)
+    assert re.search(rf"^ *{first:,} ", printed(PREDICTION, found, full=False), flags=re.MULTILINE)
 
 
 def _asked(**fields):
@@ -138,7 +133,7 @@ def _slow_times(tmp_path):
 def test_returns_are_of_all_sizes_that_have_a_time_whatever_is_asked_for():
     found = predict(query(ASKED["one size"]), scores=embedded.scores())
     sizes = [each.num_accelerators for each in found.answer.candidates if each.time_s is not None]
-    text = " ".join(_printed(found, full=False).split())
+    text = " ".join(printed(PREDICTION, found, full=False).split())
     said = re.findall(r"\bamong ([\d,]+) to ([\d,]+)", text)
     assert [tuple(int(each.replace(",", "")) for each in ends) for ends in said] == [(min(sizes), max(sizes))]
     assert max(sizes) > 64
@@ -150,7 +145,7 @@ def test_sizes_without_a_time_are_in_the_short_table_only_where_they_are_asked_f
     found = _asked(**of_one_size)
     untimed = [each.num_accelerators for each in found.candidates if each.time_s is None]
     assert untimed
-    short, full = (_printed(found, full=each) for each in (False, True))
+    short, full = (printed(PREDICTION, found, full=each) for each in (False, True))
     for size in untimed:
         assert not re.search(rf"^ *{size:,} ", short, re.MULTILINE)
         assert re.search(rf"^ *{size:,} .*no time *$", full, re.MULTILINE)
@@ -160,7 +155,7 @@ def test_sizes_without_a_time_are_in_the_short_table_only_where_they_are_asked_f
     shown = {each.num_accelerators for each in found.candidates}
     why = [words for size, words in found.outside.items() if size in shown]
     assert full.count("Extrapolated") == len({*why}) < len(why)
-    asked = _printed(_asked(**of_one_size, at=f"64,{untimed[-1]}"), full=False)
+    asked = printed(PREDICTION, _asked(**of_one_size, at=f"64,{untimed[-1]}"), full=False)
     assert re.search(rf"^ *{untimed[-1]:,} .*no time *$", asked, re.MULTILINE)
 
 
@@ -168,10 +163,10 @@ def test_a_size_on_which_nothing_fits_is_named_on_the_screen():
     # 405e9 parameters of 2 bytes alone are 810 GB, of 8 x 80 GB.
     found = _asked(workload="llama31_405b", accelerator="h100-sxm5-80gb", at="8,512")
     assert [each.num_accelerators for each in found.candidates] == [512]
-    assert re.search(r"^No time +8: .*640 GB", _printed(found, full=False), re.MULTILINE)
+    assert re.search(r"^No time +8: .*640 GB", printed(PREDICTION, found, full=False), re.MULTILINE)
 
 
 def test_a_column_without_a_title_is_not_named_as_left_out(tmp_path):
     asked = {"from": _slow_times(tmp_path)["from"], "deadline": "30min", "price": 2, "at": "32,128"}
-    text = _printed(_asked(**asked), full=False)
+    text = printed(PREDICTION, _asked(**asked), full=False)
     assert not re.search(r": *;", text)

@@ -2,14 +2,13 @@
 
 import os
 import re
-from io import StringIO
 from typing import get_args
 
 import polars as pl
 import pytest
 import typer
 from msgspec.structs import replace
-from rich.console import Console
+from parsed_page import printed
 
 from equipoise.bench.phases import EXPOSED, PARTS
 from equipoise.bench.summary import Spread
@@ -21,7 +20,7 @@ from equipoise.decide.combine import PlanKind
 from equipoise.diagnose.sweeps import sweep_now
 from equipoise.diagnose.watched_runs import watched_now
 from equipoise.errors import DataError, EvidenceError, SpecError
-from equipoise.report import html, terminal
+from equipoise.report import html
 from equipoise.report.format import TIMES
 from equipoise.report.pages.accuracy import ACCURACY, KINDS
 from equipoise.report.pages.comparison import COMPARED
@@ -31,13 +30,6 @@ from equipoise.runs.embedded import tables
 from equipoise.study import rounds
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-
-
-def text(page, findings, columns=80, *, full=True):
-    """The page in a terminal."""
-    console = Console(file=StringIO(), width=columns, legacy_windows=False)
-    terminal.render(page, findings, console, full=full)
-    return console.file.getvalue()
 
 
 # --- side by side
@@ -55,7 +47,7 @@ def test_two_entries_differ_by_their_published_minutes():
     ids = [entry_id("v4.1", "bert", name) for name in ("XE8640x4H100-SXM-80GB", "eos_n434_ngc23.09_pytorch")]
     found = rounds.compared("4.1", "bert", ids)
     assert found.chosen["num_accelerators"].to_list() == [4, 3472]
-    shown = text(COMPARED, found)
+    shown = printed(COMPARED, found)
     words = " ".join(shown.split())
     assert f"85.4{TIMES} as fast" in words
     assert f"868{TIMES} the accelerators" in words
@@ -89,7 +81,7 @@ def test_names_of_entries_are_text():
 
 def test_the_page_of_records_shows_every_kind():
     found = rounds.accuracy()
-    shown = text(ACCURACY, found, columns=200)
+    shown = printed(ACCURACY, found, width=200)
     assert found.profiles
     for profile in found.profiles:
         assert profile.name in shown
@@ -97,7 +89,7 @@ def test_the_page_of_records_shows_every_kind():
     assert [title for title, *_ in KINDS.values() if title not in shown] == []
     named = {section.name for section, blocks in ACCURACY.content(found) if blocks}
     assert named >= {"forecasts", "steps", "plans", "advised"}
-    assert max(map(len, text(ACCURACY, found).splitlines())) <= 80
+    assert max(map(len, printed(ACCURACY, found).splitlines())) <= 80
 
 
 def test_without_any_record_every_section_is_left_out():
@@ -141,7 +133,7 @@ def test_of_several_batches_the_speedup_has_room(tmp_path):
     with store.opened(trials, resume=False):
         for trial in trials:  # 1.6 times as fast; a second repetition takes four times as long
             store.add(finished(trial, {1: 0.4, 2: 0.25}[trial.num_ranks] * 4.0**trial.repetition))
-    brief = text(SWEEP, sweep_now(tmp_path / "mine"), full=False).splitlines()
+    brief = printed(SWEEP, sweep_now(tmp_path / "mine"), full=False).splitlines()
     rows = [line.split() for line in brief if line.startswith("localsgd_fp16:32")]
     assert [(row[1], "1.60" in row) for row in rows] == [("2", True)] * 2
     assert max(map(len, brief)) <= 80
@@ -149,7 +141,7 @@ def test_of_several_batches_the_speedup_has_room(tmp_path):
 
 def test_a_sweep_shows_speedups_phases_and_failures(sweep):
     found = sweep_now(sweep)
-    shown = text(SWEEP, found, columns=160)
+    shown = printed(SWEEP, found, width=160)
     assert "mine: 6 of 6 runs, 1 failed; complete" in shown
     rows = [line.split() for line in shown.splitlines() if line.strip().startswith("ddp")]
     assert rows[0][:4] == ["ddp", "2", "64", "2.5"]
@@ -159,7 +151,7 @@ def test_a_sweep_shows_speedups_phases_and_failures(sweep):
     assert HOSTILE in shown
     page = html.render(SWEEP, found)
     assert "<img src=x" not in page
-    brief = text(SWEEP, found, full=False).splitlines()
+    brief = printed(SWEEP, found, full=False).splitlines()
     assert len(brief) <= 30
     assert max(map(len, brief)) <= 80
     assert [line.split()[-2] for line in brief if line.startswith("ddp")] == ["1.60", "2.00"]
@@ -234,11 +226,11 @@ def test_watched_loops_show_rates_phases_and_ranks(tmp_path):
     assert [each.step_s for each in newest.ranks] == [0.03, 0.04]
     assert [each.name for each in found.unread] == ["20250103T000000-abcdef"]
     assert re.match(r"without input .* 1\.33 times", newest.gains[0])
-    shown = text(WATCH, found)
+    shown = printed(WATCH, found)
     assert re.search(rf"{tmp_path.name}: net .*\b2 ranks, 40 ms .*; ended", " ".join(shown.split()))
     assert re.search("50 % .*forward pass", shown)
     assert max(map(len, shown.splitlines())) <= 80
-    brief = text(WATCH, found, full=False).splitlines()
+    brief = printed(WATCH, found, full=False).splitlines()
     assert len(brief) <= 30
     rows = [line.split() for line in brief if line.startswith("2025")]
     assert [row[-3:-1] for row in rows] == [["40", "400"], ["10", "800"]]
@@ -266,11 +258,11 @@ def test_a_run_that_ended_before_a_step_was_measured_was_not_cut_short(tmp_path)
     loop(tmp_path, "20250101T000000-abcdef", 0.010, num=0)
     ended = watched_now(tmp_path)
     loop(tmp_path, "20250102T000000-abcdef", 0.010, num=0, ended=False)
-    assert "cut short" not in text(WATCH, ended)
+    assert "cut short" not in printed(WATCH, ended)
     os.utime(run_folder(tmp_path, "20250102T000000-abcdef") / "rank-0.jsonl", (1e9, 1e9))
     cut = watched_now(tmp_path)
     assert [run.is_running for run in cut.runs] == [False, False]
-    assert text(WATCH, cut).count("cut short") >= 2  # the headline and the row
+    assert printed(WATCH, cut).count("cut short") >= 2  # the headline and the row
 
 
 def test_long_loops_are_drawn_by_medians_of_neighbours(tmp_path):

@@ -1,16 +1,14 @@
 """The page of a topology: sound, offline, every pair in its matrix, and nothing of the text that runs."""
 
-import io
 import re
 
 import pytest
-from parsed_page import Parsed
-from rich.console import Console
+from parsed_page import Parsed, printed
 
 from equipoise.bench.topology import read
 from equipoise.diagnose.link_findings import sentences
 from equipoise.diagnose.links import meaning
-from equipoise.report import html, terminal
+from equipoise.report import html
 from equipoise.report.pages.topology import TOPOLOGY
 
 HOSTILE = "</script><img/src=x/onerror=alert('x')>\u202e\x1b[2J"
@@ -63,12 +61,11 @@ def test_names_of_the_text_are_never_more_than_text(found):
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_it_fits_a_terminal(found, width):
-    printed = io.StringIO()
-    terminal.render(TOPOLOGY, found, Console(file=printed, width=width, color_system=None))
-    lines = printed.getvalue().splitlines()
+    told = printed(TOPOLOGY, found, width=width)
+    lines = told.splitlines()
     assert max(map(len, lines)) <= width
     assert any(line.startswith("GPU1") and "NODE" in line for line in lines)
-    assert "\x1b" not in printed.getvalue()
+    assert "\x1b" not in told
 
 
 def test_a_machine_without_links_has_a_page_too():
@@ -90,9 +87,7 @@ def test_links_of_an_accelerator_that_is_cut_gain_nothing():
     pair = matrix.replace("\tGPU2", "").replace("\tNV12\n", "\n").rpartition("GPU2")[0]
     cut = meaning(read((slices + whole.splitlines()[0] + "\n" + pair).encode(), where="x"))
     assert not cut.gains
-    printed = io.StringIO()
-    terminal.render(TOPOLOGY, cut, Console(file=printed, width=100, color_system=None), full=False)
-    assert "MIG" in printed.getvalue()
+    assert "MIG" in printed(TOPOLOGY, cut, full=False, width=100)
 
 
 @pytest.mark.parametrize(
