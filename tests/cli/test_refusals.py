@@ -104,6 +104,7 @@ def complaint(*arguments, cwd):
         ("list steps --model GNMT --json --format csv", ["--out"]),
         # Files and folders that are not there, or of another kind.
         ("ingest nothing-here", ["nothing-here"]),
+        ("ingest '\x1b[31mred\x07'", ["\\x1b[31mred\\x07"]),  # what cannot be seen is shown as it is written
         ("scores --data nothing-here", ["nothing-here"]),
         ("scores --hardware nothing.toml", ["nothing.toml"]),
         ("report --out no/such/folder/report.html", ["no/such/folder"]),
