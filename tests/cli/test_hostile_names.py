@@ -143,8 +143,8 @@ def test_in_a_trace(tmp_path, name):
         "distributedInfo": {"rank": 0, "world_size": 2, "backend": name},
         "deviceProperties": [{"name": name}],
     }
-    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events, **about, name: name}))
-    text(in_process("trace", "rank0.json", "--full", "--html", "t.html", cwd=tmp_path))
+    (tmp_path / "rank0\x1b.json").write_text(json.dumps({"traceEvents": events, **about, name: name}))
+    text(in_process("trace", "rank0\x1b.json", "--full", "--html", "t.html", cwd=tmp_path))
     page(tmp_path / "t.html")
 
 
