@@ -98,6 +98,27 @@ def test_early_machines_state_their_processors_in_words():
     assert machine == ("xeon-8180-cpu", 16)
 
 
+@pytest.mark.parametrize(
+    ("raw", "nodes", "per_node", "slug"),
+    [
+        # As systems and summaries of v6.0 write them; Isambard-AI has four GH200 a node, others have one.
+        ("NVIDIA Hopper GPU (GH200)", 16, 4, "gh200-quad-96gb"),
+        ("NVIDIA Hopper GPU (GH200)", 16, 1, "gh200-superchip-96gb"),
+        ("NVIDIA GH200 96GB", 2, 4, "gh200-quad-96gb"),
+        ("GH200 quad", 2, 4, "gh200-quad-96gb"),
+        ("NVIDIA B300 SXM6 PC", 1, 8, "b300-sxm6-270gb"),
+        ("NVIDIA Blackwell GPU (B300-SXM-270GB)", 1, 8, "b300-sxm6-270gb"),
+        ("NVIDIA B300 Blackwell Ultra GPU", 1, 8, "b300-sxm6-270gb"),
+        # Racks: a host of four is no form of its own.
+        ("NVIDIA Blackwell Ultra GPU (GB300)", 18, 4, "gb300-nvl72-279gb"),
+        ("NVIDIA A100-SXM4-80GB", 2, 4, "a100-sxm4-80gb"),
+    ],
+)
+def test_a_chip_in_several_forms_is_the_one_whose_nodes_hold_so_many(raw, nodes, per_node, slug):
+    system = SystemFacts(accelerator=raw, num_nodes=nodes, num_accelerators=nodes * per_node)
+    assert Names().accelerators(system, None) == (slug, nodes * per_node)
+
+
 def test_absurdly_long_names_are_cut():
     machine = Names().accelerators(SystemFacts(accelerator="x" * 10_000, num_accelerators=8), None)
     assert len(machine[0]) < 250

@@ -57,6 +57,17 @@ def test_spellings_of_division() -> None:
             "dgl+hugectr+pytorch+nemo",
         ),
         ("PyTorch v1.11.0+cu113 and MosaicML composer v0.7.0", "pytorch+composer"),
+        # Descriptions of v6.0.
+        ("NVIDIA Megatron-Bridge 26.04", "megatron_bridge"),
+        (
+            "NVIDIA Megatron-Bridge 26.04-alpha.rc2 + Megatron-Core 26.04-alpha.rc2 on PyTorch (NGC 26.04)",
+            "megatron_bridge+megatron+pytorch",
+        ),
+        ("NeMo 2.6.0rc0 + Megatron-LM core_r0.11.0", "nemo+megatron"),
+        ("PyTorch + ROCm (Primus / NeMo for LLM workloads)", "pytorch+primus+nemo"),
+        ("NeMo (flux1) / Primus + Megatron-LM (llama31_8b) on PyTorch ROCm", "nemo+primus+megatron+pytorch"),
+        ("llama2-70B:Pytorch 2.10.0a0+git449b176,ROCM 7.2.0", "pytorch"),
+        ("PyTorch, NeMo, Podman-HPC", "pytorch+nemo"),
         ("PaddlePaddle (branch: develop, commitID: 108aeb2)", "paddlepaddle"),
         ("TensorFlow 1.14 commit hash = faf9db515c4bf550daacc1c3a22fedf3ff5dde63", "tensorflow"),
         ("tinygrad, commit b5546912e24e0a864b35924da4efa5d71cfe368b", "tinygrad"),

@@ -5,7 +5,7 @@ text, such as the hardware column of a table, names a cluster of it by whole wor
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -76,6 +76,15 @@ class Catalogue(Systems, frozen=True, kw_only=True):
         """The slug that a raw name of a log or table stands for, by exact aliases alone."""
         found = self.accelerator_alias(raw)
         return None if found is None else found.slug
+
+    def form_in_nodes_of(self, slug: str, node_size: int) -> str:
+        """The form of a chip whose nodes hold so many, by slug: as given where no form differs in that alone.
+
+        >>> shipped().form_in_nodes_of("gh200-superchip-96gb", 4)
+        'gh200-quad-96gb'
+        """
+        family = [each for each in self.accelerators() if family_of(each.slug) == family_of(slug)]
+        return _in_nodes_of(node_size, self.hardware.accelerators[slug], family).slug
 
     def slug_in_file(self, raw: str, asked: Sequence[str] = ()) -> str | None:
         """The slug of what a person calls an accelerator in a table: any name that `cluster` reads.
@@ -328,10 +337,15 @@ def _chip(
     if _JOINED_BY_LINKS & set(words) and not any(map(FORM.fullmatch, words)):
         slugs = _those(slugs, lambda slug: known[slug].topology != "host")
     first, size = known[slugs[0]], _node_size(words)
-    if size is not None and system is None:
-        nodes = (each for each in map(known.__getitem__, slugs) if each.node_size == size)
-        return next((each for each in nodes if _is_built_otherwise(each, first)), first)
-    return first
+    if size is None or system is not None:
+        return first
+    return _in_nodes_of(size, first, [known[slug] for slug in slugs])
+
+
+def _in_nodes_of(size: int, chip: Accelerator, family: Iterable[Accelerator]) -> Accelerator:
+    """The accelerator of a family with nodes of a size that is otherwise like the chip; else the chip."""
+    of_size = (each for each in (chip, *family) if each.node_size == size)
+    return next((each for each in of_size if _is_built_otherwise(each, chip)), chip)
 
 
 def _is_built_otherwise(one: Accelerator, other: Accelerator) -> bool:

@@ -97,9 +97,9 @@ MAX_CHARS = 2_000
 _ADDRESS = re.compile(r"\w+://[^\s,;]+")
 # "branch: develop", "commit hash = faf9db5", "commitID: 108aeb2": which source, not which framework.
 _REVISION = re.compile(r"\b(?:branch|commit\s*(?:id|hash)?)\b\s*[:=]?\s*[\w./-]+", re.IGNORECASE)
-_LISTED = re.compile(r"[,;]")
+_LISTED = re.compile(r"[,;]|\s\+\s")
 _SEPARATORS = re.compile(r"[\s:/+&()|_\-]+")
-_VERSION = re.compile(r"v?\d[\w.]*|git[0-9a-f]+|[0-9a-f]{7,40}", re.IGNORECASE)
+_VERSION = re.compile(r"[vr]?\d[\w.]*|git[0-9a-f]+|[0-9a-f]{7,40}", re.IGNORECASE)
 _VERSION_BEHIND = re.compile(r"(?<=[a-z])v?\d+(?:\.\w+)*$", re.IGNORECASE)
 
 

@@ -242,9 +242,13 @@ class Names(Struct):
         if raw is not None:
             by_name = self.catalogue.accelerator_alias(raw, system.system_name)
             alias = by_name or self.catalogue.accelerator_alias(raw, folder)
-        if alias is not None and count is not None:
-            count = round(count * alias.accelerators_per_count)
-        return alias.slug if alias else self.slug("accelerator", raw, lambda _: None), count
+        if alias is None:
+            return self.slug("accelerator", raw, lambda _: None), count
+        if count is None:
+            return alias.slug, None
+        count = round(count * alias.accelerators_per_count)
+        per_node = count // system.num_nodes if system.num_nodes else 0
+        return self.catalogue.form_in_nodes_of(alias.slug, per_node), count
 
     def rows(self) -> tuple[UnknownName, ...]:
         """The unknown names, sorted, each with the file to edit."""
