@@ -21,6 +21,28 @@ def event(key: str, time_ms: float, value: object = None, **metadata: object) ->
 START, STOP = event("run_start", 1000), event("run_stop", 61000, status="success")
 
 
+def test_precision_and_axes_are_read_as_rounds_since_v6_state_them():
+    # Keys of mlperf-logging 4.1.68; compliance rules of v6.1 ask for each exactly once.
+    stated = {
+        "lowest_numerical_precision_in_linear": "bfloat16",
+        "tensor_parallelism": 4,
+        "pipeline_parallelism": 8,
+        "context_parallelism": 1,
+        "expert_parallelism": 2,
+        "micro_batch_size": 1,
+    }
+    log = read_log(START + b"".join(event(key, 1001, value) for key, value in stated.items()) + STOP)
+    assert log.precision == "bf16"
+    assert log.strategy == "tp=4 pp=8 ep=2 microbatch=1"
+    # AMD's logs of v6.0 have another name of the key, and precisions of four bits one name here.
+    assert (
+        read_log(START + event("lowest_numerical_precision_linear", 1001, "mxfp4") + STOP).precision == "fp4"
+    )
+    odd = {"lowest_numerical_precision_in_linear": ["fp8"], "tensor_parallelism": -3, "micro_batch_size": "x"}
+    log = read_log(START + b"".join(event(key, 1001, value) for key, value in odd.items()) + STOP)
+    assert (log.precision, log.strategy) == (None, None)
+
+
 # --- dialects ---------------------------------------------------------------------------------------------------
 
 V05 = b"""\

@@ -207,8 +207,8 @@ def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
         "num_accelerators": num_accelerators,
         "num_nodes": system.num_nodes,
         "framework": names.slug("framework", system.framework, spellings.framework_slug),
-        "precision": None,  # no round states it
-        "strategy": None,
+        "precision": _first(*(log.facts.precision for log in entry.logs)),
+        "strategy": _first(*(log.facts.strategy for log in entry.logs)),
         "global_batch_samples": _global_batch(entry, workload, rejected, names.catalogue),
     }
     return JudgedEntry(

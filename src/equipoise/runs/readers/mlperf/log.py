@@ -17,6 +17,7 @@ from equipoise.runs.readers.mlperf.dialects import (
     event_time_s,
     finite,
 )
+from equipoise.spec.strategy import precision_named
 
 Span: TypeAlias = tuple[float, float]
 
@@ -112,6 +113,8 @@ class LogFacts(Struct, frozen=True, kw_only=True):
     first_train_epoch, last_train_epoch: of `train_epoch` lines (v0.5).
     eval_result_s: `timestamp` of the last `eval_result` (v0.6 Minigo: the official time).
     missed_target: the last result is below the target that the log states (v0.5; later logs have a status).
+    precision, strategy: of matrix products, and sizes of the axes with the micro-batch; rounds since v6.0 may
+    state them, and those since v6.1 have to.
     """
 
     dialect: str | None
@@ -128,6 +131,8 @@ class LogFacts(Struct, frozen=True, kw_only=True):
     init_start_s: float | None
     init_stop_s: float | None
     global_batch: float | None
+    precision: str | None
+    strategy: str | None
     train_samples: float | None
     progress: TrainingProgress | None
     metrics: tuple[Metric, ...]
@@ -165,6 +170,16 @@ def _progress(event: Event) -> TrainingProgress:
     }
 
 
+# What logs call the sizes of a strategy: mlperf-logging 4.1.68, mllog/constants.py.
+_AXIS_KEYS = {
+    "tensor_parallelism": "tp",
+    "pipeline_parallelism": "pp",
+    "context_parallelism": "cp",
+    "expert_parallelism": "ep",
+    "micro_batch_size": "microbatch",
+}
+
+
 class _Fold(Struct):
     """The state while events pass in file order. What follows the first `run_stop` changes no clock."""
 
@@ -174,6 +189,7 @@ class _Fold(Struct):
     init_start_s: float | None = None
     init_stop_s: float | None = None
     submission: dict[str, str] = field(default_factory=dict)
+    precision: str | None = None
     numbers: dict[str, float] = field(default_factory=dict)
     evaluation: Event | None = None
     metrics: list[Metric] = field(default_factory=list)
@@ -210,6 +226,20 @@ class _Fold(Struct):
         found = finite(event.value)
         if found is not None:
             self.numbers[event.key] = found
+
+    def stated_precision(self, event: Event) -> None:
+        """The lowest precision of matrix products, as it is called here where it is known."""
+        value = event.value
+        if isinstance(value, str) and value.strip():
+            self.precision = precision_named(value) or value.strip()
+
+    @property
+    def strategy(self) -> str | None:
+        """The sizes of the axes above 1 and the micro-batch, as strategies are written; None without any."""
+        sizes = {short: self.numbers.get(key) for key, short in _AXIS_KEYS.items()}
+        stated = {short: size for short, size in sizes.items() if size is not None and size >= 1}
+        parts = [f"{short}={size:.0f}" for short, size in stated.items() if size > 1 or short == "microbatch"]
+        return " ".join(parts) or None
 
     def train_epoch(self, event: Event) -> None:
         """v0.5: the epoch that begins, counted from 0 or 1."""
@@ -271,6 +301,9 @@ _HANDLERS: dict[str, Callable[[_Fold, Event], None]] = {
     "init_stop": _Fold.init_stop,
     "global_batch_size": _Fold.number,
     "train_samples": _Fold.number,
+    **dict.fromkeys(_AXIS_KEYS, _Fold.number),
+    "lowest_numerical_precision_in_linear": _Fold.stated_precision,
+    "lowest_numerical_precision_linear": _Fold.stated_precision,  # of AMD's logs of v6.0
     "eval_target": _Fold.number,
     "train_epoch": _Fold.train_epoch,
     "tracked_stats": _Fold.throughput,
@@ -371,6 +404,8 @@ def read_log(data: bytes) -> LogFacts:
         init_start_s=fold.init_start_s,
         init_stop_s=fold.init_stop_s,
         global_batch=fold.numbers.get("global_batch_size"),
+        precision=fold.precision,
+        strategy=fold.strategy,
         train_samples=fold.numbers.get("train_samples"),
         progress=None if fold.evaluation is None else _progress(fold.evaluation),
         metrics=tuple(fold.metrics),
