@@ -4,7 +4,7 @@
 
 docs/experiments/data/0083-round-v6.csv has what was read of the round, written down before any was
 predicted; docs/experiments/0083-an-unseen-round.md what came of it. Each entry is asked at its accelerator
-and size, with nothing else of it: batch, strategy and precision are chosen as for anybody. An answer rests on a
+and size: batch, strategy and precision are chosen as for anybody. An answer rests on a
 published result of the size, on results of other sizes, rounds or chips, or on the model alone.
 """
 
