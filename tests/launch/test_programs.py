@@ -29,7 +29,6 @@ PAIRS = {
     "dp_replicate": (f"{BASE} zero_stage=3", f"{BASE} zero_stage=3 dp_replicate=2"),
     "ulysses": (f"{BASE} cp=2", f"{BASE} cp=2 ulysses=true"),
     "dispatch_copies": (f"{BASE} ep=2", f"{BASE} ep=2 dispatch_copies=true"),
-    "device_routing": (f"{BASE} ep=2", f"{BASE} ep=2 device_routing=true"),
     "interleave": (f"{BASE} pp=2", f"{BASE} pp=2 interleave=3"),
     "schedule": (f"{BASE} pp=2", f"{BASE} pp=2 schedule=dualpipe_v"),
     "sequence_parallel": (f"{BASE} tp=2", f"{BASE} tp=2 sequence_parallel=true"),
@@ -87,7 +86,7 @@ def test_scripts_drop_no_field(field):
         found.append([(each.code, each.unsupported) for each in scripts])
     if field == "dp":  # as many as there are processes
         return
-    if field in ("ulysses", "dispatch_copies", "device_routing"):  # of axes that they do not have
+    if field in ("ulysses", "dispatch_copies"):  # of axes that they do not have
         assert found == [[], []]
         return
     assert found[0]

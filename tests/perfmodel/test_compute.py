@@ -427,29 +427,6 @@ def test_a_recorded_graph_holds_no_kernels_of_experts():
     assert 0 < left[0] < host_s(MIXTURE, empty)
 
 
-def test_a_graph_of_a_whole_iteration_holds_experts_routed_on_the_device():
-    """With shapes that the host knows beforehand graphs may hold all of a mixture (Megatron-LM, paged stash)."""
-    quick = replace(PLAIN, graph_launch=0.25, expert_launch=1.0, separate_experts=0.0)
-    routed = {"device_routing": True}
-    assert host_s(MIXTURE, quick, cuda_graphs=True, **routed) == pytest.approx(
-        0.25 * host_s(MIXTURE, quick, **routed)
-    )
-
-
-def test_experts_routed_on_the_device_wait_for_no_host():
-    """A host that reads no counts keeps nothing waiting: 1 ms less a layer of experts, forward."""
-    waiting = replace(PLAIN, expert_sync_s=1e-3, separate_experts=0.0)
-    times = [
-        layer_time(
-            MIXTURE, NODE, grid([Strategy(dp=8, global_batch_samples=8, device_routing=each)]), waiting
-        )
-        for each in (False, True)
-    ]
-    assert float(np.ravel(times[0].forward_s - times[1].forward_s)[0]) == pytest.approx(
-        1e-3 * float(np.ravel(MIXTURE.num_routings)[0])
-    )
-
-
 def test_kernels_that_route_tokens_are_launched_once_a_layer_of_experts():
     none, some = (host_s(MIXTURE, replace(PLAIN, routing_kernels=each)) for each in (1e-30, 40.0))
     # Forward once, and back twice.

@@ -332,31 +332,17 @@ def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
         tokens * (load.expert_flop * parameters.expert_imbalance / rate)
         + weights / (machine.memory_byte_per_s * parameters.memory_fraction)
         + load.num_expert_products * _launched_experts(load, grid, parameters) * parameters.product_ramp_s
-        + load.num_routings * _routing_wait_s(grid, parameters)
+        + load.num_routings * parameters.expert_sync_s
     )
-
-
-def _routing_wait_s(grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """Seconds for which the accelerator waits while the host reads where tokens go and launches what follows.
-
-    Source: NVIDIA/Megatron-LM, user guide, page paged_stash: with buffers of a stated size nothing asks the
-    accelerator how many tokens came.
-    """
-    if not np.any(grid.device_routing > 0):
-        return np.asarray(parameters.expert_sync_s)
-    return np.where(grid.device_routing > 0, 0.0, parameters.expert_sync_s)
 
 
 def _launched_experts(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """How many of the experts of a rank have kernels of their own; at least one.
 
     Source: Transformer Engine's grouped linear layers launch each expert's product; `torch._grouped_mm`, and
-    Megablox and ragged products in JAX, launch one for all, as does what reads their sizes on the device.
+    Megablox and ragged products in JAX, launch one for all.
     """
-    separate = parameters.separate_experts * (np.maximum(load.experts / grid.ep, 1.0) - 1)
-    if np.any(grid.device_routing > 0):
-        separate = separate * (grid.device_routing <= 0)
-    return np.asarray(1 + separate)
+    return np.asarray(1 + parameters.separate_experts * (np.maximum(load.experts / grid.ep, 1.0) - 1))
 
 
 def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
@@ -374,9 +360,8 @@ def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
 def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it.
 
-    Assumes that recorded graphs hold no kernels of experts whose shapes follow the routing.
-    Source: NVIDIA/Megatron-LM, cuda_graph_scope (attn, moe_router, moe_preprocess); its user guide, page
-    paged_stash (static shapes allow graphs of whole iterations).
+    Assumes that recorded graphs hold no kernels of experts, whose shapes follow the routing.
+    Source: NVIDIA/Megatron-LM, cuda_graph_scope (attn, moe_router, moe_preprocess).
     """
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     passes = (
@@ -391,11 +376,7 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
         kernels = kernels * np.where(grid.cuda_graphs > 0, parameters.graph_launch, 1.0)
     if np.any(load.experts):
         of_each = np.where(is_narrow(grid), 1.0, 0.5) * load.num_expert_kernels * parameters.expert_launch
-        of_each = of_each * _launched_experts(load, grid, parameters)
-        if np.any(grid.device_routing > 0):
-            is_held = (grid.device_routing > 0) & (grid.cuda_graphs > 0)
-            of_each = of_each * np.where(is_held, parameters.graph_launch, 1.0)
-        kernels = kernels + of_each
+        kernels = kernels + of_each * _launched_experts(load, grid, parameters)
     rows = load.heads / grid.tp * grid.microbatch_samples
     split = (grid.fused_attention <= 0) & (rows % _SOFTMAX_ROWS > 0)
     launches = kernels * passes + split * (_SOFTMAX_KERNELS * (passes - 1))

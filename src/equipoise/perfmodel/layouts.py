@@ -72,7 +72,6 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     dp_replicate: Numbers
     ulysses: Numbers
     dispatch_copies: Numbers
-    device_routing: Numbers
     interleave: Numbers
     schedule: Codes
     sequence_parallel: Numbers

@@ -37,7 +37,6 @@ LAYOUT_OPTIONS = (*AXES, "dp_replicate", "microbatch_samples", "global_batch_sam
 LAYER_OPTIONS = (
     "ulysses",
     "dispatch_copies",
-    "device_routing",
     "sequence_parallel",
     "tp_overlap",
     "recompute",
@@ -72,7 +71,6 @@ STATE_OPTIONS = (
 USUAL: Mapping[str, tuple[Value, ...]] = {
     "ulysses": (False,),
     "dispatch_copies": (False,),
-    "device_routing": (False,),
     "sequence_parallel": (False, True),
     "tp_overlap": (False, True),
     "recompute": RECOMPUTES,

@@ -115,9 +115,6 @@ class Strategy(Struct, frozen=True, kw_only=True):
     of passing keys and values round.
     dispatch_copies: a token goes to its experts once for each of them (an all-to-all of NCCL: Megatron-Core's
     `alltoall`), and not once for each rank and node that holds some of them (DeepEP, HybridEP).
-    device_routing: how many tokens each expert got stays on the accelerator, which launches the products of
-    all of them at once; the host waits for no routing, and a graph may hold experts too (Megatron-Core's
-    sync-free experts and graphs of whole iterations).
     interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
     schedule: of the pipeline: one forward and one back in turn; the same with the forward pass of one
     micro-batch overlapped with the way back of another, chunk by chunk (Megatron-Core's overlap of experts'
@@ -131,9 +128,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     dropped (Liger Kernel, Cut Cross-Entropy).
     plain_loss: the loss is a cross-entropy as written, of logits as wide as values are, which every tensor
     rank has whole (torch's cross_entropy of an output whose layout is Replicate).
-    cuda_graphs: a layer's kernels, but for those of experts whose shapes the host needs (`device_routing`),
-    are launched as recorded graphs and not one by one (CUDA graphs of Transformer Engine or Megatron-Core;
-    HIP graphs).
+    cuda_graphs: a layer's kernels, but for those of experts, are launched as recorded graphs and not one by
+    one (CUDA graphs of Transformer Engine or Megatron-Core; HIP graphs).
     recompute: activations discarded and computed again. offload: what is kept in host memory between uses.
     activation_offload: what recompute keeps of every layer waits for the way back in host memory.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
@@ -157,7 +153,6 @@ class Strategy(Struct, frozen=True, kw_only=True):
     dp_replicate: int = 1
     ulysses: bool = False
     dispatch_copies: bool = False
-    device_routing: bool = False
     interleave: int = 1
     schedule: Schedule = "1f1b"
     sequence_parallel: bool = False
@@ -305,7 +300,6 @@ _GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
     "interleave": ("vpp", "virtual_pipeline", "virtual_pipeline_stages", "num_model_chunks"),
     "sequence_parallel": ("sp",),
     "dispatch_copies": ("alltoall", "all_to_all"),
-    "device_routing": ("sync_free", "paged_stash", "moe_paged_stash", "moe_expert_rank_capacity_factor"),
     "cuda_graphs": ("cuda_graph", "cudagraphs", "graphs", "enable_cuda_graph", "cuda_graph_impl"),
     "ulysses": ("ulysses_sequence_parallel", "sequence_parallel_size", "sequence_parallel_degree"),
     "recompute": (
@@ -464,8 +458,7 @@ class Software(Struct, frozen=True, kw_only=True):
     kernels are launched as written, without a compiler or graphs. is_current: whether new trainings take it.
     medians: of priors of the performance model's parameters that what is published of this software replaces.
     spread: how much more than those of others the times of its sources differ, for reasons unknown.
-    runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone, and
-    of `device_routing` that it is off. Of
+    runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone. Of
     `cuda_graphs` and `dispatch_copies` the first is what its makers' own recipes take.
     offloads_with: the recomputations that it can combine with activations in the host's memory.
     offload_stages: the ZeRO stages with which it can move optimizer states alone to the host.
@@ -496,7 +489,7 @@ class Software(Struct, frozen=True, kw_only=True):
     @property
     def options(self) -> Mapping[str, tuple[Value, ...]]:
         """By option of a strategy the values that it has; of an option that is not there all."""
-        return {"schedule": ("1f1b",), "device_routing": (False,), **self.runs}
+        return {"schedule": ("1f1b",), **self.runs}
 
     @property
     def pipeline_stages(self) -> tuple[int, ...]:

@@ -110,7 +110,6 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     schedule: Schedule
     exchanges_heads: bool
     copies_tokens: bool
-    routes_on_device: bool
     records_graphs: bool
     splits_sequences: bool | None
     tp_overlap: bool
@@ -168,12 +167,6 @@ _SCHEDULES: dict[Schedule, str] = {
 # A dispatcher of tokens that sends each of them once for every expert: an all-to-all or all-gather of NCCL.
 _COPIED_TOKENS = (
     r"(?:alltoall|all-to-all|all-?gather)(?: token)?[- ]dispatch(?:er|ing)?|standard ep all-to-all"
-)
-# A graph of a whole iteration of a mixture needs shapes that the host knows beforehand: NVIDIA/Megatron-LM,
-# user guide, page paged_stash.
-_ON_DEVICE = (
-    r"(?<!no )(?<!without )(?:sync-free|paged[- ]stash"
-    r"|(?:full|whole)(?:[- ]iteration)? (?:cuda[- ]?graphs?|cg\b))(?! (?:off|none|not|false|disabled))"
 )
 _LAST_CHIP_YEAR_WITHOUT_GRAPHS = 2023
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ]?(?:bnb[-_])?8[- ]?bit"
@@ -262,7 +255,6 @@ def strategy_words(
         # torchtitan's `standard` dispatcher is an all-to-all, too (models/moe).
         copies_tokens=_has(text, _COPIED_TOKENS)
         or (_has(text, "torchtitan") and not _has(text, "deep-?ep|hybrid-?ep")),
-        routes_on_device=_has(text, _ON_DEVICE),
         # NVIDIA's recipes record them on chips since Blackwell: Megatron-Bridge, scripts/performance/configs.
         records_graphs=_has(text, _GRAPHS)
         or (
@@ -545,7 +537,6 @@ def strategy_of(
         dp_replicate=_replicas(words, dp=dp, ep=ep, nodes=nodes, notes=notes),
         ulysses=words.exchanges_heads and cp > 1,
         dispatch_copies=words.copies_tokens and ep > 1,
-        device_routing=words.routes_on_device and bool(model.transformer and model.transformer.experts),
         cuda_graphs=words.records_graphs,
         interleave=chunks,
         schedule=_schedule(words, pp=pp, interleave=chunks, num_microbatches=whole // (dp * micro)),
