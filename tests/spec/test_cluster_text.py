@@ -35,6 +35,8 @@ READ = [
     ("GH200 96GB, 4 per node, Slingshot-11", "gh200-quad-96gb", 4, 25),
     ("GH200 96GB", "gh200-superchip-96gb", 1, 50),
     ("GB200 NVL72, 4 per node", "gb200-nvl72-186gb", 72, 50),
+    ("GB300 (4 a node, NVL72), 4 x 100GB/s InfiniBand per node", "gb300-nvl72-279gb", 72, 100),
+    ("GB200 NVL72, 4 per node, 1.6 Tb/s per node", "gb200-nvl72-186gb", 72, 50),
     ("H100 PCIe, 600GB/s NVLink bridge, 2x NDR", "h100-pcie-80gb", 8, 12.5),
     ("TPUv5e-256", "tpu-v5e", 256, 3.125),
     ("RTX4090", "rtx-4090-pcie-24gb", 8, 1.25 / 8),

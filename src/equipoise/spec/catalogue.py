@@ -416,8 +416,12 @@ def _with_network(text: str, usual: Cluster) -> Cluster:
 
 
 def _network_share(text: str, usual: Cluster) -> float | None:
-    """An accelerator's share of the network rate that a text states, in byte/s; None where it states none."""
-    size = usual.node_size
+    """An accelerator's share of the network rate that a text states, in byte/s; None where it states none.
+
+    Assumes that what is stated of a node is of one host, where a text says how many accelerators that has and
+    links join those of several (NVL72).
+    """
+    size = _node_size(_words(text)) or usual.node_size
     for found in _RATE.finditer(text):
         rest = text[found.end() : found.end() + _NEAR_CHARS]
         in_bytes = found["unit"].startswith(("GB/", "GBps"))
@@ -433,13 +437,13 @@ def _network_share(text: str, usual: Cluster) -> float | None:
             return rate
         if tera or _NODE.search(rest) or rate < _CARD_EACH_BYTE_PER_S or usual.num_nics is None:
             return rate / size
-        return rate * usual.num_nics / size
+        return rate * usual.num_nics / usual.node_size
     named = _GENERATION.search(text)
     if named is None:
         return None
-    num_cards = int(named["count"]) if named["count"] else usual.num_nics or 1
+    share = int(named["count"]) / size if named["count"] else (usual.num_nics or 1) / usual.node_size
     name = re.sub(r"[- ]", "", named["name"]).upper()
-    return num_cards * _GENERATIONS[name] * SI_PREFIXES["G"] / _BITS_PER_BYTE / size
+    return share * _GENERATIONS[name] * SI_PREFIXES["G"] / _BITS_PER_BYTE
 
 
 _BITS_PER_BYTE = 8
