@@ -42,6 +42,7 @@ PAIRS = {
     "precision": (BASE, f"{BASE} precision=fp8_rowwise"),
     "implementation": (BASE, f"{BASE} implementation=eager"),
     "cuda_graphs": (BASE, f"{BASE} cuda_graphs=true"),
+    "full_graphs": (BASE, f"{BASE} full_graphs=true"),
     "optimizer": (BASE, f"{BASE} optimizer=adam_8bit"),
     "master_weights": (BASE, f"{BASE} master_weights=false"),
     "offload": (BASE, f"{BASE} offload=optimizer"),

@@ -427,6 +427,21 @@ def test_a_recorded_graph_holds_no_kernels_of_experts():
     assert 0 < left[0] < host_s(MIXTURE, empty)
 
 
+def test_one_graph_of_a_step_holds_experts_and_waits_for_no_count_of_their_tokens():
+    """By hand: of 128 experts on 4 ranks each has 32, a gated block three matrices, and each product a ramp; the
+    host no longer waits once a layer for how many tokens each expert got, and launches all as nodes of a graph.
+    """
+    paces = [replace(PLAIN, graph_launch=share) for share in (0.5, 0.25)]
+    half, quarter = (host_s(MIXTURE, pace, full_graphs=True) for pace in paces)
+    assert half == pytest.approx(2 * quarter)
+    each, whole = (
+        grid([Strategy(dp=4, ep=4, global_batch_samples=4, full_graphs=full)]) for full in (False, True)
+    )
+    known = PLAIN.changed({"separate_experts": 1.0, "expert_sync_s": 1e-3})
+    before, after = (float(layer_time(MIXTURE, NODE, one, known).forward_s[0]) for one in (each, whole))
+    assert before - after == pytest.approx(3 * 31 * PLAIN.product_ramp_s + 1e-3)
+
+
 def test_kernels_that_route_tokens_are_launched_once_a_layer_of_experts():
     none, some = (host_s(MIXTURE, replace(PLAIN, routing_kernels=each)) for each in (1e-30, 40.0))
     # Forward once, and back twice.

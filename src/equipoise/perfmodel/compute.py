@@ -332,7 +332,7 @@ def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
         tokens * (load.expert_flop * parameters.expert_imbalance / rate)
         + weights / (machine.memory_byte_per_s * parameters.memory_fraction)
         + load.num_expert_products * _launched_experts(load, grid, parameters) * parameters.product_ramp_s
-        + load.num_routings * parameters.expert_sync_s
+        + load.num_routings * (grid.full_graphs <= 0) * parameters.expert_sync_s
     )
 
 
@@ -340,9 +340,11 @@ def _launched_experts(load: Load, grid: StrategyGrid, parameters: Parameters) ->
     """How many of the experts of a rank have kernels of their own; at least one.
 
     Source: Transformer Engine's grouped linear layers launch each expert's product; `torch._grouped_mm`, and
-    Megablox and ragged products in JAX, launch one for all.
+    Megablox and ragged products in JAX, launch one for all. So does what a graph of a whole step holds: one
+    kernel that reads each expert's tokens from the device (Transformer Engine 2.15, grouped MLP of te.ops).
     """
-    return np.asarray(1 + parameters.separate_experts * (np.maximum(load.experts / grid.ep, 1.0) - 1))
+    further = np.maximum(load.experts / grid.ep, 1.0) - 1
+    return np.asarray(1 + (grid.full_graphs <= 0) * (parameters.separate_experts * further))
 
 
 def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
@@ -360,8 +362,9 @@ def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
 def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it.
 
-    Assumes that recorded graphs hold no kernels of experts, whose shapes follow the routing.
-    Source: NVIDIA/Megatron-LM, cuda_graph_scope (attn, moe_router, moe_preprocess).
+    Assumes that recorded graphs of layers hold no kernels of experts, whose shapes follow the routing; one of
+    a whole step holds them.
+    Source: NVIDIA/Megatron-LM, cuda_graph_scope (attn, moe_router, moe_preprocess; full_iteration).
     """
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     passes = (
@@ -377,6 +380,10 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     if np.any(load.experts):
         of_each = np.where(is_narrow(grid), 1.0, 0.5) * load.num_expert_kernels * parameters.expert_launch
         kernels = kernels + of_each * _launched_experts(load, grid, parameters)
+    if np.any(grid.full_graphs > 0):
+        every = load.num_kernels + load.num_routings * parameters.routing_kernels
+        every = every + load.num_expert_kernels
+        kernels = np.where(grid.full_graphs > 0, parameters.graph_launch * every, kernels)
     rows = load.heads / grid.tp * grid.microbatch_samples
     split = (grid.fused_attention <= 0) & (rows % _SOFTMAX_ROWS > 0)
     launches = kernels * passes + split * (_SOFTMAX_KERNELS * (passes - 1))
@@ -425,7 +432,9 @@ def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Pa
         moved = np.where(plain, load.loss_bytes * (value_bytes(grid) / FP32_BYTES) * grid.tp, moved)
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     host = np.asarray(
-        np.greater(load.vocabulary, 0) * (parameters.head_kernels * parameters.launch_s) * eager
+        np.greater(load.vocabulary, 0)
+        * (parameters.head_kernels * parameters.launch_s)
+        * (np.where(grid.full_graphs > 0, parameters.graph_launch, 1.0) * eager)
     )
     return soft_maximum(products + sharded * (moved * memory * parameters.head_traffic), host)
 

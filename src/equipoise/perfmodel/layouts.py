@@ -85,6 +85,7 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
     precision: Codes
     implementation: Codes
     cuda_graphs: Numbers
+    full_graphs: Numbers
     optimizer: Codes
     master_weights: Numbers
     offload: Codes

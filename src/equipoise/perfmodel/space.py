@@ -49,6 +49,7 @@ LAYER_OPTIONS = (
     "precision",
     "implementation",
     "cuda_graphs",
+    "full_graphs",
 )
 STATE_OPTIONS = (
     "interleave",
@@ -83,6 +84,7 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
     "precision": ("bf16",),
     "implementation": ("compiled",),
     "cuda_graphs": (False,),
+    "full_graphs": (False,),
     "schedule": ("1f1b",),
     "zero_stage": (0, 1, 2, 3),
     "whole_gradients": (False,),

@@ -129,7 +129,8 @@ class Strategy(Struct, frozen=True, kw_only=True):
     plain_loss: the loss is a cross-entropy as written, of logits as wide as values are, which every tensor
     rank has whole (torch's cross_entropy of an output whose layout is Replicate).
     cuda_graphs: a layer's kernels, but for those of experts, are launched as recorded graphs and not one by
-    one (CUDA graphs of Transformer Engine or Megatron-Core; HIP graphs).
+    one (CUDA graphs of Transformer Engine or Megatron-Core; HIP graphs). full_graphs: the whole step is one
+    graph, with experts' kernels, which then find on the device how many tokens each expert got.
     recompute: activations discarded and computed again. offload: what is kept in host memory between uses.
     activation_offload: what recompute keeps of every layer waits for the way back in host memory.
     compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
@@ -166,6 +167,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     precision: Precision = "bf16"
     implementation: Implementation = "compiled"
     cuda_graphs: bool = False
+    full_graphs: bool = False
     optimizer: Optimizer = "adam"
     master_weights: bool = True
     offload: Offload = "none"
@@ -301,6 +303,7 @@ _GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
     "sequence_parallel": ("sp",),
     "dispatch_copies": ("alltoall", "all_to_all"),
     "cuda_graphs": ("cuda_graph", "cudagraphs", "graphs", "enable_cuda_graph", "cuda_graph_impl"),
+    "full_graphs": ("full_iteration", "full_iteration_graph", "full_cuda_graphs"),
     "ulysses": ("ulysses_sequence_parallel", "sequence_parallel_size", "sequence_parallel_degree"),
     "recompute": (
         *("checkpointing", "activation_checkpointing", "gradient_checkpointing", "recomputation", "remat"),

@@ -66,6 +66,9 @@ _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
 _NOT_DENIED = r"(?<!no )(?<!not )(?<!without )"
 _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
+# One graph of a whole step (Megatron-Core's `full_iteration`); a layer's are called full as well, where a
+# table says which of its modules are recorded.
+_FULL_GRAPHS = r"full[- ]iteration (?:cuda|hip)[-_ ]?graphs?|full (?:cuda|hip)[-_ ]?graphs?|paged[- ]stash(?:ing)?"
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?|oneflow"
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
 _NOT_COMPILED = (
@@ -111,6 +114,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     exchanges_heads: bool
     copies_tokens: bool
     records_graphs: bool
+    records_steps: bool
     splits_sequences: bool | None
     tp_overlap: bool
     implementation: Implementation
@@ -260,6 +264,7 @@ def strategy_words(
         or (
             (chip_year or 0) > _LAST_CHIP_YEAR_WITHOUT_GRAPHS and _has(text, r"nemo container|container nemo")
         ),
+        records_steps=_has(text, _FULL_GRAPHS),
         # torchtitan's plan for tensor parallelism always splits sequences between its blocks.
         splits_sequences=True if splits is None and (nemo or tensor_titan) else splits,
         tp_overlap=nemo or _has(text, r"async[- ]?tp|tp[-_ ]overlap|tp[-_ ]comm[-_ ]overlap"),
@@ -538,6 +543,7 @@ def strategy_of(
         ulysses=words.exchanges_heads and cp > 1,
         dispatch_copies=words.copies_tokens and ep > 1,
         cuda_graphs=words.records_graphs,
+        full_graphs=words.records_steps,
         interleave=chunks,
         schedule=_schedule(words, pp=pp, interleave=chunks, num_microbatches=whole // (dp * micro)),
         sequence_parallel=tp > 1 and _splits_sequences(words, config, model),
