@@ -582,10 +582,9 @@ def _same_step_s(inputs: Inputs, known: Assessment, other: Software, chosen: Str
     start, there = known.searches.problem, chosen
     if "implementation" not in inputs.query.fixed_names:
         there = replace(chosen, implementation="eager" if other.is_eager else "compiled")
-    if "cuda_graphs" not in inputs.query.fixed_names and True not in other.options.get(
-        "cuda_graphs", (True,)
-    ):
-        there = replace(there, cuda_graphs=False)
+    for graphs in ("cuda_graphs", "full_graphs"):
+        if graphs not in inputs.query.fixed_names and True not in other.options.get(graphs, (True,)):
+            there = replace(there, **{graphs: False})
     if not other.can_run(there) or (
         start.cluster.accelerator.lacks_compiler and there.implementation == "compiled"
     ):
