@@ -67,7 +67,7 @@ _NO = "no|false|off|0"
 _NOT_DENIED = r"(?<!no )(?<!not )(?<!without )"
 _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
 # One graph of a whole step (Megatron-Core's `full_iteration`), for which experts' activations lie in pages.
-_FULL_GRAPHS = r"full(?:[- ]iteration)? (?:cuda|hip)[-_ ]?graphs?|paged[- ]stash(?:ing)?"
+_FULL_GRAPHS = rf"{_NOT_DENIED}(?:full(?:[- ]iteration)? (?:cuda|hip)[-_ ]?graphs?|paged[- ]stash(?:ing)?)"
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?|oneflow"
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
 _NOT_COMPILED = (
