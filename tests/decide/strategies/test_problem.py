@@ -334,8 +334,12 @@ def test_published_targets_are_planned_with_recorded_graphs():
 def test_a_mixture_is_planned_faster_as_one_graph_a_step():
     """GPT-OSS 20B as eight GB300 trained it for MLPerf Training 6.0: 0.49 s a step of 24 samples, as one graph."""
     asked = {
-        **{"workload": "gpt_oss_20b", "accelerator": "gb300", "at": 8, "tokens": "1B"},
-        **{"global_batch": 24, "precision": "mxfp8"},
+        "workload": "gpt_oss_20b",
+        "accelerator": "gb300",
+        "at": 8,
+        "tokens": "1B",
+        "global_batch": 24,
+        "precision": "mxfp8",
     }
     layers, whole = (
         ask(**asked, fix={"cuda_graphs": True, "full_graphs": full}).recommended for full in (False, True)
