@@ -533,6 +533,9 @@ def problem(
     if training.budget.is_to_target and chosen is not None:
         # Published results of benchmarks are of tuned code, which records graphs where its software can.
         choices.setdefault("cuda_graphs", _first_of(chosen, "cuda_graphs"))
+        if architecture(training.workload) == "mixture of experts":
+            # Of mixtures of experts whole steps, as all of MLPerf Training v6.0 did.
+            choices.setdefault("full_graphs", (True in chosen.options.get("full_graphs", ()),))
     if chosen is not None and architecture(training.workload) == "mixture of experts":
         choices.setdefault("dispatch_copies", _first_of(chosen, "dispatch_copies"))
         if chosen.has_experts_in_shards:
