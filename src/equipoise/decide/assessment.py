@@ -1,6 +1,7 @@
 """What is known of one system for one question; its searches as asked, and free of what is restricted."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +14,6 @@ from msgspec.structs import replace
 from equipoise.calibration.curves import CurveQuestion
 from equipoise.calibration.profiles import CalibratedModel, model_for, profiles, runs_on, with_links
 from equipoise.decide.answer import Infeasibility, UnfitSize
-from equipoise.decide.combine import nearest_size
 from equipoise.decide.estimators.model import NearChip, is_of_other_software, model_estimates
 from equipoise.decide.estimators.published import (
     PublishedEvidence,
@@ -328,12 +328,19 @@ def also_known(inputs: Inputs, known: Assessment, accelerator: str) -> StrategyS
 def with_nearest_results(inputs: Inputs, accelerator: str, tried: Sequence[int]) -> set[int]:
     """The sizes tried, and those with results of an accelerator from which times are carried to them.
 
-    Whatever else is asked about, a time is then carried from the same size.
+    Whatever else is asked about, a time is then carried from the same size. That is the nearest that the model
+    times too: of those below and above, one may be too small for the model or too large for its batches.
     """
     is_published = inputs.training.budget.is_to_target
     scores = inputs.scores if is_published else None
     known = published_sizes(scores, inputs.training.workload.slug, accelerator)
-    return {*tried, *(nearest_size(known, size) for size in tried if known)}
+    return {*tried, *(each for size in tried for each in _sizes_beside(known, size))}
+
+
+def _sizes_beside(known: Sequence[int], size: int) -> Iterator[int]:
+    """Of known sizes, ascending, the nearest on either side of a size; itself where it is one of them."""
+    yield from known[bisect_left(known, size) :][:1]
+    yield from known[: bisect_right(known, size)][-1:]
 
 
 def free_searches(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:

@@ -105,9 +105,11 @@ def _as_answered(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> _Ans
     """What a chip with results takes at sizes where nothing is restricted; None where the model has no time.
 
     At sizes without results both estimators and the bounds count, as for the chip itself: what is carried to
-    another chip is then on the right side of what the answer says of this one.
+    another chip is then on the right side of what the answer says of this one. How far off the model is there
+    does not depend on what is asked.
     """
     assert inputs.scores is not None
+    sizes = sorted(with_nearest_results(inputs, accelerator, sizes))
     try:
         nodes = inputs.catalogue.cluster(accelerator)
         evidence = published_evidence(inputs.scores, curve_question(inputs, accelerator, sizes))
@@ -149,7 +151,7 @@ def at_all_sizes(inputs: Inputs, known: Assessment, other: Cluster) -> Estimates
     is_better = not at_least_as_good(known.cluster.accelerator, other.accelerator)
     if is_better and known.transferred.nearness == "chip":
         return None
-    found = _as_answered(inputs, name, sorted(with_nearest_results(inputs, name, known.sizes.tried)))
+    found = _as_answered(inputs, name, known.sizes.tried)
     if found is None or (is_better and found.is_of_other_software(inputs)):
         return None
     return found.published

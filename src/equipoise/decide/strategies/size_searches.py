@@ -241,15 +241,19 @@ def _slice_sizes(cluster: Cluster) -> tuple[int, ...]:
 
 def expect_slices(sizes: Collection[int], cluster: Cluster) -> None:
     """Raises UsageError where one of the sizes is no slice of the cluster's accelerator."""
-    odd = sorted({*sizes} - {*in_slices(sizes, cluster)})
+    odd = {*sizes} - {*in_slices(sizes, cluster)}
     if odd:
-        raise _no_slice(", ".join(map(str, odd)), _slice_sizes(cluster), cluster.accelerator.slug)
+        raise _no_slice(_listed(odd), _slice_sizes(cluster), cluster.accelerator.slug)
 
 
 def in_slices(sizes: Collection[int], cluster: Cluster) -> tuple[int, ...]:
     """Those of the sizes that are slices of the cluster's accelerator."""
     slice_sizes = _slice_sizes(cluster)
     return tuple(each for each in sizes if is_slice(each, slice_sizes))
+
+
+def _listed(sizes: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(sizes)))
 
 
 def _no_slice(odd: str, slice_sizes: Sequence[int], name: str) -> UsageError:
@@ -270,7 +274,7 @@ def _in_slices(asked: Sizes, slice_sizes: Sequence[int], name: str, *, is_alone:
     among = range(asked.fewest, asked.most + 1) if asked.is_range else asked.listed
     had = tuple(each for each in among if is_slice(each, slice_sizes))
     if is_alone and (not had or (not asked.is_range and had != asked.listed)):
-        odd = f"{asked.fewest} to {asked.most}" if asked.is_range else ", ".join(map(str, {*among} - {*had}))
+        odd = f"{asked.fewest} to {asked.most}" if asked.is_range else _listed({*among} - {*had})
         raise _no_slice(odd, slice_sizes, name)
     if had:
         return asked if asked.is_range else Sizes(listed=had)
