@@ -140,6 +140,12 @@ class Inputs(Struct, frozen=True, kw_only=True):
         asked = self.training.choices.get("precision", ())
         return None if self.user.runs is None else self.user.runs.trainings_on(accelerator, asked)
 
+    def sizes_that_ran(self, accelerator: str) -> set[int]:
+        """The sizes on which the user timed steps or whole trainings on an accelerator."""
+        own = self.trainings_on(accelerator)
+        trained = () if own is None else map(int, own.num_accelerators)
+        return {*trained, *(each.num_accelerators for each in self.runs_on(accelerator))}
+
     def beside_own_trainings(self, accelerator: str) -> "Inputs":
         """The inputs as the user's whole trainings on an accelerator leave them.
 
@@ -328,8 +334,8 @@ def also_known(inputs: Inputs, known: Assessment, accelerator: str) -> StrategyS
 def with_nearest_results(inputs: Inputs, accelerator: str, tried: Sequence[int]) -> set[int]:
     """The sizes tried, and those with results of an accelerator from which times are carried to them.
 
-    Whatever else is asked about, a time is then carried from the same size. That is the nearest that the model
-    times too: of those below and above, one may be too small for the model or too large for its batches.
+    Whatever else is asked about, a time is then carried from the same size: the nearest that the model times
+    too. Of those below and above, one may be too small for the model or too large for its batches.
     """
     is_published = inputs.training.budget.is_to_target
     scores = inputs.scores if is_published else None

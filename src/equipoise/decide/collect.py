@@ -337,6 +337,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         system,
         flop=inputs.training.stated_flop,
         known=sizes_with_results(inputs, system),
+        ran=inputs.sizes_that_ran(system.accelerator),
         extra=inputs.extra,
         fixed_ranks=fixed_ranks(inputs.training.choices),
         fixed_batch_samples=inputs.training.fixed_batch_samples,

@@ -622,3 +622,31 @@ def test_a_fit_that_is_far_off_promises_nothing_of_strategies_that_did_not_run(t
     found = ask(workload="gpt2", samples=1e6, accelerator=["t4"], max_accelerators=8, runs=path)
     assert found.recommended.num_accelerators == 1
     assert by_size(found)[2].time_s.value > by_size(found)[1].time_s.value
+
+
+# The user's whole trainings, and steps, on sizes that are not asked about; what is asked, and the size judged.
+NOT_ASKED = {
+    "steps": ("gpt2_xl,h100,4,7.924,128\ngpt2_xl,h100,8,4.178,128\ngpt2_xl,h100,16,2.113,128\n", "1,2,12"),
+    "one step": ("gpt2_xl,h100,16,0.195,128\n", "1,2,12"),
+    "larger": ("gpt2_xl,h100,2,14.553,128\ngpt2_xl,h100,64,0.52,128\n", "8,12"),
+}
+
+
+@pytest.mark.parametrize(("lines", "sizes"), NOT_ASKED.values(), ids=NOT_ASKED)
+def test_with_own_steps_a_size_takes_as_long_alone_as_beside_others(tmp_path, lines, sizes):
+    runs = tmp_path / "runs.csv"
+    runs.write_text(f"workload,accelerator,num_accelerators,step_s,global_batch_samples\n{lines}")
+    asked = {"workload": "gpt2_xl", "tokens": 1e10, "accelerator": [H100], "runs": runs}
+    alone, beside = (by_size(ask(asked, accelerators=each)) for each in ("12", sizes))
+    assert alone[12].time_s.value == pytest.approx(beside[12].time_s.value, rel=1e-6)
+    # What ran and is not asked about is not shown.
+    assert {each for each in beside if each <= 12} == {*map(int, sizes.split(","))}
+
+
+def test_with_own_trainings_a_size_takes_as_long_alone_as_beside_others(tmp_path):
+    runs = tmp_path / "runs.csv"
+    head = "workload,accelerator,num_accelerators,time_to_train_s\n"
+    runs.write_text(f"{head}bert,a10g,2,14319\nbert,a10g,16,2400\n")
+    asked = {"workload": "bert", "accelerator": ["a10g"], "runs": runs}
+    alone, beside = (by_size(ask(asked, accelerators=each))[24] for each in ("24", "2,8,16,24,96"))
+    assert alone.time_s.value == pytest.approx(beside.time_s.value, rel=1e-6)

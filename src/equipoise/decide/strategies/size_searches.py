@@ -77,9 +77,10 @@ NO_EXTRA_SIZES: Final = ExtraSizes()
 class SizeRange(Struct, frozen=True, kw_only=True):
     """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
 
-    between: of those tried, sizes between the usual ones, on which no curve rests. limited_by: whose limit
-    `most` is. next_usual: the one beyond `most` that is shown, whatever `most` is
-    just below it (law 3); None around a single size, where those up to `shown_most` are shown.
+    between: of those tried, sizes between the usual ones, and those that ran but may not be taken, on which
+    no curve rests. limited_by: whose limit `most` is. next_usual: the one beyond `most` that is shown,
+    whatever `most` is just below it (law 3); None around a single size, where those up to `shown_most` are
+    shown.
     beyond: those beyond `most` that a refusal names. units: what those up to `most` are doublings of; None of
     runs alone.
     """
@@ -102,7 +103,7 @@ class SizeRange(Struct, frozen=True, kw_only=True):
     @property
     def shown_most(self) -> int:
         """The largest size whose equilibria are of interest: curves go on to its double."""
-        return max(self.most, self.tried[-1] // 2) if self.is_one else self.most
+        return max(self.most, max({*self.tried} - self.between) // 2) if self.is_one else self.most
 
     def holds(self, num_accelerators: int) -> bool:
         """Whether a size may be taken."""
@@ -120,7 +121,7 @@ class SizeRange(Struct, frozen=True, kw_only=True):
         if num_accelerators in self.beyond:
             return True
         if self.next_usual is None:
-            return num_accelerators <= self.shown_most
+            return num_accelerators <= self.shown_most and num_accelerators not in self.between
         return num_accelerators == self.next_usual
 
 
@@ -130,6 +131,7 @@ def size_range(
     *,
     flop: float | None,
     known: Sequence[int],
+    ran: Collection[int] = (),
     extra: ExtraSizes = NO_EXTRA_SIZES,
     fixed_ranks: int = 1,
     fixed_batch_samples: int | None = None,
@@ -138,7 +140,8 @@ def size_range(
 
     flop: of the whole training, where its amount is stated. known: with published results, ascending. Sizes
     begin with one, whatever the most is (law 3), and end with what the question or the stock allows, else
-    what is usually asked about or was published. extra: what is tried besides.
+    what is usually asked about or was published. ran: of the user's runs, from which times of others are
+    carried whatever is asked about. extra: what is tried besides.
     fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
     fixed_batch_samples: the batch, where it is stated.
     Raises SpecError where more than a node may be taken, and nothing states what joins nodes.
@@ -156,10 +159,16 @@ def size_range(
     if system.cluster is not None:
         system.cluster.expect_network(found.most)
     beyond = {each for each in dict(extra.beyond).get(system.name, ()) if each > found.most}
-    tried = {*found.tried, *beyond}
+    not_asked = {each for each in ran if each not in found.tried and not found.holds(each)}
+    tried = {*found.tried, *beyond, *ran}
     if system.cluster is not None and system.cluster.unstated:  # what more than a node would do nobody knows
         tried = {each for each in tried if each <= system.cluster.node_size}
-    return replace(found, tried=tuple(sorted(tried)), beyond=frozenset(beyond & tried))
+    return replace(
+        found,
+        tried=tuple(sorted(tried)),
+        between=found.between | (not_asked & tried),
+        beyond=frozenset(beyond & tried),
+    )
 
 
 def _up_to_limits(
