@@ -659,3 +659,14 @@ def test_a_size_takes_as_long_alone_as_beside_others(accelerator):
     asked = {"workload": "maskrcnn", "accelerator": [accelerator]}
     alone, beside = (by_size(ask(asked, accelerators=sizes))[272] for sizes in ("272", "64,256,272"))
     assert alone.time_s.value == pytest.approx(beside.time_s.value, rel=EQUAL)
+
+
+def test_a_deadline_is_kept_by_a_size_between_usual_ones_where_larger_ones_miss_it():
+    # 576 and 2,560 share out batches that give each rank more than one sample; 512, 1,024 and 2,048 miss both.
+    asked = {"workload": "gpt2_xl", "tokens": 3e12, "accelerator": [B200], "deadline": "2d"}
+    stated = ask(asked, accelerators="512,576,1024,2048")
+    missing = {each.num_accelerators for each in stated.candidates if not each.feasible}
+    assert {512, 1024, 2048} <= missing
+    free = ask(asked).recommended
+    assert free is not None
+    assert free.num_accelerators <= stated.recommended.num_accelerators == 576

@@ -59,7 +59,9 @@ def test_every_size_is_what_advise_says_of_its_tokens(limits):
     found = _solved(**limits, terms="spot")
     assert len(found.by_size) > 3
     for each in found.by_size:
-        asked = _asked(**{**limits, "deadline": None}, tokens=each.amount.value, terms="spot")
+        size = each.candidate.num_accelerators
+        stated = {**limits, "deadline": None, "accelerators": size}
+        asked = _asked(**stated, tokens=each.amount.value, terms="spot")
         same = answer(asked, scores=None).candidate(each.candidate.id)
         assert each.candidate.time_s.value == pytest.approx(same.time_s.value, rel=1e-9)
         assert each.candidate.usd.high == pytest.approx(same.usd.high, rel=1e-9)
@@ -312,6 +314,30 @@ def test_images_are_what_a_budget_allows_of_vision():
     # 224 x 224 pixels in patches of 16, and a class token: 197 tokens that nobody counts
     found = _solved(workload="vit_large", budget=100)
     assert (found.unit, found.workload.samples) == ("samples", "images")
-    back = answer(_asked(workload="vit_large", samples=found.size.value), scores=None)
+    size = found.recommended.num_accelerators
+    back = answer(_asked(workload="vit_large", samples=found.size.value, accelerators=size), scores=None)
     same = next(each for each in back.candidates if each.id == found.recommended.id)
     assert same.usd.value == pytest.approx(100, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {
+            "workload": "llama31_8b",
+            "accelerator": "gb200",
+            "train": "lora",
+            "sequence": 1024,
+            "deadline": "2d",
+        },
+        {"workload": "llama3_70b", "accelerator": "l40s", "budget": 30_000},
+    ],
+    ids=lambda asked: asked["workload"],
+)
+def test_no_size_that_is_stated_trains_on_more(asked):
+    # 216 of GB200, and 112 and 216 of L40S, share out batches that usual sizes beside them do not.
+    free, stated = (
+        solve_for(query({"ask": "tokens"} | asked | sizes), scores=None).best
+        for sizes in ({}, {"accelerators": "112,216,504"})
+    )
+    assert free.size.value >= 0.98 * stated.size.value  # up to so much less counts as alike

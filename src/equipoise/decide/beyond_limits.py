@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from equipoise.spec.cluster import Cluster
 
 # How far a refusal looks for a size that keeps the deadline: at first to one doubling beyond what perfect
-# scaling would need, since larger sizes take longer to search; then (None) up to LARGE_SYSTEM.
+# scaling would need, since larger sizes take longer to search; then (None) up to LARGE_SYSTEM, and between
+# the usual sizes too, as one that shares out a batch may keep a deadline which larger ones miss.
 _DOUBLINGS_BEYOND: Final = (1, None)
 
 # Sizes beyond the largest allowed one, by the name of a system.
@@ -214,7 +215,8 @@ def _in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None)
     """Usual sizes of a system to try for one that keeps the deadline.
 
     Empty where a size that is known would keep it at perfect scaling, and where larger ones are not to be
-    had. doublings: how far beyond the size that perfect scaling needs; None for up to LARGE_SYSTEM.
+    had. doublings: how far beyond the size that perfect scaling needs; None for up to LARGE_SYSTEM, and for
+    sizes between the usual ones too.
     """
     sizes = one.assessment.sizes
     is_host = is_assumed_host(one.system, query)  # few cards: nobody has hundreds of them
@@ -227,7 +229,9 @@ def _in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None)
         end = LARGE_SYSTEM
     else:
         end = min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + doublings))
-    return frozenset(_grid(one).usual(sizes.most, end))
+    units = _grid(one)
+    between = between_usual(units, sizes.most, end) if doublings is None else set()
+    return frozenset({*units.usual(sizes.most, end), *between})
 
 
 def _at_perfect_scaling(query: TrainingQuery, one: SystemCandidates) -> tuple[int, float]:

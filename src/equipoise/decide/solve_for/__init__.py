@@ -72,9 +72,8 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     start = max(_START_SAMPLES, float(query.global_batch_samples or 1))
     with one_thread():
-        # Between both limits the most may lie at any size; by one alone it lies at the fewest or the most.
-        both = query.deadline_s is not None and query.budget_usd is not None
-        extra = ExtraSizes(between=None) if both else ExtraSizes()
+        # The most may lie at any size: one between the usual ones may share out a batch that they do not.
+        extra = ExtraSizes(between=None)
         asked = CandidatesByBatch(query=query, known=known, scores=scores, extra=extra)
         collected = asked.collected(start)
         if (most := max((paid_for(query, each) for each in collected.systems), default=0)) > USUAL_MOST:

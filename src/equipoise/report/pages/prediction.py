@@ -395,12 +395,13 @@ def _answer(found: Reaches) -> tuple[Block, ...]:
 
 def _reach_brief(found: Reaches, num_rows: int) -> tuple[Block, ...]:
     best = found.best
-    at = next((place for place, each in enumerate(best.by_size) if _is_taken(best, each)), 0)
-    first = max(0, min(at - num_rows // 2, len(best.by_size) - num_rows))
+    shown = [each for each in best.by_size if not each.candidate.is_between or _is_taken(best, each)]
+    at = next((place for place, each in enumerate(shown) if _is_taken(best, each)), 0)
+    first = max(0, min(at - num_rows // 2, len(shown) - num_rows))
     rests = capital(sentence(best.assumes[0])) if best.assumes else ""
     return (
         *_answer(found),
-        _reach_table(best, best.by_size[first : first + num_rows]),
+        _reach_table(best, shown[first : first + num_rows]),
         *((prose(Strong("Assumes: "), f"{rests}."),) if rests else ()),
         more_note((len(best.by_size), "size"), "assumptions", (len(found.notes), "note")),
     )
