@@ -341,3 +341,12 @@ def test_no_size_that_is_stated_trains_on_more(asked):
         for sizes in ({}, {"accelerators": "112,216,504"})
     )
     assert free.size.value >= 0.98 * stated.size.value  # up to so much less counts as alike
+
+
+def test_no_size_is_named_that_shares_out_no_batch_of_its_tokens():
+    # 648 of GB200 are 81 times eight: of 160 samples, usual for 400 G tokens, they take 162, of 128 for 250 G none.
+    limits = {"workload": "llama32_1b", "accelerator": "gb200", "deadline": "5h", "max_accelerators": 1000}
+    found = solve_for(query({"ask": "tokens"} | limits), scores=None).best
+    back = answer(query(limits | {"tokens": found.size.value}), scores=None)
+    assert back.recommended is not None
+    assert back.recommended.num_accelerators == found.recommended.num_accelerators

@@ -143,8 +143,9 @@ def _fastest_of_the_best(within: Sequence[Within], ran: Collection[int], *, is_t
 def _within(
     asked: CandidatesByBatch, collected: Collected, one: SystemCandidates, size: Candidate
 ) -> Within | None:
-    """What one size of a system does, its usual batch that of a training on as much; None where not known.
+    """What one size of a system does, its usual batch that of a training on as much.
 
+    None where not known, and where the size shares out no batch that is usual for as much.
     one, size: of those collected.
     Assumes that the batch hardly changes once it is that of the amount before: a usual one grows more slowly.
     """
@@ -162,8 +163,10 @@ def _within(
         same = (
             (system, each) for system in following.systems for each in system.candidates if each.id == size.id
         )
-        if following is collected or (there := next(same, None)) is None:
+        if following is collected:
             break
+        if (there := next(same, None)) is None:
+            return None
         before = (collected, solver, found)
         collected, (one, size) = following, there
     return found
