@@ -315,26 +315,26 @@ class Candidate(Struct, frozen=True, kw_only=True):
 def beyond_balance_words(
     best: Candidate, balance_size: int | None, candidates: Sequence[Candidate]
 ) -> str | None:
-    """Why a size was taken beyond that of balance though smaller ones keep the limits; None where it was not.
+    """Why a size was taken beyond balance though a smaller one keeps the limits; None where it was not.
 
     balance_size: of its system. candidates: of the answer.
     """
     if balance_size is None or best.num_accelerators <= balance_size:
         return None
-    smaller = [
-        each
-        for each in candidates
-        if each.num_accelerators <= balance_size and each.feasible and each.group == best.group
-    ]
+    alike = (each for each in candidates if each.feasible and each.group == best.group)
+    ascending = sorted(alike, key=lambda each: each.num_accelerators)
+    smaller = [each for each in ascending if each.num_accelerators < best.num_accelerators]
     if not smaller:
         return None
-    largest = max(smaller, key=lambda each: each.num_accelerators)
-    if best.usd is not None and largest.usd is not None and largest.usd.value > 0.0:
-        paid = f"{best.usd.value / largest.usd.value:.3g}x the money"
+    within = [each for each in smaller if each.num_accelerators <= balance_size]
+    other = within[-1] if within else smaller[0]
+    than = "" if within else f" than {other.num_accelerators:,}, the smallest that keeps every limit,"
+    if best.usd is not None and other.usd is not None and other.usd.value > 0.0:
+        paid = f"{best.usd.value / other.usd.value:.3g}x the money"
     else:
-        hours = [each.num_accelerators * each.known_time_s.value for each in (best, largest)]
+        hours = [each.num_accelerators * each.known_time_s.value for each in (best, other)]
         paid = f"{hours[0] / hours[1]:.3g}x the accelerator-hours"
-    return f"{best.num_accelerators:,} is faster for {paid}"
+    return f"{best.num_accelerators:,} is faster{than} for {paid}"
 
 
 class SizeStep(Struct, frozen=True, kw_only=True):

@@ -35,6 +35,21 @@ def test_of_one_size_asked_about_no_larger_ones_are_said_to_be_tried_with_an_opt
     assert "--accelerators" not in words
 
 
+def test_a_size_taken_beyond_the_smallest_that_keeps_the_limits_is_not_called_that():
+    found = ask(
+        workload="gemma2_9b",
+        tokens=1e9,
+        accelerator=["a10g"],
+        max_accelerators=1000,
+        deadline="12h",
+        global_batch=8,
+    )
+    least = min(each.num_accelerators for each in found.candidates if each.feasible)
+    assert least < found.recommended.num_accelerators
+    said = {int(each) for each in re.findall(r"\d+", found.reasons[0].words)}
+    assert {least, found.recommended.num_accelerators} <= said
+
+
 # Four cards are never the cheapest: two are where an hour is worth little, and eight above.
 NEVER_FOUR = {"workload": "qwen3_14b", "train": "qlora", "examples": 10_000, "epochs": 3, "sequence": 4096,
               "accelerator": RTX, "max_accelerators": 8, "node_size": 2,
