@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from equipoise.spec.cluster import Cluster
 
 # How far a refusal looks for a size that keeps the deadline: at first to one doubling beyond what perfect
-# scaling would need, since larger sizes take longer to search; then (None) up to LARGE_SYSTEM, and between
-# the usual sizes too, as one that shares out a batch may keep a deadline which larger ones miss.
-_DOUBLINGS_BEYOND: Final = (1, None)
+# scaling would need, since larger sizes take longer to search; then (None) up to LARGE_SYSTEM. Where all
+# usual ones are late, one between them that shares out a batch may still be in time.
+_LOOKS_BEYOND: Final = ((1, False), (None, False), (None, True))
 
 # Sizes beyond the largest allowed one, by the name of a system.
 _Beyond: TypeAlias = Mapping[str, frozenset[int]]
@@ -112,11 +112,13 @@ def _tried_in_time(
     query = found.inputs.query
     if not 0.0 < query.within_s < math.inf:
         return beyond, tried
-    for doublings in _DOUBLINGS_BEYOND:
+    for doublings, is_between in _LOOKS_BEYOND:
+        is_short = _is_late if is_between else _breaks_more_than_size
         larger = {
             one.system.name: sizes
             for one in tried.systems
-            if _breaks_more_than_size(_least_beyond(one)) and (sizes := _in_time(query, one, doublings))
+            if is_short(_least_beyond(one))
+            and (sizes := _in_time(query, one, doublings, is_between=is_between))
         }
         if not larger:
             break
@@ -211,12 +213,18 @@ def _breaks_more_than_size(each: Candidate | None) -> bool:
     return each is None or any(one.name != "max_accelerators" for one in each.broken)
 
 
-def _in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None) -> frozenset[int]:
-    """Usual sizes of a system to try for one that keeps the deadline.
+def _is_late(each: Candidate | None) -> bool:
+    """Whether a candidate misses the deadline; true of None."""
+    return each is None or any(one.name == "deadline_s" for one in each.broken)
+
+
+def _in_time(
+    query: TrainingQuery, one: SystemCandidates, doublings: int | None, *, is_between: bool
+) -> frozenset[int]:
+    """Usual sizes of a system, or those between them, to try for one that keeps the deadline.
 
     Empty where a size that is known would keep it at perfect scaling, and where larger ones are not to be
-    had. doublings: how far beyond the size that perfect scaling needs; None for up to LARGE_SYSTEM, and for
-    sizes between the usual ones too.
+    had. doublings: how far beyond the size that perfect scaling needs; None for up to LARGE_SYSTEM.
     """
     sizes = one.assessment.sizes
     is_host = is_assumed_host(one.system, query)  # few cards: nobody has hundreds of them
@@ -230,8 +238,7 @@ def _in_time(query: TrainingQuery, one: SystemCandidates, doublings: int | None)
     else:
         end = min(LARGE_SYSTEM, 1 << math.ceil(math.log2(ideal) + doublings))
     units = _grid(one)
-    between = between_usual(units, sizes.most, end) if doublings is None else set()
-    return frozenset({*units.usual(sizes.most, end), *between})
+    return frozenset(between_usual(units, sizes.most, end) if is_between else units.usual(sizes.most, end))
 
 
 def _at_perfect_scaling(query: TrainingQuery, one: SystemCandidates) -> tuple[int, float]:
@@ -259,7 +266,7 @@ def _least_beyond(one: SystemCandidates) -> Candidate | None:
     unless an allowed size is as fast.
     """
     larger = _beyond_own(one)
-    in_time = [each for each in larger if all(limit.name != "deadline_s" for limit in each.broken)]
+    in_time = [each for each in larger if not _is_late(each)]
     least = _least_kept(one) or min(in_time, key=lambda each: (each.num_accelerators, each.id), default=None)
     if least is not None:
         return least
