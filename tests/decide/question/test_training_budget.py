@@ -11,7 +11,7 @@ from equipoise.decide.question.query import query
 from equipoise.decide.question.training import fixed_budget, training_budget
 from equipoise.errors import UsageError
 from equipoise.spec.mlperf import Scores
-from equipoise.spec.workload import workload
+from equipoise.spec.workload import ReferenceRuns, workload
 
 
 def budget(name, *, scores=None, **stated):
@@ -86,6 +86,24 @@ def test_without_results_samples_to_a_target_are_those_of_the_benchmark_s_refere
     # Of another length of sequences nothing is known.
     with pytest.raises(UsageError, match="--tokens"):
         budget(name, scores=published_scores(), sequence=2048)
+
+
+@pytest.mark.parametrize(
+    ("runs", "samples"),
+    [
+        ({512: 7e6}, {256: 7e6, 1024: 7e6}),  # of one batch
+        ({512: 7e6, 1024: 7e6}, {512: 7e6, 2048: 7e6}),  # larger ones took no more
+        ({8: 80.0, 16: 170.0}, {8: 80.0, 16: 170.0}),  # more than in proportion
+    ],
+)
+def test_reference_runs_of_a_file_need_not_grow_with_the_batch(runs, samples):
+    reference = [
+        ReferenceRuns(global_batch_samples=batch, samples_to_target=each, num_runs=3)
+        for batch, each in runs.items()
+    ]
+    about = replace(workload("gpt_oss_20b"), reference_runs=tuple(reference))
+    found = training_budget(query({"workload": "gpt_oss_20b"}), about, None)
+    assert {batch: found.samples_at(batch) for batch in samples} == pytest.approx(samples, rel=0.04)
 
 
 def test_too_few_results_leave_the_samples_open():

@@ -282,24 +282,32 @@ def _fitted(
 # Log standard deviation of submissions about the reference runs of their batch: 1.48 times the median of 490
 # of MLPerf Training v1.0 to v5.1, all whose points are in samples, about the points of mlperf-logging 4.1.68.
 _ABOUT_REFERENCE_LOG_SD: Final = 0.076
+_LEAST_OF_SAMPLES: Final = 1e-3
 
 
 def _by_reference(workload: Workload) -> TrainingBudget:
     """The samples of a benchmark's reference runs: the line through their means, of least relative squares.
 
+    The same at every batch where one alone was run, or larger ones took no more.
     Source: McCandlish et al. 2018, arXiv 1812.06162: samples grow in a line with the batch.
     """
     batches, samples = (
         np.array([getattr(each, name) for each in workload.reference_runs], dtype=float)
         for name in ("global_batch_samples", "samples_to_target")
     )
-    slope, least = np.polyfit(batches, samples, 1, w=1.0 / samples).tolist()
-    critical = least / slope
-    formula = f"{format_amount(least)} (1 + B / {format_amount(critical)})"
     ends = int(batches.min()), int(batches.max())
+    slope, least = np.polyfit(batches, samples, 1, w=1.0 / samples) if ends[0] < ends[1] else (0.0, 0.0)
+    if slope <= 0.0:
+        least, critical = float(np.exp(np.log(samples).mean())), math.inf
+        grown = f"are {format_amount(least)} at every global batch"
+    else:
+        if least <= 0.0:  # more than in proportion to the batch: in proportion
+            slope, least = np.mean(samples / batches), _LEAST_OF_SAMPLES * samples.min()
+        least, critical = float(least), float(least / slope)
+        grown = f"grow with the global batch B: {format_amount(least)} (1 + B / {format_amount(critical)})"
     law = (
-        f"Samples to the target grow with the global batch B: {formula}, by the benchmark's reference runs "
-        f"at batches of {ends[0]:,} to {ends[1]:,}; no result of it is embedded."
+        f"Samples to the target {grown}, by the benchmark's reference runs at batches of {ends[0]:,} to "
+        f"{ends[1]:,}; no result of it is embedded."
     )
     return TrainingBudget(
         work=target_words(workload),
