@@ -163,7 +163,7 @@ def test_more_tokens_per_parameter_leave_a_smaller_model(largest):
 
 
 @pytest.mark.parametrize(
-    "asked", [{"budget": 59_200, "deadline": "7d"}, {"budget": 8_500, "max_accelerators": 16}]
+    "asked", [{"budget": 59_550, "deadline": "7d"}, {"budget": 8_500, "max_accelerators": 16}]
 )
 def test_the_larger_model_named_breaks_the_limit_that_is_named(asked):
     question = {"price": None, "deadline": None, "max_accelerators": 256, "accelerator": "h100"} | asked
