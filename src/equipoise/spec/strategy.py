@@ -461,8 +461,9 @@ class Software(Struct, frozen=True, kw_only=True):
     kernels are launched as written, without a compiler or graphs. is_current: whether new trainings take it.
     medians: of priors of the performance model's parameters that what is published of this software replaces.
     spread: how much more than those of others the times of its sources differ, for reasons unknown.
-    runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone. Of
-    `cuda_graphs` and `dispatch_copies` the first is what its makers' own recipes take.
+    runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone,
+    and no graph of a whole step. Of `cuda_graphs` and `dispatch_copies` the first is what its makers' own
+    recipes take.
     offloads_with: the recomputations that it can combine with activations in the host's memory.
     offload_stages: the ZeRO stages with which it can move optimizer states alone to the host.
     has_experts_in_shards: whether ranks of an expert axis are of one group that shards weights.
@@ -492,7 +493,7 @@ class Software(Struct, frozen=True, kw_only=True):
     @property
     def options(self) -> Mapping[str, tuple[Value, ...]]:
         """By option of a strategy the values that it has; of an option that is not there all."""
-        return {"schedule": ("1f1b",), **self.runs}
+        return {"schedule": ("1f1b",), "full_graphs": (False,), **self.runs}
 
     @property
     def pipeline_stages(self) -> tuple[int, ...]:

@@ -522,6 +522,7 @@ def problem(
         )
     name = software_for(cluster.accelerator, training.workload, software)
     chosen = None if name is None else software_named(name)
+    is_mixture = architecture(training.workload) == "mixture of experts"
     choices.setdefault("precision", (usual_precision(cluster, training, chosen),))
     if cluster.accelerator.lacks_compiler:
         if "eager" not in choices.get("implementation", ("eager",)):
@@ -533,10 +534,10 @@ def problem(
     if training.budget.is_to_target and chosen is not None:
         # Published results of benchmarks are of tuned code, which records graphs where its software can.
         choices.setdefault("cuda_graphs", _first_of(chosen, "cuda_graphs"))
-        if architecture(training.workload) == "mixture of experts":
+        if is_mixture:
             # Of mixtures of experts whole steps, as all of MLPerf Training v6.0 did.
-            choices.setdefault("full_graphs", (True in chosen.options.get("full_graphs", ()),))
-    if chosen is not None and architecture(training.workload) == "mixture of experts":
+            choices.setdefault("full_graphs", (True in chosen.options["full_graphs"],))
+    if chosen is not None and is_mixture:
         choices.setdefault("dispatch_copies", _first_of(chosen, "dispatch_copies"))
         if chosen.has_experts_in_shards:
             choices.setdefault("zero_stage", (GRADIENTS_SHARDED, WEIGHTS_SHARDED))
