@@ -383,6 +383,9 @@ def test_a_row_is_predicted_as_its_own_software_runs(write, changes, name):
         ({"parallel_config": "PyTorch; DDP", "hardware": "MI250X"}, "hf"),
         ({"parallel_config": "HF Trainer; ZeRO-1", "hardware": "MI300X"}, "hf"),
         ({"parallel_config": "Primus; Megatron-LM", "hardware": "MI300X"}, None),
+        # Trainers of Hugging Face's or one's own models by PyTorch's operations, one by one.
+        ({"parallel_config": "LLaMA-Factory; LoRA rank 8"}, "hf"),
+        ({"parallel_config": "LitGPT; Lightning Fabric"}, "hf"),
         ({"parallel_config": "PyTorch/XLA as written", "hardware": "TPU v5p"}, "jax_tpu"),
         # Convolutions of 16 bits with channels first are transposed for tensor cores: NVIDIA's guide to them.
         ({"parallel_config": "PyTorch; DDP", "workload": "ResNet-50", "seq": ""}, "ngc"),

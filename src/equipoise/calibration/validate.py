@@ -339,7 +339,10 @@ _CHANNELS_LAST = re.compile(r"channels[- ]?last|\bnhwc\b", re.IGNORECASE)
 # What runs operation by operation, as whoever wrote it left it: of 12 sources whose steps are so and of which
 # no fit knows, 10 are nearer by the parameters of Hugging Face's code than by those of none (26 % off, not
 # 34 %, in the mean of their medians): docs/experiments/0059; on chips of other makers: 0080.
-_EAGER_FRAMEWORKS, _LIKE_IT = re.compile(r"\b(?:py)?torch\b|paddle", re.IGNORECASE), software("hf")
+_EAGER_FRAMEWORKS = re.compile(
+    r"\b(?:py)?torch\b|paddle|llama[- ]?factory|\blit-?gpt\b|lightning fabric", re.IGNORECASE
+)
+_LIKE_IT = software("hf")
 
 
 def basis_of(name: str) -> BasisOf:
