@@ -215,6 +215,9 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("distributed optimizer", {"zero_stage": 1}),
         ("LoRA + FSDP", {"trained": "lora", "zero_stage": 3}),
         ("QLoRA", {"trained": "qlora", "rank": None}),
+        # LoRA beside a vector of magnitudes (Liu et al. 2024, section 4).
+        ("PEFT, DoRA rank 16", {"trained": "lora", "rank": 16}),
+        ("QDoRA; rank 8", {"trained": "qlora", "rank": 8}),
         (
             "LoRA rank 64 on all linear layers; 4 ranks 2 nodes",
             {"trained": "lora", "rank": 64, "targets": "all_linear"},
@@ -829,6 +832,9 @@ def test_sizes_that_stand_in_words_are_read(read, name, config, sizes, published
         ("A100 SXM 80GB", "PyTorch 2.1", "bf16", True),
         ("A100 SXM 80GB", "PyTorch 2.6; from-scratch attention", "bf16", False),
         ("A100 SXM 80GB", "PyTorch 2.6; own multi-head attention", "bf16", False),
+        # `--use_flash_attention` of its scripts is off unless given (examples/language-modeling/run_lora_clm.py).
+        ("Gaudi 2", "Optimum Habana, HF Trainer; lazy mode, graphs compiled", "bf16", False),
+        ("Gaudi 2", "Optimum Habana, HF Trainer; flash attention (FusedSDPA)", "bf16", True),
         # GPT-2 Large, 64 samples on two H200: 72 to 88 GB were taken, where scores alone are 121 GB.
         ("H200 SXM", "Megatron-Core", "fp16", True),
     ],
@@ -1341,6 +1347,8 @@ def test_a_source_names_software_by_its_repository_alone(read, source, name):
         ("trl SFTTrainer, LoRA rank 16", "hf"),
         ("MS-SWIFT 4.5.3; FSDP2", "hf"),
         ("ms-swift with Megatron", "megatron_core"),
+        ("PEFT; FSDP2; LoRA rank 8", "hf"),
+        ("Unsloth FastLanguageModel; QLoRA", "hf"),
         ("own code; FSDP2", "torchtitan"),
         # CroissantLLM: `We train on a modified version of Megatron-Deepspeed` (arXiv:2402.00786, section 3.5).
         ("Megatron-DeepSpeed; Hugging Face data", "megatron_core"),

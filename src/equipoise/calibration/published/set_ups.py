@@ -290,7 +290,8 @@ def _offload(text: str, stage: int) -> Offload:
     return "optimizer_and_params" if of_all and stage >= WEIGHTS_SHARDED else "optimizer"
 
 
-_ADAPTERS = r"(?:q-?)?lora"
+# DoRA adds a vector of magnitudes to LoRA's matrices (Liu et al. 2024), and is counted as LoRA.
+_ADAPTERS = r"(?:q-?)?(?:lora|dora)"
 _FOUR_BIT_WEIGHTS = (
     rf"{_NOT_DENIED}(?:nf4|4[- ]?bit)[- ]"
     r"(?:weights?|base|backbone|quanti[sz](?:ed|ation))(?! off)"
@@ -301,7 +302,9 @@ def _trained(text: str, precision: str) -> Trained:
     """What is trained: adapters next to weights of 4 bits, adapters, or all."""
     if not _has(text, _ADAPTERS):
         return "full"
-    in_four_bits = _has(text, "q-?lora") or any(_has(each, _FOUR_BIT_WEIGHTS) for each in (text, precision))
+    in_four_bits = _has(text, "q-?(?:lora|dora)") or any(
+        _has(each, _FOUR_BIT_WEIGHTS) for each in (text, precision)
+    )
     return "qlora" if in_four_bits else "lora"
 
 
@@ -770,6 +773,8 @@ _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re
 # PyTorch has fused attention since 2.0 (scaled_dot_product_attention).
 _UNFUSED = re.compile(
     rf"{software('ngc').words}|fused[-_ ]attention=(?:no|false|0)|\b(?:py)?torch[ =]1\.\d"
+    # Its scripts have --use_flash_attention, off unless given (run_clm.py, run_lora_clm.py).
+    r"|optimum[- ]habana"
     r"|(?:from[- ]scratch|own|manual|naive|eager|math|unfused|plain)"
     r" (?:(?:multi|self)[- ])*(?:head )?attention",
     re.IGNORECASE,
