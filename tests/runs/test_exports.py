@@ -189,8 +189,12 @@ def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        # Hugging Face's Trainer writes all_results.json and trainer_state.json as one document.
-        ('{\n  "epoch": 3.0,\n  "train_samples_per_second": 27.1\n}\n', "one .*object"),
+        # Results of Hugging Face's Trainer, which have no number of accelerators, cut off, and of no training.
+        ('{\n  "epoch": 3.0,\n  "train_samples_per_second": 27.1\n}\n', "no column num_accelerators"),
+        ('{\n  "epoch": 3.0,\n  "train_samples_per_sec', "not valid JSON"),
+        ('{\n  "log_history": [{"loss": 2.1, "step": 250}, 7, null]\n}', "no train_runtime"),
+        ('{\n  "log_history": ' + "[" * 100_000, "not valid JSON"),
+        ('{\n  "log_history": [{"train_runtime": {"train_samples_per_second": 1}}]\n}', "no column"),
         # What pandas' to_json(orient="records") writes.
         ('[{"num_gpus": 1, "step_ms": 412.5}, {"num_gpus": 2, "step_ms": 213.1}]', "one object.*jq"),
         # The log of Megatron-LM: no table, whatever its lines hold.
@@ -205,6 +209,53 @@ def test_what_is_no_table_is_called_that(tmp_path, text, words):
     path.write_text(text)
     with pytest.raises(DataError, match=words):
         read_measurements(path)
+
+
+# What `trainer.save_metrics("all", ...)` and `trainer.save_state()` of transformers write: 96,000 samples of 1,500
+# steps in an hour, rounded to three decimals.
+TRAINED = {
+    "epoch": 3.0,
+    "train_loss": 1.234,
+    "train_runtime": 3600.0,
+    "train_samples_per_second": 26.667,
+    "train_steps_per_second": 0.417,
+}
+OF_TRAINER = {
+    "all_results.json": {"eval_runtime": 12.5, "eval_samples_per_second": 812.1, **TRAINED},
+    "trainer_state.json": {
+        "log_history": [{"loss": 2.1, "step": 250}, {"eval_runtime": 12.5}, {"step": 1500, **TRAINED}],
+        "max_steps": 1500,
+        "train_batch_size": 8,
+    },
+}
+
+
+@pytest.mark.parametrize("name", OF_TRAINER)
+def test_results_of_the_trainer_of_transformers_are_a_run(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(json.dumps(OF_TRAINER[name], indent=4, sort_keys=True))
+    columns = columns_of(["num_accelerators=8", "global_batch_samples=64"])
+    (row,) = import_runs([path], columns=columns, constants={"accelerator": "h100"}).runs.rows(named=True)
+    assert (row["num_accelerators"], row["global_batch_samples"], row["samples_per_s"]) == (8, 64, 26.667)
+    # 0.417 steps of 8 samples are 3.3 samples a second.
+    with pytest.raises(DataError, match="contradict"):
+        import_runs([path], columns={**columns, "global_batch_samples": "8"}, constants={})
+    with pytest.raises(DataError, match="no column num_accelerators"):
+        ingest(path)
+
+
+def test_a_number_that_no_column_has_may_be_stated(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("tokens/s/GPU,8\n11800,4\n")
+    columns = columns_of(["num_accelerators=16", "sequence_tokens=4096"])
+    rows = import_runs([path], columns=columns, constants={}).runs
+    # 11,800 x 16 / 4,096 = 46.09 samples a second.
+    assert rows["samples_per_s"].to_list() == [46.09375]
+    # The name of a column is that of a column.
+    of_column = columns_of(["num_accelerators=8", "sequence_tokens=4096"])
+    assert import_runs([path], columns=of_column, constants={}).runs["num_accelerators"].to_list() == [4]
+    with pytest.raises(DataError, match="--column step_ms=120"):
+        import_runs([path], columns={**columns, "step_ms": "120"}, constants={})
 
 
 def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):

@@ -291,6 +291,8 @@ SUFFIXES = frozenset({".csv", ".tsv", ".parquet", ".jsonl", ".extra-p"})
 _TABLES = frozenset({".csv", ".tsv"})  # that a folder may hold
 _OF_LOGS = frozenset({".txt", ".log", *ARCHIVE_SUFFIXES})
 _JSON, _HEAD_BYTES = ".json", 1024
+# What the Trainer of transformers writes of a training (`save_metrics`, `save_state`).
+_OF_TRAINER = frozenset({"all_results.json", "train_results.json", "trainer_state.json"})
 ORIGIN = "imported"
 # A score is the official time to a stated target.
 NO_SCORE = "imported runs; no official score"
@@ -322,7 +324,8 @@ def _exports_at(path: Path) -> list[Path]:
         return [] if is_of_logs else [each for each in inside if each.suffix.lower() in _TABLES]
     suffix = path.suffix.lower()
     # Of other JSON a list of rows alone, which is refused in words: a system's description is one object.
-    is_export = suffix in SUFFIXES or (suffix == _JSON and path.is_file() and _begins_as_list(path))
+    is_export = suffix in SUFFIXES or path.name in _OF_TRAINER
+    is_export = is_export or (suffix == _JSON and path.is_file() and _begins_as_list(path))
     return [path] if is_export and path.is_file() else []
 
 
@@ -495,7 +498,8 @@ def _run(row: TextRow, campaign: str, file: str, usual: Unstated) -> dict[str, A
     """One row of `runs`. Raises DataError for a value that its column does not allow."""
     if SIZE not in row.cells:
         raise DataError(
-            f"{row.place}: no column {SIZE}; rename it, or `ingest --column {SIZE}=NAME` names it"
+            f"{row.place}: no column {SIZE}; rename it, or `ingest --column {SIZE}=NAME` names it, "
+            "a number in place of NAME states it"
         )
     from equipoise.runs.store import RUNS  # noqa: PLC0415 - see _load
 

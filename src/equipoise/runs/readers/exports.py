@@ -1,7 +1,8 @@
 """Files that other tools export, read as rows under the names used here.
 
 Weights & Biases (table of runs, CSV), MLflow (`mlflow experiments csv`, or the table of runs), Extra-P (JSON
-lines), and plain CSV or Parquet. Columns are recognised by exact names; any other is named by the user.
+lines), the results of the Trainer of transformers (JSON), and plain CSV or Parquet. Columns are recognised by
+exact names; any other is named by the user.
 """
 
 import math
@@ -33,6 +34,7 @@ from equipoise.runs.readers.cells import (
     PER_ACCELERATOR,
     PER_NODE,
     PRECISION,
+    SEQUENCE,
     SIZE,
     STATUS,
     STRATEGY,
@@ -92,6 +94,8 @@ MODEL = "model"
 _MODELS = (MODEL, "model_name")
 # What a table of runs that was written here has, and no other: its rows are named.
 _OF_TABLE = ("run_id", "origin", "campaign")
+# What of all rows of a file the user may state as a number, where no column has it.
+_STATED_AS_NUMBERS = frozenset({SIZE, BATCH, SEQUENCE})
 _DURATION = "duration"
 _STEPS, _STEP_S = "steps_per_s", "step_s"
 _LINE_BYTES = 64 * 1024
@@ -140,7 +144,8 @@ def exported(
 ) -> Exported:
     """The rows of a file, each under our names and with the name of its run.
 
-    columns: our name -> theirs, for columns whose names are not known here. campaign: what runs are named
+    columns: our name -> theirs, for columns whose names are not known here; where no column has the number of
+    accelerators, the batch or the tokens of a sample, that number itself. campaign: what runs are named
     after; the file unless given.
     Raises DataError naming the file and row, what was found and what was expected.
     """
@@ -242,6 +247,10 @@ def _renamed(
     tool: str | None, header: Sequence[str], rows: Sequence[TextRow], stated: Mapping[str, str], where: str
 ) -> Exported:
     """The rows with our names for the columns that the user states or that have a known alias."""
+    numbers = {stated[ours] for ours in _STATED_AS_NUMBERS & {*stated}} - {*header}
+    numbers = {each for each in numbers if each.isascii() and each.isdecimal()}
+    header = [*header, *sorted(numbers)]
+    rows = [replace(row, cells={**row.cells, **{each: each for each in numbers}}) for row in rows]
     sources = {ours: _stated(header, ours, theirs, where) for ours, theirs in stated.items()}
     aliases = _known(header, sources, where) if tool is not None else _aliased(header, rows, sources, where)
     if tool is None and _states_status(header, rows):
@@ -584,17 +593,37 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
 
 
 def _json_lines(text: str, where: str, expected: str) -> Iterator[tuple[int, str, Any]]:
-    """The number of each line that is not blank, its place, and what it holds.
+    """The number of each line that is not blank, its place, and what it holds; or the same of one object over
+    several lines.
 
     Raises DataError for one that is no JSON.
     """
-    for number, line in enumerate(text.split("\n"), 1):
+    is_one = text.lstrip().partition("\n")[0].strip() == "{"
+    for number, line in enumerate([text] if is_one else text.split("\n"), 1):
         if line.strip():
-            place = f"{where}: line {number}"
+            place = where if is_one else f"{where}: line {number}"
             try:
-                yield number, place, parsed_json(line) if len(line) <= _LINE_BYTES else None
+                found = parsed_json(line) if is_one or len(line) <= _LINE_BYTES else None
             except (ValueError, RecursionError) as err:
                 raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
+            yield number, place, _at_its_end(found, where)
+
+
+def _at_its_end(found: Any, where: str) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """Of the state of the Trainer of transformers what it logs when a training ends; all else as it is.
+
+    Raises DataError for the state of a training that has not ended.
+    """
+    log = found.get("log_history") if isinstance(found, dict) else None
+    if not isinstance(log, list):
+        return found
+    ends = [each for each in log if isinstance(each, dict) and "train_runtime" in each]
+    if not ends:
+        raise DataError(
+            f"{where}: no train_runtime in log_history, which the Trainer logs when a training ends; "
+            "expected the state that `save_state` writes after it, or its all_results.json"
+        )
+    return ends[-1]
 
 
 def _cell(value: object) -> str:

@@ -178,7 +178,8 @@ def read_measurements(
         notes.append(_excluded(left_out, str(len(found.unfinished))))
     if SIZE not in header:
         raise DataError(
-            f"{path.name}: no column {SIZE}; found {quoted(found.written)}; `--column {SIZE}=NAME` names it"
+            f"{path.name}: no column {SIZE}; found {quoted(found.written)}; `--column {SIZE}=NAME` names "
+            "it, a number in place of NAME states it"
         )
     kept, of_unreadable = _without_unreadable(kept, timed, path.name)
     notes += of_unreadable
