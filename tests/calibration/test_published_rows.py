@@ -835,6 +835,11 @@ def test_sizes_that_stand_in_words_are_read(read, name, config, sizes, published
         # `--use_flash_attention` of its scripts is off unless given (examples/language-modeling/run_lora_clm.py).
         ("Gaudi 2", "Optimum Habana, HF Trainer; lazy mode, graphs compiled", "bf16", False),
         ("Gaudi 2", "Optimum Habana, HF Trainer; flash attention (FusedSDPA)", "bf16", True),
+        # PyTorch trains on Intel's GPUs without fused kernels, where heads share keys and before 2.10 always
+        # (aten/src/ATen/native/mkldnn/xpu/Attention.cpp: check_grad).
+        ("Intel Max 1550", "torchtitan; FSDP2", "bf16", False),
+        ("Intel Max 1550", "torchtitan; FSDP2; flash attention", "bf16", True),
+        ("Gaudi 2", "DeepSpeed; ZeRO-3", "bf16", True),
         # GPT-2 Large, 64 samples on two H200: 72 to 88 GB were taken, where scores alone are 121 GB.
         ("H200 SXM", "Megatron-Core", "fp16", True),
     ],

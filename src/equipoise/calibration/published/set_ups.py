@@ -19,6 +19,7 @@ from equipoise.calibration.published.quantities import (
 from equipoise.errors import DataError
 from equipoise.runs.readers.cells import MAX_TEXT, TextRow, echo
 from equipoise.spec.cluster import Cluster
+from equipoise.spec.hardware import Accelerator
 from equipoise.spec.strategy import (
     GRADIENTS_SHARDED,
     USUAL_LORA_RANK,
@@ -500,8 +501,8 @@ def strategy_of(
         # What was trained may stand with the model: `SDXL LoRA, rank 32`.
         beside = re.findall(rf"\b{_ADAPTERS}\b[^;()]*", stated(row, "workload").lower())
         config = "; ".join((config, *beside))
-    chip_year = None if nodes is None else nodes.accelerator.year
-    words = strategy_words(config, precision, recompute, chip_year)
+    chip = None if nodes is None else nodes.accelerator
+    words = strategy_words(config, precision, recompute, chip.year if chip else None)
     _check_experts(config)
     _check_frozen(stated_words(row))
     tp, pp, cp, ep = (_axis(row, name) for name in ("tp", "pp", "cp", "ep"))
@@ -550,7 +551,7 @@ def strategy_of(
         schedule=_schedule(words, pp=pp, interleave=chunks, num_microbatches=whole // (dp * micro)),
         sequence_parallel=tp > 1 and _splits_sequences(words, config, model),
         tp_overlap=words.tp_overlap and tp > 1,
-        fused_attention=_fuses_attention(row, words, chip_year),
+        fused_attention=_fuses_attention(row, words, chip),
         fused_loss=not any(_FP32_LOGITS.search(stated(row, name)) for name in ("source", "parallel_config")),
         chunked_loss=words.chunks_loss,
         plain_loss=words.is_loss_plain,
@@ -785,15 +786,18 @@ _UNFUSED_AT_FIRST = re.compile(r"megatron(?![- ](?:bridge|core|fsdp))|turing|dee
 _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_|\bfp32 logits\b", re.IGNORECASE)
 
 
-def _fuses_attention(row: TextRow, words: StrategyWords, chip_year: int | None) -> bool:
+def _fuses_attention(row: TextRow, words: StrategyWords, chip: Accelerator | None) -> bool:
     """Whether scores stay on the chip: not in Megatron of 2021/22, which no newer chip ran, in NVIDIA's
     DeepLearningExamples (whose models NGC containers run: BERT's modeling.py, Transformer-XL's
-    mem_transformer.py), before PyTorch 2 and in fp16 training on chips of that time, else yes.
+    mem_transformer.py), before PyTorch 2, on Intel's GPUs (PyTorch, mkldnn/xpu/Attention.cpp: at first in no
+    training, then in none whose heads share keys) and in fp16 training on chips of that time, else yes.
     """
     text = stated_words(row)
     if _FUSED.search(text):
         return True
-    is_old = (chip_year or 0) <= _LAST_UNFUSED_CHIP_YEAR
+    if chip is not None and (chip.vendor, chip.kind) == ("Intel", "gpu"):
+        return False
+    is_old = ((chip.year if chip else None) or 0) <= _LAST_UNFUSED_CHIP_YEAR
     if _UNFUSED.search(text) or (is_old and _UNFUSED_AT_FIRST.search(text)):
         return False
     return words.precision != "fp16" or not is_old
