@@ -70,6 +70,7 @@ WRONG = (
     ("/advice?here=yes", "here='yes' "),
     ("/advice?deadline=x&budget=y", "“Budget, USD” is 'y'"),
     ("/runs?sweep=../../etc", "loop” '../../etc'"),
+    ("/runs/live?x=1", "x='1' is "),
     ("/accuracy?x=1", "x='1' is "),
 )
 

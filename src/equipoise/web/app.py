@@ -229,7 +229,10 @@ class Dashboard:
         """The same without its element; where more has changed, a sign to ask for the whole answer."""
         given = _given(request)
         seen = first(given, "seen")  # the state that the page shows
-        query = screen.read({name: given[name] for name in given if name != "seen"}, self.sources)
+        try:
+            query = screen.read({name: given[name] for name in given if name != "seen"}, self.sources)
+        except (InputError, EvidenceError) as err:
+            return await self.page(request, screen, unanswered(screen, err))
         return await self._looked(screen, self._live_response, screen, query, seen)
 
     def _live_response(self, screen: Screen, query: PageQuery, seen: str) -> Response:
