@@ -15,7 +15,15 @@ from command_line import equipoise
 
 from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, UsageError
-from equipoise.files import one_path, parsed_json, parsed_toml, read_input, written, written_synced
+from equipoise.files import (
+    expect_folder,
+    one_path,
+    parsed_json,
+    parsed_toml,
+    read_input,
+    written,
+    written_synced,
+)
 from equipoise.library.checks import validate
 from equipoise.library.decisions import file_values
 from equipoise.spec.catalogue import catalogue
@@ -344,6 +352,11 @@ def test_a_name_that_no_file_has_is_refused_before_anything_is_looked_for(name):
         one_path(name)
     with pytest.raises(UsageError, match="name"):
         validate([f"folder/{name}"])
+    for write in (written, written_synced):
+        with pytest.raises(UsageError, match="name"):
+            put(Path(name), b"x", write)
+    with pytest.raises(UsageError, match="name"):
+        expect_folder(Path(name))
 
 
 def test_a_file_that_links_to_itself_is_refused_in_one_sentence(tmp_path):

@@ -156,6 +156,19 @@ def parsed_json(content: str | bytes, *, strict: bool = True) -> Any:  # noqa: A
     return found
 
 
+def encodable(value: Any) -> Any:  # noqa: ANN401 - whatever JSON or a table holds
+    r"""The same where half of a character in a text, as names of files that are no UTF-8 have, is its escape.
+
+    >>> encodable({"file": "r\udce9sum\udce9.csv"})
+    {'file': 'r\\udce9sum\\udce9.csv'}
+    """
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {encodable(name): encodable(each) for name, each in value.items()}
+    return [encodable(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def parsed_toml(content: str | bytes) -> dict[str, Any]:
     """What a TOML text holds; a byte order mark, which editors of Windows write first, is no part of it.
 
@@ -201,6 +214,7 @@ def expect_place(path: Path) -> None:
 
 def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
     """The file that a name leads to, links followed, and its status; None where it does not exist yet."""
+    one_path(path)
     try:
         final = Path(os.path.realpath(path)) if path.is_symlink() else path
         status = path.stat() if path.exists() else None
@@ -234,6 +248,7 @@ def expect_folder(folder: Path) -> None:
     """Raises UsageError where files cannot be put into a folder, which may be still to make; asked before
     what takes long to find out.
     """
+    one_path(folder)
     there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
     if not there.is_dir():
         raise UsageError(f"{folder}: {str(there)!r} is no directory; expected a folder to write into")

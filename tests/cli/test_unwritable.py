@@ -112,3 +112,22 @@ def test_an_output_never_replaces_what_is_read(tmp_path, asked, read):
     assert asked[-1].removeprefix("./") in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert (tmp_path / read).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("export", "scores", "--out", "one", "--json-out", "./one"),
+        ("list", "steps", "--model", "bert", "--json-out", "one", "--out", "link"),
+        ("report", "--out", "one", "--json-out", "one"),
+        ("advise", *QUESTION, "--html", "one", "--json-out", "one"),
+    ],
+    ids=" ".join,
+)
+def test_two_outputs_are_two_files(tmp_path, asked):
+    (tmp_path / "link").symlink_to("one")
+    ended = as_ordinary_user(*asked, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert len(ended.stderr.splitlines()) == 1
+    assert {"--json-out", asked[-2], asked[-4]} <= set(ended.stderr.split())
+    assert not (tmp_path / "one").exists()

@@ -65,10 +65,6 @@ class Output(Struct, frozen=True, kw_only=True):
         """
         for path in filter(None, (self.json_out, self.html)):
             expect_place(path)
-        if self.json_out and self.html and resolved(self.json_out) == resolved(self.html):
-            raise errors.UsageError(
-                f"--json-out and --html both name {self.html}: give each a file of its own"
-            )
         try:
             yield
         except errors.EvidenceError as err:
@@ -287,7 +283,7 @@ def _handed_out(frame: "pl.DataFrame", format_: str | None, out: Path | None, *,
     if out:
         with written(out) as file:
             writer.write(frame, file)
-        return f"{out}: {plural(frame.height, 'row')}\n".encode()
+        return f"{printable(str(out))}: {plural(frame.height, 'row')}\n".encode()
     if as_json:
         raise errors.UsageError(
             "--json and --format both claim standard output; give --out FILE to one of them"
@@ -393,8 +389,14 @@ _OF_DATA: Final = (".parquet", ".csv", ".tsv")
 
 
 def _expect_inputs_kept(options: Mapping[str, Any]) -> None:
-    """Raises UsageError where a file to write would replace one that another option has read."""
+    """Raises UsageError where a file to write would replace one that another option has read or writes."""
     outputs = {name: Path(options[name]) for name in _WRITTEN if options.get(name)}
+    taken: dict[Path, str] = {}
+    for name, path in outputs.items():
+        option = f"--{name.replace('_', '-')}"
+        other = taken.setdefault(resolved(path), option)
+        if other != option:
+            raise errors.UsageError(f"{other} and {option} both name {path}: give each a file of its own")
     inputs = [
         Path(each)
         for name, value in options.items()
