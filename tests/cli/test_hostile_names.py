@@ -292,3 +292,42 @@ def test_a_terminal_gets_no_escape_of_a_document_or_table(tmp_path, arguments):
     shown = printed.decode().replace("\r\n", "\n")
     assert "alert(1)" in shown
     assert not HIDDEN.search(shown)
+
+
+def latin(tmp_path, name):
+    """An example under a name that is no UTF-8, as old archives and other systems write them."""
+    path = tmp_path / os.fsdecode(b"r\xe9sum\xe9-" + os.fsencode(name))
+    path.write_bytes((EXAMPLES / name).read_bytes())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("verb", "named", "more"),
+    [
+        ("ingest", "wandb-runs.csv", ("--accelerator", "h100")),
+        ("trace", "dlrm-traces.tar.gz", ()),
+        ("collectives", "nccl-a100.txt", ()),
+        ("validate", "measured.csv", ()),
+        ("record", "own-ledger.jsonl", ("--ledger",)),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_a_file_whose_name_is_no_utf_8_is_read_and_named(tmp_path, verb, named, more):
+    path = latin(tmp_path, named)
+    arguments = (*more, path) if verb == "record" else (path, *more)
+    shown = text(in_process(verb, *arguments, "--json-out", "found.json", cwd=tmp_path))
+    assert shown
+    assert json.loads((tmp_path / "found.json").read_text())["schema"].startswith(f"equipoise.{verb}")
+
+
+def test_a_table_goes_to_a_file_whose_name_is_no_utf_8(tmp_path):
+    out = tmp_path / os.fsdecode(b"\xe9\x1b[31m.csv")
+    shown = text(in_process("export", "scores", "--round", "v4.1", "--out", out, cwd=tmp_path))
+    assert str(len(out.read_text().splitlines()) - 1) in shown.split()
+
+
+def test_a_run_of_a_file_whose_name_is_no_utf_8_has_a_row(tmp_path):
+    path = latin(tmp_path, "wandb-runs.csv")
+    text(in_process("ingest", path, "--accelerator", "h100", "--into", "data", cwd=tmp_path))
+    rows = cells(text(in_process("export", "runs", "--data", "data", cwd=tmp_path)))
+    assert r"r\udce9sum\udce9-wandb-runs.csv" in rows[1]

@@ -17,6 +17,7 @@ from equipoise.decide.answer import Alternative, Answer, Candidate, Relaxation
 from equipoise.decide.explanation.published_nearby import near_published_pretrainings, near_published_steps
 from equipoise.economics import Bill
 from equipoise.errors import EvidenceError
+from equipoise.files import encodable
 from equipoise.intervals import Interval
 from equipoise.notes import Note
 from equipoise.report.format import usable, wins_when
@@ -81,7 +82,10 @@ def missing_fields(err: EvidenceError) -> dict[str, Any]:
 def encode(whole: Mapping[str, Any]) -> bytes:
     """JSON text with a newline at its end; what is not a number (NaN, infinity) becomes null."""
     option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-    return orjson.dumps(whole, option=option)
+    try:
+        return orjson.dumps(whole, option=option)
+    except orjson.JSONEncodeError:
+        return orjson.dumps(encodable(whole), option=option)
 
 
 class WeightedSource(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ import polars.selectors as cs
 from msgspec import Struct, convert
 
 from equipoise.errors import DataError, UsageError
-from equipoise.files import probed, read_input, shipped_table, written_synced
+from equipoise.files import encodable, probed, read_input, shipped_table, written_synced
 from equipoise.runs import lacks_tables
 from equipoise.spec.mlperf import ScoredEntry, Scores
 from equipoise.units import MIB
@@ -116,7 +116,10 @@ def frame_of(rows: Sequence[Mapping[str, Any]], table: TableSchema) -> pl.DataFr
         raise DataError(f"table {table.name}: no column {', '.join(unknown)}; see docs/reference/tables.md")
     columns = {name: [row.get(name) for row in rows] for name in table.names}
     try:
-        frame = pl.DataFrame(columns, schema=polars_schema(table))
+        try:
+            frame = pl.DataFrame(columns, schema=polars_schema(table))
+        except UnicodeEncodeError:
+            frame = pl.DataFrame(encodable(columns), schema=polars_schema(table))
     except (TypeError, OverflowError, pl.exceptions.PolarsError) as err:
         raise DataError(f"table {table.name}: {str(err).partition(chr(10))[0]}") from err
     return frame.sort(table.key)
