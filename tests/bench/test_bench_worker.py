@@ -56,7 +56,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def swept(workload, *, limit_s=90.0, by="inprocess", num_steps=4, sizes=(2,)):
+def swept(workload, *, limit_s=90.0, by="inprocess", num_steps=4, sizes=(2,), folder=Path("out")):
     trials = planned(
         workloads=[workload],
         methods=["ddp"],
@@ -65,7 +65,7 @@ def swept(workload, *, limit_s=90.0, by="inprocess", num_steps=4, sizes=(2,)):
         num_repetitions=1,
         num_steps=num_steps,
     )
-    return run_sweep(trials, Path("out"), launcher(by), limit_s=limit_s)
+    return run_sweep(trials, folder, launcher(by), limit_s=limit_s)
 
 
 def grown(finished):
@@ -90,6 +90,14 @@ def test_two_ranks_are_timed_by_phases_that_sum_to_the_step(here, by):
     assert used["network_byte_per_s"] > 0
     assert (energy["energy_j"] is None) == (energy["reason"] is not None)  # this machine may have a meter
     assert not list(here.glob("out/running-*"))
+
+
+@pytest.mark.parametrize("name", [b"r\xe9sum\xe9", b"a b%20?#"], ids=["no UTF-8", "signs of addresses"])
+def test_ranks_meet_in_a_folder_of_any_name(here, name):
+    folder = here / os.fsdecode(name)
+    folder.mkdir()
+    (one,) = swept("mlp", folder=folder)
+    assert (one.status, one.reason) == ("success", None)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,13 @@ def test_what_is_written_is_read(path):
     assert first.is_covered is False
 
 
+def test_a_prediction_from_a_file_whose_name_is_no_utf_8_is_kept(path):
+    add_predictions(path, [prediction(from_runs=(os.fsdecode(b"r\xe9sum\xe9/1"),))])
+    found = read_ledger(path)
+    assert found.num_damaged == 0
+    assert [each.prediction.value for each in found.entries] == [100.0]
+
+
 def test_the_running_error_by_hand(path):
     # Times 100, 100, 100 predicted; 125, 100, 80 measured: off by -20 %, 0 and +25 %.
     ids = add_predictions(path, [prediction(num_accelerators=size) for size in (1, 2, 4, 8)])

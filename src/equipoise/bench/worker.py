@@ -83,8 +83,10 @@ def _run(folder: Path, rank: int) -> None:
     if refusal:
         raise UsageError(refusal)
     place = on.bind(local_rank)
-    # By its path rather than by a URI, in which torch does not read the escapes of spaces.
-    meeting = None if "MASTER_ADDR" in os.environ else dist.FileStore(str(folder / "meeting"), task.num_ranks)
+    # By its path rather than by a URI, in which torch does not read the escapes of spaces; by its bytes, for
+    # names need not be UTF-8.
+    place_to_meet: Any = os.fsencode(folder / "meeting")
+    meeting = None if "MASTER_ADDR" in os.environ else dist.FileStore(place_to_meet, task.num_ranks)
     dist.init_process_group(on.backend, store=meeting, rank=rank, world_size=task.num_ranks)
     nodes = _nodes(rank, local_rank, cores, on.conditions(place))
     result = _measured(task, rank, folder, place)

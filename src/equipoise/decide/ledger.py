@@ -23,7 +23,7 @@ from equipoise import __version__
 from equipoise.calibration import EstimatorName, HeldOutErrors
 from equipoise.decide.question.field import MAX_ACCELERATORS
 from equipoise.errors import DataError, SpecError, UsageError
-from equipoise.files import parsed_json, read_input, sync_folder, user_file
+from equipoise.files import encodable, parsed_json, read_input, sync_folder, user_file
 from equipoise.intervals import LEVEL
 from equipoise.spec.strategy import PRECISIONS, without_ranks
 from equipoise.spec.strategy import strategy as strategy_of
@@ -369,7 +369,7 @@ def append(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
 
     A line that a killed writer left unfinished is ended first, so that it spoils no other.
     """
-    content = b"".join(json.dumps(each, allow_nan=False).encode() + b"\n" for each in documents)
+    content = b"".join(json.dumps(encodable(each), allow_nan=False).encode() + b"\n" for each in documents)
     if not content:
         return
     try:
