@@ -46,6 +46,9 @@ def hanging():
 
 def huge():
     torch.empty(2**60)
+
+def unprintable():
+    raise ValueError("no file r" + chr(0xdce9) + "sum")
 """
 
 
@@ -106,6 +109,7 @@ def test_ranks_meet_in_a_folder_of_any_name(here, name):
         ("models:crashing", r"rank 1 .*ValueError: .*layer"),
         ("models:killed", r"rank 1 .*SIGKILL"),
         ("models:huge", r"rank \d .*memory"),
+        ("models:unprintable", r"rank \d .*ValueError: .*\br.udce9sum\b"),
     ],
 )
 @pytest.mark.usefixtures("here", "prepared_ranks")

@@ -121,7 +121,7 @@ def read_document(folder: Path, name: str) -> Mapping[str, Any] | None:
 
 def write_reason(folder: Path, rank: int, reason: str) -> None:
     """Write why a rank failed."""
-    (folder / f"reason.{rank}").write_text(reason, encoding="utf-8")
+    (folder / f"reason.{rank}").write_text(reason, encoding="utf-8", errors="backslashreplace")
 
 
 def output_path(folder: Path, rank: int) -> Path:
