@@ -393,6 +393,23 @@ def test_what_the_user_measured_is_kept_however_unlike_published_results(own):
     }
 
 
+def test_trainings_of_a_size_that_contradict_each_other_are_named_and_leave_every_size_as_open(own):
+    """Neither of two times is known to be wrong: ranges, of their size and of others, are as wide as they are apart."""
+    asked = {"workload": "llama2_70b_lora", "accelerator": [H100], "at": "8,64"}
+    wide = predict(query({**asked, "from": own([8, 8], [1800, 18_000])}), scores=embedded.scores())
+    (check,) = [each for each in wide.notes if each.kind == "check"]
+    assert re.search(r"\b2\b.*\b8 acc.*\b10\.0", check.words)
+    for size in (8, 64):
+        assert by_size(wide)[size].time_s.high / by_size(wide)[size].time_s.low > 10
+    alike, one = (
+        predict(query({**asked, "from": own(sizes, times_s)}), scores=embedded.scores())
+        for sizes, times_s in (([8, 8], [1800, 1830]), ([8], [1815]))
+    )
+    assert not [each for each in alike.notes if each.kind == "check"]
+    for size in (8, 64):
+        assert by_size(alike)[size].time_s.high == pytest.approx(by_size(one)[size].time_s.high, rel=0.01)
+
+
 def test_a_size_that_the_user_measured_is_no_extrapolation_however_unlike_published_results(own):
     path = own([1, 2, 4, 8], [36_000, 35_640, 36_360, 36_000])
     asked = {"workload": "resnet50", "accelerator": ["rtx3090"], "from": path, "at": "8,64"}

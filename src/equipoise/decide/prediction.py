@@ -4,7 +4,8 @@ Also the predictions that a ledger keeps of an answer or of such times.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -50,7 +51,7 @@ from equipoise.scaling.fit import measured_times
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.catalogue import catalogue as catalogue_of
 from equipoise.spec.mlperf import Scores
-from equipoise.stats import one_thread
+from equipoise.stats import by_key, one_thread
 from equipoise.units import format_amount, listed
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _user_times(query: TrainingQuery, catalogue: Catalogue) -> "Measurements | N
     from equipoise.runs.readers.exports import columns_of  # noqa: PLC0415 - as below
     from equipoise.runs.readers.measurements import read_measurements  # noqa: PLC0415 - only where a file is given
 
-    return read_measurements(
+    own = read_measurements(
         query.times_from,
         workload=query.workload or None,
         accelerator=query.systems[0] if query.systems else None,
@@ -147,6 +148,18 @@ def _user_times(query: TrainingQuery, catalogue: Catalogue) -> "Measurements | N
         columns=columns_of(query.columns),
         catalogue=catalogue,
     )
+    return replace(own, notes=(*own.notes, *_of_unlike(own)))
+
+
+def _of_unlike(own: "Measurements") -> Iterator[Note]:
+    """That times of one size and batch differ by far, of those that do most."""
+    from equipoise.decide.user_evidence.usable import unlike  # noqa: PLC0415 - only where a file is given
+
+    batches = (None if math.isnan(each) else int(each) for each in own.global_batch_samples.tolist())
+    set_ups = zip(map(int, own.num_accelerators.tolist()), batches, strict=True)
+    by_set_up = by_key(zip(set_ups, own.time_s.tolist(), strict=True))
+    (size, batch), times_s = max(by_set_up.items(), key=lambda each: max(each[1]) / min(each[1]))
+    yield from unlike(size, batch, len(times_s), ratio=max(times_s) / min(times_s))
 
 
 def _one_precision(query: TrainingQuery) -> str | None:

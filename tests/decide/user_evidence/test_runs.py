@@ -250,6 +250,16 @@ def test_runs_of_one_set_up_that_differ_by_far_are_named(tmp_path):
     assert not _runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes
 
 
+def test_whole_trainings_of_one_size_that_differ_by_far_are_named(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("num_accelerators,time_to_train_s\n8,1800\n8,18000\n16,1000\n")
+    (note,) = _runs(path, "llama2_70b_lora", ["h100-sxm5-80gb"]).notes
+    assert note.kind == "check"
+    assert re.search(r"\b2 runs\b.*\b8\b.*\b10\.0\b", note.words)
+    path.write_text("num_accelerators,time_to_train_s\n8,1800\n8,1900\n16,1000\n")
+    assert not _runs(path, "llama2_70b_lora", ["h100-sxm5-80gb"]).notes
+
+
 def test_a_column_that_tells_unlike_runs_of_one_set_up_apart_is_named(tmp_path):
     path, head = tmp_path / "mine.csv", "gpus,global_batch,samples_per_s,framework,recompute,loss\n"
     path.write_text(head + "8,64,20,a,none,2.1\n8,64,21,a,full,2.2\n8,64,10,b,none,2.3\n8,64,11,b,full,2.4\n")

@@ -27,6 +27,7 @@ from equipoise.decide.evidence import (
     Estimate,
     Estimates,
     OrderBound,
+    beyond_replicates,
     growth_of,
     level_at,
 )
@@ -405,7 +406,8 @@ def at_published_level(
     published: under the same restrictions as the model's. levels: of `published_levels`, without
     restrictions, which could else lower a level. is_one_users: whether the results are trainings of the user
     on one machine: levels then change evenly between sizes, and go on to grow where they clearly did. As
-    wrong as such times were so many times beyond the largest result; as they are where no size has both.
+    wrong as such times were so many times beyond the largest result, and as repetitions of the user's leave
+    open; as they are where no size has both.
     Source: data/combined.json; docs/experiments/0058.
     """
     if not levels:
@@ -419,6 +421,8 @@ def at_published_level(
         level = math.exp(level_at(logs, size, growth)) if is_one_users else levels[nearest]
         time_s = published.by_size[size].time_s.value if is_own else level * each.time_s.value
         spread = combined_record().at(max(size / nearest, nearest / size)).modelled_log_sd
+        if is_one_users:
+            spread = math.hypot(spread, beyond_replicates(published.by_size[nearest].log_sd))
         name = f"{each.name}, at the level of the results at {format_count(nearest)}"
         found[size] = with_time(each, time_s, spread, name=name)
     return replace(model, by_size=found)

@@ -7,7 +7,7 @@ the pooled law, beyond those by the model's ratio; a chip without any, from the 
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,14 +25,17 @@ from equipoise.decide.evidence import (
     Estimates,
     Grade,
     PublishedResult,
+    beyond_replicates,
     growth_of,
     level_at,
+    repeated_log_sd,
 )
 from equipoise.errors import EvidenceError
-from equipoise.intervals import log_sd, with_log_sd
+from equipoise.intervals import log_sd, product, with_log_sd
 from equipoise.scaling.laws import Domain
 from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.spec.mlperf import Scores, newest_first, round_name
+from equipoise.stats import by_key
 from equipoise.units import format_count, format_percent, whole_percent
 
 if TYPE_CHECKING:
@@ -59,6 +62,7 @@ class PublishedEvidence(Struct, frozen=True, kw_only=True):
     at_size: Mapping[int, tuple[PublishedResult, ...]]
     curve: TimeCurve | None
     missing: tuple[str, ...] = ()
+    trainings: "Measurements | None" = None
 
 
 def published_evidence(
@@ -81,7 +85,7 @@ def published_evidence(
         curve = published_curve(results_of(scores), question, own=trainings)
     except EvidenceError as err:
         return PublishedEvidence(at_size=known, curve=None, missing=err.missing)
-    return PublishedEvidence(at_size=known, curve=curve)
+    return PublishedEvidence(at_size=known, curve=curve, trainings=trainings)
 
 
 def results_at_size(
@@ -186,6 +190,9 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     )
     estimator: EstimatorName = "measured" if is_users else "published"
     of_users = "your trainings, with the scaling of published ones"
+    own_s = _own_times_s(evidence)
+    # Other sizes are as unsure as the level of those that ran.
+    unsure = fmean([beyond_replicates(repeated_log_sd(times_s)) for times_s in own_s.values()] or [0.0])
     if curve is not None:
         largest = _largest(evidence, curve)
         for each in curve.predictions:
@@ -196,12 +203,11 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
             found[size] = Estimate(
                 estimator=estimator,
                 name=of_users if is_users else "carried from published results at other sizes",
-                time_s=each.time,
-                log_sd=spread,
+                time_s=product(each.time, with_log_sd(1.0, unsure)) if unsure else each.time,
+                log_sd=math.hypot(spread, unsure),
                 why=_carried_why(each),
             )
             grade[size] = "measured" if is_users else "carried"
-    own_s = _own_times_s(curve)
     longer = _as_users_went(found, {size: median(times_s) for size, times_s in own_s.items()})
     for size, factor in longer.items():
         start = found[size]
@@ -478,25 +484,27 @@ def _submitted(results: Sequence[PublishedResult], size: int) -> Estimate:
     )
 
 
-def _own_times_s(curve: TimeCurve | None) -> dict[int, list[float]]:
+def _own_times_s(evidence: PublishedEvidence) -> dict[int, list[float]]:
     """Times of the user's own trainings by size, of sizes asked about."""
-    asked = () if curve is None else [each.num_accelerators for each in curve.predictions if each.record]
-    found: dict[int, list[float]] = {}
-    for each in () if curve is None else curve.evidence:
-        size = each.num_accelerators
-        if each.kind == "measured" and size is not None and size in asked and each.time_s is not None:
-            found.setdefault(size, []).append(each.time_s)
-    return found
+    curve, own = evidence.curve, evidence.trainings
+    if curve is None or own is None:
+        return {}
+    asked = {each.num_accelerators for each in curve.predictions if each.record}
+    timed = zip(map(int, own.num_accelerators.tolist()), own.time_s.tolist(), strict=True)
+    return {size: times_s for size, times_s in by_key(timed).items() if size in asked}
 
 
 def _of_runs(times_s: Sequence[float]) -> dict[str, Any]:
     """What an estimate of a size states where the user's trainings ran there: they are the evidence."""
-    runs = f"the median of {len(times_s)} trainings" if len(times_s) > 1 else "your training"
+    spread = repeated_log_sd(times_s)
+    why = f"your training on as many; repetitions differ by {format_percent(spread)}"
+    if len(times_s) > 1:
+        why = f"the median of {len(times_s)} trainings on as many, unsure by {format_percent(spread)}"
     return {
         "name": "your trainings",
-        "time_s": with_log_sd(median(times_s), LEAST_LOG_SD),
-        "log_sd": LEAST_LOG_SD,
-        "why": f"{runs} on as many; repetitions differ by {format_percent(LEAST_LOG_SD)}",
+        "time_s": with_log_sd(median(times_s), spread),
+        "log_sd": spread,
+        "why": why,
     }
 
 

@@ -7,22 +7,23 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from equipoise.decide.evidence import LEAST_LOG_SD, UserRun
+from equipoise.decide.evidence import LEAST_LOG_SD, UserRun, repeated_log_sd
 from equipoise.decide.user_evidence.runs import UserRuns, num_accumulated
 from equipoise.decide.user_evidence.usable import (
+    UNLIKE,
     Asked,
     Unused,
     in_tf32,
     not_used_notes,
+    unlike,
     unreadable,
     why_not,
 )
 from equipoise.errors import DataError, SpecError
-from equipoise.intervals import LEVEL, log_sd, num_sd, num_sd_of_mean
+from equipoise.intervals import LEVEL, log_sd
 from equipoise.notes import Note
 from equipoise.runs import lacks_tables
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
@@ -30,7 +31,7 @@ from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import precision_named
 from equipoise.spec.workload import Workload
 from equipoise.stats import by_key, series_mean_interval
-from equipoise.units import format_count, listed, plural
+from equipoise.units import listed, plural
 
 if TYPE_CHECKING:
     from equipoise.runs.ingest import FileRuns
@@ -48,9 +49,6 @@ _UNEVEN = 1.15
 _OF_MEDIAN = 1.05
 # Fewer steps have no interval of their mean.
 _FEWEST_OF_SERIES = 6
-# Runs of one set-up whose rates differ by more are unlike.
-_UNLIKE = 1.25
-_FAR_UNLIKE = 3.0
 _MOST_NAMED = 3
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
@@ -299,22 +297,19 @@ def _rated(runs: pl.DataFrame) -> pl.DataFrame:
 
 def _of_unlike(runs: pl.DataFrame, apart: Mapping[str, Mapping[str, str]]) -> Iterator[Note]:
     """That runs of the same set-up differ by far, of the one where they do most. apart: as of `FileRuns`."""
-    rate = pl.col("samples_per_s")
-    ratio = (rate.max() / rate.min()).alias("ratio")
-    found = _rated(runs).group_by(_SET_UP).agg(ratio, pl.len(), "run_id", "samples_per_s")
-    worst = found.sort("ratio", "num_accelerators").tail(1).to_dicts()
-    for each in worst if worst and worst[0]["ratio"] > _UNLIKE else ():
-        size, batch = format_count(each["num_accelerators"]), format_count(each["global_batch_samples"])
-        told = _told_apart(dict(zip(each["run_id"], each["samples_per_s"], strict=True)), apart)
-        and_in, so = (
-            f", and in {told}" if told else "",
-            "keep those of one" if told else "see what was different",
-        )
-        yield Note(
-            f"Your {each['len']} runs on {size} accelerators at batch {batch} differ by a factor of "
-            f"{each['ratio']:.1f}{and_in}; their median is taken: {so}.",
-            "check" if told or each["ratio"] > _FAR_UNLIKE else "remark",
-        )
+    trained, rate = pl.col("time_to_train_s") > 0, pl.col("samples_per_s")
+    paced = runs.with_columns(
+        trained.fill_null(value=False).alias("whole"),
+        pl.when(trained).then(1.0 / pl.col("time_to_train_s")).otherwise(rate).alias("pace"),
+    )
+    is_known = pl.col("whole") | pl.col("global_batch_samples").is_not_null()
+    found = paced.filter((pl.col("pace") > 0) & is_known).group_by(*_SET_UP, "whole")
+    ratio = (pl.col("pace").max() / pl.col("pace").min()).alias("ratio")
+    worst = found.agg(ratio, pl.len(), "run_id", "pace").sort("ratio", "num_accelerators").tail(1).to_dicts()
+    for each in worst:
+        paces = dict(zip(each["run_id"], each["pace"], strict=True))
+        size, batch = each["num_accelerators"], each["global_batch_samples"]
+        yield from unlike(size, batch, each["len"], ratio=each["ratio"], told_apart=_told_apart(paces, apart))
 
 
 def _told_apart(rates: Mapping[str, float], apart: Mapping[str, Mapping[str, str]]) -> str:
@@ -327,7 +322,7 @@ def _told_apart(rates: Mapping[str, float], apart: Mapping[str, Mapping[str, str
     for name in dict.fromkeys(name for each in cells for name in each):
         held_by = (each.get(name, "") for each in cells)
         alike = by_key(zip(held_by, rates.values(), strict=True))
-        if len(alike) > 1 and all(max(each) <= _UNLIKE * min(each) for each in alike.values()):
+        if len(alike) > 1 and all(max(each) <= UNLIKE * min(each) for each in alike.values()):
             held = ", ".join(each or "none" for each in sorted(alike)[:_MOST_NAMED])
             num_cells = len({each.get(name, "") for each in apart.values()})
             telling.setdefault(num_cells, []).append(f"{name} ({held})")
@@ -352,27 +347,12 @@ def _set_ups(runs: pl.DataFrame, steps: Mapping[str, _Stepped]) -> Iterator[User
         )
 
 
-# How many runs more the scatter of replicate systems counts as: so many that two runs of a size that differ
-# as these do leave no more open than one; of two, three and five whose scatter is spread as that of measured
-# runs is (scaling/posterior.py), 96, 97 and 98 of 100 intervals at 0.9 hold.
-_NUM_OF_REPLICATES = 3
-
-
 def _log_sd(rates: Sequence[float], of_runs: Sequence[float]) -> float:
     """Of the median of several runs; of one run what replicate systems differ by, and what steps leave open.
 
     of_runs: of the mean step of each run whose steps are known.
-    Source: the standard error of a mean of logarithms, their variance by Bayes with a scaled inverse
-    chi-squared prior (Gelman et al. 2013, section 2.6), times 1.25 for a median of normal values, and times
-    what Student's interval of so few is wider.
     """
-    if len(rates) > 1:
-        logs = np.log(rates)
-        squares = float(np.sum((logs - logs.mean()) ** 2)) + _NUM_OF_REPLICATES * LEAST_LOG_SD**2
-        num_in_all = len(rates) + _NUM_OF_REPLICATES
-        error = 1.25 * math.sqrt(squares / (num_in_all - 1) / len(rates))
-        return error * num_sd_of_mean(num_in_all) / num_sd()
-    return math.hypot(LEAST_LOG_SD, *of_runs)
+    return repeated_log_sd(rates) if len(rates) > 1 else math.hypot(LEAST_LOG_SD, *of_runs)
 
 
 def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":

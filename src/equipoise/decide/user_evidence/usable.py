@@ -22,7 +22,7 @@ from equipoise.spec.strategy import (
 )
 from equipoise.spec.workload import Workload
 from equipoise.stats import by_key
-from equipoise.units import YEAR_S, format_count, format_percent
+from equipoise.units import YEAR_S, format_count, format_percent, plural
 
 _MOST_TEXT: Final = 40
 _LONGEST_S: Final = 1000 * YEAR_S  # of a step or a training; beyond it, a cell has a wrong unit
@@ -209,3 +209,23 @@ def _of_kind(kind: Sequence[Unused], *, is_counted: bool) -> str:
     if not is_counted:
         return words
     return f"{format_count(len(kind))}{' ' if words.startswith('of ') else ', '}{words}"
+
+
+# Runs of one set-up that differ by more are unlike; by how much more, they contradict each other.
+UNLIKE: Final = 1.25
+_FAR_UNLIKE: Final = 3.0
+
+
+def unlike(
+    size: int, batch: int | None, num_runs: int, *, ratio: float, told_apart: str = ""
+) -> Iterator[Note]:
+    """That runs of one set-up differ by far; none where they do not. told_apart: what tells them apart."""
+    if ratio > UNLIKE:
+        at_batch = "" if batch is None else f" at batch {format_count(batch)}"
+        and_in = f", and in {told_apart}" if told_apart else ""
+        so = "keep those of one" if told_apart else "see what was different"
+        yield Note(
+            f"Your {num_runs} runs on {plural(size, 'accelerator')}{at_batch} differ by a factor of "
+            f"{ratio:.1f}{and_in}, and count alike: {so}.",
+            "check" if told_apart or ratio > _FAR_UNLIKE else "remark",
+        )
