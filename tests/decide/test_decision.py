@@ -204,6 +204,16 @@ def test_money_that_decides_counts_starting(usd_per_hour):
     assert named.candidate == least.id
 
 
+def test_the_least_money_counts_starting_where_another_system_is_cheaper_without():
+    """5 min of an H200 cost more than 5 min of an L4 and its 2 min of training."""
+    asked = {"workload": "llama31_8b", "train": "lora", "examples": 200, "sequence": 512}
+    found = ask(asked, accelerator=["l4-pcie-24gb", H200], objective="cost")
+    feasible = [each for each in found.candidates if each.feasible]
+    assert min(feasible, key=lambda each: each.usd.value).system == H200
+    assert found.recommended.id == min(feasible, key=lambda each: paid_usd(found, each)).id
+    assert found.recommended.system == "l4-pcie-24gb"
+
+
 def test_nothing_beats_the_choice_in_time_and_money_with_starting():
     found = ask(SHORT, max_accelerators=8)
     best, others = found.recommended, [each for each in found.candidates if each.feasible]

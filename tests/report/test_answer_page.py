@@ -167,6 +167,20 @@ def test_a_step_that_fails_by_the_time_to_start_has_its_speed_with_it():
     assert "pays" not in second  # from when on is said once
 
 
+def test_what_would_cost_less_without_its_start_stands_beside_the_money_with_it():
+    """0.693 USD on 32 in 78 s, 1.333 on 8 in 600 s: with 300 s to start 0.693 x 378 / 78 = 3.36, and 2."""
+    answer = made_answer()
+    candidates = keeping(taking(answer, {0: 600.0, 2: 78.0}))[:3:2]
+    few, many = (
+        replace(each, usd=replace(each.usd, value=usd, low=usd, high=usd), charges=None)
+        for each, usd in zip(candidates, (1.333, 0.693), strict=True)
+    )
+    asked = replace(answer.question, objective="cost", training_tokens=1e6)
+    unnamed = {"time_values": (), "offers": (), "alternatives": (), "flips": (), "frontier": ()}
+    found = replace(answer, question=asked, candidates=(few, many), recommended=few, **unnamed)
+    assert re.search(r"\b2\b.*\b32: 3\.36 USD", facts(found)["Money"])
+
+
 def test_the_speed_of_a_step_beyond_is_that_of_the_times_shown():
     # 512, 256 and 194 s: 256 / 194 = 1.32 as shown, 556 / 494 = 1.13 with 300 s to start.
     answer = made_answer()

@@ -202,7 +202,8 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     smallest beyond. The offer of least money times time is taken (where no price is known, the fastest),
     unless another system has a size that beats it in time and money.
     Time and money are compared with the start (rule.start_s) included, while limits and tables exclude it.
-    So that no table contradicts the choice, what another system beats without the start is not taken either.
+    So that no table contradicts the offer that is taken, none is that another system beats without the start
+    either; under an objective of one amount the answer states it with the start.
     """
     within = [each for each in figures if is_feasible(each, rule)]
     is_priced = any(each.usd is not None for each in within)
@@ -213,16 +214,7 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     if not feasible:
         return None
     if rule.objective != "balance":
-        first = _first(feasible, rule, is_priced=is_priced)
-        rivals = feasible if rule.objective in {"cost", "value_of_time"} else []
-
-        def is_beaten_as_shown(each: Figures) -> bool:
-            return any(_beats(shown[other.id], shown[each.id]) for other in rivals)
-
-        if not is_beaten_as_shown(first):
-            return first.id
-        left = [each for each in feasible if not is_beaten_as_shown(each)]
-        return (_first(left, rule, is_priced=is_priced) if left else first).id
+        return _first(feasible, rule, is_priced=is_priced).id
     offers = [members[-1] for members in up_to_balance(feasible, balance).values()]
     offers.sort(key=lambda each: order(each, rule, is_priced=is_priced))
     unbeaten = (

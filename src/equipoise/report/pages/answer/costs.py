@@ -1,5 +1,6 @@
 """What the choice costs, whether a larger size pays, and at which value of an hour another costs less."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -81,14 +82,42 @@ def money_spans(answer: Answer, best: Candidate) -> Iterator[Span]:
     elif best.price is not None:
         where = f" ({sentence(best.price.basis)})" if answer.question.compares_rentable else _lone_offer(best)
         yield f" at {amounts.rate(best.price.usd_per_accelerator_hour)}{where}"
-    started_s = noticed_start_s(answer, best)
-    whole_usd = figures_of(best).with_start(started_s).usd if started_s else None
-    if whole_usd:
-        yield f"; with starting {amounts.money(whole_usd)}"
+    yield _started_words(answer, best)
     for each in best.constraints:
         if each.name == "budget_usd" and each.probability is not None:
             chance = amounts.probability(each.probability)
             yield f"; budget {amounts.limit(each.limit)}: {chance} chance"
+
+
+def _started_words(answer: Answer, best: Candidate) -> str:
+    """The money with starting, where that is noticed or decides; beside it what costs less without."""
+    cheaper, whole_usd = _cheaper_as_shown(answer, best), _with_start_usd(answer, best)
+    if not whole_usd or not (cheaper or noticed_start_s(answer, best)):
+        return ""
+    other_usd = None if cheaper is None else _with_start_usd(answer, cheaper)
+    beside = (
+        ""
+        if cheaper is None or not other_usd
+        else f" ({size_beside(cheaper, best)}: {amounts.money(other_usd)})"
+    )
+    return f"; with starting {amounts.money(whole_usd)}{beside}"
+
+
+def _with_start_usd(answer: Answer, each: Candidate) -> float | None:
+    return figures_of(each).with_start(answer.question.start_s).usd
+
+
+def _cheaper_as_shown(answer: Answer, best: Candidate) -> Candidate | None:
+    """What costs least without its start, where money decides and starting makes it cost more."""
+    if answer.question.objective != "cost" or best.usd is None:
+        return None
+    least_usd = best.usd.value
+    known = [each for each in answer.candidates if each.feasible and each.time_s is not None and each.usd]
+    return min(
+        (each for each in known if each.usd and each.usd.value < least_usd),
+        key=lambda each: each.usd.value if each.usd else math.inf,
+        default=None,
+    )
 
 
 def _lone_offer(best: Candidate) -> str:
@@ -184,7 +213,7 @@ def _beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[
     if beyond.broken:
         yield f"; {limit_words(answer, beyond.broken[0])}"
     elif step.pays:
-        yield f", which pays, but {_stops(answer, step.before)}"
+        yield f", which pays, but {_stops(answer, step)}"
     elif step.pays_by_times:
         speed = amounts.factor_below(step.started_speedup, step.least_speedup)
         is_named = short is not None and short.pays_by_times
@@ -194,11 +223,15 @@ def _beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[
         yield f"; {least}"
 
 
-def _stops(answer: Answer, best: Candidate) -> str:
+def _stops(answer: Answer, step: SizeStep) -> str:
     """Why a step beyond the recommended size is not taken though it pays by itself."""
-    objective = answer.question.objective
+    best, objective = step.before, answer.question.objective
     if objective != "balance":
-        return f"the objective is the {SOUGHT[objective]}"
+        few_usd, many_usd = (_with_start_usd(answer, each) for each in (best, step.after))
+        counted = ""
+        if objective == "cost" and few_usd and many_usd and (step.usd_factor or 1.0) < 1.0:
+            counted = f": {amounts.factor(many_usd / few_usd)} with starting"
+        return f"the objective is the {SOUGHT[objective]}{counted}"
     if not answer.equilibria:
         return returns_words(())
     point = default_answer(answer.equilibria)
