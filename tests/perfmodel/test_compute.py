@@ -256,6 +256,22 @@ def test_attention_is_as_fast_as_kernels_that_every_chip_runs(system, flop_per_s
     assert 2 * 2**34 * 4096 / (with_it - without) == pytest.approx(flop_per_s, rel=0.2)
 
 
+def test_steps_in_time_wait_for_each_other():
+    """A launch each, forward and twice back, whatever the FLOP: CUDA's take 2 us or more of the host."""
+    rates = machine(cluster("dgx-a100", num_accelerators=8))
+    steps, once = (
+        layer_time(
+            workload_load(replace(workload("resnet"), layers=1, products_per_layer=each)),
+            rates,
+            grid([single()]),
+            PLAIN,
+        )
+        for each in (1001.0, 1.0)
+    )
+    assert float((steps.host_s - once.host_s)[0]) > 3000 * 2e-6
+    assert float((steps.forward_s - once.forward_s)[0]) == pytest.approx(1000 * PLAIN.product_ramp_s)
+
+
 def attention_flop_per_s(system, parameters):
     """Of a whole pass over 131,072 tokens, heads of 128: forward 2 x 2 x S x S x 4096 FLOP, half of them masked;
     2.5 times as many back."""

@@ -358,6 +358,15 @@ def test_twice_the_batch_is_twice_the_work(num_samples, sequence):
     assert [bucket.grad_bytes for bucket in twice.buckets] == [bucket.grad_bytes for bucket in once.buckets]
 
 
+@pytest.mark.parametrize(("kind", "num_steps", "expected"), [("LSTM", 9, 16), ("GRU", 5, 8), ("RNN", 1, 0)])
+def test_a_recurrent_layer_multiplies_by_its_state_matrix_once_a_step(kind, num_steps, expected):
+    # Of two layers, one matrix each; that of the inputs is in one product over all steps.
+    model = nn.Sequential(getattr(nn, kind)(6, 8, num_layers=2, batch_first=True))
+    counted = count(model, torch.zeros(3, num_steps, 6))
+    assert counted.num_repeated_products == expected
+    assert count(nn.TransformerEncoderLayer(8, 2, 16), torch.zeros(3, 4, 8)).num_repeated_products == 0
+
+
 @pytest.mark.law
 def test_layers_sum_to_the_whole():
     tokens = torch.zeros(2, 7, dtype=torch.long)

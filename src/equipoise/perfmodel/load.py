@@ -419,7 +419,9 @@ def workload_load(workload: Workload) -> Load:
     Assumes equal layers with one weight matrix each in such other models; every value kept for the way
     back was written once and read once by memory-bound work, and once by a product. Recomputed whole, they
     are cut into the segments that keep least: their inputs, and what one of them keeps.
+    What follows a product that repeats, as at each step in time of a recurrent layer, is launched with it.
     Source: figures of the workload; kernels as frameworks launch them for convolution, norm and activation;
+    Appleyard et al. 2016, arXiv 1604.01946 (steps in time wait for each other, gates are one kernel);
     Chen et al. 2016, section 3 (segments: the square root of what is kept over what passes between them).
     """
     frozen = {"frozen_share": workload.frozen_share, "frozen_params": workload.frozen_params or 0.0}
@@ -443,11 +445,11 @@ def workload_load(workload: Workload) -> Load:
         "layers": layers,
         "sequence": 1.0,
         "dense_flop": flop / layers,
-        "num_dense_products": 1.0,
+        "num_dense_products": workload.products_per_layer,
         "product_whole_bytes": kept / layers,
         "whole_bytes": 2 * kept / layers,
         "quantised_bytes": 2 * kept / layers,
-        "num_kernels": float(_KERNELS_PER_LAYER),
+        "num_kernels": _KERNELS_PER_LAYER + workload.products_per_layer - 1.0,
         "dense_params": params / layers,
         "adapter_params": attention / layers,
         "linear_adapter_params": max(0.0, (workload.linear_adapter_width or 0.0) - attention) / layers,

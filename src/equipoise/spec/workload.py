@@ -212,7 +212,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     What a model that is no transformer needs is stated per sample: forward_flop_per_sample,
     backward_flop_per_sample (None: twice forward), activation_bytes_per_sample (kept for the way back, 2
     bytes a value), boundary_bytes_per_sample (of the widest cut between layers, likewise) and layers (those
-    that launch kernels of their own: convolutions, matrix products, recurrent layers).
+    that launch kernels of their own: convolutions, matrix products, recurrent layers), and products_per_layer
+    (one after the other in a forward pass: of a recurrent layer, as many as there are steps in time).
     trained, lora_rank, lora_targets: adapters of that rank where not all weights are trained, and on which
     layers (`adapted_layers`). adapter_width, linear_adapter_width: weights, by rank, of those on attention
     and on every linear layer, of a model that is no transformer; None where it has none.
@@ -250,6 +251,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     activation_bytes_per_sample: SampleBytes | None = None
     boundary_bytes_per_sample: SampleBytes | None = None
     layers: int | None = None
+    products_per_layer: float = 1.0
     adapter_width: int | None = None
     linear_adapter_width: int | None = None
     trained: Trained = "full"

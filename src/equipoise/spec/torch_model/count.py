@@ -82,6 +82,8 @@ class Counted(Struct, frozen=True, kw_only=True):
     activation_bytes: kept from the forward for the backward pass, each storage once, weights not counted.
     fixed_activation_bytes: the part of them made without the batch, such as masks and tables.
     peak_bytes: most bytes alive at once in both passes, gradients included; weights, buffers, batch are not.
+    num_repeated_products: of the forward pass, those whose matrix of weights was in one before: of a
+    recurrent layer, one for each step in time but the first.
     uncounted: operations that are not torch's own and have no FLOP formula; their FLOP are missing.
     """
 
@@ -99,6 +101,7 @@ class Counted(Struct, frozen=True, kw_only=True):
     peak_bytes: int
     num_forward_kernels: int
     num_backward_kernels: int
+    num_repeated_products: int
     layers: tuple[LayerCount, ...]
     attention: tuple[AttentionShape, ...]
     cuts: tuple[Cut, ...]
@@ -186,7 +189,8 @@ class Counted(Struct, frozen=True, kw_only=True):
             boundary_bytes_per_sample=None
             if stage is None
             else stage.boundary_bytes / self.num_samples * per_value,
-            layers=sum(1 for layer in self.layers if layer.forward_flop),
+            layers=(layers := sum(1 for layer in self.layers if layer.forward_flop)),
+            products_per_layer=1.0 + self.num_repeated_products / max(1, layers),
             trained="full" if rank is None else "lora",
             lora_rank=rank,
         )

@@ -185,6 +185,7 @@ class _Step:
             peak_bytes=trace.peak_bytes,
             num_forward_kernels=trace.num_kernels[0],
             num_backward_kernels=trace.num_kernels[1],
+            num_repeated_products=sum(uses - 1 for uses in trace.weight_uses.values()),
             layers=self._layers(),
             attention=tuple(trace.attention),
             cuts=self._cuts(),

@@ -2,6 +2,7 @@
 
 import bisect
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,7 @@ class Trace(TorchDispatchMode):
     work: what each module did.
     steps: the modules of the forward pass in order, with the FLOP done before each.
     crossings: of each result of the batch, the steps that made and last read it, and its bytes.
+    weight_uses: by place in memory, the products of the forward pass that each matrix of weights was in.
     """
 
     def __init__(self, modules: Modules) -> None:
@@ -117,6 +119,7 @@ class Trace(TorchDispatchMode):
         self.uncounted: set[str] = set()
         self.attention: list[AttentionShape] = []
         self.crossings: list[tuple[int, int, int]] = []
+        self.weight_uses: Counter[tuple[int, int]] = Counter()
         self.is_backward = False
         self._storages: dict[int, Storage] = {}
         self._last_owner = ""
@@ -201,7 +204,18 @@ class Trace(TorchDispatchMode):
             if getattr(func, "namespace", "aten") not in OWN_NAMESPACES:
                 self.uncounted.add(str(func))
             return
+        if not self.is_backward:
+            self.weight_uses.update(self._weights(args, kwargs))
         self._add_flop(work, flop, is_again=is_again)
+
+    def _weights(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[tuple[int, int]]:
+        """Where in memory the matrices lie that an operation reads; parts of one, as of q, k and v, apart."""
+        read = ((each, self._storage(each)) for each in tensors_in((args, kwargs)))
+        return {
+            (id(storage), int(tensor.storage_offset()))
+            for tensor, storage in read
+            if storage.is_given and not storage.from_batch and tensor.dim() > 1
+        }
 
     def _add_flop(self, work: Work, flop: int, *, is_again: bool) -> None:
         """Add the FLOP of one operation."""
