@@ -263,6 +263,21 @@ def test_jobs_that_are_no_list_of_mappings_are_refused(jobs, found):
         equipoise.allocate(jobs, accelerator="16x h100")
 
 
+@pytest.mark.parametrize("name", ["split", "software"])
+@pytest.mark.parametrize("given", [None, 5, ["none"], b"none"], ids=str)
+def test_a_choice_that_is_no_text_is_refused_by_its_name(name, given):
+    with pytest.raises(UsageError, match=rf"^{name}\b"):
+        equipoise.validate(**{name: given})
+
+
+@pytest.mark.parametrize("name", ["jobs", "electricity_by_hour"])
+def test_a_file_of_an_allocation_has_a_name_that_a_file_can_have(name):
+    jobs = [{"name": "own", "times": {16: "1 h"}}]
+    for given in ("x" * 300, "a\0b"):
+        with pytest.raises(UsageError, match="no file can have such a name"):
+            equipoise.allocate(**{"jobs": jobs, name: given}, accelerator="16x h100")
+
+
 def test_a_table_in_memory_is_refused_without_a_format_that_its_file_cannot_have():
     quotes = pl.DataFrame({"provider": ["a"], "system": ["h100"], "usd_per_hour": [2.0]})
     with pytest.raises(UsageError, match=r"^prices\b") as refused:

@@ -19,6 +19,7 @@ from equipoise.decide.allocation.jobs import (
 from equipoise.decide.allocation.problem import HOURS, pool_of
 from equipoise.decide.question.query import values
 from equipoise.errors import UsageError
+from equipoise.files import one_path
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AllocateFields
 from equipoise.library.decisions import CANDIDATE_COLUMNS, candidate_row, given_fields, in_python, plain
@@ -88,7 +89,7 @@ def allocate(
         name: each for name, each in given_fields("allocate", None, fields).items() if name != "workload"
     }
     if isinstance(jobs, str | PathLike):
-        file = read_jobs(Path(jobs))
+        file = read_jobs(one_path(jobs))
         if not allow_code:
             refuse_code((job.workload for job in file.jobs), where=jobs)
     else:
@@ -100,7 +101,7 @@ def allocate(
 def _prices_of(stated: str | PathLike[str] | Sequence[float]) -> tuple[float, ...]:
     """24 prices, of a file or as they are. Raises DataError, UsageError for what is neither."""
     if isinstance(stated, str | PathLike):
-        return read_prices(Path(stated))
+        return read_prices(one_path(stated))
     found = hourly_prices(plain(stated))
     if found is None:
         raise UsageError(

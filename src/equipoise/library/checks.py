@@ -38,6 +38,9 @@ def validate(
     that `advise` takes, or `priors`. hardware, workloads: TOML files that add to the catalogue. Raises
     DataError for a file that cannot be read, EvidenceError where nothing can be predicted.
     """
+    for name, given in (("split", split), ("software", software)):
+        if not isinstance(given, str):
+            raise UsageError(f"{name}={str(given)[:40]}; expected a text, as 'none' or 'auto'")
     with one_thread():
         found = validation_of(
             paths(files),
