@@ -94,7 +94,10 @@ sbom: $(VENV)/dev.stamp ## list what an installed Equipoise consists of, as Cycl
 	@$(BIN)/uv pip install --quiet --python build/sbom --no-deps --require-hashes --requirement requirements/core.txt
 	@$(BIN)/uv pip install --quiet --python build/sbom --no-deps .
 	@$(BIN)/uv pip install --quiet --python build/parts --no-deps --require-hashes --requirement requirements/parts.txt
+# It names the folder of this checkout, which means nothing elsewhere.
+	@rm build/sbom/lib/python*/site-packages/equipoise-*.dist-info/direct_url.json
 	@build/parts/bin/cyclonedx-py environment --output-reproducible --output-file dist/equipoise.cdx.json build/sbom
+	@! grep "file://" dist/equipoise.cdx.json
 	@echo "The list is in dist/equipoise.cdx.json."
 
 clean: ## remove the environment, caches, report.html and the site
