@@ -4,6 +4,7 @@ import io
 import math
 import os
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -84,6 +85,18 @@ def test_when_the_second_table_is_bad_neither_is_replaced(tmp_path):
     with pytest.raises(DataError, match=r"entry_id.* null"):
         store.write_tables(tables([run(2)], [score(entry_id=None)]), tmp_path)
     assert store.read_tables(tmp_path).runs["run_id"].to_list() == [run(1)["run_id"]]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_tables_of_writers_at_once_are_never_mixed(tmp_path):
+    by_round = {name: tables([run(1, campaign=name)], [score(campaign=name)]) for name in ("v1.0", "v2.0")}
+    found = []
+    with ThreadPoolExecutor(4) as writers:
+        for _ in range(20):
+            list(writers.map(lambda each: store.write_tables(each, tmp_path), [*by_round.values()] * 2))
+            runs, scores = (pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("runs", "scores"))
+            found.append((runs["campaign"][0], scores["campaign"][0]))
+    assert [pair for pair in found if pair[0] != pair[1]] == []
     assert len(list(tmp_path.iterdir())) == 2
 
 

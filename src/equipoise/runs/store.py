@@ -4,11 +4,12 @@ WRITERS has the exports of any table: CSV for spreadsheets, Parquet for notebook
 Prometheus.
 """
 
+import fcntl
 import io
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from hashlib import sha256
 from itertools import chain, count, groupby
 from pathlib import Path
@@ -227,12 +228,18 @@ def write_tables(tables: Tables, folder: Path, *, zstd_level: int = _ZSTD_LEVEL)
 def _write(contents: Mapping[Path, memoryview], what: str) -> None:
     """Write files, in folders made for them; all are on disk before any takes its name.
 
+    Another writer of the same folders waits meanwhile: its tables and ours would be mixed.
     what: for the error.
     """
     try:
         with ExitStack() as files:
+            for folder in sorted({path.parent for path in contents}):
+                folder.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+                files.callback(os.close, descriptor)  # the last that is done, which lets others write
+                with suppress(OSError):  # some file systems lock no folder
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
             for path, content in contents.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
                 file = files.enter_context(written_synced(path))
                 file.write(content)
                 file.flush()
