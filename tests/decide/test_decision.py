@@ -214,6 +214,15 @@ def test_the_least_money_counts_starting_where_another_system_is_cheaper_without
     assert found.recommended.system == "l4-pcie-24gb"
 
 
+@pytest.mark.parametrize(("batch", "shared_by"), [(1000, 400), (480, 480), (96, 384)])
+def test_a_stated_batch_is_taken_on_a_number_that_shares_it_out(batch, shared_by):
+    """1,000 samples are 5 on each of 200 ranks, of which 400 H100 are two each; of 512 most ranks would idle."""
+    asked = {"workload": "llama31_8b", "tokens": 1e11, "global_batch": batch, "accelerator": [H100]}
+    free, other = ask(asked).recommended, ask(asked, accelerators=shared_by).recommended
+    assert other.num_accelerators == shared_by
+    assert free.usd.value * free.time_s.value <= 1.001 * other.usd.value * other.time_s.value
+
+
 def test_nothing_beats_the_choice_in_time_and_money_with_starting():
     found = ask(SHORT, max_accelerators=8)
     best, others = found.recommended, [each for each in found.candidates if each.feasible]

@@ -154,6 +154,7 @@ def size_range(
         num_kinds=1 if system.cluster is None else len(kinds(system.cluster.accelerator)),
         is_whole_nodes=not system.is_desktop and system.stock is None,
         slice_sizes=() if system.cluster is None else _slice_sizes(system.cluster),
+        batch=fixed_batch_samples or 1,
     )
     found = _up_to_limits(query, system, units, flop=flop, known=known, extra=extra)
     if system.cluster is not None:
@@ -311,6 +312,13 @@ def taken_of_node(size: int, node_size: int, global_batch_samples: int | None) -
     return used if is_partly else node_size
 
 
+def _odd_factors(batch: int) -> tuple[int, ...]:
+    """The odd numbers from three up that divide a batch."""
+    odd = batch // (batch & -batch)
+    small = {each for each in range(1, math.isqrt(odd) + 1, 2) if odd % each == 0}
+    return tuple(sorted((small | {odd // each for each in small}) - {1}))
+
+
 def is_slice(size: int, slice_sizes: Sequence[int]) -> bool:
     """Whether a size is one of an accelerator's slices, or a multiple of the largest; any where none are.
 
@@ -328,7 +336,7 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
 
     used_of_node: as the function of this name has it. num_kinds: of a mixture, of which there are as many of
     each. is_whole_nodes: whether more than a node is had in whole nodes alone. slice_sizes: as of
-    `Accelerator`.
+    `Accelerator`. batch: one that is stated, which ranks have to share out.
     """
 
     node_size: int
@@ -337,6 +345,7 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
     num_kinds: int
     is_whole_nodes: bool
     slice_sizes: tuple[int, ...] = ()
+    batch: int = 1
 
     def may_be(self, size: int) -> bool:
         """Whether a size has as many of each kind, leaves no part of a node unused that is paid for, and is a
@@ -390,6 +399,9 @@ def _ladder(units: SizeUnits, fewest: int, most: int, *, has_end: bool = True) -
     few = 0 if units.is_whole_nodes else min(_SMALL, units.node_size)
     doublings = units.doublings(most)
     sizes = doublings | {fewest} | {*range(1, few + 1)}
+    # No power of two shares out a batch of 1,000 beyond 8 ranks: 400 accelerators are faster than 512.
+    by_batch = {each for factor in _odd_factors(units.batch) for each in units.doublings(most, factor)}
+    sizes |= {each for each in by_batch if each > units.batch & -units.batch}
     if has_end:
         end = units.whole_below(most)
         last = max((each for each in doublings if each <= end), default=end)
