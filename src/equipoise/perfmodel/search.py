@@ -19,7 +19,6 @@ from equipoise.perfmodel.layouts import (
     CODES,
     Codes,
     LayoutGroup,
-    distinct,
     flat_rows,
     layout_groups,
     once_for_all,
@@ -288,7 +287,6 @@ def _layer_seconds(
 
     states: by group, those with the shortest bubble.
     """
-    of_groups = [distinct(group.layouts.numbered(_OF_A_LAYER)) for group in groups]
     layers = [
         _unbeaten_layers(group.layers, hides_traffic=_hides_traffic(job.parameters)) for group in groups
     ]
@@ -297,18 +295,15 @@ def _layer_seconds(
             (group.layers, tuple(group.states[each][1:] for each in chosen))
             for group, chosen in zip(groups, states, strict=True)
         ],
-        [
-            group.at(some).only(kept, chosen)
-            for group, (some, _), kept, chosen in zip(groups, of_groups, layers, states, strict=True)
-        ],
+        [group.only(kept, chosen) for group, kept, chosen in zip(groups, layers, states, strict=True)],
         numbered=lambda layouts: layouts.numbered(_OF_A_LAYER),
         computed=lambda part: layer_seconds(job.load, job.machine, part.mesh(), job.parameters).total.min(
             axis=1
         ),
     )
     return [
-        (dict(zip(kept, known_s.take(rows, axis=1), strict=True)), which)
-        for kept, (known_s, rows), (_, which) in zip(layers, known, of_groups, strict=True)
+        (dict(zip(kept, known_s, strict=True)), rows)
+        for kept, (known_s, rows) in zip(layers, known, strict=True)
     ]
 
 
