@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -160,10 +160,15 @@ def _load(row: PublishedRow) -> Load:
     if beside := _FROZEN_BESIDE.search(row.workload):
         load = replace(load, frozen_params=load.frozen_params + float(beside["billions"]) * SI_PREFIXES["G"])
     text = "; ".join(row.cells.get(name, "") for name in ("parallel_config", "precision"))
-    further = (
+    return loads.held_by(load, software_of(row), _held(text))
+
+
+@lru_cache(maxsize=2**13)
+def _held(text: str) -> tuple[str, ...]:
+    """The further ways to hold a model that a text names."""
+    return tuple(
         way for way, words in WORDS.held.items() if re.search(rf"\b(?:{words})\b", text, re.IGNORECASE)
     )
-    return loads.held_by(load, software_of(row), further)
 
 
 _transformer_load = cache(loads.transformer_load)

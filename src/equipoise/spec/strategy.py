@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -528,6 +529,8 @@ def software(name: str) -> Software:
     raise SpecError(f"software {name!r} is not known; expected one of {', '.join(SOFTWARE_NAMES)}")
 
 
+# The rows of a table repeat few texts, and every software's words are looked for in each.
+@lru_cache(maxsize=2**13)
 def software_in(text: str, *, vendor: str, is_eager: bool, chip_year: int | None = None) -> Software | None:
     """The software that a text names, on chips of a vendor; None where it names none.
 
