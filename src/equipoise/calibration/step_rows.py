@@ -44,6 +44,7 @@ from equipoise.perfmodel.parameters import (
 )
 from equipoise.runs.readers.cells import echo
 from equipoise.spec.cluster import Cluster
+from equipoise.spec.strategy import PRECISIONS
 from equipoise.stats import by_key
 from equipoise.units import SI_PREFIXES
 
@@ -136,8 +137,7 @@ def refusal(row: PublishedRow) -> str | None:
         rates = machine_of(row)
     except SpecError as err:
         return str(err)
-    peak = machines.stacked([rates]).peak_flop_per_s[int(grid([row.strategy]).precision[0])]
-    if not np.isfinite(peak).all():
+    if not np.isfinite(rates.peak_flop_per_s[PRECISIONS.index(row.strategy.precision)]):
         return f"hardware {echo(row.hardware)} has no known peak in {row.strategy.precision}"
     return None
 
