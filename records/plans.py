@@ -4,7 +4,8 @@ python records/plans.py
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Final, get_args
@@ -145,8 +146,8 @@ def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
     return best[0].training_s * posed.time_per_own_step_time if best else None
 
 
-def planned_published_pretrainings() -> Iterator[tuple[Planned, Workload, float | None]]:
-    """Each with the time that the steps of its best strategy take, its model, and that of the best of all.
+def planned_published_pretrainings() -> Iterator[tuple[Planned, Workload, Callable[[], float | None]]]:
+    """Each with the time of its best strategy's steps, its model, and a function for that of the best of all.
 
     The best that agrees with what the training states of its strategy: what a team lost by another one is no
     part of the factor of all, for an answer names the best.
@@ -179,7 +180,7 @@ def planned_published_pretrainings() -> Iterator[tuple[Planned, Workload, float 
                 training_flop=posed.training.stated_flop,
             ),
             about,
-            _steps_s(of_all, size, stopped.goodput.value),
+            partial(_steps_s, of_all, size, stopped.goodput.value),
         )
 
 
@@ -292,7 +293,7 @@ def main() -> int:
     """Plan every training and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
         to_target = list(planned(embedded.scores()))
-        pretrained = list(planned_published_pretrainings())
+        pretrained = [(each, about, best_s()) for each, about, best_s in planned_published_pretrainings()]
     found = (*to_target, *(each for each, *_ in pretrained))
     chips = {each.title: shipped().cluster(each.accelerator).accelerator for each in pretrainings()}
     write_of_dataset(
