@@ -10,6 +10,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from step_table import COLLECTED, date_of, steps_document, trust_of, url_of
 
+import equipoise
 from equipoise.calibration import validate as steps
 from equipoise.calibration.published import (
     FILE_COLUMNS,
@@ -279,8 +280,9 @@ def test_the_schema_names_every_column_of_the_files_once():
 
 
 def test_validate_without_files_takes_the_table_by_source(table):
-    found = validate([], basis_of=basis_of(AUTO))
-    assert len(found.verdicts) == table.height
+    asked = equipoise.validate()
+    found = asked.record
+    assert len(found.verdicts) == asked.frame().height == table.height
     assert set(found.by_file) <= set(table["repository"])
     steps_ = table.filter(pl.col("reason").is_null() & (pl.col("row_id") == pl.col("execution")))
     assert found.num_executions >= steps_.filter(pl.col("figure") == "step").height > 2_000

@@ -54,11 +54,12 @@ def test_asking_for_the_tokens_found_gives_budget_or_deadline_back(limits, used)
     assert found.training_budget.low < found.training_budget.value < found.training_budget.high
 
 
-@pytest.mark.parametrize("limits", [{"deadline": "1d"}, _LARGE | {"deadline": "60d"}])
-def test_every_size_is_what_advise_says_of_its_tokens(limits):
+@pytest.mark.parametrize(("limits", "every"), [({"deadline": "1d"}, 1), (_LARGE | {"deadline": "60d"}, 4)])
+def test_a_size_is_what_advise_says_of_its_tokens(limits, every):
     found = _solved(**limits, terms="spot")
-    assert len(found.by_size) > 3
-    for each in found.by_size:
+    some = found.by_size[::every]
+    assert len(some) > 3
+    for each in some:
         size = each.candidate.num_accelerators
         stated = {**limits, "deadline": None, "accelerators": size}
         asked = _asked(**stated, tokens=each.amount.value, terms="spot")
