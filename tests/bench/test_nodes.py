@@ -1,14 +1,25 @@
 """What several nodes share: cores by hand, conditions as a set, messages, and who is to blame for a failure."""
 
+import os
 import re
 import select
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
 from equipoise.bench.environment import core_sets_by_node, refuse_unlike_nodes
-from equipoise.bench.launchers import RESULT, End, LaunchJob, interface_towards, outcome, write_document
+from equipoise.bench.launchers import (
+    RESULT,
+    Command,
+    End,
+    LaunchJob,
+    interface_towards,
+    outcome,
+    run_commands,
+    write_document,
+)
 from equipoise.bench.launchers.hosts import HostConnection
 from equipoise.bench.trial import Trial
 from equipoise.errors import DataError
@@ -64,6 +75,8 @@ def job(folder):
         (((0, 1, "raised X: Connection closed by peer"), (1, -9, "was killed by SIGKILL")), False, "rank 1 on b .*SIGKILL"),
         (((0, 1, "raised X: Connection reset by peer"), (1, 1, "raised ValueError")), False, "rank 1 on b .*ValueError"),
         (((1, 1, "raised ValueError"), (0, 1, "raised TypeError")), False, "rank 1 on b .*ValueError"),
+        # As a training does that ends by itself on one rank: the others only see that it is gone.
+        (((1, 0, None), (0, 1, "raised X: Connection closed by peer")), False, "rank 1 on b "),
         (((0, 0, None),), True, r"hung: .*\b9 s"),
         (((0, 0, None), (1, 0, None)), False, ".*result"),
     ],
@@ -71,6 +84,26 @@ def job(folder):
 def test_the_rank_that_failed_first_is_named_with_its_host(tmp_path, ends, ran_out, reason):
     found = [End(rank=rank, code=code, why=why) for rank, code, why in ends]
     assert re.match(reason, outcome(job(tmp_path), found, hosts=HOSTS, ran_out=ran_out).reason)
+
+
+# Programs of ranks that fail: one that lost another, and the one that failed, which takes long to end.
+LOST = "open('reason.0', 'w').write('raised X: Connection closed by peer')"
+FAILED = "open('reason.1', 'w').write('raised ValueError'); import time; time.sleep({})"
+
+
+@pytest.mark.parametrize(
+    ("programs", "by_agent"),
+    [((LOST, FAILED.format(60)), False), ((f"{LOST}; {FAILED.format(0)}",), True)],
+    ids=["ranks", "an agent"],
+)
+def test_a_rank_that_has_not_ended_is_asked_for_its_reason(tmp_path, monkeypatch, programs, by_agent):
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        Command(arguments=(sys.executable, "-c", f"{each}; raise SystemExit(1)"), environment=os.environ)
+        for each in programs
+    ]
+    found = run_commands(job(tmp_path), commands, by_agent=by_agent)
+    assert found.reason == "rank 1 raised ValueError"
 
 
 def test_a_result_counts_only_when_every_rank_ended_well(tmp_path):

@@ -175,10 +175,15 @@ def outcome(
         return JobOutcome(reason=f"hung: ended after {job.limit_s:g} s (--limit for more)")
     if not failed:
         return JobOutcome(reason="ended without a result")
-    # Others fail when a rank is killed, and their ends may be known first.
-    first = min(failed, key=lambda end: (end.code not in _KILLED, lost_another(end)))
+    # Others fail when a rank is killed or ends by itself, and their ends may be known first.
+    early = next((end for end in ends if not end.code), None)
+    if early is not None and all(map(lost_another, failed)):
+        first, why = early, "ended without an error before the others, which lost it"
+    else:
+        first = min(failed, key=lambda end: (end.code not in _KILLED, lost_another(end)))
+        why = first.why or ""
     where = f" on {hosts[first.rank]}" if hosts else ""
-    return JobOutcome(reason=f"rank {first.rank}{where} {first.why}")
+    return JobOutcome(reason=f"rank {first.rank}{where} {why}")
 
 
 def lost_another(end: End) -> bool:
@@ -334,20 +339,24 @@ def run_commands(job: LaunchJob, commands: Sequence[Command], *, by_agent: bool 
         ranks.end()
     if by_agent and ends:
         ends = _ends_of_ranks(job, ends[0])
+    else:
+        # A rank writes its reason before it ends; on a busy host the rest takes longer than it is waited for.
+        known = {end.rank for end in ends}
+        ends += [end for end in _stated_ends(job.folder, 1) if end.rank not in known]
     return outcome(job, ends, ran_out=ran_out)
 
 
 def _ends_of_ranks(job: LaunchJob, agent: End) -> list[End]:
-    """An agent's end as that of all ranks, or of the one that failed first and wrote a reason."""
+    """An agent's end as that of all ranks, or of those that failed and wrote a reason."""
     if not agent.code:
         return [End(rank=rank, code=0, why=None) for rank in range(job.task.num_ranks)]
-    failed = [int(reason.name.partition(".")[2]) for reason in job.folder.glob("reason.*")]
-    rank = min(failed, default=0)
-    return [
-        End(
-            rank=rank, code=agent.code, why=cause(job.folder, rank, agent.code, None) if failed else agent.why
-        )
-    ]
+    return _stated_ends(job.folder, agent.code) or [End(rank=0, code=agent.code, why=agent.why)]
+
+
+def _stated_ends(folder: Path, code: int) -> list[End]:
+    """The ranks that wrote why they failed, as ended with a code."""
+    ranks = sorted(int(reason.name.partition(".")[2]) for reason in folder.glob("reason.*"))
+    return [End(rank=rank, code=code, why=cause(folder, rank, code, None)) for rank in ranks]
 
 
 INPROCESS = Launcher(
