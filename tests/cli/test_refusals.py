@@ -72,7 +72,7 @@ def complaint(*arguments, cwd):
         (f"validate {TIMES} {TIMES}", ["given twice"]),
         (f"validate {TIMES} --split some", ["leave-COLUMN-out"]),
         (f"validate {TIMES} --split leave-colour-out", ["leave-colour-out"]),
-        (f"collectives {LOG} --json-out one --html ./one", ["--json-out", "--html"]),
+        (f"collectives {LOG} --json-out one --html ./one", ["--html", "--json-out"]),
         ("backtest --advice --given batch", ["--advice with --given"]),
         ("record add", ["needs MEASURED and --for ID"]),
         ("record add '3 h' --for zz", ["'zz'"]),

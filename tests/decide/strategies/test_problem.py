@@ -336,6 +336,19 @@ def test_published_targets_are_planned_with_recorded_graphs():
         ask(**asked, software="hf", fix={"cuda_graphs": True})
 
 
+def test_what_the_assumed_software_lacks_is_asked_of_one_that_has_it():
+    """Hugging Face's Trainer has no pipeline: its rates say nothing of one, and no restriction is faster."""
+    asked = {"workload": "llama31_8b", "train": "lora", "examples": "10k", "accelerator": "h100", "at": 8}
+    with pytest.raises(EvidenceError) as refused:
+        ask(**asked, fix={"pp": 2})
+    assert "megatron_core" in str(refused.value.missing)
+    free, split = (ask(**asked, software="megatron_core", fix=each) for each in ({}, {"pp": 2}))
+    assert free.recommended.time_s.value <= split.recommended.time_s.value * 1.001
+    # No software of NVIDIA's chips that was measured has DualPipe: what is fixed is kept.
+    kept = ask(workload="llama31_8b", accelerator="h100", tokens="1T", at=64, fix={"schedule": "dualpipe"})
+    assert kept.recommended.strategy.schedule == "dualpipe"
+
+
 def test_a_mixture_is_planned_faster_as_one_graph_a_step():
     """GPT-OSS 20B as eight GB300 trained it for MLPerf Training 6.0: 0.49 s a step of 24 samples, as one graph."""
     asked = {

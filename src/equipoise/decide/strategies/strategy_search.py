@@ -54,6 +54,7 @@ from equipoise.spec.strategy import (
     GRADIENTS_SHARDED,
     PIPELINE_STAGES,
     PRIORS_ONLY,
+    SOFTWARE,
     WEIGHTS_SHARDED,
     ZERO_STAGES,
     Precision,
@@ -577,16 +578,17 @@ def _runnable(
     """The choices that a training's software has: the stated one, else the usual one on the chip.
 
     Software that was measured as it was written, without a compiler, is planned so unless asked otherwise.
-    Where none is stated, what the question fixes is kept; where none serves, the schedule is one that all
-    have. Raises SpecError where a stated software has none of the values asked for.
+    Where none serves, the schedule is one that all have; what no software has keeps the usual one's rates.
+    Raises SpecError where the software has none of the values asked for and is stated, or another has one.
     """
     options = {} if chosen is None else dict(chosen.options)
     is_offloaded = choices.get("activation_offload") == (True,)
     if chosen is not None and is_offloaded:
-        if is_stated and not chosen.offloads_with:
+        if not chosen.offloads_with:
+            others = [each.name for each in _instead_of(chosen) if each.offloads_with]
             raise SpecError(
                 f"--fix activation_offload=true: {chosen.name} has no option for it; give "
-                "activation_offload=false, or another --software"
+                f"activation_offload=false, or --software, one of {', '.join(others)}"
             )
         options["recompute"] = chosen.offloads_with
     if chosen is None:
@@ -598,16 +600,29 @@ def _runnable(
     for option, had in options.items():
         asked = choices.get(option, USUAL.get(option, had))
         found[option] = tuple(each for each in asked if each in had)
-        if not found[option] and chosen is not None and is_stated:
+        if chosen is None or found[option]:
+            found[option] = found[option] or asked
+            continue
+        others = [each.name for each in _instead_of(chosen) if {*each.options.get(option, asked)} & {*asked}]
+        if is_stated or others:
             values, others_had = (",".join(map(value_text, each)) for each in (asked, had))
             beside = " beside activation_offload=true" if option == "recompute" and is_offloaded else ""
             stated = f"--train {values}" if option == "trained" else f"--fix {option}={values}"
             raise SpecError(
                 f"{stated}: {chosen.name} has {option}={others_had} alone{beside}; give that, "
-                "or another --software"
+                f"or {'--software, one of ' + ', '.join(others) if others else 'another --software'}"
             )
-        found[option] = found[option] or asked
+        found[option] = asked
     return found
+
+
+def _instead_of(chosen: Software) -> list[Software]:
+    """The other software of the same chips that nothing has followed."""
+    return [
+        each
+        for each in SOFTWARE
+        if each.vendor == chosen.vendor and each.successor is None and each.name != chosen.name
+    ]
 
 
 def _multiple_near(usual: int, unit: int, most: float = _NEAR_BATCH) -> int | None:
