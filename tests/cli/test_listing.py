@@ -170,8 +170,8 @@ def test_published_steps_are_written_as_csv_and_json(tmp_path, capsysbinary) -> 
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
     # As benchmarks/llama3_h100_202412_torchtitan.md has in tables 1 to 3, and in 4 to 6 with docs/performance.md;
-    # mixtures of an issue and a pull request, of NousResearch's torchtitan and of a fork; Crusoe's README.
-    assert len(rows) == len(document["steps"]) == 18 + 19 + 6 + 7 + 5 + 11
+    # mixtures of an issue and a pull request, of NousResearch's torchtitan and of a fork; Crusoe's README; AuroraGPT.
+    assert len(rows) == len(document["steps"]) == 18 + 19 + 6 + 7 + 5 + 11 + 12
     assert {row["row_id"] for row in rows} == {row["row_id"] for row in document["steps"]}
     # Two of the fork's split experts among tensor ranks, which is not modelled.
     assert sum(not row["model_ratio"] for row in rows) == sum("etp=1" in row["reason"] for row in rows) == 2

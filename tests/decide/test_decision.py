@@ -1097,7 +1097,7 @@ def test_the_pipeline_that_hides_experts_traffic_is_one_that_the_software_runs()
 
     assert schedule() == "1f1b_overlap"
     assert schedule(software="torchtitan") in {"1f1b", "dualpipe_v"}
-    assert schedule(fix=["schedule=dualpipe_v"]) == "dualpipe_v"
+    assert schedule(software="torchtitan", fix=["schedule=dualpipe_v"]) == "dualpipe_v"
 
 
 def _software_times(found):

@@ -45,7 +45,7 @@ from equipoise.scaling.laws import FloatArray
 from equipoise.spec.hardware import PriceTerms
 from equipoise.spec.strategy import Precision, precision_named
 from equipoise.stats import medians
-from equipoise.units import format_percent
+from equipoise.units import format_percent, plural
 
 # Better evidence first: what a candidate rests on is graded by the best that has weight in it.
 _GRADES: Final[tuple[Grade, ...]] = get_args(Grade)
@@ -262,7 +262,8 @@ def _why_no_time(
         return why
     unsure = [each.num_accelerators for each in fewer if _is_too_wide(each) and each.grade == sized.grade]
     if unsure and sized.grade in _OF_MODEL:
-        return f"the time on {unsure[0]:,} accelerators is already too uncertain to compare larger sizes"
+        fewest = plural(unsure[0], "accelerator")
+        return f"the time on {fewest} is already too uncertain to compare larger sizes"
     known = _largest_by_law(inputs, assessment)
     if known is not None and sized.num_accelerators > FARTHEST * known and sized.grade == "carried":
         return (
