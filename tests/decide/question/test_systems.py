@@ -287,3 +287,29 @@ def test_the_number_of_links_of_a_pair_is_what_a_topology_states(tmp_path, links
     # Two of a mesh share the links of their pair alone.
     of_pair = 25e9 * int(links.removeprefix("NV"))
     assert found.cluster.group_byte_per_s(2, 1) == min(byte_per_s, of_pair)
+
+
+# NVIDIA, DGX-1 with V100 system architecture: a hybrid cube mesh of six NVLinks a GPU; pairs without one cross the sockets.
+# Rings by hand: of all eight three, both ways, 6 links; of the four of a board two, 4 links; of neighbours the link they share.
+CUBE_MESH = ("X 1 1 2 2 0 0 0", "1 X 2 1 0 2 0 0", "1 2 X 2 0 0 1 0", "2 1 2 X 0 0 0 1",
+             "2 0 0 0 X 1 1 2", "0 2 0 0 1 X 2 1", "0 0 1 0 1 2 X 2", "0 0 0 1 2 1 2 X")  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "byte_per_s"), [(8, 150e9), (4, 100e9), (2, 25e9)])
+def test_rings_pass_the_nvlinks_of_a_cube_mesh_that_a_file_shows(tmp_path, size, byte_per_s):
+    file = tmp_path / "topology.txt"
+    classes = {"X": "X", "0": "SYS", "1": "NV1", "2": "NV2"}
+    file.write_text(matrix(*([classes[each] for each in row.split()] for row in CUBE_MESH)))
+    (found,) = requested_systems(
+        query({"workload": "bert", "accelerator": ["v100-sxm2-16gb"], "topology": file}), catalogue()
+    )
+    assert found.cluster.group_byte_per_s(size, 1) == byte_per_s
+
+
+def test_pairs_joined_by_bridges_alone_meet_in_the_host(tmp_path):
+    file = tmp_path / "topology.txt"
+    file.write_text(matrix(["X", "NV4", "SYS"], ["NV4", "X", "SYS"], ["SYS", "SYS", "X"]))
+    (found,) = requested_systems(
+        query({"workload": "bert", "accelerator": ["rtx-a6000"], "topology": file}), catalogue()
+    )
+    assert found.cluster.topology == "host"

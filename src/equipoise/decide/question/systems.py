@@ -18,9 +18,9 @@ from equipoise.economics.quotes import read_quotes
 from equipoise.errors import DataError, EvidenceError, SpecError, UnknownNameError, UsageError
 from equipoise.files import read_input
 from equipoise.spec.catalogue import Catalogue, counted_name, shipped
-from equipoise.spec.cluster import Cluster, NodeFacts
+from equipoise.spec.cluster import Cluster, LinkCounts, NodeFacts, ring_links
 from equipoise.spec.hardware import Accelerator, PriceTerms
-from equipoise.spec.links import FABRICS, kind, most_links, number, rank, reach
+from equipoise.spec.links import FABRICS, kind, most_links, num_links, number, rank, reach
 from equipoise.units import HOUR_S, plural
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _CPU = "cpu"
 _MOST_SYSTEMS = 24
 _MOST_NAMED = 3
 _MOST_IN_HOST = 8  # cards that one host takes
+_MOST_IN_RINGS = 8  # accelerators of the groups of which the performance model knows the rings
 # Accelerators tried where no number is given: of each kind, where a fine-tuning names none, and of cards for
 # desktop computers, as many as one host takes.
 SMALL_SYSTEM = 8
@@ -444,14 +445,29 @@ def node_facts(found: "Topology", usual: Cluster) -> tuple[NodeFacts, tuple[str,
         linked = (
             f", linked by {', '.join(f'{name} ({counts[name]} pairs)' for name in sorted(counts, key=rank))}"
         )
-        if kind(weakest) not in FABRICS:
+        links = _links_between(found, [device.name for device in devices])
+        if len(counts) == 1 and kind(weakest) == "NV":
+            node |= _through_links(weakest, links, usual)
+        elif _form_rings(links, usual.accelerator):
+            node |= _meshed(links, usual.accelerator)
+        elif kind(weakest) not in FABRICS:
             node |= _through_host(weakest, usual)
-        elif len(counts) == 1 and kind(weakest) == "NV":
-            node |= _through_links(weakest, len(devices), usual)
     return node, (f"The node: {len(devices)} x {usual.accelerator.title}{linked}.",)
 
 
-def _through_links(name: str, num_devices: int, usual: Cluster) -> NodeFacts:
+def _links_between(found: "Topology", names: Sequence[str]) -> LinkCounts:
+    """The NVLinks of every pair."""
+    classes = {pair: number(each) for pair, each in found.classes.items() if kind(each) == "NV"}
+    return tuple(tuple(classes.get(frozenset((one, other)), 0) for other in names) for one in names)
+
+
+def _form_rings(links: LinkCounts, chip: Accelerator) -> bool:
+    """Whether an accelerator has so many NVLinks, and rings of them pass all, as in a DGX-1 with V100."""
+    is_tried = len(links) <= _MOST_IN_RINGS and max(map(sum, links)) <= (num_links(chip) or 0)
+    return is_tried and ring_links(links, tuple(range(len(links)))) > 0
+
+
+def _through_links(name: str, links: LinkCounts, usual: Cluster) -> NodeFacts:
     """What pairs that all have as many NVLinks make of a node; nothing where it is as usual.
 
     As many to every other as one accelerator has links for lead there directly; more are links to switches,
@@ -462,20 +478,28 @@ def _through_links(name: str, num_devices: int, usual: Cluster) -> NodeFacts:
     stated, most = reach(name, chip).stated_byte_per_s[0], chip.link_byte_per_s
     if most is None:
         return {}
-    node: NodeFacts = {}
-    if chip.intra_latency_s is not None:
-        node["intra_latency_s"] = chip.intra_latency_s
-    if stated * (num_devices - 1) <= most:
-        rows = [
-            ["0" if one == other else str(number(name)) for other in range(num_devices)]
-            for one in range(num_devices)
-        ]
-        node |= {"topology": "mesh", "links_between": tuple(map(" ".join, rows)), "switch_reduces": False}
-        return node | {"intra_byte_per_s": stated * (num_devices - 1)}
+    if stated * (len(links) - 1) <= most:
+        return _meshed(links, chip)
     rate = min(most, stated)
     if rate == usual.intra.byte_per_s and usual.topology == "switch":
         return {}
-    return node | {"topology": "switch", "intra_byte_per_s": rate}
+    return {"topology": "switch", "intra_byte_per_s": rate, **_latency(chip)}
+
+
+def _meshed(links: LinkCounts, chip: Accelerator) -> NodeFacts:
+    """A node whose accelerators links join directly, some perhaps by more than others or by none.
+
+    Its rate is that of all links of an accelerator, of which each ring has those it finds.
+    Raises SpecError where the accelerator has no NVLink.
+    """
+    rows = tuple(" ".join(map(str, row)) for row in links)
+    rate = reach("NV1", chip).stated_byte_per_s[0] * max(map(sum, links))
+    node: NodeFacts = {"topology": "mesh", "links_between": rows, "switch_reduces": False}
+    return {**node, "intra_byte_per_s": rate, **_latency(chip)}
+
+
+def _latency(chip: Accelerator) -> NodeFacts:
+    return {} if chip.intra_latency_s is None else {"intra_latency_s": chip.intra_latency_s}
 
 
 def _at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
