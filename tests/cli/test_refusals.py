@@ -211,3 +211,9 @@ def test_a_file_that_holds_nothing_of_the_kind_is_named_in_one_sentence(verb, co
     said = complaint(verb, "mine", "--json", cwd=tmp_path)
     assert "mine" in said
     assert words in said
+
+
+def test_columns_of_what_is_no_export_are_refused_with_the_files_that_are(tmp_path):
+    (tmp_path / "eval_results.json").write_text('{"eval_loss": 1.1, "eval_runtime": 10.0}')
+    found = complaint("ingest", "eval_results.json", "--column", "num_accelerators=8", cwd=tmp_path)
+    assert re.search(r"--column.*\.csv.*all_results\.json.*trainer_state\.json", found)

@@ -262,6 +262,23 @@ def test_jobs_that_are_no_list_of_mappings_are_refused(jobs, found):
         equipoise.allocate(jobs, accelerator="16x h100")
 
 
+def test_times_of_a_job_are_any_values_of_python_by_size():
+    times = {8: timedelta(hours=3), 16: ("96 min", "96 min")}
+    found = equipoise.allocate([{"name": "own", "times": times, "sizes": (8, 16)}], accelerator="16x h100")
+    assert found.frame()["end_s"].to_list() == pytest.approx([1.6 * 3600])
+
+
+@pytest.mark.parametrize("times", ["8=3h", [(8, "3 h")], 3])
+def test_times_that_are_no_mapping_are_refused(times):
+    with pytest.raises(DataError, match=r"jobs: job 1: times = .*8 = "):
+        equipoise.allocate([{"name": "own", "times": times}], accelerator="16x h100")
+
+
+def test_a_field_of_a_job_that_is_no_text_is_refused():
+    with pytest.raises(DataError, match=r"jobs: job 1: .*'8'.*times"):
+        equipoise.allocate([{8: "3 h"}], accelerator="16x h100")
+
+
 @pytest.mark.parametrize("name", ["split", "software"])
 @pytest.mark.parametrize("given", [None, 5, ["none"], b"none"], ids=str)
 def test_a_choice_that_is_no_text_is_refused_by_its_name(name, given):

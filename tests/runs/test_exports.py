@@ -256,6 +256,12 @@ def test_a_number_that_no_column_has_may_be_stated(tmp_path):
     assert import_runs([path], columns=of_column, constants={}).runs["num_accelerators"].to_list() == [4]
     with pytest.raises(DataError, match="--column step_ms=120"):
         import_runs([path], columns={**columns, "step_ms": "120"}, constants={})
+    # A number stands for what it states, not for a time as well.
+    with pytest.raises(DataError, match=r"--column step_s=16: it has 'tokens/s/gpu' and '8';"):
+        import_runs([path], columns={**columns, "step_s": "16"}, constants={})
+    for wrong in ("0", "-8", "6.4"):
+        with pytest.raises(DataError, match=rf"--column num_accelerators={wrong}: .* 0$"):
+            import_runs([path], columns={**columns, "num_accelerators": wrong}, constants={})
 
 
 def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):

@@ -50,7 +50,7 @@ def ingest(
     catalogue = inputs.own_catalogue
     with output.answering():
         from equipoise.report.pages.orientation import ingest_fields, ingest_page
-        from equipoise.runs.ingest import exports_of, import_runs
+        from equipoise.runs.ingest import OF_TRAINER, exports_of, import_runs
         from equipoise.runs.ingest import ingest as read
         from equipoise.runs.readers.exports import columns_of
         from equipoise.runs.sources.gate import ReadLimits
@@ -68,7 +68,8 @@ def ingest(
             )
         elif column or any(constants.values()):
             raise UsageError(
-                "--column, --workload and --accelerator apply to exports only: .csv, .tsv, .parquet, .jsonl"
+                "--column, --workload and --accelerator apply to exports only: .csv, .tsv, .parquet, .jsonl "
+                f"and of a Hugging Face Trainer {', '.join(sorted(OF_TRAINER))}"
             )
         else:
             with progress_line() as line:

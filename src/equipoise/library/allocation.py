@@ -123,9 +123,17 @@ def _tables_of(jobs: object) -> list[dict[str, Any]]:
 
 
 def _table_of(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A job as a file states it: sizes of its times as text."""
-    times = job.get("times")
-    return {**job, "times": {str(size): each for size, each in times.items()}} if times else dict(job)
+    """A job as a file states it: names and sizes of times as text, any other sequence as a list."""
+    found = {str(name): _as_in_file(each) for name, each in job.items()}
+    times = found.get("times")
+    if isinstance(times, dict):
+        found["times"] = {str(size): _as_in_file(each) for size, each in times.items()}
+    return found
+
+
+def _as_in_file(value: object) -> object:
+    stated = plain(value)
+    return list(stated) if isinstance(stated, tuple) else stated
 
 
 def allocation_of(

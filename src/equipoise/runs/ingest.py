@@ -292,7 +292,7 @@ _TABLES = frozenset({".csv", ".tsv"})  # that a folder may hold
 _OF_LOGS = frozenset({".txt", ".log", *ARCHIVE_SUFFIXES})
 _JSON, _HEAD_BYTES = ".json", 1024
 # What the Trainer of transformers writes of a training (`save_metrics`, `save_state`).
-_OF_TRAINER = frozenset({"all_results.json", "train_results.json", "trainer_state.json"})
+OF_TRAINER = frozenset({"all_results.json", "train_results.json", "trainer_state.json"})
 ORIGIN = "imported"
 # A score is the official time to a stated target.
 NO_SCORE = "imported runs; no official score"
@@ -324,7 +324,7 @@ def _exports_at(path: Path) -> list[Path]:
         return [] if is_of_logs else [each for each in inside if each.suffix.lower() in _TABLES]
     suffix = path.suffix.lower()
     # Of other JSON a list of rows alone, which is refused in words: a system's description is one object.
-    is_export = suffix in SUFFIXES or path.name in _OF_TRAINER
+    is_export = suffix in SUFFIXES or path.name in OF_TRAINER
     is_export = is_export or (suffix == _JSON and path.is_file() and _begins_as_list(path))
     return [path] if is_export and path.is_file() else []
 

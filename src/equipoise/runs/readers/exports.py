@@ -247,11 +247,15 @@ def _renamed(
     tool: str | None, header: Sequence[str], rows: Sequence[TextRow], stated: Mapping[str, str], where: str
 ) -> Exported:
     """The rows with our names for the columns that the user states or that have a known alias."""
-    numbers = {stated[ours] for ours in _STATED_AS_NUMBERS & {*stated}} - {*header}
-    numbers = {each for each in numbers if each.isascii() and each.isdecimal()}
-    header = [*header, *sorted(numbers)]
-    rows = [replace(row, cells={**row.cells, **{each: each for each in numbers}}) for row in rows]
-    sources = {ours: _stated(header, ours, theirs, where) for ours, theirs in stated.items()}
+    numbers = {
+        ours: theirs
+        for ours, theirs in stated.items()
+        if ours in _STATED_AS_NUMBERS and theirs not in header and re.fullmatch("0*[1-9][0-9]*", theirs)
+    }
+    named = {ours: theirs for ours, theirs in stated.items() if ours not in numbers}
+    sources = {**numbers, **{ours: _stated(header, ours, theirs, where) for ours, theirs in named.items()}}
+    header = [*header, *sorted({*numbers.values()})]
+    rows = [replace(row, cells={**row.cells, **{each: each for each in numbers.values()}}) for row in rows]
     aliases = _known(header, sources, where) if tool is not None else _aliased(header, rows, sources, where)
     if tool is None and _states_status(header, rows):
         aliases[STATUS] = _STATE
@@ -447,7 +451,10 @@ def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
     exact = [name for name in found if name == theirs] or found
     if len(exact) != 1:
         what = f"{quoted(exact)} have that name" if exact else f"it has {quoted(header)}"
-        raise DataError(f"{where}: --column {ours}={theirs}: {what}; expected the name of one column")
+        or_number = ", or a whole number above 0" if ours in _STATED_AS_NUMBERS else ""
+        raise DataError(
+            f"{where}: --column {ours}={theirs}: {what}; expected the name of one column{or_number}"
+        )
     return exact[0]
 
 
