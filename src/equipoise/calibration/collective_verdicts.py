@@ -105,6 +105,16 @@ class Links(Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...]
 
 
+def expect_runs(reading: CollectiveRuns) -> None:
+    """Raise EvidenceError, with the reasons, where no row of the files can be used."""
+    if not reading.runs:
+        reasons = "; ".join(f"{each['first']} ({each['count']} times)" for each in reading.rejected.rows())
+        raise EvidenceError(
+            f"no row of the files can be used: {reasons or 'they hold no result'}",
+            missing=("results with sizes and times as nccl-tests and rccl-tests write them",),
+        )
+
+
 def judged(
     reading: CollectiveRuns,
     *,
@@ -119,12 +129,7 @@ def judged(
     catalogue: what names mean; the shipped one unless given.
     Raises SpecError for an accelerator or link that is not known; EvidenceError where no run was read.
     """
-    if not reading.runs:
-        reasons = "; ".join(f"{each['first']} ({each['count']} times)" for each in reading.rejected.rows())
-        raise EvidenceError(
-            f"no row of the files can be used: {reasons or 'they hold no result'}",
-            missing=("results with sizes and times as nccl-tests and rccl-tests write them",),
-        )
+    expect_runs(reading)
     named = None if link is None else checked_link(link)
     fits, unfitted = list[CollectiveFit](), list[tuple[CollectiveRun, str]]()
     verdicts = list[Verdict]()

@@ -9,8 +9,8 @@ from msgspec import Struct, field
 
 from equipoise.bench.collectives import CollectiveRun
 from equipoise.calibration.collective_runs import cluster_of_device, is_like, num_nodes_of, thinned
-from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS
-from equipoise.errors import EvidenceError, SpecError, UsageError
+from equipoise.calibration.collective_verdicts import LARGE_BYTES, RINGS, expect_runs
+from equipoise.errors import SpecError, UsageError
 from equipoise.files import file_names
 from equipoise.notes import Note
 from equipoise.perfmodel.collectives import NOISE_LOG_SD, OPERATIONS, Timings, timings
@@ -44,14 +44,11 @@ def given_collectives(files: Sequence[Path], catalogue: Catalogue) -> TimedColle
     from equipoise.bench.collectives.files import read_files  # noqa: PLC0415 - only where files are given
 
     reading = read_files(files)
+    expect_runs(reading)
     refused = tuple(
         Note(f"{plural(each['count'], 'row')}: {each['first']}.", "not_used")
         for each in reading.rejected.rows()
     )
-    if not reading.runs:
-        raise EvidenceError(
-            "--collectives: no row of the files can be used", missing=tuple(map(str, refused))
-        )
     return TimedCollectives(
         runs=reading.runs,
         notes=(*refused, *(Note(f"{each}.") for each in reading.notes)),
