@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import SpecError
-from equipoise.spec.hardware import accelerator
+from equipoise.spec.hardware import accelerator, accelerators
 from equipoise.spec.links import (
     KINDS,
     kind,
@@ -24,6 +24,24 @@ from equipoise.spec.links import (
 
 TRUTH = tomllib.loads((Path(__file__).parents[1] / "truth" / "links.toml").read_text())
 GB = 1e9
+
+
+# NVIDIA, GA102 white paper and the datasheets of these cards: 112.5 GB/s both ways by four links.
+@pytest.mark.parametrize("name", ["rtx 3090 ti", "rtx a4500", "rtx a5500", "rtx a6000"])
+def test_bridges_of_ga102_are_four_links_of_56_gb_per_s_together(name):
+    chip = accelerator(name)
+    assert (num_links(chip), reach("NV4", chip).stated_byte_per_s) == (4, (56.25 * GB, 56.25 * GB))
+
+
+def test_the_link_of_every_accelerator_is_a_whole_number_of_nvlinks():
+    rates = {each: link_byte_per_s(each) for each in accelerators()}
+    parts = {
+        each.slug: (each.bridge_byte_per_s or each.link_byte_per_s) / rate % 1
+        for each, rate in rates.items()
+        if rate is not None
+    }
+    assert len(parts) > 30
+    assert {slug for slug, part in parts.items() if part} == set()
 
 
 def test_classes_sort_from_best_to_worst():
