@@ -313,3 +313,16 @@ def test_pairs_joined_by_bridges_alone_meet_in_the_host(tmp_path):
         query({"workload": "bert", "accelerator": ["rtx-a6000"], "topology": file}), catalogue()
     )
     assert found.cluster.topology == "host"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "links", "has"),
+    [("v100-sxm2-16gb", "NV18", "6 NVLinks"), (RTX, "NV4", "no NVLinks"), (H100, "NV18", None)],
+)
+@pytest.mark.parametrize("other", ["SYS", None])
+def test_links_that_an_accelerator_does_not_have_are_of_another(tmp_path, accelerator, links, has, other):
+    file = tmp_path / "links.txt"
+    file.write_text(matrix(["X", links, other or links], [links, "X", links], [other or links, links, "X"]))
+    asked = query({"workload": "bert", "accelerator": [accelerator], "topology": file})
+    with pytest.raises(DataError, match=rf"links\.txt: .*{links}.*{has}") if has else nullcontext():
+        requested_systems(asked, catalogue())

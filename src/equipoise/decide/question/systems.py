@@ -308,7 +308,8 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     if query.topology is not None:
         links = _topology_of_file(query.topology)
-        wrong = _unknown_links(links) or _other_devices(links, usual, catalogue) or _in_slices(links)
+        wrong = _unknown_links(links) or _other_devices(links, usual, catalogue)
+        wrong = wrong or _more_links(links, usual.accelerator) or _in_slices(links)
         if wrong is not None:
             raise DataError(f"--topology {query.topology.name}: {wrong}")
         facts, notes = node_facts(links, usual)
@@ -427,6 +428,19 @@ def _other_devices(found: "Topology", usual: Cluster, catalogue: Catalogue) -> s
     return (
         f"its links are of {' and '.join(each.title for each in chips)}, not of {usual.accelerator.title}; "
         "ask about them alone, or leave the file out"
+    )
+
+
+def _more_links(found: "Topology", chip: Accelerator) -> str | None:
+    """That pairs are joined by more NVLinks than an accelerator has; None where they may be of its own."""
+    most = num_links(chip) or 0
+    names = {each.link_class for each in found.between_devices if each.link_class}
+    more = sorted(each for each in names if kind(each) == "NV" and number(each) > most)
+    if not more or len(kinds(chip)) > 1:
+        return None
+    return (
+        f"pairs have {', '.join(more)}, and {chip.title} has {most or 'no'} NVLinks; ask about the "
+        "accelerator that it is of, or leave the file out"
     )
 
 
