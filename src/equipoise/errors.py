@@ -113,10 +113,16 @@ class FitError(EvidenceError):
     """A law could not be fitted to the points given."""
 
 
+def in_a_line(value: object) -> str:
+    """A value as a message of one line shows it: cut short; of several lines, as a model, its type."""
+    text = str(value)
+    return f"a {type(value).__name__}" if "\n" in text else text[:40]
+
+
 def expect_whole(name: str, given: object, *, least: int = 1, most: int) -> int:
     """A whole number of a caller in Python, also one of NumPy. Raises UsageError for anything else."""
     if isinstance(given, SupportsIndex) and not isinstance(given, bool):
         with suppress(TypeError):  # arrays and tensors say for themselves whether they are one
             if least <= (number := index(given)) <= most:
                 return number
-    raise UsageError(f"{name}={str(given)[:40]}; expected a whole number from {least} to {most:,}")
+    raise UsageError(f"{name}={in_a_line(given)}; expected a whole number from {least} to {most:,}")

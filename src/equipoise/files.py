@@ -29,7 +29,7 @@ from zlib import crc32
 
 import msgspec
 
-from equipoise.errors import DataError, UsageError
+from equipoise.errors import DataError, UsageError, in_a_line
 from equipoise.units import GIB, listed
 
 # What is written aside, until it is whole and gets its name; a killed process leaves it.
@@ -76,7 +76,7 @@ def one_path(given: object, *, or_several: bool = False) -> Path:
     """A folder or file. or_several: whether several would do. Raises UsageError for what is no path."""
     if not isinstance(given, (str, PathLike)):
         raise UsageError(
-            f"{str(given)[:40]} is no path; expected the path of a file or folder"
+            f"{in_a_line(given)} is no path; expected the path of a file or folder"
             f"{', or several' if or_several else ''}"
         )
     path = Path(given)

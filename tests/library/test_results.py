@@ -262,6 +262,29 @@ def test_jobs_that_are_no_list_of_mappings_are_refused(jobs, found):
         equipoise.allocate(jobs, accelerator="16x h100")
 
 
+TABLE = pl.DataFrame({"a": [1, 2], "b": [3, 4]})  # which prints as several lines
+
+
+@pytest.mark.parametrize(
+    ("verb", "given"),
+    [
+        ("advise", {"workload": TABLE, "accelerator": "h100"}),
+        (
+            "allocate",
+            {"jobs": [{"times": {1: "1 h"}}], "accelerator": "4x h100", "electricity_by_hour": TABLE},
+        ),
+        ("validate", {"split": TABLE}),
+        ("topology", {"accelerator": TABLE}),
+        ("topology", {"file": TABLE}),
+        ("topology", {"file": ROOT / "docs/examples/topology.txt", "batch": TABLE}),
+    ],
+)
+def test_a_value_of_many_lines_is_refused_in_one(verb, given):
+    with pytest.raises(UsageError) as refused:
+        getattr(equipoise, verb)(**given)
+    assert str(refused.value).splitlines() == [str(refused.value)]
+
+
 def test_times_of_a_job_are_any_values_of_python_by_size():
     times = {8: timedelta(hours=3), 16: ("96 min", "96 min")}
     found = equipoise.allocate([{"name": "own", "times": times, "sizes": (8, 16)}], accelerator="16x h100")

@@ -18,7 +18,7 @@ from equipoise.decide.allocation.jobs import (
 )
 from equipoise.decide.allocation.problem import HOURS, pool_of
 from equipoise.decide.question.query import values
-from equipoise.errors import UsageError
+from equipoise.errors import UsageError, in_a_line
 from equipoise.files import one_path
 from equipoise.library import Presentation, Result
 from equipoise.library.arguments import AllocateFields
@@ -105,7 +105,7 @@ def _prices_of(stated: str | PathLike[str] | Sequence[float]) -> tuple[float, ..
     found = hourly_prices(plain(stated))
     if found is None:
         raise UsageError(
-            f"--electricity-by-hour is {str(stated)[:40]}; expected the path of a CSV file, or {HOURS} "
+            f"--electricity-by-hour is {in_a_line(stated)}; expected the path of a CSV file, or {HOURS} "
             "numbers, US dollars per kWh in each hour"
         )
     return found

@@ -10,7 +10,7 @@ from equipoise.bench.topology.topology import Topology
 from equipoise.calibration.validate import Validation, basis_of
 from equipoise.calibration.validate import validate as validation_of
 from equipoise.diagnose.links import USUAL_BATCH, Meaning, meaning
-from equipoise.errors import UsageError
+from equipoise.errors import UsageError, in_a_line
 from equipoise.files import Folders, one_path, paths, read_input
 from equipoise.library import Presentation, Result
 from equipoise.library.decisions import in_python
@@ -40,7 +40,7 @@ def validate(
     """
     for name, given in (("split", split), ("software", software)):
         if not isinstance(given, str):
-            raise UsageError(f"{name}={str(given)[:40]}; expected a text, as 'none' or 'auto'")
+            raise UsageError(f"{name}={in_a_line(given)}; expected a text, as 'none' or 'auto'")
     with one_thread():
         found = validation_of(
             paths(files),
@@ -69,7 +69,7 @@ def topology(
     """
     known = catalogue(paths(hardware))
     if not isinstance(accelerator, str | None):
-        raise UsageError(f"accelerator={str(accelerator)[:40]}; expected a name")
+        raise UsageError(f"accelerator={in_a_line(accelerator)}; expected a name")
     chip = None if accelerator is None else known.cluster(accelerator).accelerator
     found = here() if file is None else _topology_of(one_path(file))
     about = meaning(found, chip=chip, batch=batch, with_autocast=not fp32, catalogue=known)

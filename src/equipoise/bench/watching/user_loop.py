@@ -18,7 +18,7 @@ from equipoise.bench.environment import usable_cores
 from equipoise.bench.phases import EXPOSED, Loop, WatchedStep, phases_of
 from equipoise.bench.watching import RankEnd, RankFile, RankRecord, RecordedStep, run_folder, runs_in
 from equipoise.bench.watching.rows import CombinedRun, combine_ranks, summary, write_tables
-from equipoise.errors import DataError, UsageError, expect_whole, first_line
+from equipoise.errors import DataError, UsageError, expect_whole, first_line, in_a_line
 from equipoise.files import one_path
 from equipoise.runs import SWEEP_FILE
 from equipoise.units import MICROSECOND_S, format_duration
@@ -132,7 +132,7 @@ def watch(
         found = type(wrong[0]).__name__ if wrong else "nothing"
         raise UsageError(f"watch: {found}; expected a torch.nn.Module, or several")
     if not (name is None or isinstance(name, str)):
-        raise UsageError(f"watch: name={str(name)[:40]}; expected a text")
+        raise UsageError(f"watch: name={in_a_line(name)}; expected a text")
     num_steps = expect_whole("watch: num_steps", num_steps, most=_MOST_STEPS)
     if batch_samples is not None:
         batch_samples = expect_whole("watch: batch_samples", batch_samples, most=_MOST_SAMPLES)

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.errors import UsageError
+from equipoise.errors import UsageError, in_a_line
 from equipoise.files import one_path
 from equipoise.units import HOUR_S, duration_s
 
@@ -184,7 +184,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
 def _text(field: Field, given: object) -> str:
     if not isinstance(given, (str, int, float, PathLike)):
-        raise UsageError(f"--{field.option} is {str(given)[:40]}; expected one {field.metavar or 'name'}")
+        raise UsageError(f"--{field.option} is {in_a_line(given)}; expected one {field.metavar or 'name'}")
     text = str(given).strip()
     if not text:
         raise UsageError(f"--{field.option} is empty; expected {field.metavar or 'a name'}")

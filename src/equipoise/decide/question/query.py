@@ -441,7 +441,7 @@ def values(
         attribute = ATTRIBUTES.get(name.replace("-", "_").removesuffix("_"))
         if attribute is None or (verb is not None and verb not in FIELDS[attribute].verbs):
             raise DataError(f"{where or 'question'}: {unknown(name, verb)}")
-        if value is None or value in ((), []):
+        if value is None or (isinstance(value, tuple | list) and not value):
             continue
         if attribute in found:
             raise UsageError(f"--{name.replace('_', '-')} and --{named[attribute]} are one option; keep one")
