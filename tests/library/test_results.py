@@ -291,6 +291,14 @@ def test_times_of_a_job_are_any_values_of_python_by_size():
     assert found.frame()["end_s"].to_list() == pytest.approx([1.6 * 3600])
 
 
+@pytest.mark.parametrize(
+    ("given", "words"), [({}, "no accelerator"), ({"accelerator": "h100,b200"}, "2 pools")]
+)
+def test_an_allocation_is_of_one_pool(given, words):
+    with pytest.raises(UsageError, match=rf"{words}.*'64x h100'"):
+        equipoise.allocate([{"name": "own", "times": {1: "1 h"}}], **given)
+
+
 @pytest.mark.parametrize("times", ["8=3h", [(8, "3 h")], 3])
 def test_times_that_are_no_mapping_are_refused(times):
     with pytest.raises(DataError, match=r"jobs: job 1: times = .*8 = "):

@@ -154,7 +154,8 @@ def allocation_of(
     stated = values(given, verb="allocate")
     pools = stated.get("systems", ())
     if len(pools) != 1:
-        raise UsageError(f"--accelerator names {len(pools)} pools; expected one, such as '64x h100'")
+        what = f"--accelerator names {len(pools)} pools" if pools else "no --accelerator is given"
+        raise UsageError(f"{what}; expected one pool, such as '64x h100'")
     known = known or catalogue(stated.get("hardware", ()), stated.get("workloads", ()))
     pool = pool_of(
         pools[0],

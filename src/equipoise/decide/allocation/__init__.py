@@ -87,6 +87,7 @@ def usual_sizes(pool: Pool) -> tuple[int, ...]:
 
 
 def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
+    place = job.where if job.where.endswith(f": {job.name}") else f"{job.where} ({job.name})"
     try:
         if job.times:
             return _stated(job, pool)
@@ -96,11 +97,11 @@ def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalo
     except EvidenceError as err:
         missing = err.missing or ('times that you measured: times = {8 = "3 h", 16 = "1.7 h"}',)
         raise EvidenceError(
-            f"{job.where} ({job.name}): {err}",
+            f"{place}: {err}",
             missing=tuple(f"{job.name}: {each}" for each in missing),
         ) from err
     except InputError as err:
-        raise err.within(f"{job.where} ({job.name})") from err
+        raise err.within(place) from err
 
 
 def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
