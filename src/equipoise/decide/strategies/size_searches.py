@@ -107,9 +107,8 @@ class SizeRange(Struct, frozen=True, kw_only=True):
 
     def holds(self, num_accelerators: int) -> bool:
         """Whether a size may be taken."""
-        if self.listed is not None and self.fewest <= num_accelerators <= self.most:
-            return num_accelerators in self.listed
-        return self.fewest <= num_accelerators <= self.most
+        is_listed = self.listed is None or num_accelerators in self.listed
+        return is_listed and self.fewest <= num_accelerators <= self.most
 
     def shows(self, num_accelerators: int) -> bool:
         """Whether a size is a candidate: it may be taken, or shows what more would do.
@@ -138,32 +137,31 @@ def size_range(
 ) -> SizeRange:
     """The sizes of a system that are tried, and those that may be taken.
 
-    flop: of the whole training, where its amount is stated. known: with published results, ascending. Sizes
-    begin with one, whatever the most is (law 3), and end with what the question or the stock allows, else
-    what is usually asked about or was published. ran: of the user's runs, from which times of others are
-    carried whatever is asked about. extra: what is tried besides.
+    system: one whose cluster is known. flop: of the whole training, where its amount is stated. known: with
+    published results, ascending. Sizes begin with one, whatever the most is (law 3), and end with what the
+    question or the stock allows, else what is usually asked about or was published. ran: of the user's runs,
+    from which times of others are carried whatever is asked about. extra: what is tried besides.
     fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
     fixed_batch_samples: the batch, where it is stated.
     Raises SpecError where more than a node may be taken, and nothing states what joins nodes.
     """
-    node_size = 1 if system.cluster is None else system.cluster.node_size
+    nodes = system.cluster
+    assert nodes is not None
     units = SizeUnits(
-        node_size=node_size,
-        used_of_node=used_of_node(node_size, fixed_batch_samples),
+        node_size=nodes.node_size,
+        batch=fixed_batch_samples,
         fixed_ranks=fixed_ranks,
-        num_kinds=1 if system.cluster is None else len(kinds(system.cluster.accelerator)),
+        num_kinds=len(kinds(nodes.accelerator)),
         is_whole_nodes=not system.is_desktop and system.stock is None,
-        slice_sizes=() if system.cluster is None else _slice_sizes(system.cluster),
-        batch=fixed_batch_samples or 1,
+        slice_sizes=_slice_sizes(nodes),
     )
     found = _up_to_limits(query, system, units, flop=flop, known=known, extra=extra)
-    if system.cluster is not None:
-        system.cluster.expect_network(found.most)
+    nodes.expect_network(found.most)
     beyond = {each for each in dict(extra.beyond).get(system.name, ()) if each > found.most}
     not_asked = {each for each in ran if each not in found.tried and not found.holds(each)}
     tried = {*found.tried, *beyond, *ran}
-    if system.cluster is not None and system.cluster.unstated:  # what more than a node would do nobody knows
-        tried = {each for each in tried if each <= system.cluster.node_size}
+    if nodes.unstated:  # what more than a node would do nobody knows
+        tried = {each for each in tried if each <= nodes.node_size}
     return replace(
         found,
         tried=tuple(sorted(tried)),
@@ -182,29 +180,14 @@ def _up_to_limits(
     extra: ExtraSizes,
 ) -> SizeRange:
     """The sizes up to the limits, and those beyond that show what more would do."""
-    node_size, num_kinds = units.node_size, units.num_kinds
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
-    if min(limits, default=num_kinds) < num_kinds:
-        raise UsageError(f"{min(limits)} of {system.name}: less than one of each; give {num_kinds} or more")
-    asked = query.sizes
-    if query.num_nodes is not None:
-        if is_assumed_host(system, query) and query.num_nodes > 1:
-            number = query.num_nodes * node_size
-            raise UsageError(
-                f"--nodes {query.num_nodes}: {node_size}x{system.name} are in one node; expected all "
-                f"that there are and how many a node has, as {number}x{system.name} --node-size {node_size}"
-            )
-        asked = Sizes(listed=(query.num_nodes * node_size,))
-    least = next(iter(units.slice_sizes), 1)
-    if asked is None and min(limits, default=least) < least:
-        asked = Sizes(listed=(least,))  # more than the limit, which a refusal then says
+    if min(limits, default=units.num_kinds) < units.num_kinds:
+        raise UsageError(
+            f"{min(limits)} of {system.name}: less than one of each; give {units.num_kinds} or more"
+        )
+    asked = _asked_for(query, system, units, limits)
+    fewest, listed = 1, None
     if asked is not None:
-        uneven = [] if asked.is_range else [each for each in asked.listed if each % num_kinds]
-        if uneven:
-            raise UsageError(
-                f"{system.name} is as many of each of {num_kinds} kinds: {uneven[0]} is no multiple of "
-                f"{num_kinds}"
-            )
         limits.append(asked.most)
         asked = _in_slices(asked, units.slice_sizes, system.name, is_alone=len(query.systems) <= 1)
         fewest, most = asked.fewest, min(limits)
@@ -212,35 +195,56 @@ def _up_to_limits(
             return _from(most, units)
         listed = None if asked.is_range else frozenset(asked.listed)
         tried = set(asked.listed) if listed else _ladder(units, fewest, most)
-        tried |= _beyond(units, most)
-        between = set() if listed else extra.between_of(system.name, units, (fewest, most)) - tried
-        return SizeRange(
-            tried=tuple(sorted(tried | between)),
-            between=frozenset(between),
-            fewest=fewest,
-            most=most,
-            limited_by="question",
-            next_usual=fewest if fewest > most else _next_usual(units, most),
-            listed=listed,
-            units=units,
-        )
-    usual = units.at_least(usual_most(query, system, flop))
-    wanted = {*extra.sizes, *(size for name, size in extra.up_to if name == system.name)}
-    wanted = {each for each in wanted if is_slice(each, units.slice_sizes)}
-    most = min(limits) if limits else max((usual, *known, *wanted))
-    # Without a limit the most is a usual size or one with results: whole nodes next below it add nothing.
-    tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
-    kept = {*sorted(tried | wanted)[-(MAX_SIZES - 1) :], *_beyond(units, most)}
-    between = extra.between_of(system.name, units, (1, most)) - kept
+    else:
+        usual = units.at_least(usual_most(query, system, flop))
+        wanted = {*extra.sizes, *(size for name, size in extra.up_to if name == system.name)}
+        wanted = {each for each in wanted if is_slice(each, units.slice_sizes)}
+        most = min(limits) if limits else max((usual, *known, *wanted))
+        # Without a limit the most is a usual size or one with results: whole nodes next below it add nothing.
+        tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
+        tried = {*sorted(tried | wanted)[-(MAX_SIZES - 1) :]}
+    tried |= _beyond(units, most)
+    between = set() if listed else extra.between_of(system.name, units, (fewest, most)) - tried
     return SizeRange(
-        tried=tuple(sorted(kept | between)),
+        tried=tuple(sorted(tried | between)),
         between=frozenset(between),
-        fewest=1,
+        fewest=fewest,
         most=most,
         limited_by="question" if limits else "catalogue",
-        next_usual=_next_usual(units, most),
+        next_usual=fewest if fewest > most else _next_usual(units, most),
+        listed=listed,
         units=units,
     )
+
+
+def _asked_for(
+    query: TrainingQuery, system: RequestedSystem, units: "SizeUnits", limits: Sequence[int]
+) -> Sizes | None:
+    """The numbers that a question names; of slices of which its limits allow none the smallest, which a
+    refusal then names; None where any number up to the limits may be taken.
+
+    Raises UsageError where the system is not had in these.
+    """
+    asked, least = query.sizes, next(iter(units.slice_sizes), 1)
+    if query.num_nodes is not None:
+        number = query.num_nodes * units.node_size
+        if is_assumed_host(system, query) and query.num_nodes > 1:
+            raise UsageError(
+                f"--nodes {query.num_nodes}: {units.node_size}x{system.name} are in one node; expected all "
+                f"that there are and how many a node has, as {number}x{system.name} "
+                f"--node-size {units.node_size}"
+            )
+        asked = Sizes(listed=(number,))
+    if asked is None and min(limits, default=least) < least:
+        asked = Sizes(listed=(least,))
+    named = () if asked is None or asked.is_range else asked.listed
+    uneven = [each for each in named if each % units.num_kinds]
+    if uneven:
+        raise UsageError(
+            f"{system.name} is as many of each of {units.num_kinds} kinds: {uneven[0]} is no multiple of "
+            f"{units.num_kinds}"
+        )
+    return asked
 
 
 def _slice_sizes(cluster: Cluster) -> tuple[int, ...]:
@@ -334,18 +338,22 @@ _MOST_FINER: Final = 16
 class SizeUnits(Struct, frozen=True, kw_only=True):
     """What sizes are doublings of: one accelerator, a node and the ranks of a fixed strategy.
 
-    used_of_node: as the function of this name has it. num_kinds: of a mixture, of which there are as many of
-    each. is_whole_nodes: whether more than a node is had in whole nodes alone. slice_sizes: as of
-    `Accelerator`. batch: one that is stated, which ranks have to share out.
+    num_kinds: of a mixture, of which there are as many of each. is_whole_nodes: whether more than a node is
+    had in whole nodes alone. slice_sizes: as of `Accelerator`. batch: one that is stated, which ranks have to
+    share out; None where it is not.
     """
 
     node_size: int
-    used_of_node: int
+    batch: int | None
     fixed_ranks: int
     num_kinds: int
     is_whole_nodes: bool
-    slice_sizes: tuple[int, ...] = ()
-    batch: int = 1
+    slice_sizes: tuple[int, ...]
+
+    @property
+    def used_of_node(self) -> int:
+        """How many of each node are used where more than a node is."""
+        return used_of_node(self.node_size, self.batch)
 
     def may_be(self, size: int) -> bool:
         """Whether a size has as many of each kind, leaves no part of a node unused that is paid for, and is a
@@ -400,8 +408,9 @@ def _ladder(units: SizeUnits, fewest: int, most: int, *, has_end: bool = True) -
     doublings = units.doublings(most)
     sizes = doublings | {fewest} | {*range(1, few + 1)}
     # No power of two shares out a batch of 1,000 beyond 8 ranks: 400 accelerators are faster than 512.
-    by_batch = {each for factor in _odd_factors(units.batch) for each in units.doublings(most, factor)}
-    sizes |= {each for each in by_batch if each > units.batch & -units.batch}
+    batch = units.batch or 1
+    by_batch = {each for factor in _odd_factors(batch) for each in units.doublings(most, factor)}
+    sizes |= {each for each in by_batch if each > batch & -batch}
     if has_end:
         end = units.whole_below(most)
         last = max((each for each in doublings if each <= end), default=end)
@@ -433,10 +442,9 @@ def units_beyond(cluster: Cluster, problem: Problem | None) -> SizeUnits:
 
     problem: whose stated batch and fixed axes sizes have to share out; None where there is no model.
     """
-    batch = None if problem is None else problem.training.fixed_batch_samples
     return SizeUnits(
         node_size=cluster.node_size,
-        used_of_node=used_of_node(cluster.node_size, batch),
+        batch=None if problem is None else problem.training.fixed_batch_samples,
         fixed_ranks=1 if problem is None else fixed_ranks(problem.choices),
         num_kinds=len(kinds(cluster.accelerator)),
         is_whole_nodes=not cluster.accelerator.for_desktops,
@@ -791,26 +799,23 @@ class SearchCache:
     def searches(self, problem: Problem, sizes: Collection[int]) -> StrategySearches:
         """The searches of a problem at these sizes and no others."""
         key = _key(problem)
-        with self._lock:
-            known = self._kept.get(key) if key is not None else None
-        found = (known or StrategySearches(problem=problem)).with_sizes(sizes)
-        if key is not None:
-            kept = found if len(found.sizes) <= _MOST_SIZES else replace(found, sizes=found.at(sizes))
-            self._keep(self._kept, key, kept)
+        known = self._recalled(self._kept, key) or StrategySearches(problem=problem)
+        found = known.with_sizes(sizes)
+        kept = found if len(found.sizes) <= _MOST_SIZES else replace(found, sizes=found.at(sizes))
+        self._keep(self._kept, key, kept)
         return replace(found, problem=problem, sizes=found.at(sizes))
 
     def fits(self, problem: Problem, size: int) -> bool:
         """Whether a search at this size would find anything that fits."""
         key = _key(problem)
-        if key is None:
-            return first_that_fits(problem, size) is not None
-        with self._lock:
-            searches, known = self._kept.get(key), self._fitting.get((key, size))
-        searched = searches.at((size,)) if searches is not None else ()
-        if searched:
+        searches = self._recalled(self._kept, key)
+        if searches is not None and (searched := searches.at((size,))):
             return searched[0].found.num_fitting > 0
-        found = first_that_fits(problem, size) is not None if known is None else known
-        self._keep(self._fitting, (key, size), found)
+        of_size = None if key is None else (key, size)
+        found = self._recalled(self._fitting, of_size)
+        if found is None:
+            found = first_that_fits(problem, size) is not None
+        self._keep(self._fitting, of_size, found)
         return found
 
     def compared(
@@ -822,20 +827,24 @@ class SearchCache:
         """
         asked = _key(searches.problem)
         key = None if asked is None else (asked, best, num_found)
-        with self._lock:
-            known = self._compared.get(key) if key is not None else None
-        if key is not None and known is not None:
-            self._keep(self._compared, key, known)
-            return known
-        found = [each.strategy for size in searches.at((best.num_accelerators,)) for each in size.found.best]
-        listed = dict.fromkeys((*found[:num_found], *plain_strategies(searches.problem, best)))
-        timed = searches.problem.timed([*listed]).strategies
-        if key is not None:
-            self._keep(self._compared, key, timed)
+        timed = self._recalled(self._compared, key)
+        if timed is None:
+            of_size = searches.at((best.num_accelerators,))
+            found = [each.strategy for size in of_size for each in size.found.best]
+            listed = dict.fromkeys((*found[:num_found], *plain_strategies(searches.problem, best)))
+            timed = searches.problem.timed([*listed]).strategies
+        self._keep(self._compared, key, timed)
         return timed
 
-    def _keep(self, store: OrderedDict[Hashable, _Kept], key: Hashable, value: _Kept) -> None:
+    def _recalled(self, store: OrderedDict[Hashable, _Kept], key: Hashable | None) -> _Kept | None:
+        """What is kept; None where nothing is, or the problem is not one that is kept."""
+        with self._lock:
+            return store.get(key)
+
+    def _keep(self, store: OrderedDict[Hashable, _Kept], key: Hashable | None, value: _Kept) -> None:
         """Keep a value as the one asked for last, and forget those asked for longest ago."""
+        if key is None:
+            return
         with self._lock:
             store[key] = value
             store.move_to_end(key)
