@@ -11,6 +11,7 @@ from equipoise.bench.summary import run_row, write
 from equipoise.calibration.published import read_rows
 from equipoise.decide.strategies.size_searches import SEARCH_CACHE
 from equipoise.decide.user_evidence.folders import user_runs
+from equipoise.decide.user_evidence.usable import Asked
 from equipoise.errors import DataError
 from equipoise.runs.ingest import import_runs
 from equipoise.spec.catalogue import shipped
@@ -37,12 +38,11 @@ def _row(run_id, size, rate, workload="mlp", status="success"):
 
 def _runs(folder, workload_name, accelerators, **stated):
     """What a folder holds, of a question that states nothing else."""
-    usual = dict.fromkeys(("sequence_tokens", "global_batch_samples", "known")) | {
-        "is_to_target": True,
-        "is_named_here": False,
-        "catalogue": shipped(),
+    of_rows = {
+        name: stated.pop(name) for name in ("sequence_tokens", "is_to_target", "known") if name in stated
     }
-    return user_runs(folder, workload_name, accelerators, **usual | stated)
+    asked = Asked(workload=workload_name, accelerators=tuple(accelerators), catalogue=shipped(), **of_rows)
+    return user_runs(folder, asked, **stated)
 
 
 def test_runs_of_one_set_up_are_one_record_with_their_median(tmp_path):

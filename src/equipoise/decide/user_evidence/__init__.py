@@ -428,18 +428,22 @@ def user_evidence(
         from equipoise.decide.user_evidence.folders import (  # noqa: PLC0415 - only where a folder is given
             user_runs,
         )
+        from equipoise.decide.user_evidence.usable import Asked  # noqa: PLC0415 - as above
 
         is_of_pairs = bool({"dpo", "grpo"} & set(query.train))  # a sample is no single sequence
-        runs = user_runs(
-            query.runs,
-            workload.slug,
-            accelerators,
+        asked = Asked(
+            workload=workload.slug,
+            accelerators=tuple(accelerators),
             sequence_tokens=None if is_of_pairs else workload.sequence_tokens,
-            global_batch_samples=query.global_batch_samples,
             is_to_target=query.is_to_target,
-            is_named_here=query.config is not None,
             known=workload,
             catalogue=catalogue,
+        )
+        runs = user_runs(
+            query.runs,
+            asked,
+            global_batch_samples=query.global_batch_samples,
+            is_named_here=query.config is not None,
             precisions=query.precision,
         )
         if not runs.set_ups and runs.trainings is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from equipoise.decide.evidence import LEAST_LOG_SD, UserRun, repeated_log_sd
 from equipoise.decide.user_evidence.runs import UserRuns, num_accumulated
@@ -27,9 +28,7 @@ from equipoise.intervals import LEVEL, log_sd
 from equipoise.notes import Note
 from equipoise.runs import lacks_tables
 from equipoise.runs.store import RUNS, STEPS, frame_of, read_table
-from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.strategy import precision_named
-from equipoise.spec.workload import Workload
 from equipoise.stats import by_key, series_mean_interval
 from equipoise.units import listed, plural
 
@@ -54,99 +53,87 @@ _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision
 
 
 def user_runs(
-    folder: Path,
-    workload: str,
-    accelerators: Sequence[str],
+    path: Path,
+    asked: Asked,
     *,
-    sequence_tokens: int | None,
-    global_batch_samples: int | None,
-    is_to_target: bool,
-    is_named_here: bool,
-    known: Workload | None,
-    catalogue: Catalogue,
+    global_batch_samples: int | None = None,
+    is_named_here: bool = False,
     precisions: Sequence[str] = (),
 ) -> UserRuns:
     """What a folder, or a file of measurements or table of runs alone, holds of a workload.
 
-    accelerators: slugs asked about, of which files with several are read. sequence_tokens: of a sample of the
-    question. global_batch_samples: of rows that state none. is_to_target: whether a whole training in a row
-    is the question's, which states no amount. is_named_here: whether runs cannot know that name, as that of
-    a config.json. known: the workload itself, to see which runs are above the peak. catalogue: what names
-    mean. precisions: that the question states, as the user calls them.
+    asked: with the name of the workload in the question. global_batch_samples: of rows that state none.
+    is_named_here: whether runs cannot know that name, as that of a config.json. precisions: that the question
+    states, as the user calls them.
     Raises DataError where it holds nothing that can be read, naming what was expected.
     """
-    if folder.is_file() and folder.suffix.lower() in _SUFFIXES:
-        tables, files = ([folder], []) if folder.name == _TABLE else ([], [folder])
-    elif folder.is_dir():
-        tables = tables_below(folder)
-        files = sorted(path for pattern in _FILES for path in folder.glob(pattern))
-    else:
-        raise DataError(
-            f"--runs {folder}: neither a folder nor a file such as CSV ({', '.join(_SUFFIXES)}); expected a "
-            "folder that `equipoise bench --out DIR` wrote, or such a file of measurements"
-        )
-    if not tables and not files:
-        if cut_off := lacks_tables(folder):
-            raise DataError(f"--runs {folder}: {cut_off}")
-        raise DataError(
-            f"--runs {folder}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
-            "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise ingest` takes them"
-        )
-    frames = [_of_asked(read_table(path, RUNS), workload) for path in tables]
-    together = 1 if known is None else known.samples_per_example
+    tables, files = _tables_and_files(path)
+    together = 1 if asked.known is None else asked.known.samples_per_example
     batch = None if global_batch_samples is None else max(1, global_batch_samples // together)
-    read, unread = _of_files(files, accelerators, catalogue, tokens=sequence_tokens, batch=batch)
-    refused = [row for each in read for row in each.refused]
-    unfinished = [why for each in read for why in each.unfinished]
-    frames += [_frame(each, workload) for each in read]
-    runs = pl.concat(frames) if frames else frame_of([], RUNS)
-    runs = runs.with_columns(pl.col("accelerator").replace(_slugs(runs, accelerators, catalogue)))
-    runs = _with_slug(runs, workload, catalogue)
+    read, unread = _of_files(files, asked, batch=batch)
+    frames = [read_table(each, RUNS) for each in tables] + [frame_of(each.rows, RUNS) for each in read]
+    runs = _by_names_of(asked, pl.concat(frames) if frames else frame_of([], RUNS))
     if together > 1:
         runs = _in_samples(runs, together)
     named: list[Note] = []
-    is_named_here = is_named_here or ":" in workload
-    asked = Asked(
-        workload=_name_in_runs(runs, workload, named) if is_named_here else workload,
-        accelerators=tuple(accelerators),
-        sequence_tokens=sequence_tokens,
-        is_to_target=is_to_target,
-        known=known,
-        catalogue=catalogue,
-    )
+    if is_named_here or ":" in asked.workload:
+        asked = replace(asked, workload=_name_in_runs(runs, asked.workload, named))
     reasons = [why_not(row, asked) for row in runs.iter_rows(named=True)]
-    where = files[0].name if len(files) == 1 and not tables else folder.resolve().name
-    unused = [
-        *map(unreadable, refused),
-        *(Unused(kind="unfinished", words=each) for each in unfinished),
-        *(each for each in reasons if each is not None),
+    outside = [
+        *(unreadable(row) for each in read for row in each.refused),
+        *(Unused(kind="unfinished", words=why) for each in read for why in each.unfinished),
     ]
+    unused = [*outside, *(each for each in reasons if each is not None)]
     of_it = runs.filter(pl.col("workload") == asked.workload)
     mine = runs.filter(pl.Series([each is None for each in reasons], dtype=pl.Boolean))
-    if not is_to_target:
+    if not asked.is_to_target:
         mine = mine.with_columns(pl.lit(None, pl.Float64).alias("time_to_train_s"))
     mine = mine.with_columns(pl.col("precision").map_elements(precision_named, return_dtype=pl.String))
     mine, of_tf32 = (mine, ()) if "fp32" in precisions else _with_tf32(mine, asked)
     stepped = _stepped(tables)
     mine = _with_rates_of_means(mine, stepped)
-    uneven = [stepped[run_id].unevenness for run_id in mine["run_id"] if run_id in stepped]
+    where = files[0].name if len(files) == 1 and not tables else path.resolve().name
     return UserRuns(
-        where=str(folder),
+        where=str(path),
         set_ups=tuple(_set_ups(mine, stepped)),
-        trainings=_trainings(mine, str(folder)),
+        trainings=_trainings(mine, str(path)),
         machines=tuple(sorted(of_it["accelerator"].drop_nulls().unique())),
         other_workloads=tuple(sorted({*runs["workload"].drop_nulls()} - {asked.workload})),
-        num_of_asked_length=0 if sequence_tokens is None else mine["sequence_tokens"].null_count(),
+        num_of_asked_length=0 if asked.sequence_tokens is None else mine["sequence_tokens"].null_count(),
         notes=(
-            *not_used_notes(unused, len(runs) + len(refused) + len(unfinished), where),
+            *not_used_notes(unused, len(runs) + len(outside), where),
             *unread,
             *named,
             *_of_examples(mine, together),
             *of_tf32,
-            *map(Note, _of_uneven(uneven)),
+            *_of_uneven([stepped[run_id].unevenness for run_id in mine["run_id"] if run_id in stepped]),
             *_of_unlike(mine, {run_id: cells for each in read for run_id, cells in each.apart.items()}),
         ),
     )
+
+
+def _tables_and_files(path: Path) -> tuple[list[Path], list[Path]]:
+    """The tables of runs, and the files of measurements, that a path names or holds.
+
+    Raises DataError where there are none, naming what was expected.
+    """
+    if path.is_file() and path.suffix.lower() in _SUFFIXES:
+        return ([path], []) if path.name == _TABLE else ([], [path])
+    if not path.is_dir():
+        raise DataError(
+            f"--runs {path}: neither a folder nor a file such as CSV ({', '.join(_SUFFIXES)}); expected a "
+            "folder that `equipoise bench --out DIR` wrote, or such a file of measurements"
+        )
+    tables = tables_below(path)
+    files = sorted(each for pattern in _FILES for each in path.glob(pattern))
+    if not tables and not files:
+        if cut_off := lacks_tables(path):
+            raise DataError(f"--runs {path}: {cut_off}")
+        raise DataError(
+            f"--runs {path}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
+            "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise ingest` takes them"
+        )
+    return tables, files
 
 
 def without_score(folders: Sequence[Path], workload: str, accelerators: Sequence[str]) -> Iterator[Note]:
@@ -171,30 +158,24 @@ def tables_below(folder: Path) -> list[Path]:
     return [path for path in (folder / _TABLE, *below) if path.is_file()]
 
 
-def _slugs(runs: pl.DataFrame, accelerators: Sequence[str], catalogue: Catalogue) -> dict[str, str]:
-    """From names of accelerators as tables have them to slugs; a name that may mean several is none."""
-    found = {}
-    for name in {*runs["accelerator"].drop_nulls()} - {*accelerators}:
-        with suppress(SpecError):
-            found[name] = catalogue.slug_in_file(name, accelerators) or name
-    return found
+def _by_names_of(asked: Asked, runs: pl.DataFrame) -> pl.DataFrame:
+    """The runs by the names of a question: of accelerators slugs, where they mean one alone, and the
+    workload's in place of its other names: `bench` trains the small MLP as `mlp`.
 
-
-def _of_asked(runs: pl.DataFrame, workload: str) -> pl.DataFrame:
-    """The runs of a table; those of files that state no workload are of what is asked about, as the rows of
-    the file itself are.
+    Those of files that state no workload are of what is asked about.
     """
-    stated = pl.col("workload")
-    return runs.with_columns(
-        pl.when(pl.col("origin") == _OF_FILES).then(stated.fill_null(workload)).otherwise(stated)
+    stated, catalogue = pl.col("workload"), asked.catalogue
+    is_silent = (pl.col("origin") == _OF_FILES) & stated.is_null()
+    runs = runs.with_columns(
+        pl.when(is_silent).then(pl.lit(asked.workload)).otherwise(stated).alias("workload")
     )
-
-
-def _with_slug(runs: pl.DataFrame, workload: str, catalogue: Catalogue) -> pl.DataFrame:
-    """The runs, with a workload's slug in place of its other names: `bench` trains the small MLP as `mlp`."""
-    names = runs["workload"].drop_nulls().unique().to_list()
-    other_names = {each: workload for each in names if catalogue.workload_slug(each) == workload}
-    return runs.with_columns(pl.col("workload").replace(other_names))
+    chips = {}
+    for name in {*runs["accelerator"].drop_nulls()} - {*asked.accelerators}:
+        with suppress(SpecError):
+            chips[name] = catalogue.slug_in_file(name, asked.accelerators) or name
+    names = {*runs["workload"].drop_nulls()}
+    workloads = {each: asked.workload for each in names if catalogue.workload_slug(each) == asked.workload}
+    return runs.with_columns(pl.col("accelerator").replace(chips), stated.replace(workloads))
 
 
 def _in_samples(runs: pl.DataFrame, together: int) -> pl.DataFrame:
@@ -275,11 +256,11 @@ def _with_tf32(runs: pl.DataFrame, asked: Asked) -> tuple[pl.DataFrame, tuple[No
     return runs.with_columns(pl.Series("precision", found, dtype=pl.String)), (Note(words),) if num else ()
 
 
-def _of_uneven(unevenness: Sequence[float]) -> Iterator[str]:
+def _of_uneven(unevenness: Sequence[float]) -> Iterator[Note]:
     """That the steps of runs took longer on average than in the median, where some did noticeably."""
     uneven = [each for each in unevenness if each > _UNEVEN]
     if uneven:
-        yield (
+        yield Note(
             f"Steps of {len(uneven)} of your {len(unevenness)} runs took up to {max(uneven):.1f} times their "
             "median on average, as on a busy machine: the mean is used, as steps add up to a training."
         )
@@ -383,29 +364,22 @@ def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
 
 
 def _of_files(
-    files: Sequence[Path],
-    accelerators: Sequence[str],
-    catalogue: Catalogue,
-    *,
-    tokens: int | None,
-    batch: int | None,
+    files: Sequence[Path], asked: Asked, *, batch: int | None
 ) -> "tuple[list[FileRuns], list[Note]]":
     """What exported files hold, and notes of those that could not be read.
 
-    tokens, batch: of samples and steps of rows that do not state them.
+    batch: of a step, of rows that do not state it.
     """
     from equipoise.runs.ingest import Unstated, runs_of_file  # noqa: PLC0415 - only where files are given
 
-    unstated = Unstated(sequence_tokens=tokens, global_batch_samples=batch)
+    unstated = Unstated(sequence_tokens=asked.sequence_tokens, global_batch_samples=batch)
     read: list[FileRuns] = []
     unread: list[Note] = []
     for path in files:
         try:
-            read.append(runs_of_file(path, catalogue=catalogue, asked=accelerators, unstated=unstated))
+            read.append(
+                runs_of_file(path, catalogue=asked.catalogue, asked=asked.accelerators, unstated=unstated)
+            )
         except DataError as err:
             unread.append(Note(f"{err}.", "not_used"))
     return read, unread
-
-
-def _frame(found: "FileRuns", workload: str) -> pl.DataFrame:
-    return _of_asked(frame_of(found.rows, RUNS), workload)
