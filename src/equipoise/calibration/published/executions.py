@@ -105,13 +105,8 @@ def _completed(rows: list[PublishedRow]) -> list[PublishedRow]:
 
 def _trains_adapters(rows: list[PublishedRow]) -> bool:
     """Whether FLOP/s and tokens/s of one execution imply that frozen weights have no gradients."""
-    by_kind = {
-        row.quantity.kind: row.seconds for row in rows if row.quantity and row.quantity.counted == "model"
-    }
-    by_kind |= {
-        row.quantity.kind: row.seconds for row in rows if row.quantity and row.quantity.kind == "tokens"
-    }
-    by_tokens, by_flop = by_kind.get("tokens"), by_kind.get("flop")
+    seen = {(row.quantity.kind, row.quantity.counted): row.seconds for row in rows if row.quantity}
+    by_tokens, by_flop = seen.get(("tokens", "executed")), seen.get(("flop", "model"))
     if by_tokens is None or by_flop is None:
         return False
     # Seconds by FLOP/s assume full training: they are too many by as much as the FLOP are too many.

@@ -59,6 +59,7 @@ def model_of(row: TextRow, catalogue: Catalogue) -> Model:
     hidden = count(row, "hidden", most=_MAX_WIDTH)
     heads = count(row, "heads", most=_MAX_HEADS)
     catalogued = _of_stated_vocabulary(known.transformer, row) if known and known.transformer else None
+    as_known = Model(transformer=catalogued, known=known, sequence=sequence, notes=of_pixels)
     if layers is None and hidden is None and heads is None:
         if not name:
             raise DataError("no model: expected a column workload, or layers, hidden and heads")
@@ -67,12 +68,12 @@ def model_of(row: TextRow, catalogue: Catalogue) -> Model:
                 f"workload {echo(name)}: the row states no layers, hidden and heads, and the catalogue does "
                 f"not know the name; add it to {EDIT}"
             )
-        return Model(transformer=catalogued, known=known, sequence=sequence, notes=of_pixels)
+        return as_known
     if known is not None and known.transformer is None and _is_stated_whole(known, row):
-        return Model(transformer=None, known=known, sequence=sequence, notes=of_pixels)
+        return as_known
     if catalogued is not None and hidden in {None, catalogued.hidden} and heads in {None, catalogued.heads}:
         if layers in {None, catalogued.layers}:
-            return Model(transformer=catalogued, known=known, sequence=sequence, notes=of_pixels)
+            return as_known
         if catalogued.attention_layers is None and catalogued.expert_layers is None:
             scaled = replace(catalogued, layers=layers or catalogued.layers)
             note = f"{catalogued.layers} layers in the catalogue, {layers} in the row: the row's are used"

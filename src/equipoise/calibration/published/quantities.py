@@ -209,7 +209,7 @@ def of_whole_accelerators(row: TextRow) -> TextRow:
     tp, cp, pp = (count(row, name, most=MAX_ACCELERATORS) or 1 for name in ("tp", "cp", "pp"))
     sizes = {"tp": tp, "cp": cp, "dp": dies // (tp * cp * pp), "pp": pp}
     halved = next((name for name, size in sizes.items() if size % 2 == 0), "dp")
-    changed = {"n_gpus": dies // 2}
+    changed: dict[str, float] = {"n_gpus": dies // 2}
     if stated(row, halved):
         changed[halved] = sizes[halved] // 2
     micro, experts = count_at(row, "micro_batch"), count(row, "ep", most=MAX_ACCELERATORS) or 1
@@ -217,17 +217,13 @@ def of_whole_accelerators(row: TextRow) -> TextRow:
         changed["micro_batch"] = 2 * micro
     if experts % 2 == 0:
         changed["ep"] = experts // 2
-    figures: dict[str, float] = {}
     unit = quantity(stated(row, "unit"))
-    of_one = {
-        "memory_gib": True,
-        "measured": unit.per_accelerator and unit.kind not in {"utilisation", "time"},
-    }
-    for name, is_of_one in of_one.items():
+    is_of_die = unit.per_accelerator and unit.kind not in {"utilisation", "time"}
+    for name in ("memory_gib", "measured") if is_of_die else ("memory_gib",):
         value = number(row, name, most=_LARGEST_FIGURE)
-        if is_of_one and value is not None:
-            figures[name] = 2 * value
-    texts = {name: f"{value:.12g}" for name, value in {**changed, **figures}.items()}
+        if value is not None:
+            changed[name] = 2 * value
+    texts = {name: f"{value:.12g}" for name, value in changed.items()}
     return replace(row, cells={**row.cells, **texts})
 
 

@@ -89,10 +89,10 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     is those of a node, where no number is stated. replicates_experts: whether data ranks that hold the same
     experts each hold all of their states. is_interleaved: several chunks a pipeline rank, their number
     perhaps unsaid. recomputed_layers: of a chunk, where a number is all that is said. splits_sequences: of
-    tensor parallelism. framework: whose defaults hold. adds_up_whole: gradients of micro-batches, before they
-    are sharded. copies_gradients: the software that copies them into fp32, next to those of 16 bits.
-    is_narrow: weights, gradients and moments have no copies in fp32. rank, targets: of adapters.
-    keeps_in_pipelines: between the micro-batches of a pipeline, parameters that FSDP gathered stay.
+    tensor parallelism. adds_up_whole: gradients of micro-batches, before they are sharded. copies_gradients:
+    the software that copies them into fp32, next to those of 16 bits. is_narrow: weights, gradients and
+    moments have no copies in fp32. rank, targets: of adapters. keeps_in_pipelines: between the micro-batches
+    of a pipeline, parameters that FSDP gathered stay.
     """
 
     precision: Precision | None
@@ -494,13 +494,7 @@ def strategy_of(
     that it ran on, where they are known.
     Raises DataError or SpecError where axes or batches are missing or contradict each other.
     """
-    config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
-    if row.cells.get("recompute", "").strip().lower() == "none":  # in this column a value
-        recompute = "none"
-    if not _has(config.lower(), _ADAPTERS):
-        # What was trained may stand with the model: `SDXL LoRA, rank 32`.
-        beside = re.findall(rf"\b{_ADAPTERS}\b[^;()]*", stated(row, "workload").lower())
-        config = "; ".join((config, *beside))
+    config, precision, recompute = _stated_strategy(row)
     chip = None if nodes is None else nodes.accelerator
     words = strategy_words(config, precision, recompute, chip.year if chip else None)
     _check_experts(config)
@@ -568,6 +562,18 @@ def strategy_of(
         lora_targets="usual" if words.trained == "full" else words.targets,
     )
     return found, tuple(notes)
+
+
+def _stated_strategy(row: TextRow) -> tuple[str, str, str]:
+    """What a row states of its strategy, by STRATEGY_CELLS."""
+    config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
+    if row.cells.get("recompute", "").strip().lower() == "none":  # in this column a value
+        recompute = "none"
+    if not _has(config.lower(), _ADAPTERS):
+        # What was trained may stand with the model: `SDXL LoRA, rank 32`.
+        beside = re.findall(rf"\b{_ADAPTERS}\b[^;()]*", stated(row, "workload").lower())
+        config = "; ".join((config, *beside))
+    return config, precision, recompute
 
 
 def _replicas(words: StrategyWords, *, dp: int, ep: int, nodes: Cluster | None, notes: list[str]) -> int:
