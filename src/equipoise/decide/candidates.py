@@ -37,9 +37,9 @@ from equipoise.decide.question.query import TrainingQuery
 from equipoise.decide.question.systems import RequestedSystem, rates_of
 from equipoise.decide.strategies.size_searches import SEARCH_CACHE, taken_of_node
 from equipoise.decide.strategies.strategy_search import Problem, TimedStrategy
-from equipoise.economics import Bill, Rates, bill
+from equipoise.economics import Bill, Price, Rates, bill
 from equipoise.economics.interruptions import interrupted
-from equipoise.economics.quotes import least_charged
+from equipoise.economics.quotes import Charges, least_charged
 from equipoise.intervals import LEVEL, WIDEST, Interval, exact, product, scaled, with_log_sd
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.hardware import PriceTerms
@@ -196,12 +196,7 @@ def _priced(
     why_not = stopped.why or _why_no_time(inputs, assessment, sized, stopped.time_s, fewer=fewer)
     time_s = None if why_not else stopped.time_s
     paid = None if time_s is None else bill(size, time_s, rates)
-    price, usd, made_of = rates.price, None, None
-    if time_s is not None and price is not None and (rates.others or not price.is_hourly):
-        stored = stopped.checkpoint_bytes
-        price, usd, made_of = least_charged((price, *rates.others), size, time_s, checkpoint_bytes=stored)
-    elif time_s is not None and paid is not None:
-        usd = _at_price(paid, time_s)
+    price, usd, made_of = _charged(rates, paid, size, time_s, checkpoint_bytes=stopped.checkpoint_bytes)
     samples = None if batch is None else inputs.training.budget.samples_at(batch)
     steps = None if samples is None or batch is None else samples / batch
     step_s = None if steps is None else product(work_s, exact(1.0 / steps))
@@ -246,6 +241,21 @@ def _priced(
         is_between=size in assessment.sizes.between,
     )
     return replace(candidate, constraints=constraints(query, assessment, candidate))
+
+
+def _charged(
+    rates: Rates, paid: Bill | None, size: int, time_s: Interval | None, *, checkpoint_bytes: float | None
+) -> tuple[Price | None, Interval | None, Charges | None]:
+    """The price that costs least, the money at it, and what that is made of where it is more than hours.
+
+    paid: by the hour. Money is None where no time or no price is known.
+    """
+    price = rates.price
+    if time_s is None or paid is None:
+        return price, None, None
+    if price is None or (price.is_hourly and not rates.others):
+        return price, _at_price(paid, time_s), None
+    return least_charged((price, *rates.others), size, time_s, checkpoint_bytes=checkpoint_bytes)
 
 
 def _why_no_time(

@@ -256,7 +256,7 @@ def _beside_offers(found: Collected, selection: Selection, extra: ExtraSizes) ->
 
 def answer_of(collected: Collected, selection: Selection) -> Answer:
     """The answer of all systems' candidates, once chosen among: `select_from`."""
-    inputs, found, refused = collected.inputs, collected.systems, collected.refused
+    inputs, found = collected.inputs, collected.systems
     query, rule, candidates = inputs.query, rule_of(inputs.query), collected.candidates
     best = selection.recommended
     own = next((one for one in found if best is not None and one.system.name == best.system), found[0])
@@ -295,25 +295,9 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
         notes=tuple(
             dict.fromkeys(
                 (
-                    *map(Note, inputs.training.budget.notes),
-                    *(
-                        note
-                        for one in found
-                        for note in notes(inputs, one.assessment, best if one is own else None)
-                    ),
-                    *(() if inputs.user.runs is None else inputs.user.runs.notes),
-                    *_without_score(inputs, [one.system.accelerator for one in found]),
-                    *far_faster(searches, best),
-                    *experts_in_4_bits(searches, best),
-                    *stated_on_host(query, best, searches),
-                    *measured_on_some(inputs, [one.assessment for one in found]),
-                    *slow_results([one.assessment for one in found]),
+                    *_notes_of_all(collected, own, best),
                     *does_not_fit(systems.values()),
-                    *map(Note, electricity_unused(query, candidates)),
-                    *(Note(each, "not_used") for each in quotes_unused(query, [one.system for one in found])),
-                    *map(Note, outside_of_budgets(query, found)),
-                    *without_energy(query, found),
-                    *(Note(f"{each}.", "not_compared") for each in refused),
+                    *_notes_of_what_is_unused(collected),
                     *map(Note, unbought),
                 )
             )
@@ -321,6 +305,32 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
         num_considered=sum(each.num_considered for each in systems.values()),
         search_s=0.0 if searches is None else searches.search_s,
     )
+
+
+def _notes_of_all(collected: Collected, own: SystemCandidates, best: Candidate | None) -> Iterator[Note]:
+    """What the figures of all systems do not show. own: the system of the best candidate."""
+    inputs, searches = collected.inputs, own.assessment.searches
+    assessments = [one.assessment for one in collected.systems]
+    yield from map(Note, inputs.training.budget.notes)
+    for each in assessments:
+        yield from notes(inputs, each, best if each is own.assessment else None)
+    yield from () if inputs.user.runs is None else inputs.user.runs.notes
+    yield from _without_score(inputs, [each.system.accelerator for each in assessments])
+    yield from far_faster(searches, best)
+    yield from experts_in_4_bits(searches, best)
+    yield from stated_on_host(inputs.query, best, searches)
+    yield from measured_on_some(inputs, assessments)
+    yield from slow_results(assessments)
+
+
+def _notes_of_what_is_unused(collected: Collected) -> Iterator[Note]:
+    """Which prices and limits of the question have no effect, and which systems are not compared."""
+    query, found = collected.inputs.query, collected.systems
+    yield from map(Note, electricity_unused(query, collected.candidates))
+    yield from (Note(each, "not_used") for each in quotes_unused(query, [one.system for one in found]))
+    yield from map(Note, outside_of_budgets(query, found))
+    yield from without_energy(query, found)
+    yield from (Note(f"{each}.", "not_compared") for each in collected.refused)
 
 
 def _without_score(inputs: Inputs, accelerators: Sequence[str]) -> Iterator[Note]:

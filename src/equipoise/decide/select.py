@@ -41,7 +41,7 @@ _OF_SIZE: Final = frozenset({"max_accelerators", "memory_bytes"})
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """What is best, and within which limits. value_of_time: US dollars per hour, for that objective.
+    """What is best, and within which limits.
 
     deadline_s: for the training and the wait before it, queue_s, together. start_s: between the start of a
     job and its first step, which every size takes and pays for: sizes are compared with it, limits and what
@@ -97,13 +97,8 @@ class Figures(NamedTuple):
 
     def moved(self, *, price: float = 1.0, time: float = 1.0) -> "Figures":
         """The figures at so many times the price of an hour and the time; other charges stay."""
-        usd, paid = self.usd, self.charges
-        if paid is not None:
-            paid = replace(paid, used_usd=price * time * paid.used_usd, minimum_usd=price * paid.minimum_usd)
-        if usd is not None:
-            usd = price * time * usd if paid is None else paid.usd
         energy_j = None if self.energy_j is None else self.energy_j * time
-        return self._with_amounts(self.time_s * time, usd, energy_j, paid)
+        return self._paying(self.time_s * time, energy_j, used=price * time, minimum=price)
 
     def with_start(self, start_s: float) -> "Figures":
         """The figures with what comes before the first step: every accelerator is paid for it as for a step.
@@ -112,16 +107,17 @@ class Figures(NamedTuple):
         """
         if not start_s:
             return self
-        usd, paid, factor = self.usd, self.charges, 1.0 + start_s / self.time_s
-        if paid is not None:
-            paid = replace(paid, used_usd=factor * paid.used_usd)
-        if usd is not None:
-            usd = factor * usd if paid is None else paid.usd
-        return self._with_amounts(self.time_s + start_s, usd, self.energy_j, paid)
+        return self._paying(self.time_s + start_s, self.energy_j, used=1.0 + start_s / self.time_s)
 
-    def _with_amounts(
-        self, time_s: float, usd: float | None, energy_j: float | None, charges: Charges | None
+    def _paying(
+        self, time_s: float, energy_j: float | None, *, used: float, minimum: float = 1.0
     ) -> "Figures":
+        """The figures at another time and energy, at so many times the money for hours used, and at least."""
+        usd, paid = self.usd, self.charges
+        if paid is not None:
+            paid = replace(paid, used_usd=used * paid.used_usd, minimum_usd=minimum * paid.minimum_usd)
+        if usd is not None:
+            usd = used * usd if paid is None else paid.usd
         # As `_replace` would, in a tenth of its time: a flip asks for thousands.
         return Figures(
             self.id,
@@ -131,7 +127,7 @@ class Figures(NamedTuple):
             usd,
             energy_j,
             self.is_within_size,
-            charges,
+            paid,
             self.least_s,
         )
 
