@@ -224,9 +224,7 @@ def _of_answer(
     query: TrainingQuery, catalogue: Catalogue, scores: Scores | None, own: "Measurements | None"
 ) -> Prediction:
     """The candidates of an answer, at the sizes asked about."""
-    runs = None
-    if own is not None:
-        runs = UserRuns(where=own.where, trainings=own, notes=own.notes)
+    runs = None if own is None else UserRuns(where=own.where, trainings=own, notes=own.notes)
     sizes = () if query.sizes is None else query.sizes.listed
     # All sizes are looked at: where returns diminish does not depend on which times are asked for.
     collected = collect_candidates(
@@ -235,18 +233,12 @@ def _of_answer(
     found, assessment = answer_of(collected, select_from(collected)), collected.systems[0].assessment
     if query.sizes is not None and not query.sizes.is_range and assessment.system.cluster is not None:
         expect_slices(sizes, assessment.system.cluster)
-    published = assessment.published
-    curve = None if published is None else published.curve
+    curve = None if assessment.published is None else assessment.published.curve
     wanted = _wanted(query, assessment.sizes)
     candidates = [each for each in found.candidates if each.system == assessment.system.name]
-    submitted = {each.num_accelerators for each in candidates if each.published}
-    ran = set() if own is None else {*own.num_accelerators.astype(int).tolist()}
-    predictions = () if curve is None else curve.predictions
-    outside = {
-        each.num_accelerators: each.outside
-        for each in predictions
-        if each.outside and each.num_accelerators in wanted - submitted - ran
-    }
+    # Of sizes that were submitted, or that the user ran, no law says the time.
+    of_law = wanted - {each.num_accelerators for each in candidates if each.published}
+    of_law -= frozenset() if own is None else {*own.num_accelerators.astype(int).tolist()}
     shown = tuple(each for each in candidates if each.num_accelerators in wanted)
     left_out: dict[int, str] = {}
     if query.sizes is not None and not query.sizes.is_range:
@@ -263,7 +255,11 @@ def _of_answer(
         work=found.work,
         round=None if curve is None else curve.round,
         candidates=shown,
-        outside=outside,
+        outside={
+            each.num_accelerators: each.outside
+            for each in (() if curve is None else curve.predictions)
+            if each.outside and each.num_accelerators in of_law
+        },
         equilibria=group,
         no_equilibria=None if group else TWO_SIZES_NEEDED,
         time_values=found.time_values,

@@ -514,8 +514,7 @@ def problem(
     something is to be moved to the memory of a host that is the accelerator's own, code is to be compiled for
     a chip without a compiler, or the stated software lacks what is asked for.
     """
-    choices = dict(training.choices)
-    offloads = choices.get("offload", (STAYS["offload"],))
+    offloads = training.choices.get("offload", (STAYS["offload"],))
     if cluster.accelerator.shares_host_memory and STAYS["offload"] not in offloads:
         raise SpecError(
             f"--fix offload={','.join(map(str, offloads))}: {cluster.accelerator.title} shares its memory "
@@ -523,6 +522,28 @@ def problem(
         )
     name = software_for(cluster.accelerator, training.workload, software)
     chosen = None if name is None else software_named(name)
+    usual = _usual_choices(training, cluster, chosen)
+    choices = _runnable(usual, chosen, is_stated=software is not None)
+    return Problem(
+        training=training,
+        cluster=cluster,
+        load=held_by(workload_load(training.workload), chosen),
+        model=model,
+        choices=choices,
+        software=chosen,
+        num_best=num_best,
+        published_batches=published_batches,
+    )
+
+
+def _usual_choices(
+    training: Training, cluster: Cluster, chosen: Software | None
+) -> dict[str, tuple[Value, ...]]:
+    """The choices that a training states, and what it, its chip and its software usually take besides.
+
+    Raises SpecError where code is to be compiled for a chip without a compiler.
+    """
+    choices = dict(training.choices)
     is_mixture = architecture(training.workload) == "mixture of experts"
     choices.setdefault("precision", (usual_precision(cluster, training, chosen),))
     if cluster.accelerator.lacks_compiler:
@@ -548,17 +569,7 @@ def problem(
     if training.workload.transformer is None and training.workload.area != _OF_OWN_CODE:
         # What trains convolutions or tables shares out data alone: no program cuts such a model into stages.
         choices.setdefault("pp", (1,))
-    choices = _runnable(choices, chosen, is_stated=software is not None)
-    return Problem(
-        training=training,
-        cluster=cluster,
-        load=held_by(workload_load(training.workload), chosen),
-        model=model,
-        choices=choices,
-        software=chosen,
-        num_best=num_best,
-        published_batches=published_batches,
-    )
+    return choices
 
 
 # The area of a user's own code that embeds no vocabulary (`torch_model.count`): it is cut where it can be.
