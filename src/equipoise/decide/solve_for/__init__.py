@@ -77,12 +77,8 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         asked = CandidatesByBatch(query=query, known=known, scores=scores, extra=extra)
         collected = asked.collected(start)
         if (most := max((paid_for(query, each) for each in collected.systems), default=0)) > USUAL_MOST:
-            asked = CandidatesByBatch(
-                query=query,
-                known=known,
-                scores=scores,
-                extra=replace(extra, sizes=(1 << (most - 1).bit_length(),)),
-            )
+            more = replace(extra, sizes=(1 << (most - 1).bit_length(),))
+            asked = CandidatesByBatch(query=query, known=known, scores=scores, extra=more)
             collected = asked.collected(start)
         found: list[BudgetReach] = []
         refused: list[EvidenceError | UsageError] = list(collected.refused)

@@ -192,23 +192,7 @@ def _next(used: Mapping[float, float], fits: float, fails: float) -> float:
 
 def largest_model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -> BudgetReach:
     """The largest model of the workload's family."""
-    base = inputs.training.workload
-    if base.transformer is None or base.sequence_tokens is None:
-        raise EvidenceError(
-            f"{base.title} is not a transformer with published sizes, so larger and smaller models "
-            "of its kind are not known",
-            missing=("a language model, as llama31_8b: `equipoise list workloads`",),
-        )
-    if one.assessment.cluster is None:
-        raise EvidenceError(
-            f"{one.system.title} is not in the catalogue: models of other sizes cannot be timed",
-            missing=("its facts: --hardware FILE.toml",),
-        )
-    if base.trained != "full":
-        raise EvidenceError(
-            f"{base.title} trains adapters, whose tokens do not follow from parameters",
-            missing=("a workload that trains all weights: `equipoise list workloads`",),
-        )
+    base, base_shape = inputs.training.workload, _shape_of_family(inputs, one)
     family = ModelFamily(query=query, inputs=inputs, system=one.system)
     family.largest("value")
     found = family.largest_fitting()
@@ -216,7 +200,7 @@ def largest_model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -
         least = format_si(float(family.smallest.shape.params))
         raise UsageError(
             f"{stated_limits(query)} does not allow the smallest model in the proportions of {base.title}, "
-            f"of {least} parameters, with {query.tokens_per_param:g} tokens per{_active(base.transformer)} "
+            f"of {least} parameters, with {query.tokens_per_param:g} tokens per{_active(base_shape)} "
             "parameter"
         )
     found, smaller = _with_smaller(query, family, found)
@@ -257,6 +241,31 @@ def largest_model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -
             else "a global batch of 0.292 FLOP ** 0.3271 tokens (Bi et al. 2024, equation 1)",
         ),
     )
+
+
+def _shape_of_family(inputs: Inputs, one: SystemCandidates) -> Transformer:
+    """The sizes whose proportions all models of the workload's family have.
+
+    Raises EvidenceError where there is no such family, or its models cannot be timed.
+    """
+    base = inputs.training.workload
+    if base.transformer is None or base.sequence_tokens is None:
+        raise EvidenceError(
+            f"{base.title} is not a transformer with published sizes, so larger and smaller models "
+            "of its kind are not known",
+            missing=("a language model, as llama31_8b: `equipoise list workloads`",),
+        )
+    if one.assessment.cluster is None:
+        raise EvidenceError(
+            f"{one.system.title} is not in the catalogue: models of other sizes cannot be timed",
+            missing=("its facts: --hardware FILE.toml",),
+        )
+    if base.trained != "full":
+        raise EvidenceError(
+            f"{base.title} trains adapters, whose tokens do not follow from parameters",
+            missing=("a workload that trains all weights: `equipoise list workloads`",),
+        )
+    return base.transformer
 
 
 def _active(shape: Transformer) -> str:

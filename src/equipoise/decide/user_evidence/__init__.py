@@ -139,14 +139,15 @@ def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -
     if left := refused[_MOST_NAMED:]:
         refused = (*refused[:_MOST_NAMED], f"{len(left)} more not read: `equipoise trace` names them.")
     return tuple(
-        _one(runs[key], stated, refused if number == 0 else (), catalogue)
+        _traced_run(runs[key], stated, refused if number == 0 else (), catalogue)
         for number, key in enumerate(sorted(runs))
     )
 
 
-def _one(
+def _traced_run(
     ranks: "Sequence[RankTrace]", stated: TracedAs, refused: tuple[str, ...], catalogue: Catalogue
 ) -> UserTrace:
+    """The run of traced ranks. refused: what of the files could not be read, which its notes name."""
     first = ranks[0]
     world = first.world_size if 0 < (first.world_size or 0) <= MAX_ACCELERATORS else None
     num_ranks = world or stated.num_ranks
@@ -164,10 +165,9 @@ def _one(
     strategy: Strategy | None = None
     try:
         strategy = _strategy(num_ranks, stated)
+        missing.extend(_unstated(num_ranks, stated) if strategy is None else ())
     except SpecError as err:
         missing.append(f"a --traced-as that fits the trace: {err}")
-    if strategy is None and len(missing) == (not step_s):
-        missing.extend(_unstated(num_ranks, stated))
     if strategy is not None and others:
         notes.append(
             f"The trace has collectives of more than data parallelism ({', '.join(others)}): it is "

@@ -133,7 +133,20 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
         return fitted.value(name) / start.parameters.value(name)
 
     result = UserFit(
-        model=start,
+        model=replace(
+            start,
+            parameters=fitted,
+            draws=_draws(found, start),
+            log_half_width=float(half),
+            calibration=USER_CALIBRATION,
+            record=HeldOutErrors(
+                of=what,
+                num_held_out=len(ours),
+                median_abs_error=_median_error(ours),
+                p90_abs_error=float(np.quantile(np.abs(np.expm1(ours)), 0.9)),
+                coverage=float(np.mean(np.abs(ours) <= half)),
+            ),
+        ),
         steps=steps,
         held_out=what,
         error=_median_error(ours),
@@ -141,23 +154,7 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
         intra=ratio("intra"),
         inter=ratio("inter"),
     )
-    record = HeldOutErrors(
-        of=what,
-        num_held_out=len(ours),
-        median_abs_error=result.error,
-        p90_abs_error=float(np.quantile(np.abs(np.expm1(ours)), 0.9)),
-        coverage=float(np.mean(np.abs(ours) <= half)),
-    )
-    model = replace(
-        start,
-        parameters=fitted,
-        draws=_draws(found, start),
-        log_half_width=float(half),
-        calibration=USER_CALIBRATION,
-        words=result.words,
-        record=record,
-    )
-    return replace(result, model=model)
+    return replace(result, model=replace(result.model, words=result.words))
 
 
 # A unit that slipped is a factor of 60 or 1,000; no software is as slow where products take the time.
@@ -606,7 +603,7 @@ def _changed(
     *,
     name: str,
     why: str,
-    logs: Mapping[int, float] | None = None,
+    logs: Mapping[int, float],
     is_measured: bool = True,
 ) -> Estimates:
     """The estimates with other widths, and so many times as long. logs: of how many, by size.
@@ -619,7 +616,7 @@ def _changed(
         by_size={
             size: with_time(
                 each,
-                math.exp(logs[size] if logs else 0.0) * each.time_s.value,
+                math.exp(logs[size]) * each.time_s.value,
                 spreads[size],
                 name=name,
                 why=why,
