@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -55,16 +55,16 @@ def measured_estimates(
             _at_size(each, size, budget, cluster, workload, slope=slopes.get(_way(each), 0.0))
             for each in runs
         ]
-        known = [_recast(each, usual.get(each[0].run_ids[0])) for each in scaled_runs if each]
+        known = [_recast(each, usual.get(each.run.run_ids[0])) for each in scaled_runs if each]
         if not known:
             continue
         # The nearest size counts, and there the precision advised.
-        nearest = min(abs(math.log2(size / run.num_accelerators)) for run, _, _ in known)
-        near = [each for each in known if abs(math.log2(size / each[0].num_accelerators)) <= nearest]
+        nearest = min(abs(math.log2(size / each.run.num_accelerators)) for each in known)
+        near = [each for each in known if abs(math.log2(size / each.run.num_accelerators)) <= nearest]
         as_stated = [
             each
             for each in near
-            if (each[0].num_accelerators, each[0].global_batch_samples) == (size, global_batch_samples)
+            if (each.run.num_accelerators, each.run.global_batch_samples) == (size, global_batch_samples)
         ]
         run, value, spread = _fastest(as_stated or near, usual)
         used[run] = None
@@ -98,34 +98,41 @@ def _source(run: UserRun, budget: TrainingBudget) -> EvidenceSource:
     )
 
 
-_AtSize: TypeAlias = tuple[UserRun, float, float]
+class _Timed(NamedTuple):
+    """A set-up, what the training by it takes on some number of accelerators, and how unsure that is."""
+
+    run: UserRun
+    time_s: float
+    log_sd: float
 
 
-def _recast(found: _AtSize, recast: Recast | None) -> _AtSize:
+def _recast(found: _Timed, recast: Recast | None) -> _Timed:
     """The time of a set-up, as if it had trained as is advised."""
-    run, value, spread = found
-    return found if recast is None else (run, recast.factor * value, math.hypot(spread, recast.log_sd))
+    if recast is None:
+        return found
+    return _Timed(found.run, recast.factor * found.time_s, math.hypot(found.log_sd, recast.log_sd))
 
 
-def _fastest(found: Sequence[_AtSize], recasts: Mapping[str, Recast]) -> _AtSize:
+def _fastest(found: Sequence[_Timed], recasts: Mapping[str, Recast]) -> _Timed:
     """Of set-ups as if they had trained as is advised, the fastest of those in the precision advised.
 
     The one nearest to what is advised may be faster so than it was; any other counts as no faster than it
     ran. Else the fastest would be that whose conversion is the furthest off, and slow runs make it faster.
     """
 
-    def recast(each: _AtSize) -> Recast:
-        return recasts.get(each[0].run_ids[0]) or Recast(factor=1.0, log_sd=0.0, keeps_strategy=True)
+    def recast(each: _Timed) -> Recast:
+        return recasts.get(each.run.run_ids[0]) or Recast(factor=1.0, log_sd=0.0, keeps_strategy=True)
 
     alike = [each for each in found if recast(each).is_of_precision] or found
     converted = [each for each in alike if not recast(each).keeps_strategy]
     closest = min(converted, key=lambda each: abs(math.log(recast(each).conversion)), default=None)
 
-    def limited(each: _AtSize) -> _AtSize:
-        run, value, spread = each
-        return run, value if each is closest else value / min(1.0, recast(each).conversion), spread
+    def limited(each: _Timed) -> _Timed:
+        return (
+            each if each is closest else each._replace(time_s=each.time_s / min(1.0, recast(each).conversion))
+        )
 
-    return min(map(limited, alike), key=lambda each: each[1])
+    return min(map(limited, alike), key=lambda each: each.time_s)
 
 
 def _curves(measured: Mapping[int, Interval]) -> DrawnCurves | None:
@@ -192,15 +199,15 @@ def _at_size(
     workload: Workload | None,
     *,
     slope: float,
-) -> _AtSize | None:
-    """The set-up, seconds of the training on so many, and their log standard deviation; None: not known.
+) -> _Timed | None:
+    """The training by a set-up on so many; None: not known.
 
     slope: what the log of time grows by with each doubling besides.
     """
     own = max(run.log_sd, LEAST_LOG_SD)
     if size == run.num_accelerators:
         value = _time_s(budget, run.global_batch_samples, run.samples_per_s)
-        return run, value, math.hypot(own, budget.log_sd(float(run.global_batch_samples)))
+        return _Timed(run, value, math.hypot(own, budget.log_sd(float(run.global_batch_samples))))
     rate = _scaled_rate(run, size, cluster, workload)
     if rate is None:
         return None
@@ -208,7 +215,7 @@ def _at_size(
     doublings = math.log2(size / run.num_accelerators)
     far = math.hypot(distance_log_sd(doublings), slope * doublings)
     value = _time_s(budget, batch, rate) * math.exp(slope * doublings)
-    return run, value, math.hypot(own, budget.log_sd(float(batch)), far)
+    return _Timed(run, value, math.hypot(own, budget.log_sd(float(batch)), far))
 
 
 def _time_s(budget: TrainingBudget, batch: int, samples_per_s: float) -> float:

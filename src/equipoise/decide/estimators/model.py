@@ -207,7 +207,7 @@ def order_bounds(
     others: Sequence[tuple[Cluster, Estimates]],
     *,
     modelled_s: Mapping[int, float],
-    has_results: bool = False,
+    has_results: bool,
     bounds_carried: bool = False,
 ) -> dict[int, tuple[OrderBound, ...]]:
     """By size, the closest bound of either kind.

@@ -367,12 +367,12 @@ def of_other_nodes(published: Estimates) -> Estimates:
     )
 
 
-def time_ratios(*, restricted: Estimates, free: Estimates, least: float = 1.0) -> dict[int, float]:
+def time_ratios(*, restricted: Estimates, free: Estimates, least: float) -> dict[int, float]:
     """By size, the model's time of a restricted question over that of the free one.
 
-    It is at least one unless the free one is itself restricted to what ran: whoever is free may do what is
-    restricted, also where the batch of the best published result, which the free one keeps, is not what the
-    model would take.
+    least: of a ratio: one, for whoever is free may do what is restricted, also where the batch of the best
+    published result, which the free one keeps, is not what the model would take; 0 where the free one is
+    itself restricted to what ran.
     """
     return {
         size: max(least, restricted.by_size[size].time_s.value / free.by_size[size].time_s.value)

@@ -57,19 +57,11 @@ from equipoise.stats import by_key
 from equipoise.units import HOUR_S, format_duration, format_percent, listed, plural, tenths, whole_percent
 
 NUM_ALTERNATIVES: Final = 4
-
-
 NUM_STEPS: Final = 50
-
-
 # Steps that narrow the range by less than this are not worth the trouble.
 _LEAST_NARROWING: Final = 0.9
-
-
 # Estimates of memory miss the rows that state it by up to some percent (benchmarks/accuracy.py).
 _NEARLY_FULL: Final = 0.95
-
-
 # The share of the paid time that interruptions take, below which nobody decides otherwise.
 _NOTICED_LOSS: Final = 0.02
 

@@ -62,8 +62,6 @@ def _links_log_sd(problem: Problem, strategy: Strategy, draws: Sequence[Collecti
 # As far as the closest neighbour of any workload held out lay: what is farther is similar to nothing
 # published.
 _FARTHEST_OCTAVES = 6.0
-
-
 _EXPERIMENT = "docs/experiments/0022-similar-workloads.md"
 
 
@@ -130,8 +128,6 @@ def closest_reason(inputs: Inputs, assessment: Assessment) -> tuple[Reason, ...]
 
 
 _MOST_SOURCES = 3
-
-
 _NOTICED = 1.05
 
 

@@ -7,7 +7,7 @@ functions and the tables of the docs are derived from these declarations; nothin
 import keyword
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
 from os import PathLike
@@ -194,20 +194,22 @@ def _text(field: Field, given: object) -> str:
 def _texts(field: Field, given: object) -> tuple[str, ...]:
     if isinstance(given, Mapping):
         given = [f"{name}={_listed_text(value)}" for name, value in given.items()]
-    items = given if isinstance(given, (list, tuple)) else [given]
-    return tuple(_text(field, each) for each in items)
+    return tuple(_text(field, each) for each in _several(given))
 
 
 def _listed_text(value: object) -> str:
     """A value of a table, or several, as the text of an option states them."""
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return ",".join(str(each).lower() if isinstance(each, bool) else str(each) for each in items)
+    return ",".join(str(each).lower() if isinstance(each, bool) else str(each) for each in _several(value))
+
+
+def _several(given: object) -> Sequence[object]:
+    """The values of a list; of one value that alone."""
+    return given if isinstance(given, (list, tuple)) else [given]
 
 
 def _names(field: Field, given: object) -> tuple[str, ...]:
-    items = given if isinstance(given, (list, tuple)) else [given]
     found = []
-    for each in items:
+    for each in _several(given):
         names = [name.strip() for name in str(each).split(",")]
         if len(names) > 1 and not all(names):
             raise UsageError(f"--{field.option} is {str(each)!r}; expected a name between commas")
@@ -216,8 +218,7 @@ def _names(field: Field, given: object) -> tuple[str, ...]:
 
 
 def _list(field: Field, given: object) -> tuple[str, ...]:
-    items = given if isinstance(given, (list, tuple)) else [given]
-    texts = (text for each in items for text in str(each).split(","))
+    texts = (text for each in _several(given) for text in str(each).split(","))
     found = tuple(dict.fromkeys(_text(field, each) for each in texts))
     return tuple(_one_of(field, each) for each in found) if field.choices else found
 
@@ -285,6 +286,11 @@ def _ungrouped(field: Field, given: object) -> str:
     elif unit:
         written = re.fullmatch(rf"(.*\d.*?)\s*{re.escape(unit.removesuffix('s'))}s?", text, re.IGNORECASE)
         text = text if written is None else written[1]
+    return _without_marks(text)
+
+
+def _without_marks(text: str) -> str:
+    """The text of a number without marks between thousands."""
     return text.replace(",", "").replace("_", "") if _GROUPED.match(text) else text
 
 
@@ -308,7 +314,7 @@ def in_usd(given: object, own: tuple[str, float]) -> object:
 
     def converted(found: re.Match[str]) -> str:
         text = (found[1] or found[2]).strip()
-        amount = _parsed(text.replace(",", "").replace("_", "") if _GROUPED.match(text) else text, 1000)
+        amount = _parsed(_without_marks(text), 1000)
         return found[0] if amount is None else repr(amount / own[1])
 
     return re.sub(rf"{number}\s*{name}|{name}\s*{number}(?![a-z])", converted, given, flags=re.IGNORECASE)
@@ -431,11 +437,10 @@ def _listed(field: Field, sizes: list[int], given: object) -> Sizes:
 def _per_system(field: Field, given: object) -> tuple[tuple[str, Any], ...]:
     """Pairs of a system's name and its value; the name is empty where only a value was given."""
     items: list[tuple[str, object]] = []
-    listed = given if isinstance(given, (list, tuple)) else [given]
     if isinstance(given, Mapping):
         items = [(str(name), value) for name, value in given.items()]
     else:
-        for each in listed:
+        for each in _several(given):
             if isinstance(each, tuple):
                 items.append((str(each[0]), each[1]))
                 continue
@@ -456,8 +461,7 @@ def _path(field: Field, given: object) -> Path:
 
 
 def _paths(field: Field, given: object) -> tuple[Path, ...]:
-    items = given if isinstance(given, (list, tuple)) else [given]
-    return tuple(_path(field, each) for each in items)
+    return tuple(_path(field, each) for each in _several(given))
 
 
 _READERS: Final[Mapping[Kind, Callable[[Field, object], Any]]] = {

@@ -131,8 +131,7 @@ def _others(problem: Problem, num_accelerators: int, asked: TrainingQuery, pose:
     for name, value in _SPARING:
         if not _is_change(problem, asked, name, value):
             continue
-        change = _trained if name == "trained" else _fixed
-        words, changed = change(asked, name, value)
+        words, changed = _trained(asked, value) if name == "trained" else _fixed(asked, name, value)
         try:
             posed = pose(changed)
         except (SpecError, UsageError):
@@ -152,7 +151,7 @@ def _is_change(problem: Problem, asked: TrainingQuery, name: str, value: Value) 
     return name != "trained" or ":" not in asked.workload  # the user's own code is run once a question
 
 
-def _trained(asked: TrainingQuery, _name: str, value: Value) -> tuple[str, TrainingQuery]:
+def _trained(asked: TrainingQuery, value: Value) -> tuple[str, TrainingQuery]:
     """The option by which other weights are trained, and the question with it."""
     stated, option = trained_part(asked), value_text(value)
     words = f"--train {option}" + (f" in place of {stated}" if stated else "")
