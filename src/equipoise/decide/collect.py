@@ -575,11 +575,6 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     runs, nodes = inputs.runs_on(known.system.accelerator), known.cluster
     if not runs or nodes is None:
         return None
-    budget, workload, batch = (
-        inputs.training.budget,
-        inputs.training.workload,
-        inputs.query.global_batch_samples,
-    )
     searches, run_fit = known.searches, known.run_fit
     links = None if searches is None else searches.problem.model.links
     nodes = nodes if links is None else links.on(nodes)
@@ -590,21 +585,18 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
             kept = as_they_ran.get(run_id, Recast(factor=1.0, log_sd=0.0, keeps_strategy=True))
             as_they_ran[run_id] = replace(kept, log_sd=math.hypot(kept.log_sd, log_sd))
         advised = as_they_ran | ({} if run_fit is None else recasts(run_fit.steps, searches))
-    if not isinstance(run_fit, UserFit):
-        return measured_estimates(
-            runs,
-            budget,
-            known.sizes.tried,
-            cluster=nodes,
-            workload=workload,
-            recasts=advised,
-            global_batch_samples=batch,
-        )
     # Of other sizes, and of the curve, a model fitted to the runs is more certain than the runs alone.
+    is_fitted = isinstance(run_fit, UserFit)
     found = measured_estimates(
-        runs, budget, (), cluster=None, workload=None, recasts=advised, global_batch_samples=batch
+        runs,
+        inputs.training.budget,
+        () if is_fitted else known.sizes.tried,
+        cluster=None if is_fitted else nodes,
+        workload=None if is_fitted else inputs.training.workload,
+        recasts=advised,
+        global_batch_samples=inputs.query.global_batch_samples,
     )
-    return None if found is None else replace(found, curves=None)
+    return replace(found, curves=None) if is_fitted and found is not None else found
 
 
 def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ...]]:

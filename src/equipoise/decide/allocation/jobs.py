@@ -24,18 +24,7 @@ _MOST_NAMED = 5
 _MOST_USD_PER_KWH = 1e3
 _ECHO = 60
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
-_OF_JOB = frozenset(
-    {
-        "name",
-        "workload",
-        "times",
-        "file",
-        "sizes",
-        "start",
-        "deadline",
-        "weight",
-    }
-)
+_OF_JOB = frozenset({"name", "workload", "times", "file", "sizes", "start", "deadline", "weight"})
 # What is trained and how, as `advise` takes it.
 _OF_QUESTION: Final = frozenset(OF_JOB.values())
 # Of a file of measured times they choose rows; nothing else that is trained matters to times.

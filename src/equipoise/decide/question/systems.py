@@ -288,9 +288,7 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         count, name = None, text.strip()
     if count is not None and not 1 <= count <= MAX_ACCELERATORS:
         raise UsageError(f"--accelerator {text}: expected a number from 1 to {MAX_ACCELERATORS:,}")
-    node: NodeFacts = {}
-    notes: tuple[str, ...] = ()
-    node |= _network(query)
+    node, notes = _network(query), tuple[str, ...]()
     if query.node_size is not None:
         node["node_size"] = query.node_size
     usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
