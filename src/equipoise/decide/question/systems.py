@@ -90,26 +90,7 @@ def requested_systems(
     UsageError for prices, terms and stocks of systems that are not asked about, EvidenceError where this
     machine's accelerators are of no kind that is known.
     """
-    if query.here:
-        if _network(query):
-            raise UsageError("--oversubscription is of a network between nodes; --here looks over one node")
-        from equipoise.bench.topology import here  # noqa: PLC0415 - only where this machine is asked about
-
-        found: Sequence[RequestedSystem] = (_at_hand(topology or here(), catalogue),)
-    elif query.systems:
-        found = _all_named(query, catalogue)
-    elif query.compares_rentable:
-        found = tuple(_named(each.slug, query, catalogue) for each in rentable(catalogue))
-        kept = "none worse for its price than another of its vendor"
-        words = [f"{len(found)} GPUs for rent, {kept} (--accelerator)"]
-        if query.max_accelerators is None and query.sizes is None:
-            words.append(f"at most {SMALL_SYSTEM} (--max-accelerators)")
-        found = tuple(replace(each, chosen_for_you=(*words, *each.chosen_for_you)) for each in found)
-    else:
-        raise UsageError(
-            "no accelerator is given: use --accelerator NAME (see `equipoise list accelerators`)",
-            remedy=", or --here on the machine itself",
-        )
+    found = _systems_meant(query, catalogue, topology)
     if len(found) > _MOST_SYSTEMS:
         raise UsageError(f"--accelerator names {len(found)} systems; expected at most {_MOST_SYSTEMS}")
     twice = [name for name, count in Counter(each.name for each in found).items() if count > 1]
@@ -137,6 +118,31 @@ def requested_systems(
     if query.on_reclaim == "shrink" and not any("spot" in each.terms for each in asked):
         raise UsageError("--on-reclaim shrink is of spot capacity: add --terms spot, or leave it out")
     return asked
+
+
+def _systems_meant(
+    query: TrainingQuery, catalogue: Catalogue, topology: "Topology | None"
+) -> tuple[RequestedSystem, ...]:
+    """The machine at hand, the systems named, or those for rent where a question leaves it open."""
+    if query.here:
+        if _network(query):
+            raise UsageError("--oversubscription is of a network between nodes; --here looks over one node")
+        from equipoise.bench.topology import here  # noqa: PLC0415 - only where this machine is asked about
+
+        return (_at_hand(topology or here(), catalogue),)
+    if query.systems:
+        return _all_named(query, catalogue)
+    if not query.compares_rentable:
+        raise UsageError(
+            "no accelerator is given: use --accelerator NAME (see `equipoise list accelerators`)",
+            remedy=", or --here on the machine itself",
+        )
+    found = [_named(each.slug, query, catalogue) for each in rentable(catalogue)]
+    kept = "none worse for its price than another of its vendor"
+    words = [f"{len(found)} GPUs for rent, {kept} (--accelerator)"]
+    if query.max_accelerators is None and query.sizes is None:
+        words.append(f"at most {SMALL_SYSTEM} (--max-accelerators)")
+    return tuple(replace(each, chosen_for_you=(*words, *each.chosen_for_you)) for each in found)
 
 
 def usual_most(query: TrainingQuery, system: RequestedSystem, flop: float | None) -> int:

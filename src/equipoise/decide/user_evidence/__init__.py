@@ -404,52 +404,62 @@ def user_evidence(
     """
     if query.traced_as is not None and not query.traces:
         raise UsageError("--traced-as states how traces ran; give them: --trace FILE")
-    for path in query.collectives:
-        if not path.exists():
-            raise DataError(
-                f"--collectives {path}: file not found; expected output of nccl-tests or rccl-tests"
-            )
-    timed = None
-    if query.collectives:
-        from equipoise.calibration.user_collectives import (  # noqa: PLC0415 - only where files are given
-            given_collectives,
-            refuse_unnamed,
-        )
-
-        timed = given_collectives(query.collectives, catalogue)
-        refuse_unnamed(timed, accelerators)
+    timed = _timed_collectives(query.collectives, accelerators, catalogue) if query.collectives else None
     traces = user_traces(query.traces, traced_as(query.traced_as), catalogue) if query.traces else ()
     refuse_unnamed_traces(traces, accelerators)
     checked = tuple(
         possible(each, workload, _chip(each.accelerator or accelerators[0], catalogue)) for each in traces
     )
-    runs: UserRuns | None = None
-    if query.runs is not None:
-        from equipoise.decide.user_evidence.folders import (  # noqa: PLC0415 - only where a folder is given
-            user_runs,
-        )
-        from equipoise.decide.user_evidence.usable import Asked  # noqa: PLC0415 - as above
-
-        is_of_pairs = bool({"dpo", "grpo"} & set(query.train))  # a sample is no single sequence
-        asked = Asked(
-            workload=workload.slug,
-            accelerators=tuple(accelerators),
-            sequence_tokens=None if is_of_pairs else workload.sequence_tokens,
-            is_to_target=query.is_to_target,
-            known=workload,
-            catalogue=catalogue,
-        )
-        runs = user_runs(
-            query.runs,
-            asked,
-            global_batch_samples=query.global_batch_samples,
-            is_named_here=query.config is not None,
-            precisions=query.precision,
-        )
-        if not runs.set_ups and runs.trainings is None:
-            raise DataError(_no_row(runs))
-        refuse_unnamed_runs(runs, accelerators)
+    runs = None if query.runs is None else _runs_in(query.runs, query, workload, accelerators, catalogue)
     return UserEvidence(runs=with_traces(runs, checked), collectives=timed, traces=checked)
+
+
+def _timed_collectives(
+    paths: Sequence[Path], accelerators: Sequence[str], catalogue: Catalogue
+) -> "TimedCollectives":
+    for path in paths:
+        if not path.exists():
+            raise DataError(
+                f"--collectives {path}: file not found; expected output of nccl-tests or rccl-tests"
+            )
+    from equipoise.calibration.user_collectives import (  # noqa: PLC0415 - only where files are given
+        given_collectives,
+        refuse_unnamed,
+    )
+
+    timed = given_collectives(paths, catalogue)
+    refuse_unnamed(timed, accelerators)
+    return timed
+
+
+def _runs_in(
+    path: Path, query: TrainingQuery, workload: Workload, accelerators: Sequence[str], catalogue: Catalogue
+) -> UserRuns:
+    from equipoise.decide.user_evidence.folders import (  # noqa: PLC0415 - only where a folder is given
+        user_runs,
+    )
+    from equipoise.decide.user_evidence.usable import Asked  # noqa: PLC0415 - as above
+
+    is_of_pairs = bool({"dpo", "grpo"} & set(query.train))  # a sample is no single sequence
+    asked = Asked(
+        workload=workload.slug,
+        accelerators=tuple(accelerators),
+        sequence_tokens=None if is_of_pairs else workload.sequence_tokens,
+        is_to_target=query.is_to_target,
+        known=workload,
+        catalogue=catalogue,
+    )
+    runs = user_runs(
+        path,
+        asked,
+        global_batch_samples=query.global_batch_samples,
+        is_named_here=query.config is not None,
+        precisions=query.precision,
+    )
+    if not runs.set_ups and runs.trainings is None:
+        raise DataError(_no_row(runs))
+    refuse_unnamed_runs(runs, accelerators)
+    return runs
 
 
 def _no_row(runs: UserRuns) -> str:
