@@ -58,15 +58,7 @@ def measured_estimates(
         known = [_recast(each, usual.get(each.run.run_ids[0])) for each in scaled_runs if each]
         if not known:
             continue
-        # The nearest size counts, and there the precision advised.
-        nearest = min(abs(math.log2(size / each.run.num_accelerators)) for each in known)
-        near = [each for each in known if abs(math.log2(size / each.run.num_accelerators)) <= nearest]
-        as_stated = [
-            each
-            for each in near
-            if (each.run.num_accelerators, each.run.global_batch_samples) == (size, global_batch_samples)
-        ]
-        run, value, spread = _fastest(as_stated or near, usual)
+        run, value, spread = _fastest(_that_count(known, size, global_batch_samples), usual)
         used[run] = None
         found[size] = Estimate(
             estimator="measured",
@@ -111,6 +103,19 @@ def _recast(found: _Timed, recast: Recast | None) -> _Timed:
     if recast is None:
         return found
     return _Timed(found.run, recast.factor * found.time_s, math.hypot(found.log_sd, recast.log_sd))
+
+
+def _that_count(known: Sequence[_Timed], size: int, global_batch_samples: int | None) -> list[_Timed]:
+    """Of set-ups timed at a size those that ran the fewest doublings away; where some ran there at the batch
+    that is stated, these alone.
+    """
+    as_stated = [
+        each
+        for each in known
+        if (each.run.num_accelerators, each.run.global_batch_samples) == (size, global_batch_samples)
+    ]
+    away = [abs(math.log2(size / each.run.num_accelerators)) for each in known]
+    return as_stated or [each for each, far in zip(known, away, strict=True) if far <= min(away)]
 
 
 def _fastest(found: Sequence[_Timed], recasts: Mapping[str, Recast]) -> _Timed:
