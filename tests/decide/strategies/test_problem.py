@@ -336,6 +336,15 @@ def test_published_targets_are_planned_with_recorded_graphs():
         ask(**asked, software="hf", fix={"cuda_graphs": True})
 
 
+def test_a_batch_of_a_fine_tuning_allows_micro_batches_of_three():
+    """128 on 8 leave each 16, in micro-batches of two or four: seven took 18 each by threes, and were advised."""
+    asked = {"workload": "qwen3_8b", "train": "lora", "examples": "20k", "sequence": "2k"}
+    free = ask(**asked, accelerator="8x h100").recommended
+    assert free.num_accelerators == 8
+    stated = ask(**asked, accelerator="8x h100", at=8, global_batch=120).recommended
+    assert free.time_s.value <= stated.time_s.value * 1.001
+
+
 def test_what_the_assumed_software_lacks_is_asked_of_one_that_has_it():
     """Hugging Face's Trainer has no pipeline: its rates say nothing of one, and no restriction is faster."""
     asked = {"workload": "llama31_8b", "train": "lora", "examples": "10k", "accelerator": "h100", "at": 8}

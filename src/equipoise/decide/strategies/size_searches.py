@@ -640,9 +640,23 @@ def _or_weights_on_host(problem: Problem, size: int, found: SearchResult) -> Sea
     moved = _weights_on_host(problem, size)
     if not found.best or found.best[0].strategy.recompute != "full" or moved is None:
         return found
-    other = replace(problem, choices={**problem.choices, **moved}).search_size(size)
-    held = tuple(each for each in other.best if beyond_hosts(problem, each.strategy) is None)
-    return _merged(problem, found, replace(other, best=held))
+    return _merged(problem, found, _held(problem, size, {**problem.choices, **moved}))
+
+
+def _held(problem: Problem, size: int, choices: Mapping[str, tuple[Value, ...]]) -> SearchResult:
+    """What a search finds that hosts hold: where they do not hold the fastest, by smaller micro-batches, of
+    which less lies there.
+    """
+    while True:
+        found = replace(problem, choices=choices).search_size(size)
+        held = tuple(each for each in found.best if beyond_hosts(problem, each.strategy) is None)
+        least = min((each.strategy.microbatch_samples for each in found.best), default=1)
+        smaller = tuple(
+            each for each in choices.get("microbatch_samples", range(1, least)) if int(each) < least
+        )
+        if held or not smaller:
+            return replace(found, best=held)
+        choices = {**choices, "microbatch_samples": smaller}
 
 
 def _leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:
