@@ -209,7 +209,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         Of more accelerators than samples, or where no multiple is near, a half, a quarter and so on share
         them out; of few each gets a power of two, for micro-batches: five share 64 out as 65, of which each
         takes 13 one by one, and as 60 too. Of a fine-tuning all multiples that are near are tried, and where
-        its batch is shared out as it is, one that allows micro-batches of three. The usual batch
+        its batch is shared out as it is, the next smaller that allows micro-batches of three. The usual batch
         itself where no multiple is near, or more than the training has.
         """
         unit = one_each = num_accelerators * self.training.workload.samples_per_example
@@ -227,7 +227,9 @@ class Problem(Struct, frozen=True, kw_only=True):
         elif batch is not None and unit >= one_each and batch % (2 * one_each):
             near.append(_multiple_near(usual, math.lcm(2 * one_each, group), _EVEN_BATCH))
         elif self.training.is_fine_tuning:
-            near.append(_multiple_near(usual, math.lcm(3 * one_each, group), _SAME_BATCH[1] - 1.0))
+            # No larger one, which would be a little faster by its fewer steps alone.
+            threes = math.lcm(3 * one_each, group)
+            near += [each for each in (usual // threes * threes,) if each >= _SAME_BATCH[0] * usual]
         shared = (each for each in near if each is not None and each <= self._num_samples(each))
         return tuple(shared) or (usual,)
 
