@@ -226,10 +226,10 @@ class Problem(Struct, frozen=True, kw_only=True):
             near += [each for each in about if each % group == 0]
         elif batch is not None and unit >= one_each and batch % (2 * one_each):
             near.append(_multiple_near(usual, math.lcm(2 * one_each, group), _EVEN_BATCH))
-        elif self.training.is_fine_tuning:
+        elif self.training.is_fine_tuning and rollout is None:
             # No larger one, which would be a little faster by its fewer steps alone.
-            threes = math.lcm(3 * one_each, group)
-            near += [each for each in (usual // threes * threes,) if each >= _SAME_BATCH[0] * usual]
+            threes = usual // (3 * one_each) * 3 * one_each
+            near += [threes] if threes >= _SAME_BATCH[0] * usual else []
         shared = (each for each in near if each is not None and each <= self._num_samples(each))
         return tuple(shared) or (usual,)
 
