@@ -9,6 +9,8 @@ import pytest
 
 # Root writes everywhere; without its capabilities it is a user like any other.
 ORDINARY = () if os.geteuid() else ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+# Where predictions are kept, from the user's home.
+LEDGER = ".local/share/equipoise/ledger.jsonl"
 QUESTION = ("llama2_70b_lora", "--accelerator", "h200", "--max-accelerators", "8")
 
 
@@ -98,6 +100,8 @@ def test_a_sweep_into_what_is_no_folder_is_refused_before_anything_is_measured(t
         (("advise", *QUESTION, "--runs", "mine.csv", "--html", "link.html"), "mine.csv"),
         (("validate", "mine.csv", "--json-out", "mine.csv"), "mine.csv"),
         (("export", "runs", "--data", "tables", "--out", "tables/runs.parquet"), "tables/runs.parquet"),
+        (("advise", *QUESTION, "--record", "--json-out", LEDGER), LEDGER),
+        (("record", "list", "--json-out", LEDGER), LEDGER),
     ],
     ids=lambda asked: " ".join(asked[:1] + asked[-2:]) if isinstance(asked, tuple) else "",
 )
@@ -106,6 +110,8 @@ def test_an_output_never_replaces_what_is_read(tmp_path, asked, read):
     (tmp_path / "link.html").symlink_to("mine.csv")
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "runs.parquet").write_bytes(b"what a user measured")
+    (tmp_path / LEDGER).parent.mkdir(parents=True)
+    (tmp_path / LEDGER).touch()
     before = (tmp_path / read).read_bytes()
     ended = as_ordinary_user(*asked, cwd=tmp_path)
     assert ended.returncode == 2, ended.stderr

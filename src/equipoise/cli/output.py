@@ -404,6 +404,10 @@ def _expect_inputs_kept(options: Mapping[str, Any]) -> None:
         for each in (value if isinstance(value, list | tuple) else (value,))
         if isinstance(each, str | Path)
     ]
+    if outputs and (options.get("recorded") or "ledger" in options):
+        from equipoise.decide.ledger import ledger_path
+
+        inputs.append(ledger_path())
     for name, path in outputs.items():
         read = next((each for each in inputs if _is_part(path, each)), None)
         if read is not None:
