@@ -90,7 +90,7 @@ def _source(run: UserRun, budget: TrainingBudget) -> EvidenceSource:
     )
 
 
-class _Timed(NamedTuple):
+class _TimedRun(NamedTuple):
     """A set-up, what the training by it takes on some number of accelerators, and how unsure that is."""
 
     run: UserRun
@@ -98,14 +98,14 @@ class _Timed(NamedTuple):
     log_sd: float
 
 
-def _recast(found: _Timed, recast: Recast | None) -> _Timed:
+def _recast(found: _TimedRun, recast: Recast | None) -> _TimedRun:
     """The time of a set-up, as if it had trained as is advised."""
     if recast is None:
         return found
-    return _Timed(found.run, recast.factor * found.time_s, math.hypot(found.log_sd, recast.log_sd))
+    return _TimedRun(found.run, recast.factor * found.time_s, math.hypot(found.log_sd, recast.log_sd))
 
 
-def _that_count(known: Sequence[_Timed], size: int, global_batch_samples: int | None) -> list[_Timed]:
+def _that_count(known: Sequence[_TimedRun], size: int, global_batch_samples: int | None) -> list[_TimedRun]:
     """Of set-ups timed at a size those that ran the fewest doublings away; where some ran there at the batch
     that is stated, these alone.
     """
@@ -118,21 +118,21 @@ def _that_count(known: Sequence[_Timed], size: int, global_batch_samples: int | 
     return as_stated or [each for each, far in zip(known, away, strict=True) if far <= min(away)]
 
 
-def _fastest(found: Sequence[_Timed], recasts: Mapping[str, Recast]) -> _Timed:
+def _fastest(found: Sequence[_TimedRun], recasts: Mapping[str, Recast]) -> _TimedRun:
     """Of set-ups as if they had trained as is advised, the fastest of those in the precision advised.
 
     The one nearest to what is advised may be faster so than it was; any other counts as no faster than it
     ran. Else the fastest would be that whose conversion is the furthest off, and slow runs make it faster.
     """
 
-    def recast(each: _Timed) -> Recast:
+    def recast(each: _TimedRun) -> Recast:
         return recasts.get(each.run.run_ids[0]) or Recast(factor=1.0, log_sd=0.0, keeps_strategy=True)
 
     alike = [each for each in found if recast(each).is_of_precision] or found
     converted = [each for each in alike if not recast(each).keeps_strategy]
     closest = min(converted, key=lambda each: abs(math.log(recast(each).conversion)), default=None)
 
-    def limited(each: _Timed) -> _Timed:
+    def limited(each: _TimedRun) -> _TimedRun:
         return (
             each if each is closest else each._replace(time_s=each.time_s / min(1.0, recast(each).conversion))
         )
@@ -204,7 +204,7 @@ def _at_size(
     workload: Workload | None,
     *,
     slope: float,
-) -> _Timed | None:
+) -> _TimedRun | None:
     """The training by a set-up on so many; None: not known.
 
     slope: what the log of time grows by with each doubling besides.
@@ -212,7 +212,7 @@ def _at_size(
     own = max(run.log_sd, LEAST_LOG_SD)
     if size == run.num_accelerators:
         value = _time_s(budget, run.global_batch_samples, run.samples_per_s)
-        return _Timed(run, value, math.hypot(own, budget.log_sd(float(run.global_batch_samples))))
+        return _TimedRun(run, value, math.hypot(own, budget.log_sd(float(run.global_batch_samples))))
     rate = _scaled_rate(run, size, cluster, workload)
     if rate is None:
         return None
@@ -220,7 +220,7 @@ def _at_size(
     doublings = math.log2(size / run.num_accelerators)
     far = math.hypot(distance_log_sd(doublings), slope * doublings)
     value = _time_s(budget, batch, rate) * math.exp(slope * doublings)
-    return _Timed(run, value, math.hypot(own, budget.log_sd(float(batch)), far))
+    return _TimedRun(run, value, math.hypot(own, budget.log_sd(float(batch)), far))
 
 
 def _time_s(budget: TrainingBudget, batch: int, samples_per_s: float) -> float:

@@ -316,13 +316,6 @@ def taken_of_node(size: int, node_size: int, global_batch_samples: int | None) -
     return used if is_partly else node_size
 
 
-def _odd_factors(batch: int) -> tuple[int, ...]:
-    """The odd numbers from three up that divide a batch."""
-    odd = batch // (batch & -batch)
-    small = {each for each in range(1, math.isqrt(odd) + 1, 2) if odd % each == 0}
-    return tuple(sorted((small | {odd // each for each in small}) - {1}))
-
-
 def is_slice(size: int, slice_sizes: Sequence[int]) -> bool:
     """Whether a size is one of an accelerator's slices, or a multiple of the largest; any where none are.
 
@@ -409,7 +402,8 @@ def _ladder(units: SizeUnits, fewest: int, most: int, *, has_end: bool = True) -
     sizes = doublings | {fewest} | {*range(1, few + 1)}
     # No power of two shares out a batch of 1,000 beyond 8 ranks: 400 accelerators are faster than 512.
     batch = units.batch or 1
-    by_batch = {each for factor in _odd_factors(batch) for each in units.doublings(most, factor)}
+    factors = [each for each in divisors(batch // (batch & -batch)) if each > 1]
+    by_batch = {each for factor in factors for each in units.doublings(most, factor)}
     sizes |= {each for each in by_batch if each > batch & -batch}
     if has_end:
         end = units.whole_below(most)

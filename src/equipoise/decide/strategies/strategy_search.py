@@ -229,7 +229,7 @@ class Problem(Struct, frozen=True, kw_only=True):
         elif self.training.is_fine_tuning and rollout is None:
             # No larger one, which would be a little faster by its fewer steps alone.
             threes = usual // (3 * one_each) * 3 * one_each
-            near += [threes] if threes >= _SAME_BATCH[0] * usual else []
+            near.append(threes if threes >= _SAME_BATCH[0] * usual else None)
         shared = (each for each in near if each is not None and each <= self._num_samples(each))
         return tuple(shared) or (usual,)
 
@@ -604,7 +604,7 @@ def _runnable(
             others = [each.name for each in _instead_of(chosen) if each.offloads_with]
             raise SpecError(
                 f"--fix activation_offload=true: {chosen.name} has no option for it; give "
-                f"activation_offload=false, or --software, one of {', '.join(others)}"
+                f"activation_offload=false, or {_software_words(others)}"
             )
         options["recompute"] = chosen.offloads_with
     if chosen is None:
@@ -615,9 +615,8 @@ def _runnable(
         found.setdefault("implementation", ("eager",))
     for option, had in options.items():
         asked = choices.get(option, USUAL.get(option, had))
-        found[option] = tuple(each for each in asked if each in had)
-        if chosen is None or found[option]:
-            found[option] = found[option] or asked
+        found[option] = tuple(each for each in asked if each in had) or tuple(asked)
+        if chosen is None or not {*asked}.isdisjoint(had):
             continue
         others = [each.name for each in _instead_of(chosen) if {*each.options.get(option, asked)} & {*asked}]
         if is_stated or others:
@@ -626,9 +625,8 @@ def _runnable(
             stated = f"--train {values}" if option == "trained" else f"--fix {option}={values}"
             raise SpecError(
                 f"{stated}: {chosen.name} has {option}={others_had} alone{beside}; give that, "
-                f"or {'--software, one of ' + ', '.join(others) if others else 'another --software'}"
+                f"or {_software_words(others)}"
             )
-        found[option] = asked
     return found
 
 
@@ -639,6 +637,10 @@ def _instead_of(chosen: Software) -> list[Software]:
         for each in SOFTWARE
         if each.vendor == chosen.vendor and each.successor is None and each.name != chosen.name
     ]
+
+
+def _software_words(names: Sequence[str]) -> str:
+    return f"--software, one of {', '.join(names)}" if names else "another --software"
 
 
 def _multiple_near(usual: int, unit: int, most: float = _NEAR_BATCH) -> int | None:

@@ -1,7 +1,7 @@
 """What the choice costs, whether a larger size pays, and at which value of an hour another costs less."""
 
-import math
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Final
 
 from equipoise.decide.answer import Answer, Candidate, SizeStep, TimeValue
@@ -90,17 +90,14 @@ def money_spans(answer: Answer, best: Candidate) -> Iterator[Span]:
 
 
 def _started_words(answer: Answer, best: Candidate) -> str:
-    """The money with starting, where that is noticed or decides; beside it what costs less without."""
+    """The money with starting, where that is noticed or decides, and that of what costs less without."""
     cheaper, whole_usd = _cheaper_as_shown(answer, best), _with_start_usd(answer, best)
     if not whole_usd or not (cheaper or noticed_start_s(answer, best)):
         return ""
-    other_usd = None if cheaper is None else _with_start_usd(answer, cheaper)
-    beside = (
-        ""
-        if cheaper is None or not other_usd
-        else f" ({size_beside(cheaper, best)}: {amounts.money(other_usd)})"
-    )
-    return f"; with starting {amounts.money(whole_usd)}{beside}"
+    words = f"; with starting {amounts.money(whole_usd)}"
+    if cheaper is not None and (other_usd := _with_start_usd(answer, cheaper)):
+        words += f" ({size_beside(cheaper, best)}: {amounts.money(other_usd)})"
+    return words
 
 
 def _with_start_usd(answer: Answer, each: Candidate) -> float | None:
@@ -111,13 +108,13 @@ def _cheaper_as_shown(answer: Answer, best: Candidate) -> Candidate | None:
     """What costs least without its start, where money decides and starting makes it cost more."""
     if answer.question.objective != "cost" or best.usd is None:
         return None
-    least_usd = best.usd.value
-    known = [each for each in answer.candidates if each.feasible and each.time_s is not None and each.usd]
-    return min(
-        (each for each in known if each.usd and each.usd.value < least_usd),
-        key=lambda each: each.usd.value if each.usd else math.inf,
-        default=None,
-    )
+    priced = [
+        (each.usd.value, each)
+        for each in answer.candidates
+        if each.feasible and each.time_s is not None and each.usd is not None
+    ]
+    least_usd, least = min(priced, key=itemgetter(0))
+    return least if least_usd < best.usd.value else None
 
 
 def _lone_offer(best: Candidate) -> str:
