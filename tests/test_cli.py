@@ -452,6 +452,15 @@ def test_other_closed_streams_change_no_answer(closed):
     assert ended.stdout == equipoise("list", "rounds").stdout
 
 
+@pytest.mark.parametrize(
+    "words", [("ingest", ""), ("topology", ""), ("scores", "--data", ""), ("report", "--out", "")]
+)
+def test_an_empty_path_is_not_the_working_folder(words):
+    ended = equipoise(*words)
+    assert "empty" in complaint(ended)
+    assert ended.returncode == 2
+
+
 def test_a_closed_standard_input_is_an_empty_one():
     command = f"{sys.executable} -m equipoise topology - <&-"
     ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=120)

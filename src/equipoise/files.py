@@ -74,9 +74,9 @@ def resolved(path: Path) -> Path:
 
 def one_path(given: object, *, or_several: bool = False) -> Path:
     """A folder or file. or_several: whether several would do. Raises UsageError for what is no path."""
-    if not isinstance(given, (str, PathLike)):
+    if not isinstance(given, (str, PathLike)) or given == "":  # which pathlib takes for the working folder
         raise UsageError(
-            f"{in_a_line(given)} is no path; expected the path of a file or folder"
+            f"{in_a_line(given) or repr(given)} is no path; expected the path of a file or folder"
             f"{', or several' if or_several else ''}"
         )
     path = Path(given)

@@ -12,7 +12,7 @@ import pytest
 
 from equipoise.errors import DataError, UsageError
 from equipoise.runs import embedded
-from equipoise.runs.ingest import import_runs, ingest
+from equipoise.runs.ingest import ingest
 from equipoise.runs.readers.exports import columns_of, exported
 from equipoise.runs.readers.measurements import read_measurements
 from equipoise.runs.store import WRITERS
@@ -92,7 +92,7 @@ def test_extra_p_lines_give_their_repetitions():
 def test_a_folder_of_tables_stands_for_its_runs(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("num_gpus,samples_per_s\n1,100\n2,190\n4,350\n")
-    import_runs([path], columns={}, constants={}, into=tmp_path / "tables")
+    ingest([path], into=tmp_path / "tables")
     found = read_measurements(tmp_path / "tables")
     assert found.num_accelerators.tolist() == [1, 2, 4]
     assert found.time_s == pytest.approx([1e6 / 100, 1e6 / 190, 1e6 / 350])
@@ -165,7 +165,7 @@ def test_the_accounting_of_slurm_is_read(tmp_path):
 
 def test_what_is_exported_as_json_lines_is_read_back(tmp_path):
     into = tmp_path / "tables"
-    import_runs([EXAMPLES / "wandb-runs.csv"], columns={}, constants={"workload": "resnet"}, into=into)
+    ingest([EXAMPLES / "wandb-runs.csv"], workload="resnet", into=into)
     runs = pl.read_parquet(into / "runs.parquet")
     written("jsonl", runs, tmp_path / "runs.jsonl")
     found = read_measurements(tmp_path / "runs.jsonl")
@@ -176,14 +176,14 @@ def test_what_is_exported_as_json_lines_is_read_back(tmp_path):
 def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("num_gpus,tokens_per_second,seq_len\n8,81920,4096\n")
-    (row,) = import_runs([path], columns={}, constants={}).runs.rows(named=True)
+    (row,) = ingest([path]).runs.rows(named=True)
     assert row["samples_per_s"] == 20.0
     path.write_text("num_gpus,tokens_per_second\n8,81920\n")
     with pytest.raises(DataError, match="tokens_per_s without sequence_tokens"):
-        import_runs([path], columns={}, constants={})
+        ingest([path])
     path.write_text("num_gpus,step_ms,batch\n8,120,64\n")
     with pytest.raises(DataError, match="step_ms without global_batch_samples"):
-        import_runs([path], columns={}, constants={})
+        ingest([path])
 
 
 @pytest.mark.parametrize(
@@ -235,11 +235,11 @@ def test_results_of_the_trainer_of_transformers_are_a_run(tmp_path, name):
     path = tmp_path / name
     path.write_text(json.dumps(OF_TRAINER[name], indent=4, sort_keys=True))
     columns = columns_of(["num_accelerators=8", "global_batch_samples=64"])
-    (row,) = import_runs([path], columns=columns, constants={"accelerator": "h100"}).runs.rows(named=True)
+    (row,) = ingest([path], column=columns, accelerator="h100").runs.rows(named=True)
     assert (row["num_accelerators"], row["global_batch_samples"], row["samples_per_s"]) == (8, 64, 26.667)
     # 0.417 steps of 8 samples are 3.3 samples a second.
     with pytest.raises(DataError, match="contradict"):
-        import_runs([path], columns={**columns, "global_batch_samples": "8"}, constants={})
+        ingest([path], column={**columns, "global_batch_samples": "8"})
     with pytest.raises(DataError, match="no column num_accelerators"):
         ingest(path)
 
@@ -248,27 +248,27 @@ def test_a_number_that_no_column_has_may_be_stated(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("tokens/s/GPU,8\n11800,4\n")
     columns = columns_of(["num_accelerators=16", "sequence_tokens=4096"])
-    rows = import_runs([path], columns=columns, constants={}).runs
+    rows = ingest([path], column=columns).runs
     # 11,800 x 16 / 4,096 = 46.09 samples a second.
     assert rows["samples_per_s"].to_list() == [46.09375]
     # The name of a column is that of a column.
     of_column = columns_of(["num_accelerators=8", "sequence_tokens=4096"])
-    assert import_runs([path], columns=of_column, constants={}).runs["num_accelerators"].to_list() == [4]
+    assert ingest([path], column=of_column).runs["num_accelerators"].to_list() == [4]
     with pytest.raises(DataError, match="--column step_ms=120"):
-        import_runs([path], columns={**columns, "step_ms": "120"}, constants={})
+        ingest([path], column={**columns, "step_ms": "120"})
     # A number stands for what it states, not for a time as well.
     with pytest.raises(DataError, match=r"--column step_s=16: it has 'tokens/s/gpu' and '8';"):
-        import_runs([path], columns={**columns, "step_s": "16"}, constants={})
+        ingest([path], column={**columns, "step_s": "16"})
     for wrong in ("0", "-8", "6.4"):
         with pytest.raises(DataError, match=rf"--column num_accelerators={wrong}: .* 0$"):
-            import_runs([path], columns={**columns, "num_accelerators": wrong}, constants={})
+            ingest([path], column={**columns, "num_accelerators": wrong})
 
 
 def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
     # torchtitan and Megatron-Bridge state tokens per second of one GPU: 11,800 x 8 / 4,096 = 23.05 samples a second.
     path = tmp_path / "mine.csv"
     path.write_text("num_gpus,tokens/s/GPU,seq_len\n8,11800,4096\n16,11600,4096\n32,11200,4096\n")
-    rows = import_runs([path], columns={}, constants={}).runs
+    rows = ingest([path]).runs
     assert rows["samples_per_s"].to_list() == [23.046875, 45.3125, 87.5]
     found = read_measurements(path)
     assert found.time_s == pytest.approx([1e6 / 94_400, 1e6 / 185_600, 1e6 / 358_400])
@@ -284,7 +284,7 @@ def test_nodes_times_accelerators_of_a_node_are_the_number_of_accelerators(tmp_p
     path = tmp_path / "mine.csv"
     path.write_text("nodes,gpus_per_node,time_h\n1,8,10\n2,8,6\n4,8,4\n")
     assert read_measurements(path).num_accelerators.tolist() == [8, 16, 32]
-    assert import_runs([path], columns={}, constants={}).runs["num_nodes"].to_list() == [1, 2, 4]
+    assert ingest([path]).runs["num_nodes"].to_list() == [1, 2, 4]
     path.write_text("num_gpus,nodes,gpus_per_node,time_h\n6,1,8,10\n12,2,8,6\n24,4,8,4\n")
     assert read_measurements(path).num_accelerators.tolist() == [6, 12, 24]
     path.write_text("nodes,gpus_per_node,time_h\n1,8,10\n2,8,6\n4,four,4\n")
@@ -297,11 +297,11 @@ def test_columns_of_parameters_of_a_strategy_are_the_strategy(tmp_path):
         "gpus,samples_per_s,global_batch,dp,tp,zero_stage\n8,11,64,8,1,3\n8,9,64,4,2.0,1\n16,20,64,16,1,3\n"
         "8,10,64,,,\n8,12,64,8,1,0\n8,7,64,2,2,0\n"
     )
-    found = import_runs([path], columns={}, constants={}).runs["strategy"].to_list()
+    found = ingest([path]).runs["strategy"].to_list()
     # dp is what the other axes leave of the accelerators; where it is not, it stands, and contradicts them
     assert found == ["zero_stage=3", "tp=2 zero_stage=1", "zero_stage=3", None, None, "dp=2 tp=2"]
     path.write_text("gpus,samples_per_s,global_batch,strategy,tp\n8,11,64,fsdp,1\n")
-    assert import_runs([path], columns={}, constants={}).runs["strategy"].to_list() == ["fsdp"]
+    assert ingest([path]).runs["strategy"].to_list() == ["fsdp"]
 
 
 def test_rows_that_cannot_be_read_are_counted_and_the_others_kept(tmp_path):
@@ -309,14 +309,14 @@ def test_rows_that_cannot_be_read_are_counted_and_the_others_kept(tmp_path):
     header = "num_gpus,samples_per_s,batch\n"
     good.write_text(f"{header}8,20,64\n")
     bad.write_text(f"{header}8,-1,64\n8,40,64\n8,40\n16,nan,64\n")
-    report = import_runs([bad, good], columns={}, constants={}, into=into)
+    report = ingest([bad, good], into=into)
     assert pl.read_parquet(into / "runs.parquet")["samples_per_s"].to_list() == [40.0, 20.0]
     assert report.num_runs_rejected == 3
     (rows,) = (each for each in report.rejected.rows() if each["where"] == "bad.csv" and each["count"] == 3)
     assert re.search(r"row 1.*samples_per_s.*-1", rows["first"])
     bad.write_text(f"{header}8,-1,64\n")
     with pytest.raises(DataError, match=r"bad\.csv: row 1"):
-        import_runs([bad], columns={}, constants={})
+        ingest([bad])
 
 
 @pytest.mark.parametrize("text", ["a", "=b", "a=", "a=b,a=c"])
@@ -336,10 +336,10 @@ def test_a_stated_column_that_nothing_reads_is_refused(tmp_path, ours, expected)
 
 
 def test_runs_are_imported_as_rows_of_the_tables(tmp_path):
-    report = import_runs(
+    report = ingest(
         [EXAMPLES / "wandb-runs.csv"],
-        columns={},
-        constants={"workload": "resnet", "accelerator": "NVIDIA A100-SXM4-80GB"},
+        workload="resnet",
+        accelerator="NVIDIA A100-SXM4-80GB",
         into=tmp_path,
     )
     runs = pl.read_parquet(tmp_path / "runs.parquet")
@@ -452,7 +452,7 @@ def test_imported_rows_have_the_slug_of_a_short_name(tmp_path):
     path.write_text(
         "workload,accelerator,num_accelerators,step_s,global_batch_samples\ngpt2,rtx4090,2,0.5,16\n"
     )
-    report = import_runs([path], columns={}, constants={})
+    report = ingest([path])
     assert report.runs["accelerator"].to_list() == ["rtx-4090-pcie-24gb"]
     assert not report.unknown_names
 
@@ -460,7 +460,7 @@ def test_imported_rows_have_the_slug_of_a_short_name(tmp_path):
 def test_a_name_that_is_not_known_is_kept_with_the_ones_that_may_be_meant(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("workload,accelerator,num_accelerators,samples_per_s\nbrt,h10,2,50\nqqqqqq,h100,2,50\n")
-    report = import_runs([path], columns={}, constants={})
+    report = ingest([path])
     near = {each.raw: each.near for each in report.unknown_names}
     assert near.keys() == {"brt", "h10", "qqqqqq"}
     assert (near["brt"][0], near["h10"][0], near["qqqqqq"]) == ("bert", "h100-sxm5-80gb", ())
@@ -473,7 +473,7 @@ def test_runs_of_a_tracker_that_did_not_finish_are_counted_as_rejected(tmp_path)
         "a,finished,2026-01-01,100,8,100\nb,finished,2026-01-01,100,16,190\n"
         "c,crashed,2026-01-01,100,32,300\nd,running,2026-01-01,100,32,300\ne,finished,2026-01-01,100,32,\n"
     )
-    found = import_runs([path], columns={}, constants={})
+    found = ingest([path])
     assert (found.num_runs_kept, found.num_runs_rejected) == (2, 3)
     assert found.rejected.kinds["unfinished_run"].count == 3
 
@@ -485,18 +485,18 @@ def test_an_imported_run_states_its_line_in_the_file(tmp_path):
         'a,"two\nlines",finished,2026-01-01,100,8,100\n\nb,,crashed,2026-01-01,100,16,190\n'
         'c,,finished,2026-01-01,100,32,"1,300"\n'
     )
-    found = import_runs([path], columns={}, constants={})
+    found = ingest([path])
     assert found.runs["source_line"].to_list() == [2, 6]
     assert found.runs["samples_per_s"].to_list() == [100, 1300]
     path = tmp_path / "mine.jsonl"
     path.write_text('\n{"num_accelerators": 8, "samples_per_s": 412.5}\n')
-    assert import_runs([path], columns={}, constants={}).runs["source_line"].to_list() == [2]
+    assert ingest([path]).runs["source_line"].to_list() == [2]
 
 
 def test_an_import_keeps_what_a_run_of_slurm_ended_as(tmp_path):
     path = tmp_path / "sacct.csv"
     path.write_text("JobID,num_gpus,time_h,State\n1,8,10,COMPLETED\n2,16,5,TIMEOUT\n3,16,6,CANCELLED by 0\n")
-    statuses = import_runs([path], columns={}, constants={}).runs["status"].to_list()
+    statuses = ingest([path]).runs["status"].to_list()
     assert statuses == ["success", "timeout", "cancelled by 0"]
 
 
@@ -507,7 +507,7 @@ def test_rows_of_the_tables_have_the_rates_that_a_prediction_takes(tmp_path):
         "gpus,step_s,samples_per_s,tokens_per_s,global_batch_size,seq_len\n"
         "1,0.5,,,64,1000\n2,0.4,160,,64,1000\n4,0.3,,200000,64,1000\n8,0.3,900,,64,1000\n"
     )
-    found = import_runs([path], columns={}, constants={})
+    found = ingest([path])
     assert found.runs["samples_per_s"].to_list() == pytest.approx([128, 160, 200])
     assert found.runs["run_id"].to_list() == ["mine/1", "mine/2", "mine/3"]
     refused = found.rejected.kinds["unreadable_row"]
@@ -523,10 +523,10 @@ def test_steps_per_second_are_of_the_global_batch(tmp_path):
     """5 and 4 steps a second of 64 samples: 320 and 256 samples."""
     path = tmp_path / "mine.csv"
     path.write_text("gpus,it/s,global_batch_size\n8,5,64\n4,4,64\n")
-    found = import_runs([path], columns={}, constants={})
+    found = ingest([path])
     assert found.runs["samples_per_s"].to_list() == pytest.approx([320, 256])
     path.write_text("gpus,it/s,global_batch_size\n8,0,64\n4,4,64\n")
-    refused = import_runs([path], columns={}, constants={}).rejected.kinds["unreadable_row"]
+    refused = ingest([path]).rejected.kinds["unreadable_row"]
     assert (refused.count, "it/s" in refused.first.detail) == (1, True)
 
 
@@ -701,6 +701,6 @@ def test_runs_that_were_exported_are_read_back_whole(tmp_path, suffix):
 def test_times_that_no_training_takes_leave_the_other_rows(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("num_accelerators,time_to_train_h\n1,1e308\n2,20\n4,10\n8,1e-320\n")
-    read = import_runs([path], columns={}, constants={"workload": "bert", "accelerator": "a100"})
+    read = ingest([path], workload="bert", accelerator="a100")
     assert read.runs["num_accelerators"].to_list() == [2, 4]
     assert read.num_runs_rejected == 2

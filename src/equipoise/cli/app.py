@@ -122,6 +122,8 @@ def _reading_of(param: Any) -> Callable[[Any, Any], Any]:  # noqa: ANN401 - type
             found = value
         else:
             words = value if is_many else (value,)
+            if kind is Path and "" in words:  # which pathlib takes for the working folder
+                raise UsageError(f"{_name(param)} is empty; expected the path of a file or folder")
             plain = all(isinstance(each, str) and each.isascii() for each in words)
             if not plain or not (kind in {str, Path} or (choices and set(words) <= set(choices))):
                 try:

@@ -50,33 +50,23 @@ def ingest(
     catalogue = inputs.own_catalogue
     with output.answering():
         from equipoise.report.pages.orientation import ingest_fields, ingest_page
-        from equipoise.runs.ingest import OF_TRAINER, exports_of, import_runs
         from equipoise.runs.ingest import ingest as read
-        from equipoise.runs.readers.exports import columns_of
         from equipoise.runs.sources.gate import ReadLimits
 
         if into is not None:
             expect_folder(into)
-        constants = stated(workload=workload, accelerator=accelerator)
-        if exports := exports_of(paths):
-            report = import_runs(
-                exports,
+        limits = ReadLimits(**stated(max_members=max_members, max_bytes=max_bytes, max_seconds=max_seconds))
+        with progress_line() as line:
+            report = read(
+                paths,
                 into=into,
-                columns=columns_of(column or ()),
-                constants=constants,
+                column=column or (),
+                workload=workload,
+                accelerator=accelerator,
+                progress=line.update,
                 catalogue=catalogue,
+                limits=limits,
             )
-        elif column or any(constants.values()):
-            raise UsageError(
-                "--column, --workload and --accelerator apply to exports only: .csv, .tsv, .parquet, .jsonl "
-                f"and of a Hugging Face Trainer {', '.join(sorted(OF_TRAINER))}"
-            )
-        else:
-            with progress_line() as line:
-                limits = ReadLimits(
-                    **stated(max_members=max_members, max_bytes=max_bytes, max_seconds=max_seconds)
-                )
-                report = read(paths, into=into, progress=line.update, catalogue=catalogue, limits=limits)
         output.give_page(ingest_page(into), report, ingest_fields)
         if not report.num_entries_kept:
             read_from = ", ".join(map(str, paths))

@@ -41,7 +41,7 @@ from equipoise.runs.readers.cells import (
     stated_amount_or_zero,
     wanted_column,
 )
-from equipoise.runs.readers.exports import MODEL, campaign_of, exported
+from equipoise.runs.readers.exports import MODEL, campaign_of, columns_of, exported
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, DataSource, open_source
 from equipoise.runs.sources.gate import ReadLimits
 from equipoise.runs.workers import Division, ShareResult, SourceShare, context_of, num_cores, parse_shares
@@ -106,19 +106,25 @@ def ingest(
     paths: Iterable[Path] | Iterable[str] | Path | str,
     *,
     into: Path | str | None = None,
+    column: str | Sequence[str] | Mapping[str, object] = (),
+    workload: str | None = None,
+    accelerator: str | None = None,
     progress: Progress | None = None,
     num_workers: int | None = None,
     catalogue: Catalogue | None = None,
     limits: ReadLimits | None = None,
 ) -> IngestReport:
-    """Read rounds, folders, archives, git repositories or single logs, and return their tables.
+    """Read rounds, folders, archives, git repositories, single logs, or exports of trackers into tables.
 
     into: a folder for runs.parquet and scores.parquet, written whole or not at all; nothing is written when
-    no entry was found. num_workers: processes that parse, as many as there are cores unless given; the tables
-    do not depend on it. catalogue: what names mean; the shipped one unless given. limits: of each source.
-    Exports of trackers are read as import_runs reads them.
-    Raises UsageError for what is no path, DataError when one cannot be opened. Bad content never raises: it
-    is counted in the report.
+    no entry was found. column, workload, accelerator: of exports only: what their columns are called, or the
+    number that they do not state, as `num_accelerators=8` or {"num_accelerators": 8}; and what every row is
+    of that names none. num_workers: processes that parse results, one per core unless given; the tables do
+    not depend on it. catalogue: what names mean; the shipped one unless given. limits: of each source that is
+    no export.
+    Raises UsageError for what is no path, or for arguments of exports without one, DataError for a file that
+    cannot be opened and for exports without a readable row. Other bad content never raises: it is counted in
+    the report.
     """
     named = [*given_paths(paths)]
     if not named:
@@ -126,8 +132,20 @@ def ingest(
     folder = None if into is None else one_path(into)
     if num_workers is not None:
         expect_whole("num_workers", num_workers, most=_MOST_PROCESSES)
-    if exports := exports_of(named):
-        return import_runs(exports, columns={}, constants={}, into=folder, catalogue=catalogue)
+    constants = {
+        name: each
+        for name, each in (("workload", workload), ("accelerator", accelerator))
+        if each is not None
+    }
+    if exports := _exports_of(named):
+        return _import_runs(
+            exports, columns=columns_of(column), constants=constants, into=folder, catalogue=catalogue
+        )
+    if column or constants:
+        raise UsageError(
+            "column, workload and accelerator apply to exports only: .csv, .tsv, .parquet, .jsonl and of a "
+            f"Hugging Face Trainer {', '.join(sorted(OF_TRAINER))}"
+        )
     works = [work for path in named for work in _works(path, limits or ReadLimits())]
     results = _parsed(works, progress, num_workers or min(num_cores(), _MAX_WORKERS))
     readings, rejected = _assembled(works, results, catalogue or shipped())
@@ -301,7 +319,7 @@ _EDITS = {"workload": workload.EDIT, "accelerator": hardware.EDIT}
 _TEXTS = ("system", "submitter", "division", "availability", PRECISION, "framework", STRATEGY)
 
 
-def exports_of(paths: Sequence[Path]) -> list[Path]:
+def _exports_of(paths: Sequence[Path]) -> list[Path]:
     """The exports of trackers that paths name, by their names; none where none does.
 
     Raises UsageError where only some are exports.
@@ -334,7 +352,7 @@ def _begins_as_list(path: Path) -> bool:
         return file.read(_HEAD_BYTES).lstrip().startswith(b"[")
 
 
-def import_runs(
+def _import_runs(
     paths: Sequence[Path],
     *,
     columns: Mapping[str, str],
@@ -449,7 +467,7 @@ def runs_of_file(
     asked: Sequence[str] = (),
     campaign: str | None = None,
 ) -> FileRuns:
-    """The runs of one exported file; columns, constants and catalogue are as in `import_runs`.
+    """The runs of one exported file; columns, constants and catalogue are as in `_import_runs`.
 
     unstated: what rows are taken to be of that do not state it. asked: slugs of the accelerators that a
     question names. campaign: what the runs are named after; the file unless given.

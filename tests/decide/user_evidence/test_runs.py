@@ -13,7 +13,7 @@ from equipoise.decide.strategies.size_searches import SEARCH_CACHE
 from equipoise.decide.user_evidence.folders import user_runs
 from equipoise.decide.user_evidence.usable import Asked
 from equipoise.errors import DataError
-from equipoise.runs.ingest import import_runs
+from equipoise.runs.ingest import ingest
 from equipoise.spec.catalogue import shipped
 from equipoise.spec.cluster import cluster
 from equipoise.spec.workload import workload
@@ -142,7 +142,7 @@ def test_own_runs_given_as_published_results_are_named_as_not_used(tmp_path, chi
     path, tables = tmp_path / "mine.csv", tmp_path / "tables"
     runs = "".join(f"bert,h100,{size},{4 / size},448,bf16\n" for size in (8, 16))
     path.write_text(f"workload,accelerator,num_accelerators,step_s,global_batch_samples,precision\n{runs}")
-    import_runs([path], columns={}, constants={}, into=tables)
+    ingest([path], into=tables)
     more = {"runs": tables} if is_runs else {}
     found = ask(workload="bert", accelerator=[chip], accelerators="8,16", also=tables, **more)
     said = [each.words for each in found.notes_of("not_used") if str(tables) in each.words]
@@ -152,7 +152,7 @@ def test_own_runs_given_as_published_results_are_named_as_not_used(tmp_path, chi
 def test_rows_without_a_workload_are_of_what_is_asked_about_ingested_or_not(tmp_path):
     path, tables = tmp_path / "mine.csv", tmp_path / "tables"
     path.write_text("num_accelerators,samples_per_s,global_batch_size\n1,20,64\n2,38,64\n")
-    import_runs([path], columns={}, constants={}, into=tables)
+    ingest([path], into=tables)
     found = [_runs(each, "bert", ["h100-sxm5-80gb"]).set_ups for each in (path, tables)]
     assert [[each.samples_per_s for each in set_ups] for set_ups in found] == [[20.0, 38.0]] * 2
 
@@ -164,7 +164,7 @@ def test_the_length_of_samples_outlives_an_ingest(tmp_path):
         "qwen3_8b,8,75000,2048,256\nqwen3_8b,8,70000,4096,128\nqwen3_8b,16,140000,,128\n"
     )
     tables = tmp_path / "tables"
-    import_runs([path], columns={}, constants={}, into=tables)
+    ingest([path], into=tables)
     found = _runs(tables, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
     # The third row states tokens of samples of no length, and is refused by ingest.
     assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(70000 / 4096)]

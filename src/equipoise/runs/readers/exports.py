@@ -713,10 +713,15 @@ def _number(value: object, place: str) -> float:
     raise DataError(f"{place}: found {echo(str(value)[:MAX_TEXT])}; {_EXTRAP_EXPECTED}")
 
 
-def columns_of(texts: Sequence[str]) -> dict[str, str]:
-    """Our names and theirs from texts such as `num_accelerators=world_size`. Raises DataError for others."""
+def columns_of(given: str | Sequence[str] | Mapping[str, object]) -> dict[str, str]:
+    """Our names and theirs, from texts such as `num_accelerators=world_size` or a mapping of names.
+
+    Raises DataError for a text of another form, and for one of our names that is given twice.
+    """
+    if isinstance(given, Mapping):
+        given = [f"{ours}={theirs}" for ours, theirs in given.items()]
     found: dict[str, str] = {}
-    for text in texts:
+    for text in [given] if isinstance(given, str) else given:
         ours, equals, theirs = (part.strip() for part in text.partition("="))
         if not equals or not ours or not theirs or ours in found:
             raise DataError(
