@@ -239,7 +239,7 @@ def test_a_start_that_is_a_good_part_of_the_time_is_in_money_and_named():
     assert "starting" in found["Time"]
     assert "5 min" in found["Time"]
     assert f"with starting {amounts.money(1.5 * best.usd.value)}" in found["Money"]
-    assert "with starting" in found["An hour"]
+    assert "with starting" in found["If time"]
     long = facts(replace(answer, question=question))  # 7,800 s
     assert not any("starting" in each for each in long.values())
 
@@ -391,12 +391,12 @@ def test_the_value_of_an_hour_names_the_sizes_and_the_thresholds():
     answer = made_answer()
     eight, sixteen, thirty_two, sixty_four = answer.candidates[:4]
     for best, values in (
-        (eight, "less than 40 USD: 8; more: 32"),
-        (sixteen, "less than 40 USD: 8; more: 32"),  # costs least at no value
-        (thirty_two, "40 to 330 USD: 32; less: 8; more: 64"),
-        (sixty_four, "more than 330 USD: 64; less: 32"),
+        (eight, "less than 40 USD per hour: 8; more: 32"),
+        (sixteen, "less than 40 USD per hour: 8; more: 32"),  # costs least at no value
+        (thirty_two, "40 to 330 USD per hour: 32; less: 8; more: 64"),
+        (sixty_four, "more than 330 USD per hour: 64; less: 32"),
     ):
-        assert facts(replace(answer, recommended=best))["An hour"] == f"worth {values}"
+        assert facts(replace(answer, recommended=best))["If time"] == f"is worth {values}"
     found = rows(tables(answer)["answer-values"])
     assert [(each["An hour is worth"].text, each["Take"].key) for each in found] == [
         ("less than 40 USD", 8),
@@ -699,7 +699,7 @@ def test_the_sizes_that_the_lines_name_come_first_among_the_rows():
     far = answer.candidates[0]
     values = (replace(middle, from_usd_per_hour=0.0, candidate=far.id), middle)
     answer = replace(answer, time_values=values, offers=())
-    assert facts(answer)["An hour"].endswith(f"less: {far.num_accelerators}")
+    assert facts(answer)["If time"].endswith(f"less: {far.num_accelerators}")
     shown = around_choice(answer, 4)
     assert {far.id, best.id} <= {each.id for each in shown}
 

@@ -438,7 +438,7 @@ _ENDS: Final[Mapping[Limit, str]] = {
 # What is so up to a point, by kind.
 _UP_TO: Final[Mapping[str, str]] = {
     BALANCE.name: "efficiency \N{MULTIPLICATION SIGN} speedup grows up to {end}",
-    MARGINAL.name: "each step pays up to {end}",
+    MARGINAL.name: "each larger size pays up to {end}",
     FLOOR.name: "the efficiency is at least one half up to {end}",
     PEAK.name: "time falls up to {end}",
 }
@@ -479,7 +479,7 @@ def point_words(point: Equilibrium, *, kind: str | None = None, subject: str = "
     if end:
         return _UP_TO[name].format(end=f"{size}{end}")
     if point.is_smallest and name == MARGINAL.name:
-        return f"no step pays from the smallest size, {size}, on (a doubling pays from 1.5 times the speed)"
+        return f"no larger size pays than the smallest, {size} (a doubling pays from 1.5 times the speed)"
     if point.is_smallest:
         return f"{subject} diminish from the smallest size, {size}, on: {point.title}"
     return f"{subject} diminish beyond {size}{span}: {point.title}"

@@ -169,7 +169,7 @@ def _size(inputs: Inputs, own: SystemCandidates, selection: Selection, best: Can
     if own.assessment.sizes.is_one and answer.limited_by == "catalogue":
         # Those around the one size asked about show what fewer and more would do; no option adds to them.
         most, asked = (format_count(each.num_accelerators) for each in (answer, best))
-        where = f"up to {most} accelerators, the most tried around {asked}, each step pays"
+        where = f"up to {most} accelerators, the most tried around {asked}, each larger size pays"
     words = f"{where}{_nearest(best, answer, own.candidates)}."
     kind = deciding_kind(found)
     return Reason(

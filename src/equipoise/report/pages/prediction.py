@@ -216,7 +216,7 @@ def _hour_asked(found: Prediction) -> Iterator[Labelled]:
     if asked is None or not best:
         return
     size = _size(found, best[-1])
-    yield "An hour", f"worth {amounts.money(asked)}: {size} cost least, money and time together."
+    yield "If time", f"is worth {amounts.money(asked)} per hour: {size} cost least, money and time together."
 
 
 def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:

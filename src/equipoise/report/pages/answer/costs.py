@@ -206,7 +206,7 @@ def _beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[
         return
     yield f", {_step(step, is_second=taken is not None)}"
     is_said = short is not None and step.least_speedup == short.least_speedup
-    least = "" if is_said else _from(step, "a step pays from {} on")
+    least = "" if is_said else _from(step, "it pays from {} on")
     if beyond.broken:
         yield f"; {limit_words(answer, beyond.broken[0])}"
     elif step.pays:
@@ -303,7 +303,7 @@ def values_around(answer: Answer, best: Candidate) -> str | None:
         f"{worth}: {offer_title(each) if has_terms else size_beside(each, best)}" for worth, each in parts
     )
     counted = ", with starting" if noticed_start_s(answer, best) else ""
-    return f"worth {'; '.join(pairs)}{counted}"
+    return f"is worth {'; '.join(pairs)}{counted}"
 
 
 def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]]:
@@ -317,13 +317,13 @@ def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]
     found = [answer.candidate(each.candidate) for each in values]
     at = place_of(best, found)
     if at is not None:
-        parts = [(worth_words(values, at), at)] + ([("less", at - 1)] if at else [])
+        parts = [(f"{worth_words(values, at)} per hour", at)] + ([("less", at - 1)] if at else [])
     else:
         faster = (
             place for place, each in enumerate(found) if each.time_s and each.time_s.value < best.time_s.value
         )
         at = min(max(0, next(faster, len(values)) - 1), len(values) - 2)
-        parts = [(f"less than {hour_usd(values[at + 1])} {amounts.currency()}", at)]
+        parts = [(f"less than {hour_usd(values[at + 1])} {amounts.currency()} per hour", at)]
     parts += [("more", at + 1)] if at + 1 < len(values) else []
     return [(words, found[place]) for words, place in parts]
 

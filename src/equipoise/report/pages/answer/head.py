@@ -194,7 +194,7 @@ def _trade_offs(
     is_about_money = answer.question.objective != "energy" and (is_asked or not best.charges)
     is_shown = is_asked or (with_hours and (is_about_money or not is_brief))
     if hours is not None and is_shown:
-        yield "An hour", hours
+        yield "If time", hours
     if answer.ownership is not None:
         yield "Buying", buying_words(answer.ownership)
 
