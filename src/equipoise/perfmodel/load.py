@@ -266,134 +266,60 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     )
 
 
-def _gathered_inputs(load: Load) -> dict[str, Floats]:
-    """Tensor-parallel products keep inputs as gathered along the sequence, and gather them once.
-
-    Source: PyTorch, torch.distributed.tensor.parallel (a linear layer saves the input that it was given);
-    Megatron-LM, tensor_parallel/layers.py, gathers it again.
-    """
-    return {"gathered_bytes": _GATHERING_PRODUCTS * load.boundary_bytes}
-
-
-def _loss_in_place(load: Load) -> dict[str, Floats]:
-    """Logits in fp32 are replaced by their gradient.
-
-    Source: Megatron-LM, tensor_parallel/cross_entropy.py.
-    """
-    return {"kept_loss_bytes": load.kept_loss_bytes * (_KEPT_LOSS_BYTES_IN_PLACE / _KEPT_LOSS_BYTES)}
-
-
-def _bucket_copies(_: Load) -> dict[str, Floats]:
-    """Gradients are copied into buckets to be summed.
-
-    Source: PyTorch, DistributedDataParallel (`gradient_as_bucket_view`, off by default, saves the size of all
-    gradients).
-    """
-    return {"bucket_copies": 1.0}
-
-
-def _widened_logits(load: Load) -> dict[str, Floats]:
-    """The loss has a kernel of its own, after logits were widened to fp32, which it replaces; those of 16
-    bits are returned.
-
-    Source: huggingface/transformers, loss/loss_utils.py (ForCausalLMLoss); linkedin/Liger-Kernel,
-    ops/cross_entropy.py (gradients in place of logits).
-    """
-    return {"kept_fused_loss_bytes": load.logits_bytes * (_KEPT_LOSS_BYTES_IN_PLACE / BF16_BYTES)}
-
-
-def _narrow_sums(_: Load) -> dict[str, Floats]:
-    """Shards of gradients are summed as wide as weights are gathered.
-
-    Source: huggingface/accelerate, dataclasses.py (FullyShardedDataParallelPlugin.set_mixed_precision).
-    """
-    return {"narrow_sums": 1.0}
-
-
-def _wide_residual(load: Load) -> dict[str, Floats]:
-    """What layers add to is in fp32, and so are inputs of norms, where weights in fp32 are cast as they are
-    used.
-
-    Source: PyTorch, torch.amp (embeddings and sums have the type of their inputs; products 16 bits).
-    """
-    return {"wide_residual_bytes": load.kept_whole_bytes / _WHOLE_KEPT}
-
-
-def _norms_as_written(load: Load) -> dict[str, Floats]:
-    """Norms widen what they read, and keep that and what they make of it.
-
-    Source: huggingface/transformers, LlamaRMSNorm.forward (of gated models).
-    """
-    return {"norm_bytes": np.greater(load.gate_bytes, 0) * (load.kept_whole_bytes / _WHOLE_KEPT)}
-
-
-def _wide_frozen(_: Load) -> dict[str, Floats]:
-    """Shards of frozen weights are in fp32, as those of trained ones, and are narrowed as they are gathered.
-
-    Source: PyTorch FSDP2, MixedPrecisionPolicy (param_dtype is that of what is gathered).
-    """
-    return {"wide_frozen": 1.0}
-
-
-def _replicated_experts(_: Load) -> dict[str, Floats]:
-    """Data ranks that hold the same experts each have all of their states; other weights are of all ranks."""
-    return {"replicated_experts": 1.0}
-
-
-def _no_dropout(load: Load) -> dict[str, Floats]:
-    """Of attention that is not fused nothing is kept but what softmax returns."""
-    return {
+# How software, and code of one's own, holds what others hold otherwise: what of a load each way changes.
+_WAYS: Mapping[str, Callable[[Load], dict[str, Floats]]] = {
+    # Tensor-parallel products keep inputs as gathered along the sequence, and gather them once: PyTorch,
+    # torch.distributed.tensor.parallel (a linear layer saves the input that it was given); Megatron-LM,
+    # tensor_parallel/layers.py, gathers it again.
+    "gathered_inputs": lambda load: {"gathered_bytes": _GATHERING_PRODUCTS * load.boundary_bytes},
+    # Logits in fp32 are replaced by their gradient: Megatron-LM, tensor_parallel/cross_entropy.py.
+    "loss_in_place": lambda load: {
+        "kept_loss_bytes": load.kept_loss_bytes * (_KEPT_LOSS_BYTES_IN_PLACE / _KEPT_LOSS_BYTES)
+    },
+    # Gradients are copied into buckets to be summed: PyTorch, DistributedDataParallel
+    # (`gradient_as_bucket_view`, off by default, saves the size of all gradients).
+    "bucket_copies": lambda _: {"bucket_copies": 1.0},
+    # The loss has a kernel of its own, after logits were widened to fp32, which it replaces; those of 16 bits
+    # are returned: huggingface/transformers, loss/loss_utils.py (ForCausalLMLoss); linkedin/Liger-Kernel,
+    # ops/cross_entropy.py (gradients in place of logits).
+    "widened_logits": lambda load: {
+        "kept_fused_loss_bytes": load.logits_bytes * (_KEPT_LOSS_BYTES_IN_PLACE / BF16_BYTES)
+    },
+    # Shards of gradients are summed as wide as weights are gathered: huggingface/accelerate, dataclasses.py
+    # (FullyShardedDataParallelPlugin.set_mixed_precision).
+    "narrow_sums": lambda _: {"narrow_sums": 1.0},
+    # What layers add to is in fp32, and so are inputs of norms, where weights in fp32 are cast as they are
+    # used: PyTorch, torch.amp (embeddings and sums have the type of their inputs; products 16 bits).
+    "wide_residual": lambda load: {"wide_residual_bytes": load.kept_whole_bytes / _WHOLE_KEPT},
+    # Norms widen what they read, and keep that and what they make of it: huggingface/transformers,
+    # LlamaRMSNorm.forward (of gated models).
+    "norms_as_written": lambda load: {
+        "norm_bytes": np.greater(load.gate_bytes, 0) * (load.kept_whole_bytes / _WHOLE_KEPT)
+    },
+    # Data ranks that hold the same experts each have all of their states; other weights are of all ranks.
+    "replicated_experts": lambda _: {"replicated_experts": 1.0},
+    # Shards of frozen weights are in fp32, as those of trained ones, and are narrowed as they are gathered:
+    # PyTorch FSDP2, MixedPrecisionPolicy (param_dtype is that of what is gathered).
+    "wide_frozen": lambda _: {"wide_frozen": 1.0},
+    # Of attention that is not fused nothing is kept but what softmax returns.
+    "no_dropout": lambda load: {
         "score_bytes": load.score_bytes * (_SCORE_BYTES_NO_DROPOUT / _SCORE_BYTES),
         "kept_score_bytes": load.kept_score_bytes / 2,
         "kept_mask_bytes": 0.0,
-    }
-
-
-def _cached_inputs(_: Load) -> dict[str, Floats]:
-    """What frozen models make of samples was made before: they are not there."""
-    return {"frozen_params": 0.0, "frozen_share": 0.0}
-
-
-def _steps_in_backward(_: Load) -> dict[str, Floats]:
-    """Each weight is stepped as its gradient comes, which goes then.
-
-    Source: PyTorch, `register_post_accumulate_grad_hook` (tutorial on optimizer steps in the backward pass).
-    """
-    return {"steps_in_backward": 1.0}
-
-
-def _paged_states(_: Load) -> dict[str, Floats]:
-    """States lie in memory that the driver pages to the host, and outside of the allocator.
-
-    Source: Dettmers et al. 2023, section 3 (paged optimizers); bitsandbytes, functional.py (get_paged).
-    """
-    return {"paged_states": 1.0}
-
-
-def _stages_by_cost(load: Load) -> dict[str, Floats]:
-    """Pipeline stages share out the weights of layers and of the output matrix.
-
-    Source: huggingface/nanotron, models/base.py (build_model) and models/llama.py (get_block_compute_costs).
-    """
-    return {"output_layers": load.vocabulary * load.hidden / (load.dense_params + load.expert_params)}
-
-
-# How software, and code of one's own, holds what others hold otherwise: what of a load each way changes.
-_WAYS: Mapping[str, Callable[[Load], dict[str, Floats]]] = {
-    "gathered_inputs": _gathered_inputs,
-    "loss_in_place": _loss_in_place,
-    "bucket_copies": _bucket_copies,
-    "widened_logits": _widened_logits,
-    "narrow_sums": _narrow_sums,
-    "wide_residual": _wide_residual,
-    "norms_as_written": _norms_as_written,
-    "replicated_experts": _replicated_experts,
-    "wide_frozen": _wide_frozen,
-    "no_dropout": _no_dropout,
-    "cached_inputs": _cached_inputs,
-    "steps_in_backward": _steps_in_backward,
-    "paged_states": _paged_states,
-    "stages_by_cost": _stages_by_cost,
+    },
+    # What frozen models make of samples was made before: they are not there.
+    "cached_inputs": lambda _: {"frozen_params": 0.0, "frozen_share": 0.0},
+    # Each weight is stepped as its gradient comes, which goes then: PyTorch,
+    # `register_post_accumulate_grad_hook` (tutorial on optimizer steps in the backward pass).
+    "steps_in_backward": lambda _: {"steps_in_backward": 1.0},
+    # States lie in memory that the driver pages to the host, and outside of the allocator: Dettmers et al.
+    # 2023, section 3 (paged optimizers); bitsandbytes, functional.py (get_paged).
+    "paged_states": lambda _: {"paged_states": 1.0},
+    # Pipeline stages share out the weights of layers and of the output matrix: huggingface/nanotron,
+    # models/base.py (build_model) and models/llama.py (get_block_compute_costs).
+    "stages_by_cost": lambda load: {
+        "output_layers": load.vocabulary * load.hidden / (load.dense_params + load.expert_params)
+    },
 }
 
 
