@@ -1,6 +1,7 @@
 """What differs between two records of the bank, question by question, for a person to go through.
 
-    python tests/bank/compare.py tests/bank/before.jsonl.zst tests/bank/answers.jsonl.zst
+    git show COMMIT:tests/bank/answers.jsonl.zst > before.zst
+    python tests/bank/compare.py before.zst tests/bank/answers.jsonl.zst
     python tests/bank/compare.py BEFORE AFTER --only spot-7d --all
 
 A line marked `!` differs by more than the tolerance (0.5 %), or is no number. Sizes that only one side has are counted,
@@ -48,7 +49,7 @@ def _shown(value):
 
 def report(question, before, after, *, tolerance, everything):
     """The lines about one question; none where nothing differs."""
-    expected = question.exit_code_after
+    expected = question.exit_code
     if expected is not None and after["exit_code"] != expected:
         yield f"! exit code {after['exit_code']}, expected {expected}: {after['message'].strip()}"
     if before is None:

@@ -4,14 +4,13 @@ A block `[[question]]` of a TOML file beside this module has
 
 - name: unique, in kebab case;
 - verb: advise, plan, predict or allocate;
-- args: the command line, as it was before the rebuild of the decision core too; absent where that had no such question;
-- args_after: the command line as it is now, where it differs or is new;
+- args: the command line;
 - why: one sentence why the question is here;
-- right: what is right, where the answer before was known to be wrong or another question must agree; "law" numbers are
+- right: what is right, where the first version was known to be wrong or another question must agree; "law" numbers are
   those of the decision laws: 1 headline = row, 2 constraints per candidate, 3 more freedom never hurts, 4 published is
   published, 5 physics orders, 6 one number, 7 whose limit, 8 usable intervals, 9 the question is the user's, 10 what
   is printed runs;
-- exit_code_after: the exit code that the verb must end with, where it is known to differ or to be a refusal;
+- exit_code: the exit code that the verb must end with, where that is a refusal;
 - this_machine: true where the answer depends on the machine that is asked.
 
 Questions are asked in a scratch folder that holds this repository's `tests` and `docs`, and the sweep `small-cnn` of
@@ -49,16 +48,10 @@ class Question(Struct, frozen=True, kw_only=True):
     name: str
     verb: str
     why: str
-    args: tuple[str, ...] | None = None
-    args_after: tuple[str, ...] | None = None
+    args: tuple[str, ...]
     right: str | None = None
-    exit_code_after: int | None = None
+    exit_code: int | None = None
     this_machine: bool = False
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """What follows the verb, now."""
-        return self.args_after or self.args or ()
 
 
 def questions() -> list[Question]:
@@ -92,15 +85,14 @@ def write_sweep_tables(folder: Path) -> None:
 
 def ask(question: Question, folder: Path) -> dict:
     """The answer to one question: exit code, message, document and text, without what changes between runs."""
-    arguments = question.arguments
     out = folder / f"{question.name}.json"
     environment = {"EQUIPOISE_LEDGER": str(folder / "ledger.jsonl"), "PYTHONDONTWRITEBYTECODE": "1"}
-    ended = equipoise(question.verb, *arguments, "--json-out", out.name, cwd=folder, env=environment)
+    ended = equipoise(question.verb, *question.args, "--json-out", out.name, cwd=folder, env=environment)
     document = json.loads(out.read_bytes()) if out.exists() else None
     return {
         "name": question.name,
         "verb": question.verb,
-        "args": list(arguments),
+        "args": list(question.args),
         "exit_code": ended.returncode,
         "message": _without_paths(ended.stderr, folder),
         "document": _lasting(document),

@@ -5,7 +5,6 @@
     python tests/bank/record.py --out some.zst --only lora-h200 --only bert-a100
 
 A record is a zstandard-compressed file of JSON lines: a header, then an answer per question, by theme.
-before.jsonl.zst holds those of the command line before the decision core was rebuilt (schema 1).
 """
 
 import argparse
@@ -19,7 +18,6 @@ from pathlib import Path
 import zstandard
 from questions import BANK, ROOT, ask, asking_folder, questions, write_sweep_tables
 
-BEFORE = BANK / "before.jsonl.zst"
 ANSWERS = BANK / "answers.jsonl.zst"
 LEVEL = 19
 LIMIT_BYTES = 3_000_000

@@ -10,7 +10,7 @@ import pytest
 import typer
 from facts import facts, flat
 from questions import BANK, VERBS, VOLATILE, ask, asking_folder, questions
-from record import ANSWERS, BEFORE, LIMIT_BYTES, read
+from record import ANSWERS, LIMIT_BYTES, read
 
 from equipoise.cli.app import app
 from equipoise.errors import UsageError
@@ -29,7 +29,7 @@ REPRODUCED = (
     "allocate-32",
     "ask-tokens-budget",
 )
-# What a question must ask at least once, before or after the rebuild.
+# What a question must ask at least once.
 OPTIONS = (
     *("--objective", "--terms", "--deadline", "--budget", "--tokens", "--samples", "--global-batch"),
     *("--collectives", "--trace", "--here", "--buy", "--ask", "--precision", "--price", "--region"),
@@ -50,13 +50,12 @@ ORDERED = (
     ("b200-sxm6-180gb", "b300-sxm6-270gb"),
     ("a100-sxm4-40gb", "a100-sxm4-80gb"),
 )
-ENDS = (("", 1.0), ("low_", 0.5), ("high_", 2.0))
 BY_NAME = {each.name: each for each in questions()}
 
 
 @cache
-def recorded(path=ANSWERS):
-    return read(path)
+def recorded():
+    return read(ANSWERS)
 
 
 @cache
@@ -84,7 +83,7 @@ def test_at_least_sixty_questions_of_unique_name_are_asked_of_every_verb():
 
 
 def test_every_option_and_objective_is_asked_about():
-    words = set(chain.from_iterable(each.arguments for each in questions()))
+    words = set(chain.from_iterable(each.args for each in questions()))
     assert set(OPTIONS) - words == set()
     assert {"time", "cost", "energy", "balance", "value_of_time", "makespan"} - words == set()
 
@@ -93,7 +92,7 @@ def test_arguments_parse_as_those_of_their_verb():
     refused = {}
     for question in questions():
         try:
-            verbs()[question.verb].make_context(question.verb, list(question.arguments))
+            verbs()[question.verb].make_context(question.verb, list(question.args))
         except UsageError as err:
             refused[question.name] = str(err)
     # What is refused as such was recorded so: a value that is none, or an option of another verb.
@@ -104,11 +103,11 @@ def test_the_record_answers_the_questions_as_they_are_asked():
     header, answers = recorded()
     assert header["num_questions"] == len(answers) == len(questions())
     assert {name: tuple(each["args"]) for name, each in answers.items()} == {
-        each.name: each.arguments for each in questions()
+        each.name: each.args for each in questions()
     }
     for answer in answers.values():
         assert answer["exit_code"] in {0, 2, 3}
-        assert answer["exit_code"] == (BY_NAME[answer["name"]].exit_code_after or answer["exit_code"])
+        assert answer["exit_code"] == (BY_NAME[answer["name"]].exit_code or answer["exit_code"])
         assert (answer["exit_code"] == 2) == (answer["document"] is None)
         assert bool(answer["message"]) == (answer["exit_code"] != 0)
         found = facts(answer)
@@ -118,15 +117,14 @@ def test_the_record_answers_the_questions_as_they_are_asked():
         assert is_answered or found["refusal"] is not None, answer["name"]
 
 
-@pytest.mark.parametrize("path", [BEFORE, ANSWERS], ids=["before", "now"])
-def test_the_record_is_small_and_names_no_path_of_a_machine(path):
-    assert path.stat().st_size < LIMIT_BYTES
-    _, answers = recorded(path)
+def test_the_record_is_small_and_names_no_path_of_a_machine():
+    assert ANSWERS.stat().st_size < LIMIT_BYTES
+    _, answers = recorded()
     assert not re.search(r"(?<![\w.])/(home|root|work|tmp|Users)/", str(answers))
 
 
 def test_files_that_questions_name_exist():
-    words = chain.from_iterable(each.arguments for each in questions())
+    words = chain.from_iterable(each.args for each in questions())
     named = {each for each in words if each.startswith(("tests/", "docs/")) and "no-such" not in each}
     assert named
     assert [each for each in named if not (BANK.parents[1] / each).exists()] == []
@@ -247,46 +245,19 @@ def test_better_chips_are_never_slower_in_a_recorded_answer():
     assert found == []
 
 
-def test_facts_are_the_same_from_either_schema():
-    amount = {"low": 0.5, "value": 1.0, "high": 2.0, "level": 0.9}
-    kept = {"low": 0.5, "value": 1.0, "high": 2.0}
-    size = {
-        "num_accelerators": 8,
-        "strategy": "dp=8 global_batch=16",
-        "time_s": amount,
-        "accelerator_hours": 3.0,
-    }
-    flat_bill = {f"{end}{name}": each for name in ("usd", "energy_j") for end, each in ENDS}
-    point = {"kind": "floor", "num_accelerators": 8, "low": 4, "high": None}
-    older = {
-        "schema": "equipoise.plan/1",
-        "cluster": {"name": "chip", "accelerator": "chip"},
-        "recommended": {**size, **flat_bill},
-        "sizes": [size],
-        "equilibria": [{**point, "censored": True}],
-        "rates": {"price": {"terms": "spot"}},
-    }
-    candidate = {
-        **size,
-        "accelerator": "chip",
-        "terms": "spot",
-        "global_batch_samples": 16,
-        "usd": amount,
-        "energy_j": amount,
-    }
-    newer = {
-        "schema": "equipoise.plan/2",
-        "recommended": candidate,
-        "refusal": None,
-        "candidates": [candidate],
-        "equilibria": [{**point, "limited_by": "question"}],
-    }
-    one, other = (facts({"exit_code": 0, "document": each}) for each in (older, newer))
-    assert one == other
-    assert one["recommended"]["usd"] == kept
-    assert one["recommended"]["global_batch_samples"] == 16
-    assert one["times_s"] == {"chip": {"8": 1.0}}
-    assert one["equilibria"]["floor"]["at_least"]
+def test_facts_are_the_same_from_every_verb():
+    amount = {"low": 0.5, "value": 1.0, "high": 2.0}
+    plain = {"accelerator": "chip", "num_accelerators": 8, "terms": "spot", "global_batch_samples": 16}
+    taken = {**plain, "strategy": "dp=8 global_batch=16", "accelerator_hours": 3.0}
+    taken |= {name: {**amount, "level": 0.9} for name in ("time_s", "usd", "energy_j")}
+    point = {"kind": "floor", "num_accelerators": 8, "low": 4, "high": None, "limited_by": "question"}
+    document = {"recommended": taken, "refusal": None, "candidates": [taken], "equilibria": [point]}
+    found = facts({"exit_code": 0, "document": document})
+    assert found["recommended"]["usd"] == amount
+    assert found["times_s"] == {"chip": {"8": 1.0}}
+    assert found["equilibria"]["floor"]["at_least"]
+    predicted = facts({"exit_code": 0, "document": {"predictions": [taken]}})
+    assert predicted["times_s"] == found["times_s"]
 
 
 @pytest.fixture(scope="module")

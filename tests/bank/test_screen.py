@@ -46,7 +46,7 @@ def answers(folder):
     found = {}
     env = {"COLUMNS": str(NUM_COLUMNS), "EQUIPOISE_LEDGER": str(folder / "ledger.jsonl")}
     for each in shown():
-        ended = in_process(each.verb, *each.arguments, "--json-out", "answer.json", cwd=folder, env=env)
+        ended = in_process(each.verb, *each.args, "--json-out", "answer.json", cwd=folder, env=env)
         if ended.returncode == 0:
             document = json.loads((folder / "answer.json").read_bytes())
             found[each.name] = (ended.stdout.splitlines(), document)
