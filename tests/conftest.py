@@ -151,6 +151,18 @@ def browser():
         started.close()
 
 
+@pytest.fixture
+def mine(tmp_path):
+    """A function that writes a file of the user's own, and gives its path."""
+
+    def write(content, name="mine.csv"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def promised_score_fields() -> list[str]:
     """The fields of an entry that scripts may rely on, in order: the contract of `equipoise scores`."""

@@ -294,9 +294,8 @@ def test_export_without_a_file_prints_csv(ingested):
     assert len(lines) == 1 + 3
 
 
-def test_an_answer_that_cannot_be_given_leaves_the_old_file(tmp_path):
-    kept = tmp_path / "report.html"
-    kept.write_text("yesterday's")
+def test_an_answer_that_cannot_be_given_leaves_the_old_file(tmp_path, mine):
+    kept = mine("yesterday's", "report.html")
     assert equipoise("report", "--round", "v99.9", "--out", kept).returncode == 2
     assert kept.read_text() == "yesterday's"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

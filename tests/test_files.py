@@ -144,10 +144,9 @@ ADVICE = ("advise", "llama2_70b_lora", "--accelerator", "h200", "--max-accelerat
     [*OUTPUTS, *((*ADVICE, option) for option in ("--json-out", "--html", "--record"))],
     ids=lambda options: f"{options[0]} {options[-1]}",
 )
-def test_a_full_disk_changes_nothing_and_is_said_in_one_sentence(options, tmp_path):
+def test_a_full_disk_changes_nothing_and_is_said_in_one_sentence(options, tmp_path, mine):
     """A file that may have no more than 100 bytes, which is what a quota does; byte code would be cut too."""
-    path = tmp_path / "file"
-    path.write_bytes(b'{"a line": "of before"}\n')
+    path = mine(b'{"a line": "of before"}\n', "file")
     named = () if options[-1] == "--record" else (str(path),)
     ended = subprocess.run(
         [sys.executable, "-m", "equipoise", *map(str, options), *named],
@@ -166,9 +165,8 @@ def test_a_full_disk_changes_nothing_and_is_said_in_one_sentence(options, tmp_pa
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_nothing_is_changed_where_the_block_fails(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"before")
+def test_nothing_is_changed_where_the_block_fails(tmp_path, mine):
+    path = mine(b"before", "file")
 
     def fail():
         with written(path) as file:
@@ -337,9 +335,8 @@ for number in range(500):
 """
 
 
-def test_threads_may_read_into_a_type_at_once(tmp_path):
-    path = tmp_path / "record.json"
-    path.write_text('{"one": {"value": 1}, "two": [{"value": 2}]}')
+def test_threads_may_read_into_a_type_at_once(mine):
+    path = mine('{"one": {"value": 1}, "two": [{"value": 2}]}', "record.json")
     done = subprocess.run(
         [sys.executable, "-c", THREADS, str(path)], capture_output=True, text=True, check=False, timeout=300
     )

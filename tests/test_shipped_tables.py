@@ -47,9 +47,8 @@ def test_a_file_that_nothing_is_kept_of_is_parsed_itself(kept: Path) -> None:
     assert shipped_table(path) == expected
 
 
-def test_a_file_of_the_user_is_parsed_itself(tmp_path: Path) -> None:
-    path = tmp_path / "hardware.toml"
-    path.write_text("read = 2026-01-31")
+def test_a_file_of_the_user_is_parsed_itself(mine) -> None:
+    path = mine("read = 2026-01-31", "hardware.toml")
     assert shipped_table(path) == tomllib.loads(path.read_text())
 
 
@@ -74,11 +73,10 @@ def test_records_that_are_kept_are_those_that_the_tables_make() -> None:
 
 
 def test_records_are_made_again_where_what_they_are_of_has_changed(
-    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    records: Path, tmp_path: Path, mine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_PACKAGE", tmp_path)
-    source = tmp_path / "table.toml"
-    source.write_text("a = 1")
+    source = mine("a = 1", "table.toml")
     keep_records({"hardware": load_hardware()}, ["table.toml"])
     assert kept_record("hardware", Hardware, nothing) == load_hardware()
     source.write_text("a = 2")

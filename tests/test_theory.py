@@ -14,18 +14,6 @@ HEADER = (
 ROW = "GPT,24,1024,16,DGX A100,8,1,fp16,64,4,1024,0.4,s/iteration\n"
 
 
-@pytest.fixture
-def mine(tmp_path):
-    """A function that writes a file of measurements."""
-
-    def write(content, name="mine.csv"):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
-
-
 def test_validate_says_what_scripts_rely_on(tmp_path):
     ended = in_process("validate", EXAMPLE, "--json", "--json-out", "a.json", cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")

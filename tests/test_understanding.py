@@ -15,18 +15,6 @@ AMDAHL = "num_accelerators,time_to_train_min\n" + "".join(
 )
 
 
-@pytest.fixture
-def mine(tmp_path):
-    """A function that writes a file of measurements."""
-
-    def write(text, name="mine.csv"):
-        path = tmp_path / name
-        path.write_text(text)
-        return path
-
-    return write
-
-
 def test_predict_says_what_scripts_rely_on(tmp_path):
     ended = in_process("predict", *H200, "--at", "16,64", "--json", "--json-out", "a.json", cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -434,8 +434,7 @@ def test_names_of_operations_are_checked():
         named_operation("allgathered")
 
 
-def test_fits_without_their_timings_are_refused(tmp_path):
-    path = tmp_path / "fits.json"
-    path.write_text(json.dumps({"schema": "equipoise.collectives/1", "fits": [], "rejected": []}))
+def test_fits_without_their_timings_are_refused(mine):
+    path = mine(json.dumps({"schema": "equipoise.collectives/1", "fits": [], "rejected": []}), "fits.json")
     with pytest.raises(DataError, match=r"fits\.json: .*`results`.*timings"):
         read_files([path])

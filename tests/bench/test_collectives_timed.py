@@ -65,10 +65,9 @@ def test_progress_tells_operation_and_share(measured):
     assert all(" of " in what and 0 <= done <= total for what, done, total in told)
 
 
-def test_what_is_written_is_read_back_as_it_was(measured, tmp_path):
+def test_what_is_written_is_read_back_as_it_was(measured, mine):
     document, _ = measured
-    path = tmp_path / "links.json"
-    path.write_text(json.dumps(document))
+    path = mine(json.dumps(document), "links.json")
     reading = read_files([path])
     assert [run.operation for run in reading.runs] == list(
         dict.fromkeys(r["operation"] for r in document["results"])

@@ -177,10 +177,9 @@ def test_a_sweep_of_code_is_shown_again_without_running_it(tmp_path, num_left):
     assert ("--allow-code" in ended.stderr) is (num_left > 0)
 
 
-def test_trials_outlive_a_damaged_plan(tmp_path):
+def test_trials_outlive_a_damaged_plan(tmp_path, mine):
     run_sweep(trials(), tmp_path, instant([]), limit_s=1.0)
-    plan = tmp_path / "sweep.json"
-    plan.write_text("{")
+    plan = mine("{", "sweep.json")
     with pytest.raises(DataError, match=r"sweep\.json.*; .*plan"):
         Store(tmp_path).plan()
     plan.unlink()  # as the message says, then the same sweep again

@@ -114,9 +114,8 @@ def test_what_is_no_file_is_not_opened(tmp_path):
     ],
     ids=str,
 )
-def test_a_line_that_no_watch_writes_is_refused(tmp_path, line):
-    path = tmp_path / "rank-0.jsonl"
-    path.write_text(f"{json.dumps(FIRST)}\n{json.dumps(line)}\n")
+def test_a_line_that_no_watch_writes_is_refused(mine, line):
+    path = mine(f"{json.dumps(FIRST)}\n{json.dumps(line)}\n", "rank-0.jsonl")
     with pytest.raises(DataError, match=r"rank-0\.jsonl:2: "):
         rank_record(path)
 
@@ -126,8 +125,7 @@ def test_a_line_that_no_watch_writes_is_refused(tmp_path, line):
     [{"workload": 1}, {"batch_samples": 2.5}, {"conditions": {"core_sets": 1}}, {"conditions": []}],
     ids=str,
 )
-def test_a_first_line_that_no_watch_writes_is_refused(tmp_path, about):
-    path = tmp_path / "rank-0.jsonl"
-    path.write_text(f"{json.dumps(FIRST | about)}\n")
+def test_a_first_line_that_no_watch_writes_is_refused(mine, about):
+    path = mine(f"{json.dumps(FIRST | about)}\n", "rank-0.jsonl")
     with pytest.raises(DataError, match=r"rank-0\.jsonl:1: "):
         rank_record(path)

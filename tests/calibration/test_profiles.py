@@ -35,18 +35,16 @@ def test_fitted_values_keep_to_what_is_possible():
             assert each.parameters.value(name) == value
 
 
-def test_a_file_that_is_none_says_how_to_make_one(tmp_path):
-    path = tmp_path / "software.json"
-    path.write_text("{}")
+def test_a_file_that_is_none_says_how_to_make_one(mine):
+    path = mine("{}", "software.json")
     with pytest.raises(DataError, match="make profiles"):
         read_profiles(path)
 
 
-def test_a_parameter_the_model_lost_is_refused(tmp_path):
+def test_a_parameter_the_model_lost_is_refused(mine):
     shipped = orjson.loads(SHIPPED.read_bytes())
     shipped["software"][0]["values"]["gone_fraction"] = 0.5
-    path = tmp_path / "software.json"
-    path.write_bytes(orjson.dumps(shipped))
+    path = mine(orjson.dumps(shipped), "software.json")
     with pytest.raises(DataError, match=r"gone_fraction"):
         read_profiles(path)
 

@@ -1124,11 +1124,11 @@ def test_a_rate_without_a_step_is_still_a_rate(read):
     assert (row.kind, row.seconds) == ("throughput", 1 / 40)
 
 
-def test_columns_may_be_missing_or_too_many(tmp_path):
-    path = tmp_path / "few.csv"
-    path.write_text(
+def test_columns_may_be_missing_or_too_many(mine):
+    path = mine(
         "Hardware,n_gpus,measured,unit,layers,hidden,heads,seq,micro_batch,colour\n"
-        "DGX A100,8,2,s/iteration,24,1024,16,1024,4,blue\n"
+        "DGX A100,8,2,s/iteration,24,1024,16,1024,4,blue\n",
+        "few.csv",
     )
     row = read_rows([path])[0]
     assert row.seconds == 2.0
@@ -1152,16 +1152,14 @@ def test_columns_may_be_missing_or_too_many(tmp_path):
         (b"unit,unit\n", "'unit'"),
     ],
 )
-def test_a_file_that_is_no_table_is_refused(tmp_path, content, words):
-    path = tmp_path / "rows.csv"
-    path.write_bytes(content)
+def test_a_file_that_is_no_table_is_refused(mine, content, words):
+    path = mine(content, "rows.csv")
     with pytest.raises(DataError, match=re.escape(words)):
         read_rows([path])
 
 
-def test_a_file_is_named_once(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text("hardware,n_gpus,measured,unit\n")
+def test_a_file_is_named_once(tmp_path, mine):
+    path = mine("hardware,n_gpus,measured,unit\n", "rows.csv")
     assert read_executions([path]) == ()
     with pytest.raises(UsageError, match="given twice"):
         read_rows([path, tmp_path / "." / "rows.csv"])
@@ -1303,11 +1301,11 @@ def test_states_that_do_not_fit_whole_are_sharded_where_nobody_says_how(tmp_path
 
 
 @pytest.mark.parametrize(("column", "name"), [("framework", "PyTorch"), ("software", "quux 1.0")])
-def test_a_column_of_software_states_no_strategy_in_a_table_of_measured_steps_either(tmp_path, column, name):
-    path = tmp_path / "table.csv"
-    path.write_text(
+def test_a_column_of_software_states_no_strategy_in_a_table_of_measured_steps_either(mine, column, name):
+    path = mine(
         f"workload,hardware,{column},n_gpus,precision,global_batch,seq,measured,unit\n"
-        f"llama31_8b,8x H100 SXM5 80GB,{name},8,bf16,128,8192,13.4,s/step\n"
+        f"llama31_8b,8x H100 SXM5 80GB,{name},8,bf16,128,8192,13.4,s/step\n",
+        "table.csv",
     )
     (found,) = read_rows([path])
     assert found.strategy.zero_stage == 3
@@ -1316,10 +1314,9 @@ def test_a_column_of_software_states_no_strategy_in_a_table_of_measured_steps_ei
 @pytest.mark.parametrize(
     ("framework", "name"), [("torchtitan", "torchtitan"), ("NeMo 25.04", "megatron_core")]
 )
-def test_the_software_of_a_run_is_that_of_its_column(tmp_path, framework, name):
+def test_the_software_of_a_run_is_that_of_its_column(mine, framework, name):
     # Their strategy is FSDP too, which alone is taken for FSDP of 2023.
-    path = tmp_path / "mine.csv"
-    path.write_text(
+    path = mine(
         "workload,accelerator,num_gpus,global_batch_size,seq_len,step_ms,precision,framework,strategy\n"
         f"llama31_8b,h100,8,32,8192,3300,bf16,{framework},fsdp\n"
     )
@@ -1399,9 +1396,8 @@ def test_a_technique_that_a_row_names_is_no_software_that_lacks_its_axes(read, t
     assert (software and software.name) == name
 
 
-def test_what_is_neither_published_rows_nor_runs_is_refused_with_both(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("foo,bar\n8,9000\n")
+def test_what_is_neither_published_rows_nor_runs_is_refused_with_both(mine):
+    path = mine("foo,bar\n8,9000\n")
     with pytest.raises(DataError, match=r"hardware, n_gpus.*num_accelerators"):
         read_rows([path])
 

@@ -84,12 +84,13 @@ def test_accumulation_does_not_tell_set_ups_apart(read):
     assert _firsts(rows) == [None, [533]]
 
 
-def test_claims_pairs_of_data_parallel_rates_only(read, tmp_path):
+def test_claims_pairs_of_data_parallel_rates_only(read, mine):
     rows = read(("jasper", 1, 32, 40), ("jasper", 8, 32, 300), ("resnet50", 8, 32, 900))
     assert SCALE_UP.claims(rows) == [True, True, False]
-    path = tmp_path / "tp.csv"
-    path.write_text(
-        HEADER + "jasper,DGX A100,1,,1,1,1,mixed,8,,40,img/s,\njasper,DGX A100,8,,8,1,1,mixed,8,,300,img/s,\n"
+    path = mine(
+        HEADER
+        + "jasper,DGX A100,1,,1,1,1,mixed,8,,40,img/s,\njasper,DGX A100,8,,8,1,1,mixed,8,,300,img/s,\n",
+        "tp.csv",
     )
     assert not any(SCALE_UP.claims(read_executions([path])))
 
@@ -127,10 +128,10 @@ def test_a_model_nobody_knows_is_predicted_all_the_same(read):
     assert np.isfinite(task.predict(np.array([1])).seconds[1])
 
 
-def test_hardware_nobody_knows_is_a_reason(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text(
-        HEADER + "jasper,abacus,1,,1,1,1,mixed,8,,40,img/s,\njasper,abacus,8,,1,1,8,mixed,8,,300,img/s,\n"
+def test_hardware_nobody_knows_is_a_reason(mine):
+    path = mine(
+        HEADER + "jasper,abacus,1,,1,1,1,mixed,8,,40,img/s,\njasper,abacus,8,,1,1,8,mixed,8,,300,img/s,\n",
+        "rows.csv",
     )
     task = SCALE_UP.begin(read_executions([path]))
     assert "'abacus'" in (task.reasons[1] or "")

@@ -225,10 +225,9 @@ def test_every_reason_why_nothing_is_predicted_names_its_first_row_and_the_file_
     ]
 
 
-def test_a_run_whose_columns_contradict_each_other_is_not_predicted(tmp_path):
+def test_a_run_whose_columns_contradict_each_other_is_not_predicted(mine):
     # 256 samples in half a second are 512 a second.
-    path = tmp_path / "mine.csv"
-    path.write_text(
+    path = mine(
         "workload,accelerator,gpus,step_s,samples_per_s,global_batch_size\n"
         "bert,h100,8,0.5,520,256\nbert,h100,8,0.5,100,256\n"
     )
@@ -237,13 +236,12 @@ def test_a_run_whose_columns_contradict_each_other_is_not_predicted(tmp_path):
     assert re.search(r"512 by step_s.*100 by samples_per_s", contradicting.reason)
 
 
-def test_json_lines_are_validated_as_the_same_rows_of_csv(write, tmp_path):
-    runs = tmp_path / "runs.jsonl"
-    runs.write_text(
-        '{"workload": "bert", "accelerator": "h100", "gpus": 8, "step_s": 0.5, "global_batch_size": 256}\n'
+def test_json_lines_are_validated_as_the_same_rows_of_csv(write, tmp_path, mine):
+    runs = mine(
+        '{"workload": "bert", "accelerator": "h100", "gpus": 8, "step_s": 0.5, "global_batch_size": 256}\n',
+        "runs.jsonl",
     )
-    table = tmp_path / "runs.csv"
-    table.write_text("workload,accelerator,gpus,step_s,global_batch_size\nbert,h100,8,0.5,256\n")
+    table = mine("workload,accelerator,gpus,step_s,global_batch_size\nbert,h100,8,0.5,256\n", "runs.csv")
     published = write(_step())
     lines = tmp_path / "rows.jsonl"
     names, cells = (line.split(",") for line in published.read_text().splitlines())
@@ -305,9 +303,8 @@ def test_collectives_are_predicted_from_their_own_machine(write):
     assert found.errors.median < 0.05
 
 
-def test_a_calibration_file_that_is_no_table_is_refused(write, tmp_path):
-    path = tmp_path / "noise.csv"
-    path.write_bytes(bytes(range(256)))
+def test_a_calibration_file_that_is_no_table_is_refused(write, mine):
+    path = mine(bytes(range(256)), "noise.csv")
     with pytest.raises(DataError, match=r"noise\.csv"):
         validate([write(_step())], calibrate_on=[path])
 
@@ -405,12 +402,11 @@ def test_a_row_is_predicted_as_its_own_software_runs(write, changes, name):
         ),
     ],
 )
-def test_pytorch_as_written_is_predicted_as_other_code_that_is(tmp_path, changes, name):
+def test_pytorch_as_written_is_predicted_as_other_code_that_is(mine, changes, name):
     cells = {"workload": "Llama 3.1 8B", "hardware": "H100", "n_gpus": "8", "precision": "bf16", "pp": ""}
     cells |= {"global_batch": "64", "micro_batch": "1", "seq": "4096", "measured": "9", "unit": "s/iteration"}
     cells |= changes
-    path = tmp_path / "rows.csv"
-    path.write_text(",".join(cells) + "\n" + ",".join(cells.values()) + "\n")
+    path = mine(",".join(cells) + "\n" + ",".join(cells.values()) + "\n", "rows.csv")
     (row,) = read_rows([path])
     assert row.reason is None
     found = basis_of("auto")(row)
@@ -430,11 +426,10 @@ def test_pytorch_as_written_is_predicted_as_other_code_that_is(tmp_path, changes
         ({"framework": "OneFlow"}, None),  # named, but not known: not what it did not run
     ],
 )
-def test_a_run_of_no_named_software_is_predicted_as_advise_does(tmp_path, changes, name):
+def test_a_run_of_no_named_software_is_predicted_as_advise_does(mine, changes, name):
     cells = {"workload": "llama31_8b", "accelerator": "h100", "num_accelerators": "8", "global_batch": "16"}
     cells |= {"precision": "bf16", "framework": "", "strategy": "", "step_s": "2"} | changes
-    path = tmp_path / "runs.csv"
-    path.write_text(",".join(cells) + "\n" + ",".join(cells.values()) + "\n")
+    path = mine(",".join(cells) + "\n" + ",".join(cells.values()) + "\n", "runs.csv")
     (row,) = read_rows([path])
     assert row.reason is None
     found = basis_of("auto")(row)
@@ -450,12 +445,12 @@ def test_software_that_is_named_serves_all_rows(write):
 
 
 @pytest.mark.parametrize("name", ["llama31_8b", "qwen3_30b_a3b"])
-def test_an_interval_is_as_wide_as_that_of_a_plan(tmp_path, name):
+def test_an_interval_is_as_wide_as_that_of_a_plan(mine, name):
     """What the parameters' draws leave open of this step, and what errors on sources left out add for its kind."""
-    path = tmp_path / "rows.csv"
-    path.write_text(
+    path = mine(
         "workload,hardware,n_gpus,parallel_config,precision,global_batch,micro_batch,seq,measured,unit\n"
-        f"{name},H100 SXM 80GB,8,NeMo,bf16,8,1,4096,1,s/iteration\n"
+        f"{name},H100 SXM 80GB,8,NeMo,bf16,8,1,4096,1,s/iteration\n",
+        "rows.csv",
     )
     found = validate([path], basis_of=basis_of("megatron_core")).verdicts[0]
     model = model_for(accelerator("h100-sxm5-80gb"), workload(name), software="megatron_core")

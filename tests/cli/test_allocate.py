@@ -158,9 +158,10 @@ def test_deadlines_that_exclude_each_other_are_missed_by_the_least(jobs):
     assert (found["feasible"], found["certain"]) == (False, True)
 
 
-def test_jobs_move_into_cheap_hours(jobs, tmp_path):
-    prices = tmp_path / "prices.csv"
-    prices.write_text("hour,usd_per_kwh\n" + "".join(f"{h},{0.1 if h == 3 else 0.3}\n" for h in range(24)))
+def test_jobs_move_into_cheap_hours(jobs, mine):
+    prices = mine(
+        "hour,usd_per_kwh\n" + "".join(f"{h},{0.1 if h == 3 else 0.3}\n" for h in range(24)), "prices.csv"
+    )
     path = jobs('[[job]]\nname = "a"\ntimes = { 8 = "1 h" }\ndeadline = "10 h"\n')
     options = (*POOL, "--objective", "cost", "--electricity-by-hour", prices, "--json")
     found = json.loads(in_process("allocate", path, *options).stdout)
@@ -255,9 +256,8 @@ def test_the_examples_are_read():
         ("0,nan\n", "nan"),
     ],
 )
-def test_prices_that_are_no_day_are_refused(tmp_path, rows, words):
-    path = tmp_path / "prices.csv"
-    path.write_text(f"hour,usd_per_kwh\n{rows}")
+def test_prices_that_are_no_day_are_refused(mine, rows, words):
+    path = mine(f"hour,usd_per_kwh\n{rows}", "prices.csv")
     with pytest.raises(DataError, match=words):
         read_prices(path)
 
@@ -265,9 +265,8 @@ def test_prices_that_are_no_day_are_refused(tmp_path, rows, words):
 @pytest.mark.parametrize(
     ("cell", "usd"), [("0", 0.0), ("0.00", 0.0), (".0", 0.0), ("-0.05", -0.05), ("+0.2", 0.2)]
 )
-def test_a_price_may_be_nothing_or_below(tmp_path, cell, usd):
-    path = tmp_path / "prices.csv"
-    path.write_text("hour,usd_per_kwh\n" + "".join(f"{hour},{cell}\n" for hour in range(24)))
+def test_a_price_may_be_nothing_or_below(mine, cell, usd):
+    path = mine("hour,usd_per_kwh\n" + "".join(f"{hour},{cell}\n" for hour in range(24)), "prices.csv")
     assert read_prices(path) == (usd,) * 24
 
 

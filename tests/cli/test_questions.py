@@ -112,20 +112,19 @@ def test_the_same_question_from_options_and_from_a_file_has_the_same_answer(tmp_
     assert best["usd"]["value"] == pytest.approx(2.1 * best["accelerator_hours"], rel=1e-4)
 
 
-def test_a_workload_beside_a_file_takes_the_place_of_its_own(tmp_path):
-    path = tmp_path / "q.toml"
-    path.write_text('workload = "lab:net"\naccelerator = "h100"\nmax_accelerators = 8\n')
+def test_a_workload_beside_a_file_takes_the_place_of_its_own(mine):
+    path = mine('workload = "lab:net"\naccelerator = "h100"\nmax_accelerators = 8\n', "q.toml")
     ended = in_process("advise", path, "--workload", "bert", "--json")
     assert (ended.returncode, ended.stderr) == (0, "")
     stated = in_process("advise", "--workload", "bert", "--accelerator", "h100", "--max", "8", "--json")
     assert ended.stdout == stated.stdout
 
 
-def test_plan_takes_the_terms_that_its_answer_offers(tmp_path):
-    path = tmp_path / "quotes.toml"
-    path.write_text(
+def test_plan_takes_the_terms_that_its_answer_offers(mine):
+    path = mine(
         '[[quote]]\nprovider = "Long Lease"\nsystem = "h100-sxm5-80gb"\nterms = "reserved"\n'
-        'minimum = "1 year"\nusd_per_hour = 1.6\n'
+        'minimum = "1 year"\nusd_per_hour = 1.6\n',
+        "quotes.toml",
     )
     asked = ("plan", "llama31_8b", "--tokens", "10G", "--accelerator", "h100", "--at", "8", "--prices", path)
     (offered,) = re.findall(r"\((--terms \w+)\)", in_process(*asked).stdout)

@@ -37,9 +37,8 @@ def test_nothing_is_kept_of_a_refusal():
     assert answer_predictions(answer(query(asked), scores=None), verb="advise") == ()
 
 
-def test_every_size_that_predict_gives_is_kept(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_accelerators,time_to_train_s\n1,1010\n2,510\n4,260\n8,135\n")
+def test_every_size_that_predict_gives_is_kept(mine):
+    path = mine("num_accelerators,time_to_train_s\n1,1010\n2,510\n4,260\n8,135\n")
     found = predict(query({"workload": "any", "from": path, "at": "16,32"}), scores=None)
     kept = time_predictions(found)
     assert [each.num_accelerators for each in kept] == [16, 32]
@@ -47,9 +46,10 @@ def test_every_size_that_predict_gives_is_kept(tmp_path):
     assert {(each.kind, each.verb, each.accelerator) for each in kept} == {("measured", "predict", None)}
 
 
-def test_times_of_steps_are_no_predictions_of_trainings(tmp_path):
-    path = tmp_path / "steps.csv"
-    path.write_text("num_accelerators,step_s,global_batch_samples\n1,8,64\n2,4.1,64\n4,2.1,64\n8,1.2,64\n")
+def test_times_of_steps_are_no_predictions_of_trainings(mine):
+    path = mine(
+        "num_accelerators,step_s,global_batch_samples\n1,8,64\n2,4.1,64\n4,2.1,64\n8,1.2,64\n", "steps.csv"
+    )
     found = predict(query({"workload": "any", "from": path, "at": "16"}), scores=None)
     with pytest.raises(UsageError, match="time_to_train_h"):
         time_predictions(found)

@@ -43,12 +43,12 @@ def test_a_size_takes_as_long_whatever_it_is_compared_with(workload, chip, size,
     assert [second[each] for each in shared] == pytest.approx([first[each] for each in shared], rel=1e-4)
 
 
-def test_over_slow_links_a_size_with_a_result_is_no_outlier_among_its_neighbours(tmp_path):
+def test_over_slow_links_a_size_with_a_result_is_no_outlier_among_its_neighbours(mine):
     # Six RTX 4090 have a result of one host at a batch of 1,536; over 1 Gbit/s they may take another batch.
-    lab = tmp_path / "lab.toml"
-    lab.write_text(
+    lab = mine(
         '[cluster.lab]\ntitle = "Lab"\naccelerators = ["rtx-4090-pcie-24gb"]\nnode_size = 1\n'
-        'inter_byte_per_s = 1.25e8\nsource = "1 Gbit/s"\nconfidence = "high"\n'
+        'inter_byte_per_s = 1.25e8\nsource = "1 Gbit/s"\nconfidence = "high"\n',
+        "lab.toml",
     )
     found = times("advise", "resnet50", "--hardware", str(lab), "--accelerator", "lab", "--at", "4,6,8")
     assert found["lab/4/on_demand"] > found["lab/6/on_demand"] > found["lab/8/on_demand"]

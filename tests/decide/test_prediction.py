@@ -464,12 +464,11 @@ def test_a_size_without_a_time_is_answered_with_the_next_ones_that_have_one():
     assert 40_000 < below < 80_056 < above < 160_000
 
 
-def test_rows_in_another_precision_are_said_once_to_be_unused(tmp_path):
+def test_rows_in_another_precision_are_said_once_to_be_unused(mine):
     rows = [
         f"{size},{1.5 * amdahl_s(size)},{precision}" for size in (8, 16, 32) for precision in ("bf16", "fp8")
     ]
-    path = tmp_path / "mine.csv"
-    path.write_text("\n".join(["num_accelerators,time_to_train_s,precision", *rows[:-1], ""]))
+    path = mine("\n".join(["num_accelerators,time_to_train_s,precision", *rows[:-1], ""]))
     found = predicted(published(), **{"from": path}, workload="bert", accelerator=[H100], precision=["bf16"])
     unused = [note for note in found.notes if "precision" in note.words and "excluded" in note.words]
     assert [(note.kind, "2" in note.words) for note in unused] == [("not_used", True)]

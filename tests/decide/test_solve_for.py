@@ -97,9 +97,8 @@ def test_of_sizes_that_do_as_much_the_fastest_is_taken():
     assert found.recommended.time_s.value == min(each.time_s.value for each in as_good)
 
 
-def test_a_size_that_ran_is_taken_over_slower_ones_that_would_do_a_little_more(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_accelerators,global_batch_samples,step_s,precision\n128,128,0.97,bf16\n")
+def test_a_size_that_ran_is_taken_over_slower_ones_that_would_do_a_little_more(mine):
+    path = mine("num_accelerators,global_batch_samples,step_s,precision\n128,128,0.97,bf16\n")
     stated = {"workload": "llama31_8b", "global_batch": 128, "max_accelerators": 256, "runs": path}
     found = _solved(**stated, budget=2000)
     amounts = {each.candidate.num_accelerators: each.amount.value for each in found.by_size}

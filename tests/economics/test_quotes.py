@@ -118,9 +118,8 @@ def test_what_is_no_quote_is_refused_with_its_place(tmp_path, text, words):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["unix", "windows", "macintosh"])
-def test_every_spreadsheet_ends_lines_its_own_way_and_leaves_blank_ones(tmp_path, end):
-    path = tmp_path / "quotes.csv"
-    path.write_bytes((CSV + ",,,,,,\n").replace("\n", end).encode())
+def test_every_spreadsheet_ends_lines_its_own_way_and_leaves_blank_ones(mine, end):
+    path = mine((CSV + ",,,,,,\n").replace("\n", end).encode(), "quotes.csv")
     (found,) = read_quotes(path)
     assert (found.system, found.price.interval) == ("h100", exact(2.0))
 
@@ -143,11 +142,10 @@ def test_a_hostile_file_is_refused_in_a_sentence(tmp_path, name, text):
     assert len(str(refused.value)) < 500
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_what_is_no_file_is_refused(tmp_path, mine):
     for path in (tmp_path, tmp_path / "absent.toml"):
         with pytest.raises(DataError, match="--prices"):
             read_quotes(path)
-    path = tmp_path / "binary.csv"
-    path.write_bytes(b"\xff\xfe\x00")
+    path = mine(b"\xff\xfe\x00", "binary.csv")
     with pytest.raises(DataError, match="UTF-8"):
         read_quotes(path)

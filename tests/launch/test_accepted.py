@@ -87,10 +87,9 @@ def test_transformers_reads_the_configuration_of_deepspeed():
 
 
 @pytest.mark.parametrize("text", SMALL)
-def test_accelerate_launch_reads_its_configuration(text, tmp_path):
+def test_accelerate_launch_reads_its_configuration(text, mine):
     launch = imported("accelerate.commands.launch")
-    path = tmp_path / "accelerate.yaml"
-    path.write_text(files(text)["accelerate.yaml"])
+    path = mine(files(text)["accelerate.yaml"], "accelerate.yaml")
     plan = strategy(text)
     words = ["--config_file", str(path), "--num_machines", "1", "train.py"]
     args, _, _ = launch._validate_launch_command(launch.launch_command_parser().parse_args(words))
@@ -109,12 +108,11 @@ def test_accelerate_launch_reads_its_configuration(text, tmp_path):
 
 
 @pytest.mark.parametrize("text", [each for each in SMALL if re.search("(tp|cp|dp_replicate)=2", each)])
-def test_accelerate_makes_the_axes(text, tmp_path, monkeypatch):
+def test_accelerate_makes_the_axes(text, mine, monkeypatch):
     launch = imported("accelerate.commands.launch")
     utils = imported("accelerate.utils.launch")
     parallel = imported("accelerate.parallelism_config")
-    path = tmp_path / "accelerate.yaml"
-    path.write_text(files(text)["accelerate.yaml"])
+    path = mine(files(text)["accelerate.yaml"], "accelerate.yaml")
     words = ["--config_file", str(path), "--num_machines", "1", "train.py"]
     args, _, _ = launch._validate_launch_command(launch.launch_command_parser().parse_args(words))
     for name, value in utils.prepare_multi_gpu_env(args).items():

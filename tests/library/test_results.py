@@ -184,9 +184,8 @@ def test_a_figure_needs_the_extra_or_is_one_of_plotly(advice):
         advice.figure("no such figure")
 
 
-def test_a_question_may_be_a_file(tmp_path, advice):
-    path = tmp_path / "job.toml"
-    path.write_text('workload = "llama2_70b_lora"\naccelerator = "h200-sxm5-141gb"\n')
+def test_a_question_may_be_a_file(mine, advice):
+    path = mine('workload = "llama2_70b_lora"\naccelerator = "h200-sxm5-141gb"\n', "job.toml")
     assert equipoise.advise(path, max_accelerators=32).record.recommended == advice.record.recommended
 
 
@@ -233,9 +232,8 @@ def test_what_a_budget_is_enough_for_is_another_record():
 
 
 @pytest.mark.parametrize("verb", ["advise", "predict"])
-def test_a_result_is_of_the_catalogue_that_is_given(verb, tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text("[accelerator.h100-sxm5-80gb]\naliases = ['ours']\n")
+def test_a_result_is_of_the_catalogue_that_is_given(verb, mine):
+    path = mine("[accelerator.h100-sxm5-80gb]\naliases = ['ours']\n", "mine.toml")
     asked = query({"workload": "llama2_70b_lora", "accelerator": "ours", "accelerators": "8"})
     with pytest.raises(SpecError, match="ours"):
         result_of(verb, asked)
@@ -243,9 +241,8 @@ def test_a_result_is_of_the_catalogue_that_is_given(verb, tmp_path):
     assert {each.accelerator for each in found.candidates} == {"h100-sxm5-80gb"}
 
 
-def test_jobs_are_a_file_or_mappings(tmp_path):
-    path = tmp_path / "jobs.toml"
-    path.write_text('[[job]]\nname = "own"\ntimes = { 8 = "3 h", 16 = "1.6 h" }\n')
+def test_jobs_are_a_file_or_mappings(mine):
+    path = mine('[[job]]\nname = "own"\ntimes = { 8 = "3 h", 16 = "1.6 h" }\n', "jobs.toml")
     listed = [{"name": "own", "times": {8: "3 h", 16: "1.6 h"}}]
     of_file, of_list = (equipoise.allocate(jobs, accelerator="16x h100") for jobs in (path, listed))
     assert of_list.frame().equals(of_file.frame())
@@ -332,9 +329,10 @@ def test_a_table_in_memory_is_refused_without_a_format_that_its_file_cannot_have
     assert "Parquet" not in str(refused.value)
 
 
-def test_prices_by_the_hour_are_a_file_or_numbers(tmp_path):
-    path = tmp_path / "prices.csv"
-    path.write_text("hour,usd_per_kwh\n" + "".join(f"{hour},{0.1 + hour / 100}\n" for hour in range(24)))
+def test_prices_by_the_hour_are_a_file_or_numbers(mine):
+    path = mine(
+        "hour,usd_per_kwh\n" + "".join(f"{hour},{0.1 + hour / 100}\n" for hour in range(24)), "prices.csv"
+    )
     jobs = [{"name": "a", "times": {8: "3 h"}}]
     asked = {"accelerator": "8x h100-sxm5-80gb", "objective": "cost", "begin": "17:00", "price": 0}
     found = equipoise.allocate(jobs, electricity_by_hour=path, **asked)
@@ -360,17 +358,15 @@ def test_an_argument_that_is_a_word_of_python_is_offered_as_it_can_be_typed():
         equipoise.predict(times_from="mine.csv")
 
 
-def test_exports_are_ingested_as_by_the_command(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_gpus,samples_per_s\n8,100\n16,190\n")
+def test_exports_are_ingested_as_by_the_command(tmp_path, mine):
+    path = mine("num_gpus,samples_per_s\n8,100\n16,190\n")
     assert equipoise.ingest(path).runs["samples_per_s"].to_list() == [100.0, 190.0]
     with pytest.raises(UsageError, match=r"mine\.csv"):
         equipoise.ingest([path, tmp_path])
 
 
-def test_several_trainings_share_a_pool(tmp_path):
-    path = tmp_path / "jobs.toml"
-    path.write_text('[[job]]\nname = "a"\ntimes = { 8 = "2 h", 16 = "1 h" }\n')
+def test_several_trainings_share_a_pool(mine):
+    path = mine('[[job]]\nname = "a"\ntimes = { 8 = "2 h", 16 = "1 h" }\n', "jobs.toml")
     found = equipoise.allocate(path, accelerator="16x h100-sxm5-80gb")
     assert found.frame().select("job", "num_accelerators", "end_s").rows() == [("a", 16, 3600.0)]
     assert duration(3600.0) in repr(found)

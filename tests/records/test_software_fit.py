@@ -118,9 +118,8 @@ def test_nothing_is_fitted_to_cards_of_less_power_than_stated(data_dir):
     assert second == pytest.approx(first + np.log(3) * limited, abs=1e-9)
 
 
-def test_rows_say_what_ran_and_who_measured_it_whatever_their_file_is_called(data_dir, tmp_path):
-    renamed = tmp_path / "other.csv"
-    renamed.write_bytes((data_dir / "measured" / "mpt_llm_foundry.csv").read_bytes())
+def test_rows_say_what_ran_and_who_measured_it_whatever_their_file_is_called(data_dir, mine):
+    renamed = mine((data_dir / "measured" / "mpt_llm_foundry.csv").read_bytes(), "other.csv")
     rows = read_executions([renamed])
     assert len(rows) > 100
     assert {source_of(row) for row in rows} == {"github:mosaicml/llm-foundry"}
@@ -266,9 +265,8 @@ def test_in_sample_means_that_the_row_itself_was_fitted_to(data_dir, tmp_path):
     assert first.errors == second.errors
 
 
-def test_a_campaign_is_what_rows_state_not_where_they_stand(data_dir, tmp_path):
-    copied = tmp_path / "copied.csv"
-    copied.write_bytes((data_dir / "measured" / "torchtitan.csv").read_bytes())
+def test_a_campaign_is_what_rows_state_not_where_they_stand(data_dir, mine):
+    copied = mine((data_dir / "measured" / "torchtitan.csv").read_bytes(), "copied.csv")
     rows, again = (
         [campaign_of(row) for row in read_executions([path])]
         for path in (data_dir / "measured" / "torchtitan.csv", copied)

@@ -50,9 +50,8 @@ def test_the_long_form_and_the_page_have_every_job(found):
     assert f"late by {duration(late.late_s)}" in text
 
 
-def test_energy_is_in_joules_once(tmp_path):
-    path = tmp_path / "jobs.toml"
-    path.write_text('[[job]]\nworkload = "bert"\n\n[[job]]\nworkload = "llama2_70b_lora"\n')
+def test_energy_is_in_joules_once(mine):
+    path = mine('[[job]]\nworkload = "bert"\n\n[[job]]\nworkload = "llama2_70b_lora"\n', "jobs.toml")
     found = equipoise.allocate(path, accelerator="32x h100-sxm5-80gb", objective="energy")
     text = printed(ALLOCATION, found.record, full=False)
     lines = {line.split()[0]: line for line in text.splitlines() if line.startswith(("Total", "Uses"))}
@@ -97,8 +96,9 @@ def test_a_price_is_named_where_it_counts_alone(tmp_path, by_hour, stated, is_re
     assert ("offers" in text) == (counts_rent and stated is None)  # of the price table
 
 
-def test_evidence_without_a_calibration_is_called_that(tmp_path):
-    path = tmp_path / "jobs.toml"
-    path.write_text('[[job]]\nworkload = "llama31_8b"\ntokens = "1B"\nsizes = [8]\nsoftware = "priors"\n')
+def test_evidence_without_a_calibration_is_called_that(mine):
+    path = mine(
+        '[[job]]\nworkload = "llama31_8b"\ntokens = "1B"\nsizes = [8]\nsoftware = "priors"\n', "jobs.toml"
+    )
     text = printed(ALLOCATION, equipoise.allocate(path, accelerator="8x h100-sxm5-80gb").record, full=False)
     assert "priors only" in " ".join(text.split())

@@ -95,9 +95,8 @@ def test_the_first_lines_say_probability_batch_memory_choice_and_grade():
     assert "published" in found["Evidence"].lower()
 
 
-def test_the_factor_on_measured_steps_stands_beside_steps_and_not_beside_whole_trainings(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("gpus,time_to_train_h\n32,2.2\n")
+def test_the_factor_on_measured_steps_stands_beside_steps_and_not_beside_whole_trainings(mine):
+    path = mine("gpus,time_to_train_h\n32,2.2\n")
     made = made_answer(recommended=replace(candidate(32), grade="measured"))
     own = replace(made.systems[0], time_per_step_time=1.13)
     of_trainings = replace(own, trainings=read_measurements(path))

@@ -80,16 +80,16 @@ def test_the_rates_of_collectives_are_those_of_the_fit(collectives):
     assert len(ranges) == len(fit.curve.regimes)
 
 
-def test_the_headline_of_collectives_names_what_is_slow(tmp_path):
+def test_the_headline_of_collectives_names_what_is_slow(mine):
     # 32 MiB in 4,190 us are 8.0 GB/s, of 24 over PCIe 4.0 x16: what sendrecv_perf printed between two RTX 3090.
-    path = tmp_path / "sendrecv.txt"
-    path.write_text(
+    path = mine(
         "".join(
             f"#  Rank {rank} Group 0 Pid 1 on ws device {rank} [0x01] NVIDIA GeForce RTX 3090\n"
             for rank in (0, 1)
         )
         + "    16777216       4194304     float     sum      -1   2130.1    7.88    7.88      0   2129.0    7.88    7.88    N/A\n"
-        + "    33554432       8388608     float     sum      -1   4190.7    8.01    8.01      0   4188.0    8.01    8.01    N/A\n"
+        + "    33554432       8388608     float     sum      -1   4190.7    8.01    8.01      0   4188.0    8.01    8.01    N/A\n",
+        "sendrecv.txt",
     )
     found = judged(read_files([path], operation=None))
     headline = printed(COLLECTIVES, found, full=False).splitlines()[2]

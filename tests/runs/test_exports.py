@@ -71,13 +71,13 @@ def test_a_rate_of_evaluation_is_none_of_training(tmp_path):
         read_measurements(path)
 
 
-def test_the_page_of_mlflow_writes_durations_with_units(tmp_path):
-    path = tmp_path / "runs.csv"
-    path.write_text(
+def test_the_page_of_mlflow_writes_durations_with_units(mine):
+    path = mine(
         "Start Time,Duration,Run ID,Name,Source Type,Source Name,User,Status,num_gpus\n"
         "2026-03-01 08:00:00,1.5h,aa,a,LOCAL,t.py,u,FINISHED,8\n"
         "2026-03-01 10:00:00,45.0min,bb,b,LOCAL,t.py,u,FINISHED,16\n"
-        "2026-03-01 10:00:00,3ms,cc,c,LOCAL,t.py,u,FAILED,32\n"
+        "2026-03-01 10:00:00,3ms,cc,c,LOCAL,t.py,u,FAILED,32\n",
+        "runs.csv",
     )
     found = read_measurements(path, columns={"time_to_train_s": "Duration"})
     assert found.time_s.tolist() == [5400.0, 2700.0]
@@ -89,9 +89,8 @@ def test_extra_p_lines_give_their_repetitions():
     assert np.allclose(found.time_s, np.round(900_000 / np.array(RATES), 1))
 
 
-def test_a_folder_of_tables_stands_for_its_runs(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_gpus,samples_per_s\n1,100\n2,190\n4,350\n")
+def test_a_folder_of_tables_stands_for_its_runs(tmp_path, mine):
+    path = mine("num_gpus,samples_per_s\n1,100\n2,190\n4,350\n")
     ingest([path], into=tmp_path / "tables")
     found = read_measurements(tmp_path / "tables")
     assert found.num_accelerators.tolist() == [1, 2, 4]
@@ -100,10 +99,10 @@ def test_a_folder_of_tables_stands_for_its_runs(tmp_path):
         read_measurements(tmp_path)
 
 
-def test_two_columns_that_look_the_same_are_not_chosen_between(tmp_path):
-    path = tmp_path / "runs.csv"
-    path.write_text(
-        "Name,State,Created,Runtime,num_gpus,world_size,samples_per_second\na,finished,x,1,8,8,100\n"
+def test_two_columns_that_look_the_same_are_not_chosen_between(mine):
+    path = mine(
+        "Name,State,Created,Runtime,num_gpus,world_size,samples_per_second\na,finished,x,1,8,8,100\n",
+        "runs.csv",
     )
     with pytest.raises(DataError, match=r"num_accelerators;.*--column"):
         exported(path)
@@ -123,9 +122,8 @@ def test_two_columns_that_look_the_same_are_not_chosen_between(tmp_path):
         ("{]", "not valid JSON"),
     ],
 )
-def test_lines_that_are_no_measurement_are_refused_with_their_place(tmp_path, line, words):
-    path = tmp_path / "mine.jsonl"
-    path.write_text(f'{{"params": {{"p": 4}}, "value": 2}}\n{line}\n')
+def test_lines_that_are_no_measurement_are_refused_with_their_place(mine, line, words):
+    path = mine(f'{{"params": {{"p": 4}}, "value": 2}}\n{line}\n', "mine.jsonl")
     with pytest.raises(DataError, match=r"mine\.jsonl: line 2") as caught:
         exported(path)
     assert words in str(caught.value)
@@ -151,10 +149,10 @@ def test_lines_of_one_object_a_row_are_read(tmp_path):
         read_measurements(path)
 
 
-def test_the_accounting_of_slurm_is_read(tmp_path):
-    path = tmp_path / "sacct.csv"
-    path.write_text(
-        "JobID|Elapsed|gpus|State\n101|1-02:30:00|8|COMPLETED\n102|13:15:36|16|COMPLETED\n103|00:00:36.5|32|C\n"
+def test_the_accounting_of_slurm_is_read(mine):
+    path = mine(
+        "JobID|Elapsed|gpus|State\n101|1-02:30:00|8|COMPLETED\n102|13:15:36|16|COMPLETED\n103|00:00:36.5|32|C\n",
+        "sacct.csv",
     )
     found = read_measurements(path, columns={"num_accelerators": "gpus", "time_to_train_h": "Elapsed"})
     # 26 h 30 min; 13 h 15 min 36 s; 36.5 s.
@@ -173,9 +171,8 @@ def test_what_is_exported_as_json_lines_is_read_back(tmp_path):
     assert np.allclose(1e6 / found.time_s, RATES)
 
 
-def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text("num_gpus,tokens_per_second,seq_len\n8,81920,4096\n")
+def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(mine):
+    path = mine("num_gpus,tokens_per_second,seq_len\n8,81920,4096\n", "log.csv")
     (row,) = ingest([path]).runs.rows(named=True)
     assert row["samples_per_s"] == 20.0
     path.write_text("num_gpus,tokens_per_second\n8,81920\n")
@@ -204,9 +201,8 @@ def test_a_rate_in_tokens_is_one_in_samples_where_their_length_is_stated(tmp_pat
         ),
     ],
 )
-def test_what_is_no_table_is_called_that(tmp_path, text, words):
-    path = tmp_path / "found"
-    path.write_text(text)
+def test_what_is_no_table_is_called_that(mine, text, words):
+    path = mine(text, "found")
     with pytest.raises(DataError, match=words):
         read_measurements(path)
 
@@ -231,9 +227,8 @@ OF_TRAINER = {
 
 
 @pytest.mark.parametrize("name", OF_TRAINER)
-def test_results_of_the_trainer_of_transformers_are_a_run(tmp_path, name):
-    path = tmp_path / name
-    path.write_text(json.dumps(OF_TRAINER[name], indent=4, sort_keys=True))
+def test_results_of_the_trainer_of_transformers_are_a_run(mine, name):
+    path = mine(json.dumps(OF_TRAINER[name], indent=4, sort_keys=True), name)
     columns = columns_of(["num_accelerators=8", "global_batch_samples=64"])
     (row,) = ingest([path], column=columns, accelerator="h100").runs.rows(named=True)
     assert (row["num_accelerators"], row["global_batch_samples"], row["samples_per_s"]) == (8, 64, 26.667)
@@ -244,9 +239,8 @@ def test_results_of_the_trainer_of_transformers_are_a_run(tmp_path, name):
         ingest(path)
 
 
-def test_a_number_that_no_column_has_may_be_stated(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("tokens/s/GPU,8\n11800,4\n")
+def test_a_number_that_no_column_has_may_be_stated(mine):
+    path = mine("tokens/s/GPU,8\n11800,4\n")
     columns = columns_of(["num_accelerators=16", "sequence_tokens=4096"])
     rows = ingest([path], column=columns).runs
     # 11,800 x 16 / 4,096 = 46.09 samples a second.
@@ -264,10 +258,9 @@ def test_a_number_that_no_column_has_may_be_stated(tmp_path):
             ingest([path], column={**columns, "num_accelerators": wrong})
 
 
-def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
+def test_a_rate_of_one_accelerator_is_times_their_number(mine):
     # torchtitan and Megatron-Bridge state tokens per second of one GPU: 11,800 x 8 / 4,096 = 23.05 samples a second.
-    path = tmp_path / "mine.csv"
-    path.write_text("num_gpus,tokens/s/GPU,seq_len\n8,11800,4096\n16,11600,4096\n32,11200,4096\n")
+    path = mine("num_gpus,tokens/s/GPU,seq_len\n8,11800,4096\n16,11600,4096\n32,11200,4096\n")
     rows = ingest([path]).runs
     assert rows["samples_per_s"].to_list() == [23.046875, 45.3125, 87.5]
     found = read_measurements(path)
@@ -280,9 +273,8 @@ def test_a_rate_of_one_accelerator_is_times_their_number(tmp_path):
     assert re.search(r"row 3, .*tgs.*'fast'", unused(read_measurements(path, columns=named)))
 
 
-def test_nodes_times_accelerators_of_a_node_are_the_number_of_accelerators(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("nodes,gpus_per_node,time_h\n1,8,10\n2,8,6\n4,8,4\n")
+def test_nodes_times_accelerators_of_a_node_are_the_number_of_accelerators(mine):
+    path = mine("nodes,gpus_per_node,time_h\n1,8,10\n2,8,6\n4,8,4\n")
     assert read_measurements(path).num_accelerators.tolist() == [8, 16, 32]
     assert ingest([path]).runs["num_nodes"].to_list() == [1, 2, 4]
     path.write_text("num_gpus,nodes,gpus_per_node,time_h\n6,1,8,10\n12,2,8,6\n24,4,8,4\n")
@@ -291,9 +283,8 @@ def test_nodes_times_accelerators_of_a_node_are_the_number_of_accelerators(tmp_p
     assert re.search(r"row 3.*nodes.*gpus_per_node.*4.*four", unused(read_measurements(path)))
 
 
-def test_columns_of_parameters_of_a_strategy_are_the_strategy(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text(
+def test_columns_of_parameters_of_a_strategy_are_the_strategy(mine):
+    path = mine(
         "gpus,samples_per_s,global_batch,dp,tp,zero_stage\n8,11,64,8,1,3\n8,9,64,4,2.0,1\n16,20,64,16,1,3\n"
         "8,10,64,,,\n8,12,64,8,1,0\n8,7,64,2,2,0\n"
     )
@@ -328,9 +319,8 @@ def test_columns_are_stated_as_ours_and_theirs(text):
 @pytest.mark.parametrize(
     ("ours", "expected"), [("colour", "time_to_train_s.*num_accelerators"), ("gpus", "num_accelerators$")]
 )
-def test_a_stated_column_that_nothing_reads_is_refused(tmp_path, ours, expected):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_gpus,samples_per_s,kind\n8,20,64\n")
+def test_a_stated_column_that_nothing_reads_is_refused(mine, ours, expected):
+    path = mine("num_gpus,samples_per_s,kind\n8,20,64\n")
     with pytest.raises(DataError, match=rf"'{ours}'=kind.*{expected}"):
         exported(path, {ours: "kind"})
 
@@ -447,63 +437,58 @@ def test_a_column_that_states_its_unit_is_not_given_another(tmp_path):
         exported(tmp_path / "mine.csv", {"step_s": "step_ms"})
 
 
-def test_imported_rows_have_the_slug_of_a_short_name(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text(
-        "workload,accelerator,num_accelerators,step_s,global_batch_samples\ngpt2,rtx4090,2,0.5,16\n"
-    )
+def test_imported_rows_have_the_slug_of_a_short_name(mine):
+    path = mine("workload,accelerator,num_accelerators,step_s,global_batch_samples\ngpt2,rtx4090,2,0.5,16\n")
     report = ingest([path])
     assert report.runs["accelerator"].to_list() == ["rtx-4090-pcie-24gb"]
     assert not report.unknown_names
 
 
-def test_a_name_that_is_not_known_is_kept_with_the_ones_that_may_be_meant(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("workload,accelerator,num_accelerators,samples_per_s\nbrt,h10,2,50\nqqqqqq,h100,2,50\n")
+def test_a_name_that_is_not_known_is_kept_with_the_ones_that_may_be_meant(mine):
+    path = mine("workload,accelerator,num_accelerators,samples_per_s\nbrt,h10,2,50\nqqqqqq,h100,2,50\n")
     report = ingest([path])
     near = {each.raw: each.near for each in report.unknown_names}
     assert near.keys() == {"brt", "h10", "qqqqqq"}
     assert (near["brt"][0], near["h10"][0], near["qqqqqq"]) == ("bert", "h100-sxm5-80gb", ())
 
 
-def test_runs_of_a_tracker_that_did_not_finish_are_counted_as_rejected(tmp_path):
-    path = tmp_path / "wandb.csv"
-    path.write_text(
+def test_runs_of_a_tracker_that_did_not_finish_are_counted_as_rejected(mine):
+    path = mine(
         "Name,State,Created,Runtime,world_size,train_samples_per_second\n"
         "a,finished,2026-01-01,100,8,100\nb,finished,2026-01-01,100,16,190\n"
-        "c,crashed,2026-01-01,100,32,300\nd,running,2026-01-01,100,32,300\ne,finished,2026-01-01,100,32,\n"
+        "c,crashed,2026-01-01,100,32,300\nd,running,2026-01-01,100,32,300\ne,finished,2026-01-01,100,32,\n",
+        "wandb.csv",
     )
     found = ingest([path])
     assert (found.num_runs_kept, found.num_runs_rejected) == (2, 3)
     assert found.rejected.kinds["unfinished_run"].count == 3
 
 
-def test_an_imported_run_states_its_line_in_the_file(tmp_path):
-    path = tmp_path / "wandb.csv"
-    path.write_text(
+def test_an_imported_run_states_its_line_in_the_file(mine):
+    path = mine(
         "Name,Notes,State,Created,Runtime,world_size,train_samples_per_second\n"
         'a,"two\nlines",finished,2026-01-01,100,8,100\n\nb,,crashed,2026-01-01,100,16,190\n'
-        'c,,finished,2026-01-01,100,32,"1,300"\n'
+        'c,,finished,2026-01-01,100,32,"1,300"\n',
+        "wandb.csv",
     )
     found = ingest([path])
     assert found.runs["source_line"].to_list() == [2, 6]
     assert found.runs["samples_per_s"].to_list() == [100, 1300]
-    path = tmp_path / "mine.jsonl"
-    path.write_text('\n{"num_accelerators": 8, "samples_per_s": 412.5}\n')
+    path = mine('\n{"num_accelerators": 8, "samples_per_s": 412.5}\n', "mine.jsonl")
     assert ingest([path]).runs["source_line"].to_list() == [2]
 
 
-def test_an_import_keeps_what_a_run_of_slurm_ended_as(tmp_path):
-    path = tmp_path / "sacct.csv"
-    path.write_text("JobID,num_gpus,time_h,State\n1,8,10,COMPLETED\n2,16,5,TIMEOUT\n3,16,6,CANCELLED by 0\n")
+def test_an_import_keeps_what_a_run_of_slurm_ended_as(mine):
+    path = mine(
+        "JobID,num_gpus,time_h,State\n1,8,10,COMPLETED\n2,16,5,TIMEOUT\n3,16,6,CANCELLED by 0\n", "sacct.csv"
+    )
     statuses = ingest([path]).runs["status"].to_list()
     assert statuses == ["success", "timeout", "cancelled by 0"]
 
 
-def test_rows_of_the_tables_have_the_rates_that_a_prediction_takes(tmp_path):
+def test_rows_of_the_tables_have_the_rates_that_a_prediction_takes(mine):
     """64 samples in half a second are 128 a second; a row whose columns are far apart is refused by its place."""
-    path = tmp_path / "mine.csv"
-    path.write_text(
+    path = mine(
         "gpus,step_s,samples_per_s,tokens_per_s,global_batch_size,seq_len\n"
         "1,0.5,,,64,1000\n2,0.4,160,,64,1000\n4,0.3,,200000,64,1000\n8,0.3,900,,64,1000\n"
     )
@@ -519,10 +504,9 @@ def test_rows_of_the_tables_have_the_rates_that_a_prediction_takes(tmp_path):
     assert read_measurements(path).time_s.tolist() == pytest.approx([1e6 / 128, 1e6 / 160, 1e6 / 200])
 
 
-def test_steps_per_second_are_of_the_global_batch(tmp_path):
+def test_steps_per_second_are_of_the_global_batch(mine):
     """5 and 4 steps a second of 64 samples: 320 and 256 samples."""
-    path = tmp_path / "mine.csv"
-    path.write_text("gpus,it/s,global_batch_size\n8,5,64\n4,4,64\n")
+    path = mine("gpus,it/s,global_batch_size\n8,5,64\n4,4,64\n")
     found = ingest([path])
     assert found.runs["samples_per_s"].to_list() == pytest.approx([320, 256])
     path.write_text("gpus,it/s,global_batch_size\n8,0,64\n4,4,64\n")
@@ -549,17 +533,15 @@ def test_steps_per_second_are_of_the_global_batch(tmp_path):
         ("train_runtime", "time_to_train_s", 10.0),
     ],
 )
-def test_a_time_by_the_words_of_other_programs(tmp_path, name, ours, value):
-    path = tmp_path / "mine.csv"
-    path.write_text(f"GPU count,{name}\n8,10\n")
+def test_a_time_by_the_words_of_other_programs(mine, name, ours, value):
+    path = mine(f"GPU count,{name}\n8,10\n")
     (row,) = exported(path).rows
     assert (row.cells["num_accelerators"], float(row.cells[ours])) == ("8", value)
 
 
-def test_a_name_that_is_known_best_counts_before_others(tmp_path):
+def test_a_name_that_is_known_best_counts_before_others(mine):
     """Trainer logs a rate of its own beside that of a callback; a name of many is none where two have it."""
-    path = tmp_path / "mine.csv"
-    path.write_text("gpus,samples/s,images/sec\n8,10,20\n")
+    path = mine("gpus,samples/s,images/sec\n8,10,20\n")
     assert exported(path).rows[0].cells["samples_per_s"] == "10"
     path.write_text("gpus,img/s,images/sec\n8,10,20\n")
     assert "samples_per_s" not in exported(path).header
@@ -579,18 +561,17 @@ def test_a_name_that_is_known_best_counts_before_others(tmp_path):
         ("gpu,dtype,seq", "8,bf16,2048", (None, "bf16", "2048")),
     ],
 )
-def test_what_a_row_is_of_by_other_names(tmp_path, header, cells, found):
-    path = tmp_path / "mine.csv"
-    path.write_text(f"gpus,step_s,{header}\n8,1.5,{cells}\n")
+def test_what_a_row_is_of_by_other_names(mine, header, cells, found):
+    path = mine(f"gpus,step_s,{header}\n8,1.5,{cells}\n")
     (row,) = exported(path).rows
     assert tuple(row.cells.get(each) for each in ("accelerator", "precision", "sequence_tokens")) == found
 
 
-def test_a_part_of_an_export_has_its_columns_behind_the_same_prefixes(tmp_path):
-    path = tmp_path / "part.csv"
-    path.write_text(
+def test_a_part_of_an_export_has_its_columns_behind_the_same_prefixes(mine):
+    path = mine(
         "run,params.gpus,train/samples_per_second,eval/samples_per_second,usd/gpus,minutes\n"
-        "a,1,400,900,2,3\nb,2,780,1800,2,3\n"
+        "a,1,400,900,2,3\nb,2,780,1800,2,3\n",
+        "part.csv",
     )
     found = read_measurements(path)
     assert found.num_accelerators.tolist() == [1, 2]
@@ -612,12 +593,12 @@ def test_the_length_that_a_trainer_cuts_samples_to_is_of_the_run(tmp_path):
         assert exported(path).rows[0].cells["sequence_tokens"] == "2048"
 
 
-def test_settings_of_a_model_in_a_tracker_are_not_of_the_run(tmp_path):
+def test_settings_of_a_model_in_a_tracker_are_not_of_the_run(mine):
     """transformers' configuration has the dtype of the weights and a length of texts that it generates."""
-    path = tmp_path / "wandb.csv"
-    path.write_text(
+    path = mine(
         "Name,State,Created,Runtime,world_size,config.dtype,config.max_length,train/tokens_per_sec\n"
-        "a,finished,x,9,8,float32,20,400\n"
+        "a,finished,x,9,8,float32,20,400\n",
+        "wandb.csv",
     )
     found = exported(path)
     assert found.rows[0].cells["tokens_per_s"] == "400"
@@ -634,9 +615,8 @@ def test_settings_of_a_model_in_a_tracker_are_not_of_the_run(tmp_path):
         ("batch_size_per_gpu,grad_accum,global_batch_size", "1,1,99", "99"),
     ],
 )
-def test_the_global_batch_by_its_factors(tmp_path, header, cells, batch):
-    path = tmp_path / "mine.csv"
-    path.write_text(f"gpus,step_s,{header}\n8,1.5,{cells}\n")
+def test_the_global_batch_by_its_factors(mine, header, cells, batch):
+    path = mine(f"gpus,step_s,{header}\n8,1.5,{cells}\n")
     assert exported(path).rows[0].cells["global_batch_samples"] == batch
 
 
@@ -676,9 +656,8 @@ def test_a_folder_of_exports_is_read_as_its_files_are(folders):
     assert not len(ingest(folders / "one").runs)  # a folder of logs, with a table besides
 
 
-def test_a_list_of_json_is_refused_with_what_makes_lines_of_it(tmp_path):
-    path = tmp_path / "mine.json"
-    path.write_text(' [\n {"gpus": 8, "time_h": 1}]')
+def test_a_list_of_json_is_refused_with_what_makes_lines_of_it(mine):
+    path = mine(' [\n {"gpus": 8, "time_h": 1}]', "mine.json")
     with pytest.raises(DataError, match="jq"):
         ingest(path)
 
@@ -698,9 +677,8 @@ def test_runs_that_were_exported_are_read_back_whole(tmp_path, suffix):
         assert read.sort(key)[name].to_list() == pytest.approx(runs.sort(key)[name].to_list()), name
 
 
-def test_times_that_no_training_takes_leave_the_other_rows(tmp_path):
-    path = tmp_path / "own.csv"
-    path.write_text("num_accelerators,time_to_train_h\n1,1e308\n2,20\n4,10\n8,1e-320\n")
+def test_times_that_no_training_takes_leave_the_other_rows(mine):
+    path = mine("num_accelerators,time_to_train_h\n1,1e308\n2,20\n4,10\n8,1e-320\n", "own.csv")
     read = ingest([path], workload="bert", accelerator="a100")
     assert read.runs["num_accelerators"].to_list() == [2, 4]
     assert read.num_runs_rejected == 2

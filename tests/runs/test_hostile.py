@@ -450,13 +450,12 @@ def test_links_and_submodules_of_a_repository_are_refused(tmp_path):
     }
 
 
-def test_a_repository_cannot_run_anything(tmp_path):
+def test_a_repository_cannot_run_anything(tmp_path, mine):
     bare = git_repository(
         tmp_path, ("100644", "a.txt", "text"), ("100644", ".gitattributes", "*.txt diff=evil filter=evil")
     )
     trap = tmp_path / "trap"
-    script = tmp_path / "evil.sh"
-    script.write_text(f"#!/bin/sh\ntouch {trap}\n")
+    script = mine(f"#!/bin/sh\ntouch {trap}\n", "evil.sh")
     script.chmod(0o755)
     (bare / "config").write_text(
         (bare / "config").read_text()

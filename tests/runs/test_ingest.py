@@ -156,9 +156,8 @@ def test_old_dialects_tell_their_round_themselves(tmp_path):
     assert (row["campaign"], row["workload"]) == ("v0.5", "ssd_r34")
 
 
-def test_a_log_on_its_own_is_read_under_any_name(tmp_path):
-    path = tmp_path / "train.log"
-    path.write_text(log(77))
+def test_a_log_on_its_own_is_read_under_any_name(mine):
+    path = mine(log(77), "train.log")
     report = ingest(path)
     (row,) = report.runs.to_dicts()
     assert (row["status"], row["time_to_train_s"], row["workload"]) == ("success", 77, "bert")
@@ -409,7 +408,7 @@ def test_progress_ends_at_its_total(v60):
     assert seen[-1][1] == seen[-1][2] > 0
 
 
-def test_a_plain_script_may_ingest_with_workers(tmp_path):
+def test_a_plain_script_may_ingest_with_workers(tmp_path, mine):
     """No main guard, Polars threads already running, started elsewhere: nothing hangs and nothing runs twice."""
     archives = []
     for number in ("5.1", "6.1"):
@@ -417,14 +416,14 @@ def test_a_plain_script_may_ingest_with_workers(tmp_path):
         archives.append(tmp_path / f"training_results_v{number}.tar")
         with tarfile.open(archives[-1], "w") as tar:
             tar.add(root, root.name)
-    script = tmp_path / "script.py"
-    script.write_text(
+    script = mine(
         textwrap.dedent(f"""
         import polars as pl
         print("started", pl.DataFrame({{"a": range(100_000)}}).select(pl.col("a").sum()).item())
         from equipoise.runs.ingest import ingest
         print(ingest({[str(path) for path in archives]!r}, num_workers=2).rounds)
-        """)
+        """),
+        "script.py",
     )
     done = subprocess.run(
         [sys.executable, str(script)],

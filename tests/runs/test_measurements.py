@@ -115,9 +115,11 @@ def test_steps_without_a_batch_state_what_is_assumed(read):
     assert ("global_batch_samples" in note.words, note.kind) == (True, "remark")
 
 
-def test_a_name_of_a_file_makes_no_note_of_rows_that_are_not_used(tmp_path):
-    path = tmp_path / "rows that failed are excluded: 3.csv"
-    path.write_text("num_accelerators,step_s,status\n1,0.5,success\n2,0.3,success\n4,0.2,failed\n")
+def test_a_name_of_a_file_makes_no_note_of_rows_that_are_not_used(mine):
+    path = mine(
+        "num_accelerators,step_s,status\n1,0.5,success\n2,0.3,success\n4,0.2,failed\n",
+        "rows that failed are excluded: 3.csv",
+    )
     kinds = {note.kind: note.words for note in read_measurements(path).notes}
     assert sorted(kinds) == ["not_used", "remark"]
     assert ("status" in kinds["not_used"], "global_batch_samples" in kinds["remark"]) == (True, True)

@@ -94,65 +94,60 @@ def test_a_folder_gives_its_files_sorted(tmp_path):
     ],
     ids=["tar", "gzip", "xz", "zstd", "two gzip members"],
 )
-def test_archives_are_known_by_content_whatever_their_name(tmp_path, form, packed):
-    path = tmp_path / "round.bin"
-    path.write_bytes(packed(tar_bytes(TREE, form)))
+def test_archives_are_known_by_content_whatever_their_name(mine, form, packed):
+    path = mine(packed(tar_bytes(TREE, form)), "round.bin")
     assert open_source(path).kind.name == "archive"
     assert blobs(path) == TREE
 
 
-def test_the_prefix_of_a_posix_header_is_joined(tmp_path):
+def test_the_prefix_of_a_posix_header_is_joined(mine):
     tree = {"folder/" * 20 + "file.txt": b"1"}
-    path = tmp_path / "round.tar"
-    path.write_bytes(tar_bytes(tree, tarfile.USTAR_FORMAT))
+    path = mine(tar_bytes(tree, tarfile.USTAR_FORMAT), "round.tar")
     assert blobs(path) == tree
 
 
-def test_concatenated_and_padded_xz_streams_are_one_archive(tmp_path):
+def test_concatenated_and_padded_xz_streams_are_one_archive(mine):
     data = tar_bytes(TREE)
-    path = tmp_path / "round.tar.xz"
-    path.write_bytes(lzma.compress(data[:1000]) + bytes(8) + lzma.compress(data[1000:]) + bytes(4))
+    path = mine(lzma.compress(data[:1000]) + bytes(8) + lzma.compress(data[1000:]) + bytes(4), "round.tar.xz")
     assert blobs(path) == TREE
 
 
-def test_concatenated_zstd_frames_are_one_archive(tmp_path):
+def test_concatenated_zstd_frames_are_one_archive(mine):
     data = tar_bytes(TREE)
-    path = tmp_path / "round.tar.zst"
-    path.write_bytes(zstandard.compress(data[:1000]) + zstandard.compress(data[1000:]))
+    path = mine(zstandard.compress(data[:1000]) + zstandard.compress(data[1000:]), "round.tar.zst")
     assert blobs(path) == TREE
 
 
-def test_the_skippable_frames_of_parallel_zstd_are_passed_over(tmp_path):
+def test_the_skippable_frames_of_parallel_zstd_are_passed_over(mine):
     frame = zstandard.compress(tar_bytes(TREE))
-    path = tmp_path / "round.bin"
-    path.write_bytes(
-        b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + len(frame).to_bytes(4, "little") + frame
+    path = mine(
+        b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + len(frame).to_bytes(4, "little") + frame,
+        "round.bin",
     )
     assert blobs(path) == TREE
 
 
 @pytest.mark.parametrize("window_log", [27, 31])
-def test_long_zstd_windows_are_read(tmp_path, window_log):
-    path = tmp_path / "round.tar.zst"
-    path.write_bytes(zstd_frame(tar_bytes(TREE), window_log))
+def test_long_zstd_windows_are_read(mine, window_log):
+    path = mine(zstd_frame(tar_bytes(TREE), window_log), "round.tar.zst")
     assert zstandard.get_frame_parameters(path.read_bytes()).window_size == 2**window_log
     assert blobs(path) == TREE
 
 
-def test_matches_across_a_long_window_are_resolved(tmp_path):
+def test_matches_across_a_long_window_are_resolved(mine):
     # The second copy lies 9 MB after the first: beyond the 8 MB window that decoders allow by default.
     noise = os.urandom(9_000_000)
     tree = {"a.txt": noise, "b.txt": noise}
     parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True, compression_level=1)
-    path = tmp_path / "round.tar.zst"
-    path.write_bytes(zstandard.ZstdCompressor(compression_params=parameters).compress(tar_bytes(tree)))
+    path = mine(
+        zstandard.ZstdCompressor(compression_params=parameters).compress(tar_bytes(tree)), "round.tar.zst"
+    )
     assert path.stat().st_size < 10_000_000
     assert blobs(path) == tree
 
 
-def test_an_archive_keeps_its_order_and_drops_dots(tmp_path):
-    path = tmp_path / "round.tar"
-    path.write_bytes(tar_bytes({"b.txt": b"2", "a.txt": b"1"}, prefix="./"))
+def test_an_archive_keeps_its_order_and_drops_dots(mine):
+    path = mine(tar_bytes({"b.txt": b"2", "a.txt": b"1"}, prefix="./"), "round.tar")
     assert [blob.path for blob in open_source(path).files(everything)] == ["b.txt", "a.txt"]
 
 
@@ -202,9 +197,8 @@ def test_a_repository_without_commits_is_reported(tmp_path):
     assert "HEAD" in source.rejections[0].detail
 
 
-def test_one_file_is_a_source(tmp_path):
-    path = tmp_path / "result_0.txt"
-    path.write_bytes(b":::MLLOG {}\n")
+def test_one_file_is_a_source(mine):
+    path = mine(b":::MLLOG {}\n", "result_0.txt")
     assert open_source(path).kind.name == "file"
     assert blobs(path) == {"result_0.txt": b":::MLLOG {}\n"}
 
@@ -219,9 +213,8 @@ def test_one_compressed_file_is_what_was_compressed(tmp_path, packed):
 
 
 @pytest.mark.parametrize("packed", [gzip.compress, lzma.compress])
-def test_one_compressed_file_that_is_cut_is_damaged(tmp_path, packed):
-    path = tmp_path / "result_0.txt.packed"
-    path.write_bytes(packed(os.urandom(4096))[:2000])
+def test_one_compressed_file_that_is_cut_is_damaged(mine, packed):
+    path = mine(packed(os.urandom(4096))[:2000], "result_0.txt.packed")
     source = open_source(path)
     assert list(source.files(everything)) == []
     assert [each.kind for each in source.rejections] == ["corrupt_archive"]
@@ -236,9 +229,8 @@ def test_a_link_named_by_the_user_is_followed(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive", "git"])
-def test_unwanted_files_are_neither_given_nor_judged_by_size(tmp_path, repository, kind):
-    archive = tmp_path / "round.tar"
-    archive.write_bytes(tar_bytes(TREE))
+def test_unwanted_files_are_neither_given_nor_judged_by_size(mine, repository, kind):
+    archive = mine(tar_bytes(TREE), "round.tar")
     path = {"folder": repository, "archive": archive, "git": repository / ".git"}[kind]
     sizes = {}
 
@@ -250,9 +242,8 @@ def test_unwanted_files_are_neither_given_nor_judged_by_size(tmp_path, repositor
     assert sizes == {name: len(data) for name, data in TREE.items()}
 
 
-def test_a_source_can_be_pickled_and_read_twice(tmp_path):
-    path = tmp_path / "round.tar.gz"
-    path.write_bytes(gzip.compress(tar_bytes({"../evil": b"", "a": b"1"})))
+def test_a_source_can_be_pickled_and_read_twice(mine):
+    path = mine(gzip.compress(tar_bytes({"../evil": b"", "a": b"1"})), "round.tar.gz")
     source = pickle.loads(pickle.dumps(open_source(path)))  # noqa: S301 - our own bytes
     for _ in range(2):
         assert [blob.data for blob in source.files(everything)] == [b"1"]

@@ -31,9 +31,8 @@ KINDS = frozenset({"accelerator"})
         (b"accelerator = 1979-05-27\n", r"f\.toml:1: 'accelerator';.*\[accelerator"),
     ],
 )
-def test_hostile_files_are_refused_in_words(tmp_path: Path, data: bytes, message: str) -> None:
-    path = tmp_path / "f.toml"
-    path.write_bytes(data)
+def test_hostile_files_are_refused_in_words(mine, data: bytes, message: str) -> None:
+    path = mine(data, "f.toml")
     with pytest.raises(SpecError, match=message):
         list(read_blocks(path, KINDS))
 
@@ -46,9 +45,8 @@ def test_a_missing_file_and_a_folder_are_refused_in_words(tmp_path: Path) -> Non
 
 @given(data=st.binary(max_size=400))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes_give_blocks_or_a_spec_error(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "any.toml"
-    path.write_bytes(data)
+def test_any_bytes_give_blocks_or_a_spec_error(mine, data: bytes) -> None:
+    path = mine(data, "any.toml")
     refused = None
     try:
         blocks = list(read_blocks(path, KINDS))
@@ -70,10 +68,9 @@ def test_any_bytes_give_blocks_or_a_spec_error(tmp_path: Path, data: bytes) -> N
     ],
     ids=["empty lines", "spaces", "dotted keys", "array of tables", "open brackets", "many tables"],
 )
-def test_files_that_are_quadratic_to_read_carelessly_are_answered(tmp_path: Path, data: bytes) -> None:
+def test_files_that_are_quadratic_to_read_carelessly_are_answered(mine, data: bytes) -> None:
     # A careless reader needs minutes to hours for each of these.
-    path = tmp_path / "f.toml"
-    path.write_bytes(data)
+    path = mine(data, "f.toml")
     refused = ""
     try:
         blocks = list(read_blocks(path, KINDS))
@@ -168,9 +165,8 @@ confidence = "low"
         ("accelerator", "bf16_flops = 1e15", "'peak_bf16_flop_per_s'"),
     ],
 )
-def test_a_number_in_another_unit_is_refused_with_what_was_expected(tmp_path, kind, line, words):
-    path = tmp_path / "own.toml"
-    path.write_text(OWN[kind])
+def test_a_number_in_another_unit_is_refused_with_what_was_expected(mine, kind, line, words):
+    path = mine(OWN[kind], "own.toml")
     given = {"workloads" if kind == "workload" else "hardware": [path]}
     assert catalogue(**given)
     path.write_text(f"{OWN[kind]}{line}\n")
@@ -181,8 +177,7 @@ def test_a_number_in_another_unit_is_refused_with_what_was_expected(tmp_path, ki
 @pytest.mark.parametrize(
     ("flop", "kept"), [("8.2", "43e6"), ("8.2e3", "43e6"), ("8.2e9", "43e9"), ("8.2e6", "43e6")]
 )
-def test_activations_that_no_product_makes_are_refused(tmp_path, flop, kept):
-    path = tmp_path / "own.toml"
-    path.write_text(OWN["workload"].replace("8.2e9", flop).replace("43e6", kept))
+def test_activations_that_no_product_makes_are_refused(mine, flop, kept):
+    path = mine(OWN["workload"].replace("8.2e9", flop).replace("43e6", kept), "own.toml")
     with pytest.raises(SpecError, match=r"(forward_flop|activation_bytes)_per_sample.*expected"):
         catalogue(workloads=[path])

@@ -237,9 +237,8 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("slug", PUBLISHED)
-def test_published_files_are_the_models_of_the_catalogue(slug, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(PUBLISHED[slug]))
+def test_published_files_are_the_models_of_the_catalogue(slug, mine):
+    path = mine(json.dumps(PUBLISHED[slug]), "config.json")
     found, known = read_config(path).workload.transformer, workload(slug).transformer
     assert found.params == known.params
     assert found.active_params == known.active_params
@@ -693,9 +692,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_such_file_is_refused_in_one_sentence(name, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_bytes(REFUSED[name])
+def test_what_is_no_such_file_is_refused_in_one_sentence(name, mine):
+    path = mine(REFUSED[name], "config.json")
     with pytest.raises(SpecError) as refused:
         read_config(path)
     assert str(refused.value).startswith(str(path))

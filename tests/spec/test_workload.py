@@ -556,8 +556,7 @@ def test_more_pixels_are_no_less_work(name, one, other):
     assert kept[0] <= kept[1]
 
 
-def test_a_picture_of_other_tokens_than_the_sample_is_refused(tmp_path):
-    path = tmp_path / "own.toml"
-    path.write_text("[workload.vit_base]\nimage = { width = 384, height = 384, patch = 16 }\n")
+def test_a_picture_of_other_tokens_than_the_sample_is_refused(mine):
+    path = mine("[workload.vit_base]\nimage = { width = 384, height = 384, patch = 16 }\n", "own.toml")
     with pytest.raises(SpecError, match="sequence_tokens"):
         load_workloads([path])

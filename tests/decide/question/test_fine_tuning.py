@@ -465,7 +465,7 @@ STATE_SPACES = {
 
 @pytest.mark.parametrize("kind", STATE_SPACES)
 @pytest.mark.parametrize("adapters", ["lora", "qlora"])
-def test_models_of_state_spaces_alone_have_adapters_before_their_scans(kind, adapters, tmp_path):
+def test_models_of_state_spaces_alone_have_adapters_before_their_scans(kind, adapters, mine):
     sizes, width = STATE_SPACES[kind]
     common = {
         "hidden_size": 2560,
@@ -474,8 +474,9 @@ def test_models_of_state_spaces_alone_have_adapters_before_their_scans(kind, ada
         "conv_kernel": 4,
         "expand": 2,
     }
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model_type": kind, "tie_word_embeddings": True, **common, **sizes}))
+    path = mine(
+        json.dumps({"model_type": kind, "tie_word_embeddings": True, **common, **sizes}), "config.json"
+    )
     given = {"config": path, "train": adapters, "sequence": 2048, "examples": 1000}
     asked = training(query(given), shipped(), None)
     assert asked.workload.trained_params == 64 * 16 * width

@@ -127,13 +127,12 @@ def test_a_file_without_a_workload_says_what_to_add(ask):
         ask('accelerator = "h100"\n')
 
 
-def test_what_may_never_end_is_not_read(tmp_path):
+def test_what_may_never_end_is_not_read(tmp_path, mine):
     pipe = tmp_path / "job.toml"
     os.mkfifo(pipe)
     with pytest.raises(DataError, match=re.escape(str(pipe))):
         file_values(pipe, verb="advise")
-    long = tmp_path / "long.toml"
-    long.write_text("#" * 2**20 + "\n")
+    long = mine("#" * 2**20 + "\n", "long.toml")
     with pytest.raises(DataError, match="more than 1,048,576 bytes"):
         file_values(long, verb="advise")
 
@@ -167,10 +166,10 @@ def test_every_field_of_a_verb_is_a_key(tmp_path):
             assert repr(field.key) not in message  # so are unknown keys named
 
 
-def test_a_file_may_name_a_config_of_the_hub_beside_it(tmp_path):
-    path = tmp_path / "q.toml"
-    path.write_text(
-        'config = "config.json"\ntrain = ["lora", "dpo"]\nexamples = "10k"\nepochs = 2\nsequence = "2k"\n'
+def test_a_file_may_name_a_config_of_the_hub_beside_it(tmp_path, mine):
+    path = mine(
+        'config = "config.json"\ntrain = ["lora", "dpo"]\nexamples = "10k"\nepochs = 2\nsequence = "2k"\n',
+        "q.toml",
     )
     asked = read_question({"workload": str(path)}, verb="plan")
     assert asked.config == tmp_path / "config.json"

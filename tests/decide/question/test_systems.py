@@ -65,9 +65,8 @@ def test_a_fine_tuning_that_names_no_accelerator_compares_those_for_rent():
 
 
 @pytest.mark.parametrize("links", ["topology", "collectives"])
-def test_links_of_ones_own_are_not_given_to_all_accelerators_for_rent(tmp_path, links):
-    file = tmp_path / "links.txt"
-    file.write_text(matrix(["X", "PHB"], ["PHB", "X"]))
+def test_links_of_ones_own_are_not_given_to_all_accelerators_for_rent(mine, links):
+    file = mine(matrix(["X", "PHB"], ["PHB", "X"]), "links.txt")
     with pytest.raises(UsageError, match="--accelerator NAME"):
         requested_systems(
             query({"workload": "llama31_8b", "train": "qlora", "examples": "10k", links: file}), catalogue()
@@ -81,11 +80,11 @@ def test_a_count_before_a_name_is_a_stock():
     assert stated.stock == 2
 
 
-def test_a_number_of_cards_puts_them_into_one_host_but_keeps_the_nodes_that_are_described(tmp_path):
-    path = tmp_path / "lab.toml"
-    path.write_text(
+def test_a_number_of_cards_puts_them_into_one_host_but_keeps_the_nodes_that_are_described(mine):
+    path = mine(
         f'[cluster.lab]\ntitle = "Lab"\naccelerators = ["{RTX}"]\nnode_size = 1\n'
-        'inter_byte_per_s = 1.25e8\nsource = "1 Gbit/s"\nconfidence = "high"\n'
+        'inter_byte_per_s = 1.25e8\nsource = "1 Gbit/s"\nconfidence = "high"\n',
+        "lab.toml",
     )
     known = catalogue([path])
     asked = query({"workload": "bert", "accelerator": ["4x lab", "4x rtx4090"]})
@@ -162,9 +161,8 @@ def test_a_stated_node_size_is_kept():
     assert systems(H100, node_size=4)[0].cluster.node_size == 4
 
 
-def test_a_topology_file_makes_a_node_of_its_accelerators_and_links(tmp_path):
-    file = tmp_path / "topology.txt"
-    file.write_text(matrix(["X", "PHB", "SYS"], ["PHB", "X", "SYS"], ["SYS", "SYS", "X"]))
+def test_a_topology_file_makes_a_node_of_its_accelerators_and_links(mine):
+    file = mine(matrix(["X", "PHB", "SYS"], ["PHB", "X", "SYS"], ["SYS", "SYS", "X"]), "topology.txt")
     (usual,) = systems("rtx4090")
     (own,) = requested_systems(
         query({"workload": "bert", "accelerator": ["rtx4090"], "topology": file}), catalogue()
@@ -179,21 +177,19 @@ def test_a_topology_file_makes_a_node_of_its_accelerators_and_links(tmp_path):
     ("device", "is_refused"),
     [("NVIDIA H100 80GB HBM3", False), ("NVIDIA L40S", True), ("Card of no table", False), (None, False)],
 )
-def test_links_of_another_accelerator_are_refused(tmp_path, device, is_refused):
+def test_links_of_another_accelerator_are_refused(mine, device, is_refused):
     listed = "".join(f"GPU {each}: {device} (UUID: GPU-{each})\n" for each in range(2)) if device else ""
-    file = tmp_path / "topology.txt"
-    file.write_text(f"{listed}{matrix(['X', 'SYS'], ['SYS', 'X'])}")
+    file = mine(f"{listed}{matrix(['X', 'SYS'], ['SYS', 'X'])}", "topology.txt")
     asked = query({"workload": "bert", "accelerator": ["h100"], "topology": file})
     refused = pytest.raises(DataError, match=r"topology\.txt: .*L40S.*H100 SXM5")
     with refused if is_refused else nullcontext():
         assert requested_systems(asked, catalogue())[0].cluster.node_size == 2
 
 
-def test_accelerators_cut_into_slices_are_refused_and_never_planned_as_whole_ones(tmp_path):
+def test_accelerators_cut_into_slices_are_refused_and_never_planned_as_whole_ones(mine):
     gpu = "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)\n"
     cut = "".join(f"  MIG 1g.10gb     Device  {each}: (UUID: MIG-{each})\n" for each in range(7))
-    file = tmp_path / "topology.txt"
-    file.write_text(gpu + cut)
+    file = mine(gpu + cut, "topology.txt")
     asked = query({"workload": "bert", "accelerator": ["a100-sxm4-80gb"], "topology": file})
     with pytest.raises(DataError, match=r"topology\.txt: .*\b7 MIG\b.*1g\.10gb"):
         requested_systems(asked, catalogue())
@@ -204,9 +200,8 @@ def test_accelerators_cut_into_slices_are_refused_and_never_planned_as_whole_one
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\x01", b"GPU0"])
-def test_what_is_no_topology_is_refused(tmp_path, content):
-    file = tmp_path / "topology.txt"
-    file.write_bytes(content)
+def test_what_is_no_topology_is_refused(tmp_path, mine, content):
+    file = mine(content, "topology.txt")
     asked = query({"workload": "bert", "accelerator": ["rtx4090"], "topology": file})
     with pytest.raises(EquipoiseError, match=r"topology\.txt|topo -m"):
         requested_systems(asked, catalogue())
@@ -224,9 +219,8 @@ def test_what_is_no_topology_is_refused(tmp_path, content):
         ("NV99", "NV99", "NV99"),
     ],
 )
-def test_links_that_are_not_known_are_refused_and_never_taken_for_a_switch(tmp_path, first, second, words):
-    file = tmp_path / "topology.txt"
-    file.write_text(f"\tGPU0\tGPU1\nGPU0\t X \t{first}\nGPU1\t{second}\t X \n")
+def test_links_that_are_not_known_are_refused_and_never_taken_for_a_switch(mine, first, second, words):
+    file = mine(f"\tGPU0\tGPU1\nGPU0\t X \t{first}\nGPU1\t{second}\t X \n", "topology.txt")
     asked = query({"workload": "bert", "accelerator": ["h100"], "topology": file})
     with pytest.raises(DataError, match=rf"topology\.txt: .*{words}"):
         requested_systems(asked, catalogue())
@@ -277,10 +271,11 @@ def test_long_trainings_are_tried_on_more_accelerators(accelerator, flop, most):
         ("NV2", 2, 50e9),
     ],
 )
-def test_the_number_of_links_of_a_pair_is_what_a_topology_states(tmp_path, links, num_devices, byte_per_s):
+def test_the_number_of_links_of_a_pair_is_what_a_topology_states(mine, links, num_devices, byte_per_s):
     devices = range(num_devices)
-    file = tmp_path / "topology.txt"
-    file.write_text(matrix(*(["X" if one == other else links for other in devices] for one in devices)))
+    file = mine(
+        matrix(*(["X" if one == other else links for other in devices] for one in devices)), "topology.txt"
+    )
     asked = query({"workload": "bert", "accelerator": [A100], "topology": file})
     (found,) = requested_systems(asked, catalogue())
     assert found.cluster.intra.byte_per_s == byte_per_s
@@ -306,9 +301,8 @@ def test_rings_pass_the_nvlinks_of_a_cube_mesh_that_a_file_shows(tmp_path, size,
     assert found.cluster.group_byte_per_s(size, 1) == byte_per_s
 
 
-def test_pairs_joined_by_bridges_alone_meet_in_the_host(tmp_path):
-    file = tmp_path / "topology.txt"
-    file.write_text(matrix(["X", "NV4", "SYS"], ["NV4", "X", "SYS"], ["SYS", "SYS", "X"]))
+def test_pairs_joined_by_bridges_alone_meet_in_the_host(mine):
+    file = mine(matrix(["X", "NV4", "SYS"], ["NV4", "X", "SYS"], ["SYS", "SYS", "X"]), "topology.txt")
     (found,) = requested_systems(
         query({"workload": "bert", "accelerator": ["rtx-a6000"], "topology": file}), catalogue()
     )
@@ -320,9 +314,10 @@ def test_pairs_joined_by_bridges_alone_meet_in_the_host(tmp_path):
     [("v100-sxm2-16gb", "NV18", "6 NVLinks"), (RTX, "NV4", "no NVLinks"), (H100, "NV18", None)],
 )
 @pytest.mark.parametrize("other", ["SYS", None])
-def test_links_that_an_accelerator_does_not_have_are_of_another(tmp_path, accelerator, links, has, other):
-    file = tmp_path / "links.txt"
-    file.write_text(matrix(["X", links, other or links], [links, "X", links], [other or links, links, "X"]))
+def test_links_that_an_accelerator_does_not_have_are_of_another(mine, accelerator, links, has, other):
+    file = mine(
+        matrix(["X", links, other or links], [links, "X", links], [other or links, links, "X"]), "links.txt"
+    )
     asked = query({"workload": "bert", "accelerator": [accelerator], "topology": file})
     with pytest.raises(DataError, match=rf"links\.txt: .*{links}.*{has}") if has else nullcontext():
         requested_systems(asked, catalogue())

@@ -129,7 +129,7 @@ def test_a_longer_sample_keeps_the_tokens_of_the_papers_batch(sequence, samples)
     assert found.global_batch_samples == samples
 
 
-def test_a_config_takes_the_batch_of_its_models_paper(tmp_path):
+def test_a_config_takes_the_batch_of_its_models_paper(mine):
     config = {
         "model_type": "llama",
         "hidden_size": 16_384,
@@ -139,8 +139,7 @@ def test_a_config_takes_the_batch_of_its_models_paper(tmp_path):
         "num_key_value_heads": 8,
         "vocab_size": 128_256,
     }
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
+    path = mine(json.dumps(config), "config.json")
     asked = {"config": path, "tokens": 15e12}
     # 16 M tokens: Llama team 2024, section 3.4.1.
     for stated, samples in (({"sequence": 8192}, 2048), ({}, 4096), ({"global_batch": 512}, 512)):

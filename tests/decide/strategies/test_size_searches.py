@@ -111,9 +111,8 @@ confidence = "low"
 
 
 @pytest.mark.parametrize(("limit", "is_refused"), [(8, False), (16, True), (None, True)])
-def test_nodes_that_nothing_joins_are_asked_for_one_at_a_time(tmp_path, limit, is_refused):
-    path = tmp_path / "chip.toml"
-    path.write_text(ALONE)
+def test_nodes_that_nothing_joins_are_asked_for_one_at_a_time(mine, limit, is_refused):
+    path = mine(ALONE, "chip.toml")
     cluster = catalogue([path]).cluster("x1-96gb")
     system = RequestedSystem(name="x1-96gb", title="X1", cluster=cluster)
     asked = query({"workload": "gpt2_xl", "tokens": 1e9, "max_accelerators": limit})

@@ -95,10 +95,9 @@ def test_measured_set_ups_are_those_of_the_folder(answers):
     assert {each.num_accelerators for each in answers[1].system.user_runs} == {1, 8, 16, 32}
 
 
-def test_a_file_that_does_not_say_how_layers_ran_is_taken_at_its_word(tmp_path):
+def test_a_file_that_does_not_say_how_layers_ran_is_taken_at_its_word(mine):
     """1,281,167 images at 800 a second are 1,601 s: no compiler is credited to a run that may have had one."""
-    path = tmp_path / "mine.csv"
-    path.write_text("num_accelerators,samples_per_s,global_batch_size,precision\n1,800,256,bf16\n")
+    path = mine("num_accelerators,samples_per_s,global_batch_size,precision\n1,800,256,bf16\n")
     found = ask(
         workload="resnet50",
         accelerator=[CHIP],
@@ -111,12 +110,12 @@ def test_a_file_that_does_not_say_how_layers_ran_is_taken_at_its_word(tmp_path):
     assert found.recommended.time_s.value == pytest.approx(1_281_167 / 800, rel=0.1)
 
 
-def test_rows_of_preferences_count_pairs_as_trainers_do(tmp_path):
+def test_rows_of_preferences_count_pairs_as_trainers_do(mine):
     """TRL's samples of DPO are pairs: 20,000 at half a one a second are 40,000 s, two sequences each."""
-    path = tmp_path / "dpo.csv"
-    path.write_text(
+    path = mine(
         "gpu,num_gpus,per_device_train_batch_size,gradient_accumulation_steps,seq_len,train_samples_per_second\n"
-        "RTX 4090,1,1,64,2048,0.5\nRTX 4090,2,1,32,2048,0.95\n"
+        "RTX 4090,1,1,64,2048,0.5\nRTX 4090,2,1,32,2048,0.95\n",
+        "dpo.csv",
     )
     found = ask(
         workload="llama31_8b",
@@ -224,10 +223,9 @@ def test_runs_of_a_workload_by_another_of_its_names_are_of_it(tmp_path):
     assert found[1].grade == "measured"
 
 
-def test_runs_scale_what_is_asked_about_though_they_are_of_another_chip_alone(tmp_path):
+def test_runs_scale_what_is_asked_about_though_they_are_of_another_chip_alone(mine):
     """What is asked about does not depend on whether the chip that ran is compared with it."""
-    path = tmp_path / "mine.csv"
-    path.write_text(
+    path = mine(
         "accelerator,num_accelerators,tokens_per_s,global_batch_size,precision\nh100,8,24000,64,bf16\n"
     )
     asked = {"workload": "llama31_8b", "tokens": 1e11, "accelerators": "8", "runs": path}
@@ -310,9 +308,8 @@ def test_own_trainings_are_converted_from_the_precision_in_which_they_ran(of_own
     assert min(each.time_s.high / each.time_s.low for each in (faster, slower)) > 1.3
 
 
-def test_of_own_trainings_in_several_precisions_those_that_are_asked_for_are_taken(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("gpus,precision,time_to_train_h\n8,fp32,9\n16,fp32,5\n8,bf16,3\n16,bf16,1.7\n")
+def test_of_own_trainings_in_several_precisions_those_that_are_asked_for_are_taken(mine):
+    path = mine("gpus,precision,time_to_train_h\n8,fp32,9\n16,fp32,5\n8,bf16,3\n16,bf16,1.7\n")
     for precision, hours in (("fp32", 9), ("bf16", 3)):
         found = ask(
             workload="resnet50", accelerator=[A100], runs=path, accelerators="8,16", precision=precision
@@ -322,10 +319,9 @@ def test_of_own_trainings_in_several_precisions_those_that_are_asked_for_are_tak
 
 
 @pytest.mark.parametrize(("precision", "step_s"), [("bf16", 14.5), ("fp8", 9.5)])
-def test_own_steps_in_the_precision_that_is_planned_count_before_converted_ones(precision, step_s, tmp_path):
+def test_own_steps_in_the_precision_that_is_planned_count_before_converted_ones(precision, step_s, mine):
     """At the batch and size that ran, a fine-tuning takes its steps times the one measured in its precision."""
-    path = tmp_path / "mine.csv"
-    path.write_text(
+    path = mine(
         "gpus,global_batch,precision,strategy,step_s\n"
         "8,128,bf16,zero_stage=2 microbatch=1,14.5\n8,128,fp8,zero_stage=2 microbatch=1,9.5\n"
     )
@@ -338,9 +334,8 @@ def test_own_steps_in_the_precision_that_is_planned_count_before_converted_ones(
 
 
 @pytest.mark.parametrize("timed", ["step_s\n8,128,14.5", "time_to_train_h\n8,128,4"])
-def test_runs_that_name_no_accelerator_are_not_of_each_that_is_asked_about(timed, tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text(f"num_accelerators,global_batch,{timed}\n")
+def test_runs_that_name_no_accelerator_are_not_of_each_that_is_asked_about(timed, mine):
+    path = mine(f"num_accelerators,global_batch,{timed}\n")
     asked = {"workload": "llama31_8b", "accelerators": 8, "runs": path}
     budget = {} if "train" in timed else {"tokens": 1e10}
     with pytest.raises(UsageError, match=r"mine\.csv.*\b2\b.*accelerator"):
@@ -351,10 +346,9 @@ def test_runs_that_name_no_accelerator_are_not_of_each_that_is_asked_about(timed
 @pytest.mark.parametrize(
     "slower", ["tp=8 microbatch=1 recompute=full", "zero_stage=3 microbatch=1 recompute=full", "fsdp"]
 )
-def test_a_slower_run_makes_no_training_faster(slower, tmp_path):
+def test_a_slower_run_makes_no_training_faster(slower, mine):
     """At the batch and size that ran: what the model makes of it is not better than what was measured."""
-    path = tmp_path / "mine.csv"
-    path.write_text(
+    path = mine(
         "gpus,global_batch,precision,strategy,step_s\n"
         f"8,128,bf16,zero_stage=2 microbatch=1,14.5\n8,128,bf16,{slower},18\n"
     )
@@ -363,12 +357,9 @@ def test_a_slower_run_makes_no_training_faster(slower, tmp_path):
     assert found.recommended.time_s.value == pytest.approx(100 * 14.5, rel=0.05)
 
 
-def test_a_run_far_faster_than_the_strategy_that_it_states_counts_as_it_ran(tmp_path):
+def test_a_run_far_faster_than_the_strategy_that_it_states_counts_as_it_ran(mine):
     """64 images in 35 ms are 45 TFLOP/s of an A100; one at a time they were not: no plan is 20 times as fast."""
-    path = tmp_path / "mine.csv"
-    path.write_text(
-        "gpus,global_batch,precision,strategy,step_s\n1,64,bf16,zero_stage=1 microbatch=1,0.035\n"
-    )
+    path = mine("gpus,global_batch,precision,strategy,step_s\n1,64,bf16,zero_stage=1 microbatch=1,0.035\n")
     found = ask(
         workload="resnet50",
         accelerator=[CHIP],
@@ -402,12 +393,11 @@ def test_a_run_is_not_taken_for_a_strategy_that_exceeds_its_memory(asked, strate
     assert found.recommended.time_s.value == pytest.approx(20_000 / 64 * 50.0, rel=1e-3)
 
 
-def test_a_run_of_a_stated_strategy_keeps_it_where_some_micro_batch_of_it_fits(tmp_path):
+def test_a_run_of_a_stated_strategy_keeps_it_where_some_micro_batch_of_it_fits(mine):
     """FSDP fits with small micro-batches: the plan may be faster than what ran, and no slower."""
     times_s = {}
     for strategy in ("fsdp", "zero_stage=3 microbatch=1 recompute=full"):
-        path = tmp_path / "mine.csv"
-        path.write_text(
+        path = mine(
             "workload,accelerator,num_accelerators,global_batch,precision,strategy,step_s\n"
             f"qwen3_8b,rtx4090,2,16,bf16,{strategy},50\n"
         )
@@ -577,9 +567,8 @@ def test_steps_that_share_weights_in_groups_are_read_as_they_ran(tmp_path, num_s
 
 
 @pytest.mark.parametrize("hours", [(10.0, 11.0, 12.5), (10.0, 9.9, 10.1)])
-def test_trainings_that_do_not_get_faster_do_not_get_faster_beyond_them(hours, tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("\n".join(["gpus,time_to_train_h", *map("{},{}".format, (1, 2, 4), hours)]))
+def test_trainings_that_do_not_get_faster_do_not_get_faster_beyond_them(hours, mine):
+    path = mine("\n".join(["gpus,time_to_train_h", *map("{},{}".format, (1, 2, 4), hours)]))
     found = ask(workload="resnet50", accelerator=["8x rtx3090"], runs=path)
     assert found.recommended.num_accelerators == 1
     times_h = {size: each.time_s.value / 3600 for size, each in by_size(found).items()}
@@ -588,25 +577,22 @@ def test_trainings_that_do_not_get_faster_do_not_get_faster_beyond_them(hours, t
     assert min(times_h[5], times_h[8]) > 0.9 * hours[2]
 
 
-def test_a_model_that_knows_no_size_of_the_users_trainings_does_not_count_beside_them(tmp_path):
+def test_a_model_that_knows_no_size_of_the_users_trainings_does_not_count_beside_them(mine):
     # By the model 140 GB of weights do not fit on four cards of 24 GB: of these trainings it knows nothing.
-    path = tmp_path / "mine.csv"
-    path.write_text("gpus,time_to_train_h\n2,99\n4,112\n")
+    path = mine("gpus,time_to_train_h\n2,99\n4,112\n")
     found = by_size(ask(workload="llama2_70b_lora", accelerator=["rtx3090"], max_accelerators=8, runs=path))
     assert found[8].time_s.value > 0.7 * 112 * 3600
 
 
-def test_runs_whose_strategy_has_to_be_assumed_go_on_to_lose_too(tmp_path):
+def test_runs_whose_strategy_has_to_be_assumed_go_on_to_lose_too(mine):
     # 768 samples at once exceed 24 GB, so that the micro-batch was another; two were 1.2 times as fast as one.
-    path = tmp_path / "mine.csv"
-    path.write_text("gpus,samples_per_s,global_batch,precision\n1,50,768,bf16\n2,60,768,bf16\n")
+    path = mine("gpus,samples_per_s,global_batch,precision\n1,50,768,bf16\n2,60,768,bf16\n")
     found = by_size(ask(workload="bert", samples=1e6, accelerator=["a10g"], max_accelerators=4, runs=path))
     assert found[2].time_s.value < 1.45 * found[4].time_s.value
 
 
-def test_the_level_of_own_runs_stands_in_place_of_that_of_published_results(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("gpus,samples_per_s,global_batch,precision\n1,60,256,bf16\n2,110,512,bf16\n")
+def test_the_level_of_own_runs_stands_in_place_of_that_of_published_results(mine):
+    path = mine("gpus,samples_per_s,global_batch,precision\n1,60,256,bf16\n2,110,512,bf16\n")
     found = by_size(ask(workload="bert", accelerator=["a100-pcie-40gb"], max_accelerators=4, runs=path))
     for size in (1, 2):
         times_s = [each.time_s.value for each in found[size].estimates]
@@ -633,9 +619,8 @@ NOT_ASKED = {
 
 
 @pytest.mark.parametrize(("lines", "sizes"), NOT_ASKED.values(), ids=NOT_ASKED)
-def test_with_own_steps_a_size_takes_as_long_alone_as_beside_others(tmp_path, lines, sizes):
-    runs = tmp_path / "runs.csv"
-    runs.write_text(f"workload,accelerator,num_accelerators,step_s,global_batch_samples\n{lines}")
+def test_with_own_steps_a_size_takes_as_long_alone_as_beside_others(mine, lines, sizes):
+    runs = mine(f"workload,accelerator,num_accelerators,step_s,global_batch_samples\n{lines}", "runs.csv")
     asked = {"workload": "gpt2_xl", "tokens": 1e10, "accelerator": [H100], "runs": runs}
     alone, beside = (by_size(ask(asked, accelerators=each)) for each in ("12", sizes))
     assert alone[12].time_s.value == pytest.approx(beside[12].time_s.value, rel=1e-6)

@@ -79,9 +79,8 @@ def test_a_table_of_runs_or_a_parquet_file_of_ones_own_is_read_by_its_name(tmp_p
     assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(8, 20.0)]
 
 
-def test_a_json_file_is_read_by_lines_and_one_list_is_refused_with_what_makes_lines_of_it(tmp_path):
-    path = tmp_path / "mine.json"
-    path.write_text('{"gpus": 8, "samples_per_s": 20.0, "global_batch": 128}\n')
+def test_a_json_file_is_read_by_lines_and_one_list_is_refused_with_what_makes_lines_of_it(mine):
+    path = mine('{"gpus": 8, "samples_per_s": 20.0, "global_batch": 128}\n', "mine.json")
     found = _runs(path, "resnet50", ["a100-sxm4-80gb"])
     assert [(each.num_accelerators, each.samples_per_s) for each in found.set_ups] == [(8, 20.0)]
     path.write_text('[{"gpus": 8, "samples_per_s": 20.0, "global_batch": 128}]')
@@ -91,10 +90,9 @@ def test_a_json_file_is_read_by_lines_and_one_list_is_refused_with_what_makes_li
 
 
 @pytest.mark.parametrize(("rate", "is_used"), [(100.0, False), (1.0, True)])
-def test_a_run_that_states_no_accelerator_is_held_against_that_of_the_question(tmp_path, rate, is_used):
+def test_a_run_that_states_no_accelerator_is_held_against_that_of_the_question(mine, rate, is_used):
     # 100 samples/s of 8.03e9 parameters over 8,192 tokens: 6 N a token alone are 3.9e16 FLOP/s, of 9.9e14.
-    path = tmp_path / "mine.csv"
-    path.write_text(f"num_accelerators,samples_per_s,global_batch_size,precision\n1,{rate},64,bf16\n")
+    path = mine(f"num_accelerators,samples_per_s,global_batch_size,precision\n1,{rate},64,bf16\n")
     found = _runs(path, "llama31_8b", ["h100-sxm5-80gb"], known=workload("llama31_8b"))
     assert bool(found.set_ups) is is_used
     assert [bool(re.search(r"\b1 of 1\b.*MFU.*H100", each)) for each in map(str, found.notes)] == [True] * (
@@ -103,9 +101,8 @@ def test_a_run_that_states_no_accelerator_is_held_against_that_of_the_question(t
 
 
 @pytest.mark.parametrize("column", ["seq_len", "sequence"])
-def test_runs_of_samples_of_another_length_are_not_used(tmp_path, column):
-    path = tmp_path / "mine.csv"
-    path.write_text(
+def test_runs_of_samples_of_another_length_are_not_used(mine, column):
+    path = mine(
         f"num_accelerators,tokens_per_s,{column},global_batch_size\n8,75000,2048,256\n8,75000,4096,128\n"
     )
     found = _runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
@@ -157,9 +154,8 @@ def test_rows_without_a_workload_are_of_what_is_asked_about_ingested_or_not(tmp_
     assert [[each.samples_per_s for each in set_ups] for set_ups in found] == [[20.0, 38.0]] * 2
 
 
-def test_the_length_of_samples_outlives_an_ingest(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text(
+def test_the_length_of_samples_outlives_an_ingest(tmp_path, mine):
+    path = mine(
         "workload,num_accelerators,tokens_per_s,seq_len,global_batch_size\n"
         "qwen3_8b,8,75000,2048,256\nqwen3_8b,8,70000,4096,128\nqwen3_8b,16,140000,,128\n"
     )
@@ -175,9 +171,8 @@ def test_the_length_of_samples_outlives_an_ingest(tmp_path):
     assert sorted(each.samples_per_s for each in older.set_ups) == pytest.approx([70000 / 4096, 75000 / 2048])
 
 
-def test_a_rate_in_tokens_is_of_the_length_that_is_asked_about(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_accelerators,tokens_per_s,global_batch_size\n8,75000,128\n")
+def test_a_rate_in_tokens_is_of_the_length_that_is_asked_about(mine):
+    path = mine("num_accelerators,tokens_per_s,global_batch_size\n8,75000,128\n")
     found = _runs(path, "qwen3_8b", ["h100-sxm5-80gb"], sequence_tokens=4096)
     assert found.set_ups[0].samples_per_s == pytest.approx(75000 / 4096)
 
@@ -227,17 +222,15 @@ def test_a_name_of_a_file_that_may_mean_several_is_not_used(tmp_path):
     assert re.search(r"\b1 of 1\b.*a100 pcie.*a100-pcie-40gb.*a100-pcie-80gb", str(found.notes[0]))
 
 
-def test_a_model_that_only_the_question_names_takes_the_runs_of_the_one_there_is(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("workload,num_accelerators,samples_per_s,global_batch_size\nour-phi,8,20,128\n")
+def test_a_model_that_only_the_question_names_takes_the_runs_of_the_one_there_is(mine):
+    path = mine("workload,num_accelerators,samples_per_s,global_batch_size\nour-phi,8,20,128\n")
     found = _runs(path, "phi3_of_14_7_g_parameters", [], is_named_here=True)
     assert len(found.set_ups) == 1
     assert not _runs(path, "phi4_14b", []).set_ups
 
 
-def test_rows_that_cannot_be_read_are_the_first_note(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_gpus,speed,batch\n1,800,256\n")
+def test_rows_that_cannot_be_read_are_the_first_note(mine):
+    path = mine("num_gpus,speed,batch\n1,800,256\n")
     (note,) = _runs(path, "resnet50", ["a100-sxm4-80gb"]).notes
     assert re.search(r"\b1 of 1\b.*samples_per_s", note.words)
 
@@ -250,9 +243,8 @@ def test_runs_of_one_set_up_that_differ_by_far_are_named(tmp_path):
     assert not _runs(tmp_path, "mlp", ["a100-sxm4-80gb"]).notes
 
 
-def test_whole_trainings_of_one_size_that_differ_by_far_are_named(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_accelerators,time_to_train_s\n8,1800\n8,18000\n16,1000\n")
+def test_whole_trainings_of_one_size_that_differ_by_far_are_named(mine):
+    path = mine("num_accelerators,time_to_train_s\n8,1800\n8,18000\n16,1000\n")
     (note,) = _runs(path, "llama2_70b_lora", ["h100-sxm5-80gb"]).notes
     assert note.kind == "check"
     assert re.search(r"\b2 runs\b.*\b8\b.*\b10\.0\b", note.words)
@@ -273,10 +265,9 @@ def test_a_column_that_tells_unlike_runs_of_one_set_up_apart_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(("images_per_s", "precision"), [(400, "fp32"), (1200, "tf32")])
-def test_runs_in_fp32_beyond_its_peak_multiplied_in_tf32(tmp_path, images_per_s, precision):
+def test_runs_in_fp32_beyond_its_peak_multiplied_in_tf32(mine, images_per_s, precision):
     """An A100 has 19.5 TFLOP/s in fp32; 24.6 GFLOP an image are 9.8 and 29.5 TFLOP/s. torch convolves in tf32."""
-    path = tmp_path / "mine.csv"
-    path.write_text(f"gpus,global_batch,precision,samples_per_s\n1,256,fp32,{images_per_s}\n8,256,fp32,100\n")
+    path = mine(f"gpus,global_batch,precision,samples_per_s\n1,256,fp32,{images_per_s}\n8,256,fp32,100\n")
     for asked, ran in (((), precision), (("fp32",), "fp32")):  # what the user calls fp32 is compared as it is
         found = _runs(path, "resnet50", ["a100-sxm4-80gb"], known=workload("resnet50"), precisions=asked)
         assert [each.precision for each in found.set_ups] == [ran] * 2
@@ -353,9 +344,8 @@ def test_the_same_runs_are_above_the_peak_for_an_answer_and_for_a_validation(tmp
     assert len(found.set_ups) == is_used
 
 
-def test_a_step_of_thousands_of_years_is_rejected_with_what_to_check(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_accelerators,step_ms,global_batch_size\n8,1e300,64\n8,1e15,64\n8,5000,64\n")
+def test_a_step_of_thousands_of_years_is_rejected_with_what_to_check(mine):
+    path = mine("num_accelerators,step_ms,global_batch_size\n8,1e300,64\n8,1e15,64\n8,5000,64\n")
     found = _runs(path, "resnet50", ["a100-sxm4-80gb"])
     assert [each.samples_per_s for each in found.set_ups] == [pytest.approx(64 / 5.0)]
     assert re.search(r"\b2 of 3\b.*mine/1\b.*\b1,000 years\b.*\bunit\b", str(found.notes[0]))
@@ -398,20 +388,21 @@ def test_all_rows_that_are_not_used_are_counted_the_most_frequent_reason_first(t
 @pytest.mark.parametrize(
     "rows", ["a,b\n1,2\n", "num_accelerators,step_s,global_batch\n8,-1,64\n", "", "num_accelerators\n"]
 )
-def test_runs_of_which_none_can_be_used_are_refused_with_why(tmp_path, rows):
-    path = tmp_path / "mine.csv"
-    path.write_text(rows)
+def test_runs_of_which_none_can_be_used_are_refused_with_why(mine, rows):
+    path = mine(rows)
     with pytest.raises(DataError, match=r"--runs .*mine\.csv"):
         ask(workload="llama31_8b", tokens=1e10, accelerator=["h100-sxm5-80gb"], runs=path)
 
 
-def test_a_time_in_another_unit_is_named_and_kept(tmp_path):
+def test_a_time_in_another_unit_is_named_and_kept(mine):
     """9,000 ms of a step, as seconds: 128 sequences of 8,192 tokens, 6 x 8.03e9 FLOP each, are 5 s at 128 % MFU."""
     about = {"workload": "llama31_8b", "tokens": 1e10, "accelerator": ["h100-sxm5-80gb"], "scores": False}
     found = {}
     for step_s in (9.0, 9000.0):
-        path = tmp_path / f"mine_{step_s:.0f}.csv"
-        path.write_text(f"num_accelerators,global_batch_size,step_s,precision\n8,128,{step_s},bf16\n")
+        path = mine(
+            f"num_accelerators,global_batch_size,step_s,precision\n8,128,{step_s},bf16\n",
+            f"mine_{step_s:.0f}.csv",
+        )
         answer = ask(**about, runs=path)
         assert answer.recommended.grade == "measured"
         found[step_s] = answer.notes_of("check")
@@ -420,9 +411,8 @@ def test_a_time_in_another_unit_is_named_and_kept(tmp_path):
     assert re.search(r"mine_9000/1: .*\b2\.5 h\b.*\b8\b.*\b128\b.*step_ms", doubt.words)
 
 
-def test_steps_of_a_small_model_that_launching_limits_are_not_doubted(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("num_accelerators,global_batch_size,step_s,precision\n1,1,1.0,bf16\n")
+def test_steps_of_a_small_model_that_launching_limits_are_not_doubted(mine):
+    path = mine("num_accelerators,global_batch_size,step_s,precision\n1,1,1.0,bf16\n")
     about = {"workload": "gpt2", "tokens": 1e9, "accelerator": ["h100-sxm5-80gb"], "scores": False}
     assert not ask(**about, runs=path).notes_of("check")
 
