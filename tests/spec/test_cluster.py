@@ -1,7 +1,5 @@
 """Clusters by name: systems and usual nodes agree with datasheets, users add and override, gaps are named."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -207,13 +205,8 @@ aliases = ["the rack"]
 """
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_a_users_file_adds_systems_and_accelerators(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.toml", OWN + SYSTEM)
+def test_a_users_file_adds_systems_and_accelerators(mine) -> None:
+    first = mine(OWN + SYSTEM, "a.toml")
     known = catalogue([first])
     found = known.cluster("The Rack", num_accelerators=4)
     assert (found.accelerator.slug, found.topology, found.intra.byte_per_s) == ("x1-oam-100gb", "ring", 200e9)
@@ -223,18 +216,18 @@ def test_a_users_file_adds_systems_and_accelerators(tmp_path: Path) -> None:
     assert whole.num_nodes == 2
     with pytest.raises(SpecError, match="x1-oam-100gb: node_size"):
         known.cluster("X1")
-    second = write(tmp_path / "b.toml", "[cluster.dgx-h100]\nnode_size = 4\naliases = ['mine']\n")
+    second = mine("[cluster.dgx-h100]\nnode_size = 4\naliases = ['mine']\n", "b.toml")
     known = catalogue([first, second])
     assert (known.cluster("mine").node_size, known.cluster("mine").inter.byte_per_s) == (4, 50e9)
     assert known.systems()[-1].slug == "our-rack"
     assert (cluster("dgx-h100").node_size, "our-rack" in shipped_systems().by_slug) == (8, False)
 
 
-def test_a_chip_alone_in_its_node_needs_no_link_inside(tmp_path: Path) -> None:
+def test_a_chip_alone_in_its_node_needs_no_link_inside(mine) -> None:
     alone = OWN.replace(
         "link_byte_per_s = 200e9", "node_size = 1\ninter_byte_per_s = 9e9\ninter_latency_s = 2e-6"
     )
-    known = catalogue([write(tmp_path / "a.toml", alone)])
+    known = catalogue([mine(alone, "a.toml")])
     found = known.cluster("X1", num_accelerators=3)
     assert (found.num_nodes, found.inter.byte_per_s) == (3, 9e9)
     with pytest.raises(SpecError, match="intra_byte_per_s"):
@@ -271,6 +264,6 @@ def test_a_chip_alone_in_its_node_needs_no_link_inside(tmp_path: Path) -> None:
         (OWN + SYSTEM + "switch_reduces = 1\n", r"switch_reduces=1;.*true.*false"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_file_is_refused_with_its_place(mine, text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        catalogue([write(tmp_path / "a.toml", text)])
+        catalogue([mine(text, "a.toml")])

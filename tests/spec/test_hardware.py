@@ -550,16 +550,9 @@ aliases = ["Example X-1"]
 """
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_a_users_file_adds_and_overrides_and_later_wins(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.toml", NEW_CHIP + "[accelerator.h100-sxm5-80gb]\npower_w = 500\n")
-    second = write(
-        tmp_path / "b.toml", '[accelerator.h100-sxm5-80gb]\npower_w = 600\naliases = ["our H100"]\n'
-    )
+def test_a_users_file_adds_and_overrides_and_later_wins(mine) -> None:
+    first = mine(NEW_CHIP + "[accelerator.h100-sxm5-80gb]\npower_w = 500\n", "a.toml")
+    second = mine('[accelerator.h100-sxm5-80gb]\npower_w = 600\naliases = ["our H100"]\n', "b.toml")
     table = load_hardware([first, second])
     assert table.accelerator("example x1 oam 100gb").memory_bytes == 100_000_000_000
     assert table.accelerator("EXAMPLE X 1").peak_bf16_flop_per_s == 1e15
@@ -569,14 +562,14 @@ def test_a_users_file_adds_and_overrides_and_later_wins(tmp_path: Path) -> None:
     assert hardware.accelerator("h100-sxm5-80gb").power_w == 700
 
 
-def test_a_users_file_may_claim_a_short_name(tmp_path: Path) -> None:
+def test_a_users_file_may_claim_a_short_name(mine) -> None:
     ours = NEW_CHIP.replace("x1-oam-100gb", "h100-sxm5-64gb") + 'short = "h100"\n'
-    table = load_hardware([write(tmp_path / "a.toml", ours)])
+    table = load_hardware([mine(ours, "a.toml")])
     assert table.accelerator("h100").slug == "h100-sxm5-64gb"
     with pytest.raises(SpecError, match=r"a\.toml:\d+: .*short='x1';.*slug"):
-        load_hardware([write(tmp_path / "a.toml", ours.replace('short = "h100"', 'short = "x1"'))])
+        load_hardware([mine(ours.replace('short = "h100"', 'short = "x1"'), "a.toml")])
     with pytest.raises(SpecError, match=r"'x1' .* x1-oam-100gb"):
-        load_hardware([write(tmp_path / "a.toml", two_forms("x1"))])
+        load_hardware([mine(two_forms("x1"), "a.toml")])
 
 
 def two_forms(short: str) -> str:
@@ -586,10 +579,10 @@ def two_forms(short: str) -> str:
     return one + other
 
 
-def test_a_chip_of_an_unknown_maker_reaches_no_less_with_more_power_or_a_higher_peak(tmp_path: Path) -> None:
+def test_a_chip_of_an_unknown_maker_reaches_no_less_with_more_power_or_a_higher_peak(mine) -> None:
     def reached(power_w: float, peak: float) -> float:
         text = NEW_CHIP.replace("= 1e15", f"= {peak}") + f"power_w = {power_w}\n"
-        chip = load_hardware([write(tmp_path / "a.toml", text)]).accelerator("X1")
+        chip = load_hardware([mine(text, "a.toml")]).accelerator("X1")
         return peak * chip.achievable_fraction
 
     by_power = [reached(power_w, 1e15) for power_w in range(100, 4000, 60)]
@@ -601,10 +594,10 @@ def test_a_chip_of_an_unknown_maker_reaches_no_less_with_more_power_or_a_higher_
 
 @pytest.mark.law
 @pytest.mark.parametrize("vendor", ["Example", "NVIDIA", "AMD", "Intel"])
-def test_leaving_the_power_out_makes_no_chip_faster(tmp_path: Path, vendor: str) -> None:
+def test_leaving_the_power_out_makes_no_chip_faster(mine, vendor: str) -> None:
     def reached(line: str) -> float:
         text = re.sub("vendor = .*", f'vendor = "{vendor}"', NEW_CHIP) + line
-        return load_hardware([write(tmp_path / "a.toml", text)]).accelerator("X1").achievable_fraction
+        return load_hardware([mine(text, "a.toml")]).accelerator("X1").achievable_fraction
 
     assert NEW_CHIP.count("vendor = ") == 1
     stated = [reached(f"power_w = {power_w}\n") for power_w in (100, 300, 700, 1000, 2000)]
@@ -619,16 +612,16 @@ def test_values_that_fall_are_replaced_by_their_mean(values: list[float], fitted
     assert hardware._never_falling(values) == pytest.approx(fitted)
 
 
-def test_a_users_measurement_counts_among_other_accelerators(tmp_path: Path) -> None:
+def test_a_users_measurement_counts_among_other_accelerators(mine) -> None:
     measured = NEW_CHIP + "achieved_bf16_flop_per_s = 4e14\n"
     other = NEW_CHIP.replace("x1-oam", "x2-oam").replace("X1", "X2").replace("X-1", "X-2")
-    table = load_hardware([write(tmp_path / "a.toml", measured + other)])
+    table = load_hardware([mine(measured + other, "a.toml")])
     assert table.accelerator("X2").achievable_fraction == pytest.approx(0.4)
     assert not table.accelerator("X2").achievable_is_measured
 
 
-def test_a_users_file_may_move_a_name(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.toml", '[accelerator.a100-pcie-40gb]\naliases = ["NVIDIA A100"]\n')
+def test_a_users_file_may_move_a_name(mine) -> None:
+    path = mine('[accelerator.a100-pcie-40gb]\naliases = ["NVIDIA A100"]\n', "a.toml")
     assert load_hardware([path]).accelerator("NVIDIA A100").slug == "a100-pcie-40gb"
 
 
@@ -683,11 +676,9 @@ def test_a_users_file_may_move_a_name(tmp_path: Path) -> None:
         (NEW_CHIP + "counted = [3]\n", r"counted=\[3\];.*\[\[accelerator"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_line_and_what_to_write(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_a_wrong_file_is_refused_with_its_line_and_what_to_write(mine, text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        load_hardware([write(tmp_path / "a.toml", text)])
+        load_hardware([mine(text, "a.toml")])
 
 
 def test_a_better_chip_of_the_same_maker_reaches_at_least_as_much() -> None:

@@ -215,13 +215,8 @@ per = "token"
 """
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_a_users_file_adds_a_workload_with_its_rules(tmp_path: Path) -> None:
-    table = load_workloads([write(tmp_path / "w.toml", NEW)])
+def test_a_users_file_adds_a_workload_with_its_rules(mine) -> None:
+    table = load_workloads([mine(NEW, "w.toml")])
     assert table.slug("Llama 9", 7.0) == "llama9_1t"
     assert table.rules("llama9_1t").num_runs_required == 3
     assert table.rules("llama9_1t").known
@@ -230,9 +225,9 @@ def test_a_users_file_adds_a_workload_with_its_rules(tmp_path: Path) -> None:
     assert SLUG_OF("Llama 9", 7.0) is None
 
 
-def test_a_users_file_overrides_single_fields(tmp_path: Path) -> None:
+def test_a_users_file_overrides_single_fields(mine) -> None:
     text = "[workload.unet3d]\nmax_failed = 2\n[workload.bert]\nparams = 340e6\n"
-    table = load_workloads([write(tmp_path / "w.toml", text)]).workloads
+    table = load_workloads([mine(text, "w.toml")]).workloads
     rules = table["unet3d"].rules
     assert (rules.max_failed, rules.num_runs_required, rules.num_dropped_each_end) == (2, 40, 4)
     assert (table["bert"].params, table["bert"].sequence_tokens) == (340e6, 512)
@@ -268,11 +263,9 @@ def test_a_users_file_overrides_single_fields(tmp_path: Path) -> None:
         (NEW + "counts_from_zero = 1\n", r"counts_from_zero=1;.*true.*false"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_line_and_what_to_write(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_a_wrong_file_is_refused_with_its_line_and_what_to_write(mine, text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        load_workloads([write(tmp_path / "w.toml", text)])
+        load_workloads([mine(text, "w.toml")])
 
 
 MODELS_NOT_IN_THE_CATALOGUE = {
@@ -379,9 +372,9 @@ def test_adapters_have_the_weights_that_programs_print(
         assert found.trained_params == params
 
 
-def test_a_file_states_where_its_adapters_are(tmp_path: Path) -> None:
+def test_a_file_states_where_its_adapters_are(mine) -> None:
     adapters = "trained = 'lora'\nlora_rank = 4\nlora_targets = 'all_linear'\n[["
-    table = load_workloads([write(tmp_path / "w.toml", SIZED.replace("[[", adapters))])
+    table = load_workloads([mine(SIZED.replace("[[", adapters), "w.toml")])
     found = table.workload("llama9_1t")
     # by hand: queries, keys, values and outputs 512 to 512, two matrices 512 to 2,048 or back, in 10 layers
     assert found.trained_params == 10 * 4 * (4 * 1024 + 2 * 2560)
@@ -410,24 +403,24 @@ vocabulary = 1000
 )
 
 
-def test_a_users_file_gives_sizes_and_changes_single_ones(tmp_path: Path) -> None:
-    model = load_workloads([write(tmp_path / "w.toml", SIZED)]).workloads["llama9_1t"].transformer
+def test_a_users_file_gives_sizes_and_changes_single_ones(mine) -> None:
+    model = load_workloads([mine(SIZED, "w.toml")]).workloads["llama9_1t"].transformer
     assert model is not None
     assert (model.kv_heads, model.head_size, model.ffn_hidden) == (8, 64, 2048)
     text = "[workload.llama31_8b.transformer]\nlayers = 16\ntied_embeddings = true\n"
-    found = load_workloads([write(tmp_path / "v.toml", text)]).workloads["llama31_8b"]
+    found = load_workloads([mine(text, "v.toml")]).workloads["llama31_8b"]
     known = workload("llama31_8b").transformer
     assert known is not None
     assert found.transformer == replace(known, layers=16, tied_embeddings=True)
 
 
-def test_parameters_that_no_file_states_are_those_of_its_sizes(tmp_path: Path) -> None:
+def test_parameters_that_no_file_states_are_those_of_its_sizes(mine) -> None:
     # 10 layers of 12 x 512**2 and twice 1,000 words of 512: 32.48 M, and norms.
-    made = load_workloads([write(tmp_path / "w.toml", SIZED)]).workloads["llama9_1t"]
+    made = load_workloads([mine(SIZED, "w.toml")]).workloads["llama9_1t"]
     assert made.params == pytest.approx(32.48e6, rel=1e-3)
     # Llama 3.1 8B has 6.98 G in 32 layers: half of them are 3.49 G less.
     text = "[workload.llama31_8b.transformer]\nlayers = 16\n"
-    halved = load_workloads([write(tmp_path / "v.toml", text)]).workloads["llama31_8b"]
+    halved = load_workloads([mine(text, "v.toml")]).workloads["llama31_8b"]
     assert halved.params == pytest.approx(8.03e9 - 3.49e9, rel=2e-3)
 
 
@@ -459,9 +452,9 @@ def test_parameters_that_no_file_states_are_those_of_its_sizes(tmp_path: Path) -
         (NEW.replace("[[", "lora_targets = 'query_value'\n[["), r"lora_targets='query_value';.*adapters"),
     ],
 )
-def test_wrong_sizes_are_refused_with_what_to_write(tmp_path: Path, text: str, message: str) -> None:
+def test_wrong_sizes_are_refused_with_what_to_write(mine, text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        load_workloads([write(tmp_path / "w.toml", text)])
+        load_workloads([mine(text, "w.toml")])
 
 
 @pytest.mark.parametrize(
