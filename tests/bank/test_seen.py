@@ -368,23 +368,6 @@ def test_fixed_parameters_and_measured_links_are_those_of_the_question():
     assert any("PHB" in note for note in joined["notes"])
 
 
-def test_a_question_without_its_budget_of_work_is_refused():
-    assert "--tokens" in refused_input("advise", "qwen3_8b", "--accelerator", H100)
-    assert "--tokens" in refused_input("plan", "qwen3_8b", "--accelerator", H100, "--accelerators", "64")
-
-
-@pytest.mark.parametrize(("short", "name"), [("h100", H100), ("rtx4090", RTX)])
-def test_short_names_and_amounts_with_a_unit_are_understood(short, name):
-    document = lawful(
-        "advise", "llama32_1b", "--tokens", "1T", "--accelerator", short, "--max-accelerators", "8",
-        "--deadline", "7000d", "--value-of-time", "100",
-    )  # fmt: skip
-    assert {each["accelerator"] for each in document["candidates"]} == {name}
-    question = document["question"]
-    assert (question["training_tokens"], question["deadline_s"]) == (1e12, 7000 * 86_400)
-    assert question["value_of_time_usd_per_hour"] == 100
-
-
 # Law 7: whose limit.
 
 

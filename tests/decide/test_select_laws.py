@@ -334,17 +334,6 @@ def test_with_diminishing_returns_each_doubling_that_pays_is_taken(first, percen
     assert made.selection(rows, objective="balance").equilibria["marginal"] >= first * 2**num_paying
 
 
-@given(made.systems_of_rows(most_systems=1))
-def test_from_the_marginal_size_no_larger_one_pays(rows):
-    assume(len(rows) > 1)
-    number = made.selection(rows, objective="balance").equilibria["marginal"]
-    (last,) = [row for row in rows if row["num_accelerators"] == number]
-    for row in rows:
-        if row["num_accelerators"] > number:
-            ratio = row["num_accelerators"] / number
-            assert last["time_s"] / row["time_s"] < 1 + (ratio - 1) / 2
-
-
 # The default answer.
 
 POWERS = tuple(2**power for power in range(11))
