@@ -250,34 +250,9 @@ def interrupted(
     inputs = tuple(_inputs(job, work, known))
     values = [each.interval.value for each in inputs]
     usual = _outcome(job, values)
-    ends = tuple(_ends(job, inputs, values))
-    bars = tuple(
-        Bar(
-            name=each.name,
-            unit=each.unit,
-            low=each.interval.low,
-            high=each.interval.high,
-            at_low=at_low.time_s,
-            at_high=at_high.time_s,
-        )
-        for each, at_low, at_high in ends
-    )
-    why = None
-    time = goodput = None
-    if usual.time_s > _MOST_STRETCH * work.value:
-        why = (
-            f"with an interruption every {format_duration(1.0 / usual.rate_per_s)} the run "
-            f"would take more than {_MOST_STRETCH:g} times its work"
-        )
-    else:
-        time, goodput = _timed(work, usual, bars)
-        if time.high / time.low > _MOST_WIDENING * work.high / work.low:
-            widest = max(bars, key=lambda bar: bar.effect)
-            why = (
-                f"within the published rates the run takes {format_duration(time.low)} to more "
-                f"than {_MOST_WIDENING:g} times that; most of it is {widest.name}, {_span(widest)}"
-            )
-            time = goodput = None
+    found = _timed(work, usual, tuple(_bars(job, inputs, values)))
+    why = found if isinstance(found, str) else None
+    time, goodput = (None, None) if isinstance(found, str) else found
     if why is not None:
         kept = is_spot and interrupted(
             work,
@@ -366,15 +341,15 @@ def _inputs(job: _Job, work: Interval, rates: Hazards) -> Iterator[Input]:
         yield Input(name="replacement of spot nodes", unit="s", interval=rates.replacement_s)
 
 
-def _ends(
-    job: _Job, inputs: tuple[Input, ...], values: list[float]
-) -> Iterator[tuple[Input, _Outcome, _Outcome]]:
-    """Each input that is not exact, with the outcomes at its ends."""
+def _bars(job: _Job, inputs: tuple[Input, ...], values: list[float]) -> Iterator[Bar]:
+    """Of each input that is not exact, the times at its ends."""
     for place, each in enumerate(inputs):
         low, high = each.interval.low, each.interval.high
         if low < high:
-            before, after = values[:place], values[place + 1 :]
-            yield each, _outcome(job, (*before, low, *after)), _outcome(job, (*before, high, *after))
+            at_low, at_high = (
+                _outcome(job, (*values[:place], end, *values[place + 1 :])).time_s for end in (low, high)
+            )
+            yield Bar(name=each.name, unit=each.unit, low=low, high=high, at_low=at_low, at_high=at_high)
 
 
 def _outcome(job: _Job, values: Sequence[float]) -> _Outcome:
@@ -455,11 +430,25 @@ def stretch(interval_s: float, rate_per_s: float, *, checkpoint_s: float, restar
     return math.exp(restart_s * rate_per_s) * math.expm1(spent) / (interval_s * rate_per_s)
 
 
-def _timed(work: Interval, usual: _Outcome, bars: tuple[Bar, ...]) -> tuple[Interval, Interval]:
-    """Time and goodput; the error of the work is in the time, of the goodput only what comes on top."""
+def _timed(work: Interval, usual: _Outcome, bars: tuple[Bar, ...]) -> tuple[Interval, Interval] | str:
+    """Time and goodput, or why they cannot be estimated.
+
+    The error of the work is in the time, of the goodput only what comes on top.
+    """
+    if usual.time_s > _MOST_STRETCH * work.value:
+        return (
+            f"with an interruption every {format_duration(1.0 / usual.rate_per_s)} the run "
+            f"would take more than {_MOST_STRETCH:g} times its work"
+        )
     goodput = work.value / usual.time_s
     value = work.value / goodput  # exactly, to the last digit
     time = moved(value, (*((bar.at_low, bar.at_high) for bar in bars), usual.by_count), level=work.level)
+    if time.high / time.low > _MOST_WIDENING * work.high / work.low:
+        widest = max(bars, key=lambda bar: bar.effect)
+        return (
+            f"within the published rates the run takes {format_duration(time.low)} to more "
+            f"than {_MOST_WIDENING:g} times that; most of it is {widest.name}, {_span(widest)}"
+        )
     others = ((bar.at_low, bar.at_high) for bar in bars if bar.name != "work")
     alone = moved(value, (*others, usual.by_count), level=work.level)
     return time, Interval(
