@@ -133,26 +133,6 @@ def _span(span: Span) -> Html:
     return element("code", span.text) if isinstance(span, Code) else escaped(unbroken(span))
 
 
-def _prose(block: Prose) -> Html:
-    return element("p", *map(_span, block.spans), class_="note" if block.is_note else None)
-
-
-def _heading(block: Heading) -> Html:
-    return element("h4" if block.is_minor else "h3", block.text, id=anchor(block.name))
-
-
-def _listing(block: CodeListing) -> Html:
-    return element("pre", element("code", block.code), tabindex="0")
-
-
-def _bullets(block: Bullets) -> Html:
-    return element("ul", *(element("li", *map(_span, item)) for item in block.items))
-
-
-def _tiles(block: Tiles) -> Html:
-    return element("div", *(_tile(tile) for tile in block.items), class_="tiles")
-
-
 def _tile(tile: Tile) -> Html:
     return element(
         "div",
@@ -286,8 +266,9 @@ def _panels(block: Panels) -> Html:
         # What is drawn as a line alone has its name next to it.
         if not (block.is_drawn and isinstance(series, Series) and series.is_curve)
     }
-    entry = _legend_entry if block.is_drawn else _legend_button
-    entries = (element("li", entry(name, mark)) for name, mark in marks.items())
+    entries = (
+        element("li", _legend_entry(name, mark, can_hide=not block.is_drawn)) for name, mark in marks.items()
+    )
     legend = element("ul", element("li", f"{block.legend}:", class_="of"), *entries, class_="legend")
     figures = element(
         "div", *(_figure(chart, is_drawn=block.is_drawn) for chart in block.charts), class_="figures"
@@ -295,24 +276,12 @@ def _panels(block: Panels) -> Html:
     return element("div", legend, figures, class_="panels two" if len(block.charts) > 1 else "panels")
 
 
-def _legend_button(name: str, mark: Mark) -> Html:
-    return element(
-        "button",
-        Html(mark_svg(mark)),
-        name,
-        type="button",
-        aria_pressed="false",
-        data_series=plotly_text(name),
-    )
-
-
-def _legend_entry(name: str, mark: Mark) -> Html:
-    return element("span", Html(mark_svg(mark)), name)
-
-
-def _side_by_side(block: SideBySide) -> Html:
-    groups = (element("div", *map(rendered, filled(group))) for group in block.groups)
-    return element("div", *groups, class_="beside")
+def _legend_entry(name: str, mark: Mark, *, can_hide: bool) -> Html:
+    """The name of a series; can_hide: a script hides and shows the series."""
+    if not can_hide:
+        return element("span", Html(mark_svg(mark)), name)
+    hides = {"type": "button", "aria_pressed": "false", "data_series": plotly_text(name)}
+    return element("button", Html(mark_svg(mark)), name, **hides)
 
 
 def _figure(chart: Chart | BarChart, *, is_drawn: bool) -> Html:
@@ -343,16 +312,18 @@ def anchor(name: str) -> str:
 
 # Which function renders which kind of block; `Any` because each takes its own kind.
 RENDERERS: Final[Mapping[type, Callable[[Any], Html]]] = {
-    Prose: _prose,
-    Heading: _heading,
-    Bullets: _bullets,
-    CodeListing: _listing,
-    Tiles: _tiles,
+    Prose: lambda block: element("p", *map(_span, block.spans), class_="note" if block.is_note else None),
+    Heading: lambda block: element("h4" if block.is_minor else "h3", block.text, id=anchor(block.name)),
+    Bullets: lambda block: element("ul", *(element("li", *map(_span, item)) for item in block.items)),
+    CodeListing: lambda block: element("pre", element("code", block.code), tabindex="0"),
+    Tiles: lambda block: element("div", *map(_tile, block.items), class_="tiles"),
     Facts: _facts,
     Table: _table,
     PairMatrix: _matrix,
     Panels: _panels,
-    SideBySide: _side_by_side,
+    SideBySide: lambda block: element(
+        "div", *(element("div", *map(rendered, filled(group))) for group in block.groups), class_="beside"
+    ),
     Fold: _fold,
 }
 
