@@ -85,30 +85,8 @@ def _share(unit: FloatArray, largest: float = _LARGEST_SHARE) -> FloatArray:
     return np.asarray(_SMALLEST_SHARE * (largest / _SMALLEST_SHARE) ** unit)
 
 
-def _constant_s(num_accelerators: FloatArray, time_s: FloatArray) -> FloatArray:
-    return time_s + 0.0 * num_accelerators
-
-
 def _one_second(unit: FloatArray, _domain: Domain) -> tuple[FloatArray, ...]:
     return (np.ones(len(unit)),)
-
-
-def _perfect_s(num_accelerators: FloatArray, work_s: FloatArray) -> FloatArray:
-    return work_s / num_accelerators
-
-
-def _amdahl_s(num_accelerators: FloatArray, serial_s: FloatArray, parallel_s: FloatArray) -> FloatArray:
-    return serial_s + parallel_s / num_accelerators
-
-
-def _amdahl_plausible(unit: FloatArray, domain: Domain) -> tuple[FloatArray, ...]:
-    return _share(unit[:, 0]) / domain.largest, np.ones(len(unit))
-
-
-def _gustafson_s(
-    num_accelerators: FloatArray, single_s: FloatArray, serial_fraction: FloatArray
-) -> FloatArray:
-    return single_s / (serial_fraction + (1.0 - serial_fraction) * num_accelerators)
 
 
 def _gustafson_plausible(unit: FloatArray, domain: Domain) -> tuple[FloatArray, ...]:
@@ -127,10 +105,6 @@ def _usl_plausible(unit: FloatArray, domain: Domain) -> tuple[FloatArray, ...]:
     # Contention is a share of the work on one accelerator and therefore at most 1.
     contention = _share(unit[:, 0], min(_LARGEST_SHARE, domain.largest)) / domain.largest
     return np.ones(len(unit)), contention, _share(unit[:, 1]) / domain.largest**2
-
-
-def _power_s(num_accelerators: FloatArray, single_s: FloatArray, exponent: FloatArray) -> FloatArray:
-    return single_s * num_accelerators**-exponent
 
 
 def _power_plausible(unit: FloatArray, _domain: Domain) -> tuple[FloatArray, ...]:
@@ -172,7 +146,7 @@ def _overlap_plausible(unit: FloatArray, domain: Domain) -> tuple[FloatArray, ..
 CONSTANT = Law(
     name="constant",
     params=("time_s",),
-    predict_s=_constant_s,
+    predict_s=lambda num_accelerators, time_s: time_s + 0.0 * num_accelerators,
     plausible=_one_second,
     assumes="the time does not depend on the number of accelerators: the null hypothesis for every other law",
     source="definition",
@@ -181,7 +155,7 @@ CONSTANT = Law(
 PERFECT = Law(
     name="perfect",
     params=("work_s",),
-    predict_s=_perfect_s,
+    predict_s=lambda num_accelerators, work_s: work_s / num_accelerators,
     plausible=_one_second,
     assumes="T = work / N: no cost besides the parallel work",
     source="definition",
@@ -190,8 +164,8 @@ PERFECT = Law(
 AMDAHL = Law(
     name="amdahl",
     params=("serial_s", "parallel_s"),
-    predict_s=_amdahl_s,
-    plausible=_amdahl_plausible,
+    predict_s=lambda num_accelerators, serial_s, parallel_s: serial_s + parallel_s / num_accelerators,
+    plausible=lambda unit, domain: (_share(unit[:, 0]) / domain.largest, np.ones(len(unit))),
     assumes="T = serial + parallel / N: the work is fixed; communication does not grow with size",
     source="Amdahl 1967, AFIPS 30, 483",
 )
@@ -199,7 +173,9 @@ AMDAHL = Law(
 GUSTAFSON = Law(
     name="gustafson",
     params=("single_s", "serial_fraction"),
-    predict_s=_gustafson_s,
+    predict_s=lambda num_accelerators, single_s, serial_fraction: (
+        single_s / (serial_fraction + (1.0 - serial_fraction) * num_accelerators)
+    ),
     plausible=_gustafson_plausible,
     assumes="T = T1 / (s + (1 - s) N): the work of a step grows with N, as a global batch does, besides "
     "a serial part that does not; here the time for fixed samples, at the rate of Gustafson's scaled speedup",
@@ -219,7 +195,7 @@ USL = Law(
 POWER = Law(
     name="power",
     params=("single_s", "exponent"),
-    predict_s=_power_s,
+    predict_s=lambda num_accelerators, single_s, exponent: single_s * num_accelerators**-exponent,
     plausible=_power_plausible,
     assumes="T = T1 N^-a: every doubling gains the same factor",
     source="Calotoiu et al. 2013, SC (performance model normal form, one term)",
