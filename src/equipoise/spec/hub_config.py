@@ -416,11 +416,6 @@ def _latent(config: HubConfig, found: Sizes) -> Sizes:
     )
 
 
-def _predicting(config: HubConfig, found: Sizes) -> Sizes:
-    """Layers that predict later tokens."""
-    return found | {"prediction_layers": config.size("prediction_layers", 0, least=0, most=100)}
-
-
 def _llama4(config: HubConfig, found: Sizes) -> Sizes:
     """Llama 4: an expert of the same width is shared, and dense layers are wider."""
     expert, layers = found["ffn_hidden"], found["layers"]
@@ -442,11 +437,6 @@ def _adjusted(config: HubConfig, found: Sizes) -> Sizes:
     if not is_factor(factor):
         raise config.refuse("block_ffn_dim_multiplier", "a number")
     return found | {"ffn_hidden": -(-int(factor * int(2 * found["ffn_hidden"] / 3)) // step) * step}
-
-
-def _halved(_config: HubConfig, found: Sizes) -> Sizes:
-    """Qwen of 2023: the width that its file states is that of both halves of the gated block."""
-    return found | {"ffn_hidden": max(1, found["ffn_hidden"] // 2)}
 
 
 def _expert_stacks(config: HubConfig, found: Sizes) -> Sizes:
@@ -557,9 +547,13 @@ _PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     **MEDIA_PARTS,
     "experts": _routed,
     "latent": _latent,
-    "predicting": _predicting,
+    # Layers that predict later tokens.
+    "predicting": lambda config, found: (
+        found | {"prediction_layers": config.size("prediction_layers", 0, least=0, most=100)}
+    ),
     "llama4": _llama4,
-    "halved": _halved,
+    # Qwen of 2023: the width that its file states is that of both halves of the gated block.
+    "halved": lambda _, found: found | {"ffn_hidden": max(1, found["ffn_hidden"] // 2)},
     "adjusted": _adjusted,
     "expert_stacks": _expert_stacks,
     "dense_beside": _dense_beside,

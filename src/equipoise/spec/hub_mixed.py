@@ -67,16 +67,6 @@ def _cycled(kinds: list[Any], layers: int) -> list[Any]:
     return [kinds[layer % len(kinds)] for layer in range(layers)] if kinds else []
 
 
-def _states(config: HubConfig, found: Sizes) -> Sizes:
-    """Mamba-2, and gated delta nets, whose value heads, key size and key heads stand in the same places."""
-    return found | {
-        "state_heads": config.size("state_heads"),
-        "state_head_size": config.size("state_head_size"),
-        "state_size": config.size("state_size"),
-        "state_groups": config.size("state_groups"),
-    }
-
-
 def _mamba1(config: HubConfig, found: Sizes) -> Sizes:
     """Mamba: each channel has a state of its own."""
     inner = config.size("state_expansion", 2) * found["hidden"]
@@ -115,26 +105,6 @@ def _recurrent(config: HubConfig, found: Sizes) -> Sizes:
         "state_groups": heads if family.has_matrix_states else 1,
         "state_width": round(family.state_matrices * width) + 2 * narrow,
     }
-
-
-def _receptive(_config: HubConfig, found: Sizes) -> Sizes:
-    """RWKV until its sixth version: a square matrix gates what the feed-forward block of two returns."""
-    return found | {"ffn_hidden": found["ffn_hidden"] + found["hidden"] // 2}
-
-
-def _states_alone(_config: HubConfig, found: Sizes) -> Sizes:
-    """Layers of a state space and nothing else."""
-    return found | {
-        "attention_layers": 0,
-        "dense_layers": 0,
-        "state_layers": found["layers"],
-        "kv_heads": found["heads"],
-    }
-
-
-def _states_beside(_config: HubConfig, found: Sizes) -> Sizes:
-    """Falcon-H1: attention and a state space side by side in each layer."""
-    return found | {"state_layers": found["layers"]}
 
 
 # Layers of several sizes, or of the same weights.
@@ -393,16 +363,25 @@ def _shared_keys(config: HubConfig, heads: int, group: object) -> int:
     return heads // group
 
 
+_STATE_SIZES: Final = ("state_heads", "state_head_size", "state_size", "state_groups")
 # Parts of families, by name.
 MIXED_PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     "hybrid": _hybrid,
-    "states": _states,
+    # Mamba-2, and gated delta nets, whose value heads, key size and key heads stand in the same places.
+    "states": lambda config, found: found | {name: config.size(name) for name in _STATE_SIZES},
     "mamba1": _mamba1,
     "lightning": _lightning,
-    "states_alone": _states_alone,
-    "states_beside": _states_beside,
+    # Layers of a state space and nothing else.
+    "states_alone": lambda _, found: (
+        found
+        | {"attention_layers": 0, "dense_layers": 0}
+        | {"state_layers": found["layers"], "kv_heads": found["heads"]}
+    ),
+    # Falcon-H1: attention and a state space side by side in each layer.
+    "states_beside": lambda _, found: found | {"state_layers": found["layers"]},
     "recurrent": _recurrent,
-    "receptive": _receptive,
+    # RWKV until its sixth version: a square matrix gates what the feed-forward block of two returns.
+    "receptive": lambda _, found: found | {"ffn_hidden": found["ffn_hidden"] + found["hidden"] // 2},
     "repeated": _repeated,
     "layer_lists": _layer_lists,
     "block_configs": _block_configs,
