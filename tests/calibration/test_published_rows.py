@@ -359,7 +359,8 @@ def test_experts_that_are_replicated_are_sharded_over_their_own_ranks_alone(read
     """whitecircle/halo, throughput-benchmarks.md: of 20.7e9 weights a rank holds 11.36e9 with two expert ranks, 4.19e9
     with eight.
     """
-    cells = {"parallel_config": "DeepEP; ZeRO-2; experts replicated over data ranks", "tp": "1", "pp": "1"}
+    model = {"workload": "GPT-OSS 20B", "layers": "", "hidden": "", "heads": "", "tp": "1", "pp": "1"}
+    cells = {"parallel_config": "DeepEP; ZeRO-2; experts replicated over data ranks", **model}
     rows = read(
         *(cells | {"ep": str(ranks)} for ranks in (1, 2, 8)), cells | {"parallel_config": "ZeRO-2", "ep": "2"}
     )
@@ -674,6 +675,25 @@ def test_sizes_of_a_row_stand_above_the_catalogue(read):
     assert other.model.transformer.kv_heads == 8
     assert other.model.transformer.ffn_hidden == 4096
     assert other.model.known is None
+
+
+def test_a_model_cut_to_fewer_layers_keeps_its_experts(read):
+    # MindSpeed-LLM, examples/mcore/deepseek2/pretrain_deepseek2_60b_8k_ptd.sh: 16 of 60 layers are 60 B.
+    sizes = {"params_b": "60", "layers": "16", "hidden": "5120", "heads": "128"}
+    cut = read({"workload": "DeepSeek-V2 cut to 16 layers", **sizes, **_SPREAD_OUT, "ep": "8"})[0]
+    assert cut.reason is None
+    assert (cut.model.transformer.experts, cut.model.transformer.top_k) == (160, 6)
+    assert cut.model.transformer.params == pytest.approx(60e9, rel=0.03)
+
+
+def test_experts_of_an_axis_are_of_the_model(read):
+    # Llama 3 70B upcycled to 8 experts (Vavre et al. 2024) is no Llama 3 70B.
+    sizes = {"layers": "80", "hidden": "8192", "heads": "64", "n_gpus": "256", "tp": "8", "pp": "8"}
+    (found,) = read({"workload": "Llama 3 70B upcycled to 8 experts", **sizes, "ep": "4", "seq": "4096"})
+    assert found.strategy is None
+    assert "ep=4" in found.reason
+    (dense,) = read({"workload": "Llama 3 70B", **sizes, "ep": "1", "seq": "4096"})
+    assert dense.reason is None
 
 
 @pytest.mark.parametrize(

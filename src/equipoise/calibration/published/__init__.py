@@ -512,6 +512,7 @@ def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
 def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     model, nodes = model_of(row, seen.catalogue), nodes_of(seen)
     strategy, assumed = strategy_of(row, num_accelerators=seen.num_accelerators, model=model, nodes=nodes)
+    _check_experts(strategy, model)
     _check_weights(strategy, model, nodes)
     if not seen.is_own:
         _check_length(row, unit, strategy, model)
@@ -543,6 +544,18 @@ def _check_length(row: TextRow, unit: Quantity, strategy: Strategy, model: Model
     is_tuned = strategy.trained != "full" or _TUNED.search(stated_words(row)) is not None
     if transformer is not None and transformer.causal and is_tuned:
         raise DataError("column seq: empty; samples of a fine-tuning are as long as its data")
+
+
+def _check_experts(strategy: Strategy, model: Model) -> None:
+    """Refuse a mixture that is read as a dense model: its row spreads experts that the model does not have.
+
+    Raises DataError.
+    """
+    if strategy.ep > 1 and model.transformer is not None and model.transformer.num_expert_blocks == 0:
+        raise DataError(
+            f"column ep: ep={strategy.ep}, and the model as read has no experts; expected their number, width "
+            "and top-k in workload"
+        )
 
 
 def _check_weights(strategy: Strategy, model: Model, nodes: Cluster | None) -> None:

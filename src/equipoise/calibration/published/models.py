@@ -100,12 +100,28 @@ def _vocabulary(row: TextRow) -> int | None:
 
 
 def _of_stated_size(known: Workload | None, row: TextRow) -> Workload | None:
-    """The workload, unless the row states another number of parameters: `GPT 2.7B` is not GPT-2."""
+    """The workload, unless the row states another number of parameters: `GPT 2.7B` is not GPT-2.
+
+    A model cut to as many layers as the row states has the parameters of those layers.
+    """
     params_b = number(row, "params_b", most=_MAX_PARAMS_B)
     if known is None or not known.params or params_b is None:
         return known
-    ratio = params_b * SI_PREFIXES["G"] / known.params
-    return known if 1 / _SAME_PARAMS <= ratio <= _SAME_PARAMS else None
+    sizes = [known.params]
+    layers = count(row, "layers", most=_MAX_LAYERS)
+    if known.transformer is not None and layers is not None and _is_as_wide(known.transformer, row):
+        sizes.append(replace(known.transformer, layers=layers).params)
+    ratios = (params_b * SI_PREFIXES["G"] / each for each in sizes)
+    return known if any(1 / _SAME_PARAMS <= ratio <= _SAME_PARAMS for ratio in ratios) else None
+
+
+def _is_as_wide(catalogued: Transformer, row: TextRow) -> bool:
+    """Whether a row states no other width or number of heads than the catalogue's, all whose layers are of
+    one kind but for the first ones: fewer of them are the same model, cut.
+    """
+    hidden, heads = count(row, "hidden", most=_MAX_WIDTH), count(row, "heads", most=_MAX_HEADS)
+    is_same = hidden in {None, catalogued.hidden} and heads in {None, catalogued.heads}
+    return is_same and catalogued.attention_layers is None and catalogued.expert_layers is None
 
 
 def _is_stated_whole(known: Workload, row: TextRow) -> bool:
