@@ -553,8 +553,8 @@ def _check_experts(strategy: Strategy, model: Model) -> None:
     """
     if strategy.ep > 1 and model.transformer is not None and model.transformer.num_expert_blocks == 0:
         raise DataError(
-            f"column ep: ep={strategy.ep}, and the model as read has no experts; expected their number, width "
-            "and top-k in workload"
+            f"column ep: ep={strategy.ep}, and the model as read has no experts; expected their number, "
+            "width and top-k in workload"
         )
 
 
