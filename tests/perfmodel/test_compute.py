@@ -424,15 +424,29 @@ def test_experts_elsewhere_never_add_work_of_their_own(first, second):
     assert float(times[1].host_s[0]) <= float(times[0].host_s[0])
 
 
-def host_s(load, parameters, **options):
+def host_s(load, parameters, on=NODE, **options):
     chosen = Strategy(global_batch_samples=8, dp=8, **options)
-    return float(np.ravel(layer_time(load, NODE, grid([chosen]), parameters).host_s)[0])
+    return float(np.ravel(layer_time(load, on, grid([chosen]), parameters).host_s)[0])
 
 
 def test_a_recorded_graph_launches_all_of_a_dense_layer():
     dense = transformer_load(workload("llama31_8b").transformer, sequence=4096)
     quick = replace(PLAIN, graph_launch=0.25)
     assert host_s(dense, quick, cuda_graphs=True) == pytest.approx(0.25 * host_s(dense, quick))
+
+
+def test_a_grace_cpu_takes_longer_to_launch_all_but_the_graph_of_a_whole_step():
+    of_grace = {
+        "gh200-superchip-96gb": 1,
+        "gb200-nvl72-186gb": 1,
+        "gb300-nvl72-279gb": 1,
+        "b200-sxm6-180gb": 0,
+    }
+    assert {slug: float(machine(cluster(slug)).grace_host) for slug in of_grace} == of_grace
+    superchip, slow = replace(NODE, grace_host=1.0), replace(PLAIN, grace_launch=1.5)
+    for mode, longer in (({}, 1.5), ({"cuda_graphs": True}, 1.5), ({"full_graphs": True}, 1.0)):
+        paces = [host_s(MIXTURE, slow, on=on, **mode) for on in (NODE, superchip)]
+        assert paces[1] == pytest.approx(longer * paces[0])
 
 
 def test_a_recorded_graph_holds_no_kernels_of_experts():

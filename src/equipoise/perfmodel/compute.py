@@ -225,7 +225,7 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
         forward_s=forward * (1 + load.frozen_share),
         backward_s=backward,
         recompute_s=again,
-        host_s=_host_s(load, grid, parameters),
+        host_s=_host_s(load, machine, grid, parameters),
     )
 
 
@@ -359,7 +359,7 @@ def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
     return np.asarray(1 - lost)
 
 
-def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
+def _host_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it.
 
     Assumes that recorded graphs of layers hold no kernels of experts, whose shapes follow the routing; one of
@@ -375,6 +375,7 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     )
     waiting = 1 + parameters.launch_jitter * deviations_of_slowest(grid.tp * grid.cp)
     kernels = load.num_kernels + load.num_routings * parameters.routing_kernels
+    cpu = np.where((machine.grace_host > 0) & (grid.full_graphs <= 0), parameters.grace_launch, 1.0)
     if np.any(grid.cuda_graphs > 0):
         kernels = kernels * np.where(grid.cuda_graphs > 0, parameters.graph_launch, 1.0)
     if np.any(load.experts):
@@ -389,7 +390,7 @@ def _host_s(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     launches = kernels * passes + split * (_SOFTMAX_KERNELS * (passes - 1))
     if np.any(grid.trained != FULL_TRAINING):
         launches = launches + _adapter_kernels(load, grid, parameters)
-    return np.asarray(launches * (parameters.launch_s * eager * waiting))
+    return np.asarray(launches * (parameters.launch_s * eager * waiting * cpu))
 
 
 def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:

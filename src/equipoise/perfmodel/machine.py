@@ -72,8 +72,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     oversubscription: of the network beyond leaf_ranks accelerators, whose leaf switches have so much
     less out than in. peer_ranks: of a node, that reach each other's memory over links of their own: 1 through
     the host. keeps_order: 1 where the network delivers in order, so that short messages may take
-    NCCL's quick protocols. asynchronous_products: as `Accelerator` has it. pads_heads: 1 where a head of less
-    than 128 values costs attention as much as one of 128, else 0.
+    NCCL's quick protocols. asynchronous_products: as `Accelerator` has it. grace_host: 1 where it says so,
+    else 0. pads_heads: 1 where a head of less than 128 values costs attention as much as one of 128, else 0.
     """
 
     peak_flop_per_s: tuple[Floats, ...]
@@ -93,6 +93,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     peer_ranks: Floats
     host_memory_bytes: Floats = np.inf
     asynchronous_products: Floats = 0.0
+    grace_host: Floats = 0.0
     pads_heads: Floats = 0.0
     has_groups: Floats = 0.0
     group_slowdowns: tuple[Floats, ...] = (1.0,) * len(GROUPS)
@@ -156,6 +157,7 @@ def machine(cluster: Cluster) -> Machine:
         switch_reduces=float(cluster.switch_reduces),
         keeps_order=float(cluster.keeps_order),
         asynchronous_products=float(chip.asynchronous_products or 0),
+        grace_host=float(bool(chip.grace_host)),
         pads_heads=float(chip.kind == "tpu"),
         has_groups=float(bool(cluster.links_between)),
         group_slowdowns=tuple(cluster.intra.byte_per_s / cluster.group_byte_per_s(*each) for each in GROUPS),

@@ -207,6 +207,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     launch_s: float = _STEP["launch_s"]
     eager_launch: float = _STEP["eager_launch"]
     graph_launch: float = _STEP["graph_launch"]
+    grace_launch: float = _STEP["grace_launch"]
     routing_kernels: float = _STEP["routing_kernels"]
     expert_launch: float = _STEP["expert_launch"]
     launch_jitter: float = _STEP["launch_jitter"]

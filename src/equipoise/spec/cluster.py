@@ -509,6 +509,7 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
         shares_host_memory=any(chip.shares_host_memory for chip in chips),
         usable_memory_fraction=min(chip.usable_memory_fraction or 1.0 for chip in chips),
         asynchronous_products=min(chip.asynchronous_products or 0 for chip in chips),
+        grace_host=any(chip.grace_host for chip in chips),
         lacks_compiler=any(chip.lacks_compiler for chip in chips),
         node_source=chips[0].node_source,
         ordered_fraction=_share_of_least(chips, "achievable_fraction", NARROW_DTYPES),

@@ -84,6 +84,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     usable_memory_fraction: of its memory, what the operating system leaves to programs on it; None is all.
     asynchronous_products: generations of asynchronous instructions, without which its matrix units do not
     reach their peak; kernels of attention from before do not use them.
+    grace_host: whether its host is NVIDIA's Grace, which takes longer to launch a kernel than x86 does.
     lacks_compiler: whether PyTorch's compiler makes no kernels for it, so that it runs code as written.
     node_size to topology: the node it usually sits in, where `node_source` names one; see `Cluster`.
     slice_sizes: of a pod, the numbers that are had together, and multiples of the last; empty: any number.
@@ -128,6 +129,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     shares_host_memory: bool | None = None
     usable_memory_fraction: Share | None = None
     asynchronous_products: int | None = None
+    grace_host: bool | None = None
     lacks_compiler: bool | None = None
     node_source: str | None = None
     ordered_fraction: float | None = None
