@@ -1,4 +1,4 @@
-"""A question to its answer, in the order of reading: training, systems, estimates, candidates, choice."""
+"""Answers a question: collects the candidates of every system, selects among them, explains the choice."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -71,8 +71,8 @@ from equipoise.spec.hardware import TERMS
 from equipoise.spec.mlperf import Scores
 from equipoise.stats import one_thread
 
-# Sizes tried between the one that a system would be taken at and the next one tried.
-_MOST_BESIDE: Final = 8
+# Most sizes tried between an offered size and the next one tried on either side.
+_MAX_SIZES_BETWEEN: Final = 8
 
 
 def answer(
@@ -82,12 +82,12 @@ def answer(
     catalogue: Catalogue | None = None,
     progress: Progress | None = None,
 ) -> Answer:
-    """What to do, or why nothing keeps the limits.
+    """The recommendation for a question, or why no candidate keeps its limits.
 
-    scores: published results; None where none may be used. catalogue: what names mean; that
-    of the question's files unless given.
-    Raises EvidenceError, naming what is missing, where no system has any estimate; SpecError and UsageError
-    for what names nothing or cannot be answered.
+    scores: published results; None if none may be used. catalogue: resolves the names in the question;
+    read from the question's files unless given.
+    Raises EvidenceError, naming what is missing, if no system has an estimate; SpecError and UsageError
+    for unknown names and questions that cannot be answered.
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
 
@@ -102,15 +102,15 @@ def answer(
     with one_thread():
         extra = ExtraSizes() if query.objective == "balance" else ExtraSizes(between=None)
         found, selection = selected(extra)
-        sizes = _where_limits_decide(found, selection, extra)
+        sizes = _with_sizes_between(found, selection, extra)
         if sizes != extra:
             extra = sizes
             found, selection = selected(extra)
         has_time = any(each.time_s is not None for each in found.candidates)
         _expect_known_energy(found)
-        if not has_time and not _needs_memory(selection.refusal):
+        if not has_time and not _is_short_of_memory(selection.refusal):
             return _with_near_sizes(answer_of(found, selection), found, scores)
-        for further in (partial(_beyond_usual, scores=scores), _beside_offers):
+        for further in (partial(_with_sizes_beyond_usual, scores=scores), _with_sizes_beside_offers):
             sizes = further(found, selection, extra)
             if sizes != extra:
                 extra = sizes
@@ -121,12 +121,12 @@ def answer(
         given = answer_of(found, selection)
         if given.refusal is None or not may_keep_budget_on_spot(found):
             return given
-        offered = _on_spot(query, scores, known)
+        offered = _best_on_spot(query, scores, known)
         return replace(given, refusal=replace(given.refusal, on_spot=offered))
 
 
 def _expect_known_energy(found: Collected) -> None:
-    """Raises EvidenceError where the least energy is asked for, and what no system takes is known."""
+    """Raises EvidenceError if the objective is energy and the energy of no candidate is known."""
     if found.inputs.query.objective != "energy" or not lacks_energy(found.candidates):
         return
     titles = dict.fromkeys(one.system.title for one in found.systems)
@@ -136,8 +136,8 @@ def _expect_known_energy(found: Collected) -> None:
     )
 
 
-def _on_spot(query: TrainingQuery, scores: Scores | None, catalogue: Catalogue) -> Candidate | None:
-    """What the question is answered with on spot terms; None where that keeps not all limits either."""
+def _best_on_spot(query: TrainingQuery, scores: Scores | None, catalogue: Catalogue) -> Candidate | None:
+    """The recommendation on spot terms; None if spot does not keep all limits either."""
     try:
         asked = answer(replace(query, terms=(("", ("spot",)),)), scores=scores, catalogue=catalogue)
     except (EvidenceError, UsageError):  # a system has no such terms
@@ -153,11 +153,11 @@ def select_from(found: Collected) -> Selection:
 
 
 def _better_beyond_usual(found: Collected, selection: Selection) -> dict[str, int]:
-    """By system, sizes just beyond those usually tried that are better than what may be taken.
+    """Per system, the largest size just beyond the usual ones that is better than the recommendation.
 
-    They are shown to say what more would do. No limit of anybody's keeps them from being taken: what costs
-    more and takes longer than they is not recommended beside them, and the least time, or what an hour is
-    worth, is sought to where it lies.
+    Such a size is displayed to show what more accelerators would do. If neither the question nor a stock
+    limits the size, it becomes eligible, so that no recommendation is slower and costlier than a displayed
+    size, and the search for the least time or the best value of time does not end too early.
     """
     query, best = found.inputs.query, selection.recommended
     if best is None or query.compares_rentable:
@@ -175,18 +175,18 @@ def _better_beyond_usual(found: Collected, selection: Selection) -> dict[str, in
     return better
 
 
-def _where_limits_decide(found: Collected, selection: Selection, extra: ExtraSizes) -> ExtraSizes:
-    """With the sizes between the usual ones that a limit or a larger batch makes worth trying."""
+def _with_sizes_between(found: Collected, selection: Selection, extra: ExtraSizes) -> ExtraSizes:
+    """The extra sizes to try: those between usual sizes that a limit or a larger batch makes worthwhile."""
     if extra.between is None:
         return extra
-    return ExtraSizes(between=_limited(found, selection), beside=_at_raised_batches(found, selection))
+    return ExtraSizes(between=_limited_systems(found, selection), beside=_raised_batches(found, selection))
 
 
-def _limited(found: Collected, selection: Selection) -> frozenset[str]:
-    """The systems of which a limit of time or money decides the size: those between are worth trying there.
+def _limited_systems(found: Collected, selection: Selection) -> frozenset[str]:
+    """Names of systems whose offered size is decided by the deadline or the budget.
 
-    It does where a system offers another size than its size of balance, none that keeps all limits, or one
-    with too low a chance to keep them. Elsewhere steps between usual sizes decide.
+    These are systems whose offer is not their balance size, breaks a limit, or is too unlikely to keep the
+    limits. For them, sizes between the usual ones are worth trying.
     """
     query, best = found.inputs.query, selection.recommended
     if (query.deadline_s or query.budget_usd) is None:
@@ -202,8 +202,8 @@ def _limited(found: Collected, selection: Selection) -> frozenset[str]:
     return frozenset(limited)
 
 
-def _at_raised_batches(found: Collected, selection: Selection) -> SizesBySystem:
-    """By system, sizes just beyond its balance that a larger batch serves: a deadline would find them too."""
+def _raised_batches(found: Collected, selection: Selection) -> SizesBySystem:
+    """Per system, sizes just beyond its balance size that a larger batch allows, as a deadline would find."""
     raised = []
     for one in found.systems:
         searches, balance = one.assessment.searches, selection.balance.get(one.first_group)
@@ -215,10 +215,10 @@ def _at_raised_batches(found: Collected, selection: Selection) -> SizesBySystem:
     return tuple((name, sizes) for name, sizes in raised if sizes)
 
 
-def _beyond_usual(
+def _with_sizes_beyond_usual(
     found: Collected, selection: Selection, extra: ExtraSizes, *, scores: Scores | None
 ) -> ExtraSizes:
-    """With those up to the least beyond the usual ones that keeps the limits, where no usual one does."""
+    """The extra sizes, up to the smallest beyond the usual ones to keep the limits, if no usual one does."""
     if all(one.keeps_limits for one in found.systems):
         return extra
     farther = least_beyond_usual(found, scores, is_refused=selection.refusal is not None)
@@ -226,11 +226,11 @@ def _beyond_usual(
     return replace(extra, up_to=up_to) if up_to else extra
 
 
-def _beside_offers(found: Collected, selection: Selection, extra: ExtraSizes) -> ExtraSizes:
-    """With sizes between one that a system would be taken at, or a refusal names, and the next ones tried.
+def _with_sizes_beside_offers(found: Collected, selection: Selection, extra: ExtraSizes) -> ExtraSizes:
+    """The extra sizes, with those between each size offered or named by a refusal and its tried neighbours.
 
-    Of systems of which those between are tried: up to a fifth apart, and the most whole nodes of a limit. One
-    that shares out a batch better may lie beside the best of them, as may the most of a lower limit.
+    Only for systems whose sizes between the usual ones are tried. Those are up to a fifth apart, so a size
+    that divides the batch better, or the largest size under a lower limit, may lie next to the best of them.
     """
     query, by_id = found.inputs.query, {each.id: each for each in found.candidates}
     offers = system_offers(found.candidates, selection.recommended, rule_of(query), selection.balance)
@@ -247,23 +247,23 @@ def _beside_offers(found: Collected, selection: Selection, extra: ExtraSizes) ->
             low = max((each for each in sizes.tried if each < size), default=size)
             high = min((each for each in sizes.tried if each > size), default=size)
             between = {
-                *sizes.units.between(low, size, _MOST_BESIDE),
-                *sizes.units.between(size, high, _MOST_BESIDE),
+                *sizes.units.between(low, size, _MAX_SIZES_BETWEEN),
+                *sizes.units.between(size, high, _MAX_SIZES_BETWEEN),
             }
             nearer.append((name, frozenset(filter(sizes.holds, between))))
     return replace(extra, beside=(*extra.beside, *(each for each in nearer if each[1])))
 
 
 def answer_of(collected: Collected, selection: Selection) -> Answer:
-    """The answer of all systems' candidates, once chosen among: `select_from`."""
+    """The answer for the collected candidates and the selection that `select_from` made among them."""
     inputs, found = collected.inputs, collected.systems
     query, rule, candidates = inputs.query, rule_of(inputs.query), collected.candidates
     best = selection.recommended
     own = next((one for one in found if best is not None and one.system.name == best.system), found[0])
     equilibria = () if best is None else selection.equilibria.get(best.group, ())
-    bought, unbought = _bought(query, own, best)
+    bought, unbought = _compare_buying(query, own, best)
     searches = own.assessment.searches
-    systems = {one.system.name: _system(inputs, one, selection, best) for one in found}
+    systems = {one.system.name: _system_answer(inputs, one, selection, best) for one in found}
     offered = system_offers(candidates, best, rule, selection.balance)
     changes = () if best is None else flips(candidates, rule, selection.balance, best)
     return Answer(
@@ -287,7 +287,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
         to_measure=() if best is None else tuple(to_measure(inputs, own.assessment, best)),
         records=systems[own.system.name].records,
         sensitivity=None if best is None else tornado_of(best),
-        renting=() if best is None else tuple(_renting(inputs, own.assessment, best)),
+        renting=() if best is None else tuple(_renting_options(inputs, own.assessment, best)),
         ownership=bought,
         rollout=None if best is None else _rollout_split(own.assessment, best),
         safer=None if best is None else safer_strategy(own.assessment, best),
@@ -297,7 +297,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
                 (
                     *_notes_of_all(collected, own, best),
                     *does_not_fit(systems.values()),
-                    *_notes_of_what_is_unused(collected),
+                    *_notes_on_unused_inputs(collected),
                     *map(Note, unbought),
                 )
             )
@@ -308,7 +308,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
 
 
 def _notes_of_all(collected: Collected, own: SystemCandidates, best: Candidate | None) -> Iterator[Note]:
-    """What the figures of all systems do not show. own: the system of the best candidate."""
+    """Notes on all systems: what the figures do not show. own: the system of the best candidate."""
     inputs, searches = collected.inputs, own.assessment.searches
     assessments = [one.assessment for one in collected.systems]
     yield from map(Note, inputs.training.budget.notes)
@@ -323,8 +323,8 @@ def _notes_of_all(collected: Collected, own: SystemCandidates, best: Candidate |
     yield from slow_results(assessments)
 
 
-def _notes_of_what_is_unused(collected: Collected) -> Iterator[Note]:
-    """Which prices and limits of the question have no effect, and which systems are not compared."""
+def _notes_on_unused_inputs(collected: Collected) -> Iterator[Note]:
+    """Notes on prices and limits that have no effect, and on systems that are not compared."""
     query, found = collected.inputs.query, collected.systems
     yield from map(Note, electricity_unused(query, collected.candidates))
     yield from (Note(each, "not_used") for each in quotes_unused(query, [one.system for one in found]))
@@ -334,7 +334,7 @@ def _notes_of_what_is_unused(collected: Collected) -> Iterator[Note]:
 
 
 def _without_score(inputs: Inputs, accelerators: Sequence[str]) -> Iterator[Note]:
-    """What --also gives that is no result, but a run of the user's own."""
+    """Notes on runs in the --also folders that have no score."""
     folders = [each for each in inputs.query.also if each != inputs.query.runs]
     if folders:
         from equipoise.decide.user_evidence.folders import (  # noqa: PLC0415 - only where a folder is given
@@ -347,9 +347,9 @@ def _without_score(inputs: Inputs, accelerators: Sequence[str]) -> Iterator[Note
 def _time_per_step_time(
     searches: StrategySearches | None, best: Candidate | None
 ) -> tuple[float | None, PlannedPretraining | None]:
-    """Time of the training over that of its steps, and the published pretraining that sets it, if one does.
+    """Ratio of training time to the time of its steps, and the published pretraining that sets it, if any.
 
-    Of steps that were measured, where they are known, not of the model's.
+    Relative to measured steps if the candidate rests on these, else to the model's steps.
     """
     if searches is None:
         return None, None
@@ -360,7 +360,7 @@ def _time_per_step_time(
 
 
 def _rollout_split(assessment: Assessment, best: Candidate) -> RolloutSplit | None:
-    """How the recommended accelerators generate and train; None where nothing is generated."""
+    """How the recommended accelerators share generation and training; None if nothing is generated."""
     searches, batch = assessment.searches, best.global_batch_samples
     if searches is None or batch is None or best.model is None:
         return None
@@ -368,7 +368,7 @@ def _rollout_split(assessment: Assessment, best: Candidate) -> RolloutSplit | No
 
 
 def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
-    """The refusal where no strategy is legal and fits: the memory that would do, of the closest system."""
+    """The refusal if no strategy fits: names the memory needed by the system that comes closest."""
     short = [
         Relaxation(
             constraint="memory_bytes",
@@ -384,12 +384,12 @@ def _nothing_runs(found: Sequence[SystemCandidates]) -> Refusal:
     return Refusal(cheapest=None, fastest=None, relaxations=() if closest is None else (closest,))
 
 
-def _needs_memory(refusal: Refusal | None) -> bool:
+def _is_short_of_memory(refusal: Refusal | None) -> bool:
     return refusal is not None and any(each.constraint == "memory_bytes" for each in refusal.relaxations)
 
 
 def _with_near_sizes(first: Answer, found: Collected, scores: Scores | None) -> Answer:
-    """An answer without any time, with the sizes nearest to the number asked for that have one."""
+    """An answer in which no size has a time, with the nearest sizes that have one added."""
     asked = max(one.assessment.sizes.most for one in found.systems)
     near = near_sizes(asked, found, scores)
     if first.refusal is not None:
@@ -406,7 +406,7 @@ def _with_near_sizes(first: Answer, found: Collected, scores: Scores | None) -> 
     )
 
 
-def _system(
+def _system_answer(
     inputs: Inputs, one: SystemCandidates, selection: Selection, best: Candidate | None
 ) -> SystemAnswer:
     assessment = one.assessment
@@ -447,7 +447,7 @@ def _system(
 
 
 def _best_strategies(inputs: Inputs, one: SystemCandidates, best: Candidate) -> tuple[Candidate, ...]:
-    """The recommended strategy, the best of other layouts of that size, and plain data parallelism."""
+    """The recommended strategy, the best of other layouts at that size, and plain data parallelism."""
     searches = one.assessment.searches
     if searches is None or best.strategy is None:
         return ()
@@ -464,18 +464,18 @@ def _num_considered(assessment: Assessment) -> tuple[int, int]:
     return sum(each.num_legal for each in found), sum(each.num_fitting for each in found)
 
 
-def _renting(inputs: Inputs, assessment: Assessment, best: Candidate) -> Sequence[Renting]:
-    """The recommended candidate on each terms that have a price; on its own where the price is the user's."""
+def _renting_options(inputs: Inputs, assessment: Assessment, best: Candidate) -> Sequence[Renting]:
+    """The recommended candidate on all terms with a price; only on its own if the user states the price."""
     if assessment.system.usd_per_accelerator_hour is not None or assessment.cluster is None:
         return [Renting(candidate=best, tornado=None)]
     found = [best if terms == best.terms else with_terms(inputs, assessment, best, terms) for terms in TERMS]
     return [Renting(candidate=each, tornado=tornado_of(each)) for each in found if each.price is not None]
 
 
-def _bought(
+def _compare_buying(
     query: TrainingQuery, own: SystemCandidates, best: Candidate | None
 ) -> tuple[Ownership | None, tuple[str, ...]]:
-    """Buying against renting where that was asked, or why it was not compared."""
+    """The comparison of buying with renting, if asked for, or notes on why there is none."""
     if not query.is_buying or best is None or best.time_s is None:
         return None, ()
     cluster, time = own.assessment.cluster, best.time_s
