@@ -1,6 +1,6 @@
-"""Every system of a question assessed, and its candidates, before any choice; why a system has none.
+"""Assesses every system of a question and collects its candidates, or the reason why it has none.
 
-What a system is assessed to be depends on the question and on nothing else that is asked about (law 3).
+The assessment of a system depends on the question alone, not on the other systems compared (law 3).
 """
 
 import math
@@ -119,15 +119,15 @@ from equipoise.spec.mlperf import Scores
 from equipoise.units import format_count, listed
 
 _NUM_STRATEGIES: Final = 3
-Progress: TypeAlias = Callable[[str, int, int], None]  # the system, how many are done, of how many
+Progress: TypeAlias = Callable[[str, int, int], None]  # title of a system, number done, number in all
 
-_MOST_ASSESSED: Final = 64
+_CACHE_SIZE: Final = 64
 
 _MOST_NAMED: Final = 5
 
 
 class Collected(Struct, frozen=True, kw_only=True):
-    """The candidates of a question before any choice. refused: why systems have none."""
+    """The candidates of a question before selection. refused: an error per system without candidates."""
 
     inputs: Inputs
     systems: tuple[SystemCandidates, ...]
@@ -150,22 +150,22 @@ def collect_candidates(
 ) -> Collected:
     """The candidates of every system of a question.
 
-    runs: of the user's own, in place of those of the question's folder.
-    Raises as `answer` does.
+    runs: the user's runs, in place of those in the question's folder.
+    Raises the same errors as `answer`.
     """
     if runs is None and not query.rests_on_files:
         systems = _systems(query, catalogue)
-        inputs, assessments = _assessed_alike(without_choice(query), catalogue, scores, extra, progress)
+        inputs, assessments = _cached_assessments(without_choice(query), catalogue, scores, extra, progress)
         inputs = replace(inputs, query=query)
         assessments = tuple(replace(one, system=each) for one, each in zip(assessments, systems, strict=True))
     else:
-        inputs, assessments = _assessed(query, catalogue, scores, extra, progress, runs=runs)
+        inputs, assessments = _assess_systems(query, catalogue, scores, extra, progress, runs=runs)
     found: list[SystemCandidates] = []
     refused: list[EvidenceError] = []
     for assessment in assessments:
         candidates = system_candidates(inputs, assessment)
-        # Where memory is what is short, or another size runs, the answer says so; not where a strategy runs
-        # on a size asked about, and its time is what nothing tells.
+        # An answer can name the memory that is lacking, or another size that runs. If a strategy runs on a
+        # size asked about and only its time is unknown, the system is refused.
         lacks_memory = any(each.fault is None for each in rejections(assessment))
         is_answered = not fits(assessment) and (lacks_memory or _runs_on_another_size(assessment))
         if not (candidates.candidates or is_answered):
@@ -184,7 +184,7 @@ def collect_candidates(
 
 
 def _systems(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSystem, ...]:
-    """The systems of a question; an error about their names also says where that of the workload is wrong."""
+    """The systems of a question. An error about their names also reports an unknown workload name."""
     try:
         return requested_systems(query, catalogue)
     except SpecError as err:
@@ -197,7 +197,7 @@ def _systems(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSyste
         raise
 
 
-def _assessed(
+def _assess_systems(
     query: TrainingQuery,
     catalogue: Catalogue,
     scores: Scores | None,
@@ -206,7 +206,7 @@ def _assessed(
     *,
     runs: UserRuns | None = None,
 ) -> tuple[Inputs, tuple[Assessment, ...]]:
-    """What a question is answered with, and its systems assessed; arguments as `collect_candidates`."""
+    """The inputs of a question and the assessments of its systems. Arguments as for `collect_candidates`."""
     systems = _systems(query, catalogue)
     about = training(query, catalogue, scores)
     accelerators = [each.accelerator for each in systems]
@@ -216,7 +216,8 @@ def _assessed(
         else UserEvidence()
     )
     user = user if runs is None else replace(user, runs=runs)
-    # Of results at other batches, where how many samples they take is known; the user's own have the batch.
+    # Results at other batches can be converted if their samples to target are known. The user's trainings
+    # already have the batch asked for.
     converts = about.budget.is_to_target and about.budget.samples is not None and user.runs is None
     inputs = Inputs(
         query=query,
@@ -235,9 +236,9 @@ def _assessed(
     return inputs, tuple(assessments)
 
 
-# Kept for the next question that differs in its choice alone, as when a slider moves; of a query
-# `without_choice`, so that nothing in an assessment can depend on it.
-_assessed_alike: Final = lru_cache(maxsize=_MOST_ASSESSED)(_assessed)
+# Cached for the next question that differs only in how candidates are selected, as when a slider moves.
+# Called with a query `without_choice`, so that no assessment can depend on those fields.
+_cached_assessments: Final = lru_cache(maxsize=_CACHE_SIZE)(_assess_systems)
 
 
 def _runs_on_another_size(assessment: Assessment) -> bool:
@@ -251,12 +252,12 @@ def _runs_on_another_size(assessment: Assessment) -> bool:
 
 
 def is_unpriced(one: SystemCandidates) -> bool:
-    """Whether no price of a system is known, on any terms."""
+    """Whether no price of a system is known on any terms."""
     return all(each.price is None for each in one.rates.values())
 
 
 def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
-    """What is missing, where no estimator has a time on a system."""
+    """The error for a system on which no estimator has a time; it names what is missing."""
     title, system = inputs.training.workload.title, assessment.system
     found_faults = [each.fault for each in rejections(assessment) if each.fault is not None]
     if not fits(assessment) and (faults := about_fixed(found_faults, inputs.query)):
@@ -275,7 +276,7 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
         if runs is not None:
             found = f": {runs.where} holds no run of it on this system that "
             here = runs.on(system.accelerator)
-            found += _of_another_set_up(here) if here else "states its batch and rate"
+            found += _excluded_set_ups(here) if here else "states its batch and rate"
             elsewhere = sorted({*runs.machines} - {system.accelerator})
             found += f"; it has runs on {listed(elsewhere, _MOST_NAMED)}" if elsewhere else ""
             others = runs.other_workloads
@@ -287,7 +288,7 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
 
 
 def _batch_of_microbatches(inputs: Inputs, faults: Sequence[Fault]) -> Iterator[str]:
-    """The batch next to the usual one that powers of two share out in micro-batches of a stated size."""
+    """Option for the batch nearest to the usual one that is a power of two times the stated micro-batch."""
     batch, sizes = inputs.training.global_batch_samples, inputs.training.choices.get("microbatch_samples", ())
     is_fixed = inputs.training.fixed_batch_samples is not None
     is_about = any("microbatch_samples" in each.parameters for each in faults)
@@ -296,8 +297,8 @@ def _batch_of_microbatches(inputs: Inputs, faults: Sequence[Fault]) -> Iterator[
         yield f"--global-batch {size * 2 ** max(0, round(math.log2(batch / size)))}"
 
 
-def _of_another_set_up(runs: Sequence[UserRun]) -> str:
-    """What runs lack whose batch or precision the question excludes, and which they have."""
+def _excluded_set_ups(runs: Sequence[UserRun]) -> str:
+    """Words for runs that the question excludes by batch or precision, with the values that they have."""
     batches = sorted({each.global_batch_samples for each in runs})
     precisions = sorted({each.precision for each in runs if each.precision is not None})
     held = listed(map(format_count, batches), _MOST_NAMED)
@@ -305,14 +306,14 @@ def _of_another_set_up(runs: Sequence[UserRun]) -> str:
     return f"{words} in {listed(precisions, _MOST_NAMED)}" if precisions else words
 
 
-# What restricts strategies and sizes.
+# Fields of a question that restrict strategies or sizes.
 _RESTRICTING: Final = ("fixed", "precision", "sizes", "num_nodes", "max_accelerators", "global_batch_samples")
 
 
 def _restrictions(query: TrainingQuery, faults: Sequence[Fault]) -> str:
-    """The options of a question that restrict strategies or sizes, of which other values may do."""
+    """The given options that restrict strategies or sizes, for which other values may work."""
     names: Sequence[str] = _RESTRICTING
-    if all("precision" in each.parameters for each in faults):  # of the chip, however many there are
+    if all("precision" in each.parameters for each in faults):  # a limit of the chip, whatever the size
         names = ("precision",) if query.precision else ("fixed",)
     stated = [f"--{FIELDS[name].option}" for name in names if getattr(query, name)]
     return " or ".join(stated or ["--precision"])
@@ -328,10 +329,10 @@ def _refuse(refused: Sequence[EvidenceError], missing_of_traces: Sequence[str]) 
 
 
 def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
-    """The estimates of a system: from the user's runs, published results, the performance model."""
+    """The assessment of a system: estimates by the user's runs, published results and the model."""
     inputs = inputs.beside_own_runs(system)
     if system.cluster is None or (system.is_cpu and inputs.user.runs is not None):
-        return _by_runs_alone(inputs, system)
+        return _assess_by_runs_alone(inputs, system)
     sizes = size_range(
         inputs.query,
         system,
@@ -359,14 +360,14 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         runs = inputs.runs_on(chip.slug)
         as_ran = replace(start, cluster=ran_on)
         run_fit = _run_fit(_user_steps(as_ran, runs), start) or _carried_level(inputs, start)
-        notes += _doubts(as_ran, runs)
+        notes += _notes_on_slow_steps(as_ran, runs)
         if isinstance(run_fit, UserFit):
             start = replace(start, model=run_fit.model)
         start = replace(start, has_own_steps=run_fit is not None)
-        # Those with results too, which are asked for next: all are searched at once.
+        # Sizes with results are needed later: searching all of them at once is faster.
         searches = SEARCH_CACHE.searches(start, with_nearest_results(inputs, system.accelerator, sizes.tried))
         searches = replace(searches, sizes=searches.at(sizes.tried))
-    except (EvidenceError, SpecError) as err:  # what nothing states of the chip: others may estimate times
+    except (EvidenceError, SpecError) as err:  # a fact of the chip is unknown: other estimators may do
         missing += err.missing if isinstance(err, EvidenceError) and err.missing else [str(err)]
         notes.append(Note(f"No strategy was searched: {err}."))
         inputs = inputs.at_batch
@@ -383,21 +384,21 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         missing=tuple(dict.fromkeys((*missing, *inputs.training.budget.missing))),
         notes=tuple(notes),
     )
-    ratio = _too_slow(inputs, known)
+    ratio = _slow_results_ratio(inputs, known)
     if ratio is not None:
         known = replace(known, published=PublishedEvidence(at_size={}, curve=None), too_slow=ratio)
-    estimates, near = _collected(inputs, known)
+    estimates, near = _collect_estimates(inputs, known)
     known = replace(known, estimates=estimates, transferred=near)
-    known = replace(known, bounds=_bounds(inputs, known))
+    known = replace(known, bounds=_order_bounds(inputs, known))
     if published is None or ratio is not None or not inputs.restricts_batch:
         return known
     shown = of_batch(published.at_size, inputs.training.global_batch_samples)
     return replace(known, published=replace(published, at_size=shown))
 
 
-def _too_slow(inputs: Inputs, known: Assessment) -> float | None:
-    """How many times as long as modelled all results of a chip took, where they do not count for it; None
-    where they do, also because a round or the user's own trainings were asked for.
+def _slow_results_ratio(inputs: Inputs, known: Assessment) -> float | None:
+    """The least ratio of published to modelled time over all results of a chip, if they are too slow to
+    count; None if they count, or if the user has trainings on the chip.
     """
     is_theirs = known.published is not None and known.published.at_size
     if not is_theirs or inputs.trainings_on(known.system.accelerator) is not None:
@@ -411,21 +412,21 @@ def _too_slow(inputs: Inputs, known: Assessment) -> float | None:
     return other_software_ratio(results_s, modelled_s, replace(usual.problem, published_batches={}))
 
 
-def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...], NearChip | None]:
-    """The estimates of every estimator, the surest kind first; the chip they were carried from."""
+def _collect_estimates(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...], NearChip | None]:
+    """The estimates of every estimator, most certain first, and the chip whose results were carried over."""
     searches, run_fit, near = known.searches, known.run_fit, None
     measured = _measured(inputs, known)
     alone = modelled = None if searches is None else model_estimates(with_open_batches(searches))
     submitted: Estimates | None = None
     if known.published is not None:
-        submitted, modelled, near = _submitted(inputs, known, known.published, modelled)
+        submitted, modelled, near = _estimates_from_results(inputs, known, known.published, modelled)
         if near is not None and modelled is not None and run_fit is None:
-            # The model carried them over: its own times would count it twice.
+            # The model carried these results over: counting its own times too would count it twice.
             modelled = replace(modelled, references=frozenset(modelled.by_size))
-    # Ratios of its times may carry published ones; they are of another amount of work.
+    # Without known samples the model's times are of another amount of work: only their ratios are of use.
     if inputs.training.budget.samples is None:
         modelled = None
-    # The user's own times state the user's level: no spread of other submitters is left.
+    # The user's own runs show how fast the user is, so the spread among new submitters is not added.
     if submitted is not None and inputs.query.submitter == "new" and inputs.user.runs is None:
         submitted = as_new_submitter(submitted, shipped_forecasts().submitters)
     if measured is not None:
@@ -435,7 +436,7 @@ def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...]
         if modelled is not None and run_fit is None:
             modelled = at_users_level(modelled, measured, ran, grade="measured")
     if modelled is not None and alone is not None and searches is not None and run_fit is not None:
-        # The level of the user's steps is over the model alone: that of published results is another's.
+        # The user's steps are compared with the uncorrected model, not with one scaled to published results.
         modelled = replace(alone, references=modelled.references)
         if isinstance(run_fit, UserFit):
             modelled = fitted_estimates(modelled, searches, run_fit)
@@ -444,12 +445,13 @@ def _collected(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimates, ...]
     return tuple(each for each in (measured, submitted, modelled) if each is not None), near
 
 
-def _submitted(
+def _estimates_from_results(
     inputs: Inputs, known: Assessment, published: PublishedEvidence, modelled: Estimates | None
 ) -> tuple[Estimates | None, Estimates | None, NearChip | None]:
-    """Estimates from published results, carried by the model where they lack sizes, the chip or the strategy.
+    """Estimates from published results, extended by the model to sizes, chips and strategies without results.
 
-    Returned with the model's own, as wrong as they are beside published ones, and the chip carried from.
+    Returns with them the model's estimates, with their errors when scaled to published results, and the chip
+    whose results were carried over.
     """
     found, near, system = published_estimates(published), None, known.system
     restricted = restricted_by(inputs, system)
@@ -461,7 +463,7 @@ def _submitted(
         beyond = 0.0 if is_stated else largest_known(published) or max(published.at_size, default=0)
         found = where_trainable(found, usual or searches, beyond=beyond)
     if searches is None or modelled is None or usual is None or free is None:
-        # Whether a fixed strategy runs, let alone how fast, is not known.
+        # Without a model it is unknown whether a fixed strategy runs, let alone how fast.
         if found is not None and restricted == DESCRIBED:
             return of_other_nodes(found), modelled, None
         return None if is_restricted(inputs, system) else found, modelled, None
@@ -485,14 +487,14 @@ def _submitted(
         modelled = replace(
             modelled,
             by_size={size: at_level[size] for size in modelled.by_size if size in at_level},
-            # Where the model has no size on which the user trained, nothing says how far off it is there.
+            # If the model times no size on which the user trained, its error there is unknown.
             references=frozenset(found.by_size) - (frozenset() if is_users and not levels else by_law),
         )
     return found, modelled, near
 
 
 def _run_fit(steps: UserSteps | None, start: Problem) -> UserFit | UserLevel | None:
-    """What the user's steps make of the model that would be searched with."""
+    """The model fitted to the user's steps, or the level of these steps if no fit is possible."""
     if steps is None:
         return None
     found = user_fit(steps, start.model)
@@ -500,9 +502,9 @@ def _run_fit(steps: UserSteps | None, start: Problem) -> UserFit | UserLevel | N
 
 
 def _carried_level(inputs: Inputs, start: Problem) -> UserLevel | None:
-    """The level of the user's steps on the accelerator with the nearest peak, for one that none ran on.
+    """The level of the user's steps on the accelerator with the nearest peak, for a system without runs.
 
-    None for trainings to a target, whose published results tell how fast the accelerator is.
+    None for trainings to a target, for which published results show how fast the accelerator is.
     """
     runs, nodes = inputs.user.runs, start.cluster
     if runs is None or inputs.training.budget.is_to_target or inputs.runs_on(nodes.accelerator.slug):
@@ -515,7 +517,7 @@ def _carried_level(inputs: Inputs, start: Problem) -> UserLevel | None:
             other = RequestedSystem(name=slug, title=ran.accelerator.title, cluster=ran)
             model = start_model(inputs, other)
             steps = _user_steps(posed(inputs, other, model, num_best=1), runs.on(slug))
-        except (EvidenceError, SpecError):  # no model of what they ran on
+        except (EvidenceError, SpecError):  # no model of the accelerator that ran them
             continue
         if steps is not None:
             most = int(steps.sizes.max())
@@ -531,28 +533,28 @@ def _carried_level(inputs: Inputs, start: Problem) -> UserLevel | None:
 
 
 def _peaks_apart(chip: Accelerator, other: Accelerator) -> float:
-    """How far the peaks of two accelerators are apart, as a logarithm; those not known are far."""
+    """Absolute log ratio of the peaks of two accelerators; infinite if either is unknown."""
     peaks = [each.peak_bf16_flop_per_s or each.peak_fp16_flop_per_s for each in (chip, other)]
     return abs(math.log(peaks[0] / peaks[1])) if peaks[0] and peaks[1] else math.inf
 
 
-def _doubts(start: Problem, runs: Sequence[UserRun]) -> tuple[Note, ...]:
-    """Notes of steps that are far slower than modelled; of no stated precision they are held against fp32."""
+def _notes_on_slow_steps(start: Problem, runs: Sequence[UserRun]) -> tuple[Note, ...]:
+    """Notes on steps far from the model's time; a run without a stated precision is compared with fp32."""
     stated = [each if each.precision else replace(each, precision="fp32") for each in runs]
-    steps = _expressed(start, stated)
-    of_precision = steps if stated == [*runs] else _expressed(start, runs)
+    steps = _expressible_steps(start, stated)
+    of_precision = steps if stated == [*runs] else _expressible_steps(start, runs)
     slower = () if steps is None else (*far_slower(steps, start.model), *out_of_line(steps, start.model))
     return slower or (() if of_precision is None else tuple(far_faster(of_precision, start.model)))
 
 
 def _user_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
-    """The runs that the model expresses and that may have trained as they state."""
-    steps = _expressed(start, runs)
+    """Steps of the runs that the model can express and that may have trained as they state."""
+    steps = _expressible_steps(start, runs)
     return None if steps is None else as_stated(steps, start.model)
 
 
-def _expressed(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
-    """The runs that the model expresses: none of rollouts, whose steps hold what generates their samples."""
+def _expressible_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
+    """Steps of the runs that the model can express; None for rollouts, whose steps include generation."""
     if not runs or start.training.workload.rollout is not None:
         return None
     is_eager = start.choices.get("implementation") == ("eager",)
@@ -571,7 +573,7 @@ def _expressed(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
 
 
 def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
-    """Estimates from the user's steps; beyond sizes that ran only where the model is not fitted to them."""
+    """Estimates from the user's steps; extended to sizes that did not run unless the model is fitted."""
     runs, nodes = inputs.runs_on(known.system.accelerator), known.cluster
     if not runs or nodes is None:
         return None
@@ -585,7 +587,7 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
             kept = as_they_ran.get(run_id, Recast(factor=1.0, log_sd=0.0, keeps_strategy=True))
             as_they_ran[run_id] = replace(kept, log_sd=math.hypot(kept.log_sd, log_sd))
         advised = as_they_ran | ({} if run_fit is None else recasts(run_fit.steps, searches))
-    # Of other sizes, and of the curve, a model fitted to the runs is more certain than the runs alone.
+    # For other sizes and for the curve, a model fitted to the runs is more certain than the runs alone.
     is_fitted = isinstance(run_fit, UserFit)
     found = measured_estimates(
         runs,
@@ -599,11 +601,12 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     return replace(found, curves=None) if is_fitted and found is not None else found
 
 
-def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ...]]:
-    """Bounds on the times of a system from results of other chips of its maker; none where the user has runs.
+def _order_bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ...]]:
+    """Per size, bounds on a system's time from results of other chips of its maker.
 
-    Where no result is of the chip itself, what is carried to a size from the others' results counts too.
-    Others had no such restriction: it moves their times as it moves the system's own.
+    Empty if the user has runs or asks for one round. If the chip has no results of its own, times carried
+    over from other chips' results count too. Those results are unrestricted, so the question's restrictions
+    scale the bounds as they scale the system's own times.
     """
     assert known.cluster is not None
     near, searches, kinds = known.transferred, known.searches, {each.estimator for each in known.estimates}
@@ -621,10 +624,10 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
         bounds_carried=near is not None and near.nearness == "maker",
         modelled_s=seconds_by_size(free),
     )
-    # Results of the chip itself are what they are, and what restricts it makes them no faster.
+    # The chip's own results are not bounded by others', and restrictions make them no faster.
     bounds = {size: of_size for size, of_size in bounds.items() if size not in known.results}
     if not is_restricted(inputs, known.system):
-        own = _own_bounds(known)
+        own = _bounds_by_fewer(known)
         return {size: closest((*bounds.get(size, ()), *own.get(size, ()))) for size in {*bounds, *own}}
     ratios = {} if searches is None else all_ratios(slowings_of(inputs, known, searches))
     return {
@@ -634,8 +637,8 @@ def _bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBound, ..
     }
 
 
-def _own_bounds(known: Assessment) -> dict[int, tuple[OrderBound, ...]]:
-    """By size without a result, the best result of fewer: of more accelerators some may be left idle."""
+def _bounds_by_fewer(known: Assessment) -> dict[int, tuple[OrderBound, ...]]:
+    """Per size without a result, the best result of a smaller size: surplus accelerators may be left idle."""
     results, nodes = known.results_s, known.cluster
     sizes = {size for each in known.estimates for size in each.by_size if size not in results}
     found: dict[int, tuple[OrderBound, ...]] = {}
@@ -654,10 +657,10 @@ def _own_bounds(known: Assessment) -> dict[int, tuple[OrderBound, ...]]:
     return found
 
 
-def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
-    """A machine that only the user's own runs are of: ranks on processors, or an unknown chip.
+def _assess_by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
+    """The assessment of a machine known only by the user's runs: ranks on CPUs, or an unknown chip.
 
-    No model converts between batches or precisions: only runs with those of the question count.
+    No model converts between batches or precisions, so only runs with those of the question count.
     """
     runs = () if inputs.user.runs is None else inputs.user.runs.asked_about(system.accelerator, inputs.query)
     ran = sorted({each.num_accelerators for each in runs})
@@ -687,7 +690,7 @@ def _by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment:
 
 
 def measuring(query: TrainingQuery) -> str:
-    """What measures steps of a training: `bench`, with batch and precisions of the question, where it can."""
+    """How to measure steps of a training: `bench`, with the question's batch and precisions, if it can."""
     from equipoise.bench.training import ZOO  # noqa: PLC0415 - only for a refusal
 
     if ":" not in query.workload and query.workload not in {each.name for each in ZOO}:
