@@ -1,4 +1,4 @@
-"""Candidates of a system from its estimates: combined time, interruptions, money, energy, constraints."""
+"""Makes a system's candidates from its estimates: time, interruptions, money, energy, constraints."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,14 +47,14 @@ from equipoise.spec.strategy import Precision, precision_named
 from equipoise.stats import medians
 from equipoise.units import format_percent, plural
 
-# Better evidence first: what a candidate rests on is graded by the best that has weight in it.
+# Strongest first. A candidate has the strongest grade among the estimates of at least the minimum weight.
 _GRADES: Final[tuple[Grade, ...]] = get_args(Grade)
-_LEAST_WEIGHT: Final = 0.05
+_MIN_WEIGHT: Final = 0.05
 _ENOUGH_SIZES: Final = 2  # for a curve
 
 
 class SystemCandidates(Struct, frozen=True, kw_only=True):
-    """The candidates of one system, and the curves that its equilibria rest on. rates: by terms."""
+    """The candidates of one system, and the curves from which its equilibria follow. rates: by terms."""
 
     assessment: Assessment
     candidates: tuple[Candidate, ...]
@@ -63,17 +63,17 @@ class SystemCandidates(Struct, frozen=True, kw_only=True):
 
     @property
     def system(self) -> RequestedSystem:
-        """The system itself."""
+        """The assessed system."""
         return self.assessment.system
 
     @property
     def first_group(self) -> Group:
-        """The system on the first of its terms."""
+        """The name of the system and the first of its terms."""
         return self.system.name, self.system.terms[0]
 
     @property
     def allowed(self) -> tuple[Candidate, ...]:
-        """Those of sizes that may be taken and that fit, whatever deadline and budget allow."""
+        """Candidates of eligible sizes that fit into memory, whether or not they keep deadline and budget."""
         return tuple(
             each
             for each in self.candidates
@@ -83,12 +83,12 @@ class SystemCandidates(Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_limits(self) -> bool:
-        """Whether any size that may be taken keeps all limits."""
+        """Whether any eligible size keeps all limits."""
         return any(each.time_s is not None and not each.broken for each in self.allowed)
 
 
-class _Sized(Struct, frozen=True, kw_only=True):
-    """What is known of one size before terms, by the names that a candidate has for it."""
+class _SizeEstimate(Struct, frozen=True, kw_only=True):
+    """The combined estimate of one size, before terms apply. Its fields are named as in Candidate."""
 
     num_accelerators: int
     work_s: Interval
@@ -101,15 +101,15 @@ class _Sized(Struct, frozen=True, kw_only=True):
 
 
 def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidates:
-    """Every size that some estimator has a time of, on each of the system's terms."""
+    """The candidates of a system: every size with an estimated time, on each of its terms."""
     system, query = assessment.system, inputs.query
     sized = [
-        _sized(inputs, assessment, size)
+        _size_estimate(inputs, assessment, size)
         for size in assessment.sizes.tried
         if any(size in each.by_size for each in assessment.estimates)
     ]
     rates = {terms: rates_of(query, system, terms) for terms in system.terms}
-    drawn = _drawn(assessment, sized)
+    drawn = _draw_times(assessment, sized)
     found: list[Candidate] = []
     curves: dict[Group, SizeCurve] = {}
     sizes = assessment.sizes
@@ -117,23 +117,23 @@ def system_candidates(inputs: Inputs, assessment: Assessment) -> SystemCandidate
         members: list[Candidate] = []
         for each in sized:
             timed = _best_strategy(assessment, each.num_accelerators)
-            members.append(_priced(inputs, assessment, each, terms, paid, timed=timed, fewer=members))
+            members.append(_make_candidate(inputs, assessment, each, terms, paid, timed=timed, fewer=members))
         found += [
             each
             for each in _with_speedup(members, assessment.estimates)
             if sizes.shows(each.num_accelerators)
         ]
-        curve = None if drawn is None else _curve(assessment, members, drawn)
+        curve = None if drawn is None else _size_curve(assessment, members, drawn)
         if curve is not None:
             curves[system.name, terms] = curve
     return SystemCandidates(assessment=assessment, candidates=tuple(found), curves=curves, rates=rates)
 
 
-def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
-    """The combined estimate of one size; references count only where nobody else estimates it.
+def _size_estimate(inputs: Inputs, assessment: Assessment, size: int) -> _SizeEstimate:
+    """The combined estimate of one size; reference estimates count only if there are no others.
 
-    What was neither submitted nor measured on the size itself keeps the bounds; a time that one decided is
-    carried over from that chip.
+    A time that was neither published nor measured at this size is moved to the bound that it violates; its
+    grade is then `carried`.
     """
     known = [each for each in assessment.estimates if size in each.by_size]
     counted = [each for each in known if size not in each.references] or known
@@ -144,14 +144,14 @@ def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
         [each.strategy_log_sd for each in there],
     )
     weights = dict(zip([each.name for each in counted], combined.weights, strict=True))
-    grades = [each.grade[size] for each in counted if weights[each.name] >= _LEAST_WEIGHT]
+    grades = [each.grade[size] for each in counted if weights[each.name] >= _MIN_WEIGHT]
     grade = min(grades, key=_GRADES.index)
     bounds = assessment.bounds.get(size, ())
     bound = None if grade in {"measured", "published"} else violated_bound(combined.time.value, bounds)
     work_s = combined.time
     timed, run = _best_strategy(assessment, size), _fastest_run(inputs, assessment, size)
     batch = inputs.training.global_batch_samples if run is None else run.global_batch_samples
-    return _Sized(
+    return _SizeEstimate(
         num_accelerators=size,
         work_s=work_s if bound is None else scaled(work_s, bound.time_s / work_s.value),
         user_run=run,
@@ -163,21 +163,21 @@ def _sized(inputs: Inputs, assessment: Assessment, size: int) -> _Sized:
     )
 
 
-def _priced(
+def _make_candidate(
     inputs: Inputs,
     assessment: Assessment,
-    sized: _Sized | Candidate,
+    sized: _SizeEstimate | Candidate,
     terms: PriceTerms,
     rates: Rates,
     *,
     timed: TimedStrategy | None,
     fewer: Sequence[Candidate] = (),
 ) -> Candidate:
-    """The candidate of a working time: with interruptions, money, energy and constraints.
+    """The candidate for an estimated working time, with interruptions, money, energy and constraints.
 
-    timed: the strategy that is advised; None where there is none.
-    fewer: the candidates of fewer accelerators. Where the model alone is too uncertain of one of them to give
-    a time, it gives none of more: nobody could tell whether these pay.
+    timed: the recommended strategy; None if there is none.
+    fewer: candidates of fewer accelerators. If the model alone is too uncertain to state a time for one of
+    them, it states none for more: whether these pay could not be judged.
     Source: time = work / goodput; money = accelerators x time x price; energy = accelerators x watts x the
     factor of the system x PUE x time; step = work / steps.
     """
@@ -196,11 +196,11 @@ def _priced(
     why_not = stopped.why or _why_no_time(inputs, assessment, sized, stopped.time_s, fewer=fewer)
     time_s = None if why_not else stopped.time_s
     paid = None if time_s is None else bill(size, time_s, rates)
-    price, usd, made_of = _charged(rates, paid, size, time_s, checkpoint_bytes=stopped.checkpoint_bytes)
+    price, usd, made_of = _best_price(rates, paid, size, time_s, checkpoint_bytes=stopped.checkpoint_bytes)
     samples = None if batch is None else inputs.training.budget.samples_at(batch)
     steps = None if samples is None or batch is None else samples / batch
     step_s = None if steps is None else product(work_s, exact(1.0 / steps))
-    precision = _ran_in(assessment, sized, timed)
+    precision = _precision_of_time(assessment, sized, timed)
     candidate = Candidate(
         system=system.name,
         title=system.title,
@@ -243,12 +243,12 @@ def _priced(
     return replace(candidate, constraints=constraints(query, assessment, candidate))
 
 
-def _charged(
+def _best_price(
     rates: Rates, paid: Bill | None, size: int, time_s: Interval | None, *, checkpoint_bytes: float | None
 ) -> tuple[Price | None, Interval | None, Charges | None]:
-    """The price that costs least, the money at it, and what that is made of where it is more than hours.
+    """The cheapest price, the cost at it, and the charges that make it up if it is not only hourly.
 
-    paid: by the hour. Money is None where no time or no price is known.
+    paid: the bill at the hourly price. The cost is None if the time or the price is unknown.
     """
     price = rates.price
     if time_s is None or paid is None:
@@ -261,17 +261,17 @@ def _charged(
 def _why_no_time(
     inputs: Inputs,
     assessment: Assessment,
-    sized: _Sized | Candidate,
+    sized: _SizeEstimate | Candidate,
     time_s: Interval | None,
     *,
     fewer: Sequence[Candidate],
 ) -> str | None:
-    """Why a time is too uncertain to be stated; None where it is not. fewer: as of `_priced`."""
+    """Why a time is too uncertain to be stated; None if it is not. fewer: as in `_make_candidate`."""
     why = None if time_s is None else too_wide(time_s)
     if why is not None:
         return why
     unsure = [each.num_accelerators for each in fewer if _is_too_wide(each) and each.grade == sized.grade]
-    if unsure and sized.grade in _OF_MODEL:
+    if unsure and sized.grade in _MODEL_GRADES:
         fewest = plural(unsure[0], "accelerator")
         return f"the time on {fewest} is already too uncertain to compare larger sizes"
     known = _largest_by_law(inputs, assessment)
@@ -284,22 +284,22 @@ def _why_no_time(
 
 
 def too_wide(time_s: Interval) -> str | None:
-    """That the interval of a time has no information; None where it has some."""
+    """Words for an interval too wide to be informative; None if it is not."""
     if time_s.high <= WIDEST * time_s.low:
         return None
     return f"its {format_percent(LEVEL)} interval spans more than a factor of {WIDEST:g}"
 
 
 def _largest_by_law(inputs: Inputs, assessment: Assessment) -> float | None:
-    """The largest size with a result on any chip, where only a law goes beyond; None where a model does."""
+    """The largest size with a result on any chip if only a law extrapolates; None if there is a model."""
     if assessment.searches is not None or assessment.published is None or inputs.scores is None:
         return None
     submitted = (each.num_accelerators for each in inputs.scores.of(inputs.training.workload.slug))
     return max((*submitted, largest_known(assessment.published) or 0), default=None)
 
 
-# Grades of times that rest on the performance model alone.
-_OF_MODEL: Final[frozenset[Grade]] = frozenset({"calibrated", "priors"})
+# Grades of times from the performance model alone.
+_MODEL_GRADES: Final[frozenset[Grade]] = frozenset({"calibrated", "priors"})
 
 
 def _is_too_wide(candidate: Candidate) -> bool:
@@ -317,10 +317,10 @@ def timed_candidate(
     energy_j: float | None = None,
     why_not: str | None = None,
 ) -> Candidate:
-    """The candidate of a time alone: no strategy is known, and interruptions are in what was timed.
+    """The candidate for a whole training time without a known strategy; it includes interruptions.
 
-    estimate: of the whole time. energy_j: measured, in place of what the rates give. why_not: why the time is
-    too uncertain to be stated, where it is.
+    estimate: of the whole time. energy_j: measured, overrides the energy from the rates. why_not: why the
+    time is too uncertain to be stated, if it is.
     """
     time_s = estimate.time_s
     paid = bill(num_accelerators, time_s, rates, measured_energy_j=energy_j)
@@ -348,22 +348,22 @@ def timed_candidate(
 
 
 def _without_time(candidate: Candidate, why_not: str) -> Candidate:
-    """A candidate whose time is too uncertain to be stated, and so is all that follows from it."""
+    """The candidate without its time, which is too uncertain to be stated, and without derived amounts."""
     amounts = ("time_s", "goodput", "usd", "energy_j", "carbon_kg", "electricity_usd")
     return replace(candidate, why_not=why_not, **dict.fromkeys(amounts))
 
 
 def _at_price(paid: Bill, time_s: Interval) -> Interval | None:
-    """The money at the price that is stated: its range is that of the time.
+    """The cost at the stated price, with the relative range of the time.
 
-    How far other offers lie from that price is the price's own range; what would flip the choice reports
-    from which price on it matters.
+    The price's own range, which is the spread of other offers, is left out: flips report at which price the
+    choice changes.
     """
     return None if paid.usd is None else scaled(time_s, paid.usd.value / time_s.value)
 
 
 def constraints(query: TrainingQuery, assessment: Assessment, candidate: Candidate) -> tuple[Constraint, ...]:
-    """The limits of the question, each with what the candidate needs of it."""
+    """The question's limits, each with the candidate's value."""
     sizes, size = assessment.sizes, candidate.num_accelerators
     found: list[Constraint] = []
     if sizes.limited_by == "question" or size > sizes.most:
@@ -383,19 +383,19 @@ def constraints(query: TrainingQuery, assessment: Assessment, candidate: Candida
 
 
 def amount_limits(query: TrainingQuery, candidate: Candidate) -> Iterator[Constraint]:
-    """The deadline and the budget of the question, each with what the candidate needs of it.
+    """The question's deadline and budget, each with the candidate's value.
 
-    The wait in the queue is part of what is needed of the deadline.
+    The value for the deadline includes the wait in the queue.
     """
     if query.deadline_s is not None:
-        training = _limited("deadline_s", query.within_s, candidate.time_s)
+        training = _limit_constraint("deadline_s", query.within_s, candidate.time_s)
         needed_s = None if training.value is None else (query.queue_s or 0.0) + training.value
         yield replace(training, limit=query.deadline_s, value=needed_s)
     if query.budget_usd is not None:
-        yield _limited("budget_usd", query.budget_usd, candidate.usd)
+        yield _limit_constraint("budget_usd", query.budget_usd, candidate.usd)
 
 
-def _limited(name: ConstraintName, limit: float, amount: Interval | None) -> Constraint:
+def _limit_constraint(name: ConstraintName, limit: float, amount: Interval | None) -> Constraint:
     return Constraint(
         name=name,
         limit=limit,
@@ -411,7 +411,7 @@ def _best_strategy(assessment: Assessment, size: int) -> TimedStrategy | None:
 
 
 def _fastest_run(inputs: Inputs, assessment: Assessment, size: int) -> UserRun | None:
-    """The user's set-up that trains fastest among those measured on so many."""
+    """The fastest of the user's set-ups measured at this size."""
     known, name = inputs.user.runs, assessment.system.accelerator
     if known is None:
         return None
@@ -421,16 +421,16 @@ def _fastest_run(inputs: Inputs, assessment: Assessment, size: int) -> UserRun |
 
 
 def _training_s(inputs: Inputs, run: UserRun) -> float:
-    """Seconds of the training at the rate of a run; of one sample where the samples needed are not known."""
+    """Seconds of training at the rate of a run; of one sample if the number of samples is unknown."""
     return (inputs.training.budget.samples_at(run.global_batch_samples) or 1.0) / run.samples_per_s
 
 
-def _ran_in(
-    assessment: Assessment, sized: _Sized | Candidate, timed: TimedStrategy | None
+def _precision_of_time(
+    assessment: Assessment, sized: _SizeEstimate | Candidate, timed: TimedStrategy | None
 ) -> Precision | None:
-    """The precision that the time is of; None where nobody states it, as published results do not.
+    """The precision to which the time applies; None if it is not stated, as for published results.
 
-    Steps of the user that the model was fitted to are of the strategy that is advised.
+    If the model was fitted to the user's steps, the time is that of the recommended strategy.
     """
     run = sized.user_run
     if timed is None or sized.grade in {"published", "carried"}:
@@ -455,8 +455,8 @@ def _token_rate(inputs: Inputs, batch: int | None, step_s: Interval | None, size
     return batch * tokens / (step_s.value * size)
 
 
-# What devices report over the 1e9 bytes of their datasheets, by nvidia-smi in MiB: A100 81,251 of 80 GB, H100
-# 81,559, V100 16,160 of 16, RTX 4090 24,564 of 24: 1.06 to 1.07.
+# Memory that devices report over the GB (1e9 bytes) of their datasheets; nvidia-smi, in MiB: A100 81,251 of
+# 80 GB, H100 81,559, V100 16,160 of 16, RTX 4090 24,564 of 24: 1.06 to 1.07.
 _REPORTED_MEMORY: Final = 1.06
 _DEVIATE_OF_LIKELY: Final = NormalDist().inv_cdf(LIKELY)
 
@@ -482,10 +482,10 @@ def _memory_log_sd(problem: Problem) -> float:
 
 
 def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | None:
-    """The fastest strategy that surely fits, of the size and batch of a candidate that may not.
+    """The fastest strategy very likely to fit, at the size and batch of a candidate that may not fit.
 
-    None where the candidate surely fits, its strategy is not the model's, or nothing surely fits. Of axes its
-    own are tried and those of the next best found, so that little has to be searched.
+    None if the candidate itself is likely to fit, its strategy is not the model's, or no strategy is likely
+    to fit. To keep the search small, only the parallel axes of the best strategies found are tried.
     """
     searches, batch, held = assessment.searches, best.global_batch_samples, best.memory
     if searches is None or batch is None or held is None:
@@ -512,12 +512,11 @@ def safer_strategy(assessment: Assessment, best: Candidate) -> SaferStrategy | N
     return SaferStrategy(strategy=searched.best.strategy, memory=memory, time_ratio=ratio)
 
 
-def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> dict[int, FloatArray] | None:
-    """Equally likely working times about the combined ones, by size, ascending: (n_draws,) each.
+def _draw_times(assessment: Assessment, sized: Sequence[_SizeEstimate]) -> dict[int, FloatArray] | None:
+    """Per size, ascending, draws of the working time with the combined time as median: (n_draws,) each.
 
-    Of the sizes whose equilibria are of interest; None where there is no curve.
-    Sizes below those of the curve have times too, carried there one by one: their errors are taken for those
-    of the curve's smallest size.
+    Covers the sizes among which equilibria are sought; None if there is no curve.
+    Assumes that sizes below the curve's domain have the relative errors of the curve's smallest size.
     """
     shown = assessment.sizes.shown_most
     usual = [each for each in sized if each.num_accelerators not in assessment.sizes.between]
@@ -537,12 +536,13 @@ def _drawn(assessment: Assessment, sized: Sequence[_Sized]) -> dict[int, FloatAr
     return {each.num_accelerators: about_central[:, place] for place, each in enumerate(known)}
 
 
-def _curve(
+def _size_curve(
     assessment: Assessment, members: Sequence[Candidate], drawn: Mapping[int, FloatArray]
 ) -> SizeCurve | None:
-    """What equilibria rest on: the times of the sizes whose time can be estimated, and draws about them.
+    """The curve from which equilibria follow: times of the sizes that have one, and draws of these times.
 
-    From the fewest that may be taken on: against a smaller one, nobody sees what an efficiency means.
+    Starts at the smallest eligible size: an efficiency relative to a size that is not displayed would be
+    hard to interpret.
     """
     fewest = assessment.sizes.fewest
     times = {
@@ -571,7 +571,7 @@ def _curve(
 def _with_speedup(members: Sequence[Candidate], estimates: Sequence[Estimates]) -> list[Candidate]:
     """The candidates with their speedup over the smallest size; errors that both sizes share cancel.
 
-    Whatever other sizes are looked at (law 3), so not from the curve that equilibria rest on.
+    Computed from the two sizes alone, so that it does not depend on the other sizes tried (law 3).
     """
     first = next((each for each in members if each.time_s is not None), None)
     found = []
@@ -586,18 +586,18 @@ def _with_speedup(members: Sequence[Candidate], estimates: Sequence[Estimates]) 
 
 
 def with_terms(inputs: Inputs, assessment: Assessment, candidate: Candidate, terms: PriceTerms) -> Candidate:
-    """The candidate on other terms."""
+    """The same candidate on other terms."""
     rates = rates_of(inputs.query, assessment.system, terms)
     timed = _best_strategy(assessment, candidate.num_accelerators)
-    found = _priced(inputs, assessment, candidate, terms, rates, timed=timed)
+    found = _make_candidate(inputs, assessment, candidate, terms, rates, timed=timed)
     return replace(found, speedup=candidate.speedup)
 
 
 def with_budget(inputs: Inputs, assessment: Assessment, candidate: Candidate, factor: float) -> Candidate:
     """The candidate for a training of `factor` times as many samples, at the same batch.
 
-    inputs: of that training. Assumes every estimate grows with the samples: a stated training budget; and
-    modelled ones of a pretraining with what its steps leave out.
+    inputs: of that training. Assumes a stated training budget, so that every estimate is proportional to the
+    samples; modelled estimates also scale with the time of a pretraining over that of its steps.
     """
     times, searches = exact(factor), assessment.searches
     timed = _best_strategy(assessment, candidate.num_accelerators)
@@ -615,14 +615,14 @@ def with_budget(inputs: Inputs, assessment: Assessment, candidate: Candidate, fa
         order_bound=None,
     )
     rates = rates_of(inputs.query, assessment.system, candidate.terms)
-    found = _priced(inputs, assessment, grown, candidate.terms, rates, timed=timed)
+    found = _make_candidate(inputs, assessment, grown, candidate.terms, rates, timed=timed)
     return replace(found, speedup=candidate.speedup)
 
 
 def with_strategy(
     inputs: Inputs, assessment: Assessment, candidate: Candidate, timed: TimedStrategy, rates: Rates
 ) -> Candidate:
-    """The candidate trained by another strategy: slower or faster by the ratio of the modelled times."""
+    """The candidate with another strategy: its time is scaled by the ratio of the modelled times."""
     best = _best_strategy(assessment, candidate.num_accelerators)
     assert best is not None
     other = replace(
@@ -632,4 +632,4 @@ def with_strategy(
         global_batch_samples=timed.strategy.global_batch_samples,
         order_bound=None,
     )
-    return _priced(inputs, assessment, other, candidate.terms, rates, timed=timed)
+    return _make_candidate(inputs, assessment, other, candidate.terms, rates, timed=timed)

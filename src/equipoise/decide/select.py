@@ -1,6 +1,6 @@
-"""The one choice: constraints, objective, Pareto frontier and equilibrium, over candidates of all systems.
+"""Selects among the candidates of all systems by constraints, objective, Pareto frontier and equilibrium.
 
-What would change it is solved for by choosing again with one input moved.
+Sensitivities (flips) are found by selecting again with one input changed.
 """
 
 import math
@@ -36,16 +36,16 @@ from equipoise.scaling.equilibrium import (
 from equipoise.stats import Values, by_key, tornado
 from equipoise.units import HOUR_S
 
-# Limits of which sizes are on offer at all; the others are of what a size takes.
-_OF_SIZE: Final = frozenset({"max_accelerators", "memory_bytes"})
+# Limits on which sizes are eligible at all; the other limits are on the time and money that a size takes.
+_SIZE_LIMITS: Final = frozenset({"max_accelerators", "memory_bytes"})
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """What is best, and within which limits.
+    """The objective and the limits of a selection.
 
-    deadline_s: for the training and the wait before it, queue_s, together. start_s: between the start of a
-    job and its first step, which every size takes and pays for: sizes are compared with it, limits and what
-    is shown are without.
+    deadline_s: for the wait queue_s and the training together. start_s: time from job start to the first
+    step, which is the same at every size and paid for. It is included when sizes are compared, but not in
+    limits or in the displayed time.
     """
 
     objective: Objective
@@ -57,7 +57,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def rule_of(query: TrainingQuery) -> Rule:
-    """What is best for a question, and within which limits."""
+    """The rule by which a question is answered."""
     return Rule(
         objective=query.objective,
         value_of_time_usd_per_hour=query.value_of_time_usd_per_hour or 0.0,
@@ -69,7 +69,7 @@ def rule_of(query: TrainingQuery) -> Rule:
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """The choice. balance: by system and terms, the size at which more stops paying; None where not known."""
+    """The selection. balance: per system and terms, the size beyond which more stops paying, if known."""
 
     recommended: Candidate | None
     refusal: Refusal | None
@@ -79,10 +79,10 @@ class Selection(Struct, frozen=True, kw_only=True):
 
 
 class Figures(NamedTuple):
-    """The few numbers of a candidate that decide. usd, energy_j: None is not known.
+    """The figures of a candidate by which it is selected. usd, energy_j: None if unknown.
 
-    charges: what usd is made of, where that is more than the hours used. least_s: what every accelerator
-    is paid for in any case.
+    charges: the components of usd, if it is not only for the hours used. least_s: time for which every
+    accelerator is paid in any case.
     """
 
     id: str
@@ -96,29 +96,29 @@ class Figures(NamedTuple):
     least_s: float = 0.0
 
     def moved(self, *, price: float = 1.0, time: float = 1.0) -> "Figures":
-        """The figures at so many times the price of an hour and the time; other charges stay."""
+        """The same figures with the hourly price and the time scaled; other charges are unchanged."""
         energy_j = None if self.energy_j is None else self.energy_j * time
-        return self._paying(self.time_s * time, energy_j, used=price * time, minimum=price)
+        return self._with_time(self.time_s * time, energy_j, used=price * time, minimum=price)
 
     def with_start(self, start_s: float) -> "Figures":
-        """The figures with what comes before the first step: every accelerator is paid for it as for a step.
+        """The figures with the time before the first step, at the same hourly price.
 
-        Energy is as it was: nobody steps yet.
+        Energy is unchanged, because no step runs during start-up.
         """
         if not start_s:
             return self
-        return self._paying(self.time_s + start_s, self.energy_j, used=1.0 + start_s / self.time_s)
+        return self._with_time(self.time_s + start_s, self.energy_j, used=1.0 + start_s / self.time_s)
 
-    def _paying(
+    def _with_time(
         self, time_s: float, energy_j: float | None, *, used: float, minimum: float = 1.0
     ) -> "Figures":
-        """The figures at another time and energy, at so many times the money for hours used, and at least."""
+        """The figures at another time and energy. used, minimum: factors of the used and minimum charges."""
         usd, paid = self.usd, self.charges
         if paid is not None:
             paid = replace(paid, used_usd=used * paid.used_usd, minimum_usd=minimum * paid.minimum_usd)
         if usd is not None:
             usd = used * usd if paid is None else paid.usd
-        # As `_replace` would, in a tenth of its time: a flip asks for thousands.
+        # Ten times as fast as `_replace`: finding a flip calls this thousands of times.
         return Figures(
             self.id,
             self.group,
@@ -132,12 +132,12 @@ class Figures(NamedTuple):
         )
 
     def in_accelerator_hours(self) -> "Figures":
-        """The figures with accelerator-hours in the place of money."""
+        """The figures with accelerator-hours in place of money."""
         return self._replace(usd=_accelerator_hours(self), charges=None)
 
 
 def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, SizeCurve]) -> Selection:
-    """The best candidate by the rule among those that keep every constraint, or why none does.
+    """The best candidate by the rule among those that keep every constraint, or the refusal if none does.
 
     candidates: of all systems, sizes and terms. curves: by system and terms.
     """
@@ -170,8 +170,8 @@ def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, S
 
 
 def figures_of(candidate: Candidate) -> Figures:
-    """The numbers of a candidate whose time can be estimated."""
-    sized = [each.is_kept for each in candidate.constraints if each.name in _OF_SIZE]
+    """The figures of a candidate that has a time."""
+    sized = [each.is_kept for each in candidate.constraints if each.name in _SIZE_LIMITS]
     return Figures(
         id=candidate.id,
         group=candidate.group,
@@ -186,20 +186,20 @@ def figures_of(candidate: Candidate) -> Figures:
 
 
 def timed_figures(candidates: Iterable[Candidate]) -> list[Figures]:
-    """The numbers of the candidates whose time can be estimated."""
+    """The figures of the candidates that have a time."""
     return [figures_of(each) for each in candidates if each.time_s is not None]
 
 
 def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]) -> str | None:
-    """The id of the best feasible candidate by the rule; None where none is feasible.
+    """The id of the best feasible candidate by the rule; None if none is feasible.
 
-    Under most objectives the first in `order`; with `cost` and no price, accelerator-hours stand for money.
-    Under `balance` each system offers one size: the largest feasible one up to its size of balance, else the
-    smallest beyond. The offer of least money times time is taken (where no price is known, the fastest),
-    unless another system has a size that beats it in time and money.
-    Time and money are compared with the start (rule.start_s) included, while limits and tables exclude it.
-    So that no table contradicts the offer that is taken, none is that another system beats without the start
-    either; under an objective of one amount the answer states it with the start.
+    Under most objectives, the first in `order`; with `cost` and no price, accelerator-hours replace money.
+    Under `balance`, each system offers one size: the largest feasible one up to its balance size, else the
+    smallest beyond. The offer with the least money times time is chosen (without prices, the fastest), unless
+    another system has a size that beats it in time and money.
+    Time and money are compared with the start (rule.start_s), while limits and tables exclude it. So that no
+    table contradicts the choice, an offer that another system beats without the start is not chosen either;
+    under an objective of one amount, the answer states that amount with the start.
     """
     within = [each for each in figures if is_feasible(each, rule)]
     is_priced = any(each.usd is not None for each in within)
@@ -210,7 +210,7 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     if not feasible:
         return None
     if rule.objective != "balance":
-        return _first(feasible, rule, is_priced=is_priced).id
+        return _best_in_order(feasible, rule, is_priced=is_priced).id
     offers = [members[-1] for members in up_to_balance(feasible, balance).values()]
     offers.sort(key=lambda each: order(each, rule, is_priced=is_priced))
     unbeaten = (
@@ -221,22 +221,22 @@ def choose(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int |
     return next(unbeaten, offers[0]).id
 
 
-# Up to so many times the money is the same money: estimates are no more certain than that.
-_AS_CHEAP: Final = 1.01
+# Costs within this factor count as equal, since estimates are no more certain than that.
+_SAME_MONEY: Final = 1.01
 
 
 def _beats(other: Figures, one: Figures) -> bool:
-    """Whether a size of another system is nowhere worse in time and money, and somewhere better."""
+    """Whether a size of another system is no worse in time and money, and better in at least one."""
     if other.group == one.group or other.usd is None or one.usd is None:
         return False
-    # Spelt out: a choice asks it of thousands of pairs.
+    # Written out for speed: a choice compares thousands of pairs.
     is_no_worse = other.time_s <= one.time_s and other.usd <= one.usd
     return is_no_worse and (other.time_s < one.time_s or other.usd < one.usd)
 
 
 def beats(candidate: Candidate, best: Candidate, rule: Rule) -> bool:
-    """Whether a candidate keeps all limits but that of size, and is no worse than the best in time and money,
-    and better in one.
+    """Whether a candidate keeps all limits other than size, is no worse than the best in time and money, and
+    is better in at least one.
     """
     if candidate.time_s is None or candidate.usd is None or best.usd is None:
         return False
@@ -246,32 +246,32 @@ def beats(candidate: Candidate, best: Candidate, rule: Rule) -> bool:
 
 
 def goes_on(candidates: Sequence[Candidate], most: int, rule: Rule) -> bool:
-    """Whether sizes of a system beyond those tried may be better: the best is of the last doubling.
+    """Whether sizes of a system beyond those tried may be better: the best is in the last doubling.
 
-    Of objectives that larger sizes may serve without paying by a step: the value of an hour, and the least
-    time, as long as the training takes longer than to start it. most: the largest size tried.
+    True only under objectives for which larger sizes may be better although their steps do not pay: the value
+    of time, and the least time while the training takes longer than its start. most: the largest size tried.
     """
     if rule.objective not in {"value_of_time", "time"}:
         return False
     kept = [each for each in timed_figures(candidates) if is_feasible(each, rule)]
     if not kept:
         return False
-    best = _first(kept, rule, is_priced=True)
+    best = _best_in_order(kept, rule, is_priced=True)
     return 2 * best.num_accelerators > most and (rule.objective != "time" or best.time_s > START_S)
 
 
 def is_feasible(each: Figures, rule: Rule) -> bool:
-    """Whether figures keep every constraint of a rule; what has no price keeps no budget."""
+    """Whether figures keep every constraint of a rule; without a price, no budget is kept."""
     in_budget = math.isinf(rule.spend_usd) or (each.usd is not None and each.usd <= rule.spend_usd)
     return each.is_within_size and rule.queue_s + each.time_s <= rule.deadline_s and in_budget
 
 
 def objective_value(each: Figures, objective: Objective, value_of_time_usd_per_hour: float) -> float:
-    """What an objective counts of figures: less is better; infinite where what it counts is not known.
+    """The value that an objective minimises; infinite if it is unknown.
 
-    With `balance` money times time, by which systems at their sizes of balance are compared. Of the sizes of
-    one system the least of it is the most E x S. What is least of several systems costs the least of them,
-    time included, where an hour is worth what the training spends in one.
+    For `balance` it is money times time, by which systems at their balance sizes are compared. Among sizes of
+    one system, its minimum is the maximum of E x S. Among systems, its minimum costs least with time included
+    when an hour is worth what the training spends per hour.
     """
     if objective == "time":
         return each.time_s
@@ -286,23 +286,23 @@ def objective_value(each: Figures, objective: Objective, value_of_time_usd_per_h
 
 
 def order(each: Figures, rule: Rule, *, is_priced: bool) -> tuple[float, float, float, float, int, str]:
-    """Least first, by the objective; of equal ones the faster, the cheaper, the one of less energy, of fewer.
+    """Sort key: the objective's value, then time, money, energy, number of accelerators and id.
 
-    is_priced: whether any price is known, with which sizes of balance are compared; else by time.
+    is_priced: whether any price is known; if not, `balance` compares by time.
     """
-    counted = _counted(each, rule, is_priced=is_priced)
+    counted = _value_by_rule(each, rule, is_priced=is_priced)
     return (counted, each.time_s, *_money_and_energy(each), each.num_accelerators, each.id)
 
 
-def _counted(each: Figures, rule: Rule, *, is_priced: bool) -> float:
-    """What the objective of a rule counts of figures: less is better."""
+def _value_by_rule(each: Figures, rule: Rule, *, is_priced: bool) -> float:
+    """The value that the objective of a rule minimises."""
     objective: Objective = "time" if rule.objective == "balance" and not is_priced else rule.objective
     return objective_value(each, objective, rule.value_of_time_usd_per_hour)
 
 
-def _first(figures: Sequence[Figures], rule: Rule, *, is_priced: bool) -> Figures:
-    """The first in `order`, of at least one: only those that the objective counts alike are put in order."""
-    counted = [_counted(each, rule, is_priced=is_priced) for each in figures]
+def _best_in_order(figures: Sequence[Figures], rule: Rule, *, is_priced: bool) -> Figures:
+    """The first in `order` of at least one; the full key is computed only for ties in the objective."""
+    counted = [_value_by_rule(each, rule, is_priced=is_priced) for each in figures]
     least = min(counted)
     alike = (each for each, value in zip(figures, counted, strict=True) if value == least)
     return min(alike, key=lambda each: order(each, rule, is_priced=is_priced))
@@ -313,37 +313,38 @@ def up_to_balance(
 ) -> dict[Group, list[Figures]]:
     """The sizes of each system up to the one that it offers under the objective `balance`, ascending.
 
-    The largest up to the size of balance, else the smallest, or one beyond that is faster for the same money;
-    none that a smaller one, such as a batch that is stated shares out better, beats in time and money.
+    The offer is the largest up to the balance size, else the smallest, or a larger one that is faster for the
+    same money. It is never a size that a smaller one beats in time and money, as can happen if the smaller
+    one divides a stated batch better.
     """
     ascending = sorted(feasible, key=lambda each: each.num_accelerators)
     found = {}
     for group, members in by_key((each.group, each) for each in ascending).items():
         limit = balance.get(group)
-        if limit is None:  # too few sizes for a curve, such as two that the user measured
+        if limit is None:  # too few sizes for a curve, such as two measured by the user
             limit = reached_by_paying_steps(
                 [each.num_accelerators for each in members],
                 [each.time_s for each in members],
                 least_s=[each.least_s for each in members],
             )
         num_below = sum(each.num_accelerators <= limit for each in members)
-        taken = _with_as_cheap(members, max(num_below, 1))
-        while any(_saves(each, taken[-1]) for each in taken[:-1]):
+        taken = _extended_at_no_cost(members, max(num_below, 1))
+        while any(_is_saving(each, taken[-1]) for each in taken[:-1]):
             taken.pop()
         found[group] = taken
     return found
 
 
-def _saves(other: Figures, one: Figures) -> bool:
-    """Whether a size is nowhere worse in time and money, and somewhere better."""
+def _is_saving(other: Figures, one: Figures) -> bool:
+    """Whether a size is no worse in time and money, and better in at least one."""
     return _is_better([(other.time_s, one.time_s), (_money_and_energy(other)[0], _money_and_energy(one)[0])])
 
 
-def _with_as_cheap(members: Sequence[Figures], num_taken: int) -> list[Figures]:
-    """The first sizes of a system, and further ones up to the last that is faster than all before it and
-    costs as much: those that a limit leaves beyond the balance, or between usual sizes.
+def _extended_at_no_cost(members: Sequence[Figures], num_taken: int) -> list[Figures]:
+    """The first sizes of a system, extended up to the last that is faster than all before it at the same
+    cost. Such sizes can lie beyond the balance where a limit ends, or between the usual sizes.
     """
-    most_paid = _AS_CHEAP * _money_and_energy(members[num_taken - 1])[0]
+    most_paid = _SAME_MONEY * _money_and_energy(members[num_taken - 1])[0]
     fastest_s = members[num_taken - 1].time_s
     for number, each in enumerate(members[num_taken:], num_taken + 1):
         if each.time_s < fastest_s and _money_and_energy(each)[0] <= most_paid:
@@ -352,9 +353,9 @@ def _with_as_cheap(members: Sequence[Figures], num_taken: int) -> list[Figures]:
 
 
 def frontier(figures: Sequence[Figures]) -> tuple[str, ...]:
-    """Ids of those that no other matches in time, money and energy and beats in one, the fastest first.
+    """Ids of the Pareto-optimal candidates in time, money and energy, the fastest first.
 
-    Of the sizes that may be taken, whatever deadline and budget allow.
+    Among eligible sizes, whether or not they keep deadline and budget.
     """
     offered = [each for each in figures if each.is_within_size]
     front = [each for each in offered if not any(_dominates(other, each) for other in offered)]
@@ -364,7 +365,10 @@ def frontier(figures: Sequence[Figures]) -> tuple[str, ...]:
 
 
 def _dominates(other: Figures, one: Figures) -> bool:
-    """Whether it is nowhere worse and somewhere better; by accelerator-hours where a price or power lacks."""
+    """Whether `other` is no worse in time, money and energy and better in one.
+
+    Accelerator-hours replace money or energy if either candidate lacks it.
+    """
     if other.time_s > one.time_s:
         return False
     amounts = [(other.time_s, one.time_s)]
@@ -378,12 +382,12 @@ def _dominates(other: Figures, one: Figures) -> bool:
 
 
 def _is_better(amounts: Sequence[tuple[float, float]]) -> bool:
-    """Whether the first of each pair is nowhere more than the second, and somewhere less."""
+    """Whether the first of each pair is at most the second, and less in at least one pair."""
     return all(a <= b for a, b in amounts) and any(a < b for a, b in amounts)
 
 
 def _money_and_energy(each: Figures) -> tuple[float, float]:
-    """Its money and energy; accelerator-hours in place of what is not known."""
+    """Money and energy; accelerator-hours in place of either if it is unknown."""
     hours = _accelerator_hours(each)
     return (hours if each.usd is None else each.usd, hours if each.energy_j is None else each.energy_j)
 
@@ -395,9 +399,9 @@ def _accelerator_hours(each: Figures) -> float:
 def _refusal(
     candidates: Sequence[Candidate], by_id: Mapping[str, Candidate], figures: Sequence[Figures]
 ) -> Refusal:
-    """The cheapest and the fastest of sizes that may be taken, and the least change of each limit.
+    """The cheapest and the fastest eligible candidate, and the least relaxation of each limit.
 
-    Where systems have limits of size of their own, as stocks are, that of each is one.
+    If systems have size limits of their own, such as stocks, each of these is a limit by itself.
     """
     figures = [each for each in figures if each.is_within_size] or figures
     priced = [each for each in figures if each.usd is not None]
@@ -428,12 +432,12 @@ def _refusal(
 
 
 def excess_of(steps: Sequence[Relaxation]) -> float:
-    """How far limits are from what would do: the sum of the logarithms of the factors between them."""
+    """Distance of limits from the values needed: the sum of the absolute log ratios."""
     return sum(abs(math.log(step.needed / step.limit)) for step in steps)
 
 
 def relaxations(candidate: Candidate) -> tuple[Relaxation, ...] | None:
-    """What each broken limit would have to be; None where a change of limits does not help."""
+    """The value needed for each broken limit; None if changing limits does not help."""
     if candidate.time_s is None:
         return None
     broken = candidate.broken
@@ -448,10 +452,10 @@ def relaxations(candidate: Candidate) -> tuple[Relaxation, ...] | None:
 
 
 def time_values(figures: Sequence[Figures], rule: Rule) -> tuple[TimeValue, ...]:
-    """Which candidate costs least from which value of an hour on: money and time together.
+    """The cheapest candidate, money and time together, from each value of an hour on, in ascending order.
 
-    Of those that keep every constraint and have a price, from an hour worth nothing upwards; with
-    rule.start_s, as they are chosen.
+    Among candidates that have a price and keep every constraint; their times include rule.start_s, as in
+    `choose`.
     Source: the lower envelope of the lines usd + value x hours.
     """
     feasible = [each.with_start(rule.start_s) for each in figures if is_feasible(each, rule)]
@@ -474,16 +478,17 @@ def time_values(figures: Sequence[Figures], rule: Rule) -> tuple[TimeValue, ...]
 
 
 TIME, PRICE = "time of the training", "price per accelerator-hour"
-# Beyond a factor of ten another answer is no flip of this one.
-_FARTHEST: Final = 10.0
+# A change of an input by more than this factor is not reported as a flip.
+_MAX_FACTOR: Final = 10.0
 _STEPS: Final = 40
 _BISECTIONS: Final = 16
 
 
-class _Moved(Struct, frozen=True, kw_only=True):
-    """An input of the choice, and what is chosen at so many times its value; of a speed, at a fraction.
+class _InputSweep(Struct, frozen=True, kw_only=True):
+    """An input of the choice, and what is chosen when it is scaled; a speed is divided by the factor.
 
-    system: whose it is; None of a limit. value: now; by_candidate: where it is another for some.
+    system: to which the input belongs; None for a limit. value: the current value; by_candidate: values of
+    candidates, if they differ.
     """
 
     quantity: str
@@ -495,8 +500,8 @@ class _Moved(Struct, frozen=True, kw_only=True):
     is_speed: bool = False
 
     def flip(self, now: str) -> Flip | None:
-        """The nearest value at which another than `now` is chosen; None within the range."""
-        found = _solved(self.chosen_at, now)
+        """The nearest value at which the choice is not `now`; None if there is none within the range."""
+        found = _nearest_change(self.chosen_at, now)
         if found is None:
             return None
         factor, to = found
@@ -514,12 +519,12 @@ class _Moved(Struct, frozen=True, kw_only=True):
 def flips(
     candidates: Sequence[Candidate], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
 ) -> tuple[Flip, ...]:
-    """For each input that can change the choice within a factor of ten: the nearest value at which it does.
+    """For each input that can change the choice within a factor of ten, the nearest value at which it does.
 
-    Prices of every system, the speed of the recommended one (as MFU where it is known), the limits, the value
-    of an hour, and how many accelerators may be taken.
+    The inputs are the price of every system, the speed of the recommended one (as MFU if known), the limits,
+    the value of an hour, and the number of accelerators allowed.
     """
-    # Sizes that may not be taken are chosen by none of these.
+    # No change of these inputs makes an ineligible size eligible.
     figures = [each for each in timed_figures(candidates) if each.is_within_size]
     decides_price = (
         rule.objective != "balance"
@@ -527,27 +532,27 @@ def flips(
         or math.isfinite(rule.spend_usd)
     )
     inputs = [
-        *(_prices(candidates, figures, rule, balance, best) if decides_price else ()),
-        _speed(figures, rule, balance, best),
-        *_limits(figures, rule, balance),
+        *(_price_inputs(candidates, figures, rule, balance, best) if decides_price else ()),
+        _speed_input(figures, rule, balance, best),
+        *_limit_inputs(figures, rule, balance),
     ]
     moved = (*(each.flip(best.id) for each in inputs), _size_flip(candidates, rule, balance, best))
     found = [flip for flip in moved if flip is not None]
-    # A time that reaches a deadline is as far as the deadline that reaches it, but for the last digits of a
-    # machine's arithmetic, which must not order them.
+    # A time that reaches the deadline and a deadline that reaches the time change by the same factor:
+    # rounding keeps floating-point error from ordering them.
     return tuple(sorted(found, key=lambda each: round(abs(math.log(each.flips_at / each.value)), 6)))
 
 
-def _prices(
+def _price_inputs(
     candidates: Sequence[Candidate],
     figures: Sequence[Figures],
     rule: Rule,
     balance: Mapping[Group, int | None],
     best: Candidate,
-) -> Iterator[_Moved]:
+) -> Iterator[_InputSweep]:
     """The price of every system on each of its terms.
 
-    Where a file has several quotes on the same terms, that of the candidate in question.
+    If a file has several quotes on the same terms, each candidate has its own.
     """
     paid: dict[Group, dict[str, float]] = defaultdict(dict)
     for each in candidates:
@@ -562,7 +567,7 @@ def _prices(
         system, terms = group
         several = sum(name == system for name, _ in paid) > 1
         words = f" ({terms.replace('_', ' ')})" if several else ""
-        yield _Moved(
+        yield _InputSweep(
             quantity=f"price of {system}{words}",
             system=system,
             unit=PER_ACCELERATOR_HOUR,
@@ -572,10 +577,10 @@ def _prices(
         )
 
 
-def _speed(
+def _speed_input(
     figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
-) -> _Moved:
-    """The speed of the recommended system, up to an MFU of one; money and energy go with the time."""
+) -> _InputSweep:
+    """The speed of the recommended system, up to an MFU of one; money and energy scale with the time."""
 
     def chosen_at(factor: float) -> str | None:
         if best.mfu is not None and factor < best.mfu:
@@ -583,7 +588,7 @@ def _speed(
         moved = [each.moved(time=factor) if each.group[0] == best.system else each for each in figures]
         return choose(moved, rule, balance)
 
-    return _Moved(
+    return _InputSweep(
         quantity=f"{'time' if best.mfu is None else 'MFU'} on {best.system}",
         system=best.system,
         unit="s" if best.mfu is None else "fraction",
@@ -593,8 +598,10 @@ def _speed(
     )
 
 
-def _limits(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]) -> Iterator[_Moved]:
-    """Deadline, budget and the value of an hour, where they are stated."""
+def _limit_inputs(
+    figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]
+) -> Iterator[_InputSweep]:
+    """Deadline, budget and the value of an hour, as far as they are stated."""
     inputs = (
         ("deadline", "s", "deadline_s", rule.deadline_s),
         ("budget", "USD", "spend_usd", rule.spend_usd),
@@ -607,17 +614,17 @@ def _limits(figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int 
             return choose(figures, replace(rule, **moved), balance)
 
         if 0.0 < value < math.inf:
-            yield _Moved(quantity=quantity, unit=unit, value=value, chosen_at=chosen_at)
+            yield _InputSweep(quantity=quantity, unit=unit, value=value, chosen_at=chosen_at)
 
 
 def _size_flip(
     candidates: Sequence[Candidate], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
 ) -> Flip | None:
-    """The fewest accelerators beyond those allowed with which another candidate is chosen.
+    """The smallest size limit above the current one at which another candidate is chosen.
 
-    Of the sizes that are known. Those are moved that are allowed as many as the recommended system is: each
-    system has its own stock. A balance at the most that may be taken is where the question ended, and steps
-    beyond it are taken as they pay.
+    Only sizes with a candidate are considered. The limit is raised for the systems with the same limit as the
+    recommended one, since each system has its own stock. A balance at the largest eligible size was cut off
+    by the limit, so steps beyond it are taken as far as they pay.
     """
     beyond = {
         each.id: one.limit for each in candidates for one in each.broken if one.name == "max_accelerators"
@@ -636,7 +643,7 @@ def _size_flip(
         group: None if size == max(allowed.get(group, ()), default=None) else size
         for group, size in balance.items()
     }
-    for size in sorted(each for each in sizes if each <= _FARTHEST * limit):
+    for size in sorted(each for each in sizes if each <= _MAX_FACTOR * limit):
         moved = [
             each._replace(is_within_size=True)
             if each.id in movable and each.num_accelerators <= size
@@ -651,28 +658,28 @@ def _size_flip(
     return None
 
 
-def _solved(chosen_at: Callable[[float], str | None], now: str) -> tuple[float, str] | None:
-    """The factor nearest to one at which another candidate is chosen, and which; None within the range.
+def _nearest_change(chosen_at: Callable[[float], str | None], now: str) -> tuple[float, str] | None:
+    """The factor nearest to one at which another candidate is chosen, and its id; None if none in range.
 
     Steps outwards on a logarithmic grid, then bisects the first step that changes the choice.
     """
-    step = math.log(_FARTHEST) / _STEPS
+    step = math.log(_MAX_FACTOR) / _STEPS
     for number in range(1, _STEPS + 1):
         changes = []
         for sign in (1.0, -1.0):
             outer = sign * number * step
             to = chosen_at(math.exp(outer))
             if to is not None and to != now:
-                changes.append(_bisected(chosen_at, now, outer - sign * step, outer))
+                changes.append(_bisect_change(chosen_at, now, outer - sign * step, outer))
         if changes:
             return min(changes, key=lambda each: abs(math.log(each[0])))
     return None
 
 
-def _bisected(
+def _bisect_change(
     chosen_at: Callable[[float], str | None], now: str, inner: float, outer: float
 ) -> tuple[float, str]:
-    """The change between two logarithms of a factor."""
+    """The factor at which the choice changes between two log factors, and the id chosen there."""
     to = chosen_at(math.exp(outer))
     assert to is not None
     for _ in range(_BISECTIONS):
@@ -686,10 +693,10 @@ def _bisected(
 
 
 def tornado_of(candidate: Candidate) -> Tornado | None:
-    """What moves the money of a candidate: each cause from one end of its interval to the other.
+    """The sensitivity of a candidate's cost: each input varied from one end of its interval to the other.
 
-    Of accelerator-hours where there is no price; None where the time cannot be estimated.
-    Source: money = accelerators x hours x price, with the other charges of a quote, each moved alone.
+    Of accelerator-hours if there is no price; None if the candidate has no time.
+    Source: money = accelerators x hours x price, with the other charges of a quote; one input varies at once.
     """
     if candidate.time_s is None:
         return None
