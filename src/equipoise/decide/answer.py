@@ -1,4 +1,4 @@
-"""The records of a decision: Candidate, Answer. decision.py makes them in that order."""
+"""The records of a decision, from Constraint and Candidate to Answer. decision.py makes them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def probability_within(amount: Interval, limit: float) -> float:
     """The probability that an amount does not exceed a limit.
 
     Assumes that each side of the interval is half a log-normal, as in `product`, with a standard deviation of
-    at least LEAST_LOG_SD: an end of the interval is then exceeded as often as the interval states.
+    at least LEAST_LOG_SD. Each end of the interval is then exceeded as often as its level states.
     Source: definition.
 
     >>> probability_within(Interval(value=100.0, low=50.0, high=200.0, level=0.9), 100.0)
@@ -69,12 +69,12 @@ def probability_within(amount: Interval, limit: float) -> float:
         return 0.0
     end = amount.low if limit < amount.value else amount.high
     spread = max(abs(math.log(end / amount.value)) / num_sd(amount.level), LEAST_LOG_SD)
-    # Of the smallest limits the ratio itself is zero.
+    # A ratio of limit and amount would underflow to zero for the smallest limits.
     return NormalDist().cdf((math.log(limit) - math.log(amount.value)) / spread)
 
 
 def about_fixed(faults: Sequence[Fault], query: TrainingQuery) -> Sequence[Fault]:
-    """Of the reasons why strategies are illegal, those about what the question fixes; all where none is."""
+    """The faults that concern parameters fixed by the question; all faults if none does."""
     return [each for each in faults if query.fixed_names.intersection(each.parameters)] or faults
 
 
@@ -82,9 +82,10 @@ ConstraintName: TypeAlias = Literal["deadline_s", "budget_usd", "memory_bytes", 
 
 
 class ConstraintWords(NamedTuple):
-    """What a limit is called in a sentence, its unit, and what a candidate that breaks it does in a table.
+    """The words and the unit for a limit in sentences and tables.
 
-    article: of the noun. broken: with {limit} for the number. loosened: what would let it be kept.
+    article: of the noun. broken: status in a table, with {limit} for the number. loosened: condition under
+    which the limit would be kept.
     """
 
     article: str
@@ -112,7 +113,7 @@ CONSTRAINTS: Final[Mapping[ConstraintName, ConstraintWords]] = {
 
 
 class Constraint(Struct, frozen=True, kw_only=True):
-    """A limit and what the candidate needs of it. value: None where it is not known; then it is not kept.
+    """A limit and the candidate's value for it. value: None if unknown; the limit is then not kept.
 
     probability: that the limit is kept.
     """
@@ -129,20 +130,20 @@ class Constraint(Struct, frozen=True, kw_only=True):
 
     @property
     def loosened(self) -> str:
-        """What would let it be kept, as the condition of a sentence."""
+        """The condition under which the limit would be kept, in words."""
         return CONSTRAINTS[self.name].loosened
 
     @property
     def lacks_price(self) -> bool:
-        """Whether it is a budget that nobody can judge, as no price is known."""
+        """Whether this is a budget that cannot be checked because no price is known."""
         return self.name == "budget_usd" and self.value is None
 
 
 class MemoryUse(Struct, frozen=True, kw_only=True):
-    """Bytes of the fullest accelerator: needed, by kind, and what it has; None is not known.
+    """Memory of the accelerator that needs most: bytes needed, by kind, and available; None if unknown.
 
-    range_bytes: of what is needed, as wide as predictions of published executions were off.
-    fits_probability: that the accelerator has as much, which has some percent more than its datasheet says.
+    range_bytes: interval of the bytes needed, from the errors of predictions for published executions.
+    fits_probability: that they fit; devices have some percent more memory than their datasheets state.
     """
 
     needed_bytes: float
@@ -153,19 +154,19 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float | None:
-        """What is needed of what the accelerator has; None where that is not known."""
+        """Needed over available memory; None if the latter is unknown."""
         return None if self.available_bytes is None else self.needed_bytes / self.available_bytes
 
 
-# What is kept with less probability, a deadline or an accelerator's memory, may well be missed.
+# A deadline or a memory limit that is kept with a lower probability is reported as at risk.
 LIKELY: Final = 0.9
 
 
 class SaferStrategy(Struct, frozen=True, kw_only=True):
-    """What to train with where the recommended strategy does not fit, of the same size and batch.
+    """A strategy to use if the recommended one does not fit, with the same size and batch.
 
-    memory: that fits with a probability of at least LIKELY. time_ratio: of the time by it over that by
-    the recommended strategy, by the performance model.
+    memory: it fits with a probability of at least LIKELY. time_ratio: time with this strategy over time with
+    the recommended one, by the performance model.
     """
 
     strategy: Strategy
@@ -174,7 +175,7 @@ class SaferStrategy(Struct, frozen=True, kw_only=True):
 
 
 class ModelStep(Struct, frozen=True, kw_only=True):
-    """One modelled step of the strategy: its time by cause, before any combining of estimates."""
+    """One step of the strategy as modelled: its time by cause, before estimates are combined."""
 
     step_s: float
     by_cause_s: Mapping[str, float]
@@ -182,19 +183,19 @@ class ModelStep(Struct, frozen=True, kw_only=True):
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """So many accelerators of one system, on one kind of terms, with one strategy and batch.
+    """A number of accelerators of one system, on one kind of terms, with one strategy and batch.
 
-    system: as asked, the name in the catalogue. work_s: without interruptions; time_s: with them, and None
-    where it cannot be estimated (`why_not`). step_s: work_s over the number of steps, so with what evaluation
-    takes where published results hold it; model: the step as the performance model times it. charges: what
-    usd is made of, where that is more than accelerator-hours times price. energy_j: of the whole
-    system, with the building where a PUE was given. mfu: FLOP of the model over those of the
-    accelerators' peak in mfu_precision, at step_s; None where the time rests on published results, whose
-    precision is not stated. disagreement: the factor by which the interval of the time was widened because
-    estimators differ, 1 where they do not. speedup: over the smallest size known of the system, with its own
-    interval: errors that both share cancel. order_bound: the time of another chip that work_s was moved to,
-    because no better chip of a maker is slower. is_between: of a size between the usual ones, tried because
-    one size is the best by what is asked.
+    system: the name in the catalogue, as asked. work_s: time without interruptions; time_s: with them, None
+    if it cannot be estimated (`why_not`). step_s: work_s over the number of steps; includes evaluation if the
+    time rests on published results, which include it. model: the step as the performance model times it.
+    charges: the components of usd, if it is more than accelerator-hours times price. energy_j: of the whole
+    system, including the building if a PUE was given. mfu: FLOP/s of the model at step_s over the peak FLOP/s
+    of the accelerators in mfu_precision; None if the time rests on published results, whose precision is not
+    stated. disagreement: the factor by which the interval of the time was widened because estimators differ;
+    1 if they agree. speedup: over the system's smallest known size; errors that both sizes share cancel in
+    its interval. order_bound: the time of another chip, or of fewer accelerators, to which work_s was moved,
+    since neither a better chip of the same maker nor more accelerators are slower. is_between: whether the
+    size lies between the usual ones; such sizes are tried where one may be the best answer.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = (
@@ -245,7 +246,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Unique in an answer, and the same in every answer to the same question."""
+        """Identifier, unique within an answer and the same in every answer to the same question."""
         return f"{self.system}/{self.num_accelerators}/{self.terms}"
 
     @property
@@ -261,35 +262,36 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     @property
     def is_owned(self) -> bool:
-        """Whether it is a machine of the user's own, which costs electricity alone."""
+        """Whether the user owns the machine, so that it costs only electricity."""
         return self.price is not None and self.price.is_owned
 
     @property
     def least_s(self) -> float:
-        """What every accelerator is paid for in any case: the commitment of its price."""
+        """Seconds for which every accelerator is paid in any case: the commitment of its price."""
         return 0.0 if self.price is None else self.price.minimum_s
 
     @property
     def has_published_batch(self) -> bool:
-        """Whether its global batch is that of the best result published of its system and size."""
+        """Whether its global batch is that of the best published result of its system and size."""
         batches = [each.global_batch_samples for each in self.published[:1]]
         return self.global_batch_samples is not None and batches == [self.global_batch_samples]
 
     @property
     def accelerator_hours(self) -> float | None:
-        """Accelerators times hours of elapsed time."""
+        """Number of accelerators times elapsed hours."""
         return None if self.time_s is None else self.num_accelerators * self.time_s.value / HOUR_S
 
     @property
     def feasible(self) -> bool:
-        """Whether the central value of every constraint keeps its limit, and the time can be estimated."""
+        """Whether it has a time, and the central value of every constraint keeps its limit."""
         return self.time_s is not None and all(each.is_kept for each in self.constraints)
 
     @property
     def probability(self) -> float | None:
-        """That every limit is kept; None without a limit that has one.
+        """The probability that every limit is kept; None if no limit has a probability.
 
-        Assumes that money and time miss their limits together, as money is time at a stated price: the least.
+        Assumes that money and time exceed their limits together, since money is time at a stated price: the
+        smallest of the probabilities.
         """
         known = [each.probability for each in self.constraints if each.probability is not None]
         return min(known, default=None)
@@ -306,7 +308,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     @property
     def strategy_text(self) -> str | None:
-        """The strategy in its one text form, or the user's own as `bench` names it."""
+        """The strategy in its text form, or the user's own as `bench` names it."""
         if self.strategy is not None:
             return self.strategy.text()
         return None if self.user_run is None else self.user_run.strategy
@@ -315,7 +317,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 def beyond_balance_words(
     best: Candidate, balance_size: int | None, candidates: Sequence[Candidate]
 ) -> str | None:
-    """Why a size was taken beyond balance though a smaller one keeps the limits; None where it was not.
+    """Words on a size beyond the balance size although a smaller one keeps the limits; None if not so.
 
     balance_size: of its system. candidates: of the answer.
     """
@@ -338,11 +340,11 @@ def beyond_balance_words(
 
 
 class SizeStep(Struct, frozen=True, kw_only=True):
-    """Going from a candidate to a larger one of the same system and terms.
+    """The step from a candidate to a larger one of the same system and terms.
 
-    speedup: by the times of both; started_speedup: with what comes before the first step of either.
-    least_speedup: from which on the step pays. pays: whether it does, as started; pays_by_times: whether it
-    does by the times alone. usd_factor, accelerator_hours_factor: of the larger one over the smaller; None
+    speedup: ratio of the two times; started_speedup: the same with the time before the first step added to
+    both. least_speedup: from which the step pays. pays: whether it pays by started_speedup; pays_by_times:
+    whether it pays by speedup. usd_factor, accelerator_hours_factor: larger over smaller; usd_factor is None
     without a price.
     """
 
@@ -358,11 +360,11 @@ class SizeStep(Struct, frozen=True, kw_only=True):
 
 
 def size_step(before: Candidate, after: Candidate, start_s: float) -> SizeStep:
-    """The step between two candidates whose times are known. start_s: what comes before the first step."""
+    """The step between two candidates that have a time. start_s: time before the first training step."""
     before_s, after_s = before.known_time_s.value, after.known_time_s.value
     speedup, started = before_s / after_s, (before_s + start_s) / (after_s + start_s)
     growth = _growth(before, after, start_s)
-    # Unused hours are paid for however fast the step is.
+    # Unused hours of a commitment are paid for, however fast the training is.
     is_unused = after.least_s > after_s + start_s
     least = least_speedup_for(growth / started) if is_unused else float(least_speedup(growth))
     before_usd, after_usd = (None if each.usd is None else each.usd.value for each in (before, after))
@@ -380,7 +382,7 @@ def size_step(before: Candidate, after: Candidate, start_s: float) -> SizeStep:
 
 
 def _growth(before: Candidate, after: Candidate, start_s: float) -> float:
-    """How many times the accelerators a step is to; of a commitment as many as would use the hours paid."""
+    """Ratio of the accelerators, each counted as the number that would use the hours of its commitment."""
     one, other = (
         each.num_accelerators * max(1.0, each.least_s / (each.known_time_s.value + start_s))
         for each in (before, after)
@@ -389,11 +391,11 @@ def _growth(before: Candidate, after: Candidate, start_s: float) -> float:
 
 
 class SizeSteps(Struct, frozen=True, kw_only=True):
-    """The steps to the recommended size and from it, between the sizes listed; None where there is none.
+    """The steps to and from the recommended size, between listed sizes; each None if there is none.
 
-    taken: from the next smaller size, of those than which fewer are slower. longer: from the nearest smaller
-    one from which a step pays, where `taken` does not and the size was chosen by such steps alone. beyond: to
-    the next larger one.
+    taken: from the next smaller size that is faster than all sizes below it. longer: from the nearest smaller
+    size from which a step pays, if `taken` does not pay and the objective is balance. beyond: to the next
+    larger size.
     """
 
     taken: SizeStep | None
@@ -402,14 +404,14 @@ class SizeSteps(Struct, frozen=True, kw_only=True):
 
     @property
     def ends(self) -> tuple[Candidate, ...]:
-        """The sizes at their other ends, those next to the recommended one first."""
+        """The candidates at the other ends of the steps, those next to the recommended one first."""
         smaller, beyond = (self.taken, self.longer), self.beyond
         before = [each.before for each in smaller if each is not None]
         return (*before[:1], *(() if beyond is None else (beyond.after,)), *before[1:])
 
 
 class Relaxation(Struct, frozen=True, kw_only=True):
-    """The least change of one limit that would do. candidate: id of the one it makes feasible, if known."""
+    """The least sufficient change of one limit. candidate: id of the one it makes feasible, if known."""
 
     constraint: ConstraintName
     limit: float
@@ -420,10 +422,10 @@ class Relaxation(Struct, frozen=True, kw_only=True):
 class Refusal(Struct, frozen=True, kw_only=True):
     """Why no candidate keeps every limit.
 
-    cheapest, fastest: of all sizes that may be taken; None without prices, or where no strategy fits at all.
-    relaxations: one per limit whose change alone would do; empty where several have to change, then `joint`
-    has the least of each for the candidate that is closest. on_spot: what would be taken on spot capacity,
-    where that keeps every limit and the question leaves terms open; it is none of the answer's candidates.
+    cheapest, fastest: among all eligible sizes; None without prices, or if no strategy fits at all.
+    relaxations: one per limit whose change alone is sufficient. If several limits have to change, it is empty
+    and `joint` has the changes for the closest candidate. on_spot: the recommendation on spot capacity, if
+    that keeps every limit and the question leaves terms open; it is not one of the answer's candidates.
     """
 
     cheapest: Candidate | None
@@ -438,10 +440,10 @@ ACCELERATORS: Final = "accelerators"  # the unit of how many are allowed
 
 
 class Flip(Struct, frozen=True, kw_only=True):
-    """A value of one input at which another candidate would be recommended. to: its id.
+    """A value of one input at which another candidate would be recommended. to: id of that candidate.
 
-    value: what the answer rests on; flips_at: the nearest value that changes it, found by solving for it.
-    system: whose price or speed it is, as `quantity` names it; None of a limit.
+    value: used for the answer; flips_at: the nearest value that changes the answer.
+    system: to which the price or speed belongs, as named in `quantity`; None for a limit.
     """
 
     quantity: str
@@ -453,18 +455,18 @@ class Flip(Struct, frozen=True, kw_only=True):
 
 
 def price_that_wins(candidate: str, flips: Sequence[Flip]) -> float | None:
-    """The price of its own system below which a candidate, by its id, is chosen; None where none is known."""
+    """The price of its system below which the candidate of an id is chosen; None if none is known."""
     of_price = (each for each in flips if each.to == candidate and each.unit == PER_ACCELERATOR_HOUR)
     return next((each.flips_at for each in of_price if each.flips_at < each.value), None)
 
 
 class SystemOffer(Struct, frozen=True, kw_only=True):
-    """The candidate at which one system on one kind of terms would be taken, asked about by itself.
+    """The candidate that would be chosen if its system, on one kind of terms, were the only one.
 
-    candidate: its id; of a system that keeps no limits, that of the one closest to them. grade: of the
-    evidence of its time. break_even_usd_per_hour: the value of an hour at which it costs as much as the
-    recommended candidate, money and time together; None where one is better in both, has no price, or breaks
-    a limit.
+    candidate: its id; if no candidate of the system keeps the limits, the one closest to them. grade: of the
+    evidence for its time. break_even_usd_per_hour: the value of an hour at which it costs as much as the
+    recommended candidate, money and time together; None if one of the two is better in both, has no price, or
+    breaks a limit.
     """
 
     candidate: str
@@ -481,19 +483,19 @@ class SystemOffer(Struct, frozen=True, kw_only=True):
 
 
 class TimeValue(Struct, frozen=True, kw_only=True):
-    """From which value of an hour on a candidate costs least, money and time together. candidate: its id."""
+    """The value of an hour from which a candidate costs least, money and time together. candidate: its id."""
 
     from_usd_per_hour: float
     candidate: str
 
 
 class Alternative(Struct, frozen=True, kw_only=True):
-    """Another candidate, and when it would be chosen.
+    """Another candidate, and the case in which it would be chosen.
 
-    case: `faster` where it is available, for it costs no more; `hour` where an hour is worth what lies
-    between the ends; `price` where its price falls below `high`; `size` where more accelerators are allowed;
-    `without` the recommended system.
-    low, high: in US dollars, where is_priced, else in accelerator-hours; None is no end.
+    case: `faster`: it is faster and costs no more; `hour`: the value of an hour lies between low and high;
+    `price`: its price falls below `high`; `size`: more accelerators are allowed; `without`: the recommended
+    system is not available.
+    low, high: in US dollars if is_priced, else in accelerator-hours; None if unbounded.
     """
 
     candidate: Candidate
@@ -504,9 +506,9 @@ class Alternative(Struct, frozen=True, kw_only=True):
 
 
 class Infeasibility(Struct, frozen=True, kw_only=True):
-    """Why strategies are no candidates: a fault makes them illegal; None where they lack memory.
+    """Why strategies were rejected. fault: makes them illegal; None if they lack memory.
 
-    needed, available: bytes, where memory is lacking.
+    needed, available: bytes, if memory is lacking. count: number of strategies.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("reason",)
@@ -519,19 +521,19 @@ class Infeasibility(Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """The words of the fault, or the name of the limit that is not kept."""
+        """The words of the fault, or `memory_bytes`."""
         return "memory_bytes" if self.fault is None else self.fault.words
 
 
 class UnfitSize(Struct, frozen=True, kw_only=True):
-    """A size at which no strategy runs. needed_bytes: the least of all; None unless memory is why."""
+    """A size at which no strategy runs. needed_bytes: least of all; None unless memory is the reason."""
 
     num_accelerators: int
     needed_bytes: float | None
 
 
 class Reason(Struct, frozen=True, kw_only=True):
-    """One sentence of why, with what it rests on. formula: where a law is behind it."""
+    """One sentence that explains the answer, with its sources. formula: of the law used, if any."""
 
     words: str
     sources: tuple[EvidenceSource, ...] = ()
@@ -539,7 +541,7 @@ class Reason(Struct, frozen=True, kw_only=True):
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
-    """What to measure to reduce the uncertainty. expected_time_s: the interval of the time after it."""
+    """A measurement that would reduce the uncertainty. expected_time_s: interval of the time afterwards."""
 
     words: str
     command: str | None
@@ -547,20 +549,20 @@ class Measurement(Struct, frozen=True, kw_only=True):
 
 
 class SystemAnswer(Struct, frozen=True, kw_only=True):
-    """All that is known of one system for the question, before systems are compared.
+    """The result for one system, before systems are compared.
 
-    name: as the catalogue has it. cluster: None where the catalogue does not have it (a machine at hand).
-    topology: of its node, where the user gave it or the machine at hand has it.
-    estimates: of each estimator. equilibria: over its sizes on its first terms; balance_size: the first
-    reason to stop. calibration, run_fit: of the performance model, in words, and what the user's own steps
-    made of it. runs_on: title of the accelerator by whose runs the model is scaled, where the user has none
-    on this one. software: whose measurements calibrate the model; None where the priors serve.
-    time_per_step_time: modelled time of the training over that of its steps, more than 1 for
+    name: in the catalogue. cluster: None if it is not in the catalogue (a machine at hand). topology: of its
+    node, as given by the user or detected on the machine at hand.
+    estimates: by each estimator. equilibria: among its sizes on its first terms; balance_size: the smallest
+    of balance, marginal and floor. calibration: of the performance model, in words. run_fit: how the user's
+    own steps changed the model, in words. runs_on: title of the accelerator whose runs scale the model, if
+    the user has none on this one. software: whose measurements calibrate the model; None if only priors are
+    used. time_per_step_time: modelled time of the training over that of its steps; more than 1 for
     pretrainings and where evaluation counts; None without a model. time_per_step_time_of: title of the
-    published pretraining of the same model that sets it; None: all of its kind do. unfit: sizes that may be
-    taken and have no candidate.
-    best_strategies: of the recommended size, the fastest first, each as a candidate that has this strategy.
-    trainings: the user's own whole trainings; None where there are none. shortfall: where nothing fits.
+    published pretraining of the same model that sets it; None if all of its kind do. unfit: eligible sizes
+    without a candidate.
+    best_strategies: at the recommended size, the fastest first, each as a candidate with this strategy.
+    trainings: the user's own whole trainings; None if there are none. shortfall: set if nothing fits.
     """
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("topology", "estimates", "trainings", "shortfall")
@@ -596,22 +598,23 @@ class SystemAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Renting(Struct, frozen=True, kw_only=True):
-    """The recommended candidate on one kind of terms. candidate: as it would be there."""
+    """The recommended candidate on one kind of terms. candidate: with the figures of these terms."""
 
     candidate: Candidate
     tornado: Tornado | None
 
 
 class Answer(Struct, frozen=True, kw_only=True, dict=True):
-    """What to do, or why nothing keeps the limits; and everything else that was looked at.
+    """The recommendation or the refusal, with all candidates and explanations.
 
-    work: what the times are for, as in "the time to ...". chosen_for_you: what the question left open and was
-    chosen, in words: shown first. offers: what each system would be taken at, the best first; the first is
-    what is recommended, the second the next best of all systems. alternatives: the best of the rest.
-    time_values: which candidate is best from which value of an hour on, the cheapest first. frontier: ids of
-    the candidates that none beats in time, money and energy at once. rollout: how the recommended
-    accelerators share generation and training; None where nothing is generated. safer: the fastest strategy
-    that surely fits, of its axes or the next best, where the recommended one may not; None without any.
+    work: the work that the times are for, as in "the time to ...". chosen_for_you: choices made where the
+    question left them open, in words; shown first. offers: the candidate that each system would be chosen at,
+    the best first; the first is the recommendation, the second the best on any other system or terms.
+    alternatives: the best of the other candidates. time_values: the best candidate for each range of the
+    value of an hour, the cheapest first. frontier: ids of the Pareto-optimal candidates in time, money and
+    energy. rollout: how the recommended accelerators share generation and training; None if nothing is
+    generated. safer: the fastest strategy that is likely to fit, if the recommended one may not; None if
+    there is none or it is not needed.
     """
 
     question: TrainingQuery
@@ -647,7 +650,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def snippets(self) -> tuple["Snippet", ...]:
-        """How to run the recommended strategy; nothing where none is known, or not how such chips start."""
+        """Scripts that run the recommended strategy; empty if the strategy or a launcher is not known."""
         best, nodes = self.recommended, self._nodes
         if not self.is_launched or best is None or best.strategy is None or nodes is None:
             return ()
@@ -667,37 +670,37 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
             return ()
 
     def notes_of(self, *kinds: NoteKind) -> list[Note]:
-        """The notes of some kinds."""
+        """The notes of the given kinds."""
         return [each for each in self.notes if each.kind in kinds]
 
     @property
     def doubts(self) -> tuple[Note, ...]:
-        """What first lines say of evidence: the first that was rejected, and the first that looks wrong."""
+        """The first note on unused evidence and the first on evidence to check, for the headline."""
         return (*self.notes_of("not_used")[:1], *self.notes_of("check")[:1])
 
     @property
     def listed(self) -> tuple[Candidate, ...]:
-        """Candidates of usual sizes, and those of other sizes that are recommended or offered."""
+        """Candidates of usual sizes, and of other sizes if recommended, offered or named in a refusal."""
         refusal = self.refusal
         named = (self.recommended, *((refusal.cheapest, refusal.fastest) if refusal is not None else ()))
         kept = {each.id for each in named if each is not None} | {each.candidate for each in self.offers}
         return tuple(each for each in self.candidates if not each.is_between or each.id in kept)
 
     def sizes_of(self, one: Candidate) -> list[Candidate]:
-        """The listed candidates of its system and terms whose time is known, the smallest first."""
+        """The listed candidates of its system and terms that have a time, in ascending order of size."""
         known = (each for each in self.listed if each.time_s is not None and each.group == one.group)
         return sorted(known, key=lambda each: each.num_accelerators)
 
     @cached_property
     def steps(self) -> SizeSteps | None:
-        """The steps to and from the recommended size; None where it is the only one, or none."""
+        """The steps to and from the recommended size; None if there is no other size or no recommendation."""
         sizes = [] if self.recommended is None else self.sizes_of(self.recommended)
         names = [each.id for each in sizes]
         at = names.index(self.recommended.id) if self.recommended and self.recommended.id in names else None
         if at is None or len(sizes) == 1:
             return None
         start_s = self.question.start_s
-        # From a size than which fewer are no slower nobody would take a step.
+        # A size that is no faster than a smaller one is no sensible start of a step.
         fastest_s = accumulate((each.known_time_s.value for each in sizes[:at]), min, initial=math.inf)
         smaller = [
             each
@@ -717,7 +720,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def without_commitment(self) -> Candidate | None:
-        """The choice on demand, where it leaves hours of a commitment unused and costs less without it."""
+        """The choice on demand, if the commitment leaves hours unused and costs more."""
         best = self.recommended
         if best is None or best.usd is None or best.charges is None or not best.charges.unused_usd:
             return None
@@ -726,7 +729,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def why_not_launched(self) -> str | None:
-        """Why no program is known that starts what is recommended, in words; None where some are."""
+        """Why no program can be named that starts the recommended strategy; None if some can."""
         best, cluster = self.recommended, self.system.cluster
         if best is None:
             return "nothing is recommended"
@@ -743,12 +746,12 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_launched(self) -> bool:
-        """Whether a strategy is recommended that programs may start."""
+        """Whether a strategy is recommended that known programs can start."""
         return self.why_not_launched is None
 
     @property
     def settings(self) -> tuple["Setting", ...]:
-        """Settings of the runtime with a measured or documented reason on the recommended system."""
+        """Runtime settings that have a measured or documented reason on the recommended system."""
         best, nodes = self.recommended, self._nodes
         if best is None or best.strategy is None or nodes is None:
             return ()
@@ -768,7 +771,7 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def _nodes(self) -> Cluster | None:
-        """The recommended number of accelerators; None where the catalogue does not have them."""
+        """The cluster with the recommended number of accelerators; None if it is not in the catalogue."""
         cluster = self.system.cluster
         if cluster is None or self.recommended is None:
             return None
@@ -776,18 +779,18 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def system(self) -> SystemAnswer:
-        """The system of the recommended candidate; the first where none is."""
+        """The system of the recommended candidate; the first system if there is none."""
         if self.recommended is None:
             return self.systems[0]
         return next(each for each in self.systems if each.name == self.recommended.system)
 
     @property
     def shown(self) -> Candidate | None:
-        """The recommended candidate, else the fastest of all; None where there is none at all."""
+        """The recommended candidate, else the fastest eligible one; None if there is none."""
         if self.recommended is not None:
             return self.recommended
         return None if self.refusal is None else self.refusal.fastest
 
     def candidate(self, candidate_id: str) -> Candidate:
-        """The candidate of an id."""
+        """The candidate with this id."""
         return next(each for each in self.candidates if each.id == candidate_id)
