@@ -1,4 +1,4 @@
-"""What is known of one system for one question; its searches as asked, and free of what is restricted."""
+"""The assessment of one system for one question, and its searches with and without restrictions."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -53,20 +53,20 @@ from equipoise.spec.strategy import PRIORS_ONLY, SOFTWARE, Software, Strategy, V
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
 
-# Facts of the network between nodes, not of a node.
-_OF_NETWORK: Final = frozenset({"oversubscription", "leaf_nodes"})
-# What restricts a system that is described with less than submitters of its accelerator usually have.
+# Facts that describe the network between nodes rather than a node.
+_NETWORK_FACTS: Final = frozenset({"oversubscription", "leaf_nodes"})
+# The restriction of a system described with slower links or other nodes than its accelerator usually has.
 DESCRIBED: Final = "network and node as described"
 
 
 class Assessment(Struct, frozen=True, kw_only=True):
-    """All that is known of one system for the question.
+    """Everything known about one system for the question.
 
-    cluster: with links as the tables or the user's files state them. searches: None where the model cannot
-    search. published: None where nothing published is asked about. run_fit: what the user's own steps made of
-    the model. transferred: the chip whose results were carried over. bounds: by size, what other chips take,
-    within which estimated times have to lie. too_slow: how many times as long as modelled all published
-    results took, where that is so many that they do not count. missing: what would give estimates.
+    cluster: with links from the tables or the user's files. searches: None if the model cannot search.
+    published: None if the question is not about a published training. run_fit: the model fitted to the user's
+    own steps, or their level. transferred: the chip whose results were carried over. bounds: by size, bounds
+    on the time from other chips. too_slow: least ratio of published to modelled time, if all results are so
+    slow that they do not count. missing: what would give estimates.
     """
 
     system: RequestedSystem
@@ -95,12 +95,12 @@ class Assessment(Struct, frozen=True, kw_only=True):
 
 
 class Inputs(Struct, frozen=True, kw_only=True):
-    """What every system of a question is assessed with.
+    """The inputs with which every system of a question is assessed.
 
-    unrestricted: the training without `--fix`, `--precision` and a stated batch, of which results were
-    published; None where none of them is stated.
-    scores: None where nothing published may be used. extra: sizes to estimate besides those that the question
-    chooses from.
+    unrestricted: the training without `--fix`, `--precision` and a stated batch, as in published results;
+    None if none of them is stated.
+    scores: None if no published results may be used. extra: sizes to estimate besides those that the question
+    selects from.
     """
 
     query: TrainingQuery
@@ -119,7 +119,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
 
     @property
     def at_batch(self) -> "Inputs":
-        """The same question, whose batch is no restriction: published results have to have it."""
+        """The same question with its batch not treated as a restriction: published results must have it."""
         if self.unrestricted is None:
             return self
         batch, is_stated = self.training.global_batch_samples, self.training.states_batch
@@ -128,15 +128,15 @@ class Inputs(Struct, frozen=True, kw_only=True):
 
     @property
     def evidence_batch(self) -> int | None:
-        """The batch that published results need to have: one that is stated, where no ratio converts it."""
+        """The batch that published results must have: the stated one, unless results can be converted."""
         return None if self.restricts_batch else self.query.global_batch_samples
 
     def runs_on(self, accelerator: str) -> tuple[UserRun, ...]:
-        """The user's set-ups measured on an accelerator, or on what is not stated; empty without runs."""
+        """The user's set-ups measured on an accelerator, or on an unstated one; empty without runs."""
         return () if self.user.runs is None else self.user.runs.on(accelerator)
 
     def trainings_on(self, accelerator: str) -> "Measurements | None":
-        """The user's whole trainings on an accelerator, in a precision asked for where some ran in it."""
+        """The user's whole trainings on an accelerator, in a precision asked for if some ran in it."""
         asked = self.training.choices.get("precision", ())
         return None if self.user.runs is None else self.user.runs.trainings_on(accelerator, asked)
 
@@ -147,16 +147,17 @@ class Inputs(Struct, frozen=True, kw_only=True):
         return {*trained, *(each.num_accelerators for each in self.runs_on(accelerator))}
 
     def beside_own_trainings(self, accelerator: str) -> "Inputs":
-        """The inputs as the user's whole trainings on an accelerator leave them.
+        """The inputs adapted to the user's whole trainings on an accelerator.
 
-        Their precision is that of the answer where none is asked for. What they state otherwise than asked
-        is free of a restriction; what they do not state is taken to be as asked.
+        Their precision becomes that of the answer if none is asked for. Options that they state differently
+        from the question become those of `unrestricted`; options that they do not state are assumed to be as
+        asked.
         """
         own = self.trainings_on(accelerator)
         if own is None:
             return self
         ran: dict[str, Value] = {} if own.precision is None else {"precision": own.precision}
-        with suppress(SpecError):  # a name, as of `bench`, states none of the options
+        with suppress(SpecError):  # a strategy given by name, as by `bench`, states no options
             ran = stated_options(own.strategy or "") | ran
         free = self.training.choices
         asked = {"precision": (ran["precision"],), **free} if "precision" in ran else {**free}
@@ -171,9 +172,9 @@ class Inputs(Struct, frozen=True, kw_only=True):
         )
 
     def beside_own_runs(self, system: RequestedSystem) -> "Inputs":
-        """The inputs as the user's runs leave them: in the precision that they ran in, unless one is stated.
+        """The inputs adapted to the user's runs: with their precision, unless the question states one.
 
-        What others published was of the usual precision.
+        Published results are taken to have the usual precision.
         """
         known, nodes = self.beside_own_trainings(system.accelerator), system.cluster
         choices, runs = known.training.choices, known.user.runs
@@ -183,14 +184,14 @@ class Inputs(Struct, frozen=True, kw_only=True):
         is_usual = ran == usual_precision(nodes, known.training)
         if ran is None or is_usual or peak_in(nodes.accelerator, ran) is None:
             return known
-        # Beside fixed adapters nothing published counts.
+        # No published results apply to a fixed training of adapters.
         free = known.training if known.unrestricted is None and not self.query.fixed else known.unrestricted
         about = replace(known.training, choices={**choices, "precision": (ran,)})
         return replace(known, training=about, unrestricted=free)
 
 
 def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
-    """The model before any training of the user: a calibration, with the user's own links where given."""
+    """The calibrated model before any fit to the user's runs, with the user's measured links if given."""
     nodes = system.cluster
     assert nodes is not None
     calibrated = model_for(nodes.accelerator, inputs.training.workload, software=inputs.query.software)
@@ -198,9 +199,9 @@ def start_model(inputs: Inputs, system: RequestedSystem) -> CalibratedModel:
 
 
 def published_batches(inputs: Inputs, system: RequestedSystem) -> dict[int, int]:
-    """The global batch of the best result of each size, where the training is that of published results.
+    """The global batch of the best result of each size, if the training is that of published results.
 
-    Submitters chose theirs for the links that they had: sizes that slower ones join may want another.
+    Left out for sizes joined by slower links than usual: submitters chose their batches for their own links.
     """
     query = inputs.query
     is_theirs = inputs.training.budget.is_to_target and inputs.user.runs is None
@@ -213,19 +214,19 @@ def published_batches(inputs: Inputs, system: RequestedSystem) -> dict[int, int]
 
 
 def sizes_with_results(inputs: Inputs, system: RequestedSystem) -> Sequence[int]:
-    """The sizes of a system with results of the training that is asked about, ascending."""
+    """The sizes of a system that have results of the training asked about, ascending."""
     is_usual = inputs.training.budget.is_to_target and inputs.evidence_batch is None
     slug = inputs.training.workload.slug
     return published_sizes(inputs.scores if is_usual else None, slug, system.accelerator)
 
 
 def published_of(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> PublishedEvidence | None:
-    """What is published of the training on the system; None where no published training is asked about."""
+    """The published evidence on the training and system; None if no published training is asked about."""
     query, scores = inputs.query, inputs.scores
     if scores is None or not inputs.training.budget.is_to_target:
         return None
     trainings = inputs.trainings_on(system.accelerator)
-    # No result is of trainings whose trained part is fixed, not even by the model's ratio.
+    # Results do not apply to a training with a fixed trained part, not even scaled by the model's ratio.
     is_another = bool(query.fixed) and inputs.unrestricted is None
     if trainings is None and (is_another or is_batch_beyond_published(inputs)):
         return None
@@ -235,7 +236,7 @@ def published_of(inputs: Inputs, system: RequestedSystem, sizes: SizeRange) -> P
 
 
 def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
-    """Why strategies of the sizes asked about are no candidates: memory first, then what is not legal."""
+    """Why strategies at the sizes asked about were rejected: memory first, then faults."""
     searches = assessment.searches
     if searches is None:
         return
@@ -255,25 +256,25 @@ def rejections(assessment: Assessment) -> Iterator[Infeasibility]:
 
 
 def unfit_sizes(assessment: Assessment, known: Collection[int]) -> Iterator[UnfitSize]:
-    """The sizes that may be taken at which no strategy runs, other than those known otherwise."""
+    """The eligible sizes at which no strategy runs, except the `known` ones."""
     searches = assessment.searches
     for each in () if searches is None else searches.at(assessment.sizes.tried):
         size = each.num_accelerators
         if each.best is None and size not in known and assessment.sizes.holds(size):
-            # Where some fit, what does not is an engine that generates.
+            # If some strategies fit, the engine that generates is what does not fit.
             needed_bytes = None if each.found.num_fitting else each.found.nearest_bytes
             yield UnfitSize(num_accelerators=size, needed_bytes=needed_bytes)
 
 
 def nothing_fits(inputs: Inputs, assessment: Assessment) -> Shortfall | None:
-    """What the training needs where no strategy fits on any size asked about; None where some do."""
+    """The shortfall if no strategy fits at any eligible size; None if some do."""
     if assessment.searches is None or fits(assessment):
         return None
     return shortfall(inputs, assessment, assessment.sizes.most)
 
 
 def fits(assessment: Assessment) -> bool:
-    """Whether a strategy runs on any size that may be taken."""
+    """Whether a strategy runs at any eligible size."""
     searches = assessment.searches
     return searches is not None and any(
         each.best is not None for each in searches.sizes if assessment.sizes.holds(each.num_accelerators)
@@ -281,8 +282,9 @@ def fits(assessment: Assessment) -> bool:
 
 
 def shortfall(inputs: Inputs, assessment: Assessment, num_accelerators: int) -> Shortfall | None:
-    """What the training needs on so many accelerators, what they have, and what would do; None where it fits
-    or no strategy is legal.
+    """What the training needs on this many accelerators, what they have, and changes that would make it fit.
+
+    None if it fits or no strategy is legal.
     """
     if assessment.searches is None:
         return None
@@ -301,7 +303,7 @@ def shortfall(inputs: Inputs, assessment: Assessment, num_accelerators: int) -> 
 
 
 def posed(inputs: Inputs, system: RequestedSystem, model: CalibratedModel, *, num_best: int) -> Problem:
-    """What is searched for a question on a system, with a model. Raises SpecError as `problem` does."""
+    """The search problem of a question on a system with a model. Raises SpecError as `problem` does."""
     assert system.cluster is not None
     return problem(
         inputs.beside_own_runs(system).training,
@@ -314,16 +316,16 @@ def posed(inputs: Inputs, system: RequestedSystem, model: CalibratedModel, *, nu
 
 
 def is_batch_beyond_published(inputs: Inputs) -> bool:
-    """Whether a batch is stated that lies more than a doubling outside of those of all published results.
+    """Whether the stated batch is more than a factor of two outside the range of all published batches.
 
-    What they took carries no information about it: how fast such a batch trains is left to the model.
+    Published times carry no information about such a batch: its speed is left to the model.
     """
     batch, known = inputs.query.global_batch_samples, inputs.training.budget.batches
     return batch is not None and known is not None and not known[0] / 2 <= batch <= 2 * known[1]
 
 
-def also_known(inputs: Inputs, known: Assessment, accelerator: str) -> StrategySearches | None:
-    """Searches at the sizes tried and those with results of an accelerator that times are carried from."""
+def searches_with_results(inputs: Inputs, known: Assessment, accelerator: str) -> StrategySearches | None:
+    """Searches at the sizes tried and at the sizes with results of an accelerator to carry times from."""
     if known.searches is None:
         return None
     return SEARCH_CACHE.searches(
@@ -332,40 +334,41 @@ def also_known(inputs: Inputs, known: Assessment, accelerator: str) -> StrategyS
 
 
 def with_nearest_results(inputs: Inputs, accelerator: str, tried: Sequence[int]) -> set[int]:
-    """The sizes tried, and those with results of an accelerator from which times are carried to them.
+    """The sizes tried, and for each the nearest sizes below and above with results of an accelerator.
 
-    Whatever else is asked about, a time is then carried from the same size: the nearest that the model times
-    too. Of those below and above, one may be too small for the model or too large for its batches.
+    Times are carried over from the nearest of these that the model times too, so the result does not depend
+    on the other sizes asked about. Both are needed: one may be too small for the model to fit, or too large
+    for its batches.
     """
     is_published = inputs.training.budget.is_to_target
     scores = inputs.scores if is_published else None
     known = published_sizes(scores, inputs.training.workload.slug, accelerator)
-    return {*tried, *(each for size in tried for each in _sizes_beside(known, size))}
+    return {*tried, *(each for size in tried for each in _nearest_sizes(known, size))}
 
 
-def _sizes_beside(known: Sequence[int], size: int) -> Iterator[int]:
-    """Of known sizes, ascending, the nearest on either side of a size; itself where it is one of them."""
+def _nearest_sizes(known: Sequence[int], size: int) -> Iterator[int]:
+    """The nearest of the known sizes (ascending) above and below a size; itself if it is one of them."""
     yield from known[bisect_left(known, size) :][:1]
     yield from known[: bisect_right(known, size)][-1:]
 
 
 def free_searches(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:
-    """The same searches without what is restricted."""
+    """The same searches without the question's restrictions."""
     return _unrestricted(inputs, system, searches) if is_restricted(inputs, system) else searches
 
 
 def free_estimates(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> Estimates | None:
-    """The model's estimates at searched sizes without what is restricted, at batches that it chooses."""
+    """The model's unrestricted estimates at the searched sizes, with batches chosen by the model."""
     return model_estimates(with_open_batches(free_searches(inputs, system, searches)))
 
 
 def with_open_batches(searches: StrategySearches) -> StrategySearches:
-    """Searches in which sizes with published results are free in their batch, as all others are.
+    """Searches in which sizes with published results choose their batch freely, like all others.
 
-    Of the ratio of the times of two sizes nothing is then left but what the sizes do: a submitter's batch may
-    be far from what the model would choose.
+    The ratio of the times of two sizes then reflects only the sizes: a submitter's batch may be far from the
+    one that the model would choose.
     """
-    # What is fixed may allow the published batch alone.
+    # A fixed strategy may be possible only with the published batch.
     opened = (
         each if each.freed is None or each.freed.best is None else each.freed for each in searches.sizes
     )
@@ -373,10 +376,10 @@ def with_open_batches(searches: StrategySearches) -> StrategySearches:
 
 
 def where_trainable(estimates: Estimates, searches: StrategySearches, *, beyond: float) -> Estimates | None:
-    """The estimates without sizes beyond one, the largest with results, on which no strategy runs and fits.
+    """The estimates without sizes above `beyond` at which no strategy runs; None if none are left.
 
-    None where there is none. A curve of published times goes on to sizes among which nobody can share out
-    a batch.
+    beyond: the largest size with results. A curve of published times extends to sizes that cannot divide a
+    batch.
     """
     trained = {each.num_accelerators for each in searches.sizes if each.best is not None}
     kept = {size: each for size, each in estimates.by_size.items() if size in trained or size <= beyond}
@@ -384,51 +387,49 @@ def where_trainable(estimates: Estimates, searches: StrategySearches, *, beyond:
 
 
 def is_restricted(inputs: Inputs, system: RequestedSystem) -> bool:
-    """Whether the question restricts anything of a training that published results had free."""
+    """Whether the question restricts a training in any way in which published results were free."""
     return inputs.restricts_batch or bool(restricted_by(inputs, system))
 
 
 def slowings_of(inputs: Inputs, known: Assessment, searches: StrategySearches) -> list[Slowing]:
-    """How many times as long each restriction makes a training, by size: a stated batch, then all others.
+    """The factors by which restrictions lengthen a training, by size: a stated batch, then all others.
 
-    A batch first, for there are results of it: what else is restricted lengthens those. Where there are none
-    and the batch lengthens a training, the others are what both make it beyond the batch: one that is slow on
-    usual nodes may not be on those described.
+    The batch comes first, because there may be results at it, which the other restrictions then lengthen.
+    Without such a result, and if the batch lengthens the training, the factor of the others is that of all
+    restrictions over that of the batch: a batch that is slow on usual nodes may not be on the described ones.
     """
     system = known.system
     free = free_searches(inputs, system, searches)
     others = restricted_by(inputs, system)
-    # Submitters may have done what is restricted; the user's trainings are known to have run otherwise.
+    # Submitters may have run under the same restriction, so it never shortens their times. The user's
+    # trainings are known to have run without it.
     least = 1.0 if inputs.trainings_on(system.accelerator) is None else 0.0
-    together = _ratios(searches, free, least) if others else {}
+    together = _time_ratios(searches, free, least) if others else {}
     if not inputs.restricts_batch:
         return [Slowing(by=others, ratios=together)] if others else []
     results = of_batch(known.results, inputs.training.global_batch_samples)
     at_batch = _unrestricted(inputs.at_batch, system, searches) if others else searches
-    by_batch = Slowing(by="stated batch", ratios=_ratios(at_batch, free, least), results=results)
+    by_batch = Slowing(by="stated batch", ratios=_time_ratios(at_batch, free, least), results=results)
     if not others:
         return [by_batch]
-    ratios = _ratios(searches, at_batch, least)
+    ratios = _time_ratios(searches, at_batch, least)
     for size, ratio in by_batch.ratios.items():
         if size in together and size not in results and ratio > least:
             ratios[size] = together[size] / ratio
     return [by_batch, Slowing(by=others, ratios=ratios)]
 
 
-def _ratios(restricted: StrategySearches, free: StrategySearches, least: float) -> dict[int, float]:
-    """By size, how many times as long the model says that a restricted training takes.
+def _time_ratios(restricted: StrategySearches, free: StrategySearches, least: float) -> dict[int, float]:
+    """By size, the modelled ratio of restricted to unrestricted time, at least `least`.
 
-    With the batch of the best result where there is one: those who are restricted may keep it.
+    Where there are results, both use the batch of the best one, which a restricted training may keep.
     """
     alone, others = map(model_estimates, (restricted, free))
     return {} if alone is None or others is None else time_ratios(restricted=alone, free=others, least=least)
 
 
 def restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
-    """What besides its batch the question restricts of a training that published results had free, in words.
-
-    Empty where nothing.
-    """
+    """Words for the restrictions besides the batch that published results did not have; empty if none."""
     assert system.cluster is not None
     if inputs.trainings_on(system.accelerator) is not None:
         own = {
@@ -444,20 +445,20 @@ def restricted_by(inputs: Inputs, system: RequestedSystem) -> str:
         "stated software": _states_software(query),
         "power limit": query.power_cap_w is not None and usual.accelerator != system.cluster.accelerator,
         "oversubscribed network": query.oversubscription is not None,
-        "stated node": bool({*system.node} - _OF_NETWORK),
+        "stated node": bool({*system.node} - _NETWORK_FACTS),
         DESCRIBED: _is_described_slower(inputs, system),
     }
     return " and ".join(name for name, restricts in restrictions.items() if restricts)
 
 
 def _is_in_precision_of_runs(inputs: Inputs) -> bool:
-    """Whether the training is in the precision of the user's runs, and none is stated."""
+    """Whether the training has the precision of the user's runs because the question states none."""
     free, is_stated = inputs.unrestricted, "precision" in inputs.query.fixed_names
     return free is not None and not is_stated and "precision" in {*inputs.training.choices} - {*free.choices}
 
 
 def _is_described_slower(inputs: Inputs, system: RequestedSystem) -> bool:
-    """Whether a named system has slower links, or other nodes, than its accelerator is usually sold in."""
+    """Whether a named system has slower links or another node size than its accelerator's usual system."""
     described = inputs.catalogue.cluster(system.name)
     usual = inputs.catalogue.cluster(system.accelerator)
     return (
@@ -468,7 +469,7 @@ def _is_described_slower(inputs: Inputs, system: RequestedSystem) -> bool:
 
 
 def most_on_usual_links(inputs: Inputs, system: RequestedSystem) -> float:
-    """How many are joined by links no slower than those with which the accelerator is usually sold."""
+    """The most accelerators joined by links no slower than those of the accelerator's usual system."""
     own, usual = system.cluster, inputs.catalogue.cluster(system.accelerator)
     assert own is not None
     if own.intra.byte_per_s < usual.intra.byte_per_s:
@@ -482,14 +483,14 @@ def most_on_usual_links(inputs: Inputs, system: RequestedSystem) -> float:
 
 
 def _states_software(query: TrainingQuery) -> bool:
-    """Whether the question names the software by whose measurements the model is calibrated."""
+    """Whether the question names the software whose measurements calibrate the model."""
     return query.software not in {None, PRIORS_ONLY}
 
 
 def at_full_power(inputs: Inputs, system: RequestedSystem) -> Cluster:
-    """A system without the power limit that the question states: the user's runs state none.
+    """The cluster of a system without the stated power limit, as the user's runs are assumed to have run.
 
-    Its network and node are those that they ran on.
+    The network and the node stay as stated: the runs are taken to have had them.
     """
     assert system.cluster is not None
     if inputs.query.power_cap_w is None:
@@ -498,14 +499,14 @@ def at_full_power(inputs: Inputs, system: RequestedSystem) -> Cluster:
 
 
 def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
-    """A system without the power limit, the network and the node that the question states or describes."""
+    """The usual cluster of a system: without the stated or described power limit, network and node."""
     assert system.cluster is not None
     query = inputs.query
     usual = inputs.catalogue.cluster(system.name)
     if _is_described_slower(inputs, system):
-        # Its hosts feed samples as they are: submitters had no others.
+        # Keep the described system's host cores, which feed the samples.
         return replace(inputs.catalogue.cluster(system.accelerator), num_cores=usual.num_cores)
-    if {*system.node} - _OF_NETWORK:
+    if {*system.node} - _NETWORK_FACTS:
         return usual
     if query.power_cap_w is None and query.oversubscription is None:
         return system.cluster
@@ -518,7 +519,7 @@ def _unrestricted_cluster(inputs: Inputs, system: RequestedSystem) -> Cluster:
 
 
 def _unrestricted(inputs: Inputs, system: RequestedSystem, searches: StrategySearches) -> StrategySearches:
-    """The same sizes, searched with the same model without what is restricted."""
+    """The same sizes, searched with the same model without the restrictions."""
     start, model = searches.problem, searches.problem.model
     is_own = inputs.trainings_on(system.accelerator) is not None
     cluster = at_full_power(inputs, system) if is_own else _unrestricted_cluster(inputs, system)
@@ -533,11 +534,12 @@ def _unrestricted(inputs: Inputs, system: RequestedSystem, searches: StrategySea
 
 
 def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict[str, float]:
-    """Time with each other software that runs on the chip, over that with the usual one, the fastest first.
+    """Time with each other software that runs on the chip over that with the usual one, the fastest first.
 
-    As the question with `--software` is answered at the size of the chosen strategy. No software is faster
-    than published results, which are of any; the user's own times are of one. Slower software is left out
-    where nothing fits, and where it lacks the chosen strategy.
+    As for the question with `--software`, at the size of the chosen strategy. If published results count, no
+    ratio is below one, because results may be of any software. Empty if the user's own times count, which
+    are of one software. Software is left out if nothing fits, or if it is slower and lacks the chosen
+    strategy.
     """
     searches, kinds = known.searches, {each.estimator for each in known.estimates}
     if searches is None or searches.problem.software is None or "measured" in kinds:
@@ -548,30 +550,30 @@ def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict
     least = 1.0 if "published" in kinds else 0.0
     ratios = {}
     chip, own_s = start.cluster.accelerator, _step_s(start, chosen)
-    # Which weights are trained is asked, and no choice of a strategy.
+    # The question, not the strategy, decides which weights are trained.
     chosen_from = [had for option, had in usual.runs.items() if option not in {"schedule", "trained"}]
     has_less = any({*had} != {True, False} for had in chosen_from)
     for each in (one for one in SOFTWARE if one.is_current and runs_on(one.name, chip)):
         if each.name == usual.name:
             continue
-        # A search takes ten times as long as a strategy. Software with fewer options than the usual one, and
-        # slower by its strategy, is within 3 % of that by its own best.
+        # A search takes ten times as long as timing one strategy. Software with fewer options than the usual
+        # one that is slower with the chosen strategy is within 3 % of its time with its own best strategy.
         schedules = each.options["schedule"]
-        has_own = chosen.schedule not in schedules and len(schedules) > 1  # one that hides experts' traffic
-        same = math.inf if has_less else _same_step_s(inputs, known, each, chosen) / own_s
+        has_own = chosen.schedule not in schedules and len(schedules) > 1  # such as one hiding expert traffic
+        same = math.inf if has_less else _step_s_with(inputs, known, each, chosen) / own_s
         is_searched = has_less or has_own or least <= same < 1.0
         near = searches.near_axes(chosen) if has_own else {}
-        ratio = _ratio_of_best(inputs, known, each, chosen.num_accelerators, near) if is_searched else same
+        ratio = _best_time_ratio(inputs, known, each, chosen.num_accelerators, near) if is_searched else same
         ratios[each.name] = max(least, ratio)
     timed = ((name, ratio) for name, ratio in ratios.items() if math.isfinite(ratio))
     return dict(sorted(timed, key=lambda each: each[1]))
 
 
-def _ratio_of_best(
+def _best_time_ratio(
     inputs: Inputs, known: Assessment, other: Software, size: int, near: Mapping[str, tuple[Value, ...]]
 ) -> float:
-    """Time of the best strategy of another software, over that of the best of the usual one; infinite where
-    it has none. near: sizes of axes to keep to.
+    """Time of the best strategy of another software over that of the usual one's best; infinite if it has
+    none. near: allowed sizes of parallel axes.
     """
     assert known.searches is not None
     try:
@@ -586,10 +588,10 @@ def _ratio_of_best(
     return there.best.work_s.value / own.best.work_s.value
 
 
-def _same_step_s(inputs: Inputs, known: Assessment, other: Software, chosen: Strategy) -> float:
-    """Seconds of a step of a strategy with another software; infinite where it lacks it.
+def _step_s_with(inputs: Inputs, known: Assessment, other: Software, chosen: Strategy) -> float:
+    """Seconds of a step of a strategy with another software; infinite if it lacks the strategy.
 
-    Compiled or as written, as the software was measured, unless the question states which.
+    Compiled or eager as the software was measured, unless the question states which.
     """
     assert known.searches is not None
     start, there = known.searches.problem, chosen
@@ -610,7 +612,7 @@ def _same_step_s(inputs: Inputs, known: Assessment, other: Software, chosen: Str
 
 
 def _step_s(known: Problem, chosen: Strategy) -> float:
-    """Seconds of a step, with what is generated before it; infinite where it does not fit."""
+    """Seconds of a step, including the generation before it; infinite if it does not fit into memory."""
     found = known.estimated((chosen,), known.model.parameters)
     made = known.generation(chosen.num_accelerators, chosen.global_batch_samples)
     held = known.cluster.accelerator.usable_memory_bytes
@@ -620,7 +622,7 @@ def _step_s(known: Problem, chosen: Strategy) -> float:
 
 
 def curve_question(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> CurveQuestion:
-    """What is asked of the published results of a chip: their curve at sizes, at the batch asked about."""
+    """The question for the curve of a chip's published results at given sizes and the batch asked about."""
     batch = inputs.evidence_batch
     return CurveQuestion(
         workload=inputs.training.workload.slug,
@@ -631,14 +633,14 @@ def curve_question(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> Cu
     )
 
 
-def _comparable(inputs: Inputs, nodes: Cluster) -> Iterator[Cluster]:
-    """The usual nodes of other chips with results that are at least as good as a system's, or no better."""
+def _comparable_clusters(inputs: Inputs, nodes: Cluster) -> Iterator[Cluster]:
+    """Usual clusters of other chips with results that are in every fact at least, or at most, as good."""
     assert inputs.scores is not None
     own = nodes.accelerator
     for name in accelerators_of(inputs.scores.of(inputs.training.workload.slug)):
         try:
             other = inputs.catalogue.cluster(name)
-        except SpecError:  # what nobody states of its node
+        except SpecError:  # a fact of its node is unknown
             continue
         chip = other.accelerator
         if name != own.slug and (at_least_as_good(own, chip) or at_least_as_good(chip, own)):
@@ -646,13 +648,13 @@ def _comparable(inputs: Inputs, nodes: Cluster) -> Iterator[Cluster]:
 
 
 def results_of_others(inputs: Inputs, nodes: Cluster) -> list[tuple[Cluster, Estimates]]:
-    """The results of the chips that are comparable with a system's."""
-    found = ((other, results_at_own_sizes(inputs, other)) for other in _comparable(inputs, nodes))
+    """The published results of each chip comparable with a system's."""
+    found = ((other, results_at_own_sizes(inputs, other)) for other in _comparable_clusters(inputs, nodes))
     return [(other, results) for other, results in found if results is not None]
 
 
 def results_at_own_sizes(inputs: Inputs, nodes: Cluster) -> Estimates | None:
-    """The published results of a chip, at their own sizes alone."""
+    """The published results of a chip at the sizes that have them, without a curve."""
     assert inputs.scores is not None
     known = results_at_size(inputs.scores, inputs.training.workload.slug, nodes.accelerator.slug)
     return published_estimates(PublishedEvidence(at_size=of_batch(known, inputs.evidence_batch), curve=None))
@@ -661,11 +663,11 @@ def results_at_own_sizes(inputs: Inputs, nodes: Cluster) -> Estimates | None:
 def other_software_ratio(
     results_s: Mapping[int, float], modelled_s: Mapping[int, float], posed: Problem
 ) -> float | None:
-    """How many times as long as modelled the results of a chip took, at the size where that is least; None
-    where their software may be that of others, or one is of a size that is not modelled.
+    """The least ratio of published to modelled time of a chip, if every result is so slow that its software
+    must differ from that of other chips; None if not, or if a size is not modelled.
 
-    results_s: published, by size, of all sizes: the answer does not depend on what is asked about.
-    modelled_s: of sizes that were searched already, which mostly tell. posed: what is searched at the others.
+    results_s: published times of all sizes, so that the answer does not depend on the sizes asked about.
+    modelled_s: at sizes searched already, which often settle it. posed: searched at all sizes otherwise.
     """
     asked = [size for size in results_s if size in modelled_s]
     if not all(is_of_other_software(results_s[size], modelled_s[size]) for size in asked):

@@ -18,7 +18,6 @@ from equipoise.decide.assessment import (
     DESCRIBED,
     Assessment,
     Inputs,
-    also_known,
     at_full_power,
     fits,
     free_estimates,
@@ -31,6 +30,7 @@ from equipoise.decide.assessment import (
     restricted_by,
     results_at_own_sizes,
     results_of_others,
+    searches_with_results,
     seconds_by_size,
     sizes_with_results,
     slowings_of,
@@ -403,7 +403,7 @@ def _slow_results_ratio(inputs: Inputs, known: Assessment) -> float | None:
     is_theirs = known.published is not None and known.published.at_size
     if not is_theirs or inputs.trainings_on(known.system.accelerator) is not None:
         return None
-    searches = also_known(inputs, known, known.system.accelerator)
+    searches = searches_with_results(inputs, known, known.system.accelerator)
     if searches is None or known.cluster is None:
         return None
     usual = free_searches(inputs, known.system, searches)
@@ -455,7 +455,7 @@ def _estimates_from_results(
     """
     found, near, system = published_estimates(published), None, known.system
     restricted = restricted_by(inputs, system)
-    searches = also_known(inputs, known, system.accelerator)
+    searches = searches_with_results(inputs, known, system.accelerator)
     usual = None if searches is None else free_searches(inputs, system, searches)
     free = None if usual is None else model_estimates(with_open_batches(usual))
     if found is not None and searches is not None:

@@ -1,6 +1,6 @@
-"""Times of a system without results from those of other chips: carried over, and as bounds.
+"""Estimates for a system without results from those of other chips: times carried over, and bounds.
 
-What another chip takes is what an answer about it alone says.
+The times of another chip are those that an answer about it alone would give.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from equipoise.calibration.profiles import model_for
 from equipoise.decide.assessment import (
     Assessment,
     Inputs,
-    also_known,
     curve_question,
     free_estimates,
     other_software_ratio,
     results_at_own_sizes,
     results_of_others,
+    searches_with_results,
     seconds_by_size,
     where_trainable,
     with_nearest_results,
@@ -52,16 +52,16 @@ from equipoise.spec.hardware import at_least_as_good
 
 
 def transferred(inputs: Inputs, known: Assessment) -> tuple[Estimates | None, NearChip | None]:
-    """Results of the nearest chip of which they can be carried over to the sizes that the model times.
+    """Estimates carried over from the nearest chip for which this is possible, and that chip; else None.
 
-    Which chip that is does not depend on the sizes asked about.
+    The chip does not depend on the sizes asked about.
     """
     assert known.cluster is not None
     assert inputs.scores is not None
     best, slug = results_of(inputs.scores).best, inputs.training.workload.slug
     usual = usual_sizes(known.system)
     for near in nearest_chips(best, slug, known.cluster.accelerator, usual, inputs.catalogue):
-        searches = also_known(inputs, known, near.chip.slug)
+        searches = searches_with_results(inputs, known, near.chip.slug)
         free = None if searches is None else free_estimates(inputs, known.system, searches)
         found = None if free is None else _from_chip(inputs, near, free)
         if found is not None:
@@ -70,7 +70,7 @@ def transferred(inputs: Inputs, known: Assessment) -> tuple[Estimates | None, Ne
 
 
 def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates | None:
-    """Times of a near chip, carried over to the sizes that the model times; None where nothing can be."""
+    """A near chip's times, carried over to the sizes that the model times; None if this is not possible."""
     there = _as_answered(inputs, near.chip.slug, sorted(modelled.by_size))
     if there is None or there.is_of_other_software(inputs):
         return None
@@ -85,9 +85,9 @@ def _from_chip(inputs: Inputs, near: NearChip, modelled: Estimates) -> Estimates
 
 
 class _Answered(Struct, frozen=True, kw_only=True):
-    """What a chip with results takes, as an answer about it alone says. modelled: by the model alone.
+    """The times of a chip with results, as an answer about it alone would give them.
 
-    posed: the problem that the model solved.
+    published: with bounds and model applied. modelled: by the model alone. posed: the problem it searched.
     """
 
     nodes: Cluster
@@ -96,17 +96,17 @@ class _Answered(Struct, frozen=True, kw_only=True):
     modelled: Estimates
 
     def is_of_other_software(self, inputs: Inputs) -> bool:
-        """Whether all results are so slow that their software says nothing of others'."""
+        """Whether all results are so slow that their software must differ from that of other chips."""
         results_s = seconds_by_size(results_at_own_sizes(inputs, self.nodes))
         return other_software_ratio(results_s, seconds_by_size(self.modelled), self.posed) is not None
 
 
 def _as_answered(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> _Answered | None:
-    """What a chip with results takes at sizes where nothing is restricted; None where the model has no time.
+    """The unrestricted times of a chip with results; None if it has none or the model has no time.
 
-    At sizes without results both estimators and the bounds count, as for the chip itself: what is carried to
-    another chip is then on the right side of what the answer says of this one. How far off the model is there
-    does not depend on what is asked.
+    At sizes without results, both estimators and the bounds count, as in an answer about the chip itself, so
+    that times carried to another chip are consistent with that answer. The model's level relative to the
+    results does not depend on the sizes asked about.
     """
     assert inputs.scores is not None
     sizes = sorted(with_nearest_results(inputs, accelerator, sizes))
@@ -140,10 +140,10 @@ def _as_answered(inputs: Inputs, accelerator: str, sizes: Sequence[int]) -> _Ans
 
 
 def at_all_sizes(inputs: Inputs, known: Assessment, other: Cluster) -> Estimates | None:
-    """What another chip takes at sizes without results too; None where that is no bound, or not known.
+    """Another chip's times, including sizes without results; None if they are unknown or no bound.
 
-    A better chip's is none of one whose times come from the same chip in another form or with the same peaks,
-    which say more.
+    A better chip gives no bound if the times are carried over from the same chip in another form or one with
+    the same peaks, which are better evidence.
     """
     assert known.cluster is not None
     assert known.transferred is not None
