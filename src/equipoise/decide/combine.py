@@ -1,7 +1,4 @@
-"""Several estimates of one time as one.
-
-How wrong each was on held-out data, its weight, the combined interval.
-"""
+"""Combines several estimates of one time, weighted by their errors on held-out data."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,26 +18,26 @@ from equipoise.spec.hardware import Accelerator, usual_peak_flop_per_s
 from equipoise.spec.workload import Workload
 
 ModelKind: TypeAlias = Literal["transformer", "other"]
-# Trainings to a published target, by kind of model, and pretrainings of language models on stated tokens, of
-# dense ones and of mixtures of experts.
+# Plans of trainings to a published target, by kind of model, and of pretrainings of language models on stated
+# tokens, dense or with experts.
 PretrainingKind: TypeAlias = Literal["dense pretraining", "expert pretraining"]
 PlanKind: TypeAlias = Literal[ModelKind, PretrainingKind]
 PLAN_RECORD_NAME = "plans.json"
-# FLOP between which pretrainings come to take longer than their steps, of 30 and 1,000 hours of an A100: one
-# of hours on a node is watched by who wrote it, and made of nothing but steps (docs/experiments/0062).
-_LONGER_FROM_FLOP, _LONGER_TO_FLOP = 1e19, 3e20
+# The FLOP from which pretrainings take longer than their steps, and from which the full bias applies: 30 and
+# 1,000 hours of an A100. One of a few hours on a node consists only of steps (docs/experiments/0062).
+_BIAS_FROM_FLOP, _FULL_BIAS_FLOP = 1e19, 3e20
 _SAME_PARAMS = 0.001  # relative difference of numbers of parameters within which models are the same
 
 
 class PlanRecord(Struct, frozen=True, kw_only=True):
     """Errors of planned times, |planned / published - 1|, each workload with equal weight.
 
-    num_unexpressed: trainings that had no plan: what the workload asks for is not known, or nothing fits.
-    workloads: of pretrainings the families of models. bias: median of planned over published; of pretrainings
-    that of _LONGER_TO_FLOP and more. log_half_width: of the interval at `level`. Plans of
-    pretrainings take longer than their steps by the bias, here by that of all other families: what
-    evaluation, checkpoints, restarts, slow nodes and growing batches and sequences add to the steps is in
-    what was published.
+    num_unexpressed: trainings without a plan, because a fact of the workload is unknown or nothing fits.
+    workloads: for pretrainings, the families of models. bias: median of planned over published; for
+    pretrainings, over those of at least _FULL_BIAS_FLOP. log_half_width: of the interval at `level`.
+    The planned time of a pretraining is that of its steps, lengthened by the bias (in these errors, by that
+    of all other families): published times include evaluation, checkpoints, restarts, slow nodes, and growing
+    batches and sequences.
     """
 
     kind: PlanKind
@@ -54,27 +51,27 @@ class PlanRecord(Struct, frozen=True, kw_only=True):
     log_half_width: float
 
     def time_per_step_time(self, training_flop: float | None) -> float:
-        """Time of pretrainings over that of their steps, by their FLOP; all of it where these are not known.
+        """Ratio of a pretraining's time to that of its steps, by FLOP; the full ratio if these are unknown.
 
-        Assumes that it grows with their logarithm. Source: docs/experiments/0062.
+        Assumes that the log ratio grows linearly with log FLOP. Source: docs/experiments/0062.
         """
         return float(self.bias ** -share_of_bias(training_flop))
 
 
 def share_of_bias(training_flop: float | None) -> float:
-    """How much of the logarithm of a bias counts, by FLOP of a training: none of few, all of many or unknown.
+    """The fraction of the log bias that applies, by FLOP of a training: 0 for few, 1 for many or unknown.
 
     >>> [round(share_of_bias(flop), 2) for flop in (1e18, 5.5e19, 1e24, None)]
     [0.0, 0.5, 1.0, 1.0]
     """
     if training_flop is None:
         return 1.0
-    whole = math.log(_LONGER_TO_FLOP / _LONGER_FROM_FLOP)
-    return min(1.0, max(0.0, math.log(training_flop / _LONGER_FROM_FLOP) / whole))
+    whole = math.log(_FULL_BIAS_FLOP / _BIAS_FROM_FLOP)
+    return min(1.0, max(0.0, math.log(training_flop / _BIAS_FROM_FLOP) / whole))
 
 
 class WorkloadPlans(Struct, frozen=True, kw_only=True):
-    """How far planned times of one workload were from published ones. bias: median of planned over published.
+    """Errors of planned times for one workload. bias: median of planned over published.
 
     median: of |planned / published - 1|.
     """
@@ -86,11 +83,11 @@ class WorkloadPlans(Struct, frozen=True, kw_only=True):
 
 
 class PlannedPretraining(Struct, frozen=True, kw_only=True):
-    """A published pretraining as planned. step_hours_ratio: hours of its steps over those published.
+    """The plan of a published pretraining. step_hours_ratio: planned hours of its steps over published hours.
 
-    params, active_params: of the model, all of them and those that a token passes. best_hours_ratio: as
-    step_hours_ratio, by the best strategy of all, whatever was stated of its own. peak_flop_per_s,
-    memory_byte_per_s: of its accelerator, as `usual_peak_flop_per_s`.
+    params, active_params: all parameters of the model, and those active per token. best_hours_ratio: as
+    step_hours_ratio, with the best strategy instead of the published one. peak_flop_per_s: of its
+    accelerator, by `usual_peak_flop_per_s`. memory_byte_per_s: of its accelerator.
     """
 
     title: str
@@ -105,15 +102,15 @@ class PlannedPretraining(Struct, frozen=True, kw_only=True):
 
     @property
     def time_per_usual_time(self) -> float:
-        """Published time over that which pretrainings of its kind and FLOP take by the best strategy."""
+        """Published time over the planned time with the best strategy and the usual overhead."""
         return 1.0 / (self.best_hours_ratio * record_of(self.kind).time_per_step_time(self.training_flop))
 
     def time_per_step_time(self, training_flop: float | None, chip: Accelerator) -> float:
-        """Time of a pretraining of this model over that of its steps: as usual, by as much less as this took.
+        """Ratio of a pretraining's time to that of its steps: the usual one times `time_per_usual_time`.
 
-        One of fewer FLOP, of which less is usual beside its steps, has less to spare: its steps are no faster
-        than those of this one. That its code was faster than the model says nothing of other code on a chip
-        that is slower: there no training takes less than its steps.
+        A pretraining of fewer FLOP has a smaller usual ratio and so less to save: its steps are not made
+        faster than those of this one. On a slower chip the ratio is at least 1, because code that was faster
+        than the model on one chip is no evidence for other code on a slower one.
         """
         usual = record_of(self.kind).time_per_step_time(training_flop)
         took = max(usual * self.time_per_usual_time, min(usual, 1.0 / self.best_hours_ratio))
@@ -123,7 +120,7 @@ class PlannedPretraining(Struct, frozen=True, kw_only=True):
 
 
 class _Plans(Struct, frozen=True, kw_only=True):
-    """What PLAN_RECORD_NAME holds."""
+    """The contents of PLAN_RECORD_NAME."""
 
     records: tuple[PlanRecord, ...]
     workloads: tuple[WorkloadPlans, ...]
@@ -136,47 +133,47 @@ def _plans() -> _Plans:
 
 
 def plan_records() -> tuple[PlanRecord, ...]:
-    """The records that ship.
+    """The shipped records of planned times.
 
-    Raises DataError where their file is missing or not what records/plans.py writes.
+    Raises DataError if their file is missing or not as written by records/plans.py.
     """
     return _plans().records
 
 
 @cache
 def workload_plans() -> Mapping[str, WorkloadPlans]:
-    """By workload, those that some training was planned of. Raises DataError as `plan_records` does."""
+    """The errors of planned times by workload. Raises DataError as `plan_records` does."""
     return {each.workload: each for each in _plans().workloads}
 
 
 @cache
 def planned_pretrainings() -> Mapping[str, PlannedPretraining]:
-    """The published pretrainings that were planned, by title. Raises DataError as `plan_records` does."""
+    """The published pretrainings that have a plan, by title. Raises DataError as `plan_records` does."""
     return {each.title: each for each in _plans().pretrainings}
 
 
 def model_kind(about: Workload) -> ModelKind:
-    """What kind of model a workload trains."""
+    """The kind of model that a workload trains."""
     return "other" if about.transformer is None else "transformer"
 
 
 def pretraining_kind(about: Workload) -> PretrainingKind:
-    """What kind of pretraining a workload's is."""
+    """The kind of pretraining for a workload's model."""
     has_experts = architecture(about) == "mixture of experts"
     return "expert pretraining" if has_experts else "dense pretraining"
 
 
 def record_of(kind: PlanKind) -> PlanRecord:
-    """The record of one kind of plans. Raises DataError as `plan_records` does."""
+    """The record for one kind of plan. Raises DataError as `plan_records` does."""
     return next(each for each in plan_records() if each.kind == kind)
 
 
 def quick_pretraining(about: Workload) -> PlannedPretraining | None:
-    """The published pretraining of this model that took least beside its steps, if less than is usual.
+    """The published pretraining of this model with the least time beyond its steps, if less than usual.
 
-    None where none of the model was published, or all took longer than is usual: they show what can be
-    reached, not what must be lost (docs/experiments/0068). A model is known by its numbers of parameters,
-    which padded vocabularies change by less than _SAME_PARAMS.
+    None if none of the model was published, or all took longer than usual: they show what is attainable, not
+    what must be lost (docs/experiments/0068). Models are matched by their numbers of parameters, which padded
+    vocabularies change by less than _SAME_PARAMS.
     Raises DataError as `plan_records` does.
     """
     if about.transformer is None:
@@ -196,10 +193,10 @@ COMBINED_RECORD_NAME = "combined.json"
 
 
 class Jump(Struct, frozen=True, kw_only=True):
-    """Errors at sizes up to `most` times the largest known; None: without end.
+    """Errors at sizes up to `most` times the largest known size; None if unbounded.
 
-    published_scale: root mean square error of the pooled law over the standard deviation that its interval
-    stands for. modelled_log_sd: root mean square error of plans at the level of the largest known.
+    published_scale: root mean square error of the pooled law over the standard deviation implied by its
+    interval. modelled_log_sd: root mean square error of plans scaled to the result of the largest known size.
     """
 
     most: float | None
@@ -209,14 +206,14 @@ class Jump(Struct, frozen=True, kw_only=True):
 
 
 class CombinedRecord(Struct, frozen=True, kw_only=True):
-    """Errors of logarithms of time on the largest size of a group, held out, where a plan has it too.
+    """Errors of log time at the held-out largest size of groups of results, where a plan has that size too.
 
-    by_jump: errors by how many times the largest size known the size is. modelled_log_sd: root mean square
-    error of plans that choose their batch and know no result of the group, by kind of model, of all.
-    correlation: between the errors of published and modelled times. carried_log_sd: of a published time
-    carried by the model over so many doublings, from 0. median, p90, coverage: of the joint answer, errors as
-    |joint / published - 1|; published_median, published_p90, modelled_median: of each alone; alone_median: of
-    plans that know no result of the group.
+    by_jump: errors by the ratio of the size to the largest known size. modelled_log_sd: root mean square
+    error of plans that choose their batch and use no result of the group, by kind of model. correlation:
+    between the errors of published and modelled times. carried_log_sd: error of a published time carried by
+    the model over 0, 1, 2, ... doublings. median, p90, coverage: of the combined answer, errors as |combined
+    / published - 1|; published_median, published_p90, modelled_median: of each estimator alone; alone_median:
+    of plans that use no result of the group.
     """
 
     num_held_out: int
@@ -234,32 +231,32 @@ class CombinedRecord(Struct, frozen=True, kw_only=True):
     alone_median: float
 
     def at(self, jump: float) -> Jump:
-        """The errors at a size so many times the largest known."""
+        """The errors at a size `jump` times the largest known."""
         return next(each for each in self.by_jump if each.most is None or jump <= each.most)
 
     def carried(self, num_doublings: float) -> float:
-        """The error of carrying a time over so many doublings, straight between whole numbers of them."""
+        """The error of carrying a time over a number of doublings, interpolated linearly."""
         places = np.arange(len(self.carried_log_sd))
         return float(np.interp(num_doublings, places, self.carried_log_sd))
 
 
 class _Combined(Struct, frozen=True, kw_only=True):
-    """What COMBINED_RECORD_NAME holds."""
+    """The contents of COMBINED_RECORD_NAME."""
 
     record: CombinedRecord
 
 
 @cache
 def combined_record() -> CombinedRecord:
-    """The record that ships.
+    """The shipped record of combined estimates.
 
-    Raises DataError where its file is missing or not what records/combined.py writes.
+    Raises DataError if its file is missing or not as written by records/combined.py.
     """
     return shipped_record(COMBINED_RECORD_NAME, _Combined, made_by="profiles").record
 
 
-# Errors of the estimators go together: they share the level of the known results, the samples to target, the
-# year's software. About what was seen on results held out (0.27: data/combined.json).
+# Errors of the estimators are correlated: they share the level of the known results, the samples to target
+# and the software of the year. Close to the value on held-out results (0.27: data/combined.json).
 CORRELATION = 0.3
 _STEPS_PER_OCTAVE = 8
 _NUM_CURVES = 200
@@ -267,10 +264,10 @@ _ROUNDING = 2.0**-30
 
 
 class Combined(Struct, frozen=True, kw_only=True):
-    """The combined estimate. weights: (n,), which sum to 1, in the order given.
+    """The combined estimate. weights: (n,), summing to 1, in the order of the estimates.
 
-    disagreement: by how much the evidence differs beyond what its own widths explain, 1 where it does not:
-    the factor by which the interval was widened.
+    disagreement: the factor by which the interval was widened because the estimates differ by more than their
+    own intervals explain; 1 if they do not.
     """
 
     time: Interval
@@ -281,9 +278,9 @@ class Combined(Struct, frozen=True, kw_only=True):
 def shares(log_sds: FloatArray) -> FloatArray:
     """The weight of each estimate, along the first axis; they sum to 1 there.
 
-    log_sds: (n_estimates, ...) standard deviations of errors of the logarithm, positive; infinite where an
-    estimator has none.
-    Assumes nothing of the correlation: weights that use it are unstable where it is not well known.
+    log_sds: (n_estimates, ...) standard deviations of log errors, positive; infinite where an estimator has
+    none.
+    Assumes nothing about correlations: weights that use them are unstable unless they are well known.
     Source: Bates and Granger 1969: the inverse of the mean squared error of each.
 
     >>> shares(np.array([0.1, 0.2])).round(3).tolist()
@@ -296,13 +293,13 @@ def shares(log_sds: FloatArray) -> FloatArray:
 def combine(
     times: Sequence[Interval], log_sds: Sequence[float], unweighted_log_sds: Sequence[float] = ()
 ) -> Combined:
-    """The combined estimate of the same time by several pieces of evidence.
+    """The combined estimate of one time from several estimates of it.
 
-    times: at least one; positive, all at one level. log_sds: how wrong such evidence was, as the standard
-    deviation of the logarithm. A single one stays as it is. unweighted_log_sds: further errors, which have no
-    part in the weights.
-    The interval is that of a weighted mean of errors that go together by CORRELATION, widened where the
-    estimates differ by more than their widths explain, and never beyond the widest ends of them all.
+    times: at least one; positive, all at one level. A single one is returned unchanged. log_sds: errors of
+    such estimates, as the standard deviation of the logarithm. unweighted_log_sds: further errors, which do
+    not affect the weights.
+    The interval is that of a weighted mean whose errors are correlated by CORRELATION, widened if the
+    estimates differ by more than their intervals explain, but never beyond the outermost ends of the inputs.
     Assumes log-normal errors, each as large as its log_sd.
     Source: Bates and Granger 1969 for the weights; Birge 1932 for the widening, as the Particle Data Group
     applies it (S^2 = chi^2 / (n - 1), where above 1).
@@ -339,12 +336,13 @@ def combine(
 def combined_curves(
     estimators: Sequence[Estimates], *, domain: Domain | None = None
 ) -> tuple[Curves, Domain] | None:
-    """Equally likely curves of time, over that at the smallest size, and the sizes they hold for.
+    """Equally likely curves of time relative to the smallest size, and the domain in which they hold.
 
-    None where no estimator has a curve. The sizes are those of `domain`; unless given, all that any of them
-    knows without a gap from the surest. The curves go on to twice the largest, as far as any of them does.
-    Slopes are combined, not times: where one estimator of another level ends, times would leave a step. An
-    estimator that is only shown for reference counts where no other has one.
+    None if no estimator has a curve. The default domain is the union of the estimators' domains that are
+    connected without a gap to the one with the smallest error. The curves extend to twice the largest size,
+    as far as any estimator's does.
+    Slopes are combined rather than times, which would leave a step where one estimator's curve ends. An
+    estimator shown only for reference counts if no other has a curve.
     Assumes draws of different estimators are independent.
     Source: docs/decide/advice.md; weights as `shares`.
     """
@@ -357,17 +355,17 @@ def combined_curves(
         return None
     if domain is None:
         surest = min(wide, key=lambda each: _mean_log_sd(each[0]))[1]
-        wide = _without_gap(wide, surest)
-        # More evidence must not leave less to choose from.
+        wide = _connected(wide, surest)
+        # More evidence must not reduce the sizes to choose from.
         domain = Domain(
             smallest=min(curves.domain.smallest for _, curves in wide),
             largest=max(curves.domain.largest for _, curves in wide),
         )
-    most = max(_most(curves) for _, curves in wide)
-    grid_log2 = _grid(domain.smallest, max(domain.largest, min(2.0 * domain.largest, most)))
-    grid_log2 = _with_joints(grid_log2, [curves for _, curves in wide])
+    most = max(_reach_end(curves) for _, curves in wide)
+    grid_log2 = _log2_grid(domain.smallest, max(domain.largest, min(2.0 * domain.largest, most)))
+    grid_log2 = _with_end_points(grid_log2, [curves for _, curves in wide])
     slopes = np.stack([_slopes(curves, grid_log2) for _, curves in wide])
-    spreads = np.stack([_log_sds(each, curves, grid_log2) for each, curves in wide])
+    spreads = np.stack([_step_log_sds(each, curves, grid_log2) for each, curves in wide])
     weights = shares(spreads)[:, None, :]
     climbs = np.cumsum((weights * slopes).sum(axis=0), axis=1)
     logs = np.concatenate([np.zeros((len(climbs), 1)), climbs], axis=1)
@@ -379,23 +377,23 @@ def combined_curves(
     return curves, domain
 
 
-def _without_gap(
+def _connected(
     wide: Sequence[tuple[Estimates, DrawnCurves]], surest: DrawnCurves
 ) -> list[tuple[Estimates, DrawnCurves]]:
-    """Those whose curves join that of the surest, or one that joins it: in a gap nobody knows a slope."""
-    low, high = surest.domain.smallest, _most(surest)
+    """The estimators whose curves are connected to the most certain one; in a gap no slope is known."""
+    low, high = surest.domain.smallest, _reach_end(surest)
     for _ in wide:
-        joined = [each for each in wide if each[1].domain.smallest <= high and _most(each[1]) >= low]
+        joined = [each for each in wide if each[1].domain.smallest <= high and _reach_end(each[1]) >= low]
         low = min(curves.domain.smallest for _, curves in joined)
-        high = max(_most(curves) for _, curves in joined)
+        high = max(_reach_end(curves) for _, curves in joined)
     return joined
 
 
 def ratio_log_sd(estimators: Sequence[Estimates], first: int, size: int) -> float | None:
-    """How uncertain the time of one size over that of another is, of its logarithm; None where nobody knows.
+    """Standard deviation of the log ratio of the times of two sizes; None if no estimator's curve has both.
 
-    Of each estimator from its equally likely curves, in which what both sizes share cancels; then of their
-    weighted mean. Assumes draws of different estimators are independent. Source: weights as `shares`.
+    For each estimator from its equally likely curves, in which shared errors cancel; then for the weighted
+    mean. Assumes draws of different estimators are independent. Source: weights as `shares`.
     """
     if size == first:
         return 0.0
@@ -420,7 +418,7 @@ def _log_ratio_sd(curves: DrawnCurves, first: int, size: int) -> float:
 
 
 def _with_curves(estimators: Sequence[Estimates]) -> list[tuple[Estimates, DrawnCurves]]:
-    """Those that have curves, and these; references only where there is no other."""
+    """The estimators that have curves, with these; pure references only if there is no other."""
     known = [(each, each.curves) for each in estimators if each.curves is not None]
     return [each for each in known if not each[0].by_size.keys() <= each[0].references] or known
 
@@ -429,37 +427,37 @@ def _mean_log_sd(estimates: Estimates) -> float:
     return float(np.mean([each.log_sd for each in estimates.by_size.values()]))
 
 
-def _most(curves: DrawnCurves) -> float:
-    """The size up to which curves hold."""
+def _reach_end(curves: DrawnCurves) -> float:
+    """The largest size at which the curves hold, including their extrapolation."""
     return curves.reach * curves.domain.largest
 
 
-def _grid(smallest: float, largest: float) -> FloatArray:
-    """Logarithms of sizes between two."""
+def _log2_grid(smallest: float, largest: float) -> FloatArray:
+    """Evenly spaced log2 sizes from the smallest to the largest."""
     low, high = math.log2(smallest), math.log2(largest)
     return np.linspace(low, high, max(2, round((high - low) * _STEPS_PER_OCTAVE) + 1))
 
 
-def _with_joints(grid_log2: FloatArray, joined: Sequence[DrawnCurves]) -> FloatArray:
-    """The grid with a point where one curve goes on within a step in which the other ends: else nobody would
-    know the slope of the whole step.
+def _with_end_points(grid_log2: FloatArray, joined: Sequence[DrawnCurves]) -> FloatArray:
+    """The grid with the ends of curves added inside steps that no single curve covers, whose slope would
+    otherwise be unknown.
     """
     unknown = ~np.any([_is_known(curves, grid_log2) for curves in joined], axis=0)
-    ends = np.log2([end for curves in joined for end in (curves.domain.smallest, _most(curves))])
+    ends = np.log2([end for curves in joined for end in (curves.domain.smallest, _reach_end(curves))])
     steps = np.clip(np.searchsorted(grid_log2, ends) - 1, 0, len(unknown) - 1)
     joints = ends[unknown[steps] & (grid_log2[0] < ends) & (ends < grid_log2[-1])]
     return np.sort(np.concatenate([grid_log2, joints]))
 
 
 def _slopes(curves: DrawnCurves, grid_log2: FloatArray) -> FloatArray:
-    """Changes of log time from one grid point to the next: (_NUM_CURVES, n - 1); 0 where it has no curve."""
+    """Changes of log time between grid points: (_NUM_CURVES, n - 1); 0 where there is no curve."""
     logs = np.log(curves.time_s(2.0**grid_log2))
     rows = np.arange(_NUM_CURVES) % len(logs)
     return np.where(_is_known(curves, grid_log2), np.diff(logs, axis=1)[rows], 0.0)
 
 
-def _log_sds(estimates: Estimates, curves: DrawnCurves, grid_log2: FloatArray) -> FloatArray:
-    """How wrong the estimates are between grid points: (n - 1,); infinite where there is no curve."""
+def _step_log_sds(estimates: Estimates, curves: DrawnCurves, grid_log2: FloatArray) -> FloatArray:
+    """Log standard deviations of the estimates between grid points: (n - 1,); infinite without a curve."""
     sizes = sorted(estimates.by_size)
     middles = (grid_log2[1:] + grid_log2[:-1]) / 2.0
     known = np.interp(middles, np.log2(sizes), [estimates.by_size[size].log_sd for size in sizes])
@@ -467,14 +465,14 @@ def _log_sds(estimates: Estimates, curves: DrawnCurves, grid_log2: FloatArray) -
 
 
 def _is_known(curves: DrawnCurves, grid_log2: FloatArray) -> FloatArray:
-    """Between which grid points there is a curve."""
+    """Whether there is a curve between each pair of grid points: (n - 1,)."""
     low = math.log2(curves.domain.smallest) - _ROUNDING
-    high = math.log2(_most(curves)) + _ROUNDING
+    high = math.log2(_reach_end(curves)) + _ROUNDING
     return np.asarray((grid_log2[:-1] >= low) & (grid_log2[1:] <= high))
 
 
 class StraightCurves(Struct, frozen=True, kw_only=True, eq=False):
-    """Curves straight between sizes in both logarithms, flat beyond them.
+    """Curves interpolated linearly in log time over log size, constant outside the sizes.
 
     log_sizes: (n_sizes,); log_times: (n_curves, n_sizes).
     """
@@ -506,37 +504,37 @@ def straight_between(sizes: Sequence[int], drawn_s: FloatArray) -> StraightCurve
 def with_time(
     start: Estimate, time_s: float, log_sd: float, *, name: str, why: str | None = None
 ) -> Estimate:
-    """An estimate with another time, as wrong as log_sd says. why: as before unless given."""
+    """The estimate with another time, error and name. why: unchanged unless given."""
     changes = {"time_s": with_log_sd(time_s, log_sd), "log_sd": log_sd, "name": name}
     return replace(start, **changes, why=start.why if why is None else why)
 
 
 def scaled_curves(curves: DrawnCurves, ratios: Mapping[int, float]) -> DrawnCurves:
-    """Curves times ratios by size, which are straight between sizes in both logarithms, flat beyond them."""
+    """Curves scaled by ratios given by size, interpolated as in StraightCurves."""
     sizes = sorted(ratios)
     factor = straight_between(sizes, np.array([[ratios[size] for size in sizes]]))
     return replace(curves, time_s=ScaledCurves(curves=curves.time_s, factor=factor))
 
 
-# Half of the interval of steps scaled from fewer ranks, of the logarithm: 90 % of workloads that no fit had
-# seen (docs/experiments/0009).
+# Half width, in log time, of the 90 % interval of steps scaled from fewer ranks, on workloads that were in no
+# fit (docs/experiments/0009).
 _SCALED_HALF_WIDTH_LOG = 0.38
-# Errors of steps predicted from few ranks to many grow with doublings: 3 % from 1 to 8, 7 % to 16, 22 % to 32
-# and 64 (medians, docs/experiments/0009); their 90 % interval was set on the first three doublings.
+# Errors of steps predicted from few ranks grow with the doublings: 3 % from 1 to 8, 7 % to 16, 22 % to 32 and
+# 64 (medians, docs/experiments/0009); the 90 % interval was set on the first three doublings.
 _FULL_AFTER_DOUBLINGS = 3.0
 _LOG_SD_PER_DOUBLING = 0.06
 
 
 def nearest_size(sizes: Iterable[int], size: int) -> int:
-    """Of some sizes the one that is the fewest doublings away."""
+    """The nearest of the given sizes, in doublings."""
     return min(sizes, key=lambda each: abs(math.log2(each / size)))
 
 
 def distance_log_sd(num_doublings: float) -> float:
-    """How wrong steps so many doublings beyond the measured ones were: log standard deviation.
+    """Log standard deviation of steps predicted a number of doublings beyond the measured ones.
 
-    Source: docs/experiments/0009: half its 90 % interval is 0.38, from three doublings on; beyond, 0.06 per
-    doubling where that is more.
+    Source: docs/experiments/0009: the half width of the 90 % interval is 0.38 from three doublings on;
+    beyond, 0.06 per doubling if that is more.
 
     >>> distance_log_sd(0.0)
     0.0

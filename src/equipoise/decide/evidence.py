@@ -1,4 +1,4 @@
-"""The records of evidence: what estimators make of a size, where it comes from and how wrong such were."""
+"""The records of evidence: estimates of times, their sources and the errors of such estimates."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,24 +13,25 @@ from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.spec.hardware import PriceTerms
 
-Group: TypeAlias = tuple[str, PriceTerms]  # a system and the terms it is had on
+Group: TypeAlias = tuple[str, PriceTerms]  # name of a system, and terms
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
-# What a time rests on, the strongest first.
+# Kinds of evidence for a time, the strongest first.
 Grade: TypeAlias = Literal["measured", "published", "carried", "calibrated", "priors"]
 BoundKind: TypeAlias = Literal["at_most", "at_least"]
 
 # No estimate is more certain than replicate submissions of one system: 3.3 % (median log-sd of replicates).
 LEAST_LOG_SD: Final = 0.033
-# A slope that exceeds its standard error so many times is one.
-_CLEAR: Final = 2.0
+# A slope counts if it exceeds its standard error by this factor.
+_CLEAR_NUM_SD: Final = 2.0
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
-    """The working time of one size by one estimator. weight: its share of the combined estimate.
+    """An estimator's working time for one size. weight: its share of the combined estimate.
 
-    log_sd: how wrong such estimates were, as the standard deviation of the logarithm. why: what it rests on.
-    strategy_log_sd: the same, of carrying it to a strategy that the question fixes: no reason to trust others
-    more, which are as wrong of the free strategy as they were.
+    log_sd: error of such estimates, as the standard deviation of the logarithm. why: the evidence, in words.
+    strategy_log_sd: error of carrying the estimate over to a strategy that the question fixes. It widens the
+    combined interval but does not shift weight to other estimators, whose errors are those for a free
+    strategy.
     """
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("sources", "strategy_log_sd")
@@ -46,9 +47,9 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 class Shortfall(Struct, frozen=True, kw_only=True):
-    """Where nothing fits: what the training needs and what there is, in words, and changes that make it fit.
+    """If nothing fits: what the training needs and what is available, in words, and changes that make it fit.
 
-    ways: the first ones alone, as options or numbers of accelerators.
+    ways: the first few such changes, as options or numbers of accelerators.
     """
 
     needs: str
@@ -56,19 +57,19 @@ class Shortfall(Struct, frozen=True, kw_only=True):
 
     @property
     def ways_words(self) -> str:
-        """The changes as a list; empty where none is known."""
+        """The changes as a list in words; empty if none is known."""
         return " or ".join(filter(None, (", ".join(self.ways[:-1]), *self.ways[-1:])))
 
     def __str__(self) -> str:
-        """As what follows the name of a system."""
+        """Words that follow the name of a system."""
         return f"{self.needs}: try {self.ways_words}" if self.ways else self.needs
 
 
 class DrawnCurves(Struct, frozen=True, kw_only=True):
-    """Equally likely curves of working time against size, of which only the shape counts, not the level.
+    """Equally likely draws of the curve of working time against size; only their shapes count, not the level.
 
     time_s: sizes -> (n_draws, n_sizes), over `domain` and up to `reach` times its largest size. by_size: the
-    times of the same draws at sizes that curves pass by, for they are no faster than a smaller one.
+    same draws' times at sizes left out of the curves because they are no faster than a smaller one.
     """
 
     time_s: Curves
@@ -78,11 +79,11 @@ class DrawnCurves(Struct, frozen=True, kw_only=True):
 
 
 class Estimates(Struct, frozen=True, kw_only=True):
-    """All estimates by one estimator of one system: by size, where it has one.
+    """One estimator's estimates for one system, by size.
 
-    name: as a sentence names it. curves: None where it has none. references: sizes whose estimate is shown
-    for comparison, without weight where others estimate them, whose estimates it is part of. grade: of the
-    evidence behind it, by size.
+    name: for use in sentences. curves: None if it has none. references: sizes whose estimate is only shown
+    for comparison: it has no weight if there are others, since those already use it. grade: of the evidence,
+    by size.
     """
 
     estimator: EstimatorName
@@ -95,11 +96,11 @@ class Estimates(Struct, frozen=True, kw_only=True):
 
 
 class SizeCurve(Struct, frozen=True, kw_only=True):
-    """What the equilibria of one system rest on: times of its sizes, and what ended the sizes.
+    """The times by size from which the equilibria of one system follow.
 
-    sizes: (n,) ascending, those that may be taken and smaller ones. central_s: (n,) their times. drawn_s:
-    (n_draws, n) equally likely ones. limited_by: whose limit the largest size is. least_s: (n,) what every
-    accelerator is paid for in any case.
+    sizes: (n,) ascending, the eligible ones and smaller ones. central_s: (n,) their times. drawn_s:
+    (n_draws, n) equally likely times. limited_by: what limits the largest size. least_s: (n,) time for which
+    every accelerator is paid in any case.
     """
 
     sizes: tuple[int, ...]
@@ -110,9 +111,9 @@ class SizeCurve(Struct, frozen=True, kw_only=True):
 
 
 class PublishedResult(Struct, frozen=True, kw_only=True):
-    """A result submitted on this very size of this very accelerator.
+    """A published result at exactly this size of exactly this accelerator.
 
-    global_batch_samples: None is not known.
+    global_batch_samples: None if unknown.
     """
 
     entry_id: str
@@ -124,9 +125,9 @@ class PublishedResult(Struct, frozen=True, kw_only=True):
 
 
 class ErrorRecord(Struct, frozen=True, kw_only=True):
-    """How wrong answers of a kind were on what was held out. of: what was held out, in words.
+    """Errors of answers of one kind on held-out data. of: the held-out data, in words.
 
-    words: the sentence for people.
+    words: the same as a sentence.
     """
 
     kind: str
@@ -139,10 +140,10 @@ class ErrorRecord(Struct, frozen=True, kw_only=True):
 
 
 class OrderBound(Struct, frozen=True, kw_only=True):
-    """What another chip takes on as many, or the same one on fewer, which bounds a time (law 5).
+    """A bound on a time from another chip at the same size, or the same chip at a smaller size (law 5).
 
-    kind: `at_most` what a chip takes that is no better in any stated fact, `at_least` what one takes that is
-    no worse. num_accelerators: on which it takes that. grade: of that time.
+    kind: `at_most`: the time of a chip that is no better in any stated fact; `at_least`: of one that is no
+    worse. num_accelerators: the size at which that time holds. grade: of that time.
     """
 
     kind: BoundKind
@@ -153,12 +154,12 @@ class OrderBound(Struct, frozen=True, kw_only=True):
 
 
 class UserRun(Struct, frozen=True, kw_only=True):
-    """One set-up that the user measured: samples of all ranks per second, the median over its runs.
+    """One set-up measured by the user. samples_per_s: of all ranks, the median over its runs.
 
-    accelerator: None where the runs do not state it. strategy: as `bench` takes it; None on one device, or
-    where it is not stated. log_sd: of the median. is_eager: whether its layers ran one by one, as under
-    `bench` and `watch`; None where that is not stated, as in files. is_assumed: whether parts of the strategy
-    are not the user's, but those with which it fits.
+    accelerator: None if the runs do not state it. strategy: as `bench` takes it; None on one device or if not
+    stated. log_sd: of the median. is_eager: whether layers ran one by one, as under `bench` and `watch`; None
+    if not stated, as in files. is_assumed: whether parts of the strategy were not stated and were chosen so
+    that it fits.
     """
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("is_eager", "is_assumed")
@@ -176,16 +177,16 @@ class UserRun(Struct, frozen=True, kw_only=True):
 
 
 def clear_slope(rise: float, log_sds: tuple[float, float], doublings: float) -> float:
-    """What a logarithm grows by with each doubling between two sizes; 0.0 where that is not clear.
+    """The growth of a logarithm per doubling between two sizes; 0.0 if it is not significant.
 
-    rise: between them. log_sds: standard deviations of the logarithm at each.
+    rise: total growth. log_sds: standard deviations of the logarithm at each size.
     """
-    return rise / doublings if abs(rise) > _CLEAR * math.hypot(*log_sds) else 0.0
+    return rise / doublings if abs(rise) > _CLEAR_NUM_SD * math.hypot(*log_sds) else 0.0
 
 
 def level_at(logs: Mapping[int, float], size: int, slope: float) -> float:
-    """The logarithm of a level at a size, by those of sizes that ran: between two by doublings, of smaller
-    ones that of the smallest; beyond the largest, `slope` more with each doubling.
+    """The log level at a size, interpolated over log size between those that ran; the smallest size's level
+    below these, and `slope` more per doubling above them.
     """
     sizes = sorted(logs)
     beyond = max(0.0, math.log2(size / sizes[-1]))
@@ -194,8 +195,8 @@ def level_at(logs: Mapping[int, float], size: int, slope: float) -> float:
 
 
 def growth_of(logs: Mapping[int, float]) -> float:
-    """What a level grows by with each doubling, of sizes that ran as surely as replicates do; 0.0 where that
-    is not clear, or it falls.
+    """The growth of a log level per doubling, if each level is as certain as replicates are; 0.0 if it is not
+    significant or negative.
     """
     first, last = min(logs), max(logs)
     if first == last:
@@ -204,28 +205,28 @@ def growth_of(logs: Mapping[int, float]) -> float:
     return max(0.0, clear_slope(logs[last] - logs[first], spreads, math.log2(last / first)))
 
 
-# How many runs more the scatter of replicate systems counts as: so many that two runs of a size that differ
-# as these do leave no more open than one; of two, three and five whose scatter is spread as that of measured
-# runs is (scaling/posterior.py), 96, 97 and 98 of 100 intervals at 0.9 hold.
-_NUM_OF_REPLICATES: Final = 3
+# Weight of the prior scatter (that of replicate systems) as a number of runs. With it, two runs that differ
+# as replicates do are no less certain than one run; for two, three and five runs that scatter as measured
+# ones do (scaling/posterior.py), 96, 97 and 98 % of the intervals at 0.9 cover.
+_NUM_PRIOR_RUNS: Final = 3
 
 
 def repeated_log_sd(amounts: Sequence[float]) -> float:
-    """The log standard deviation of the median of times or rates of one size and set-up, by how they scatter.
+    """The log standard deviation of the median of repeated times or rates of one size and set-up.
 
-    Source: the standard error of a mean of logarithms, their variance by Bayes with a scaled inverse
+    Source: standard error of a mean of logarithms, with the posterior variance under a scaled inverse
     chi-squared prior (Gelman et al. 2013, section 2.6), times 1.25 for a median of normal values, and times
-    what Student's interval of so few is wider.
+    the factor by which Student's interval for that many values is wider.
     """
     if len(amounts) == 1:
         return LEAST_LOG_SD
     logs = np.log(amounts)
-    squares = float(np.sum((logs - logs.mean()) ** 2)) + _NUM_OF_REPLICATES * LEAST_LOG_SD**2
-    num_in_all = len(amounts) + _NUM_OF_REPLICATES
+    squares = float(np.sum((logs - logs.mean()) ** 2)) + _NUM_PRIOR_RUNS * LEAST_LOG_SD**2
+    num_in_all = len(amounts) + _NUM_PRIOR_RUNS
     error = 1.25 * math.sqrt(squares / (num_in_all - 1) / len(amounts))
     return error * num_sd_of_mean(num_in_all) / num_sd()
 
 
 def beyond_replicates(log_sd: float) -> float:
-    """How far runs are apart beyond what replicates are, with which records of errors were made."""
+    """The part of a log standard deviation beyond that of replicates, which error records already include."""
     return math.sqrt(max(0.0, log_sd**2 - LEAST_LOG_SD**2))
