@@ -1,7 +1,7 @@
-"""How one field of a question is declared, and how the text that people type for it is read.
+"""The declaration of a question's field, and the parsers of its values.
 
-The options of verbs, the keys of a question's file, the forms of the dashboard, the arguments of the Python
-functions and the tables of the docs are derived from these declarations; nothing else may state them again.
+The options of verbs, the keys of question files, the forms of the dashboard, the arguments of the Python
+functions and the tables of the docs are derived from these declarations; nothing else may repeat them.
 """
 
 import keyword
@@ -55,9 +55,9 @@ Verb: TypeAlias = Literal["advise", "plan", "predict", "allocate"]
 
 MAX_ACCELERATORS: Final = 10_000_000
 MAX_SIZES: Final = 64
-# The power of `Field.multiple` that a letter stands for.
+# The power of `Field.multiple` for each suffix.
 _MULTIPLES: Final = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4, "p": 5}
-# Words that always count by thousands, with the power of a thousand.
+# Words with their power of a thousand, whatever `Field.multiple` is.
 _NUMBER_WORDS: Final = {
     "thousand": 1,
     "mn": 2,
@@ -68,22 +68,22 @@ _NUMBER_WORDS: Final = {
     "tn": 4,
     "trillion": 4,
 }
-# As many digits as Python's shortest text of any number from 0.0001 on has, and some more.
+# Allows more digits than Python's shortest repr of any number from 0.0001 on.
 NUMBER: Final = r"(?:[0-9]{1,18}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})"
 _AMOUNT: Final = re.compile(
     rf"({NUMBER}(?:e[+-]?[0-9]{{1,2}})?)\s?([kmgbtp]?|{'|'.join(_NUMBER_WORDS)})", re.IGNORECASE
 )
 
 _GROUPED: Final = re.compile(r"[0-9]{1,3}([,_][0-9]{3})+(?![0-9])")
-# Groups of digits none of which only a larger number has, as in 1,024.
-_MAY_BE_LIST: Final = re.compile(r"[1-9][0-9]{0,2}(,[1-9][0-9]{2})+")
-_STEPS_OF_LISTS: Final = 4  # of lists that people ask about, what follows is at most so many times as large
+# Groups of digits that may be a list of numbers or one number with thousands separators, as in 1,024.
+_LIST_LIKE: Final = re.compile(r"[1-9][0-9]{0,2}(,[1-9][0-9]{2})+")
+_MAX_LIST_RATIO: Final = 4  # between consecutive numbers of the lists that people ask about
 _DOLLARS: Final = re.compile(r"(?:US\$|\$|USD\b)?\s*([0-9.][^\s$]*?)\s*(?:\$|USD)?", re.IGNORECASE)
 
 
-# Signs of currencies that have one of their own.
+# Currencies with a symbol of their own.
 _SIGNS: Final = {"EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹", "KRW": "₩"}
-# A currency other than the dollar in the text of an amount: its sign, or three letters behind or before it.
+# A currency other than the dollar in the text of an amount: its symbol, or three letters after or before it.
 _OTHER_CURRENCY: Final = re.compile(
     rf"([{''.join(_SIGNS.values())}])|\d[kmgbtp]?\s?((?!usd)[a-z]{{3}})$|^((?!usd)[a-z]{{3}})\s?\d",
     re.IGNORECASE,
@@ -93,11 +93,11 @@ _OTHER_CURRENCY: Final = re.compile(
 class Field(Struct, frozen=True, kw_only=True):
     """One field of a question.
 
-    option: its name on the command line (`--option`), in a file, a form and as an argument of Python. also:
-    other names of the option, kept for those who use them. guesses: what people call it that is no name of
-    it, for messages. unit: of the stored value, SI. least, most: the bounds of a number in that unit;
-    is_open: `least` itself is refused. multiple: what `k` stands for. unset: in words, what holds where
-    nothing is given. group: with which fields it is shown. verbs: that take it.
+    option: its name on the command line (`--option`), in files and forms, and as a Python argument. also:
+    aliases, kept for compatibility. guesses: names that people try, for suggestions in messages. unit: of the
+    stored value, SI. least, most: bounds of a number in that unit; is_open: `least` itself is refused.
+    multiple: the value of the suffix `k`. unset: the default, in words. group: of the fields with which it is
+    displayed. verbs: that take it.
     """
 
     option: str
@@ -118,39 +118,39 @@ class Field(Struct, frozen=True, kw_only=True):
     value_kind: Kind | None = None  # of the VALUE of a `per_system` field
 
     def read(self, given: object) -> Any:  # noqa: ANN401 - each kind has its own type
-        """The stored value of what was given as text, number, list or path.
+        """The stored value for input given as text, number, list or path.
 
-        Raises UsageError that names the option, what was found and what was expected.
+        Raises UsageError, naming the option, what was found and what was expected.
         """
         return _READERS[self.kind](self, given)
 
     @property
     def scale(self) -> float:
-        """What a number without a unit is multiplied by to be in `unit`."""
+        """The factor from a number without a unit to `unit`."""
         return HOUR_S if self.kind == "duration" else 1.0
 
     @property
     def key(self) -> str:
-        """The name in a file and in a form."""
+        """The name in files and forms."""
         return self.option.replace("-", "_")
 
     @property
     def argument(self) -> str:
-        """The name in Python: the key, with an underscore behind a word of the language (`from_`)."""
+        """The name in Python: the key, with an underscore appended to keywords (`from_`)."""
         return f"{self.key}_" if keyword.iskeyword(self.key) else self.key
 
     @property
     def is_repeated(self) -> bool:
-        """Whether several values are given by naming the option several times."""
+        """Whether the option may be repeated to give several values."""
         return self.kind in {"texts", "names", "list", "sizes", "per_system", "paths"}
 
     @property
     def also_keys(self) -> tuple[str, ...]:
-        """The other names, as keys."""
+        """The aliases, as keys."""
         return tuple(each.replace("-", "_") for each in self.also)
 
     def check(self, value: float) -> float:
-        """A number within the bounds. Raises UsageError for any other."""
+        """The number if it is within the bounds. Raises UsageError otherwise."""
         low, high = self.least, self.most
         is_low = low is not None and (value <= low if self.is_open else value < low)
         if not math.isfinite(value) or is_low or (high is not None and value > high):
@@ -159,7 +159,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
     @property
     def bounds(self) -> str:
-        """What numbers are taken, in words and in the unit of a number without one."""
+        """The valid numbers in words, in the unit of a number without one."""
         noun = "a whole number" if self.kind in {"count", "sizes"} else "a number"
         if self.kind == "duration":
             noun = "hours, or a time with its unit (90min, 7d),"
@@ -174,7 +174,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
     @property
     def examples(self) -> str:
-        """How such a number may be written, behind what is expected."""
+        """Examples of how to write the number, to append to what is expected."""
         if self.kind == "sizes":
             return ", a range as 8..512 or a list as 8,16,32"
         written = {"512": 512.0, "10k": 1e4, "1T": 1e12, "1e12": 1e12}
@@ -198,12 +198,12 @@ def _texts(field: Field, given: object) -> tuple[str, ...]:
 
 
 def _listed_text(value: object) -> str:
-    """A value of a table, or several, as the text of an option states them."""
+    """One or several values of a TOML table, as the text of an option."""
     return ",".join(str(each).lower() if isinstance(each, bool) else str(each) for each in _several(value))
 
 
 def _several(given: object) -> Sequence[object]:
-    """The values of a list; of one value that alone."""
+    """The value as a sequence, wrapped unless it is one."""
     return given if isinstance(given, (list, tuple)) else [given]
 
 
@@ -252,12 +252,12 @@ def _number(field: Field, given: object) -> float:
 
 
 def _expected(field: Field) -> str:
-    """The numbers that a field takes, with their unit."""
+    """The valid numbers of a field in words, with their unit."""
     return f"{field.bounds} ({field.unit})" if field.unit else field.bounds
 
 
 def _other_currency(field: Field, given: object) -> str:
-    """How an amount of money in another currency is given, where the text has one; else nothing."""
+    """How to give an amount in another currency, if the text has one; else empty."""
     found = _OTHER_CURRENCY.search(str(given)) if (field.unit or "").startswith("USD") else None
     if found is None:
         return ""
@@ -275,9 +275,9 @@ def _amount(field: Field, given: object) -> float:
 
 
 def _ungrouped(field: Field, given: object) -> str:
-    """The text of a number without marks between thousands and without its own unit.
+    """The text of a number without thousands separators and without its own unit.
 
-    A comma elsewhere is left, and refused; so is any other currency.
+    A comma elsewhere and any other currency are left in the text, and refused later.
     """
     text, unit = str(given).strip(), field.unit or ""
     if unit.startswith("USD"):
@@ -290,14 +290,14 @@ def _ungrouped(field: Field, given: object) -> str:
 
 
 def _without_marks(text: str) -> str:
-    """The text of a number without marks between thousands."""
+    """The text of a number without thousands separators."""
     return text.replace(",", "").replace("_", "") if _GROUPED.match(text) else text
 
 
 def in_usd(given: object, own: tuple[str, float]) -> object:
-    """What was given for a field of US dollars; amounts in it that name the user's currency are in dollars.
+    """The input for a field in US dollars, with amounts in the user's currency converted to dollars.
 
-    own: its name and how much of it a US dollar is. Other texts are left as they are.
+    own: name of the user's currency, and its amount per US dollar. Other text is left unchanged.
 
     >>> own = ("EUR", 0.5)
     >>> in_usd("17k EUR", own), in_usd(["h100=€1.5", "b200=4"], own), in_usd("3 GBP", own)
@@ -321,25 +321,25 @@ def in_usd(given: object, own: tuple[str, float]) -> object:
 
 
 def _parsed(text: str, multiple: int) -> float | None:
-    """The number of a text with a prefix or a word; None where it is none. multiple: what `k` stands for."""
+    """The number in a text with a suffix or a word; None if it is not one. multiple: the value of `k`."""
     found = _AMOUNT.fullmatch(text)
     if found is None:
         return None
-    # Exact until the end: 1.001k is 1001, and no fraction below it.
+    # Exact until the end: 1.001k is 1001, not slightly less.
     number, suffix = Decimal(found[1]), found[2].lower()
     if suffix in _NUMBER_WORDS:
         return float(number * 1000 ** _NUMBER_WORDS[suffix])
     return float(number * multiple ** _MULTIPLES[suffix])
 
 
-def _is_list(*numbers: int) -> bool:
-    """Whether numbers ascend as those of a list do: 256,512, and not the groups of 16,384."""
-    return all(first < then <= _STEPS_OF_LISTS * first for first, then in pairwise(numbers))
+def _may_be_list(*numbers: int) -> bool:
+    """Whether numbers ascend like those of a list (256,512), unlike digit groups (16,384)."""
+    return all(first < then <= _MAX_LIST_RATIO * first for first, then in pairwise(numbers))
 
 
 def _count(field: Field, given: object) -> int:
     text = str(given).strip()
-    if _MAY_BE_LIST.fullmatch(text) and _is_list(*map(int, text.split(","))):
+    if _LIST_LIKE.fullmatch(text) and _may_be_list(*map(int, text.split(","))):
         raise UsageError(
             f"--{field.option} is {text!r}, one number or several; expected {text.replace(',', '')} for one; "
             "to compare several, ask once with each"
@@ -375,7 +375,7 @@ def _sizes(field: Field, given: object) -> "Sizes":
         items = [item for each in given for item in (each.split(",") if isinstance(each, str) else [each])]
         return _listed(field, [_count(field, each) for each in items], given)
     text = str(given).strip()
-    # `1-4` is what many type for 1..4; a number itself has no hyphen but in an exponent such as 1e-3.
+    # Many type `1-4` for 1..4; a number itself has a hyphen only in an exponent such as 1e-3.
     first, dots, last = re.sub(r"(?<=[0-9kMGT])-(?=[0-9])", "..", text).partition("..")
     parts = (first, last) if dots else text.split(",")
     if (dots and "," in text) or (text and not all(map(str.strip, parts))):
@@ -391,7 +391,7 @@ def _sizes(field: Field, given: object) -> "Sizes":
 
 
 class Sizes(Struct, frozen=True, kw_only=True):
-    """Numbers of accelerators asked about: those listed, or all from the first to the last of a range."""
+    """Numbers of accelerators asked about: the listed ones, or a range from the first to the last."""
 
     listed: tuple[int, ...]
     is_range: bool = False
@@ -408,7 +408,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
 
     @property
     def doublings(self) -> tuple[int, ...]:
-        """The numbers listed; of a range its ends and the powers of two between them."""
+        """The listed numbers, or the ends of a range and the powers of two between them."""
         if not self.is_range:
             return self.listed
         powers = (1 << each for each in range(self.most.bit_length()))
@@ -421,7 +421,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
         return num_accelerators in self.listed
 
     def __str__(self) -> str:
-        """As an option states it."""
+        """The text of an option."""
         return "..".join(map(str, self.listed)) if self.is_range else ",".join(map(str, self.listed))
 
 
@@ -435,7 +435,7 @@ def _listed(field: Field, sizes: list[int], given: object) -> Sizes:
 
 
 def _per_system(field: Field, given: object) -> tuple[tuple[str, Any], ...]:
-    """Pairs of a system's name and its value; the name is empty where only a value was given."""
+    """Pairs (system, value); the name is empty if only a value was given."""
     items: list[tuple[str, object]] = []
     if isinstance(given, Mapping):
         items = [(str(name), value) for name, value in given.items()]
@@ -452,7 +452,7 @@ def _per_system(field: Field, given: object) -> tuple[tuple[str, Any], ...]:
 
 
 def _of_system(field: Field, name: str, kind: Kind) -> Field:
-    """The field as that of one system, which an error names; of all of them where it has no name."""
+    """The field with the name of a system, if any, added to its option for error messages."""
     return replace(field, kind=kind, option=f"{field.option} of {name}" if name else field.option)
 
 

@@ -1,7 +1,7 @@
-"""TrainingQuery: the one question that every verb, form, file and function asks.
+"""TrainingQuery: the question asked by every verb, form, file and function.
 
-Each field is declared once, in fields.toml; `FIELDS` is read by the command line, the TOML reader, the
-dashboard, the Python functions and the docs.
+Each field is declared once, in fields.toml; the command line, the TOML reader, the dashboard, the Python
+functions and the docs read `FIELDS`.
 """
 
 import math
@@ -33,7 +33,7 @@ from equipoise.units import format_stated
 
 Objective: TypeAlias = Literal["balance", "time", "cost", "energy", "value_of_time"]
 OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
-# What each but `balance` looks for.
+# What each objective except `balance` minimises, in words.
 SOUGHT: Final[Mapping[Objective, str]] = {
     "time": "least time",
     "cost": "least money",
@@ -46,18 +46,17 @@ Submitter: TypeAlias = Literal["best", "new"]
 ALL: Final[tuple[Verb, ...]] = ("advise", "plan", "predict", "allocate")
 _DECIDE: Final[tuple[Verb, ...]] = ("advise", "plan")
 
-# What users of clusters ask about where no limit is stated; more where more was published or the training is
-# a long one.
+# Default size limit if none is stated; larger if larger sizes have results or the training is long.
 USUAL_MOST: Final = 512
 USUAL_HORIZON_MONTHS: Final = 36.0
-# Between the start of a job and its first step, whatever the size: nine of ten of 7,112 runs of MLPerf
-# Training v4.0 to v5.1 took less to initialise (`init_s` of the table `runs`), with data at hand.
+# Time from job start to the first step, at any size: nine of ten of 7,112 runs of MLPerf Training v4.0 to
+# v5.1 initialised in less (`init_s` of the table `runs`), with data at hand.
 START_S: Final = 300.0
-# Tokens per parameter at which a training budget gives the lowest loss: Hoffmann et al. 2022, 1.4e12 tokens
-# for the 70e9 parameters of their own model. Models that are used much are trained on many times more.
+# Tokens per parameter that give the lowest loss for a compute budget: Hoffmann et al. 2022, 1.4e12 tokens for
+# the 70e9 parameters of their own model. Widely used models are trained on many times more.
 TOKENS_PER_PARAM: Final = 20.0
-NUM_STRATEGIES: Final = 3  # of the recommended size that are shown
-# Attributes of which one at most is given, and what both state.
+NUM_STRATEGIES: Final = 3  # shown for the recommended size
+# Pairs of mutually exclusive attributes, and what both of them state.
 RIVALS: Final = (
     ("training_samples", "training_tokens", "the training budget"),
     ("training_examples", "training_tokens", "the training budget"),
@@ -70,19 +69,19 @@ RIVALS: Final = (
 )
 # Attributes that state a training budget.
 BUDGETS: Final = ("training_tokens", "training_samples", "training_examples", "num_epochs")
-# Attributes that state what a reinforcement learning generates.
+# Attributes that describe what reinforcement learning generates.
 ROLLOUT: Final = ("completion_tokens", "prompt_tokens", "group_size")
-# Completions of a prompt where nobody states them: those of DeepSeek-R1 (arXiv:2501.12948, 2025).
+# Default number of completions per prompt: that of DeepSeek-R1 (arXiv:2501.12948, 2025).
 USUAL_GROUP: Final = 16
 _MOST_USD: Final = 1e15  # of any currency for one US dollar
 _CURRENCY: Final = re.compile(rf"([A-Za-z]{{3}})=({NUMBER})(?:@([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}))?")
 
 
 class TrainingQuery(Struct, frozen=True, kw_only=True):
-    """One question. None (or empty) means not given; the answer names what was chosen instead.
+    """A question. None (or empty) means not given; the answer names the value chosen instead.
 
-    Attributes are SI; each one's meaning is the help text of its block in fields.toml. A size is a number of
-    accelerators. `price`, `terms` and `stock` are pairs (system, value); the name "" stands for every system.
+    Attributes are in SI units; the help text in fields.toml states the meaning of each. A size is a number of
+    accelerators. `price`, `terms` and `stock` are pairs (system, value); the name "" stands for all systems.
     """
 
     workload: str
@@ -150,7 +149,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
     workloads: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what asks for two things at once, or for nothing."""
+        """Refuse contradictory and incomplete questions."""
         self._refuse_twice_stated()
         if self.queue_s is not None and self.deadline_s is not None and self.queue_s >= self.deadline_s:
             raise UsageError(
@@ -167,7 +166,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         self._refuse_half_stated_rollouts()
 
     def _settle_value_of_time(self) -> None:
-        """A value of an hour is an objective by itself; refuse it beside one that does not count it."""
+        """Make a stated value of time the objective; refuse it with an objective that ignores it."""
         if self.value_of_time_usd_per_hour is None:
             if self.objective == "value_of_time":
                 raise UsageError(
@@ -182,7 +181,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             )
 
     def _refuse_half_stated_rollouts(self) -> None:
-        """Refuse lengths of completions without the training that generates them, and the other way round."""
+        """Refuse completion lengths without `--train grpo`, and the reverse."""
         given = [name for name in ROLLOUT if getattr(self, name) is not None]
         if "grpo" not in self.train:
             if given:
@@ -197,7 +196,7 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             )
 
     def _refuse_twice_stated(self) -> None:
-        """Refuse what is stated in two ways."""
+        """Refuse facts that are stated twice."""
         for one, other, what in RIVALS:
             if getattr(self, one) and getattr(self, other):
                 options = " and ".join(_stated(name, getattr(self, name)) for name in (one, other))
@@ -213,35 +212,35 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
 
     @property
     def fixed_names(self) -> frozenset[str]:
-        """The parameters of a strategy that the question states, by name."""
+        """The names of the strategy parameters that the question fixes."""
         stated = frozenset(field_of(name) for text in self.fixed for name in re.findall(r"(\w+)\s*=", text))
         return stated | {"precision"} if self.precision else stated
 
     @property
     def rests_on_files(self) -> bool:
-        """Whether estimates depend on more than the catalogue and published results: files, this machine."""
+        """Whether estimates depend on files or this machine, besides the catalogue and published results."""
         is_code = ":" in self.workload
         return self.has_measurements or is_code or bool(self.config or self.topology or self.here)
 
     @property
     def own_currency(self) -> tuple[str, float] | None:
-        """The user's currency, and how much of it a US dollar is."""
+        """The user's currency, and its amount per US dollar."""
         return None if self.currency is None else currency_of(self.currency)
 
     @property
     def currency_date(self) -> str | None:
-        """The date of the rate of the user's currency; None where it is not given."""
+        """The date of the user's exchange rate; None if not given."""
         found = _CURRENCY.fullmatch(self.currency or "")
         return found[3] if found else None
 
     @property
     def states_strategies(self) -> bool:
-        """Whether another number of strategies than the usual one is to be shown."""
+        """Whether the number of strategies to show differs from the default."""
         return self.num_strategies != NUM_STRATEGIES
 
     @property
     def is_buying(self) -> bool:
-        """Whether buying is to be compared: asked for, or an amount of it given."""
+        """Whether to compare buying: asked for, or implied by one of its amounts."""
         return self.buy or any(
             each is not None
             for each in (self.purchase_usd, self.hosting_usd_per_month, self.utilisation, self.horizon_months)
@@ -249,34 +248,34 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
 
     @property
     def is_to_target(self) -> bool:
-        """Whether the published target is meant: published times are of no other training budget."""
+        """Whether the training budget is the published target, the only one with published times."""
         return not any(getattr(self, name) for name in BUDGETS)
 
     @property
     def start_s(self) -> float:
-        """What comes before the times of the training; the clock of published ones begins after it."""
+        """Seconds from job start to the first step; 0 for a training to a target, as in published times."""
         return 0.0 if self.is_to_target else START_S
 
     @property
     def changes_workload(self) -> bool:
-        """Whether the training is another than the workload's: other weights, samples or model."""
+        """Whether the training differs from the workload's in weights, samples or model."""
         return bool(self.config or self.train or self.sequence_tokens or self.image_side_pixels)
 
     @property
     def num_in_group(self) -> int:
-        """Completions of each prompt of a reinforcement learning."""
+        """Completions per prompt in reinforcement learning."""
         return self.group_size or USUAL_GROUP
 
     @property
     def states_size(self) -> bool:
-        """Whether it states how many accelerators may be taken."""
+        """Whether the question limits the number of accelerators."""
         return any(each is not None for each in (self.max_accelerators, self.sizes, self.num_nodes))
 
     @property
     def compares_rentable(self) -> bool:
-        """Whether it is left open on what a fine-tuning runs: accelerators for rent are compared.
+        """Whether to compare accelerators for rent, because a fine-tuning leaves its system open.
 
-        Links that the user states are of one machine.
+        Not if the user states measured links, which belong to one machine.
         """
         is_open = not (self.systems or self.here or self.topology or self.collectives)
         return is_open and bool(self.train or self.counts_examples)
@@ -288,23 +287,23 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
 
     @property
     def within_s(self) -> float:
-        """What the training may take: what the queue leaves of the deadline; infinite without one."""
+        """Time available for the training: the deadline less the queue; infinite without a deadline."""
         return math.inf if self.deadline_s is None else self.deadline_s - (self.queue_s or 0.0)
 
     @property
     def spend_usd(self) -> float:
-        """What the training may cost; infinite without a budget."""
+        """The budget; infinite if not given."""
         return math.inf if self.budget_usd is None else self.budget_usd
 
 
 def _stated(name: str, value: object) -> str:
-    """An option of the question, with its value where that is short text."""
+    """An option of the question, with its value if that is text or a path."""
     option = f"--{FIELDS[name].option}"
     return f"{option} {value}" if isinstance(value, str | Path) else option
 
 
 def currency_of(text: str) -> tuple[str, float]:
-    """The name and rate of `EUR=0.92`. Raises UsageError for any other text."""
+    """The name and rate in text such as `EUR=0.92`. Raises UsageError for any other text."""
     found = _CURRENCY.fullmatch(text)
     rate = float(found[2]) if found else 0.0
     try:
@@ -347,43 +346,44 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
 }
 
 
-Told = TypeVar("Told", InputError, EvidenceError, InputError | EvidenceError)
-# What follows an option in a sentence: a value, by its form or as one of all choices, or a word for any.
-_CHOSEN: Final = "|".join(sorted({choice for each in _CHOICES.values() for choice in each}))
-_VALUE: Final = rf"(?: (?:([\w-]+=[\w.,]+|{_CHOSEN})(?![\w-])|[A-Z]+(?![\w.=])))?"
+QuestionError = TypeVar("QuestionError", InputError, EvidenceError, InputError | EvidenceError)
+# Matches what follows an option in a sentence: a value, recognised by its form or as one of all choices, or
+# a placeholder.
+_CHOICE_PATTERN: Final = "|".join(sorted({choice for each in _CHOICES.values() for choice in each}))
+_VALUE_PATTERN: Final = rf"(?: (?:([\w-]+=[\w.,]+|{_CHOICE_PATTERN})(?![\w-])|[A-Z]+(?![\w.=])))?"
 
 
 class WayToAsk(Struct, frozen=True, kw_only=True):
-    """A way to ask questions, which words errors for those who ask so.
+    """An interface for asking questions, with the names to use in error messages.
 
-    names: what it calls fields, by option; an option with a value is named as a whole. stated: a name with a
-    value.
+    names: its names of fields, by option; an option with a value may be a key of its own. stated: format of a
+    name with a value.
     """
 
     names: Mapping[str, str]
     stated: str = '{} = "{}"'
 
     def words(self, text: str) -> str:
-        """A sentence that names fields by their options, with the names of this way; commands stay.
+        """A sentence with options replaced by the names of this interface; commands in backticks stay.
 
         >>> IN_FILE.words("try --train qlora or --tokens N, not `equipoise plan --train lora`")
         'try train = "qlora" or tokens, not `equipoise plan --train lora`'
         """
         options = "|".join(sorted(self.names, reverse=True)) or "(?!)"
-        option = re.compile(rf"--({options})(?![\w-]){_VALUE}")
+        option = re.compile(rf"--({options})(?![\w-]){_VALUE_PATTERN}")
         parts = text.split("`")  # every second one is a command
         parts[::2] = (option.sub(lambda found: self.state(*found.groups()), each) for each in parts[::2])
         return "`".join(parts)
 
     def state(self, option: str, value: str | None) -> str:
-        """A field with a value, or alone."""
+        """The name of a field, with its value if there is one."""
         if option not in self.names:
             return as_option(option, value)
         text = self.stated.format(self.names[option], value) if value else self.names[option]
         return text.replace('"', "") if value and value[0].isdigit() else text
 
-    def worded(self, err: Told) -> Told:
-        """An error in the words of this way."""
+    def worded(self, err: QuestionError) -> QuestionError:
+        """The error with the names of this interface."""
         if isinstance(err, EvidenceError):
             return err.reworded(self.words)
         message, remedy = self.words(err.message), self.words(err.remedy)
@@ -396,11 +396,11 @@ IN_FILE: Final = WayToAsk(
 
 
 def fields_of(verb: Verb) -> dict[str, Field]:
-    """The fields that a verb takes, by attribute, in the order of their declaration."""
+    """The fields of a verb, by attribute, in the order of declaration."""
     return {name: each for name, each in FIELDS.items() if verb in each.verbs}
 
 
-# The fields of a question that each training of a shared pool has its own of.
+# The fields that each job in a shared pool states for itself.
 OF_JOB: Final = {
     each.option: each.key
     for name, each in fields_of("advise").items()
@@ -411,9 +411,9 @@ IN_JOB: Final = OF_JOB | {OWN_TIMES: 'file = "FILE.csv"', "max-accelerators": "t
 
 
 def way_of(verb: Verb | None, *, is_python: bool = False) -> WayToAsk:
-    """How a verb is asked, by a command line unless in Python; of what shares a pool, by its file of jobs.
+    """The interface of a verb: the command line or Python; for `allocate`, its file of jobs.
 
-    verb: None for what asks no question.
+    verb: None if no question is asked.
     """
     names = {each.option: each.argument for each in FIELDS.values()} if is_python else {}
     if verb == "predict":
@@ -424,18 +424,17 @@ def way_of(verb: Verb | None, *, is_python: bool = False) -> WayToAsk:
 def values(
     given: Mapping[str, object], *, verb: Verb | None = None, where: str | None = None
 ) -> dict[str, Any]:
-    """The values of what was given, by attribute.
+    """The parsed values of given options, by attribute.
 
-    given: by option name (`max_accelerators` or `max-accelerators`), as text or as values; None is not given.
-    verb: whose fields may be given; of all verbs unless stated. where: the file that the names stand in.
-    Amounts of money are in US dollars, or in the currency that is given too, by its name.
-    Raises UsageError for a value that a field cannot be, DataError for the same in a file and for a name that
-    is no field.
+    given: by option name (`max_accelerators` or `max-accelerators`), as text or values; None is not given.
+    verb: whose fields may be given; all verbs by default. where: the file that contains the names.
+    Amounts of money are in US dollars, or name the currency that is given too.
+    Raises UsageError for an invalid value, DataError for one in a file and for an unknown name.
     """
     found: dict[str, Any] = {}
     named: dict[str, str] = {}
     stated = str(given.get("currency", "")).strip()
-    # Any other text is refused with the question.
+    # An invalid currency is refused by TrainingQuery.
     own = currency_of(stated) if _CURRENCY.fullmatch(stated) else None
     for name, value in given.items():
         attribute = ATTRIBUTES.get(name.replace("-", "_").removesuffix("_"))
@@ -457,15 +456,15 @@ def values(
 
 
 def verbs_of(name: str) -> tuple[Verb, ...]:
-    """The verbs that take an option or key of that name; empty where none does."""
+    """The verbs that take an option or key of this name; empty if none does."""
     attribute = ATTRIBUTES.get(name.strip("-").replace("-", "_").removesuffix("_"))
     return () if attribute is None else tuple(each for each in ALL if each in FIELDS[attribute].verbs)
 
 
 def guessed(name: str) -> tuple[str, ...]:
-    """The options that people mean by a name that none has, by what `guesses` lists; empty where unknown.
+    """The options probably meant by an unknown name, from the `guesses` of fields; empty if there are none.
 
-    A parameter of a strategy is one of `fix`.
+    A strategy parameter is suggested as a value of `fix`.
 
     >>> guessed("--batch-size"), guessed("gpus"), guessed("zero")
     (('global-batch',), ('accelerator', 'accelerators'), ('fix zero_stage=VALUE',))
@@ -478,9 +477,9 @@ def guessed(name: str) -> tuple[str, ...]:
 
 
 def meant(name: str, known: Collection[str]) -> list[str]:
-    """Which of some names, written with underscores, a person may mean by another; empty where unknown.
+    """The known names, written with underscores, probably meant by another name; empty if there are none.
 
-    What `guesses` lists, else the nearest; of a parameter of a strategy, how `fix` states it.
+    From `guessed`, else the closest spelling.
     """
     key = name.replace("-", "_").removesuffix("_")
     options = [each.replace("-", "_") for each in guessed(name)]
@@ -489,9 +488,9 @@ def meant(name: str, known: Collection[str]) -> list[str]:
 
 
 def unknown(name: str, verb: Verb | None = None, *, is_python: bool = False) -> str:
-    """What is wrong with a name that is no field, with what may be meant.
+    """The error message for a name that is no field, with a suggestion.
 
-    is_python: of an argument, which no word of Python can name: `from_` for `from`.
+    is_python: for arguments, where keywords have an underscore: `from_` for `from`.
     """
     if verb is not None and verbs_of(name):
         return f"{name!r} is not a field of {verb}; it is one of {', '.join(verbs_of(name))}"
@@ -503,7 +502,7 @@ def unknown(name: str, verb: Verb | None = None, *, is_python: bool = False) -> 
 
 
 def question(found: Mapping[str, Any]) -> TrainingQuery:
-    """The question of values by attribute. Raises UsageError where it is none."""
+    """The question with these values, by attribute. Raises UsageError if they make no valid question."""
     if not {"workload", "config", "times_from"} & set(found):
         why = (
             "; --ask model looks for the largest model of its proportions"
@@ -513,14 +512,14 @@ def question(found: Mapping[str, Any]) -> TrainingQuery:
         raise UsageError(
             f"no workload: give a name of `equipoise list workloads`, MODULE:FUNCTION, or --config FILE{why}"
         )
-    # A curve through the user's own times needs no workload.
+    # A law fitted to the user's own times needs no workload.
     asked = TrainingQuery(**{"workload": "", **found})
     _refuse_without_effect(asked)
     return asked
 
 
 def _refuse_without_effect(asked: TrainingQuery) -> None:
-    """Refuse what counts only in a question that is not asked."""
+    """Refuse options that have no effect on this question."""
     if asked.tokens_per_param != TOKENS_PER_PARAM and asked.ask != "model":
         raise UsageError("--tokens-per-param is of --ask model; add it, or leave it out")
     if asked.ask is not None and asked.objective != "balance":
@@ -541,23 +540,23 @@ def _refuse_without_effect(asked: TrainingQuery) -> None:
 
 
 def query(given: Mapping[str, object]) -> TrainingQuery:
-    """The question that options, keys of a file, form fields or arguments ask, given as to `values`."""
+    """The question asked by options, file keys, form fields or arguments, given as to `values`."""
     return question(values(given))
 
 
-# Fields without a default stand before the others.
+# Zipped from the end, since fields without a default come first.
 _DEFAULTS: Final[Mapping[str, Any]] = dict(
     zip(TrainingQuery.__struct_fields__[::-1], TrainingQuery.__struct_defaults__[::-1], strict=False)
 )
 
 
 def default_of(name: str) -> Any:  # noqa: ANN401 - each field has its own type
-    """The value of an attribute where nothing is given; None where it has none."""
+    """The default of an attribute; None if it has none."""
     return _DEFAULTS.get(name)
 
 
 def default_words(name: str) -> str:
-    """What holds where an attribute is not given, in words; empty where nothing does."""
+    """The default of an attribute in words; empty if it has none."""
     default = default_of(name)
     if FIELDS[name].unset is not None:
         return str(FIELDS[name].unset)
@@ -566,11 +565,11 @@ def default_words(name: str) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-# How one chooses among candidates: no estimate of a system depends on these.
-_OF_CHOICE: Final[frozenset[Group]] = frozenset({"objective", "limits", "money", "buying"})
+# Groups of fields that affect only the selection among candidates: no estimate depends on them.
+_SELECTION_GROUPS: Final[frozenset[Group]] = frozenset({"objective", "limits", "money", "buying"})
 
 
 def without_choice(query: TrainingQuery) -> TrainingQuery:
-    """The question with every field of its choice as if it was not given: objective, limits and money."""
-    left = {name: default_of(name) for name, each in FIELDS.items() if each.group in _OF_CHOICE}
+    """The question with the fields for the selection (objective, limits, money) reset to defaults."""
+    left = {name: default_of(name) for name, each in FIELDS.items() if each.group in _SELECTION_GROUPS}
     return replace(query, **left)
