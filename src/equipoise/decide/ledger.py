@@ -1,7 +1,4 @@
-"""The ledger.
-
-Predictions kept in a file of JSON lines, what was measured of each since, and the errors so far.
-"""
+"""The ledger: a file of JSON lines with predictions, later measurements of them, and the errors so far."""
 
 import fcntl
 import json
@@ -33,16 +30,17 @@ from equipoise.units import MIB, listed
 Quantity: TypeAlias = Literal["time_to_train_s", "step_s", "samples_per_s"]
 _MAX_TEXT: Final = 1000
 _MAX_SAMPLES: Final = 10**12
-# The ways of `bench` that a strategy states too, by the ZeRO stages that they are.
+# ZeRO stages of a strategy that match a training method of `bench`.
 _ZERO_STAGES: Final[Mapping[str, tuple[int, ...]]] = {"ddp": (0,), "static_graph": (0,), "fsdp": (2, 3)}
 
 
 class RecordedPrediction(Struct, frozen=True, kw_only=True):
-    """One predicted number: by which verb, of which set-up, with its interval at `level`.
+    """One predicted number: the verb, the set-up, and the interval at `level`.
 
-    strategy, global_batch_samples: None where the prediction is of any. kind, ref: the estimator that has
-    most weight in it, and its name. from_runs: of the user's runs that it rests on: they do not test it.
-    Raises UsageError for a number that is none.
+    strategy, global_batch_samples: None if the prediction is for any. kind, ref: the estimator with the most
+    weight, and its name. from_runs: ids of the user's runs that it was made from, which therefore do not test
+    it.
+    Raises UsageError for invalid values.
     """
 
     verb: str
@@ -61,7 +59,7 @@ class RecordedPrediction(Struct, frozen=True, kw_only=True):
     from_runs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no later run can be compared with."""
+        """Refuse values with which no later run can be compared."""
         for name, value, most in (
             ("num_accelerators", self.num_accelerators, MAX_ACCELERATORS),
             ("batch", self.global_batch_samples, _MAX_SAMPLES),
@@ -85,7 +83,7 @@ class RecordedPrediction(Struct, frozen=True, kw_only=True):
 
     @property
     def set_up(self) -> tuple[object, ...]:
-        """What two predictions share where the later one replaces the earlier."""
+        """The key by which a later prediction replaces an earlier one."""
         return (
             self.verb,
             self.workload,
@@ -98,14 +96,14 @@ class RecordedPrediction(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredResult(Struct, frozen=True, kw_only=True):
-    """What a run took. source: its name, by which it counts once; None where it has none."""
+    """A measured amount of a run. source: name of the run, which counts only once; None if it has none."""
 
     quantity: Quantity
     value: float
     source: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no amount."""
+        """Refuse invalid quantities, values and sources."""
         if self.quantity not in get_args(Quantity) or not is_amount(self.value):
             raise UsageError(f"measured {self.quantity}={self.value!r}; expected a finite number above 0")
         if self.source is not None and not is_text(self.source):
@@ -113,7 +111,7 @@ class MeasuredResult(Struct, frozen=True, kw_only=True):
 
 
 class LedgerEntry(Struct, frozen=True, kw_only=True):
-    """A prediction of the ledger with what was measured of it since. made: when, ISO 8601 in UTC."""
+    """A recorded prediction and its later measurements. made: when, ISO 8601 in UTC."""
 
     id: str
     made: str
@@ -122,12 +120,12 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> float | None:
-        """The median of what was measured; None where nothing was."""
+        """The median of the measurements; None without any."""
         return median(each.value for each in self.measured) if self.measured else None
 
     @property
     def error(self) -> float | None:
-        """Predicted time over the measured one, minus 1; of rates the inverse. None where nothing was."""
+        """Predicted over measured time, minus 1; the inverse ratio for rates. None without measurements."""
         if self.outcome is None:
             return None
         ratio = self.prediction.value / self.outcome
@@ -135,7 +133,7 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
 
     @property
     def in_steps(self) -> "LedgerEntry":
-        """The same as times of a step, where it is a rate at a stated batch: its interval turns round."""
+        """The entry as step times if it is a rate at a stated batch; the ends of its interval swap."""
         about, batch = self.prediction, self.prediction.global_batch_samples
         if about.quantity != "samples_per_s" or batch is None:
             return self
@@ -150,21 +148,21 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
 
     @property
     def is_covered(self) -> bool | None:
-        """Whether the interval covers what was measured; None where nothing was."""
+        """Whether the interval covers the median of the measurements; None without any."""
         if self.outcome is None:
             return None
         return self.prediction.low <= self.outcome <= self.prediction.high
 
 
 def measured_value(row: Mapping[str, Any], prediction: RecordedPrediction) -> float | None:
-    """What a row of the table `runs` measured of a prediction; None where it is of another set-up."""
+    """The predicted quantity as measured by a row of `runs`; None if the row is of another set-up."""
     if differences(row, prediction):
         return None
     return _amount(row, prediction.quantity)
 
 
 def _amount(row: Mapping[str, Any], quantity: Quantity) -> float | None:
-    """A quantity of a row of the table `runs`; None where it does not state it."""
+    """A quantity of a row of the table `runs`; None if the row does not state it."""
     if quantity == "step_s":
         batch, rate = row["global_batch_samples"], row["samples_per_s"]
         value = batch / rate if batch and rate else None
@@ -174,7 +172,7 @@ def _amount(row: Mapping[str, Any], quantity: Quantity) -> float | None:
 
 
 def differences(row: Mapping[str, Any], prediction: RecordedPrediction) -> tuple[str, ...]:
-    """The facts in which a row of the table `runs` and what was predicted are not of one set-up, in words."""
+    """The facts in which the set-ups of a row of the table `runs` and a prediction differ, in words."""
     about: Sequence[tuple[str, str]] = (
         ("workload", "workload"),
         ("accelerator", "accelerator"),
@@ -194,9 +192,9 @@ def differences(row: Mapping[str, Any], prediction: RecordedPrediction) -> tuple
 
 
 def _is_same_strategy(row: Mapping[str, Any], predicted: str | None) -> bool:
-    """Whether a run was parallelised and computed as predicted, as far as both are stated.
+    """Whether strategy and precision of a run are as predicted, as far as both are stated.
 
-    row: its strategy is the text of one, or a way to train as `bench` names it.
+    row: its strategy is the text of a strategy, or a training method of `bench`.
     """
     ran = row["strategy"]
     if predicted is None or ran == predicted:
@@ -216,12 +214,12 @@ def _is_same_strategy(row: Mapping[str, Any], predicted: str | None) -> bool:
 
 
 def is_text(value: object) -> bool:
-    """Whether it is a text short enough for a line."""
+    """Whether a value is text short enough for a line."""
     return isinstance(value, str) and len(value) <= _MAX_TEXT
 
 
 def is_amount(value: object) -> bool:
-    """Whether it is a finite number above 0."""
+    """Whether a value is a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -232,7 +230,7 @@ def is_amount(value: object) -> bool:
 
 SCHEMA: Final = "equipoise.ledger/2"
 _READ_SCHEMAS: Final = ("equipoise.ledger/1", SCHEMA)
-# What schema 1 called an estimator.
+# Names of estimators in schema 1.
 _KINDS: Final[Mapping[str, str]] = {"modelled": "model"}
 MAX_FILE_BYTES: Final = 64 * MIB
 _MAX_LINE_BYTES: Final = 64 * 1024
@@ -242,14 +240,14 @@ _MOST_NAMES: Final = 3
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
-    """What a ledger has. num_damaged: lines that are not its own, such as one that a kill cut short."""
+    """The contents of a ledger. num_damaged: unreadable lines, such as one cut short by a killed writer."""
 
     path: Path
     entries: tuple[LedgerEntry, ...]
     num_damaged: int
 
     def entry(self, id_: str) -> LedgerEntry:
-        """The entry of an id or of its beginning. Raises UsageError where none or several have it."""
+        """The entry whose id starts with a text. Raises UsageError if there is none, or several."""
         found = [each for each in self.entries if each.id.startswith(id_)] if id_ else []
         if len(found) != 1:
             number = "0 predictions" if not found else f"{len(found)} predictions"
@@ -259,28 +257,28 @@ class Ledger(Struct, frozen=True, kw_only=True):
         return found[0]
 
     def current(self) -> tuple[LedgerEntry, ...]:
-        """The last prediction of each set-up by each verb: those that a new run is compared with."""
+        """The last prediction of each verb for each set-up, with which new runs are compared."""
         return tuple({each.prediction.set_up: each for each in self.entries}.values())
 
 
-LEDGER: Final = ("ledger.jsonl", "EQUIPOISE_LEDGER")  # its name, and the variable that names another
+LEDGER: Final = ("ledger.jsonl", "EQUIPOISE_LEDGER")  # file name, and the variable that overrides the path
 
 
 def ledger_path() -> Path:
-    """Where the ledger is: $EQUIPOISE_LEDGER, else in the folder for data of the XDG specification."""
+    """The path of the ledger: $EQUIPOISE_LEDGER, else in the data folder of the XDG specification."""
     return user_file(*LEDGER)
 
 
 def add_predictions(path: Path, predictions: Sequence[RecordedPrediction]) -> tuple[str, ...]:
-    """Add predictions to a ledger; returns their ids. When this returns they are on disk.
+    """Appends predictions to a ledger, durably, and returns their ids.
 
-    Raises DataError where the file cannot be written; then none of them counts.
+    Raises DataError if the file cannot be written; then none of them is added.
     """
     ids = tuple(os.urandom(4).hex() for _ in predictions)
     append(
         path,
         [
-            {**_head("prediction"), "id": id_, **to_builtins(each)}
+            {**_line_header("prediction"), "id": id_, **to_builtins(each)}
             for id_, each in zip(ids, predictions, strict=True)
         ],
     )
@@ -288,24 +286,26 @@ def add_predictions(path: Path, predictions: Sequence[RecordedPrediction]) -> tu
 
 
 def add_measured(path: Path, found: Sequence[tuple[str, MeasuredResult]]) -> None:
-    """Add what was measured of predictions, by their ids, to a ledger. Raises DataError likewise."""
-    append(path, [{**_head("measurement"), "prediction": id_, **to_builtins(each)} for id_, each in found])
+    """Appends measurements of predictions, given by id. Raises DataError as `add_predictions` does."""
+    append(
+        path, [{**_line_header("measurement"), "prediction": id_, **to_builtins(each)} for id_, each in found]
+    )
 
 
 def read_ledger(path: Path) -> Ledger:
-    """What the ledger has; nothing where there is no file. Raises DataError where it cannot be read.
+    """The contents of a ledger; empty if there is no file. Raises DataError if it cannot be read.
 
-    An answer asks for each of its systems: a file that is as it was is not read again.
+    Cached until the file changes, since an answer reads it once per system.
     """
     try:
         state = path.stat()
-    except OSError:  # no file, or one that `lines` refuses with the reason
+    except OSError:  # no file, or one for which `lines` reports the reason
         return _parsed(path)
-    return _as_it_was(path, state.st_mtime_ns, state.st_size)
+    return _parsed_unless_changed(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=4)
-def _as_it_was(path: Path, _mtime_ns: int, _num_bytes: int) -> Ledger:
+def _parsed_unless_changed(path: Path, _mtime_ns: int, _num_bytes: int) -> Ledger:
     return _parsed(path)
 
 
@@ -341,13 +341,13 @@ def _check_same_quantity(one: MeasuredResult, prediction: RecordedPrediction) ->
         raise UsageError(f"a measurement of {one.quantity}; expected {prediction.quantity}")
 
 
-def _head(line: str) -> dict[str, str]:
+def _line_header(line: str) -> dict[str, str]:
     made = datetime.now(UTC).isoformat(timespec="seconds")
     return {"schema": SCHEMA, "line": line, "made": made, "equipoise": __version__}
 
 
 def _document(line: bytes) -> dict[str, Any]:
-    """One line as a document of this schema. Raises ValueError or TypeError for any other."""
+    """The document in one line. Raises ValueError or TypeError if it is not of a known schema."""
     if len(line) > _MAX_LINE_BYTES:
         raise ValueError("a line too long for a ledger")
     found = parsed_json(line)
@@ -365,9 +365,9 @@ def _text(value: object) -> str:
 
 
 def append(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
-    """Add whole lines at the end, safely on disk, one writer at a time; nothing is added where it fails.
+    """Appends whole lines durably, with one writer at a time; adds nothing if it fails.
 
-    A line that a killed writer left unfinished is ended first, so that it spoils no other.
+    A line left unfinished by a killed writer is terminated first, so that it damages no other line.
     """
     content = b"".join(json.dumps(encodable(each), allow_nan=False).encode() + b"\n" for each in documents)
     if not content:
@@ -379,7 +379,7 @@ def append(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise DataError(f"{path}: not a regular file; expected {_EXPECTED}")
-            # The kernel lets go of it when the process ends, however it ends.
+            # The kernel releases the lock when the process ends, for whatever reason.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             _write_end(descriptor, content)
         finally:
@@ -394,7 +394,7 @@ def append(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _write_end(descriptor: int, content: bytes) -> None:
-    """Append to an open, locked file: all of it or nothing."""
+    """Appends all of the content to an open, locked file, or nothing."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         content = b"\n" + content
@@ -409,7 +409,7 @@ def _write_end(descriptor: int, content: bytes) -> None:
 
 
 def lines(path: Path) -> list[bytes]:
-    """The lines of the file that are not blank."""
+    """The non-blank lines of a file; empty if there is no file."""
     try:
         data = read_input(path, MAX_FILE_BYTES, expected=_EXPECTED, may_be_pipe=False)
     except DataError as err:
@@ -420,10 +420,10 @@ def lines(path: Path) -> list[bytes]:
 
 
 def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, MeasuredResult]]:
-    """What rows of the table `runs` measured of the ledger's current predictions, new ones alone.
+    """New measurements of the ledger's current predictions by rows of the table `runs`, with entry ids.
 
-    A row belongs to a prediction where workload, accelerator and number are the same, and strategy and batch
-    where both state them, unless the prediction was made from it. A row of several quantities is of each.
+    A row matches a prediction if workload, accelerator and size are equal, and strategy and batch where both
+    state them, unless the prediction was made from it. A row with several quantities matches each.
     """
     known = {
         each.id: {*(one.source for one in each.measured), *each.prediction.from_runs}
@@ -447,8 +447,8 @@ def matches(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple
 
 
 def nearest_differences(ledger: Ledger, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What keeps the run and the current prediction that differ least from being compared; none where
-    nothing does, as of a run that counts already.
+    """The differences that prevent the closest pair of run and current prediction from being compared; empty
+    if there are none, as for a run that counts already.
     """
     found = (
         (*differences(row, each.prediction), *_unmeasured(row, each.prediction))
@@ -459,7 +459,7 @@ def nearest_differences(ledger: Ledger, runs: Sequence[Mapping[str, Any]]) -> tu
 
 
 def _unmeasured(row: Mapping[str, Any], prediction: RecordedPrediction) -> Iterator[str]:
-    """What a row of the table `runs` lacks to be a measurement of a prediction of its set-up."""
+    """Why a row of the table `runs` is no measurement of a prediction for its set-up, in words."""
     if row["status"] != "success":
         yield f"status ({row['status'] or 'none'} stated, success counts)"
     if _amount(row, prediction.quantity) is None:
@@ -468,17 +468,17 @@ def _unmeasured(row: Mapping[str, Any], prediction: RecordedPrediction) -> Itera
 
 
 def beside_predictions(ledger: Ledger, runs: Iterable[Mapping[str, Any]]) -> tuple[LedgerEntry, ...]:
-    """The current predictions of what rows of the table `runs` ran, each with what these alone measured."""
+    """The current predictions that rows of the table `runs` match, each with only their measurements."""
     unmeasured = tuple(replace(each, measured=()) for each in ledger.current())
     found = by_key(matches(replace(ledger, entries=unmeasured), runs))
     return tuple(replace(each, measured=tuple(found[each.id])) for each in unmeasured if each.id in found)
 
 
 class Running(Struct, frozen=True, kw_only=True):
-    """How wrong the predictions of a ledger were.
+    """The errors of a ledger's predictions so far.
 
     record: their errors; bias: median of predicted over measured time. num_predictions: in the ledger;
-    num_measured: those of which something was measured. level: of the intervals.
+    num_measured: those with measurements. level: of the intervals.
     """
 
     num_predictions: int
@@ -489,9 +489,9 @@ class Running(Struct, frozen=True, kw_only=True):
 
 
 class LedgerReport(Struct, frozen=True, kw_only=True):
-    """Entries of a ledger. num_added: measurements that this call added; None where it was to add none.
+    """Entries of a ledger. num_added: measurements added by this call; None if it was not asked to add any.
 
-    differing: in what the runs that were given differ from the prediction nearest to them.
+    differing: how the given runs differ from the closest prediction.
     """
 
     ledger: Ledger
@@ -501,14 +501,14 @@ class LedgerReport(Struct, frozen=True, kw_only=True):
 
     @property
     def running(self) -> Running | None:
-        """How wrong they were; None where nothing was measured of any."""
+        """The errors of the entries; None without measurements."""
         return running_of(self.entries)
 
 
 def running(path: Path | None = None, *, accelerator: str | None = None) -> Running | None:
-    """How wrong the ledger's predictions were; None where nothing was measured of any.
+    """The errors of the ledger's predictions; None without measurements.
 
-    path: `ledger_path()` unless given. accelerator: of this alone.
+    path: `ledger_path()` unless given. accelerator: only predictions for this one.
     """
     ledger = read_ledger(path or ledger_path())
     chosen = [each for each in ledger.entries if accelerator in {None, each.prediction.accelerator}]
@@ -516,9 +516,9 @@ def running(path: Path | None = None, *, accelerator: str | None = None) -> Runn
 
 
 def running_of(entries: Sequence[LedgerEntry]) -> Running | None:
-    """The running error of entries; None where nothing was measured of any.
+    """The errors of entries; None without measurements.
 
-    Assumes each measured prediction counts once, however many repetitions it has.
+    Assumes each measured prediction counts once, however many measurements it has.
     """
     measured = [each for each in entries if each.error is not None]
     if not measured:

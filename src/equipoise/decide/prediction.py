@@ -1,6 +1,6 @@
-"""Times at sizes nobody ran: the same candidates as an answer's, or a law fitted to the user's times alone.
+"""Predicts times at given sizes: the candidates of an answer, or a law fitted to the user's times alone.
 
-Also the predictions that a ledger keeps of an answer or of such times.
+Also makes the predictions that the ledger records for an answer or for such times.
 """
 
 import json
@@ -57,18 +57,18 @@ from equipoise.units import format_amount, listed
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
 
-_ALONE: Final = "your accelerators"
-# Of the names of runs in a line of the ledger, which has at most 64 KiB.
-_MOST_NAME_BYTES: Final = 48 * 1024
+_UNNAMED_SYSTEM: Final = "your accelerators"
+# For the ids of runs in a line of the ledger, which has at most 64 KiB.
+_MAX_RUN_ID_BYTES: Final = 48 * 1024
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
-    """Times by size. work: what they are for. candidates: of the sizes asked about, ascending.
+    """Predicted times by size. work: what they are for. candidates: at the sizes asked about, ascending.
 
-    outside: by size, in words, why a time is an extrapolation; sizes not in it lie in the domain. law: behind
-    the curve of published or own times; None without one. answer: the whole answer that the candidates
-    are of; None where a law alone was fitted. trainings: the user's own times behind them; None without.
-    left_out: sizes asked about that are no candidates, and why; `notes` say it in sentences.
+    outside: by size, why a time is an extrapolation, in words; other sizes lie in the domain. law: of the
+    curve through published or own times; None without one. answer: the whole answer with these candidates;
+    None if only a law was fitted. trainings: the user's own times that were used; None without any.
+    left_out: sizes asked about without a candidate, and why; also in `notes`.
     """
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("trainings", "left_out")
@@ -92,11 +92,11 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
 
 def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue | None = None) -> Prediction:
-    """The times at the sizes asked about, with money, energy and equilibria.
+    """The predicted times at the sizes asked about, with money, energy and equilibria.
 
-    By every estimator, as an answer has them; by the user's own times alone where a file of them is given
-    that cannot be combined with published results; by one law alone where it is named.
-    Raises EvidenceError where the evidence is too thin for any number with an interval.
+    Uses every estimator, as an answer does. Uses only the user's own times if a file of them is given that
+    cannot be combined with published results, and only one law if that is named.
+    Raises EvidenceError if the evidence does not suffice for a number with an interval.
     """
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     if len(query.systems) > 1:
@@ -116,18 +116,18 @@ def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue
                 "--submitter new is of published results by the pooled law; leave out --from and --law, or "
                 "--submitter"
             )
-        if own is not None and not _joins(query, own, scores, known):
+        if own is not None and not _can_combine(query, own, scores, known):
             if query.law == POOLED:
                 raise UsageError(
                     f"--law {POOLED} needs published results in addition to {own.where}: give --workload and "
                     "--accelerator that have some, and give whole times to train"
                 )
-            return replace(_of_curve(query, known, _user_curve(query, own)), trainings=own)
+            return replace(_predict_by_curve(query, known, _user_curve(query, own)), trainings=own)
         if not query.workload or not query.systems:
             raise UsageError("predict needs --workload and --accelerator, or --from FILE, or all three")
         if is_of_law:
-            return _of_curve(query, known, _law_curve(query, known, scores))
-        return _of_answer(query, known, scores, own)
+            return _predict_by_curve(query, known, _law_curve(query, known, scores))
+        return _predict_by_answer(query, known, scores, own)
 
 
 def _user_times(query: TrainingQuery, catalogue: Catalogue) -> "Measurements | None":
@@ -148,11 +148,11 @@ def _user_times(query: TrainingQuery, catalogue: Catalogue) -> "Measurements | N
         columns=columns_of(query.columns),
         catalogue=catalogue,
     )
-    return replace(own, notes=(*own.notes, *_of_unlike(own)))
+    return replace(own, notes=(*own.notes, *_notes_on_unlike_times(own)))
 
 
-def _of_unlike(own: "Measurements") -> Iterator[Note]:
-    """That times of one size and batch differ by far, of those that do most."""
+def _notes_on_unlike_times(own: "Measurements") -> Iterator[Note]:
+    """A note on the size and batch whose times differ most, if they differ widely."""
     from equipoise.decide.user_evidence.usable import unlike  # noqa: PLC0415 - only where a file is given
 
     batches = (None if math.isnan(each) else int(each) for each in own.global_batch_samples.tolist())
@@ -163,13 +163,15 @@ def _of_unlike(own: "Measurements") -> Iterator[Note]:
 
 
 def _one_precision(query: TrainingQuery) -> str | None:
-    """The precision of the rows to take. Raises UsageError for several: a curve is of one."""
+    """The precision of the rows to use. Raises UsageError for several, since a curve has one."""
     if len(query.precision) > 1:
         raise UsageError(f"--precision {','.join(query.precision)} with --from: expected one precision")
     return query.precision[0] if query.precision else None
 
 
-def _joins(query: TrainingQuery, own: "Measurements", scores: Scores | None, catalogue: Catalogue) -> bool:
+def _can_combine(
+    query: TrainingQuery, own: "Measurements", scores: Scores | None, catalogue: Catalogue
+) -> bool:
     """Whether the user's times can be combined with published ones."""
     if scores is None or not query.workload or not query.systems:
         return False
@@ -180,7 +182,7 @@ def _joins(query: TrainingQuery, own: "Measurements", scores: Scores | None, cat
 
 
 def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
-    """The laws fitted to the user's measurements alone."""
+    """The curve fitted to the user's measurements alone."""
     data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
     notes = [*own.notes]
     if query.workload and not own.is_time_to_train:
@@ -196,13 +198,13 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
             notes=tuple(notes),
         )
     except FitError as err:
-        # What a file lacks may be among what was left out of it.
+        # The rows left out, which the notes name, may be those that the fit lacks.
         message = " ".join((f"{own.where}: {str(err).rstrip('.')}.", *map(str, notes)))
         raise FitError(message.rstrip("."), missing=err.missing) from err
 
 
 def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) -> TimeCurve:
-    """One law fitted to the published results of the accelerator."""
+    """The curve of one law fitted to the accelerator's published results."""
     if scores is None:
         raise EvidenceError(
             "published results are excluded by the question",
@@ -220,13 +222,13 @@ def _law_curve(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None
     return published_curve(results_of(scores), question)
 
 
-def _of_answer(
+def _predict_by_answer(
     query: TrainingQuery, catalogue: Catalogue, scores: Scores | None, own: "Measurements | None"
 ) -> Prediction:
-    """The candidates of an answer, at the sizes asked about."""
+    """The candidates of an answer at the sizes asked about."""
     runs = None if own is None else UserRuns(where=own.where, trainings=own, notes=own.notes)
     sizes = () if query.sizes is None else query.sizes.listed
-    # All sizes are looked at: where returns diminish does not depend on which times are asked for.
+    # Assess all sizes: the equilibria must not depend on which times are asked for.
     collected = collect_candidates(
         replace(query, sizes=None), catalogue, scores, runs=runs, extra=ExtraSizes(sizes=sizes)
     )
@@ -234,19 +236,19 @@ def _of_answer(
     if query.sizes is not None and not query.sizes.is_range and assessment.system.cluster is not None:
         expect_slices(sizes, assessment.system.cluster)
     curve = None if assessment.published is None else assessment.published.curve
-    wanted = _wanted(query, assessment.sizes)
+    wanted = _wanted_sizes(query, assessment.sizes)
     candidates = [each for each in found.candidates if each.system == assessment.system.name]
-    # Of sizes that were submitted, or that the user ran, no law says the time.
+    # A law gives no time for sizes with results or runs of the user.
     of_law = wanted - {each.num_accelerators for each in candidates if each.published}
     of_law -= frozenset() if own is None else {*own.num_accelerators.astype(int).tolist()}
     shown = tuple(each for each in candidates if each.num_accelerators in wanted)
     left_out: dict[int, str] = {}
     if query.sizes is not None and not query.sizes.is_range:
-        left_out = _left_out(collected.inputs, wanted, shown, assessment)
+        left_out = _why_left_out(collected.inputs, wanted, shown, assessment)
     title = assessment.system.title
     unknown = [f"No time can be estimated on {size:,} x {title}: {why}" for size, why in left_out.items()]
     if unknown and not shown:
-        raise EvidenceError("; ".join(unknown), missing=(_another(query, wanted, candidates),))
+        raise EvidenceError("; ".join(unknown), missing=(_what_to_ask_instead(query, wanted, candidates),))
     group = found.systems[0].equilibria
     return Prediction(
         question=query,
@@ -287,10 +289,10 @@ def _of_answer(
     )
 
 
-def _left_out(
+def _why_left_out(
     inputs: Inputs, wanted: frozenset[int], shown: Sequence[Candidate], assessment: Assessment
 ) -> dict[int, str]:
-    """Why sizes that were asked for are no candidates."""
+    """By size asked for that has no candidate, the reason."""
     return {
         size: _why_nothing_runs(inputs, assessment, size) or "no evidence applies to that size"
         for size in sorted(wanted - {each.num_accelerators for each in shown})
@@ -298,7 +300,7 @@ def _left_out(
 
 
 def _why_nothing_runs(inputs: Inputs, assessment: Assessment, size: int) -> str | None:
-    """Why no strategy runs on so many: memory, else what makes all illegal; None where some do."""
+    """Why no strategy runs at a size: lack of memory, else the faults; None if some do."""
     if assessment.searches is None:
         return None
     needs = shortfall(inputs, assessment, size)
@@ -310,8 +312,10 @@ def _why_nothing_runs(inputs: Inputs, assessment: Assessment, size: int) -> str 
     return f"no strategy is legal: {'; '.join(each.words for each in faults)}"
 
 
-def _another(query: TrainingQuery, wanted: Collection[int], candidates: Sequence[Candidate]) -> str:
-    """What to ask in place of sizes that have no time: the next others, or another strategy."""
+def _what_to_ask_instead(
+    query: TrainingQuery, wanted: Collection[int], candidates: Sequence[Candidate]
+) -> str:
+    """What to ask instead of sizes that have no time: the nearest sizes that do, or another strategy."""
     sizes = [each.num_accelerators for each in candidates]
     below = {max((each for each in sizes if each < size), default=0) for size in wanted}
     above = {min((each for each in sizes if each > size), default=0) for size in wanted}
@@ -322,7 +326,7 @@ def _another(query: TrainingQuery, wanted: Collection[int], candidates: Sequence
     return "another strategy, by --fix" if query.fixed else "another size, by --at: none has a time"
 
 
-def _wanted(query: TrainingQuery, sizes: SizeRange) -> frozenset[int]:
+def _wanted_sizes(query: TrainingQuery, sizes: SizeRange) -> frozenset[int]:
     if query.sizes is None:
         return frozenset(sizes.tried)
     if not query.sizes.is_range:
@@ -330,17 +334,20 @@ def _wanted(query: TrainingQuery, sizes: SizeRange) -> frozenset[int]:
     return frozenset(filter(query.sizes.holds, sizes.tried))
 
 
-def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> Prediction:
-    """The times of a curve as candidates: no strategy, and interruptions are in what was timed."""
+def _predict_by_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> Prediction:
+    """The times of a curve as candidates, without a strategy; interruptions are included in the times."""
     system = (
         requested_systems(query, catalogue)[0]
         if query.systems
         else RequestedSystem(
-            name=_ALONE, title=_ALONE, cluster=None, usd_per_accelerator_hour=dict(query.price).get("")
+            name=_UNNAMED_SYSTEM,
+            title=_UNNAMED_SYSTEM,
+            cluster=None,
+            usd_per_accelerator_hour=dict(query.price).get(""),
         )
     )
     rates = rates_of(query, system, system.terms[0])
-    timed = (_timed(system, rates, each, curve) for each in curve.predictions)
+    timed = (_timed_on_curve(system, rates, each, curve) for each in curve.predictions)
     candidates = tuple(replace(each, constraints=tuple(amount_limits(query, each))) for each in timed)
     within = [each for each in candidates if each.num_accelerators <= 2 * curve.domain.largest]
     found: tuple[Equilibrium, ...] = ()
@@ -363,7 +370,9 @@ def _of_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCurve) -> P
     )
 
 
-def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: TimeCurve) -> Candidate:
+def _timed_on_curve(
+    system: RequestedSystem, rates: Rates, found: PredictedTime, curve: TimeCurve
+) -> Candidate:
     is_measured = any(each.kind == "measured" for each in curve.evidence)
     record = found.record
     return timed_candidate(
@@ -387,22 +396,24 @@ def _timed(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: T
 
 
 def answer_predictions(found: Answer, *, verb: str) -> tuple[RecordedPrediction, ...]:
-    """The time of the recommended candidate, and its rate; nothing where none is recommended.
+    """The time of the recommended candidate and its rate, to record; empty if none is recommended.
 
-    The rate is left out where published results or the user's whole trainings have weight in the time: those
-    include evaluation and start-up, which no measured rate does.
+    The rate is left out if published results or the user's whole trainings have weight in the time: those
+    include evaluation and start-up, which a measured rate does not.
     """
     best = found.recommended
     if best is None or best.time_s is None:
         return ()
     trainings = found.system.trainings
-    set_up = _set_up(best, trainings, workload=found.workload.slug, accelerator=best.accelerator, verb=verb)
+    set_up = _recorded_set_up(
+        best, trainings, workload=found.workload.slug, accelerator=best.accelerator, verb=verb
+    )
     if set_up["global_batch_samples"] != best.global_batch_samples:
-        # It is the user's trainings that were timed, and another batch that is advised: either may be run.
+        # The time is that of the user's trainings, but another batch is recommended: either may be run.
         set_up["global_batch_samples"] = None
     of_size = (each for each in found.system.user_runs if each.num_accelerators == best.num_accelerators)
     rated = (run_id for each in of_size for run_id in each.run_ids)
-    set_up["from_runs"] = _fitting((*rated, *set_up["from_runs"]))
+    set_up["from_runs"] = _as_many_as_fit((*rated, *set_up["from_runs"]))
     time = _recorded(best.time_s, quantity="time_to_train_s", **set_up)
     is_of_whole = any(
         each.weight > 0.0 and (each.estimator == "published" or _is_of_trainings(each, trainings))
@@ -410,16 +421,16 @@ def answer_predictions(found: Answer, *, verb: str) -> tuple[RecordedPrediction,
     )
     if best.step_s is None or best.global_batch_samples is None or is_of_whole:
         return (time,)
-    # Of the steps themselves, as a run states it: a pretraining takes longer than they do.
+    # The rate of the steps alone, as a run reports it: a pretraining takes longer than its steps.
     batch, step = best.global_batch_samples * (found.system.time_per_step_time or 1.0), best.step_s
     rate = Interval(value=batch / step.value, low=batch / step.high, high=batch / step.low, level=step.level)
     return (time, _recorded(rate, quantity="samples_per_s", **set_up))
 
 
 def time_predictions(found: Prediction) -> tuple[RecordedPrediction, ...]:
-    """The time at each size that `predict` gives.
+    """The time at each size given by `predict`, to record.
 
-    Raises UsageError where they are not times of whole trainings: no later run states what they were for.
+    Raises UsageError if they are not times of whole trainings, since no later run could be compared.
     """
     if found.answer is None and found.work != WORK:
         raise UsageError(
@@ -430,7 +441,7 @@ def time_predictions(found: Prediction) -> tuple[RecordedPrediction, ...]:
         _recorded(
             each.time_s,
             quantity="time_to_train_s",
-            **_set_up(
+            **_recorded_set_up(
                 each,
                 found.trainings,
                 workload=found.workload,
@@ -443,7 +454,7 @@ def time_predictions(found: Prediction) -> tuple[RecordedPrediction, ...]:
     )
 
 
-def _set_up(
+def _recorded_set_up(
     candidate: Candidate,
     trainings: "Measurements | None",
     *,
@@ -451,9 +462,9 @@ def _set_up(
     accelerator: str | None,
     verb: str,
 ) -> dict[str, Any]:
-    """Of what a prediction is, the estimator with most weight in it, and the trainings that it was made from.
+    """The set-up of a prediction, the estimator with the most weight, and the trainings it was made from.
 
-    Where the user's own trainings have most weight it is of their strategy and batch, not of the model's.
+    If the user's own trainings have the most weight, strategy and batch are theirs, not the model's.
     """
     heaviest = max(candidate.estimates, key=lambda each: each.weight)
     strategy, batch = candidate.strategy_text, candidate.global_batch_samples
@@ -468,20 +479,20 @@ def _set_up(
         "strategy": strategy,
         "global_batch_samples": batch,
         "ref": heaviest.name,
-        "from_runs": _fitting(
+        "from_runs": _as_many_as_fit(
             () if trainings is None else trainings.runs_nearest(candidate.num_accelerators)
         ),
     }
 
 
-def _fitting(run_ids: Sequence[str]) -> tuple[str, ...]:
-    """The first names of runs, as many as fit into a line."""
+def _as_many_as_fit(run_ids: Sequence[str]) -> tuple[str, ...]:
+    """The first run ids, as many as fit into a line of the ledger."""
     ends = accumulate(len(json.dumps(each)) + len(", ") for each in run_ids)
-    return tuple(each for each, end in zip(run_ids, ends, strict=True) if end <= _MOST_NAME_BYTES)
+    return tuple(each for each, end in zip(run_ids, ends, strict=True) if end <= _MAX_RUN_ID_BYTES)
 
 
 def _is_of_trainings(estimate: Estimate, trainings: "Measurements | None") -> bool:
-    """Whether an estimate is of the user's whole trainings, not of the rates of runs."""
+    """Whether an estimate comes from the user's whole trainings rather than from rates of runs."""
     return trainings is not None and estimate.estimator == "measured" and estimate.name != OF_RUNS
 
 

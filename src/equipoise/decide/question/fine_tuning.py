@@ -1,4 +1,4 @@
-"""The workload that a question asks for: its model, which weights are trained, on samples of which length."""
+"""The workload of a question: its model, the weights trained, and the length of its samples."""
 
 from typing import Final
 
@@ -10,47 +10,47 @@ from equipoise.spec.strategy import METHODS, TRAINED, USUAL_LORA_RANK, Method, T
 from equipoise.spec.workload import Rollout, Workload
 from equipoise.units import format_count, format_si
 
-# Optimizer states of QLoRA are paged to the host where memory is short (Dettmers et al. 2023, section 3).
+# QLoRA pages optimizer states to the host if memory is short (Dettmers et al. 2023, section 3).
 QLORA_OFFLOAD: Final = ("none", "optimizer")
-# Samples of a step of a fine-tuning whose batch nobody states, by the workload's area. Language: sequences of
-# Stanford Alpaca (Taori et al. 2023, table of hyperparameters of its repository); direct preference
-# optimisation has 64 pairs of two (Rafailov et al. 2023, appendix B), the same number. Vision: images of the
-# Vision Transformer (Dosovitskiy et al. 2021, section 4.1). Speech: clips of Whisper's usual recipe (Gandhi
-# 2022, "Fine-Tune Whisper for Multilingual ASR with Transformers"; recalled). Generation: images of examples
-# of diffusers, with adapters (examples/dreambooth/README_flux.md, README_sdxl.md: 4 micro-batches of 1) and
-# of all weights (examples/text_to_image/README.md: the same).
+# Default global batch of a fine-tuning, in samples, by the workload's area. Language: sequences of Stanford
+# Alpaca (Taori et al. 2023, table of hyperparameters of its repository); direct preference optimisation has
+# 64 pairs of two (Rafailov et al. 2023, appendix B), the same number. Vision: images of the Vision
+# Transformer (Dosovitskiy et al. 2021, section 4.1). Speech: clips of Whisper's usual recipe (Gandhi 2022,
+# "Fine-Tune Whisper for Multilingual ASR with Transformers"; recalled). Generation: images in the examples of
+# diffusers, with adapters (examples/dreambooth/README_flux.md, README_sdxl.md: 4 micro-batches of 1) and with
+# all weights (examples/text_to_image/README.md: the same).
 _LANGUAGE: Final = "language"
 _GENERATION: Final = "generation"
 USUAL_FINE_TUNING_BATCH: Final = {_LANGUAGE: 128, "vision": 512, "speech": 16, _GENERATION: 4}
-# Completions of a step of a reinforcement learning: 32 prompts of 16 (DeepSeek-R1, arXiv:2501.12948, 2025; as
-# NeMo RL's examples/configs/grpo_math_1B.yaml).
+# Default completions per step of reinforcement learning: 32 prompts of 16 (DeepSeek-R1, arXiv:2501.12948,
+# 2025; as NeMo RL's examples/configs/grpo_math_1B.yaml).
 USUAL_ROLLOUT_BATCH: Final = 512
 USUAL_PROMPT_TOKENS: Final = 256
-# Time of a step of reinforcement learning over what the model says of its generation and training, and the
-# log standard deviation: median and spread of ten published steps (tests/truth/rollouts.toml,
+# Time of a step of reinforcement learning over the modelled time of its generation and training, and the log
+# standard deviation: median and spread of ten published steps (tests/truth/rollouts.toml,
 # docs/experiments/0031).
 ROLLOUT_TIME_PER_STEP_TIME: Final = 2.49
 ROLLOUT_LOG_SD: Final = 0.43
 _PER_PAIR: Final = 2
-_WIDENED: Final = "their interval is wider by an assumed factor of two"
+_WIDENED_WORDS: Final = "their interval is wider by an assumed factor of two"
 
 
 def as_asked(query: TrainingQuery, about: Workload) -> Workload:
-    """The workload with the samples, trained weights and preference pairs that a question states.
+    """The workload with the samples, trained weights and training method stated by a question.
 
-    Preferences: each sequence also runs forward through the model as it was (Rafailov et al. 2023,
-    equation 7). With adapters that is the frozen model itself; with all weights trained it is a second copy.
-    Raises UsageError where the workload's model has no such training.
+    For preference optimisation, each sequence also runs forward through the original model (Rafailov et al.
+    2023, equation 7). With adapters that is the frozen model itself; with all weights trained, a second copy.
+    Raises UsageError if the workload's model cannot be trained so.
     """
     about = _on_images(query.image_side_pixels, about)
     trained, method = trained_part(query), next((each for each in METHODS if each in query.train), None)
-    # All weights of a model are its training as it is, whether or not it is a transformer.
+    # Training all weights is the unchanged workload if it trains them anyway, transformer or not.
     is_as_it_is = trained is None or trained == about.trained == "full"
     if query.sequence_tokens is None and is_as_it_is and method is None:
         return about
     is_of_figures = about.transformer is None or about.sequence_tokens is None
     if is_of_figures and query.sequence_tokens is None and method is None and trained is not None:
-        return _adapted_figures(about, trained)
+        return _with_adapters_on_figures(about, trained)
     if about.transformer is None or is_of_figures:
         has_length = query.sequence_tokens is not None
         option = f"--sequence {query.sequence_tokens}" if has_length else f"--train {','.join(query.train)}"
@@ -68,7 +68,7 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
             )
         about = of_length(about, query.sequence_tokens)
     if trained is not None:
-        about = _trained_so(about, trained)
+        about = _with_trained_part(about, trained)
     if method is not None:
         if about.area != "language":
             raise UsageError(f"--train {method}: {about.title} is no language model, which answers in text")
@@ -87,7 +87,7 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
 
 
 def _on_images(side_pixels: int | None, about: Workload) -> Workload:
-    """The workload on images of another side. Raises UsageError where samples do not grow with pixels."""
+    """The workload on images of another side length. Raises UsageError if no scaling with pixels is known."""
     if side_pixels is None:
         return about
     if about.image is None:
@@ -99,7 +99,7 @@ def _on_images(side_pixels: int | None, about: Workload) -> Workload:
 
 
 def of_length(about: Workload, sequence_tokens: int) -> Workload:
-    """The workload on samples of another length; of text, a batch that its paper states keeps its tokens.
+    """The workload on samples of another length; for text, its published batch keeps its number of tokens.
 
     Source: DeepSeek-AI 2024, arXiv:2412.19437, sections 4.2 and 4.3: 15,360 sequences of 4,096 tokens, then
     1,920 of 32,768 and 480 of 131,072.
@@ -110,13 +110,14 @@ def of_length(about: Workload, sequence_tokens: int) -> Workload:
     return replace(about, sequence_tokens=sequence_tokens, usual_batch_samples=batch)
 
 
-def _trained_so(about: Workload, trained: Trained) -> Workload:
-    """The workload of a transformer with all weights trained, or adapters; without attention on all layers.
+def _with_trained_part(about: Workload, trained: Trained) -> Workload:
+    """The workload of a transformer with all weights or adapters trained; adapters are placed on all linear
+    layers if there is no attention.
 
-    Raises UsageError where it has no layers for adapters.
+    Raises UsageError if it has no layers for adapters.
     """
     rank = None if trained == "full" else about.lora_rank or USUAL_LORA_RANK
-    found = replace(_no_benchmark(about, trained), trained=trained, lora_rank=rank)
+    found = replace(_without_benchmark(about, trained), trained=trained, lora_rank=rank)
     if found.trained_params == 0:
         found = replace(found, lora_targets="all_linear")
     if found.trained_params == 0:
@@ -127,17 +128,17 @@ def _trained_so(about: Workload, trained: Trained) -> Workload:
     return found
 
 
-def _no_benchmark(about: Workload, trained: Trained) -> Workload:
-    """The workload without the rounds of a benchmark, which trains other weights of it."""
+def _without_benchmark(about: Workload, trained: Trained) -> Workload:
+    """The workload without its benchmark rounds, if the benchmark trains other weights."""
     return about if trained == about.trained else replace(about, first_round=None, last_round=None)
 
 
-def _adapted_figures(about: Workload, trained: Trained) -> Workload:
-    """The workload with adapters, of a model that is known by figures per sample.
+def _with_adapters_on_figures(about: Workload, trained: Trained) -> Workload:
+    """The workload of a model known only by figures per sample, with another trained part.
 
-    Raises UsageError where its attention, or for 4 bits its linear layers, are not known.
+    Raises UsageError if its attention, or for 4 bits its linear layers, is not known.
     """
-    other = _no_benchmark(about, trained)
+    other = _without_benchmark(about, trained)
     if trained == "full":
         return replace(other, trained=trained, lora_rank=None)
     found = replace(other, trained=trained, lora_rank=about.lora_rank or USUAL_LORA_RANK)
@@ -154,13 +155,13 @@ def _adapted_figures(about: Workload, trained: Trained) -> Workload:
     )
 
 
-# Further forward passes of a sequence: through the reference model; with completions of the policy also
-# through the policy as it was when it generated them (Shao et al. 2024, arXiv:2402.03300, algorithm 1).
+# Additional forward passes of a sequence: through the reference model and, for GRPO, through the policy that
+# generated the completions (Shao et al. 2024, arXiv:2402.03300, algorithm 1).
 _FORWARD_PASSES: Final[dict[Method, float]] = {"dpo": 1.0, "grpo": 2.0}
 
 
 def _with_rollout(query: TrainingQuery, about: Workload) -> Workload:
-    """The workload on completions that it generates: samples of the mean length, up to that of --sequence."""
+    """The workload on generated completions: samples have the mean length; --sequence limits the longest."""
     assert query.completion_tokens is not None
     prompt, completion = query.prompt_tokens or USUAL_PROMPT_TOKENS, query.completion_tokens
     most = prompt + 2 * completion if query.sequence_tokens is None else query.sequence_tokens
@@ -182,7 +183,7 @@ def _with_rollout(query: TrainingQuery, about: Workload) -> Workload:
 
 
 def rollout_words(made: Rollout) -> str:
-    """What is generated for a step, in words: lengths and groups as stated or chosen."""
+    """Words for what a step generates: lengths and groups, as stated or by default."""
     longest = format_count(made.prompt_tokens + made.most_completion_tokens)
     lengths = f"{format_count(made.completion_tokens)} tokens a prompt of {format_count(made.prompt_tokens)}"
     options = "--group, --completion, --prompt, --sequence"
@@ -190,12 +191,12 @@ def rollout_words(made: Rollout) -> str:
 
 
 def trained_part(query: TrainingQuery) -> Trained | None:
-    """Which weights a question trains; None where it leaves that to the workload."""
+    """The weights that a question trains; None if it leaves that to the workload."""
     return next((each for each in TRAINED if each in query.train), None)
 
 
 def not_validated(about: Workload) -> tuple[str, ...]:
-    """What of a training no published or measured times were held against, in words."""
+    """Words for the parts of a training that were not validated against published or measured times."""
     found = []
     if about.rollout is not None:
         found.append(
@@ -207,20 +208,20 @@ def not_validated(about: Workload) -> tuple[str, ...]:
     elif about.transformer is None and about.trained != "full":
         found.append(
             "No published times of adapters on models of images are in the data: they are counted as one way "
-            f"back through frozen weights, and {_WIDENED}."
+            f"back through frozen weights, and {_WIDENED_WORDS}."
         )
     elif about.frozen_share:
         found.append(
             "No published times of training beside a frozen model are in the data: its forward pass is "
-            f"counted as {about.frozen_share:.2g} times that of the model, and {_WIDENED}."
+            f"counted as {about.frozen_share:.2g} times that of the model, and {_WIDENED_WORDS}."
         )
     return tuple(found)
 
 
 def samples_of_examples(query: TrainingQuery, about: Workload) -> float:
-    """The samples of the passes over a data set that a question states.
+    """The samples in the stated passes over a data set.
 
-    Raises UsageError for epochs of a data set of unknown size.
+    Raises UsageError for epochs over a data set of unknown size.
     """
     examples = query.training_examples or about.dataset_samples
     if examples is None:
@@ -232,7 +233,7 @@ def samples_of_examples(query: TrainingQuery, about: Workload) -> float:
 
 
 def examples_words(query: TrainingQuery, about: Workload, samples: float) -> str:
-    """What passes over a data set are for, as in "the time to ..."."""
+    """Words for passes over a data set, as in "the time to ..."."""
     count = samples * (about.budget_tokens or 1)
     unit = "tokens" if about.budget_tokens else about.samples
     amount = f"{format_si(count)} {unit.removesuffix('s') if count == 1 else unit}"
@@ -244,10 +245,10 @@ def examples_words(query: TrainingQuery, about: Workload, samples: float) -> str
 
 
 def usual_fine_tuning_batch(query: TrainingQuery, about: Workload) -> int | None:
-    """The global batch of a fine-tuning where nobody states one; None for any other training.
+    """The default global batch of a fine-tuning; None for any other training.
 
-    Passes over examples alone are a fine-tuning of a language model; of others that is how a training from
-    the start is stated, unless it is asked for by name.
+    Passes over examples mean a fine-tuning for a language model. For other models they usually state a
+    training from scratch, so a fine-tuning has to be asked for by `--train`.
     """
     if about.rollout is not None:
         group = about.rollout.group_size
