@@ -1,4 +1,4 @@
-"""The systems that a question chooses from: those named, or the machine at hand, looked over."""
+"""The systems of a question: those named, the machine at hand, or accelerators for rent."""
 
 import math
 from collections import Counter
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
     from equipoise.bench.topology.topology import Topology
 
 _CPU = "cpu"
-_MOST_SYSTEMS = 24
+_MAX_SYSTEMS = 24
 _MOST_NAMED = 3
-_MOST_IN_HOST = 8  # cards that one host takes
-_MOST_IN_RINGS = 8  # accelerators of the groups of which the performance model knows the rings
-# Accelerators tried where no number is given: of each kind, where a fine-tuning names none, and of cards for
-# desktop computers, as many as one host takes.
+_MAX_IN_HOST = 8  # cards that one host takes
+_MAX_IN_RINGS = 8  # accelerators of a group for which the performance model finds rings
+# Default size limit of a fine-tuning that names no system, and of cards for desktop computers: as many as one
+# host takes.
 SMALL_SYSTEM = 8
-# The largest training of a stated size that was published with its hours had 16,384 accelerators (Llama team
-# 2024, arXiv:2407.21783); a doubling of it.
+# Twice the largest training published with size and hours, 16,384 accelerators (Llama team 2024,
+# arXiv:2407.21783).
 LARGE_SYSTEM = 32_768
-# Of one accelerator, where its kind must not matter: 40 % of 1e15, the bf16 peak of an H100.
-_FLOP_PER_S = 4e14
+# FLOP/s of one accelerator where its kind must not matter: 40 % of 1e15, the bf16 peak of an H100.
+_ACCELERATOR_FLOP_PER_S = 4e14
 
 _JOINT = "+"
 
 
 class RequestedSystem(Struct, frozen=True, kw_only=True):
-    """A system to choose from, with what the question states of it.
+    """A system to choose from, with the facts that the question states.
 
-    name: in the catalogue; what the machine calls itself where cluster is None. cluster: one node of it.
-    node: facts that the question or the machine's own links state. stock: how many there are; None where any
-    number may be had. is_cpu: processors, of which ranks take cores. terms: to compare.
-    usd_per_accelerator_hour: the user's own price; None for the table's. quotes: of the user's file, which
-    count where no such price is stated.
-    chosen_for_you: what the question leaves open of its nodes and was chosen, in words. topology: of a node,
-    where its links were read. uncapped_power_w: of an accelerator without the limit of power that the
-    question states; None where it states none.
+    name: in the catalogue; the machine's own name if cluster is None. cluster: one of its nodes.
+    node: facts stated by the question or the machine's own links. stock: number available; None if unlimited.
+    is_cpu: whether it has only CPUs, whose cores the ranks use. terms: to compare.
+    usd_per_accelerator_hour: the user's own price; None for that of the table. quotes: from the user's file,
+    used if no such price is stated.
+    chosen_for_you: choices made where the question leaves its nodes open, in words. topology: of a node, if
+    its links were read. uncapped_power_w: power of an accelerator without the stated power limit; None if no
+    limit is stated.
     """
 
     name: str
@@ -72,7 +72,7 @@ class RequestedSystem(Struct, frozen=True, kw_only=True):
 
     @property
     def is_desktop(self) -> bool:
-        """Whether its cards are sold for desktop computers, of which nobody has a cluster."""
+        """Whether its cards are sold for desktop computers, which are not built into clusters."""
         return self.cluster is not None and bool(self.cluster.accelerator.for_desktops)
 
     @property
@@ -86,13 +86,13 @@ def requested_systems(
 ) -> tuple[RequestedSystem, ...]:
     """The systems of a question, in the order named.
 
-    topology: of this machine, in place of looking it over. Raises SpecError for names that are not known,
-    UsageError for prices, terms and stocks of systems that are not asked about, EvidenceError where this
-    machine's accelerators are of no kind that is known.
+    topology: of this machine, in place of detecting it. Raises SpecError for unknown names, UsageError for
+    prices, terms and stocks of systems that are not in the question, EvidenceError if this machine's
+    accelerators are not in the catalogue.
     """
-    found = _systems_meant(query, catalogue, topology)
-    if len(found) > _MOST_SYSTEMS:
-        raise UsageError(f"--accelerator names {len(found)} systems; expected at most {_MOST_SYSTEMS}")
+    found = _systems_of(query, catalogue, topology)
+    if len(found) > _MAX_SYSTEMS:
+        raise UsageError(f"--accelerator names {len(found)} systems; expected at most {_MAX_SYSTEMS}")
     twice = [name for name, count in Counter(each.name for each in found).items() if count > 1]
     if twice:
         raise UsageError(f"--accelerator names {twice[0]} twice; name each system once")
@@ -105,11 +105,11 @@ def requested_systems(
     asked = tuple(
         replace(
             each,
-            chosen_for_you=(*_limit_chosen(query, each), *each.chosen_for_you),
+            chosen_for_you=(*_desktop_limit_words(query, each), *each.chosen_for_you),
             usd_per_accelerator_hour=prices.get(each.name),
             quotes=quoted.get(each.name, ()),
             terms=terms.get(each.name)
-            # One price is on any terms.
+            # A stated price applies to any terms.
             or tuple(dict.fromkeys(one.terms for one in quoted.get(each.name, ()) if each.name not in prices))
             or each.terms,
         )
@@ -120,16 +120,16 @@ def requested_systems(
     return asked
 
 
-def _systems_meant(
+def _systems_of(
     query: TrainingQuery, catalogue: Catalogue, topology: "Topology | None"
 ) -> tuple[RequestedSystem, ...]:
-    """The machine at hand, the systems named, or those for rent where a question leaves it open."""
+    """The machine at hand, the systems named, or those for rent if the question leaves them open."""
     if query.here:
-        if _network(query):
+        if _network_facts(query):
             raise UsageError("--oversubscription is of a network between nodes; --here looks over one node")
         from equipoise.bench.topology import here  # noqa: PLC0415 - only where this machine is asked about
 
-        return (_at_hand(topology or here(), catalogue),)
+        return (_system_at_hand(topology or here(), catalogue),)
     if query.systems:
         return _all_named(query, catalogue)
     if not query.compares_rentable:
@@ -146,27 +146,28 @@ def _systems_meant(
 
 
 def usual_most(query: TrainingQuery, system: RequestedSystem, flop: float | None) -> int:
-    """How many accelerators of a system are tried at most where neither question nor stock says.
+    """The largest size tried by default, if neither the question nor a stock limits it.
 
-    flop: of the whole training, where its amount is stated; None for the published target. As many as take a
-    week, in powers of two, on any kind of accelerator: the same sizes are compared of all systems.
+    flop: of the whole training, if its amount is stated; None for the published target. USUAL_MOST, or if
+    more the power of two that takes at least a week; the same for any kind of accelerator, so that systems
+    are compared at the same sizes.
     """
     if query.compares_rentable or system.is_desktop:
         return SMALL_SYSTEM
-    in_a_week = (flop or 0.0) / (_FLOP_PER_S * 7 * 24 * HOUR_S)
+    in_a_week = (flop or 0.0) / (_ACCELERATOR_FLOP_PER_S * 7 * 24 * HOUR_S)
     if in_a_week <= USUAL_MOST:
         return USUAL_MOST
     return min(1 << math.floor(math.log2(in_a_week)), LARGE_SYSTEM)
 
 
 def usual_sizes(system: RequestedSystem) -> tuple[int, ...]:
-    """Numbers of accelerators that a system is usually taken in, whatever is asked: powers of two."""
+    """The usual sizes of a system whatever is asked: powers of two."""
     most = SMALL_SYSTEM if system.is_desktop else USUAL_MOST
     return tuple(1 << each for each in range(most.bit_length()))
 
 
-def _limit_chosen(query: TrainingQuery, system: RequestedSystem) -> tuple[str, ...]:
-    """That few are tried of a card for desktop computers, in words; nothing where a number is stated."""
+def _desktop_limit_words(query: TrainingQuery, system: RequestedSystem) -> tuple[str, ...]:
+    """Words on the default limit for cards for desktop computers; empty if a size is stated."""
     is_stated = query.max_accelerators or query.sizes or query.num_nodes or system.stock is not None
     if query.compares_rentable or is_stated or not system.is_desktop:
         return ()
@@ -174,9 +175,9 @@ def _limit_chosen(query: TrainingQuery, system: RequestedSystem) -> tuple[str, .
 
 
 def rentable(catalogue: Catalogue) -> tuple[Accelerator, ...]:
-    """The GPUs for rent on demand that no other of the same maker equals for no more money.
+    """The GPUs for rent on demand that no other of the same vendor matches at the same or a lower price.
 
-    Compared are memory, its bandwidth and the bf16 peak, against the median of the listed prices.
+    Compares memory, memory bandwidth and bf16 peak, at the median of the listed prices.
     """
     priced = [
         (chip, cost.usd_per_accelerator_hour)
@@ -206,7 +207,7 @@ def rentable(catalogue: Catalogue) -> tuple[Accelerator, ...]:
 def _quoted(
     path: Path, found: Sequence[RequestedSystem], catalogue: Catalogue
 ) -> dict[str, tuple[Price, ...]]:
-    """The quotes of each system, by its name or that of its accelerator."""
+    """The quotes for each system, under its name or that of its accelerator."""
     listed = read_quotes(path)
     names: dict[str, str] = {}
     for each in listed:
@@ -234,9 +235,9 @@ def _by_system(
     *,
     is_shared: bool,
 ) -> dict[str, Any]:
-    """The value of each system. is_shared: whether a value without a name may stand for several systems.
+    """The value for each system. is_shared: whether a value without a name may apply to several systems.
 
-    One of a name goes before one without. Values that are lists add up; a number is stated once.
+    A named value overrides one without a name. Lists are merged; a number may be stated only once.
     """
     unnamed: list[Any] = []
     named: dict[str, list[Any]] = {}
@@ -271,7 +272,7 @@ def _by_system(
 
 
 def _all_named(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSystem, ...]:
-    """The systems that a question names; every name that is not known is in one error."""
+    """The systems that a question names. One error reports all unknown names."""
     found: list[RequestedSystem] = []
     refused: list[SpecError] = []
     for each in query.systems:
@@ -288,13 +289,13 @@ def _all_named(query: TrainingQuery, catalogue: Catalogue) -> tuple[RequestedSys
 
 
 def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSystem:
-    """A system by name, with the node that the question states."""
+    """The system of a name such as `8xh100`, with the node facts that the question states."""
     count, name = counted_name(text)
     if count is not None and catalogue.hardware.find(text) is not None:  # `7900xtx`
         count, name = None, text.strip()
     if count is not None and not 1 <= count <= MAX_ACCELERATORS:
         raise UsageError(f"--accelerator {text}: expected a number from 1 to {MAX_ACCELERATORS:,}")
-    node, notes = _network(query), tuple[str, ...]()
+    node, notes = _network_facts(query), tuple[str, ...]()
     if query.node_size is not None:
         node["node_size"] = query.node_size
     usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
@@ -312,14 +313,14 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
     if query.topology is not None:
         links = _topology_of_file(query.topology)
-        wrong = _unknown_links(links) or _other_devices(links, usual, catalogue)
-        wrong = wrong or _more_links(links, usual.accelerator) or _in_slices(links)
+        wrong = _unknown_links(links) or _wrong_devices(links, usual, catalogue)
+        wrong = wrong or _too_many_links(links, usual.accelerator) or _mig_slices(links)
         if wrong is not None:
             raise DataError(f"--topology {query.topology.name}: {wrong}")
         facts, notes = node_facts(links, usual)
         node = {**facts, **node}
         usual = catalogue.cluster(name, power_cap_w=query.power_cap_w, **node)
-    notes += _no_limit(query.power_cap_w, usual.accelerator)
+    notes += _ineffective_power_limit(query.power_cap_w, usual.accelerator)
     return RequestedSystem(
         name=usual.name,
         title=usual.accelerator.title
@@ -335,16 +336,16 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
     )
 
 
-def _no_limit(power_cap_w: float | None, chip: Accelerator) -> tuple[str, ...]:
-    """That a limit of power is above what the chip takes anyway, where it is."""
+def _ineffective_power_limit(power_cap_w: float | None, chip: Accelerator) -> tuple[str, ...]:
+    """A note if a power limit is above the chip's own power; else empty."""
     if power_cap_w is None or chip.power_w is None or power_cap_w <= chip.power_w:
         return ()
     over = f"{power_cap_w:g} W is above the {chip.power_w:g} W of {chip.title}"
     return (f"A power limit of {over}: it changes nothing.",)
 
 
-def _network(query: TrainingQuery) -> NodeFacts:
-    """What a question states of the network between nodes."""
+def _network_facts(query: TrainingQuery) -> NodeFacts:
+    """The facts of the network between nodes that a question states."""
     if query.leaf_nodes is not None and query.oversubscription is None:
         raise UsageError("--leaf-nodes without --oversubscription changes nothing; give both, or neither")
     node: NodeFacts = {}
@@ -358,34 +359,34 @@ def _network(query: TrainingQuery) -> NodeFacts:
 def with_number(
     system: RequestedSystem, number: int, query: TrainingQuery, catalogue: Catalogue
 ) -> RequestedSystem:
-    """A system whose stock is taken to be one host, as it would be were another number of it named."""
+    """A system whose stock is assumed to be one host, as if another number of it were named."""
     other = _named(f"{number}x {system.name}", query, catalogue)
     return replace(system, cluster=other.cluster, node=other.node)
 
 
 def is_assumed_host(system: RequestedSystem, query: TrainingQuery) -> bool:
-    """Whether the cards of a stock are taken to be in one host because of their number."""
+    """Whether the cards of a stock are assumed to be in one host because of their number."""
     is_stated = query.node_size is not None or query.topology is not None
     return not is_stated and system.stock is not None and system.node.get("node_size") == system.stock
 
 
 def _is_one_host(count: int | None, usual: Cluster) -> TypeGuard[int]:
-    """Whether so many are another number than a usual node has, of cards that one host takes: no switch joins
-    them. Fewer than a node are only where cards are for desktop computers: who owns four has a host of four.
+    """Whether this many cards are assumed to be in one host without a switch, unlike a usual node.
 
-    Not of a system by name or a chip whose nodes the user describes, nor of chips that are a computer with
-    its memory.
+    True for more cards than a usual node has, as long as one host takes them; for fewer only if they are for
+    desktop computers, whose owner of four has a host of four. False for a named system, for a chip whose
+    nodes the user describes, and for chips that share memory with their host.
     """
     ours = shipped().hardware.accelerators.get(usual.accelerator.slug)
     is_described = ours is None or ours.node_size != usual.node_size
     is_card = usual.name == usual.accelerator.slug and not usual.accelerator.shares_host_memory
     fewest = 2 if usual.accelerator.for_desktops else usual.node_size
-    is_other = count is not None and fewest <= count <= _MOST_IN_HOST and count != usual.node_size
+    is_other = count is not None and fewest <= count <= _MAX_IN_HOST and count != usual.node_size
     return is_card and is_other and usual.topology == "host" and not is_described
 
 
 def _topology_of_file(path: Path) -> "Topology":
-    """The links of a node, from what a program printed of them."""
+    """The links of a node, from the output of a program such as `nvidia-smi topo -m`."""
     from equipoise.bench.topology import MOST_BYTES, read  # noqa: PLC0415 - only where a file is given
 
     content = read_input(path, MOST_BYTES, expected="the output of `nvidia-smi topo -m` for --topology")
@@ -393,7 +394,7 @@ def _topology_of_file(path: Path) -> "Topology":
 
 
 def _unknown_links(found: "Topology") -> str | None:
-    """What is wrong with the links of pairs; None where all are known, or the text lists no links."""
+    """What is wrong with the links of pairs; None if all are known, or the text lists no links."""
     from equipoise.diagnose.link_findings import gaps  # noqa: PLC0415 - only where links are read
 
     pairs = found.between_devices
@@ -408,8 +409,8 @@ def _unknown_links(found: "Topology") -> str | None:
     return f"the link of {len(unknown):,} of {plural(len(pairs), 'pair')} of accelerators is not known: {why}"
 
 
-def _in_slices(found: "Topology") -> str | None:
-    """That an accelerator is cut into slices, of which no training over several is planned; else None."""
+def _mig_slices(found: "Topology") -> str | None:
+    """Words for accelerators split into MIG slices, on which no joint training is planned; else None."""
     from equipoise.diagnose.link_findings import cut_devices  # noqa: PLC0415 - only where links are read
 
     cut = cut_devices(found)
@@ -418,10 +419,10 @@ def _in_slices(found: "Topology") -> str | None:
     return f"{cut[0]}, which suit separate runs; expected whole GPUs, with MIG switched off"
 
 
-def _other_devices(found: "Topology", usual: Cluster, catalogue: Catalogue) -> str | None:
-    """That the links are of other accelerators than a node has; None where they may be of its own.
+def _wrong_devices(found: "Topology", usual: Cluster, catalogue: Catalogue) -> str | None:
+    """Words for links of accelerators other than the node's; None if they may be its own.
 
-    A list without titles may, as may one with a title that is not known.
+    Devices without a title or with an unknown title may be the node's own.
     """
     from equipoise.diagnose.links import named_chips  # noqa: PLC0415 - only where links are read
 
@@ -435,8 +436,8 @@ def _other_devices(found: "Topology", usual: Cluster, catalogue: Catalogue) -> s
     )
 
 
-def _more_links(found: "Topology", chip: Accelerator) -> str | None:
-    """That pairs are joined by more NVLinks than an accelerator has; None where they may be of its own."""
+def _too_many_links(found: "Topology", chip: Accelerator) -> str | None:
+    """Words for pairs with more NVLinks than the accelerator has; None if the links may be its own."""
     most = num_links(chip) or 0
     names = {each.link_class for each in found.between_devices if each.link_class}
     more = sorted(each for each in names if kind(each) == "NV" and number(each) > most)
@@ -449,9 +450,9 @@ def _more_links(found: "Topology", chip: Accelerator) -> str | None:
 
 
 def node_facts(found: "Topology", usual: Cluster) -> tuple[NodeFacts, tuple[str, ...]]:
-    """The facts of a node that its own links state, and a sentence of it.
+    """The facts of a node from its own links, and a sentence on it.
 
-    The weakest pair's rate is what all that all of them do together has to pass.
+    The link of the weakest pair limits collectives of the whole node.
     """
     devices = [device for device in found.devices if device.kind != _CPU]
     node: NodeFacts = {"node_size": len(devices)}
@@ -465,31 +466,31 @@ def node_facts(found: "Topology", usual: Cluster) -> tuple[NodeFacts, tuple[str,
         )
         links = _links_between(found, [device.name for device in devices])
         if len(counts) == 1 and kind(weakest) == "NV":
-            node |= _through_links(weakest, links, usual)
+            node |= _nvlink_facts(weakest, links, usual)
         elif _form_rings(links, usual.accelerator):
-            node |= _meshed(links, usual.accelerator)
+            node |= _mesh_facts(links, usual.accelerator)
         elif kind(weakest) not in FABRICS:
-            node |= _through_host(weakest, usual)
+            node |= _host_link_facts(weakest, usual)
     return node, (f"The node: {len(devices)} x {usual.accelerator.title}{linked}.",)
 
 
 def _links_between(found: "Topology", names: Sequence[str]) -> LinkCounts:
-    """The NVLinks of every pair."""
+    """The number of NVLinks between every pair: a square table."""
     classes = {pair: number(each) for pair, each in found.classes.items() if kind(each) == "NV"}
     return tuple(tuple(classes.get(frozenset((one, other)), 0) for other in names) for one in names)
 
 
 def _form_rings(links: LinkCounts, chip: Accelerator) -> bool:
-    """Whether an accelerator has so many NVLinks, and rings of them pass all, as in a DGX-1 with V100."""
-    is_tried = len(links) <= _MOST_IN_RINGS and max(map(sum, links)) <= (num_links(chip) or 0)
+    """Whether the chip has as many NVLinks, and they form rings through all, as in a DGX-1 with V100."""
+    is_tried = len(links) <= _MAX_IN_RINGS and max(map(sum, links)) <= (num_links(chip) or 0)
     return is_tried and ring_links(links, tuple(range(len(links)))) > 0
 
 
-def _through_links(name: str, links: LinkCounts, usual: Cluster) -> NodeFacts:
-    """What pairs that all have as many NVLinks make of a node; nothing where it is as usual.
+def _nvlink_facts(name: str, links: LinkCounts, usual: Cluster) -> NodeFacts:
+    """The facts of a node whose pairs all have the same number of NVLinks; empty if it is as usual.
 
-    As many to every other as one accelerator has links for lead there directly; more are links to switches,
-    of which each has no more than a pair shows.
+    If an accelerator has enough links to reach every other with that number, the links are direct. Otherwise
+    they lead to switches, and each accelerator has as many as a pair shows.
     Source: NVIDIA, `nvidia-smi topo -m` (NV#: a bonded set of # NVLinks).
     """
     chip = usual.accelerator
@@ -497,33 +498,33 @@ def _through_links(name: str, links: LinkCounts, usual: Cluster) -> NodeFacts:
     if most is None:
         return {}
     if stated * (len(links) - 1) <= most:
-        return _meshed(links, chip)
+        return _mesh_facts(links, chip)
     rate = min(most, stated)
     if rate == usual.intra.byte_per_s and usual.topology == "switch":
         return {}
-    return {"topology": "switch", "intra_byte_per_s": rate, **_latency(chip)}
+    return {"topology": "switch", "intra_byte_per_s": rate, **_latency_facts(chip)}
 
 
-def _meshed(links: LinkCounts, chip: Accelerator) -> NodeFacts:
-    """A node whose accelerators links join directly, some perhaps by more than others or by none.
+def _mesh_facts(links: LinkCounts, chip: Accelerator) -> NodeFacts:
+    """The facts of a node with direct links between accelerators, which may differ in number or be missing.
 
-    Its rate is that of all links of an accelerator, of which each ring has those it finds.
-    Raises SpecError where the accelerator has no NVLink.
+    Its rate is that of all links of one accelerator.
+    Raises SpecError if the accelerator has no NVLink.
     """
     rows = tuple(" ".join(map(str, row)) for row in links)
     rate = reach("NV1", chip).stated_byte_per_s[0] * max(map(sum, links))
     node: NodeFacts = {"topology": "mesh", "links_between": rows, "switch_reduces": False}
-    return {**node, "intra_byte_per_s": rate, **_latency(chip)}
+    return {**node, "intra_byte_per_s": rate, **_latency_facts(chip)}
 
 
-def _latency(chip: Accelerator) -> NodeFacts:
+def _latency_facts(chip: Accelerator) -> NodeFacts:
     return {} if chip.intra_latency_s is None else {"intra_latency_s": chip.intra_latency_s}
 
 
-def _at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
+def _system_at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
     gpus = [device for device in found.devices if device.kind != _CPU]
     if not gpus:
-        return _processors(found, catalogue)
+        return _cpu_system(found, catalogue)
     from equipoise.diagnose.links import named_chips  # noqa: PLC0415 - only for the machine at hand
 
     chips = named_chips(found, catalogue)
@@ -538,7 +539,7 @@ def _at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
                 else f"facts of {titles}: --hardware FILE.toml, then --accelerator NAME",
             ),
         )
-    cut = _in_slices(found)
+    cut = _mig_slices(found)
     if cut is not None:
         raise EvidenceError(f"of this machine {cut}", missing=("one by name: --accelerator NAME",))
     unknown = _unknown_links(found)
@@ -559,7 +560,7 @@ def _at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
     )
 
 
-def _through_host(weakest: str, usual: Cluster) -> NodeFacts:
+def _host_link_facts(weakest: str, usual: Cluster) -> NodeFacts:
     try:
         rate = reach(weakest, usual.accelerator)
     except SpecError:
@@ -572,8 +573,8 @@ def _through_host(weakest: str, usual: Cluster) -> NodeFacts:
     }
 
 
-def _processors(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
-    """A machine without accelerators: its processors are what there is."""
+def _cpu_system(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
+    """The system of a machine without accelerators: its CPUs."""
     title = next((device.title for device in found.devices if device.title), "processor")
     cores = sum(device.num_cores or 0 for device in found.devices)
     slug = catalogue.accelerator_slug(title)
@@ -590,12 +591,12 @@ def _processors(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
 
 
 def kinds(chip: Accelerator) -> tuple[str, ...]:
-    """The slugs of the accelerators that one stands for: several for a mixture, else its own."""
+    """The slugs of the kinds in an accelerator: several for a mixture, else its own."""
     return tuple(chip.slug.split(_JOINT))
 
 
 def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -> Rates:
-    """What a system costs on some terms, with the user's own prices and quotes."""
+    """The rates of a system on some terms, with the user's own prices and quotes."""
     carbon = economics.grid(query.region, user_g_per_kwh=query.carbon_g_per_kwh)
     power = None
     if query.electricity_usd_per_kwh is not None or query.pue is not None:
@@ -603,7 +604,7 @@ def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -
             usd_per_kwh=query.electricity_usd_per_kwh, pue=query.pue, in_office=system.is_desktop
         )
     own_usd = system.usd_per_accelerator_hour
-    if system.cluster is None:  # of a machine without an entry: what the user states
+    if system.cluster is None:  # not in the catalogue: only the user's own price is known
         return Rates(
             price=economics.price("", usd_per_accelerator_hour=own_usd, terms=terms),
             grid=carbon,
@@ -613,7 +614,7 @@ def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -
         )
     chip = system.cluster.accelerator
     quoted = tuple(each for each in system.quotes if each.terms == terms) if own_usd is None else ()
-    # Where a quote is of nothing, electricity is what there is to pay, as with a price of nothing.
+    # A quote of zero means an owned machine, which costs electricity, as does a price of zero.
     user_usd = 0.0 if quoted and quoted[0].is_owned else own_usd
     found = economics.rates(chip, user_price=user_usd, carbon=carbon, terms=terms, power=power)
     rated_w = system.uncapped_power_w
@@ -626,7 +627,7 @@ def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -
 
 
 def _mixed_price(chip: Accelerator, terms: PriceTerms) -> Price | None:
-    """The mean price of the parts of a mixture, where all have one; None of a single chip.
+    """The mean price of the parts of a mixture, if all have one; None for a single chip.
 
     Source: definition; equal numbers of each.
     """

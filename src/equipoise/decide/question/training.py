@@ -1,7 +1,4 @@
-"""What is trained, once for all systems.
-
-Workload, budget of work, batch, and what may be chosen of strategies.
-"""
+"""The training of a question, the same for all systems: workload, budget, batch and strategy choices."""
 
 import math
 import re
@@ -38,20 +35,20 @@ from equipoise.spec.strategy import FLAGS, LORA_TARGETS, USUAL_LORA_RANK, Value,
 from equipoise.spec.workload import Workload
 from equipoise.units import TRILLION, format_amount, format_count, format_percent, format_si
 
-_MOST_VALUES = 10_000
+_MAX_VALUES = 10_000
 _NEXT_PARAMETER: Final = re.compile(r"[,\s]\s*(?=\w+\s*=)")
-_MOST_GROWTHS: Final = 32
-_MOST_EVALUATION: Final = 0.9  # of a time
+_GROWTH_CACHE_SIZE: Final = 32
+_MAX_EVALUATION_SHARE: Final = 0.9
 
 
 def parameter_choices(
     fixed: Sequence[str], *, precision: Sequence[str] = ()
 ) -> Mapping[str, tuple[Value, ...]]:
-    """The values that parameters may take, by field of `Strategy`.
+    """The values allowed for strategy parameters, by field of `Strategy`.
 
     fixed: texts such as `tp=8`, `zero_stage=2..3`, `recompute=none,full`, or several in one: `tp=8,pp=2`, and
     `dp=8 zero_stage=3` as answers print strategies.
-    Raises SpecError for a parameter or value that is not known, UsageError for one given twice.
+    Raises SpecError for an unknown parameter or value, UsageError for one given twice.
     """
     texts = [(part, "--fix") for text in fixed for part in _NEXT_PARAMETER.split(text.strip())]
     if precision:
@@ -71,7 +68,7 @@ def parameter_choices(
 
 
 def _values(text: str, option: str) -> tuple[str, tuple[Value, ...]]:
-    """The field and the values of one text. option: where it stands, for the error."""
+    """The field and the values in one text. option: that contains it, for error messages."""
     name, equals, listed = text.partition("=")
     values: list[Value] = []
     field = name.strip()
@@ -82,16 +79,16 @@ def _values(text: str, option: str) -> tuple[str, tuple[Value, ...]]:
         values.append(value)
         if dots:
             _, end = read_option(f"{name.strip()}={last}", where=option)
-            values.extend(_between(text, field, value, end))
+            values.extend(_numbers_up_to(text, field, value, end))
     return field, tuple(dict.fromkeys(values))
 
 
-def _between(text: str, field: str, first: Value, last: Value) -> range:
-    """Whole numbers after the first up to the last."""
+def _numbers_up_to(text: str, field: str, first: Value, last: Value) -> range:
+    """The whole numbers after the first, up to the last."""
     if isinstance(first, str) or isinstance(last, str) or field in FLAGS or last < first:
         raise UsageError(f"--fix {text!r}: expected two numbers around '..', the smaller first")
-    if last - first > _MOST_VALUES:
-        raise UsageError(f"--fix {text!r}: expected at most {_MOST_VALUES:,} values")
+    if last - first > _MAX_VALUES:
+        raise UsageError(f"--fix {text!r}: expected at most {_MAX_VALUES:,} values")
     return range(int(first) + 1, int(last) + 1)
 
 
@@ -99,10 +96,10 @@ TRAINING_ALONE = "The time is of training steps; start-up, which MLPerf counts, 
 
 
 class SamplesByBatch(Struct, frozen=True, kw_only=True):
-    """Samples of a training by its global batch: least * (1 + batch / critical).
+    """Samples that a training needs, by global batch: least * (1 + batch / critical).
 
-    critical: infinite where they are the same at every batch. spread: pairs of the logarithm of a batch and
-    the log standard deviation of samples there, in between straight; none where samples are stated.
+    critical: infinite if they do not depend on the batch. spread: pairs (log batch, log standard deviation of
+    the samples), interpolated linearly; empty if the samples are stated.
     """
 
     least: float
@@ -110,7 +107,7 @@ class SamplesByBatch(Struct, frozen=True, kw_only=True):
     spread: tuple[tuple[float, float], ...] = ()
 
     def __call__(self, batch: FloatArray) -> FloatArray:
-        """Samples at global batches."""
+        """Samples at each global batch."""
         return np.asarray(self.least * (1 + batch / self.critical))
 
     def log_sd(self, batch: float) -> float:
@@ -122,12 +119,12 @@ class SamplesByBatch(Struct, frozen=True, kw_only=True):
 
 
 class TrainingBudget(Struct, frozen=True, kw_only=True):
-    """How many samples a training takes. work: what the time is for, as in "the time to ...".
+    """The number of samples in a training. work: what the time is for, as in "the time to ...".
 
-    samples: by global batch; None where results state how long the training takes, not how many
-    samples: then only published times apply. batches: global batches it is known for, smallest and largest;
-    None where samples do not depend on them. is_to_target: the published target is meant. evaluation_share:
-    of its published times, what evaluation takes. missing: what would tell samples that are not known.
+    samples: by global batch; None if results state only times, so that only published times apply. batches:
+    smallest and largest global batch for which it is known; None if samples do not depend on the batch.
+    is_to_target: whether it is the published target. evaluation_share: share of evaluation in published
+    times. missing: what would provide unknown samples.
     """
 
     work: str
@@ -141,7 +138,7 @@ class TrainingBudget(Struct, frozen=True, kw_only=True):
 
     @property
     def time_per_step_time(self) -> float:
-        """Time of the whole training over that of its steps, by what evaluation takes of published ones."""
+        """Time of the whole training over that of its steps, from the share of evaluation."""
         return 1.0 / (1.0 - self.evaluation_share)
 
     def log_sd(self, global_batch_samples: float) -> float:
@@ -149,22 +146,22 @@ class TrainingBudget(Struct, frozen=True, kw_only=True):
         return 0.0 if self.samples is None else self.samples.log_sd(global_batch_samples)
 
     def samples_at(self, global_batch_samples: int) -> float | None:
-        """Samples of the training at a batch; None where that is not known."""
+        """Samples of the training at a batch; None if unknown."""
         if self.samples is None:
             return None
         return float(self.samples(np.array([float(global_batch_samples)]))[0])
 
     @property
     def stated_samples(self) -> float | None:
-        """Samples of a training whose amount is stated; None for a target, or where not known."""
+        """Samples of a training with a stated amount; None for a target, or if unknown."""
         return None if self.is_to_target else self.samples_at(1)
 
 
 def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | None) -> TrainingBudget:
-    """The work that a question asks for.
+    """The training budget of a question.
 
-    scores: published results of all rounds; None where there are no published results to look at.
-    Raises UsageError where nothing states how much is to be trained: no target, samples or tokens.
+    scores: published results of all rounds; None if there are none to use.
+    Raises UsageError if no target, samples or tokens state how much to train.
     """
     notes = not_validated(workload) if query.changes_workload or workload.frozen_share else ()
     if query.counts_examples:
@@ -177,7 +174,7 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
         return replace(fixed_budget(workload, stated, in_samples=in_samples), notes=notes)
     if scores is None or not scores.of(workload.slug):
         if workload.reference_runs and not query.changes_workload:
-            return _by_reference(workload)
+            return _budget_by_reference(workload)
         unit = "tokens" if workload.budget_tokens else workload.samples
         of_data = {"examples": "10000", "epochs": "3"}
         ways = [{"tokens": "1e12"}, {"samples": "1e6"}] if workload.budget_tokens else [{"samples": "1e6"}]
@@ -201,17 +198,17 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
             notes=(f"How {unknown}: the model compares strategies and sizes, but gives no time.",),
             missing=(f"{option} for another training budget: how {unknown}",),
         )
-    return _fitted(workload, growth, evidence, _evaluation_share(scores.of(workload.slug)))
+    return _budget_by_results(workload, growth, evidence, _evaluation_share(scores.of(workload.slug)))
 
 
 def _evaluation_share(entries: Sequence[ScoredEntry]) -> float:
-    """The share of published times that evaluation takes: the median of the entries that state it."""
+    """The share of evaluation in published times: the median over entries that state it."""
     shares = [each.eval_s / each.score_s for each in entries if each.eval_s is not None]
-    return min(median(shares), _MOST_EVALUATION) if shares else 0.0
+    return min(median(shares), _MAX_EVALUATION_SHARE) if shares else 0.0
 
 
 def fixed_budget(workload: Workload, samples: float, *, in_samples: bool = False) -> TrainingBudget:
-    """A budget of so many samples, the same at every batch. in_samples: whether it was stated in them."""
+    """A budget of this many samples at any batch. in_samples: whether it was stated in samples."""
     tokens = None if in_samples else workload.sequence_tokens
     unit = f"{'token' if tokens else 'sample'}{'s' * (samples * (tokens or 1) != 1)}"
     amount = f"{format_si(samples * (tokens or 1))} {unit}"
@@ -224,7 +221,7 @@ def fixed_budget(workload: Workload, samples: float, *, in_samples: bool = False
 
 
 def target_words(workload: Workload) -> str:
-    """What a published training is for, as in "the time to ..."."""
+    """The work of a training to the published target, as in "the time to ..."."""
     return f"reach the MLPerf target{f' ({workload.target})' if workload.target else ''}"
 
 
@@ -242,20 +239,20 @@ def _stated_samples(query: TrainingQuery, workload: Workload) -> float | None:
     return query.training_tokens / workload.sequence_tokens
 
 
-@lru_cache(maxsize=_MOST_GROWTHS)
+@lru_cache(maxsize=_GROWTH_CACHE_SIZE)
 def _batch_growth(scores: Scores, workload: str) -> tuple[BatchGrowth, tuple[EvidenceSource, ...]]:
     """The growth of a workload's samples with the batch, and the results it is fitted to, with their shares.
 
-    Kept, for it depends on published results alone, and takes as long as the rest of an answer.
+    Cached, since it depends only on published results and takes as long as the rest of an answer.
     """
     growth = published_growth(scores.of(workload))
-    return growth, _evidence(growth)
+    return growth, _sources_of(growth)
 
 
-def _fitted(
+def _budget_by_results(
     workload: Workload, growth: BatchGrowth, evidence: tuple[EvidenceSource, ...], evaluation_share: float
 ) -> TrainingBudget:
-    """The law of samples against batch, with its spread over the batches seen."""
+    """The budget by the fitted law of samples against batch, with its spread over the observed batches."""
     least, critical = growth.samples_min.value, growth.batch_critical.value
     curve = growth.curve
     batches = np.log([each.global_batch_samples for each in curve]).tolist()
@@ -279,17 +276,18 @@ def _fitted(
     )
 
 
-# Log standard deviation of submissions about the reference runs of their batch: 1.48 times the median of 490
-# of MLPerf Training v1.0 to v5.1, all whose points are in samples, about the points of mlperf-logging 4.1.68.
+# Log standard deviation of submissions about the reference runs of their batch: 1.48 times the median
+# absolute deviation of 490 submissions of MLPerf Training v1.0 to v5.1 (all whose points are in samples)
+# about the reference points of mlperf-logging 4.1.68.
 _ABOUT_REFERENCE_LOG_SD: Final = 0.076
-_LEAST_OF_SAMPLES: Final = 1e-3
+_MIN_SAMPLES_FRACTION: Final = 1e-3
 
 
-def _by_reference(workload: Workload) -> TrainingBudget:
-    """The samples of a benchmark's reference runs: the line through their means, of least relative squares.
+def _budget_by_reference(workload: Workload) -> TrainingBudget:
+    """The budget by a benchmark's reference runs: a line through their means, of least relative squares.
 
-    The same at every batch where one alone was run, or larger ones took no more.
-    Source: McCandlish et al. 2018, arXiv 1812.06162: samples grow in a line with the batch.
+    Constant if only one batch was run, or larger ones took no more samples.
+    Source: McCandlish et al. 2018, arXiv 1812.06162: samples grow linearly with the batch.
     """
     batches, samples = (
         np.array([getattr(each, name) for each in workload.reference_runs], dtype=float)
@@ -301,8 +299,8 @@ def _by_reference(workload: Workload) -> TrainingBudget:
         least, critical = float(np.exp(np.log(samples).mean())), math.inf
         grown = f"are {format_amount(least)} at every global batch"
     else:
-        if least <= 0.0:  # more than in proportion to the batch: in proportion
-            slope, least = np.mean(samples / batches), _LEAST_OF_SAMPLES * samples.min()
+        if least <= 0.0:  # growth faster than proportional to the batch is taken as proportional
+            slope, least = np.mean(samples / batches), _MIN_SAMPLES_FRACTION * samples.min()
         least, critical = float(least), float(least / slope)
         grown = f"grow with the global batch B: {format_amount(least)} (1 + B / {format_amount(critical)})"
     law = (
@@ -321,7 +319,7 @@ def _by_reference(workload: Workload) -> TrainingBudget:
 
 
 def _clock_notes(evaluation_share: float) -> tuple[str, ...]:
-    """What the model's time holds of what MLPerf's clock counts."""
+    """Notes on what MLPerf's clock counts and the model's time includes or not."""
     rounded = round(evaluation_share, 2)
     if not rounded:
         return (TRAINING_ALONE,)
@@ -329,8 +327,8 @@ def _clock_notes(evaluation_share: float) -> tuple[str, ...]:
     return (f"{of_times}; the model's count as much.", TRAINING_ALONE)
 
 
-def _evidence(growth: BatchGrowth) -> tuple[EvidenceSource, ...]:
-    """The results that the samples are fitted to, with their shares of all weights, the heaviest first."""
+def _sources_of(growth: BatchGrowth) -> tuple[EvidenceSource, ...]:
+    """The results to which the samples are fitted, with their shares of the weight, in descending order."""
     shares = growth.weight / growth.weight.sum()
     heaviest_first = np.argsort(-shares, kind="stable")
     return tuple(
@@ -348,40 +346,41 @@ def _evidence(growth: BatchGrowth) -> tuple[EvidenceSource, ...]:
 
 
 _MI: Final = 2**20
-# Tokens of a batch of pretraining runs of language models whose samples against batch nobody has published,
-# by the least parameters: 4 Mi as all sizes of LLaMA and Llama 2 had, 6.7 G parameters the smallest (Touvron
-# et al. 2023, in both papers); for smaller models those of sizes of GPT-3 (Brown et al. 2020, table 2.1).
+# Usual batches of pretraining runs of language models in tokens, by the smallest number of parameters: 4 Mi
+# as for all sizes of LLaMA and Llama 2, the smallest with 6.7 G parameters (Touvron et al. 2023, both
+# papers); for smaller models as for GPT-3 of these sizes (Brown et al. 2020, table 2.1).
 _USUAL_BATCH_TOKENS: Final = ((6.7e9, 4 * _MI), (1.3e9, _MI), (0.0, _MI // 2))
 # Batches of large models grow with the square root of the tokens that they are trained on, nearly as the
-# critical batch does (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47). With these at 1 T tokens,
-# published ones in Mi, and in brackets as follows: dense models Llama 2 70B 4 (5), Falcon 180B 4 (7), Skywork
-# 16 (7), Olmo 3 32B 8 (9), Nemotron-4 15B 4.5 and 340B 9 (11), Phi-4 22 (12), Llama 3.1 405B and Apertus 70B
-# 16 (15), DeepSeek 67B 18 (5); mixtures of experts DeepSeek-V2 36 (45), DeepSeek-V3 60 (61), Kimi K2 64 (62),
-# Trinity 128 (65): data/pretrainings.toml, spec/workloads.toml.
+# critical batch does (Zhang et al. 2024, arXiv:2410.21676: exponent 0.47). These are (smallest number of
+# parameters, batch at 1 T tokens). Published batches in Mi, and in brackets those that result: dense models
+# Llama 2 70B 4 (5), Falcon 180B 4 (7), Skywork 16 (7), Olmo 3 32B 8 (9), Nemotron-4 15B 4.5 and 340B 9 (11),
+# Phi-4 22 (12), Llama 3.1 405B and Apertus 70B 16 (15), DeepSeek 67B 18 (5); mixtures of experts DeepSeek-V2
+# 36 (45), DeepSeek-V3 60 (61), Kimi K2 64 (62), Trinity 128 (65): data/pretrainings.toml,
+# spec/workloads.toml.
 _LARGE_DENSE: Final = (13e9, 4 * _MI)
 _LARGE_MIXTURE: Final = (100e9, 16 * _MI)
-_GROWN_FROM_TOKENS: Final = TRILLION
-# Those of small models grow to this and no further: of 16 of 0.1 to 6.7 G on 1 to 11 T tokens in
-# data/pretrainings.toml 7 had 2 Mi, the others 2.25 to 8; those on 0.1 to 0.6 T 0.1 to 2. In eighths of Mi,
-# so that more tokens are more steps.
-_MOST_OF_SMALL_TOKENS: Final = 2 * _MI
+_GROWTH_REFERENCE_TOKENS: Final = TRILLION
+# Batches of small models grow up to this: of 16 models of 0.1 to 6.7 G on 1 to 11 T tokens in
+# data/pretrainings.toml, 7 had 2 Mi and the others 2.25 to 8; those on 0.1 to 0.6 T had 0.1 to 2. In eighths
+# of Mi, so that more tokens mean more steps.
+_MAX_SMALL_MODEL_TOKENS: Final = 2 * _MI
 _SMALL_STEP_TOKENS: Final = _MI // 8
-# A batch that nobody states leaves a training so many steps: no published result has fewer than 86 (MLPerf
+# A default batch leaves a training at least this many steps: no published result has fewer than 86 (MLPerf
 # Training, Llama 2 70B with adapters, batches of 128 on 1,024 accelerators).
 FEWEST_STEPS: Final = 64
-# Samples of a micro-batch that are tried where not every number is.
-_MOST_MICROBATCH: Final = 1024
+# The largest micro-batch tried for examples of several samples.
+_MAX_MICROBATCH: Final = 1024
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """What is trained. name: as asked. budget: how much of it.
+    """A training. name: as asked. budget: its amount of work.
 
-    global_batch_samples: stated by the user or by the user's own model, or a usual one with its words in
-    batch_words; None where the samples to the target decide. states_batch: whether the user stated it.
-    choices: values that parameters of the strategy may take. states_offload: whether the question states
-    those of `offload`, which are else widened where memory is short.
-    chosen_for_you: what was chosen because the question leaves it open, in words. counts_examples: whether
-    the amount was stated in examples, as of a fine-tuning.
+    global_batch_samples: stated by the user or by the user's own model, or a default whose reason is in
+    batch_words; None if the samples to the target decide. states_batch: whether the user stated it.
+    choices: allowed values of strategy parameters. states_offload: whether the question states those of
+    `offload`, which are otherwise extended if memory is short.
+    chosen_for_you: choices made where the question left them open, in words. counts_examples: whether the
+    amount was stated in examples, as for a fine-tuning.
     """
 
     name: str
@@ -397,19 +396,19 @@ class Training(Struct, frozen=True, kw_only=True):
 
     @property
     def fixed_batch_samples(self) -> int | None:
-        """The global batch that the user or his own model states; None of one that may be rounded."""
+        """The global batch stated by the user or the user's own model; None for a default batch."""
         return None if self.batch_words is not None else self.global_batch_samples
 
     @property
     def stated_flop(self) -> float | None:
-        """FLOP of the whole training where its amount is stated; None for a target, or where not known."""
+        """FLOP of the whole training if its amount is stated; None for a target, or if unknown."""
         per_sample = self.workload.train_flop_per_sample
         samples = self.budget.stated_samples
         return None if per_sample is None or samples is None else per_sample * samples
 
     @property
     def is_fine_tuning(self) -> bool:
-        """Whether adapters are trained, or all weights on examples."""
+        """Whether adapters are trained, or the amount is stated in examples."""
         return self.counts_examples or self.workload.trained != "full"
 
     @property
@@ -421,11 +420,11 @@ class Training(Struct, frozen=True, kw_only=True):
 
 
 def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) -> Training:
-    """What a question trains: a workload of the catalogue, or the model that `module:function` returns.
+    """The training of a question: of a catalogue workload, or of the model that `module:function` returns.
 
-    The batch of the user's own model is kept at every size (a batch that changes is another training), unless
-    the question states one. Raises SpecError with the nearest names or why the model cannot be counted,
-    UsageError where the question states no training budget or a batch that exceeds it.
+    The batch of the user's own model is kept at every size (another batch is another training), unless the
+    question states one. Raises SpecError with the nearest names or the reason why the model cannot be
+    counted, UsageError if the question states no training budget or a batch that exceeds it.
     """
     chosen: list[str] = []
     batch = query.global_batch_samples
@@ -439,9 +438,9 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
     elif query.config is None:
         known = catalogue.workload(query.workload)
     else:
-        known = _as_in_catalogue(_of_config(query, chosen), catalogue.workloads())
+        known = _named_as_in_catalogue(_workload_of_config(query, chosen), catalogue.workloads())
     about = as_asked(query, known) if query.changes_workload else known
-    chosen += _of_samples(query, about)
+    chosen += _assumed_samples(query, about)
     is_another = about != known or query.config is not None
     budget = training_budget(query, about, None if is_another else scores)
     words = None
@@ -452,13 +451,13 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
             )
         _refuse_batch_beyond(batch, budget)
     elif not budget.is_to_target:
-        # Images of another side are trained in batches of as many.
+        # Another image size does not change the number of images in a batch.
         is_of_other_images = query.image_side_pixels is not None and query.config is None
         has_batches = is_of_other_images or not is_another
         batch, words = _chosen_batch(query, about, budget, scores if has_batches else None)
     if query.train and "trained" in parameter_choices(query.fixed):
         raise UsageError("--train and --fix trained both state which weights are trained; keep one")
-    # Whoever states an amount means what is computed; published trainings are known to leave padding out.
+    # A stated amount counts computed tokens; published trainings are known to skip padding.
     computed = about if budget.is_to_target else replace(about, unpadded_tokens=None)
     return Training(
         name=query.workload or about.title,
@@ -474,8 +473,8 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
     )
 
 
-def _of_samples(query: TrainingQuery, about: Workload) -> Iterator[str]:
-    """What examples are taken to be where the question does not say."""
+def _assumed_samples(query: TrainingQuery, about: Workload) -> Iterator[str]:
+    """The size of samples assumed where the question does not state it, in words."""
     if about.rollout is not None:
         yield rollout_words(about.rollout)
     elif query.config is not None:
@@ -488,15 +487,15 @@ def _of_samples(query: TrainingQuery, about: Workload) -> Iterator[str]:
         yield f"examples of {size}, the workload's own (--image-size for another side)"
 
 
-# What says which weights are trained.
+# Strategy parameters that state which weights are trained.
 OF_ADAPTERS: Final = frozenset({"trained", "lora_rank", "lora_targets"})
 
 
 def unrestricted(restricted: Training, query: TrainingQuery, *, frees_batch: bool) -> Training | None:
-    """The training without what `--fix` and `--precision` state, which those who published chose freely.
+    """The training without the restrictions of `--fix` and `--precision`, as in published results.
 
-    frees_batch: whether without a stated batch too. None where nothing is stated, or where that is which
-    weights are trained.
+    frees_batch: whether to remove a stated batch too. None if nothing is restricted, or if the restriction
+    includes the weights trained.
     """
     frees_batch = frees_batch and restricted.states_batch
     if not (query.fixed or query.precision or frees_batch):
@@ -509,28 +508,28 @@ def unrestricted(restricted: Training, query: TrainingQuery, *, frees_batch: boo
 
 
 def with_strategy(known: Training, query: TrainingQuery) -> Training:
-    """The same training, with what a question states of the strategy that differs from its own in that."""
+    """The same training with the strategy restrictions of another question."""
     return replace(known, choices=_choices(query, known.workload), states_offload=_states_offload(query))
 
 
 def _states_offload(query: TrainingQuery) -> bool:
-    """Whether a question states what lies on the host, be it what is usual."""
+    """Whether a question states the offload, even if as by default."""
     return "offload" in query.fixed_names
 
 
 def _choices(query: TrainingQuery, about: Workload) -> Mapping[str, tuple[Value, ...]]:
-    """The values that parameters of the strategy may take."""
+    """The allowed values of strategy parameters."""
     chosen = dict(parameter_choices(query.fixed, precision=query.precision))
-    return _with_schedules(_with_workload(chosen, about), about)
+    return _with_schedules(_with_workload_choices(chosen, about), about)
 
 
-def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
-    """The workload of a config.json; what was chosen of it, and what it lacks, is noted in `chosen`."""
+def _workload_of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
+    """The workload of a config.json; assumptions and omissions are appended to `chosen`."""
     from equipoise.spec.hub_config import read_config  # noqa: PLC0415 - only where a file is given
 
     assert query.config is not None
     found = read_config(query.config)
-    # Samples that a model generates are as long as its prompts and completions.
+    # Generated samples are as long as prompts and completions.
     if query.sequence_tokens is None and found.workload.area == "language" and "grpo" not in query.train:
         tokens = format_count(found.workload.sequence_tokens or 0)
         chosen.append(f"samples of {tokens} tokens (--sequence for another number)")
@@ -545,11 +544,11 @@ def _of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
     return found.workload
 
 
-def _as_in_catalogue(model: Workload, known: Iterable[Workload]) -> Workload:
-    """The model of a config.json under the name of the same one in the catalogue, with its paper's batch.
+def _named_as_in_catalogue(model: Workload, known: Iterable[Workload]) -> Workload:
+    """The model of a config.json, with name and published batch of the same model in the catalogue if any.
 
-    What is known of that model by its name is then known of this one: published trainings, the user's runs.
-    Assumes that models whose sizes are all equal are one.
+    Published trainings and the user's runs, which are found by name, then apply to it too.
+    Assumes that models with equal dimensions are the same.
     """
     shape, length = model.transformer, model.sequence_tokens
     same = (
@@ -570,10 +569,11 @@ def _as_in_catalogue(model: Workload, known: Iterable[Workload]) -> Workload:
 def _chosen_batch(
     query: TrainingQuery, about: Workload, budget: TrainingBudget, scores: Scores | None
 ) -> tuple[int | None, str | None]:
-    """The global batch of a stated training budget where nobody states one, and why; (None, None) for none.
+    """The default global batch for a stated training budget, and its reason; (None, None) if there is none.
 
-    The median of published ones, that of the model's paper or of its size; of fine-tunings the usual one. At
-    most what leaves the training FEWEST_STEPS steps, of samples a power of two, which many sizes share out.
+    For a fine-tuning, the usual one; else the median of published ones, or that of the model's paper or size.
+    Lowered if needed to leave at least FEWEST_STEPS steps, then to a power of two of examples or groups,
+    which many sizes can divide.
     """
     usual, words = usual_fine_tuning_batch(query, about), "usual for fine-tuning"
     is_own = usual is not None and (query.changes_workload or about.trained == "full")
@@ -601,10 +601,10 @@ def batch_words(
     is_published: bool = False,
     is_of_runs: bool = False,
 ) -> Iterator[str]:
-    """Why the batch of a candidate was chosen; of one that was stated, that it may have been meant in tokens.
+    """Words on why a candidate's batch was chosen; for a stated one, that it may have been meant in tokens.
 
-    is_published: whether it is that of the best result published of the candidate's system and size.
-    is_of_runs: whether it is that of the user's runs there, which alone count.
+    is_published: whether it is that of the best published result of the candidate's system and size.
+    is_of_runs: whether it is that of the user's runs at this size, which then decide.
     """
     if global_batch_samples is None:
         return
@@ -626,15 +626,15 @@ def batch_words(
     yield f"global batch {format_count(global_batch_samples)}: {words} (--global-batch for another)"
 
 
-# Papers state batches in tokens: a number so many times the usual batch is likely one of them.
-_TOKENS_FOR_SAMPLES = 64
+# Papers state batches in tokens: a batch this many times the usual one was probably meant in tokens.
+_LIKELY_TOKENS_RATIO = 64
 
 
 def _maybe_tokens(asked: Training, stated: int) -> Iterator[str]:
-    """How many tokens a stated batch of text has, where it is so large that tokens may have been meant."""
+    """Words with the tokens in a stated batch of text, if it is so large that tokens may have been meant."""
     about = asked.workload
     known = _usual_batch(about, asked.budget.stated_samples)
-    if known is None or about.sequence_tokens is None or stated < _TOKENS_FOR_SAMPLES * known[0]:
+    if known is None or about.sequence_tokens is None or stated < _LIKELY_TOKENS_RATIO * known[0]:
         return
     yield (
         f"global batch {format_count(stated)}: samples of {about.sequence_tokens:,} tokens, "
@@ -643,7 +643,7 @@ def _maybe_tokens(asked: Training, stated: int) -> Iterator[str]:
 
 
 def _is_text(about: Workload) -> bool:
-    """Whether a sample is a sequence of so many tokens through a language model."""
+    """Whether a sample is a sequence of known length through a language model."""
     is_model = about.area == "language" and about.transformer is not None
     return is_model and about.sequence_tokens is not None
 
@@ -654,17 +654,17 @@ def is_pretraining(about: Workload, *, is_to_target: bool, counts_examples: bool
 
 
 def has_usual_batch(about: Workload) -> bool:
-    """Whether a language model is trained in full, of which usual global batches are known."""
+    """Whether a language model is trained in full, for which usual global batches are known."""
     return _is_text(about) and about.trained == "full"
 
 
 def usual_batch(about: Workload, trained_samples: float | None = None) -> int:
-    """The global batch of a training whose samples against batch nobody has published.
+    """The usual global batch of a training without published samples to target.
 
-    That of the model's paper, or that of language models of its size trained on as much.
-    trained_samples: of the whole training, as far as they are known.
+    That of the model's paper, or of language models of its size trained on as many tokens.
+    trained_samples: of the whole training, if known.
 
-    Raises EvidenceError where there is no usual one.
+    Raises EvidenceError if there is no usual batch.
     """
     known = _usual_batch(about, trained_samples)
     if known is None:
@@ -676,7 +676,7 @@ def usual_batch(about: Workload, trained_samples: float | None = None) -> int:
 
 
 def _usual_batch(about: Workload, trained_samples: float | None = None) -> tuple[int, str] | None:
-    """The usual batch, and where it is from in words; None where there is none."""
+    """The usual batch and its origin in words; None if there is none."""
     if about.usual_batch_samples is not None:
         return about.usual_batch_samples, f"as published ({about.usual_batch_source})"
     if not has_usual_batch(about) or about.sequence_tokens is None:
@@ -685,11 +685,11 @@ def _usual_batch(about: Workload, trained_samples: float | None = None) -> tuple
     tokens = next(each for least, each in _USUAL_BATCH_TOKENS if params >= least)
     has_experts = architecture(about) == "mixture of experts"
     least, grown_tokens = _LARGE_MIXTURE if has_experts else _LARGE_DENSE
-    growth = math.sqrt((trained_samples or 0.0) * about.sequence_tokens / _GROWN_FROM_TOKENS)
+    growth = math.sqrt((trained_samples or 0.0) * about.sequence_tokens / _GROWTH_REFERENCE_TOKENS)
     if params >= least:
         tokens = max(tokens, int(grown_tokens * growth) // _MI * _MI)
     elif params < _USUAL_BATCH_TOKENS[0][0]:
-        grown = int(_MOST_OF_SMALL_TOKENS * min(1.0, growth))
+        grown = int(_MAX_SMALL_MODEL_TOKENS * min(1.0, growth))
         tokens = max(tokens, grown // _SMALL_STEP_TOKENS * _SMALL_STEP_TOKENS)
     return max(1, tokens // about.sequence_tokens), f"the usual {tokens / _MI:.3g} Mi tokens"
 
@@ -697,11 +697,11 @@ def _usual_batch(about: Workload, trained_samples: float | None = None) -> tuple
 def _published_batch(
     about: Workload, budget: TrainingBudget, scores: Scores | None
 ) -> tuple[int, str] | None:
-    """The median global batch of the workload's comparable results, and why; None where none states one.
+    """The median global batch of the workload's published results, and its reason; None if none states one.
 
-    A training longer than the longest published one takes a batch larger by as much, with the same number of
-    steps, until it is the usual one: longer trainings tolerate larger batches, and so the batch has no jump
-    at which fewer samples would take longer. None from there on: the usual batch is the better guess.
+    For a training longer than the longest published one, the batch grows in proportion, at a constant number
+    of steps, up to the usual batch: longer trainings tolerate larger batches, and without a jump in the batch
+    more samples never take less time. Beyond that None, since the usual batch is the better guess.
     """
     if scores is None:
         return None
@@ -717,14 +717,14 @@ def _published_batch(
     usual = usual_batch(about, budget.stated_samples)
     if times <= 1.0 or usual <= middle:
         return middle, words
-    grown = _below(middle * times)
+    grown = _round_down(middle * times)
     if grown >= usual:
         return None
     return max(middle, grown), f"{words}, larger as the training is longer"
 
 
-def _below(batch: float) -> int:
-    """The largest number up to a batch that has three leading bits alone: 32, 40, 48, 56, 64, 80.
+def _round_down(batch: float) -> int:
+    """The largest number up to a batch with at most three significant bits: 32, 40, 48, 56, 64, 80.
 
     Such a number divides among many numbers of accelerators, and is at least four fifths of the batch.
     """
@@ -734,7 +734,7 @@ def _below(batch: float) -> int:
 
 
 def _refuse_batch_beyond(batch: int, budget: TrainingBudget) -> None:
-    """Refuse a global batch of more samples than the whole training has: no step is made of a part."""
+    """Refuse a global batch that exceeds the samples of the whole training."""
     samples = budget.samples_at(batch)
     if samples is not None and batch > samples:
         raise UsageError(
@@ -743,8 +743,10 @@ def _refuse_batch_beyond(batch: int, budget: TrainingBudget) -> None:
         )
 
 
-def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> dict[str, tuple[Value, ...]]:
-    """The values that parameters may take, with what the workload fixes: the trained part and its rank."""
+def _with_workload_choices(
+    choices: dict[str, tuple[Value, ...]], about: Workload
+) -> dict[str, tuple[Value, ...]]:
+    """The allowed values, with those that the workload implies for trained part, rank and micro-batches."""
     choices.setdefault("trained", (about.trained,))
     if choices["trained"] != ("full",):
         ranks: tuple[Value, ...] = (about.lora_rank or USUAL_LORA_RANK,)
@@ -753,8 +755,8 @@ def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> di
         choices.setdefault("lora_rank", ranks)
         choices.setdefault("lora_targets", (about.lora_targets,))
     _check_targets(choices, about)
-    if (each := about.samples_per_example) > 1:  # a micro-batch holds whole examples
-        choices.setdefault("microbatch_samples", tuple(range(each, _MOST_MICROBATCH + 1, each)))
+    if (each := about.samples_per_example) > 1:  # a micro-batch consists of whole examples
+        choices.setdefault("microbatch_samples", tuple(range(each, _MAX_MICROBATCH + 1, each)))
         whole = tuple(size for size in choices["microbatch_samples"] if int(size) % each == 0)
         if not whole:
             raise UsageError(
@@ -770,7 +772,7 @@ def _with_workload(choices: dict[str, tuple[Value, ...]], about: Workload) -> di
 
 
 def _check_targets(choices: Mapping[str, tuple[Value, ...]], about: Workload) -> None:
-    """Refuse several sets of adapted layers, and those of which no adapters are known."""
+    """Refuse several sets of adapted layers, and sets whose adapters are unknown or do not exist."""
     targets, parts = choices.get("lora_targets", ("usual",)), choices["trained"]
     if targets == ("usual",):
         return
@@ -791,11 +793,11 @@ def _check_targets(choices: Mapping[str, tuple[Value, ...]], about: Workload) ->
 
 
 def _with_schedules(choices: dict[str, tuple[Value, ...]], about: Workload) -> dict[str, tuple[Value, ...]]:
-    """The values with the pipeline schedules that hide experts' traffic, which the search keeps where the
-    software has them.
+    """The allowed values with the pipeline schedules that overlap expert traffic; the search drops those that
+    the software lacks.
 
-    DualPipe itself is left to `--fix schedule=dualpipe`: its V hides as much with half of the weights a rank.
-    Adapters are left out: what trains them (Megatron Bridge, torchtune, Hugging Face) has neither.
+    DualPipe itself needs `--fix schedule=dualpipe`: its V variant hides as much with half the weights per
+    rank. Not for adapters: software that trains them (Megatron Bridge, torchtune, Hugging Face) has neither.
     """
     has_experts = about.transformer is not None and about.transformer.experts > 1
     if has_experts and choices["trained"] == ("full",):
