@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from written import write_of_dataset
 
 from equipoise.decide.collect import collect_candidates
-from equipoise.decide.estimators.model import NAME, Nearness, TransferRecord
+from equipoise.decide.estimators.model import TRANSFER_RECORD_NAME, Nearness, TransferRecord
 from equipoise.errors import EvidenceError, InputError
 from equipoise.intervals import DEVIATE
 from equipoise.library.decisions import given_fields, read_question
@@ -130,7 +130,7 @@ def main() -> int:
     """Hold every chip out and write the file next to the embedded tables."""
     with threadpool_limits(limits=1):
         made = records(tuple(held_out_chips(embedded.scores())))
-    write_of_dataset(NAME, {"records": [to_builtins(each) for each in made]})
+    write_of_dataset(TRANSFER_RECORD_NAME, {"records": [to_builtins(each) for each in made]})
     return 0
 
 

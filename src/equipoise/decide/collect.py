@@ -44,7 +44,7 @@ from equipoise.decide.estimators.measured import measured_estimates
 from equipoise.decide.estimators.model import (
     NearChip,
     at_published_level,
-    closest,
+    closest_bounds,
     is_ordered,
     model_estimates,
     order_bounds,
@@ -628,7 +628,7 @@ def _order_bounds(inputs: Inputs, known: Assessment) -> dict[int, tuple[OrderBou
     bounds = {size: of_size for size, of_size in bounds.items() if size not in known.results}
     if not is_restricted(inputs, known.system):
         own = _bounds_by_fewer(known)
-        return {size: closest((*bounds.get(size, ()), *own.get(size, ()))) for size in {*bounds, *own}}
+        return {size: closest_bounds((*bounds.get(size, ()), *own.get(size, ()))) for size in {*bounds, *own}}
     ratios = {} if searches is None else all_ratios(slowings_of(inputs, known, searches))
     return {
         size: tuple(replace(each, time_s=ratios[size] * each.time_s) for each in of_size)

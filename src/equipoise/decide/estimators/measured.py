@@ -1,4 +1,4 @@
-"""The estimator of the user's own runs: the sizes they ran on, and larger ones by what more ranks add."""
+"""The user's own runs as an estimator: the sizes that ran, and larger ones by the scale-up law."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,13 +36,13 @@ def measured_estimates(
     recasts: Mapping[str, Recast] | None = None,
     global_batch_samples: int | None = None,
 ) -> Estimates | None:
-    """Estimates from the user's runs; None where they give none.
+    """Estimates from the user's runs; None if they give none.
 
-    Where several sizes were measured, their times make a curve. cluster: None where the catalogue does not
-    have it: then only sizes that ran are estimated. recasts: by first run id, from a set-up to the strategy
-    that is advised on as many accelerators; a set-up without one counts as it ran. global_batch_samples: that
-    the question states; where it ran on a size, no other batch counts there. Where the sizes that ran
-    clearly lose more to each other than the law of other people's runs says, larger ones go on to lose it.
+    If several sizes were measured, their times form a curve. cluster: None if it is not in the catalogue;
+    then only sizes that ran are estimated. recasts: by first run id, the conversion from a set-up to the
+    strategy recommended at that size; a set-up without one counts as it ran. global_batch_samples: stated by
+    the question; if it ran at a size, no other batch counts there. If the runs lose significantly more from
+    size to size than the scale-up law predicts, larger sizes continue to lose it.
     """
     if budget.samples is None:
         return None
@@ -52,20 +52,20 @@ def measured_estimates(
     used: dict[UserRun, None] = {}  # in the order of sizes
     for size in sorted({*sizes, *(each.num_accelerators for each in runs)}):
         scaled_runs = [
-            _at_size(each, size, budget, cluster, workload, slope=slopes.get(_way(each), 0.0))
+            _timed_at_size(each, size, budget, cluster, workload, slope=slopes.get(_method_of(each), 0.0))
             for each in runs
         ]
-        known = [_recast(each, usual.get(each.run.run_ids[0])) for each in scaled_runs if each]
+        known = [_convert(each, usual.get(each.run.run_ids[0])) for each in scaled_runs if each]
         if not known:
             continue
-        run, value, spread = _fastest(_that_count(known, size, global_batch_samples), usual)
+        run, value, spread = _fastest(_nearest_runs(known, size, global_batch_samples), usual)
         used[run] = None
         found[size] = Estimate(
             estimator="measured",
             name=OF_RUNS,
             time_s=with_log_sd(value, spread),
             log_sd=spread,
-            why=_why(run, size, usual.get(run.run_ids[0]), slopes.get(_way(run), 0.0)),
+            why=_why(run, size, usual.get(run.run_ids[0]), slopes.get(_method_of(run), 0.0)),
             sources=(_source(run, budget),),
         )
     if not found:
@@ -91,23 +91,24 @@ def _source(run: UserRun, budget: TrainingBudget) -> EvidenceSource:
 
 
 class _TimedRun(NamedTuple):
-    """A set-up, what the training by it takes on some number of accelerators, and how unsure that is."""
+    """A set-up, the training time with it at some size, and the log standard deviation of that time."""
 
     run: UserRun
     time_s: float
     log_sd: float
 
 
-def _recast(found: _TimedRun, recast: Recast | None) -> _TimedRun:
-    """The time of a set-up, as if it had trained as is advised."""
+def _convert(found: _TimedRun, recast: Recast | None) -> _TimedRun:
+    """The time of a set-up, converted to the recommended strategy."""
     if recast is None:
         return found
     return _TimedRun(found.run, recast.factor * found.time_s, math.hypot(found.log_sd, recast.log_sd))
 
 
-def _that_count(known: Sequence[_TimedRun], size: int, global_batch_samples: int | None) -> list[_TimedRun]:
-    """Of set-ups timed at a size those that ran the fewest doublings away; where some ran there at the batch
-    that is stated, these alone.
+def _nearest_runs(known: Sequence[_TimedRun], size: int, global_batch_samples: int | None) -> list[_TimedRun]:
+    """The set-ups timed at a size that ran the fewest doublings away.
+
+    Only those that ran at this size with the stated batch, if any did.
     """
     as_stated = [
         each
@@ -119,10 +120,11 @@ def _that_count(known: Sequence[_TimedRun], size: int, global_batch_samples: int
 
 
 def _fastest(found: Sequence[_TimedRun], recasts: Mapping[str, Recast]) -> _TimedRun:
-    """Of set-ups as if they had trained as is advised, the fastest of those in the precision advised.
+    """The fastest converted set-up among those in the recommended precision (if any).
 
-    The one nearest to what is advised may be faster so than it was; any other counts as no faster than it
-    ran. Else the fastest would be that whose conversion is the furthest off, and slow runs make it faster.
+    Only the set-up closest to the recommended strategy may become faster by conversion; any other counts as
+    no faster than it ran. Otherwise the least accurate conversion would win, and slow runs would shorten
+    times.
     """
 
     def recast(each: _TimedRun) -> Recast:
@@ -141,7 +143,7 @@ def _fastest(found: Sequence[_TimedRun], recasts: Mapping[str, Recast]) -> _Time
 
 
 def _curves(measured: Mapping[int, Interval]) -> DrawnCurves | None:
-    """Curves through the times of measured sizes, which end with them."""
+    """Curves through the times of measured sizes, without extrapolation."""
     sizes = sorted(measured)
     if len(sizes) < _FEWEST_SIZES:
         return None
@@ -155,25 +157,27 @@ def _curves(measured: Mapping[int, Interval]) -> DrawnCurves | None:
     )
 
 
-_Way: TypeAlias = tuple[str | None, str | None]  # strategy and precision
-_PLAIN = frozenset({None, "single", "ddp"})
+_Method: TypeAlias = tuple[str | None, str | None]  # strategy and precision
+_DATA_PARALLEL = frozenset({None, "single", "ddp"})
 
 
-def _way(run: UserRun) -> _Way:
-    """How a run trained; alone, and by plain data parallelism, are one."""
-    return None if run.strategy in _PLAIN else run.strategy, run.precision
+def _method_of(run: UserRun) -> _Method:
+    """Strategy and precision of a run; one device and plain data parallelism count as the same."""
+    return None if run.strategy in _DATA_PARALLEL else run.strategy, run.precision
 
 
-def _slopes(runs: Sequence[UserRun], cluster: Cluster | None, workload: Workload | None) -> dict[_Way, float]:
-    """By how runs trained: what the log of time grows by with each doubling, beyond what the law says of it.
+def _slopes(
+    runs: Sequence[UserRun], cluster: Cluster | None, workload: Workload | None
+) -> dict[_Method, float]:
+    """By strategy and precision, the growth of log time per doubling beyond that of the scale-up law.
 
-    From the smallest to the largest size, the fastest set-up of each; only where it clearly grows.
-    Assumes that what was lost between them goes on to be lost.
+    Between the smallest and the largest size, by the fastest set-up of each; 0 if it is not significant.
+    Assumes that the growth between these sizes continues.
     Source: docs/experiments/0024.
     """
     found = {}
-    for way in {_way(each) for each in runs}:
-        members = [each for each in runs if _way(each) == way]
+    for way in {_method_of(each) for each in runs}:
+        members = [each for each in runs if _method_of(each) == way]
         fastest = {
             size: max(
                 (each for each in members if each.num_accelerators == size),
@@ -196,7 +200,7 @@ def _slopes(runs: Sequence[UserRun], cluster: Cluster | None, workload: Workload
     return found
 
 
-def _at_size(
+def _timed_at_size(
     run: UserRun,
     size: int,
     budget: TrainingBudget,
@@ -205,9 +209,9 @@ def _at_size(
     *,
     slope: float,
 ) -> _TimedRun | None:
-    """The training by a set-up on so many; None: not known.
+    """The training time with a set-up at a size; None if it cannot be estimated.
 
-    slope: what the log of time grows by with each doubling besides.
+    slope: additional growth of log time per doubling.
     """
     own = max(run.log_sd, LEAST_LOG_SD)
     if size == run.num_accelerators:
@@ -231,9 +235,9 @@ def _time_s(budget: TrainingBudget, batch: int, samples_per_s: float) -> float:
 
 
 def _scaled_rate(run: UserRun, size: int, cluster: Cluster | None, workload: Workload | None) -> float | None:
-    """Samples in a second on more accelerators, each keeping its share; None where no law applies.
+    """Samples per second on more accelerators at a constant batch per accelerator; None if no law applies.
 
-    Source: `perfmodel/scale_up.py`; how wrong it was: docs/experiments/0009.
+    Source: `perfmodel/scale_up.py`; its errors: docs/experiments/0009.
     """
     accumulated = num_accumulated(run.strategy)
     if cluster is None or size < run.num_accelerators or accumulated is None:
@@ -259,12 +263,12 @@ def measured_steps(
     microbatch_samples: int,
     num_accumulated: int = 1,
 ) -> MeasuredSteps:
-    """The steps of a set-up as the law of what more ranks add takes them.
+    """The steps of a set-up as input of the scale-up law.
 
-    cluster: of the accelerator measured on; its links and hosts. workload: None where the catalogue lacks it:
-    then it has as many parameters as usual, and samples of equal length. num_accumulated: micro-batches that
-    gradients are gathered over before they are exchanged.
-    Raises SpecError where the cluster lacks a rate.
+    cluster: of the accelerator measured, for its links and hosts. workload: None if it is not in the
+    catalogue; then it has the usual number of parameters, and samples of equal length. num_accumulated:
+    micro-batches over which gradients are accumulated before they are exchanged.
+    Raises SpecError if the cluster lacks a rate.
     """
     rates = machine(cluster)
     microbatch_s = run.global_batch_samples / run.samples_per_s / num_accumulated

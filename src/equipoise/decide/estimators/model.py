@@ -1,6 +1,6 @@
-"""The estimator of the performance model: the best strategy of each size, as the search found it.
+"""The performance model as an estimator: times of the best strategy that the search found at each size.
 
-Also results of the nearest chip for one that has none, carried over by the model.
+Also carries results of the nearest chip over to one that has none, and derives bounds from other chips.
 """
 
 import math
@@ -53,22 +53,22 @@ from equipoise.spec.mlperf import Entries, round_key
 from equipoise.spec.strategy import DTYPE_OF, PRIORS_ONLY, Strategy
 from equipoise.units import format_count, tenths, whole_percent
 
-# A chip with the same peaks (another form, memory or links), and another chip of its maker and kind. Those of
-# other makers are less sure than the model alone (docs/experiments/0021).
+# `chip`: a chip with the same peaks (another form, memory or links); `maker`: another chip of the same maker
+# and kind. Chips of other makers are less accurate than the model alone (docs/experiments/0021).
 Nearness: TypeAlias = Literal["chip", "maker"]
 _KINDS: tuple[BoundKind, ...] = get_args(BoundKind)
-NAME = "transfer.json"
-# What a round of age counts, in doublings of peak: software moves on.
+TRANSFER_RECORD_NAME = "transfer.json"
+# Distance for each round of age, in doublings of peak, since software improves.
 _DOUBLINGS_PER_ROUND = 0.25
-# Results that take so many times as long as modelled are of software that others do not use.
+# Results that take longer than this many times the modelled time are taken to use different software.
 # Source: of 184 pairs of workload and accelerator (v0.5 to v5.1) the result nearest to the model took 1.03
-# times as long (median); seven took more than this, by tinygrad, on processors, on TPU v4 and once on A100,
-# and none between 3.4 and 3.9 times.
-_MOST_SLOWER = 3.5
+# times as long (median); seven took more than this, by tinygrad, on CPUs, on TPU v4 and once on A100, and
+# none between 3.4 and 3.9 times.
+_OTHER_SOFTWARE_RATIO = 3.5
 
 
 class NearChip(Struct, frozen=True, kw_only=True):
-    """A chip with results that is near to one without. doublings: how far, the less the nearer."""
+    """A chip with results that is near to one without. doublings: distance."""
 
     chip: Accelerator
     nearness: Nearness
@@ -76,10 +76,10 @@ class NearChip(Struct, frozen=True, kw_only=True):
 
 
 class TransferRecord(Struct, frozen=True, kw_only=True):
-    """How wrong times carried over to whole chips held out were, by nearness.
+    """Errors of times carried over to held-out chips, by nearness.
 
-    log_sd: of the logarithm. median, p90: of |carried / published - 1|; modelled_median, modelled_p90: of the
-    model alone on the same results. coverage: of the 90 % interval, its width from the other chips.
+    log_sd: of the log errors. median, p90: of |carried / published - 1|; modelled_median, modelled_p90: of
+    the model alone on the same results. coverage: of the 90 % interval, with its width from the other chips.
     """
 
     nearness: Nearness
@@ -94,21 +94,21 @@ class TransferRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def of(self) -> str:
-        """What was held out, in words."""
+        """The held-out data, in words."""
         what = "one with the same peaks" if self.nearness == "chip" else "another chip of its maker"
         return f"results of {self.num_chips} held-out chips, carried over from {what}"
 
 
 class _Transfers(Struct, frozen=True, kw_only=True):
-    """What NAME holds."""
+    """The contents of TRANSFER_RECORD_NAME."""
 
     records: tuple[TransferRecord, ...]
 
 
 @cache
 def transfer_records() -> tuple[TransferRecord, ...]:
-    """The records that ship. Raises DataError where their file is missing or not what its maker writes."""
-    return shipped_record(NAME, _Transfers, made_by="profiles").records
+    """The shipped records. Raises DataError if their file is missing or not as its writer writes it."""
+    return shipped_record(TRANSFER_RECORD_NAME, _Transfers, made_by="profiles").records
 
 
 def transfer_record(nearness: Nearness) -> TransferRecord:
@@ -121,9 +121,10 @@ def nearest_chips(
 ) -> tuple[NearChip, ...]:
     """The chips with results of a workload that are near to one without, the nearest first.
 
-    best: as `best_per_size` returned it, of MLPerf rounds alone. sizes: that the target is taken in.
-    The same chip in another form and chips with the same peaks come first, then others of its maker and kind;
-    of each the one of the nearest peak, whose results are new and lie where the sizes are.
+    best: as returned by `best_per_size`, of MLPerf rounds only. sizes: the usual ones of the target.
+    The same chip in another form and chips with the same peaks come first, then others of its maker and kind.
+    Each group is ordered by distance: in peak, plus the age of its newest result and the doublings by which
+    the sizes lie outside those with results.
     """
     others = [each for each in best if each.workload == workload and each.accelerator != target.slug]
     rounds = sorted({each.campaign for each in others}, key=round_key)
@@ -140,7 +141,7 @@ def nearest_chips(
         results = [each for each in others if each.accelerator == slug]
         newest = max(rounds.index(each.campaign) for each in results)
         known = np.array([each.num_accelerators for each in results], dtype=float)
-        far = _DOUBLINGS_PER_ROUND * (len(rounds) - 1 - newest) + _outside(sizes, known)
+        far = _DOUBLINGS_PER_ROUND * (len(rounds) - 1 - newest) + _doublings_outside(sizes, known)
         found.append(NearChip(chip=chip, nearness=nearness, doublings=apart + far))
     return tuple(sorted(found, key=lambda each: (each.nearness != "chip", each.doublings)))
 
@@ -151,8 +152,8 @@ def _nearness(target: Accelerator, chip: Accelerator) -> Nearness | None:
     return "maker" if is_same_family(target, chip) else None
 
 
-def _outside(sizes: Sequence[int], known: FloatArray) -> float:
-    """By how many doublings sizes lie outside of those known, on average."""
+def _doublings_outside(sizes: Sequence[int], known: FloatArray) -> float:
+    """Mean number of doublings by which sizes lie outside the range of known ones."""
     places = np.log2(np.asarray(sizes, dtype=float))
     low, high = float(np.log2(known.min())), float(np.log2(known.max()))
     return float(np.maximum(0.0, np.maximum(places - high, low - places)).mean())
@@ -166,15 +167,13 @@ def carried_over(
     there_s: Mapping[int, float],
     record: TransferRecord,
 ) -> Estimates | None:
-    """Estimates from the results of a near chip; None where nothing can be carried.
+    """Estimates carried over from the results of a near chip; None if no size is modelled on both chips.
 
-    Nothing can where the model has no size of both.
-
-    published: the estimates of the near chip. here_s, there_s: modelled working times, by size, of the chip
+    published: the estimates of the near chip. here_s, there_s: modelled working times by size, of the chip
     asked about and of the near one.
-    Assumes what the model gets wrong about a workload it gets equally wrong on both chips.
-    Source: T(N) = T_there(N) T_model_here(N) / T_model_there(N); errors as of whole chips held out, and never
-    less than those of the results themselves.
+    Assumes that the model's relative error for a workload is the same on both chips.
+    Source: T(N) = T_there(N) T_model_here(N) / T_model_there(N); errors as for held-out chips, and never less
+    than those of the results themselves.
     """
     shared = sorted(set(published.by_size) & set(here_s) & set(there_s))
     if not shared:
@@ -213,13 +212,13 @@ def order_bounds(
     """By size, the closest bound of either kind.
 
     nodes: of the chip asked about. others: usual nodes of other chips with results, and their estimates.
-    has_results: whether the chip has results of its own, which say more than a better chip's slow ones.
-    bounds_carried: whether what was carried to a size of a better chip bounds from below too.
+    has_results: whether the chip has its own results, which are better evidence than a better chip's slow
+    ones. bounds_carried: whether times only carried to a size on a better chip are lower bounds too.
     modelled_s: the modelled time of the chip asked about, by size.
-    Assumes what one chip reached a better one of its maker reaches too: the software is the same. What was
-    only carried to a size is no bound from below of a chip whose times come from another form of it: as a
-    rule results of worse chips are faster than that. Nor are results so slow that the software is not the
-    same; a result that a worse chip's is faster than counts as that one, as for the better chip itself.
+    Assumes that a better chip of the same maker is at least as fast, since the software is the same. For a
+    chip whose times come from another form of it, times only carried to a size are no lower bounds, since
+    results of worse chips are usually faster than these. Results so slow that their software must differ are
+    no lower bounds either. If a worse chip's result is faster than a better chip's, it replaces the latter.
     Source: docs/experiments/0021.
     """
     found: dict[int, list[OrderBound]] = {}
@@ -233,7 +232,7 @@ def order_bounds(
                     and not is_of_other_software(each.time_s.value, modelled_s.get(size))
                 )
                 if is_bound and is_ordered(better, worse, size):
-                    time_s = each.time_s.value if kind == "at_most" else _at_most_s(other, size, others)
+                    time_s = each.time_s.value if kind == "at_most" else _least_ordered_s(other, size, others)
                     found.setdefault(size, []).append(
                         OrderBound(
                             kind=kind,
@@ -243,11 +242,11 @@ def order_bounds(
                             grade=estimates.grade[size],
                         )
                     )
-    return {size: closest(bounds) for size, bounds in found.items()}
+    return {size: closest_bounds(bounds) for size, bounds in found.items()}
 
 
-def _at_most_s(nodes: Cluster, size: int, others: Sequence[tuple[Cluster, Estimates]]) -> float:
-    """The time of a size by the results of a system and of those that are in no fact better, the shortest."""
+def _least_ordered_s(nodes: Cluster, size: int, others: Sequence[tuple[Cluster, Estimates]]) -> float:
+    """The shortest time at a size among a system and all others that are in no fact better."""
     return min(
         estimates.by_size[size].time_s.value
         for other, estimates in others
@@ -256,14 +255,14 @@ def _at_most_s(nodes: Cluster, size: int, others: Sequence[tuple[Cluster, Estima
 
 
 def is_of_other_software(time_s: float, modelled_s: float | None) -> bool:
-    """Whether a published time is so much longer than modelled that its software says nothing of others'."""
-    return modelled_s is not None and time_s > _MOST_SLOWER * modelled_s
+    """Whether a published time is so much longer than modelled that its software must be different."""
+    return modelled_s is not None and time_s > _OTHER_SOFTWARE_RATIO * modelled_s
 
 
 def is_ordered(better: Cluster, worse: Cluster, num_accelerators: int) -> bool:
-    """Whether so many of one system are in no stated fact below as many of another: chip, links and node.
+    """Whether a size of one system is in every stated fact at least as good as the same size of another.
 
-    The network between nodes is no fact of as many as one node has.
+    The facts are chip, links and node; the network between nodes does not count within a node.
     """
     if not at_least_as_good(better.accelerator, worse.accelerator):
         return False
@@ -283,7 +282,7 @@ def _is_no_more_oversubscribed(better: Cluster, worse: Cluster) -> bool:
     return better.oversubscription <= (worse.oversubscription if more_in_a_leaf else 1.0)
 
 
-def closest(bounds: Sequence[OrderBound]) -> tuple[OrderBound, ...]:
+def closest_bounds(bounds: Sequence[OrderBound]) -> tuple[OrderBound, ...]:
     """The closest bound of either kind."""
     upper = [each for each in bounds if each.kind == "at_most"]
     lower = [each for each in bounds if each.kind == "at_least"]
@@ -292,9 +291,9 @@ def closest(bounds: Sequence[OrderBound]) -> tuple[OrderBound, ...]:
 
 
 def violated_bound(time_s: float, bounds: Sequence[OrderBound]) -> OrderBound | None:
-    """The bound that a time breaks; None where it keeps them.
+    """The bound that a time violates; None if it keeps both.
 
-    Where both cannot be kept, the time of the lesser chip decides: it was reached.
+    If both cannot be kept, the upper bound, from the lesser chip, decides, since that time was reached.
     """
     kept = {each.kind: each for each in bounds}
     upper, lower = kept.get("at_most"), kept.get("at_least")
@@ -304,7 +303,7 @@ def violated_bound(time_s: float, bounds: Sequence[OrderBound]) -> OrderBound | 
 
 
 def _carried_curves(published: Estimates, ratios: Mapping[int, float]) -> DrawnCurves | None:
-    """The curves times the ratio, over the sizes that have one."""
+    """The curves scaled by the ratios, restricted to sizes that have one; None if none are left."""
     known = published.curves
     if known is None:
         return None
@@ -315,15 +314,14 @@ def _carried_curves(published: Estimates, ratios: Mapping[int, float]) -> DrawnC
 
 
 def model_estimates(searches: StrategySearches) -> Estimates | None:
-    """Modelled times of the best strategy of each size; None where nothing fits.
+    """Modelled times of the best strategy at each size; None if nothing fits.
 
-    Where only published results state how long a training is, its times are of a unit of samples: good for
-    ratios alone.
+    If the samples of the training are unknown, the times are for a unit of samples: only ratios are valid.
     """
     fitting = [each for each in searches.sizes if each.best is not None]
     if not fitting:
         return None
-    model, why = searches.problem.model, _plans_words(searches.problem)
+    model, why = searches.problem.model, _plan_errors_words(searches.problem)
     name = f"the performance model ({model.basis})"
     found: dict[int, Estimate] = {}
     for each in fitting:
@@ -332,7 +330,7 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
             estimator="model",
             name=name,
             time_s=each.best.work_s,
-            log_sd=_log_sd(searches, each),
+            log_sd=_model_log_sd(searches, each),
             why=why,
         )
     return Estimates(
@@ -350,8 +348,8 @@ def model_estimates(searches: StrategySearches) -> Estimates | None:
     )
 
 
-def _plans_words(problem: Problem) -> str:
-    """How wrong plans of such trainings were."""
+def _plan_errors_words(problem: Problem) -> str:
+    """Words for the errors of plans of such trainings."""
     record, factor = problem.record, problem.time_per_step_time
     error = whole_percent(record.median)
     if problem.training.workload.rollout is not None:
@@ -373,9 +371,9 @@ def _plans_words(problem: Problem) -> str:
 
 
 def usual_precision_ratio(known: Problem, chosen: Strategy) -> float:
-    """Time of a strategy in bf16 over that in its own narrower precision; 1 where it has no other of both.
+    """Time of a strategy in bf16 over that in its own precision; 1 unless that is fp8 or fp4 on a bf16 chip.
 
-    Assumes the same strategy, also where another would be chosen in bf16.
+    Assumes the same strategy, even if another would be chosen in bf16.
     """
     dtype = DTYPE_OF[chosen.precision]
     if dtype not in {"fp8", "fp4"} or known.cluster.accelerator.peak_bf16_flop_per_s is None:
@@ -390,7 +388,7 @@ def usual_precision_ratio(known: Problem, chosen: Strategy) -> float:
 
 
 def published_levels(published: Estimates, model: Estimates, sizes: Collection[int]) -> dict[int, float]:
-    """What results took over the model's time, by size, of trainings that nothing restricts.
+    """By size, published over modelled time of unrestricted trainings.
 
     sizes: with results.
     """
@@ -401,13 +399,13 @@ def published_levels(published: Estimates, model: Estimates, sizes: Collection[i
 def at_published_level(
     model: Estimates, published: Estimates, levels: Mapping[int, float], *, is_one_users: bool = False
 ) -> Estimates:
-    """The model's estimates at the level of published results: times what the nearest took over its own.
+    """The model's estimates scaled by the level of the nearest published result; unchanged without levels.
 
-    published: under the same restrictions as the model's. levels: of `published_levels`, without
-    restrictions, which could else lower a level. is_one_users: whether the results are trainings of the user
-    on one machine: levels then change evenly between sizes, and go on to grow where they clearly did. As
-    wrong as such times were so many times beyond the largest result, and as repetitions of the user's leave
-    open; as they are where no size has both.
+    published: under the same restrictions as the model's estimates. levels: from `published_levels`, without
+    restrictions, which could otherwise lower a level. is_one_users: whether the results are trainings of the
+    user on one machine. Levels are then interpolated between sizes, and extrapolated if they grow
+    significantly. The errors are those of such times at that ratio of sizes, plus for the user's trainings
+    the uncertainty of their repetitions.
     Source: data/combined.json; docs/experiments/0058.
     """
     if not levels:
@@ -428,8 +426,8 @@ def at_published_level(
     return replace(model, by_size=found)
 
 
-def _log_sd(searches: StrategySearches, found: SearchedSize) -> float:
-    """How wrong the model was: of published trainings, whose samples it does not know, else as it states."""
+def _model_log_sd(searches: StrategySearches, found: SearchedSize) -> float:
+    """The model's log standard deviation; for a training to a target, at least that of published ones."""
     assert found.best is not None
     stated = log_sd(found.best.work_s)
     if searches.problem.training.budget.batches is None:
@@ -438,7 +436,7 @@ def _log_sd(searches: StrategySearches, found: SearchedSize) -> float:
 
 
 def _ever_faster(searched: list[SearchedSize]) -> list[SearchedSize]:
-    """The sizes, from the smallest, that are faster than all smaller ones: elsewhere the rest stands idle."""
+    """The sizes, ascending, that are faster than all smaller ones; others would leave accelerators idle."""
     found: list[SearchedSize] = []
     for each in searched:
         assert each.best is not None
@@ -449,7 +447,7 @@ def _ever_faster(searched: list[SearchedSize]) -> list[SearchedSize]:
 
 
 def _curves(searched: list[SearchedSize]) -> DrawnCurves | None:
-    """Curves over all sizes that were searched, for the model ends nowhere; None of one size."""
+    """Curves over all searched sizes, without extrapolation; None for a single size."""
     if len(searched) == 1:
         return None
     faster = _ever_faster(searched)

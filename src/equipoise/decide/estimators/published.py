@@ -1,7 +1,7 @@
-"""The estimator of published results: the best submitted at a size, else carried there from others.
+"""Published results as an estimator: the best result at a size, else times carried over from other sizes.
 
-A size with comparable results has the best of them. Sizes without are carried from sizes that have results by
-the pooled law, beyond those by the model's ratio; a chip without any, from the nearest chip (`other_chips`).
+Sizes without comparable results are carried by the pooled law, sizes beyond its curve by the model's ratio,
+and chips without any results from the nearest chip (`other_chips`).
 """
 
 import math
@@ -41,22 +41,22 @@ from equipoise.units import format_count, format_percent, whole_percent
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
 
-# Beyond so many times the largest size known no number is advised, only times.
-# Source: docs/experiments/0017: numbers up to four times the largest size known were right within a
-# doubling in 96 %; stopping at what is known loses three times as much.
+# Beyond this many times the largest known size, only times are given, no size is recommended.
+# Source: docs/experiments/0017: recommended sizes up to four times the largest known one were right within a
+# doubling in 96 %; stopping at the largest known size loses three times as much.
 FARTHEST = 4.0
-# How far the model's ratio of the times of two strategies of one training was from the published one.
+# Error of the model's ratio of times between two strategies of one training.
 # Source: docs/experiments/0038: standard deviation of the logarithm, 245 pairs of 7 sources.
 _STRATEGY_RATIO_LOG_SD = 0.19
-_MOST_RESULTS = 8
-_MOST_KEPT = 256
+_MAX_RESULTS = 8
+_CACHE_SIZE = 256
 
 
 class PublishedEvidence(Struct, frozen=True, kw_only=True):
-    """What is published of a workload on one accelerator.
+    """The published results of a workload on one accelerator.
 
-    at_size: the comparable results of each size, the best first. curve: by the pooled law; None where it has
-    nothing to go by, and then `missing` names what would do.
+    at_size: comparable results by size, the best first. curve: by the pooled law; None if it lacks data,
+    which `missing` then names. trainings: the user's own whole trainings, if they are part of the curve.
     """
 
     at_size: Mapping[int, tuple[PublishedResult, ...]]
@@ -71,10 +71,10 @@ def published_evidence(
     *,
     trainings: "Measurements | None" = None,
 ) -> PublishedEvidence:
-    """What published results show of the question's workload and accelerator.
+    """The published evidence on the question's workload and accelerator.
 
-    Those of its batch and round, where it states one, are comparable.
-    trainings: the user's own whole trainings, as a group of their own next to the published ones.
+    Results are comparable if they have the batch and round that the question states, if any.
+    trainings: the user's own whole trainings, added as a group next to the published ones.
     """
     known: dict[int, tuple[PublishedResult, ...]] = {}
     if trainings is None:
@@ -91,16 +91,16 @@ def published_evidence(
 def results_at_size(
     scores: Scores, workload: str, accelerator: str, round_: str | None = None
 ) -> dict[int, tuple[PublishedResult, ...]]:
-    """The comparable results of each size, the best first; kept, for every system of a question asks.
+    """The comparable results of each size, the best first; cached, since every system of a question asks.
 
-    Without sizes that others beat (`beaten_sizes`). round_: whose alone; those of all unless given.
+    Without sizes that others beat (`beaten_sizes`). round_: to use; all unless given.
     """
     of_round = None if round_ is None else round_name(round_)
     return _results_by_accelerator(scores, workload, of_round).get(accelerator, _NO_RESULTS).counted
 
 
 class BeatenResult(Struct, frozen=True, kw_only=True):
-    """The best result of a size, and that of another size of the chip which beats it (`beaten_sizes`)."""
+    """The best result at a size, and the result at another size that beats it (`beaten_sizes`)."""
 
     result: PublishedResult
     other: PublishedResult
@@ -108,14 +108,14 @@ class BeatenResult(Struct, frozen=True, kw_only=True):
 
 
 def beaten_at_size(scores: Scores, workload: str, accelerator: str) -> Mapping[int, BeatenResult]:
-    """The results that do not count, by size."""
+    """The beaten results, which do not count, by size."""
     return _results_by_accelerator(scores, workload, None).get(accelerator, _NO_RESULTS).beaten
 
 
 def of_batch(
     known: Mapping[int, tuple[PublishedResult, ...]], global_batch_samples: int | None
 ) -> dict[int, tuple[PublishedResult, ...]]:
-    """The results of one batch; all where it is None."""
+    """The results with a given batch; all if it is None."""
     found = {
         size: tuple(each for each in results if global_batch_samples in {None, each.global_batch_samples})
         for size, results in known.items()
@@ -123,21 +123,21 @@ def of_batch(
     return {size: results for size, results in found.items() if results}
 
 
-class _Submitted(Struct, frozen=True, kw_only=True):
-    """The results of a chip: those that count, and those that do not."""
+class _ChipResults(Struct, frozen=True, kw_only=True):
+    """The results of a chip: those that count, and the beaten ones, which do not."""
 
     counted: dict[int, tuple[PublishedResult, ...]] = field(default_factory=dict)
     beaten: Mapping[int, BeatenResult] = field(default_factory=dict)
 
 
-_NO_RESULTS: Final = _Submitted()
+_NO_RESULTS: Final = _ChipResults()
 
 
-@lru_cache(maxsize=_MOST_KEPT)
-def _results_by_accelerator(scores: Scores, workload: str, round_: str | None) -> dict[str, _Submitted]:
+@lru_cache(maxsize=_CACHE_SIZE)
+def _results_by_accelerator(scores: Scores, workload: str, round_: str | None) -> dict[str, _ChipResults]:
     found: dict[str, dict[int, list[PublishedResult]]] = {}
     entries = (each for each in scores.of(workload) if round_ in {None, each.campaign})
-    # Of equal times the newest is the first.
+    # The newest comes first among equal times.
     for each in sorted(newest_first(entries), key=lambda each: each.score_s):
         at_size = found.setdefault(each.accelerator, {})
         at_size.setdefault(each.num_accelerators, []).append(
@@ -150,14 +150,14 @@ def _results_by_accelerator(scores: Scores, workload: str, round_: str | None) -
                 source_line=each.source_line,
             )
         )
-    return {accelerator: _submissions(at_size) for accelerator, at_size in found.items()}
+    return {accelerator: _chip_results(at_size) for accelerator, at_size in found.items()}
 
 
-def _submissions(at_size: Mapping[int, Sequence[PublishedResult]]) -> _Submitted:
+def _chip_results(at_size: Mapping[int, Sequence[PublishedResult]]) -> _ChipResults:
     beaten = beaten_sizes({size: results[0].score_s for size, results in at_size.items()})
-    return _Submitted(
+    return _ChipResults(
         counted={
-            size: tuple(results[:_MOST_RESULTS])
+            size: tuple(results[:_MAX_RESULTS])
             for size, results in sorted(at_size.items())
             if size not in beaten
         },
@@ -173,14 +173,14 @@ def published_sizes(scores: Scores | None, workload: str, accelerator: str) -> t
     return () if scores is None else tuple(results_at_size(scores, workload, accelerator))
 
 
-# Twice what replicates differ by: the user's trainings scale unlike others where they are further off.
+# Twice the spread of replicates: beyond it, the user's trainings scale differently from others.
 _UNLIKE_LOG: Final = 2.0 * LEAST_LOG_SD
 
 
 def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
-    """Estimates from published results; None where there are none.
+    """Estimates from published results; None if there are none.
 
-    Sizes carried by the pooled law are as wrong as its intervals were too narrow on results held out.
+    Errors of sizes carried by the pooled law are widened by the factor needed on held-out results.
     """
     found: dict[int, Estimate] = {}
     grade: dict[int, Grade] = {}
@@ -191,10 +191,10 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     estimator: EstimatorName = "measured" if is_users else "published"
     of_users = "your trainings, with the scaling of published ones"
     own_s = _own_times_s(evidence)
-    # Other sizes are as unsure as the level of those that ran.
+    # Other sizes share the uncertainty of the level of those that ran.
     unsure = fmean([beyond_replicates(repeated_log_sd(times_s)) for times_s in own_s.values()] or [0.0])
     if curve is not None:
-        largest = _largest(evidence, curve)
+        largest = _largest_with_result(evidence, curve)
         for each in curve.predictions:
             if each.record is None:
                 continue
@@ -208,15 +208,15 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
                 why=_carried_why(each),
             )
             grade[size] = "measured" if is_users else "carried"
-    longer = _as_users_went(found, {size: median(times_s) for size, times_s in own_s.items()})
+    longer = _user_scaling_factors(found, {size: median(times_s) for size, times_s in own_s.items()})
     for size, factor in longer.items():
         start = found[size]
         why = f"{start.why}; your trainings go on to take {factor:.2f} times as long as that"
         found[size] = with_time(start, factor * start.time_s.value, start.log_sd, name=start.name, why=why)
     for size, times_s in own_s.items():
-        found[size] = replace(found[size], **_of_runs(times_s))
+        found[size] = replace(found[size], **_own_training_fields(times_s))
     for size, results in evidence.at_size.items():
-        found[size] = _submitted(results, size)
+        found[size] = _best_result_estimate(results, size)
         grade[size] = "published"
     if not found:
         return None
@@ -227,13 +227,13 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
         by_size={size: found[size] for size in sizes},
         grade=grade,
         sources=_sources(evidence),
-        curves=None if curve is None else _drawn(curve, sizes[-1] / 2.0, longer),
+        curves=None if curve is None else _law_curves(curve, sizes[-1] / 2.0, longer),
     )
 
 
-def _as_users_went(carried: Mapping[int, Estimate], own_s: Mapping[int, float]) -> dict[int, float]:
-    """By size, how many times as long the user's trainings take as those of others scale: as at sizes that
-    ran, between them, and beyond as they clearly went on to lose; empty where they are about as others.
+def _user_scaling_factors(carried: Mapping[int, Estimate], own_s: Mapping[int, float]) -> dict[int, float]:
+    """By size, the ratio of the user's training times to the carried estimates: interpolated between sizes
+    that ran, and extrapolated if it grows significantly. Empty if they scale about like others.
     """
     logs = {
         size: math.log(time_s / carried[size].time_s.value)
@@ -246,14 +246,14 @@ def _as_users_went(carried: Mapping[int, Estimate], own_s: Mapping[int, float]) 
     return {size: math.exp(level_at(logs, size, growth)) for size in carried}
 
 
-def _drawn(curve: TimeCurve, most: float, longer: Mapping[int, float]) -> DrawnCurves:
-    """The curves of a law, so many times as long by size. most: half of the largest size estimated."""
+def _law_curves(curve: TimeCurve, most: float, longer: Mapping[int, float]) -> DrawnCurves:
+    """The curves of a law, scaled by `longer` by size. most: half of the largest estimated size."""
     drawn = DrawnCurves(time_s=curve.curves_s, domain=_asked_domain(curve.domain, most))
     return scaled_curves(drawn, longer) if longer else drawn
 
 
 def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
-    """The published estimates, with sizes they lack: the nearest time, carried there by the model.
+    """The published estimates, extended to further sizes by carrying the nearest time there with the model.
 
     Source: T(N) = T_model(N) T(M) / T_model(M), M the nearest size; errors as in data/combined.json.
     """
@@ -281,11 +281,10 @@ def carried_by_model(published: Estimates, model: Estimates) -> Estimates:
 
 
 class Slowing(Struct, frozen=True, kw_only=True):
-    """A restriction that submitters did not have, such as less power.
+    """A restriction that submitters did not have, such as a power limit.
 
-    by: what restricts, such as "fixed strategy". ratios: by size, how many times as long the model says that
-    the training takes for it (`time_ratios`). results: those of trainings that had the restriction too; None
-    where results do not state it.
+    by: the restriction in words, such as "fixed strategy". ratios: by size, modelled restricted over free
+    time (`time_ratios`). results: of trainings that had the restriction too; None if results do not state it.
     """
 
     by: str
@@ -296,8 +295,8 @@ class Slowing(Struct, frozen=True, kw_only=True):
 def as_restricted(published: Estimates, slowing: Slowing) -> Estimates | None:
     """The published estimates under a restriction that submitters did not have.
 
-    None where no size has both. A restriction that leaves the time as it was changes nothing, but that a
-    result of a training without it is carried over; results of trainings that had it count as they are.
+    None if no size has an estimate and a ratio. With a ratio of 1, an estimate is unchanged, unless it is a
+    result known not to have the restriction. Results with the restriction count unchanged.
     Source: T_restricted(N) = T(N) T_model,restricted(N) / T_model,free(N); errors of the ratio as in
     docs/experiments/0038.
     """
@@ -321,7 +320,7 @@ def as_restricted(published: Estimates, slowing: Slowing) -> Estimates | None:
         found[size] = replace(slower, log_sd=start.log_sd, strategy_log_sd=_STRATEGY_RATIO_LOG_SD, sources=())
         grade[size] = "measured" if start.estimator == "measured" else "carried"
     for size, results in (slowing.results or {}).items():
-        found[size], grade[size] = _submitted(results, size), "published"
+        found[size], grade[size] = _best_result_estimate(results, size), "published"
     if not found:
         return None
     curves = published.curves
@@ -334,15 +333,15 @@ def as_restricted(published: Estimates, slowing: Slowing) -> Estimates | None:
 
 
 def all_ratios(slowings: Sequence[Slowing]) -> dict[int, float]:
-    """By size, how many times as long all restrictions together make a training; of none, nothing."""
+    """By size, the factor by which all restrictions together lengthen a training; empty without any."""
     shared = set.intersection(*({*each.ratios} for each in slowings)) if slowings else set()
     return {size: math.prod(each.ratios[size] for each in slowings) for size in sorted(shared)}
 
 
 def as_slow(restricted: Estimates, free: Estimates, slowings: Sequence[Slowing]) -> Estimates:
-    """The model's estimates of a restricted training: those of the free one times the ratios.
+    """The model's estimates of a restricted training, as those of the free one times the ratios.
 
-    Restrictions then lengthen them as they lengthen published times.
+    The restrictions then lengthen them as they lengthen published times.
     """
     if not slowings:
         return restricted
@@ -356,7 +355,7 @@ def as_slow(restricted: Estimates, free: Estimates, slowings: Sequence[Slowing])
 
 
 def of_other_nodes(published: Estimates) -> Estimates:
-    """The published estimates, called those of the accelerator in other nodes: no model compares them."""
+    """The published estimates, named as those of other nodes, since no model can convert them."""
     return replace(
         published,
         by_size={
@@ -368,11 +367,11 @@ def of_other_nodes(published: Estimates) -> Estimates:
 
 
 def time_ratios(*, restricted: Estimates, free: Estimates, least: float) -> dict[int, float]:
-    """By size, the model's time of a restricted question over that of the free one.
+    """By size, the modelled time of the restricted training over that of the free one.
 
-    least: of a ratio: one, for whoever is free may do what is restricted, also where the batch of the best
-    published result, which the free one keeps, is not what the model would take; 0 where the free one is
-    itself restricted to what ran.
+    least: lower bound of a ratio. It is 1 if the free training could also do what the restricted one does,
+    even though it keeps the batch of the best published result, which the model might not choose; 0 if the
+    free training is itself restricted to what ran.
     """
     return {
         size: max(least, restricted.by_size[size].time_s.value / free.by_size[size].time_s.value)
@@ -381,9 +380,10 @@ def time_ratios(*, restricted: Estimates, free: Estimates, least: float) -> dict
 
 
 def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates:
-    """The estimates for a submitter who is new to a size, in place of the best one there.
+    """The estimates for a submitter who is new to a size, instead of the best one there.
 
-    As wrong besides as submitters differ. Where returns diminish does not change: the factor is one for all.
+    The spread among submitters is added to the errors. Equilibria do not change, since all sizes have the
+    same factor.
     """
     found = {}
     for size, each in published.by_size.items():
@@ -403,14 +403,15 @@ def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates
 def at_users_level(
     estimates: Estimates, measured: Estimates, sizes: Sequence[int], *, grade: Grade
 ) -> Estimates:
-    """Estimates of others' trainings as far as they apply to the user's machine: at the level of its runs.
+    """Estimates of others' trainings, scaled to the level of the user's runs.
 
-    sizes: that ran. grade: of what is so scaled. As wrong besides as the runs are, and as those sizes differ
-    from one level. Where the level clearly grows with the size it is that of each size, and goes on to grow;
-    as wrong then as its trend beyond them: where the user's machine scales unlike others, their estimates
-    soon have no weight.
-    Assumes what holds of all sizes that ran is the machine's and its software's own.
-    Source: the median of log(measured / estimated), its scatter, and its growth from the fewest to the most.
+    sizes: that ran. grade: of the scaled estimates. The errors of the runs and the scatter about a common
+    level are added. If the level grows significantly with the size, it is interpolated and extrapolated
+    instead, with the trend beyond the sizes that ran as a further error: if the user's machine scales unlike
+    others, their estimates soon have no weight.
+    Assumes that a level common to all sizes that ran is a property of the machine and its software.
+    Source: the median of log(measured / estimated), its scatter, and its growth from the smallest to the
+    largest size.
     """
     logs = {
         each: math.log(measured.by_size[each].time_s.value / estimates.by_size[each].time_s.value)
@@ -448,7 +449,7 @@ def at_users_level(
 
 
 def ended_at(estimates: Estimates, most: int) -> Estimates:
-    """The estimates, whose curve ends at a size: none beyond it is asked for."""
+    """The estimates with their curve cut off at a size, beyond which none is needed."""
     curves = estimates.curves
     if curves is None or curves.domain.largest <= most:
         return estimates
@@ -459,8 +460,8 @@ def ended_at(estimates: Estimates, most: int) -> Estimates:
     return replace(estimates, curves=ended)
 
 
-def _submitted(results: Sequence[PublishedResult], size: int) -> Estimate:
-    """The best result of a size: as wrong as submissions of one system differ."""
+def _best_result_estimate(results: Sequence[PublishedResult], size: int) -> Estimate:
+    """The estimate by the best result at a size, with the spread of submissions of one system as error."""
     best = results[0]
     more = f", best of {len(results)}" if len(results) > 1 else ""
     return Estimate(
@@ -485,7 +486,7 @@ def _submitted(results: Sequence[PublishedResult], size: int) -> Estimate:
 
 
 def _own_times_s(evidence: PublishedEvidence) -> dict[int, list[float]]:
-    """Times of the user's own trainings by size, of sizes asked about."""
+    """Times of the user's own trainings, by size asked about."""
     curve, own = evidence.curve, evidence.trainings
     if curve is None or own is None:
         return {}
@@ -494,8 +495,8 @@ def _own_times_s(evidence: PublishedEvidence) -> dict[int, list[float]]:
     return {size: times_s for size, times_s in by_key(timed).items() if size in asked}
 
 
-def _of_runs(times_s: Sequence[float]) -> dict[str, Any]:
-    """What an estimate of a size states where the user's trainings ran there: they are the evidence."""
+def _own_training_fields(times_s: Sequence[float]) -> dict[str, Any]:
+    """The fields of an estimate at a size on which the user's own trainings ran."""
     spread = repeated_log_sd(times_s)
     why = f"your training on as many; repetitions differ by {format_percent(spread)}"
     if len(times_s) > 1:
@@ -509,27 +510,27 @@ def _of_runs(times_s: Sequence[float]) -> dict[str, Any]:
 
 
 def _asked_domain(known: Domain, most: float) -> Domain:
-    """The sizes with results and those asked about up to FARTHEST times beyond.
+    """The domain of the curve, extended to the sizes asked about, up to FARTHEST times the largest known.
 
-    most: half of the largest size estimated, for a curve goes on to twice its domain.
+    most: half of the largest estimated size, since a curve extends to twice its domain.
     """
     largest = max(known.largest, min(most, FARTHEST * known.largest))
     return Domain(smallest=known.smallest, largest=largest)
 
 
-def _largest(evidence: PublishedEvidence, curve: TimeCurve) -> float:
-    """The largest size with a result of the group itself."""
+def _largest_with_result(evidence: PublishedEvidence, curve: TimeCurve) -> float:
+    """The largest size with a result of the same group."""
     own = [each.num_accelerators or 0 for each in curve.evidence if each.is_same_group]
     return float(max((*own, *evidence.at_size), default=curve.domain.largest))
 
 
 def largest_known(evidence: PublishedEvidence) -> float | None:
     """The largest size with a result; None without a curve."""
-    return None if evidence.curve is None else _largest(evidence, evidence.curve)
+    return None if evidence.curve is None else _largest_with_result(evidence, evidence.curve)
 
 
 def known_sizes(evidence: PublishedEvidence) -> tuple[int, ...]:
-    """The sizes with a result, of submitters or of the user's own trainings, ascending."""
+    """The sizes with a published result or a training of the user, ascending."""
     own = () if evidence.curve is None else evidence.curve.evidence
     timed = (each.num_accelerators for each in own if each.is_same_group)
     return tuple(sorted({*evidence.at_size, *(each for each in timed if each is not None)}))
@@ -545,6 +546,8 @@ def _carried_why(each: PredictedTime) -> str:
 def _sources(evidence: PublishedEvidence) -> tuple[EvidenceSource, ...]:
     if evidence.curve is None:
         return tuple(
-            source for size, found in evidence.at_size.items() for source in _submitted(found, size).sources
+            source
+            for size, found in evidence.at_size.items()
+            for source in _best_result_estimate(found, size).sources
         )
     return evidence.curve.evidence

@@ -1,4 +1,4 @@
-"""What belongs to a choice: alternatives, what to measure, notes."""
+"""What accompanies a recommendation: offers of each system, alternatives, measurements to make, notes."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,22 +58,22 @@ from equipoise.units import HOUR_S, format_duration, format_percent, listed, plu
 
 NUM_ALTERNATIVES: Final = 4
 NUM_STEPS: Final = 50
-# Steps that narrow the range by less than this are not worth the trouble.
+# A measurement is suggested if it narrows the range at least to this fraction.
 _LEAST_NARROWING: Final = 0.9
-# Estimates of memory miss the rows that state it by up to some percent (benchmarks/accuracy.py).
+# Estimates of memory are off by some percent from published figures (benchmarks/accuracy.py).
 _NEARLY_FULL: Final = 0.95
-# The share of the paid time that interruptions take, below which nobody decides otherwise.
+# Interruptions that take less than this share of the time are not mentioned.
 _NOTICED_LOSS: Final = 0.02
 
 
 def system_offers(
     candidates: Sequence[Candidate], best: Candidate | None, rule: Rule, balance: Mapping[Group, int | None]
 ) -> tuple[SystemOffer, ...]:
-    """What each system on each kind of terms would be taken at, by the rule of the choice, the best first.
+    """The candidate that each system on each kind of terms offers, by the rule of the selection, best first.
 
-    Each is what is chosen where those before it are not to be had. balance: by system and terms, the size at
-    which returns diminish: what it is taken at with the objective `balance`. Systems that keep no limits come
-    last, the closest to them first.
+    Each is what would be chosen if those before it were not available. balance: by system and terms, the size
+    beyond which more stops paying, which the system offers under the objective `balance`. Systems that keep
+    no limits come last, the closest to the limits first.
     """
     by_id = {each.id: each for each in candidates}
     groups = by_key((each.group, each) for each in timed_figures(candidates))
@@ -85,13 +85,13 @@ def system_offers(
     return tuple(_offer(each, best, rule) for each in (*able, *sorted(unable, key=_excess)))
 
 
-def _compared(each: Candidate, rule: Rule) -> Figures:
+def _compared_figures(each: Candidate, rule: Rule) -> Figures:
     """The figures of a candidate as the rule compares them."""
     return figures_of(each).with_start(rule.start_s)
 
 
 def _excess(each: Candidate) -> tuple[float, int, str]:
-    """How far a candidate is from the limits that it does not keep."""
+    """Sort key: distance of a candidate from the limits that it breaks, then size and id."""
     steps = relaxations(each)
     return (math.inf if steps is None else excess_of(steps), each.num_accelerators, each.id)
 
@@ -106,13 +106,13 @@ def _offer(each: Candidate, best: Candidate | None, rule: Rule) -> SystemOffer:
         break_even_usd_per_hour=(
             None
             if best is None or not each.feasible
-            else _break_even_usd_per_hour(_compared(best, rule), _compared(each, rule))
+            else _break_even_usd_per_hour(_compared_figures(best, rule), _compared_figures(each, rule))
         ),
     )
 
 
 def _break_even_usd_per_hour(best: Figures, other: Figures) -> float | None:
-    """The value of an hour at which two candidates cost the same; None where one is better in both.
+    """The value of an hour at which two candidates cost the same; None if one is no worse in time and money.
 
     Source: usd + value x hours, equal for both.
     """
@@ -130,10 +130,11 @@ def alternatives(
     offered: Sequence[SystemOffer],
     flips: Sequence[Flip],
 ) -> tuple[Alternative, ...]:
-    """The best of the rest by the objective: the next sizes of the same system, the offer of every other.
+    """The best other candidates by the objective: neighbouring sizes of the same system, offers of others.
 
-    flips: what changes the choice, of which prices make another the best.
-    Of those that would be the best one at some value of an hour, price or limit, or without the system taken.
+    flips: changes of the choice, used for the prices at which another candidate is chosen.
+    Only candidates that would be chosen at some value of an hour, price or limit, or without the recommended
+    system.
     """
     figures = {each.id: each for each in timed_figures(candidates) if each.id != best.id}
     others = [each for each in offered if each.group != best.group]
@@ -159,23 +160,23 @@ def alternatives(
 
 
 def _distance(each: Figures, best: Candidate, rule: Rule) -> float:
-    """How much worse by the objective; with `balance` by time where a price is missing."""
+    """Ratio of a candidate's objective value to the best one's; `balance` uses time if a price is missing."""
     objective = rule.objective
     if objective == "balance" and (each.usd is None or best.usd is None):
         objective = "time"
-    ours = objective_value(_compared(best, rule), objective, rule.value_of_time_usd_per_hour)
+    ours = objective_value(_compared_figures(best, rule), objective, rule.value_of_time_usd_per_hour)
     theirs = objective_value(each.with_start(rule.start_s), objective, rule.value_of_time_usd_per_hour)
     return theirs / ours if math.isfinite(theirs) and ours > 0.0 else math.inf
 
 
-# Ends that are closer are written alike in some currency: a range between them is none.
-_APART: Final = 1.01
+# A range whose ends are closer may have both written alike, and is not shown.
+_MIN_RANGE_RATIO: Final = 1.01
 
 
 def _alternative(
     best: Candidate, other: Candidate, rule: Rule, feasible: Sequence[Figures], flips: Sequence[Flip]
 ) -> Alternative | None:
-    """When another candidate would be the best one; None where never. feasible: all that keep the limits."""
+    """When another candidate would be chosen; None if never. feasible: all that keep the limits."""
     if any(each.to == other.id and each.unit == ACCELERATORS for each in flips):
         return Alternative(candidate=other, case="size")
     saved_h = (best.known_time_s.value - other.known_time_s.value) / HOUR_S
@@ -188,7 +189,7 @@ def _alternative(
         return Alternative(candidate=other, case="faster", is_priced=is_priced)
     is_worse = saved_h <= 0.0 <= more
     low, high = (None if is_worse else _hour_values(theirs, feasible, rule)) or (None, None)
-    if (low, high) != (None, None) and not (low and high and high <= _APART * low):
+    if (low, high) != (None, None) and not (low and high and high <= _MIN_RANGE_RATIO * low):
         return Alternative(candidate=other, case="hour", low=low, high=high, is_priced=is_priced)
     price = price_that_wins(other.id, flips)
     return None if price is None else Alternative(candidate=other, case="price", high=price)
@@ -197,9 +198,9 @@ def _alternative(
 def _hour_values(
     other: Figures, feasible: Sequence[Figures], rule: Rule
 ) -> tuple[float | None, float | None] | None:
-    """From and to which value of an hour a candidate costs least of all, time included; None where at none.
+    """The range of the value of an hour in which a candidate costs least, time included; None if empty.
 
-    Its own limits are left out. An end is None where there is no end.
+    Deadline, budget and the candidate's own size limit are ignored. An end is None if unbounded.
     """
     unlimited = replace(rule, deadline_s=math.inf, spend_usd=math.inf)
     found = time_values([*feasible, other._replace(is_within_size=True)], unlimited)
@@ -211,7 +212,7 @@ def _hour_values(
 
 
 def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[Measurement]:
-    """Steps on one node, and on as many as are recommended, as far as they would narrow the range."""
+    """Measurements of steps on one node and at the recommended size, if they would narrow the range."""
     if best.time_s is None:
         return
     node = 1 if assessment.cluster is None else assessment.cluster.node_size
@@ -222,7 +223,7 @@ def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Itera
         for source in each.sources
     }
     for size in sorted({min(node, best.num_accelerators), best.num_accelerators} - measured):
-        expected_time_s = _narrowed(inputs, best, best.time_s, size)
+        expected_time_s = _expected_range(inputs, best, best.time_s, size)
         if log_sd(expected_time_s) > _LEAST_NARROWING * log_sd(best.time_s):
             continue
         took = (
@@ -233,18 +234,18 @@ def to_measure(inputs: Inputs, assessment: Assessment, best: Candidate) -> Itera
         yield Measurement(
             words=(
                 f"{NUM_STEPS} steps on {plural(size, 'accelerator')}{took}: "
-                f"the {format_percent(LEVEL)} range of the time would narrow from {_around(best.time_s)} to "
-                f"about {_around(expected_time_s)}."
+                f"the {format_percent(LEVEL)} range of the time would narrow from {_spread(best.time_s)} to "
+                f"about {_spread(expected_time_s)}."
             ),
             command=_bench_command(inputs, best, size),
             expected_time_s=expected_time_s,
         )
 
 
-def _narrowed(inputs: Inputs, best: Candidate, time: Interval, size: int) -> Interval:
-    """The interval with steps on so many accelerators besides.
+def _expected_range(inputs: Inputs, best: Candidate, time: Interval, size: int) -> Interval:
+    """The interval of the time after a measurement of steps on `size` accelerators.
 
-    Assumes the new steps agree with the rest, and are off independently of it.
+    Assumes that the new steps agree with the estimate and that their errors are independent.
     Source: precisions of independent normal errors add.
     """
     batch = float(best.global_batch_samples or 1)
@@ -257,13 +258,13 @@ def _narrowed(inputs: Inputs, best: Candidate, time: Interval, size: int) -> Int
     return with_log_sd(time.value, 1.0 / math.hypot(1.0 / new, 1.0 / old))
 
 
-def _around(time: Interval) -> str:
+def _spread(time: Interval) -> str:
     low, high = (whole_percent(abs(end / time.value - 1.0)) for end in (time.low, time.high))
     return f"-{low} +{high}"
 
 
 def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
-    """What to type: the sweep where `bench` can run the model, else the watch that any loop takes."""
+    """The command for a measurement: `bench` if it can run the model, else `watch` in any training loop."""
     if ":" in inputs.query.workload and best.strategy is not None:
         from equipoise.launch import bench_command  # noqa: PLC0415 - only for the user's own model
 
@@ -274,7 +275,7 @@ def _bench_command(inputs: Inputs, best: Candidate, size: int) -> str:
 
 
 def notes(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[Note]:
-    """What the figures do not show: where the answer guesses, extrapolates or has little room."""
+    """Notes on what the figures do not show: guesses, extrapolation, little room."""
     yield from assessment.notes
     if assessment.searches is not None and assessment.searches.problem.model.links is not None:
         yield from assessment.searches.problem.model.links.notes
@@ -299,11 +300,11 @@ def _remarks(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
     if best.price is None:
         yield f"No price of {best.accelerator} is known: give --price {best.system}=USD."
     yield from _unknown_power(assessment)
-    yield from _ordered(inputs, best)
+    yield from _order_bound_words(inputs, best)
     yield from _poor_results(assessment, best)
     yield from _uneven_batches(inputs, assessment)
-    yield from _mixed(inputs, assessment, best)
-    yield from _full(best)
+    yield from _unequal_shares(inputs, assessment, best)
+    yield from _nearly_full(best)
     if best.interrupted is not None:
         lost = sum(best.interrupted.lost.values())
         if lost >= _NOTICED_LOSS:
@@ -312,7 +313,7 @@ def _remarks(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
 
 
 def _uneven_batches(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
-    """Which batches the numbers of accelerators that are asked about would share out evenly."""
+    """Words on batches that would divide evenly at the sizes asked about."""
     for size in dict.fromkeys((assessment.sizes.most, *(assessment.sizes.listed or ()))):
         uneven = uneven_batch(inputs, assessment.searches, size)
         if uneven is not None:
@@ -320,10 +321,10 @@ def _uneven_batches(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
 
 
 def _unknown_power(assessment: Assessment) -> Iterator[str]:
-    """What is assumed of an accelerator whose power nobody states."""
+    """Words on what is assumed for an accelerator of unknown power."""
     cluster = assessment.cluster
     chip = None if cluster is None else cluster.accelerator
-    # The clock of TPUs is fixed: their power is not asked for.
+    # TPUs have a fixed clock, so their power is not needed.
     if chip is None or chip.power_w is not None or chip.achievable_is_measured or chip.kind == "tpu":
         return
     yield (
@@ -333,8 +334,8 @@ def _unknown_power(assessment: Assessment) -> Iterator[str]:
     )
 
 
-def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
-    """That the time of another chip, or of fewer, decided, and which."""
+def _order_bound_words(inputs: Inputs, best: Candidate) -> Iterator[str]:
+    """Words on the time of another chip, or of fewer accelerators, that bounds this time."""
     bound = best.order_bound
     if bound is None:
         return
@@ -356,7 +357,7 @@ def _ordered(inputs: Inputs, best: Candidate) -> Iterator[str]:
 
 
 def _beaten_results(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[Note]:
-    """That results of sizes tried do not count, and which beat them; to be checked where that is taken."""
+    """Notes on results that do not count because others beat them; to check if that size is recommended."""
     if inputs.scores is None or assessment.published is None:
         return
     slug = inputs.training.workload.slug
@@ -372,11 +373,11 @@ def _beaten_results(inputs: Inputs, assessment: Assessment, best: Candidate | No
 
 
 def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
-    """That the results of the recommended size, or of the next with any, are slower than more accelerators'
-    results let expect; nothing where memory may be the reason.
+    """Words on results at the recommended size, or the next one with results, that are slower than those of
+    larger sizes suggest. Empty if memory may be the reason.
 
-    Source: work is conserved. With the batch of more accelerators, fewer that need no other strategy for want
-    of memory take at most as many times as long as they are fewer.
+    Source: work is conserved. Fewer accelerators with the same batch, if memory needs no other strategy, take
+    at most longer by the ratio of the sizes.
     """
     best_s = assessment.results_s
     following = min((size for size in best_s if size > best.num_accelerators), default=None)
@@ -384,7 +385,7 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
         at_most = min(((more / size * best_s[more], more) for more in best_s if more > size), default=None)
         if (
             at_most is None
-            or best_s[size] <= at_most[0] * math.exp(_REPLICATES)
+            or best_s[size] <= at_most[0] * math.exp(_REPLICATES_LOG)
             or not _is_plain(assessment, size)
         ):
             continue
@@ -396,15 +397,16 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
         )
 
 
-# How many times the model's time all results of a system take where they are called slow: times carried from
-# another chip were off by less in 90 of 100 (data/transfer.json).
-_SLOW: Final = 1.5
+# Results of a system are called slow if all take at least this many times the modelled time: 90 % of times
+# carried from another chip were off by less (data/transfer.json).
+_SLOW_RATIO: Final = 1.5
 
 
 def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
-    """That all results of a system took far longer than modelled, so that their software may be the reason:
-    so much longer that they do not count, or less where another system compared, which does not share that
-    software, has none that count.
+    """Notes on systems whose results all took far longer than modelled, perhaps because of their software.
+
+    Either so long that they do not count, or less if another system in the comparison has no results of its
+    own, and so does not share that software.
     """
     without = [each.system.title for each in compared if each.estimates and not each.results_s]
     for each in compared:
@@ -417,7 +419,7 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
         results_s, searches = each.results_s, each.searches
         searched = () if searches is None else searches.at(results_s)
         if without and results_s and searches is not None and searches.sizes and not searched:
-            # None of a size that may be taken: that from which the time of the largest of them is carried.
+            # No searched size has a result: use the size from which the largest one's time is carried.
             nearest = nearest_size(results_s, max(one.num_accelerators for one in searches.sizes))
             searched = SEARCH_CACHE.searches(searches.problem, (nearest,)).sizes
         ratios = [
@@ -426,7 +428,7 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
             if one.best is not None
         ]
         least = min(ratios, default=0.0)
-        if without and least >= _SLOW:
+        if without and least >= _SLOW_RATIO:
             yield Note(
                 f"Results published for {each.system.title} took {least:.1f} times as long as modelled; the "
                 f"times of {' and '.join(without)} rest on none of their own: software may differ more than "
@@ -436,7 +438,7 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
 
 
 def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator[Note]:
-    """That the user measured some of the systems compared alone, and what that makes of the others."""
+    """Notes that the user's runs cover only some of the systems compared, and how they affect the others."""
     known = [(each, bool(inputs.runs_on(each.system.accelerator))) for each in compared if each.estimates]
     ran = [each for each, has_runs in known if has_runs]
     others = [each for each, has_runs in known if not has_runs]
@@ -460,7 +462,7 @@ def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator
 
 
 def _unused_elsewhere(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator[Note]:
-    """That the user's runs are of other accelerators than those asked about, and scale none of them."""
+    """A note that the user's runs are on accelerators that are not asked about, and scale none of those."""
     set_ups = () if inputs.user.runs is None else inputs.user.runs.set_ups
     asked = {None, *(each.system.accelerator for each in compared)}
     slugs = sorted(each for each in {each.accelerator for each in set_ups} - asked if each is not None)
@@ -473,12 +475,12 @@ def _unused_elsewhere(inputs: Inputs, compared: Sequence[Assessment]) -> Iterato
         )
 
 
-# Log of what two results differ by that replicates do not, in 95 of 100.
-_REPLICATES: Final = DEVIATE * math.sqrt(2.0) * LEAST_LOG_SD
+# Log ratio of two results that 95 % of pairs of replicates do not exceed.
+_REPLICATES_LOG: Final = DEVIATE * math.sqrt(2.0) * LEAST_LOG_SD
 
 
 def _is_plain(assessment: Assessment, size: int) -> bool:
-    """Whether a model and what its steps keep fit on each of so many accelerators, as far as is known."""
+    """Whether the best strategy at a size needs no model parallelism, recomputation or offload."""
     searched = () if assessment.searches is None else assessment.searches.at((size,))
     return any(
         each.best is not None
@@ -489,21 +491,21 @@ def _is_plain(assessment: Assessment, size: int) -> bool:
     )
 
 
-# Of a batch, what data parallelism may leave to other axes without a word.
-_MOST_LEFT_OUT: Final = 2
+# The factor of a batch that data parallelism may leave to other axes without a note.
+_MAX_LEFT_OUT: Final = 2
 
 
 def uneven_batch(inputs: Inputs, searches: StrategySearches | None, size: int) -> str | None:
-    """Which batches so many accelerators would share out evenly; None where they do the stated one.
+    """Words on batches that would divide evenly among `size` accelerators; None if the stated batch does.
 
-    Of more accelerators than samples some may share a sample: only those that hardly divide it are named.
-    Nothing where a model is split whatever the batch.
+    With fewer samples than accelerators, several may share a sample: only sizes that share hardly any factor
+    with the batch are named. None if the model is split whatever the batch.
     """
     batch = inputs.training.fixed_batch_samples
     if batch is None or size == 1 or not batch % size:
         return None
     lower = batch // size * size
-    if not lower and math.gcd(batch, size) > batch // _MOST_LEFT_OUT:
+    if not lower and math.gcd(batch, size) > batch // _MAX_LEFT_OUT:
         return None
     if searches is not None and not _takes_samples_alone(searches.problem, lower or size, size):
         return None
@@ -515,14 +517,14 @@ def uneven_batch(inputs: Inputs, searches: StrategySearches | None, size: int) -
 
 
 def _takes_samples_alone(known: Problem, batch: int, size: int) -> bool:
-    """Whether every one of so many accelerators has samples of its own in the fastest strategy of a batch."""
+    """Whether the fastest strategy for a batch is data parallel over all accelerators."""
     asked = replace(known, training=replace(known.training, global_batch_samples=batch))
     best = SEARCH_CACHE.searches(asked, (size,)).sizes[0].best
     return best is not None and best.strategy.dp == size
 
 
-def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
-    """Of unequal accelerators: what sharing out by speed would gain."""
+def _unequal_shares(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
+    """Words on the possible gain of dividing samples by speed among unequal accelerators."""
     if best.strategy is None or assessment.searches is None or assessment.cluster is None:
         return
     if len(kinds(assessment.cluster.accelerator)) == 1:
@@ -534,8 +536,8 @@ def _mixed(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[
     )
 
 
-def _full(best: Candidate) -> Iterator[str]:
-    """Where the memory is all but full: what to take if the estimate of it is a little too low."""
+def _nearly_full(best: Candidate) -> Iterator[str]:
+    """Words on memory that is nearly full, since its estimate may be a little too low."""
     share = None if best.memory is None else best.memory.share
     if share is not None and share > _NEARLY_FULL:
         filled = tenths(share)
@@ -543,10 +545,10 @@ def _full(best: Candidate) -> Iterator[str]:
 
 
 def _speed_shares_gain(problem: Problem, chosen: Strategy, catalogue: Catalogue) -> float:
-    """The fraction by which a step could get shorter if samples were shared out by speed; 0 for equal chips.
+    """The fraction by which a step would shorten if samples were divided by speed; 0 for equal chips.
 
     Assumes data parallel ranks of one kind each, and equal traffic: an upper bound.
-    Source: equal shares take as long as the slowest, shares by speed the harmonic mean.
+    Source: equal shares take as long as the slowest chip, shares by speed the harmonic mean.
     """
     nodes = replace(problem.cluster, num_accelerators=chosen.num_accelerators)
     steps = []
@@ -558,7 +560,7 @@ def _speed_shares_gain(problem: Problem, chosen: Strategy, catalogue: Catalogue)
 
 
 def outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates]) -> Sequence[str]:
-    """Systems that keep no budget because nobody knows their price."""
+    """Words on systems whose budget cannot be checked because their price is unknown."""
     if query.budget_usd is None:
         return []
     return [
@@ -570,13 +572,13 @@ def outside_of_budgets(query: TrainingQuery, found: Sequence[SystemCandidates]) 
 
 
 def lacks_energy(candidates: Sequence[Candidate]) -> bool:
-    """Whether times of some candidates are known, and the energy of none."""
+    """Whether some candidates have a time but none has an energy."""
     timed = [each for each in candidates if each.time_s is not None]
     return bool(timed) and all(each.energy_j is None for each in timed)
 
 
 def without_energy(query: TrainingQuery, found: Sequence[SystemCandidates]) -> Iterator[Note]:
-    """Systems that cannot take least energy because nobody knows their power."""
+    """Notes on systems that cannot be compared by energy because their power is unknown."""
     unknown = [one for one in found if query.objective == "energy" and lacks_energy(one.candidates)]
     for one in unknown:
         yield Note(
@@ -586,7 +588,7 @@ def without_energy(query: TrainingQuery, found: Sequence[SystemCandidates]) -> I
 
 
 def electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) -> Iterator[str]:
-    """That a price of electricity which the question states is in no money shown, where it is in none."""
+    """Words on a stated price of electricity that affects no cost; empty if it does."""
     is_owned = any(each.is_owned for each in candidates)
     if query.electricity_usd_per_kwh is not None and not (is_owned or query.is_buying):
         yield (
@@ -596,29 +598,30 @@ def electricity_unused(query: TrainingQuery, candidates: Sequence[Candidate]) ->
 
 
 def quotes_unused(query: TrainingQuery, systems: Iterable[RequestedSystem]) -> Iterator[str]:
-    """That quotes of systems do not count, whose price the question states besides."""
+    """Words on quotes that do not count because the question states a price for the same system."""
     for each in systems:
         if each.quotes and each.usd_per_accelerator_hour is not None:
             yield f"The quotes of {query.quotes} for {each.title} are not used: --price states what it costs."
 
 
 def does_not_fit(systems: Iterable[SystemAnswer]) -> Iterator[Note]:
-    """Of each system on which nothing fits, what the training needs there."""
+    """A note for each system on which nothing fits, with what the training needs there."""
     for each in systems:
         if each.shortfall is not None:
             yield Note(f"{each.title}: it {each.shortfall}.", "nothing_fits")
 
 
-# A strategy of so little of the peak may be the only one that fits: only then others are searched for.
-_POOR_MFU: Final = 0.1
-# Another size or precision that is less than so many times as fast is for the question to decide.
+# Only below this MFU, at which the strategy may be the only one that fits, other sizes and precisions are
+# searched.
+_LOW_MFU: Final = 0.1
+# Another size or precision is mentioned only if it is more than this many times as fast.
 _FAR_FASTER: Final = 3.0
 
 
 def experts_in_4_bits(searches: StrategySearches | None, best: Candidate | None) -> Iterator[Note]:
-    """That experts are counted in 4 bits, which not every library that trains adapters over them does.
+    """A note that experts are counted in 4 bits, which not every library for adapters supports.
 
-    Source: bitsandbytes quantizes linear layers; since transformers 5 one parameter holds all experts of a
+    Source: bitsandbytes quantizes linear layers; since transformers 5, one parameter holds all experts of a
     layer.
     """
     if searches is None or best is None or best.strategy is None or best.strategy.trained != "qlora":
@@ -632,11 +635,11 @@ def experts_in_4_bits(searches: StrategySearches | None, best: Candidate | None)
 
 
 def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Iterator[Note]:
-    """That another precision, or a usual size next to it, is far faster than what the question leaves.
+    """A note that another precision or a neighbouring usual size is far faster than the recommendation.
 
-    Of memory that hardly any strategy fits into: the next one up may change all. By the model alone.
+    This happens if hardly any strategy fits into memory. By the model alone.
     """
-    if searches is None or best is None or best.mfu is None or best.mfu > _POOR_MFU:
+    if searches is None or best is None or best.mfu is None or best.mfu > _LOW_MFU:
         return
     known, size = searches.problem, best.num_accelerators
     own = SEARCH_CACHE.searches(known, (size,)).sizes[0].best
@@ -664,7 +667,7 @@ def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Ite
 def stated_on_host(
     query: TrainingQuery, best: Candidate | None, searches: StrategySearches | None
 ) -> Iterator[Note]:
-    """How much lies on the host of what the question moves there, and that hosts have less where they do."""
+    """Notes on the amounts that the question offloads to hosts, and on hosts without enough memory."""
     if best is None or best.strategy is None or searches is None:
         return
     too_much = beyond_hosts(searches.problem, best.strategy)

@@ -1,7 +1,7 @@
-"""Published steps and pretrainings nearest to what an answer shows, and what the model predicts of them.
+"""Finds published steps and pretrainings nearest to an answer, and the model's predictions for them.
 
-They are shown and change no estimate (docs/experiments/0030) but by the factor that all pretrainings give
-(`combine.PlanRecord`). Nothing is read before somebody asks for them.
+They are only shown and change no estimate (docs/experiments/0030), except through the factor of all
+pretrainings (`combine.PlanRecord`). Tables are read when first needed.
 """
 
 import math
@@ -28,10 +28,10 @@ from equipoise.units import TRILLION
 if TYPE_CHECKING:
     import polars as pl
 
-# How far apart steps are: tenths of the logarithm of MFU by which steps of two sources that differ in this
-# differ more than those that do not, docs/experiments/0030. The model's name, software of one family and the
-# number of accelerators make no difference that shows; they count a little, so that of equally near steps
-# those of the same model come first.
+# Distances between steps: tenths of log MFU by which steps of two sources that differ in this property differ
+# more than those that do not (docs/experiments/0030). The model's name, software of one family and the number
+# of accelerators have no measurable effect; they count a little, so that among equally near steps those of
+# the same model come first.
 OTHER_KIND: Final = 1.3
 OTHER_PRECISION: Final = 0.9
 OTHER_CHIP: Final = 0.8
@@ -43,19 +43,19 @@ PER_DOUBLING_OF_PARAMS: Final = 0.16
 PER_DOUBLING_OF_PEAK: Final = 0.1
 PER_DOUBLING_OF_SEQUENCE: Final = 0.05
 PER_DOUBLING_OF_ACCELERATORS: Final = 0.03
-# Nothing farther is shown: about another chip and another precision.
+# The largest distance shown: about that of another chip and another precision.
 FARTHEST: Final = 2.0
-# What was written down from memory, or is noisy by what its source says, is no evidence of a single step.
-_TRUSTED: Final = ("stated", "second_hand")
-_UNKNOWN_DOUBLINGS: Final = 2.0  # where a row or the question states no such size
+# Rows recalled from memory, or noisy according to their source, are no evidence of a single step.
+_TRUSTED_SOURCES: Final = ("stated", "second_hand")
+_UNKNOWN_DOUBLINGS: Final = 2.0  # assumed distance if a row does not state a quantity
 _PRETRAININGS_FILE: Final = Path(__file__).parents[2] / "data" / "pretrainings.toml"
 
 
 class PlannedStep(Struct, frozen=True, kw_only=True):
-    """What published steps are compared with. None is not known; model: slug of the catalogue.
+    """The step with which published steps are compared. None if unknown; model: slug in the catalogue.
 
-    model_kind: `dense`, `experts` or `other`, of which only rows of the same model are near. trained: all
-    weights or adapters, as of a strategy.
+    model_kind: `dense`, `experts` or `other`; for `other`, only rows of the same model are near. trained: all
+    weights or adapters, as in a strategy.
     """
 
     model: str
@@ -72,10 +72,10 @@ class PlannedStep(Struct, frozen=True, kw_only=True):
 def nearest_steps(
     table: "pl.DataFrame", planned: PlannedStep, catalogue: Catalogue, *, most: int
 ) -> "pl.DataFrame":
-    """The nearest rows of the table with their `distance`, the nearest first; of alike rows one.
+    """The nearest rows of the table with their `distance`, the nearest first.
 
-    Only steps that the model predicts, on accelerators of the same maker and kind, that train as much of the
-    model. Rows are alike that share repository and software.
+    Only steps that the model can predict, on accelerators of the same maker and kind, that train the same
+    part of the model; one row per repository and software.
     """
     import polars as pl  # noqa: PLC0415 - only where such steps are shown
 
@@ -83,7 +83,7 @@ def nearest_steps(
         (pl.col("row_id") == pl.col("execution"))
         & pl.col("step_s").is_not_null()
         & pl.col("reason").is_null()
-        & pl.col("trust").is_in(_TRUSTED)
+        & pl.col("trust").is_in(_TRUSTED_SOURCES)
         & (pl.col("trained") == planned.trained)
     )
     rows = rows.filter(
@@ -129,7 +129,7 @@ def _doublings(column: Iterable[float | None], value: float | None) -> NDArray[n
 
 
 def _software_apart(wanted: str | None) -> dict[str | None, float]:
-    """How far every software is from one; software that is not known is of another family."""
+    """Distance of every software from a wanted one; unknown software counts as of another family."""
     if wanted is None:
         return dict.fromkeys((*SOFTWARE_NAMES, None), 0.0)
     family = software(wanted).family
@@ -140,7 +140,7 @@ def _software_apart(wanted: str | None) -> dict[str | None, float]:
 
 
 def chips_apart(slugs: Sequence[str | None], wanted: str, catalogue: Catalogue) -> dict[str, float]:
-    """How far chips of the same maker and kind are from one; those of others are left out."""
+    """Distances of chips of the same maker and kind from a wanted one; other chips are left out."""
     found: dict[str, float] = {}
     try:
         here = catalogue.accelerator(wanted)
@@ -165,12 +165,12 @@ MOST_NEAR: Final = 5
 
 
 class NearStep(Struct, frozen=True, kw_only=True):
-    """A published step near to the candidate that is shown.
+    """A published step near to the displayed candidate.
 
-    distance: see `nearest_steps`. trust: as in the table. measured, unit: the figure as
-    published; step_s and what follows from it as read. predicted_step_s: of the model, with the calibration
-    for the row's own software and chip; in_sample: which was fitted to this row. model_ratio: predicted over
-    measured time.
+    distance: see `nearest_steps`. trust: as in the table. measured, unit: the figure as published; step_s and
+    quantities derived from it as read. predicted_step_s: by the model, with the calibration for the row's own
+    software and chip; in_sample: whether that was fitted to this row. model_ratio: predicted over measured
+    time.
     """
 
     row_id: str
@@ -201,17 +201,18 @@ class NearStep(Struct, frozen=True, kw_only=True):
 
 
 def near_published_steps(answer: Answer | None) -> tuple[NearStep, ...]:
-    """The published steps nearest to the recommended candidate, the nearest first; to the fastest, where none
-    is recommended. Empty where no such candidate is, or nothing is near.
+    """The published steps nearest to the recommended candidate, else the fastest one, the nearest first.
+
+    Empty if there is no such candidate, or nothing is near.
     """
     shown = None if answer is None else answer.shown
-    return () if answer is None or shown is None else _near(_planned(answer, shown))
+    return () if answer is None or shown is None else _nearest_to(_planned_step(answer, shown))
 
 
 @lru_cache(maxsize=64)
-def _near(planned: PlannedStep) -> tuple[NearStep, ...]:
-    """The same of what is planned: most answers of one training plan the same step."""
-    # Loaded where they are shown: most answers show none, and loading takes a hundredth of a second.
+def _nearest_to(planned: PlannedStep) -> tuple[NearStep, ...]:
+    """The published steps nearest to a planned one; cached, since answers of one training share the step."""
+    # Imported here because most answers show none, and loading takes 10 ms.
     from equipoise.calibration.published import published_steps  # noqa: PLC0415
     from equipoise.calibration.validate import with_predictions  # noqa: PLC0415 - as above
 
@@ -225,8 +226,8 @@ def _near(planned: PlannedStep) -> tuple[NearStep, ...]:
     return tuple(steps)
 
 
-def _planned(answer: Answer, shown: Candidate) -> PlannedStep:
-    """What published steps are compared with: the candidate with its software."""
+def _planned_step(answer: Answer, shown: Candidate) -> PlannedStep:
+    """The step with which published steps are compared: that of the candidate with its software."""
     from equipoise.calibration.published import model_kind_of  # noqa: PLC0415 - as above
 
     workload, transformer = answer.workload, answer.workload.transformer
@@ -249,9 +250,9 @@ def _planned(answer: Answer, shown: Candidate) -> PlannedStep:
 class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A language model whose pretraining was published in accelerator-hours.
 
-    family: trainings of one project. num_accelerators: None where it is not known. batch_tokens: None where
-    it is not published. precision: of products, as strategies name it. strategy: what is stated of the rest,
-    as `TrainingQuery.fixed` takes it.
+    family: trainings of one project. num_accelerators: None if unknown. batch_tokens: None if not published.
+    precision: of matrix products, as named in strategies. strategy: other stated parameters, in the form of
+    `TrainingQuery.fixed`.
     """
 
     title: str
@@ -269,11 +270,11 @@ class Pretraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class NearPretraining(Struct, frozen=True, kw_only=True):
-    """A published pretraining near to the candidate that is shown.
+    """A published pretraining near to the displayed candidate.
 
-    distance: as of published steps, by kind and size of model and by chip. num_accelerators: None where it
-    is not known. accelerator_hours_per_t_tokens: of each 1e12 tokens. model_ratio: accelerator-hours as they
-    would be planned, the factor of pretrainings included, over those published.
+    distance: as for published steps, by kind and size of model and by chip. num_accelerators: None if
+    unknown. accelerator_hours_per_t_tokens: per 1e12 tokens. model_ratio: planned accelerator-hours,
+    including the factor of pretrainings, over published ones.
     """
 
     title: str
@@ -290,12 +291,12 @@ class NearPretraining(Struct, frozen=True, kw_only=True):
 
 @cache
 def pretrainings() -> tuple[Pretraining, ...]:
-    """The published pretrainings: facts of data/pretrainings.toml, each with its source."""
+    """The published pretrainings from data/pretrainings.toml, each with its source."""
     return converted(tuple(shipped_table(_PRETRAININGS_FILE)["pretraining"]), tuple[Pretraining, ...])
 
 
 def _is_pretraining(answer: Answer) -> bool:
-    """Whether it is a pretraining, but not of a model that is trained on what it generates."""
+    """Whether the answer is for a pretraining, excluding reinforcement learning."""
     question, about = answer.question, answer.workload
     return about.rollout is None and is_pretraining(
         about, is_to_target=question.is_to_target, counts_examples=question.counts_examples
@@ -303,10 +304,10 @@ def _is_pretraining(answer: Answer) -> bool:
 
 
 class PublishedItself(Struct, frozen=True, kw_only=True):
-    """The published pretraining of an answer's model on its chip.
+    """The published pretraining of an answer's model on the same chip.
 
-    answer_ratio: accelerator-hours of the answer over the published ones, each of a token. is_in_range:
-    whether the published ones lie in the interval of the answer's.
+    answer_ratio: accelerator-hours per token of the answer over published ones. is_in_range: whether the
+    published ones lie in the interval of the answer.
     """
 
     title: str
@@ -318,15 +319,15 @@ class PublishedItself(Struct, frozen=True, kw_only=True):
 
 
 def published_itself(answer: Answer) -> PublishedItself | None:
-    """The published pretraining of the model on the chip of the candidate shown; None: there is none.
+    """The published pretraining of the same model on the displayed candidate's chip; None if there is none.
 
-    On sequences of another length it is another training: a token takes another time.
+    Only with the same sequence length, since the time per token depends on it.
     """
     shown = answer.shown
     tokens = answer.question.training_tokens
     if shown is None or not shown.accelerator_hours or tokens is None or not _is_pretraining(answer):
         return None
-    # Of several of one shape, as Llama 3 and 3.1, the one of that name.
+    # Among several of the same shape, such as Llama 3 and 3.1, prefer the one of the same name.
     for each in sorted(pretrainings(), key=lambda each: each.title != answer.workload.title):
         is_of_sequence = each.sequence_tokens == answer.workload.sequence_tokens
         if is_of_sequence and (each.workload, each.accelerator) == (answer.workload.slug, shown.accelerator):
@@ -344,9 +345,9 @@ def published_itself(answer: Answer) -> PublishedItself | None:
 
 
 def near_published_pretrainings(answer: Answer | None) -> tuple[NearPretraining, ...]:
-    """The published pretrainings nearest to the candidate shown, the nearest first.
+    """The published pretrainings nearest to the displayed candidate, the nearest first.
 
-    Empty where no language model is trained in full on a stated amount of text, or nothing is near.
+    Empty unless a language model is trained in full on a stated amount of text, or if nothing is near.
     """
     shown = None if answer is None else answer.shown
     if answer is None or shown is None or not _is_pretraining(answer):

@@ -1,4 +1,4 @@
-"""Why this answer: reasons with their sources, how wrong its kinds of estimates were, what was left open."""
+"""Explains an answer: reasons with sources, error records of its estimates, choices left open."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,23 +50,23 @@ from equipoise.units import (
 
 
 def _links_log_sd(problem: Problem, strategy: Strategy, draws: Sequence[CollectiveParameters]) -> float:
-    """How uncertain links leave a step, all else known: the standard deviation of its logarithm.
+    """Log standard deviation of the step time due to the uncertainty of the links alone.
 
-    draws: equally likely links.
+    draws: equally likely parameters of the links.
     """
     nodes = problem.machine(strategy.num_accelerators)
     drawn = stacked([replace(problem.model.parameters, collective=each) for each in draws])
     return float(np.std(np.log(step_seconds(problem.load, nodes, grid([strategy]), drawn)[0])))
 
 
-# As far as the closest neighbour of any workload held out lay: what is farther is similar to nothing
-# published.
-_FARTHEST_OCTAVES = 6.0
+# The largest distance of a held-out workload to its closest neighbour: beyond it, no published workload is
+# similar.
+_MAX_OCTAVES = 6.0
 _EXPERIMENT = "docs/experiments/0022-similar-workloads.md"
 
 
 class SimilarWorkload(Struct, frozen=True, kw_only=True):
-    """The published workload closest to another. octaves: how far. plans: how wrong those of it were."""
+    """The published workload closest to another. octaves: distance. plans: errors of its plans."""
 
     workload: Workload
     octaves: float
@@ -74,9 +74,9 @@ class SimilarWorkload(Struct, frozen=True, kw_only=True):
 
 
 def closest_workload(about: Workload) -> SimilarWorkload | None:
-    """The published workload closest in parameters and FLOP per sample; None where none is close.
+    """The published workload closest in parameters and FLOP per sample; None if none is close.
 
-    Source: the Euclidean distance of both logarithms.
+    Source: Euclidean distance of the two logarithms.
     """
     mine = model_size(about)
     if mine is None:
@@ -88,12 +88,12 @@ def closest_workload(about: Workload) -> SimilarWorkload | None:
         if theirs is not None:
             far = math.dist([math.log2(each) for each in theirs], [math.log2(each) for each in mine])
             found.append(SimilarWorkload(workload=known, octaves=far, plans=plans))
-    near = [each for each in found if each.octaves <= _FARTHEST_OCTAVES]
+    near = [each for each in found if each.octaves <= _MAX_OCTAVES]
     return min(near, key=lambda each: each.octaves, default=None)
 
 
 def model_size(about: Workload) -> tuple[float, float] | None:
-    """Its parameters and FLOP per sample as it is trained; None where the catalogue does not know them."""
+    """Parameters and training FLOP per sample of a workload; None if the catalogue does not know them."""
     flop = about.train_flop_per_sample
     try:
         params = float(workload_load(about).params)
@@ -108,11 +108,11 @@ def _size_words(about: Workload) -> str:
 
 
 def closest_reason(inputs: Inputs, assessment: Assessment) -> tuple[Reason, ...]:
-    """What is published that is closest, where nothing is published of the workload itself."""
+    """The closest published workload as a reason, if the workload itself has no published results."""
     about = inputs.training.workload
     is_published = assessment.published is not None or inputs.training.budget.batches is not None
     like = None if assessment.searches is None or is_published else closest_workload(about)
-    if like is None or like.workload.slug == about.slug:  # only its training budget is another
+    if like is None or like.workload.slug == about.slug:  # the same workload with another budget
         return ()
     return (
         Reason(
@@ -127,8 +127,8 @@ def closest_reason(inputs: Inputs, assessment: Assessment) -> tuple[Reason, ...]
     )
 
 
-_MOST_SOURCES = 3
-_NOTICED = 1.05
+_MAX_SOURCES = 3
+_NOTICEABLE_DISAGREEMENT = 1.05
 
 
 _WEIGHTS = "w = s^-2 / sum s^-2, s: standard deviation of log time (Bates and Granger 1969)"
@@ -137,25 +137,25 @@ _WEIGHTS = "w = s^-2 / sum s^-2, s: standard deviation of log time (Bates and Gr
 def reasons(
     inputs: Inputs, own: SystemCandidates, selection: Selection, best: Candidate
 ) -> tuple[Reason, ...]:
-    """Every reason for the recommended candidate. own: of its system."""
+    """All reasons for the recommended candidate. own: candidates of its system."""
     assessment = own.assessment
     return (
-        _size(inputs, own, selection, best),
-        _time(best),
-        *_measured(assessment, best),
-        *_run_fit(assessment),
-        *_strategy(assessment, best),
-        *_batch(inputs, best),
-        *_money(best, own.rates[best.terms]),
+        _size_reason(inputs, own, selection, best),
+        _time_reason(best),
+        *_measured_reasons(assessment, best),
+        *_run_fit_reason(assessment),
+        *_strategy_reason(assessment, best),
+        *_batch_reason(inputs, best),
+        *_money_reason(best, own.rates[best.terms]),
         *closest_reason(inputs, assessment),
     )
 
 
-def _size(inputs: Inputs, own: SystemCandidates, selection: Selection, best: Candidate) -> Reason:
-    """Why so many accelerators."""
+def _size_reason(inputs: Inputs, own: SystemCandidates, selection: Selection, best: Candidate) -> Reason:
+    """The reason for the size."""
     size = format_count(best.num_accelerators)
     objective = inputs.query.objective
-    sources = tuple(source for each in best.estimates for source in each.sources[:_MOST_SOURCES])
+    sources = tuple(source for each in best.estimates for source in each.sources[:_MAX_SOURCES])
     if objective != "balance":
         words = f"{size} x {best.title}: {SOUGHT[objective]} among the candidates that keep every limit."
         return Reason(words=words, sources=sources)
@@ -167,17 +167,17 @@ def _size(inputs: Inputs, own: SystemCandidates, selection: Selection, best: Can
         )
     answer, where = default_answer(found), returns_words(found)
     if own.assessment.sizes.is_one and answer.limited_by == "catalogue":
-        # Those around the one size asked about show what fewer and more would do; no option adds to them.
+        # The sizes around the only one asked about are fixed: no option extends them.
         most, asked = (format_count(each.num_accelerators) for each in (answer, best))
         where = f"up to {most} accelerators, the most tried around {asked}, each larger size pays"
-    words = f"{where}{_nearest(best, answer, own.candidates)}."
+    words = f"{where}{_nearest_words(best, answer, own.candidates)}."
     kind = deciding_kind(found)
     return Reason(
         words=f"{words[:1].upper()}{words[1:]}", sources=sources, formula=f"{kind.name}: {kind.definition}"
     )
 
 
-def _nearest(best: Candidate, answer: Equilibrium, candidates: Sequence[Candidate]) -> str:
+def _nearest_words(best: Candidate, answer: Equilibrium, candidates: Sequence[Candidate]) -> str:
     if best.num_accelerators == answer.num_accelerators:
         return ""
     size = format_count(best.num_accelerators)
@@ -187,9 +187,9 @@ def _nearest(best: Candidate, answer: Equilibrium, candidates: Sequence[Candidat
     return f"; {beyond or f'{size} is the smallest size that keeps every limit'}"
 
 
-def _time(best: Candidate) -> Reason:
-    """The estimates, and how they are combined."""
-    sources = tuple(source for each in best.estimates for source in each.sources[:_MOST_SOURCES])
+def _time_reason(best: Candidate) -> Reason:
+    """The reason for the time: the estimates, and how they are combined."""
+    sources = tuple(source for each in best.estimates for source in each.sources[:_MAX_SOURCES])
     counted = [each for each in best.estimates if each.weight > 0.0]
     if len(counted) == 1:
         only = counted[0]
@@ -210,7 +210,7 @@ def _time(best: Candidate) -> Reason:
         for each in best.estimates
     )
     differ = ""
-    if best.disagreement > _NOTICED:
+    if best.disagreement > _NOTICEABLE_DISAGREEMENT:
         differ = (
             "; they differ by more than their ranges explain, so the range was widened "
             f"{best.disagreement:.2g} times"
@@ -220,8 +220,8 @@ def _time(best: Candidate) -> Reason:
     )
 
 
-def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
-    """What the user's own traces and collectives show; none where none were given."""
+def _measured_reasons(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
+    """Reasons from the user's own traces and collectives; empty if none were given."""
     for each in assessment.traces:
         files = tuple(EvidenceSource(kind="measured", ref=name) for name in each.trace.files)
         yield Reason(words=trace_words(each), sources=files, formula="step = compute + exposed + idle")
@@ -250,7 +250,7 @@ def _measured(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
 
 
 def trace_words(check: TraceCheck) -> str:
-    """A traced run against the model, and what is missing of it."""
+    """Words that compare a traced run with the model, and name what it lacks."""
     trace = check.trace
     own = [] if trace.step_s is None else [f"a step of {format_duration(trace.step_s)}"]
     if trace.exposed_share is not None:
@@ -275,8 +275,8 @@ def trace_words(check: TraceCheck) -> str:
     return words
 
 
-def _run_fit(assessment: Assessment) -> Iterator[Reason]:
-    """What the user's own steps made of the model."""
+def _run_fit_reason(assessment: Assessment) -> Iterator[Reason]:
+    """The reason from the fit to the user's own steps, if any."""
     if assessment.run_fit is not None:
         sentence = assessment.run_fit.sentence
         yield Reason(
@@ -285,8 +285,8 @@ def _run_fit(assessment: Assessment) -> Iterator[Reason]:
         )
 
 
-def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
-    """Why this strategy: what the search found."""
+def _strategy_reason(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
+    """The reason for the strategy, from the search."""
     searches = assessment.searches
     if searches is None or best.model is None or best.memory is None:
         return
@@ -309,8 +309,8 @@ def _strategy(assessment: Assessment, best: Candidate) -> Iterator[Reason]:
     )
 
 
-def _batch(inputs: Inputs, best: Candidate) -> Iterator[Reason]:
-    """Why this global batch."""
+def _batch_reason(inputs: Inputs, best: Candidate) -> Iterator[Reason]:
+    """The reason for the global batch, for a training to a target."""
     budget = inputs.training.budget
     if best.global_batch_samples is None or budget.batches is None or best.num_samples is None:
         return
@@ -323,13 +323,13 @@ def _batch(inputs: Inputs, best: Candidate) -> Iterator[Reason]:
             f"The global batch of {format_count(best.global_batch_samples)} {why}: "
             f"{format_si(best.num_samples)} samples to the target, by published runs at {low} to {high}."
         ),
-        sources=budget.evidence[:_MOST_SOURCES],
+        sources=budget.evidence[:_MAX_SOURCES],
         formula="S(B) = S_min (1 + B / B_crit) (McCandlish et al. 2018)",
     )
 
 
-def _money(best: Candidate, rates: Rates) -> Iterator[Reason]:
-    """What money, energy and carbon are made with."""
+def _money_reason(best: Candidate, rates: Rates) -> Iterator[Reason]:
+    """The bases of money, energy and carbon."""
     parts = []
     if rates.price is not None:
         parts.append(f"the price of an accelerator-hour ({rates.price.basis})")
@@ -347,7 +347,7 @@ def _money(best: Candidate, rates: Rates) -> Iterator[Reason]:
 
 
 def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
-    """How wrong every kind of estimate in the answer was on what was held out."""
+    """Error records on held-out data for every kind of estimate in the answer."""
     if best is not None and _is_combined(best):
         of = "the largest size of a group, by published results and the model together"
         yield _record("combined", "Combined times", _errors(of, combined_record()))
@@ -355,7 +355,7 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
         found = transfer_record(assessment.transferred.nearness)
         subject = f"Published results of {assessment.transferred.chip.title} carried over"
         yield _record("transfer", subject, _errors(found.of, found))
-    yield from _published(assessment, best)
+    yield from _published_record(assessment, best)
     if assessment.searches is not None:
         plans, model = assessment.searches.problem.record, assessment.searches.problem.model
         errors = HeldOutErrors(
@@ -373,17 +373,17 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
             )
         else:
             yield _record("steps", subject, replace(model.record, of=model.words))
-    yield from _numbers(inputs, assessment, best)
+    yield from _advice_record(inputs, assessment, best)
     path = user_file(*LEDGER)
     own = None
-    if path.exists():  # most users have none, and read no more modules
+    if path.exists():  # most users have none; then no further module is loaded
         own = running(path, accelerator=assessment.system.accelerator) or running(path)
     if own is not None:
         yield _record("ledger", "Your own ledger", own.record)
 
 
 def _record(kind: str, subject: str, errors: HeldOutErrors) -> ErrorRecord:
-    """Errors as a record of the answer, with their sentence."""
+    """The errors as a record of the answer, with their sentence."""
     p90, coverage = errors.p90_abs_error, errors.coverage
     most = "" if p90 is None else f", 90 % by at most {tenths(p90)}"
     covered = "" if coverage is None else f"; the {format_percent(LEVEL)} interval covered {tenths(coverage)}"
@@ -407,8 +407,8 @@ def _is_combined(best: Candidate) -> bool:
     return {"published", "model"} <= with_weight
 
 
-def _published(assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
-    """Of the pooled law at such a size."""
+def _published_record(assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
+    """The error record of the pooled law at the nearest size that has one."""
     curve = None if assessment.published is None else assessment.published.curve
     known = [] if curve is None else [each for each in curve.predictions if each.record is not None]
     if not known:
@@ -419,8 +419,8 @@ def _published(assessment: Assessment, best: Candidate | None) -> Iterator[Error
     yield _record("published", "Times carried from published results", nearest.record)
 
 
-def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
-    """Of numbers of accelerators advised, on groups whose larger sizes were held out."""
+def _advice_record(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> Iterator[ErrorRecord]:
+    """The error record of recommended sizes, on groups whose larger sizes were held out."""
     objective = inputs.query.objective
     largest = None if assessment.published is None else largest_known(assessment.published)
     if largest is None or best is None or objective not in {"balance", "cost"}:
@@ -449,7 +449,7 @@ def _numbers(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
 def chosen_for_you(
     inputs: Inputs, assessment: Assessment, best: Candidate | None, compared: Sequence[Assessment]
 ) -> tuple[str, ...]:
-    """What the question left open and was chosen, in words. compared: of all systems."""
+    """Choices made where the question left them open, in words. compared: assessments of all systems."""
     chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
     least = {"cost": "money", "energy": "energy"}.get(inputs.query.objective)
     if least is not None and inputs.query.deadline_s is None:
@@ -457,7 +457,7 @@ def chosen_for_you(
     if best is None:
         return tuple(chosen)
     chosen += _host_words(assessment, compared)
-    chosen += _used_words(inputs, assessment, best.num_accelerators)
+    chosen += _used_of_node_words(inputs, assessment, best.num_accelerators)
     chosen += batch_words(
         inputs.training,
         best.global_batch_samples,
@@ -465,7 +465,7 @@ def chosen_for_you(
         is_of_runs=best.strategy is None and best.grade == "measured",
     )
     chosen += _other_batch_words(inputs, assessment, best)
-    chosen += _length_words(inputs)
+    chosen += _sequence_words(inputs)
     chosen += _adapter_words(inputs, best)
     chosen += _power_words(inputs, assessment)
     if best.strategy is not None:
@@ -473,7 +473,7 @@ def chosen_for_you(
     uneven = uneven_batch(inputs, assessment.searches, best.num_accelerators)
     if uneven is not None:
         chosen.append(f"{uneven[:1].lower()}{uneven[1:]}")  # a note of other sizes begins with it
-    # Other terms than the usual ones stand beside the name of what is recommended.
+    # Other terms are shown with the name of the recommended system.
     is_usual = best.terms == "on_demand" and best.price is not None and not best.price.is_owned
     if not inputs.query.terms and is_usual:
         chosen.append("rented on demand (--terms)")
@@ -481,9 +481,9 @@ def chosen_for_you(
 
 
 def _host_words(assessment: Assessment, compared: Sequence[Assessment]) -> Iterator[str]:
-    """The hosts that desktop cards are assumed to be in, where more may be taken than one host has.
+    """Words on the hosts assumed for desktop cards, if more are eligible than one host has.
 
-    compared: with other desktop cards each is named with its hosts, which differ.
+    compared: all assessments. If they include other desktop cards, hosts are named for each card.
     """
     if _assumed_host(assessment) is None:
         return
@@ -496,8 +496,8 @@ def _host_words(assessment: Assessment, compared: Sequence[Assessment]) -> Itera
         yield f"{host}{f' for {listed(titles)}' if len(cards) > 1 else ''} (--node-size)"
 
 
-def _used_words(inputs: Inputs, assessment: Assessment, size: int) -> Iterator[str]:
-    """How much of each node is used, where whole nodes share out no batch that is stated."""
+def _used_of_node_words(inputs: Inputs, assessment: Assessment, size: int) -> Iterator[str]:
+    """Words on how many accelerators of each node are used, if whole nodes cannot divide the batch."""
     node_size = 1 if assessment.cluster is None else assessment.cluster.node_size
     batch = inputs.training.global_batch_samples
     used = taken_of_node(size, node_size, batch)
@@ -509,7 +509,7 @@ def _used_words(inputs: Inputs, assessment: Assessment, size: int) -> Iterator[s
 
 
 def _assumed_host(assessment: Assessment) -> str | None:
-    """The host that a desktop card is assumed to be in, where more may be taken than it has; else None."""
+    """Words for the assumed host of a desktop card, if more are eligible than it has; else None."""
     system, nodes = assessment.system, assessment.cluster
     is_ours = system.is_desktop and system.name == system.accelerator and "node_size" not in system.node
     if nodes is None or not is_ours or assessment.sizes.most <= nodes.node_size:
@@ -519,7 +519,7 @@ def _assumed_host(assessment: Assessment) -> str | None:
 
 
 def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) -> Iterator[str]:
-    """The batches of the user's runs, where another is recommended, and how their times are converted."""
+    """Words on the batches of the user's runs, if another is recommended, and on their conversion."""
     batches = sorted({each.global_batch_samples for each in inputs.runs_on(best.accelerator)})
     if batches and best.global_batch_samples not in {None, *batches}:
         how = (
@@ -531,8 +531,8 @@ def _other_batch_words(inputs: Inputs, assessment: Assessment, best: Candidate) 
         yield f"your runs used batch {ran}; {how}"
 
 
-def _length_words(inputs: Inputs) -> Iterator[str]:
-    """The length that the user's runs are taken to have which state none."""
+def _sequence_words(inputs: Inputs) -> Iterator[str]:
+    """Words on the sample length assumed for runs of the user that state none."""
     runs, stated = inputs.user.runs, inputs.query.sequence_tokens
     tokens = stated or inputs.training.workload.sequence_tokens
     if tokens is not None and runs is not None and runs.num_of_asked_length:
@@ -542,7 +542,7 @@ def _length_words(inputs: Inputs) -> Iterator[str]:
 
 
 def _adapter_words(inputs: Inputs, best: Candidate) -> Iterator[str]:
-    """That the user's runs are taken to train adapters, which a question asks about and they do not state."""
+    """Words on runs of the user assumed to train adapters as asked, because they do not state it."""
     silent = [each for each in inputs.runs_on(best.accelerator) if "trained=" not in (each.strategy or "")]
     asked = trained_part(inputs.query) if silent else None
     if asked not in {None, "full"}:
@@ -550,7 +550,7 @@ def _adapter_words(inputs: Inputs, best: Candidate) -> Iterator[str]:
 
 
 def _power_words(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
-    """That the user's runs are taken to be without the limit of power, where one is asked about."""
+    """Words on runs of the user assumed to be at full power, if the question states a power limit."""
     system, limit_w = assessment.system, inputs.query.power_cap_w
     is_slowed = system.cluster is not None and system.cluster != at_full_power(inputs, system)
     ran = inputs.runs_on(system.accelerator) or inputs.trainings_on(system.accelerator)
@@ -558,16 +558,16 @@ def _power_words(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
         yield f"your runs taken to be at full power; the model slows them to {limit_w:g} W"
 
 
-# Of the time, what another precision takes at most for it to be named, and what another software does.
+# Another precision, or another software, is named if it takes at most this share of the time.
 _NOTICED_RATIO: Final = 0.98
 _FASTER_SOFTWARE: Final = 0.85
 
 
 def _strategy_words(inputs: Inputs, assessment: Assessment, chosen: Strategy) -> Iterator[str]:
-    """What the question does not state of a strategy: precision, code, software, and what lies on hosts."""
+    """Words on what the question leaves open of a strategy: precision, code, software and offload."""
     stated, searches = inputs.query.fixed_names, assessment.searches
     if "precision" not in stated:
-        yield f"precision {chosen.precision}{_as_runs(inputs, assessment)} (--precision for others)"
+        yield f"precision {chosen.precision}{_like_runs(inputs, assessment)} (--precision for others)"
     elif searches is not None and (ratio := usual_precision_ratio(searches.problem, chosen)) < _NOTICED_RATIO:
         yield f"{chosen.precision} as stated, though bf16 takes {ratio:.2f}x the time by the model"
     if "implementation" not in stated:
@@ -580,15 +580,15 @@ def _strategy_words(inputs: Inputs, assessment: Assessment, chosen: Strategy) ->
                 yield f"{words} (--fix {option}={value_text(STAYS[option])})"
 
 
-def _as_runs(inputs: Inputs, assessment: Assessment) -> str:
-    """That the precision is another than the usual one because the user's runs were in it, in words."""
+def _like_runs(inputs: Inputs, assessment: Assessment) -> str:
+    """Words on a precision that differs from the usual one because the user's runs had it; else empty."""
     about, nodes = inputs.beside_own_runs(assessment.system).training, assessment.cluster
     usual = () if nodes is None else (usual_precision(nodes, about),)
     return ", as your runs" if about.choices.get("precision", usual) != usual else ""
 
 
 def _software_words(known: Problem, ratios: Mapping[str, float]) -> Iterator[str]:
-    """The software that was chosen, and how long the training takes with others, from the fastest on."""
+    """Words on the chosen software, and the time with others, the fastest first."""
     if known.software is not None:
         others = ", ".join(f"{other} {ratio:.2f}x the time" for other, ratio in ratios.items())
         fastest, ratio = next(iter(ratios.items()), ("", 1.0))
