@@ -1,1 +1,1 @@
-"""What should I do? One question, one estimate of each candidate, one choice; read answer.py first."""
+"""Decides what to do: from a question to candidates, estimates and a selection; read answer.py first."""

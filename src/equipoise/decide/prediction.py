@@ -116,7 +116,7 @@ def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue
                 "--submitter new is of published results by the pooled law; leave out --from and --law, or "
                 "--submitter"
             )
-        if own is not None and not _can_combine(query, own, scores, known):
+        if own is not None and not _combines(query, own, scores, known):
             if query.law == POOLED:
                 raise UsageError(
                     f"--law {POOLED} needs published results in addition to {own.where}: give --workload and "
@@ -169,9 +169,7 @@ def _one_precision(query: TrainingQuery) -> str | None:
     return query.precision[0] if query.precision else None
 
 
-def _can_combine(
-    query: TrainingQuery, own: "Measurements", scores: Scores | None, catalogue: Catalogue
-) -> bool:
+def _combines(query: TrainingQuery, own: "Measurements", scores: Scores | None, catalogue: Catalogue) -> bool:
     """Whether the user's times can be combined with published ones."""
     if scores is None or not query.workload or not query.systems:
         return False
@@ -248,7 +246,7 @@ def _predict_by_answer(
     title = assessment.system.title
     unknown = [f"No time can be estimated on {size:,} x {title}: {why}" for size, why in left_out.items()]
     if unknown and not shown:
-        raise EvidenceError("; ".join(unknown), missing=(_what_to_ask_instead(query, wanted, candidates),))
+        raise EvidenceError("; ".join(unknown), missing=(_ask_instead(query, wanted, candidates),))
     group = found.systems[0].equilibria
     return Prediction(
         question=query,
@@ -292,7 +290,7 @@ def _predict_by_answer(
 def _why_left_out(
     inputs: Inputs, wanted: frozenset[int], shown: Sequence[Candidate], assessment: Assessment
 ) -> dict[int, str]:
-    """By size asked for that has no candidate, the reason."""
+    """The reason for each size asked for that has no candidate."""
     return {
         size: _why_nothing_runs(inputs, assessment, size) or "no evidence applies to that size"
         for size in sorted(wanted - {each.num_accelerators for each in shown})
@@ -312,9 +310,7 @@ def _why_nothing_runs(inputs: Inputs, assessment: Assessment, size: int) -> str 
     return f"no strategy is legal: {'; '.join(each.words for each in faults)}"
 
 
-def _what_to_ask_instead(
-    query: TrainingQuery, wanted: Collection[int], candidates: Sequence[Candidate]
-) -> str:
+def _ask_instead(query: TrainingQuery, wanted: Collection[int], candidates: Sequence[Candidate]) -> str:
     """What to ask instead of sizes that have no time: the nearest sizes that do, or another strategy."""
     sizes = [each.num_accelerators for each in candidates]
     below = {max((each for each in sizes if each < size), default=0) for size in wanted}
@@ -347,7 +343,7 @@ def _predict_by_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCur
         )
     )
     rates = rates_of(query, system, system.terms[0])
-    timed = (_timed_on_curve(system, rates, each, curve) for each in curve.predictions)
+    timed = (_on_curve(system, rates, each, curve) for each in curve.predictions)
     candidates = tuple(replace(each, constraints=tuple(amount_limits(query, each))) for each in timed)
     within = [each for each in candidates if each.num_accelerators <= 2 * curve.domain.largest]
     found: tuple[Equilibrium, ...] = ()
@@ -370,9 +366,7 @@ def _predict_by_curve(query: TrainingQuery, catalogue: Catalogue, curve: TimeCur
     )
 
 
-def _timed_on_curve(
-    system: RequestedSystem, rates: Rates, found: PredictedTime, curve: TimeCurve
-) -> Candidate:
+def _on_curve(system: RequestedSystem, rates: Rates, found: PredictedTime, curve: TimeCurve) -> Candidate:
     is_measured = any(each.kind == "measured" for each in curve.evidence)
     record = found.record
     return timed_candidate(
@@ -405,9 +399,7 @@ def answer_predictions(found: Answer, *, verb: str) -> tuple[RecordedPrediction,
     if best is None or best.time_s is None:
         return ()
     trainings = found.system.trainings
-    set_up = _recorded_set_up(
-        best, trainings, workload=found.workload.slug, accelerator=best.accelerator, verb=verb
-    )
+    set_up = _set_up(best, trainings, workload=found.workload.slug, accelerator=best.accelerator, verb=verb)
     if set_up["global_batch_samples"] != best.global_batch_samples:
         # The time is that of the user's trainings, but another batch is recommended: either may be run.
         set_up["global_batch_samples"] = None
@@ -441,7 +433,7 @@ def time_predictions(found: Prediction) -> tuple[RecordedPrediction, ...]:
         _recorded(
             each.time_s,
             quantity="time_to_train_s",
-            **_recorded_set_up(
+            **_set_up(
                 each,
                 found.trainings,
                 workload=found.workload,
@@ -454,7 +446,7 @@ def time_predictions(found: Prediction) -> tuple[RecordedPrediction, ...]:
     )
 
 
-def _recorded_set_up(
+def _set_up(
     candidate: Candidate,
     trainings: "Measurements | None",
     *,

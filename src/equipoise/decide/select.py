@@ -484,7 +484,7 @@ _STEPS: Final = 40
 _BISECTIONS: Final = 16
 
 
-class _InputSweep(Struct, frozen=True, kw_only=True):
+class _Sweep(Struct, frozen=True, kw_only=True):
     """An input of the choice, and what is chosen when it is scaled; a speed is divided by the factor.
 
     system: to which the input belongs; None for a limit. value: the current value; by_candidate: values of
@@ -549,7 +549,7 @@ def _price_inputs(
     rule: Rule,
     balance: Mapping[Group, int | None],
     best: Candidate,
-) -> Iterator[_InputSweep]:
+) -> Iterator[_Sweep]:
     """The price of every system on each of its terms.
 
     If a file has several quotes on the same terms, each candidate has its own.
@@ -567,7 +567,7 @@ def _price_inputs(
         system, terms = group
         several = sum(name == system for name, _ in paid) > 1
         words = f" ({terms.replace('_', ' ')})" if several else ""
-        yield _InputSweep(
+        yield _Sweep(
             quantity=f"price of {system}{words}",
             system=system,
             unit=PER_ACCELERATOR_HOUR,
@@ -579,7 +579,7 @@ def _price_inputs(
 
 def _speed_input(
     figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
-) -> _InputSweep:
+) -> _Sweep:
     """The speed of the recommended system, up to an MFU of one; money and energy scale with the time."""
 
     def chosen_at(factor: float) -> str | None:
@@ -588,7 +588,7 @@ def _speed_input(
         moved = [each.moved(time=factor) if each.group[0] == best.system else each for each in figures]
         return choose(moved, rule, balance)
 
-    return _InputSweep(
+    return _Sweep(
         quantity=f"{'time' if best.mfu is None else 'MFU'} on {best.system}",
         system=best.system,
         unit="s" if best.mfu is None else "fraction",
@@ -600,7 +600,7 @@ def _speed_input(
 
 def _limit_inputs(
     figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]
-) -> Iterator[_InputSweep]:
+) -> Iterator[_Sweep]:
     """Deadline, budget and the value of an hour, as far as they are stated."""
     inputs = (
         ("deadline", "s", "deadline_s", rule.deadline_s),
@@ -614,7 +614,7 @@ def _limit_inputs(
             return choose(figures, replace(rule, **moved), balance)
 
         if 0.0 < value < math.inf:
-            yield _InputSweep(quantity=quantity, unit=unit, value=value, chosen_at=chosen_at)
+            yield _Sweep(quantity=quantity, unit=unit, value=value, chosen_at=chosen_at)
 
 
 def _size_flip(

@@ -1,1 +1,1 @@
-"""See the modules."""
+"""Estimators of times: published results, the user's measurements, the performance model."""

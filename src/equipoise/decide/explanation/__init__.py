@@ -1,1 +1,1 @@
-"""What belongs to a choice: alternatives, reasons, records of accuracy, what was published nearby."""
+"""Explains a recommendation: alternatives, reasons, error records, similar published results."""

@@ -1,1 +1,1 @@
-"""What is asked, and what it means: the fields, the question, the training, the systems."""
+"""The question and its meaning: fields, question, training, systems."""
