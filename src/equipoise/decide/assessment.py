@@ -65,8 +65,8 @@ class Assessment(Struct, frozen=True, kw_only=True):
     cluster: with links from the tables or the user's files. searches: None if the model cannot search.
     published: None if the question is not about a published training. run_fit: the model fitted to the user's
     own steps, or their level. transferred: the chip whose results were carried over. bounds: by size, bounds
-    on the time from other chips. too_slow: least ratio of published to modelled time, if all results are so
-    slow that they do not count. missing: what would give estimates.
+    on the time from other chips. slow_ratio: least ratio of published to modelled time, if all
+    results are so slow that they do not count. missing: what would give estimates.
     """
 
     system: RequestedSystem
@@ -78,7 +78,7 @@ class Assessment(Struct, frozen=True, kw_only=True):
     run_fit: UserFit | UserLevel | None = None
     transferred: NearChip | None = None
     bounds: Mapping[int, tuple[OrderBound, ...]] = field(default_factory=dict)
-    too_slow: float | None = None
+    slow_ratio: float | None = None
     traces: tuple[TraceCheck, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -297,12 +297,12 @@ def shortfall(inputs: Inputs, assessment: Assessment, num_accelerators: int) -> 
             else training(query, inputs.catalogue, inputs.scores)
         )
         stated = replace(inputs, query=query, training=about)
-        return posed(stated, assessment.system, start_model(stated, assessment.system), num_best=1)
+        return problem_of(stated, assessment.system, start_model(stated, assessment.system), num_best=1)
 
     return remedy(assessment.searches.problem, num_accelerators, asked=inputs.query, pose=pose)
 
 
-def posed(inputs: Inputs, system: RequestedSystem, model: CalibratedModel, *, num_best: int) -> Problem:
+def problem_of(inputs: Inputs, system: RequestedSystem, model: CalibratedModel, *, num_best: int) -> Problem:
     """The search problem of a question on a system with a model. Raises SpecError as `problem` does."""
     assert system.cluster is not None
     return problem(
@@ -578,7 +578,7 @@ def _best_time_ratio(
     assert known.searches is not None
     try:
         stated = replace(inputs, query=replace(inputs.query, software=other.name))
-        found = posed(stated, known.system, start_model(stated, known.system), num_best=1)
+        found = problem_of(stated, known.system, start_model(stated, known.system), num_best=1)
         found = replace(found, choices={**found.choices, **near})
     except SpecError:  # it lacks what the question fixes
         return math.inf

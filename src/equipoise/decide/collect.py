@@ -24,7 +24,7 @@ from equipoise.decide.assessment import (
     free_searches,
     is_restricted,
     other_software_ratio,
-    posed,
+    problem_of,
     published_of,
     rejections,
     restricted_by,
@@ -54,8 +54,6 @@ from equipoise.decide.estimators.published import (
     PublishedEvidence,
     all_ratios,
     as_new_submitter,
-    as_restricted,
-    as_slow,
     at_users_level,
     carried_by_model,
     known_sizes,
@@ -63,6 +61,8 @@ from equipoise.decide.estimators.published import (
     of_batch,
     of_other_nodes,
     published_estimates,
+    restricted_by_ratios,
+    with_restriction,
 )
 from equipoise.decide.evidence import Estimates, OrderBound, UserRun
 from equipoise.decide.other_chips import at_all_sizes, transferred
@@ -354,7 +354,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     traced = checks(traces, None, ran_on, None) if traces else ()
     model = start_model(inputs, system)
     try:
-        start = posed(inputs, system, model, num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies))
+        start = problem_of(inputs, system, model, num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies))
         if traces:
             traced = checks(traces, start.load, ran_on, start.model.parameters)
         runs = inputs.runs_on(chip.slug)
@@ -386,7 +386,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     )
     ratio = _slow_results_ratio(inputs, known)
     if ratio is not None:
-        known = replace(known, published=PublishedEvidence(at_size={}, curve=None), too_slow=ratio)
+        known = replace(known, published=PublishedEvidence(at_size={}, curve=None), slow_ratio=ratio)
     estimates, near = _collect_estimates(inputs, known)
     known = replace(known, estimates=estimates, transferred=near)
     known = replace(known, bounds=_order_bounds(inputs, known))
@@ -476,13 +476,13 @@ def _estimates_from_results(
     levels = {} if found is None else published_levels(found, free, known_sizes(published))
     slowings = slowings_of(inputs, known, searches)
     for each in slowings:
-        found = None if found is None else as_restricted(found, each)
+        found = None if found is None else with_restriction(found, each)
     if found is not None and near is None:
         own = model_estimates(with_open_batches(searches))
         assert own is not None  # it has the sizes of `modelled`
         is_users = inputs.trainings_on(system.accelerator) is not None
         at_level = at_published_level(
-            as_slow(own, free, slowings), found, levels, is_one_users=is_users
+            restricted_by_ratios(own, free, slowings), found, levels, is_one_users=is_users
         ).by_size
         modelled = replace(
             modelled,
@@ -516,7 +516,7 @@ def _carried_level(inputs: Inputs, start: Problem) -> UserLevel | None:
             ran = inputs.catalogue.cluster(slug)
             other = RequestedSystem(name=slug, title=ran.accelerator.title, cluster=ran)
             model = start_model(inputs, other)
-            steps = _user_steps(posed(inputs, other, model, num_best=1), runs.on(slug))
+            steps = _user_steps(problem_of(inputs, other, model, num_best=1), runs.on(slug))
         except (EvidenceError, SpecError):  # no model of the accelerator that ran them
             continue
         if steps is not None:

@@ -292,7 +292,7 @@ class Slowing(Struct, frozen=True, kw_only=True):
     results: Mapping[int, tuple[PublishedResult, ...]] | None = None
 
 
-def as_restricted(published: Estimates, slowing: Slowing) -> Estimates | None:
+def with_restriction(published: Estimates, slowing: Slowing) -> Estimates | None:
     """The published estimates under a restriction that submitters did not have.
 
     None if no size has an estimate and a ratio. With a ratio of 1, an estimate is unchanged, unless it is a
@@ -338,7 +338,7 @@ def all_ratios(slowings: Sequence[Slowing]) -> dict[int, float]:
     return {size: math.prod(each.ratios[size] for each in slowings) for size in sorted(shared)}
 
 
-def as_slow(restricted: Estimates, free: Estimates, slowings: Sequence[Slowing]) -> Estimates:
+def restricted_by_ratios(restricted: Estimates, free: Estimates, slowings: Sequence[Slowing]) -> Estimates:
     """The model's estimates of a restricted training, as those of the free one times the ratios.
 
     The restrictions then lengthen them as they lengthen published times.

@@ -410,9 +410,9 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
     """
     without = [each.system.title for each in compared if each.estimates and not each.results_s]
     for each in compared:
-        if each.too_slow is not None:
+        if each.slow_ratio is not None:
             yield Note(
-                f"Results published for {each.system.title} took {each.too_slow:.1f} times as long as "
+                f"Results published for {each.system.title} took {each.slow_ratio:.1f} times as long as "
                 "modelled, as by software that others do not use: they do not count.",
                 "check",
             )

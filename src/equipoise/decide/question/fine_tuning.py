@@ -35,7 +35,7 @@ _PER_PAIR: Final = 2
 _WIDENED_WORDS: Final = "their interval is wider by an assumed factor of two"
 
 
-def as_asked(query: TrainingQuery, about: Workload) -> Workload:
+def requested_workload(query: TrainingQuery, about: Workload) -> Workload:
     """The workload with the samples, trained weights and training method stated by a question.
 
     For preference optimisation, each sequence also runs forward through the original model (Rafailov et al.
@@ -66,7 +66,7 @@ def as_asked(query: TrainingQuery, about: Workload) -> Workload:
                 f"--sequence {query.sequence_tokens}: {about.title} has {positions:,} position embeddings; "
                 "give at most that"
             )
-        about = of_length(about, query.sequence_tokens)
+        about = with_sequence_length(about, query.sequence_tokens)
     if trained is not None:
         about = _with_trained_part(about, trained)
     if method is not None:
@@ -98,7 +98,7 @@ def _on_images(side_pixels: int | None, about: Workload) -> Workload:
     return about.on_images(about.image.of_side(side_pixels))
 
 
-def of_length(about: Workload, sequence_tokens: int) -> Workload:
+def with_sequence_length(about: Workload, sequence_tokens: int) -> Workload:
     """The workload on samples of another length; for text, its published batch keeps its number of tokens.
 
     Source: DeepSeek-AI 2024, arXiv:2412.19437, sections 4.2 and 4.3: 15,360 sequences of 4,096 tokens, then

@@ -16,13 +16,13 @@ from equipoise.calibration.forecasts import published_growth
 from equipoise.calibration.profiles import architecture
 from equipoise.decide.question.fine_tuning import (
     QLORA_OFFLOAD,
-    as_asked,
     examples_words,
     not_validated,
-    of_length,
+    requested_workload,
     rollout_words,
     samples_of_examples,
     usual_fine_tuning_batch,
+    with_sequence_length,
 )
 from equipoise.decide.question.query import TrainingQuery
 from equipoise.errors import EvidenceError, UsageError
@@ -439,7 +439,7 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
         known = catalogue.workload(query.workload)
     else:
         known = _named_as_in_catalogue(_workload_of_config(query, chosen), catalogue.workloads())
-    about = as_asked(query, known) if query.changes_workload else known
+    about = requested_workload(query, known) if query.changes_workload else known
     chosen += _assumed_samples(query, about)
     is_another = about != known or query.config is not None
     budget = training_budget(query, about, None if is_another else scores)
@@ -559,7 +559,7 @@ def _named_as_in_catalogue(model: Workload, known: Iterable[Workload]) -> Worklo
     found = next(same, None)
     if found is None or shape is None or length is None:
         return model
-    alike = of_length(found, length)
+    alike = with_sequence_length(found, length)
     if alike.usual_batch_samples is None or model.usual_batch_samples is not None:
         return replace(model, slug=found.slug)
     batch, source = alike.usual_batch_samples, alike.usual_batch_source
