@@ -365,10 +365,7 @@ def frontier(figures: Sequence[Figures]) -> tuple[str, ...]:
 
 
 def _dominates(other: Figures, one: Figures) -> bool:
-    """Whether `other` is no worse in time, money and energy and better in one.
-
-    Accelerator-hours replace money or energy if either candidate lacks it.
-    """
+    """Whether it is nowhere worse and somewhere better; accelerator-hours replace unknown money or energy."""
     if other.time_s > one.time_s:
         return False
     amounts = [(other.time_s, one.time_s)]
@@ -532,9 +529,9 @@ def flips(
         or math.isfinite(rule.spend_usd)
     )
     inputs = [
-        *(_price_inputs(candidates, figures, rule, balance, best) if decides_price else ()),
-        _speed_input(figures, rule, balance, best),
-        *_limit_inputs(figures, rule, balance),
+        *(_sweep_prices(candidates, figures, rule, balance, best) if decides_price else ()),
+        _sweep_speed(figures, rule, balance, best),
+        *_sweep_limits(figures, rule, balance),
     ]
     moved = (*(each.flip(best.id) for each in inputs), _size_flip(candidates, rule, balance, best))
     found = [flip for flip in moved if flip is not None]
@@ -543,7 +540,7 @@ def flips(
     return tuple(sorted(found, key=lambda each: round(abs(math.log(each.flips_at / each.value)), 6)))
 
 
-def _price_inputs(
+def _sweep_prices(
     candidates: Sequence[Candidate],
     figures: Sequence[Figures],
     rule: Rule,
@@ -577,7 +574,7 @@ def _price_inputs(
         )
 
 
-def _speed_input(
+def _sweep_speed(
     figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
 ) -> _Sweep:
     """The speed of the recommended system, up to an MFU of one; money and energy scale with the time."""
@@ -598,7 +595,7 @@ def _speed_input(
     )
 
 
-def _limit_inputs(
+def _sweep_limits(
     figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]
 ) -> Iterator[_Sweep]:
     """Deadline, budget and the value of an hour, as far as they are stated."""

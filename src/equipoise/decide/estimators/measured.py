@@ -52,7 +52,7 @@ def measured_estimates(
     used: dict[UserRun, None] = {}  # in the order of sizes
     for size in sorted({*sizes, *(each.num_accelerators for each in runs)}):
         scaled_runs = [
-            _timed_at_size(each, size, budget, cluster, workload, slope=slopes.get(_method_of(each), 0.0))
+            _timed_at_size(each, size, budget, cluster, workload, slope=slopes.get(_mode(each), 0.0))
             for each in runs
         ]
         known = [_convert(each, usual.get(each.run.run_ids[0])) for each in scaled_runs if each]
@@ -65,7 +65,7 @@ def measured_estimates(
             name=OF_RUNS,
             time_s=with_log_sd(value, spread),
             log_sd=spread,
-            why=_why(run, size, usual.get(run.run_ids[0]), slopes.get(_method_of(run), 0.0)),
+            why=_why(run, size, usual.get(run.run_ids[0]), slopes.get(_mode(run), 0.0)),
             sources=(_source(run, budget),),
         )
     if not found:
@@ -106,10 +106,7 @@ def _convert(found: _TimedRun, recast: Recast | None) -> _TimedRun:
 
 
 def _nearest_runs(known: Sequence[_TimedRun], size: int, global_batch_samples: int | None) -> list[_TimedRun]:
-    """The set-ups timed at a size that ran the fewest doublings away.
-
-    Only those that ran at this size with the stated batch, if any did.
-    """
+    """The set-ups that ran the fewest doublings from a size, or only those there with the stated batch."""
     as_stated = [
         each
         for each in known
@@ -122,9 +119,8 @@ def _nearest_runs(known: Sequence[_TimedRun], size: int, global_batch_samples: i
 def _fastest(found: Sequence[_TimedRun], recasts: Mapping[str, Recast]) -> _TimedRun:
     """The fastest converted set-up among those in the recommended precision (if any).
 
-    Only the set-up closest to the recommended strategy may become faster by conversion; any other counts as
-    no faster than it ran. Otherwise the least accurate conversion would win, and slow runs would shorten
-    times.
+    Only the set-up closest to the recommended strategy may become faster by conversion; others count as no
+    faster than they ran. Otherwise the least accurate conversion would win, and slow runs shorten times.
     """
 
     def recast(each: _TimedRun) -> Recast:
@@ -157,18 +153,18 @@ def _curves(measured: Mapping[int, Interval]) -> DrawnCurves | None:
     )
 
 
-_Method: TypeAlias = tuple[str | None, str | None]  # strategy and precision
+_Mode: TypeAlias = tuple[str | None, str | None]  # strategy and precision
 _DATA_PARALLEL = frozenset({None, "single", "ddp"})
 
 
-def _method_of(run: UserRun) -> _Method:
+def _mode(run: UserRun) -> _Mode:
     """Strategy and precision of a run; one device and plain data parallelism count as the same."""
     return None if run.strategy in _DATA_PARALLEL else run.strategy, run.precision
 
 
 def _slopes(
     runs: Sequence[UserRun], cluster: Cluster | None, workload: Workload | None
-) -> dict[_Method, float]:
+) -> dict[_Mode, float]:
     """By strategy and precision, the growth of log time per doubling beyond that of the scale-up law.
 
     Between the smallest and the largest size, by the fastest set-up of each; 0 if it is not significant.
@@ -176,8 +172,8 @@ def _slopes(
     Source: docs/experiments/0024.
     """
     found = {}
-    for way in {_method_of(each) for each in runs}:
-        members = [each for each in runs if _method_of(each) == way]
+    for mode in {_mode(each) for each in runs}:
+        members = [each for each in runs if _mode(each) == mode]
         fastest = {
             size: max(
                 (each for each in members if each.num_accelerators == size),
@@ -189,7 +185,7 @@ def _slopes(
         expected = _scaled_rate(first, last.num_accelerators, cluster, workload)
         if first is last or expected is None:
             continue
-        found[way] = max(
+        found[mode] = max(
             0.0,
             clear_slope(
                 math.log(expected / last.samples_per_s),

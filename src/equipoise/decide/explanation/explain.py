@@ -132,9 +132,8 @@ def alternatives(
 ) -> tuple[Alternative, ...]:
     """The best other candidates by the objective: neighbouring sizes of the same system, offers of others.
 
-    flips: changes of the choice, used for the prices at which another candidate is chosen.
-    Only candidates that would be chosen at some value of an hour, price or limit, or without the recommended
-    system.
+    flips: changes of the choice, for the prices at which another candidate is chosen. Only candidates that
+    would be chosen at some value of an hour, price or limit, or without the recommended system.
     """
     figures = {each.id: each for each in timed_figures(candidates) if each.id != best.id}
     others = [each for each in offered if each.group != best.group]
@@ -611,8 +610,7 @@ def does_not_fit(systems: Iterable[SystemAnswer]) -> Iterator[Note]:
             yield Note(f"{each.title}: it {each.shortfall}.", "nothing_fits")
 
 
-# Only below this MFU, at which the strategy may be the only one that fits, other sizes and precisions are
-# searched.
+# Other sizes and precisions are searched only below this MFU: the strategy may be the only one that fits.
 _LOW_MFU: Final = 0.1
 # Another size or precision is mentioned only if it is more than this many times as fast.
 _FAR_FASTER: Final = 3.0
