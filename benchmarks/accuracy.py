@@ -294,18 +294,21 @@ def rows_of(result: Result) -> str:
 
 PAGE = """# Accuracy of the performance model
 
-Written by `make accuracy`; it can be repeated with `equipoise validate` and the files named. An error is
-|predicted time / measured time - 1|. A row that states an execution in a second unit counts once. A cluster
-(one width of model, machine and strategy) counts once, however many layers and micro-batches were measured;
-`mean` and `median` are over clusters. Held-out rows were used neither to fit
-the parameters nor to set the width of the intervals. `expressed` is the share of rows with a prediction, of
-those that ask for one: rows that others are predicted from do not. `in range` is the share of executions
-inside their 90 % range.
+This page compares the performance model with measured steps that were held out. An error is
+|predicted time / measured time - 1|. The first table has one line per set of measurements: `reached` is the
+error, `at most` the limit set for it, `in range` the share of executions inside their 90 % range, and
+`others` the errors of other tools. `expressed` is the share of rows with a prediction, not counting rows that
+only serve to predict others. Held-out rows were used neither to fit the parameters nor to set the width of
+the intervals. An execution that is stated in two units counts once. A cluster (one width of model, machine
+and strategy) counts once, however many layers and micro-batches were measured; `mean` and `median` are over
+clusters.
 
-The form of the model and the medians of its priors were chosen while these files lay open, which flatters
-every figure here; docs/experiments/0005 to 0009 say what was tried. Measurements that were not at hand:
-eight steps of larger torchtitan models (7.7 %, docs/experiments/0007) and published trainings, planned with
-nothing but their samples fitted (22 %, docs/experiments/0010).
+The form of the model and the medians of its priors were chosen with these measurements in view, so every
+figure here is optimistic; docs/experiments/0005 to 0009 describe what was tried. On measurements that were
+not available then, the error was 7.7 % (eight steps of larger torchtitan models, docs/experiments/0007) and
+22 % (published trainings, with only their samples fitted, docs/experiments/0010).
+
+`make accuracy` writes this page; repeat a line with `equipoise validate` and the files named.
 
 {table}
 
@@ -313,9 +316,9 @@ nothing but their samples fitted (22 %, docs/experiments/0010).
 
 ## Sources left out whole
 
-The published steps that ship: every repository or paper predicted by parameters of its software, fitted to
-all other sources; one row of a cluster. [published-steps.md](published-steps.md) has the protocol, and other
-tools on the same rows.
+The shipped table of published steps: each repository or paper is predicted with the parameters of its
+software fitted to all other sources, and each cluster counts once. [published-steps.md](published-steps.md)
+describes the protocol and compares other tools on the same rows.
 
 {sources}
 
@@ -341,9 +344,9 @@ def page(results: list[Result]) -> str:
         if found is not None:
             count, theirs, median, ours = found
             rivals.append(
-                f"- {each.target.name}, {split_words(each.target)}: on the {count} rows for which Calculon's "
-                f"prediction is at hand it is off by {theirs:.1%} (median {median:.1%}), this model by "
-                f"{ours:.1%}: {theirs / ours:.1f} times less."
+                f"- {each.target.name}, {split_words(each.target)}: on the {count} rows for which "
+                f"Calculon's prediction is known, its error is {theirs:.1%} (median {median:.1%}), this model's "
+                f"{ours:.1%}: {theirs / ours:.1f} times smaller."
             )
     folds = []
     for each in results:
