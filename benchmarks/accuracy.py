@@ -345,8 +345,8 @@ def page(results: list[Result]) -> str:
             count, theirs, median, ours = found
             rivals.append(
                 f"- {each.target.name}, {split_words(each.target)}: on the {count} rows for which "
-                f"Calculon's prediction is known, its error is {theirs:.1%} (median {median:.1%}), this model's "
-                f"{ours:.1%}: {theirs / ours:.1f} times smaller."
+                f"Calculon's prediction is known, its error is {theirs:.1%} (median {median:.1%}), this "
+                f"model's {ours:.1%}: {theirs / ours:.1f} times smaller."
             )
     folds = []
     for each in results:
