@@ -29,19 +29,19 @@ _PYTHON_VERBS: tuple[Verb, ...] = ("advise", "plan", "predict", "allocate")
 _INTRODUCTION = """\
 # The fields of a question
 
-`advise`, `plan`, `predict` and `allocate` ask the same fields; each is declared once, in
-`src/equipoise/decide/question/fields.toml`. A field is an option (`--max-accelerators 64`), a key of a file
-(`max_accelerators = 64`), an argument in Python (`max_accelerators=64`; `from_` for `from`) and a field of a
-form in the dashboard. All of them take the same text: counts and amounts with a prefix or a word (`10k`,
-`1T`, `10 billion`), durations in hours or with units (`12`, `90min`, `7d`, `1d12h`), values of one system
-(`h100=2.1`; in a file also `price = {h100 = 2.1}`, in Python `price={"h100": 2.1}`; so too `fix = {tp = 8}`
-and `fix={"tp": 8}`). A name that is none of these is answered with the one that is probably meant.
+`advise`, `plan`, `predict` and `allocate` share these fields; the last column lists the verbs that have each.
+A field is an option (`--max-accelerators 64`), a key of a file (`max_accelerators = 64`), an argument in
+Python (`max_accelerators=64`; `from_` for `from`) and a field of a form in the dashboard. All of them take
+the same values: counts and amounts with a prefix or a word (`10k`, `1T`, `10 billion`), durations in hours or
+with units (`12`, `90min`, `7d`, `1d12h`), and values for one system (`h100=2.1`; in a file also
+`price = {h100 = 2.1}`, in Python `price={"h100": 2.1}`; likewise `fix = {tp = 8}` and `fix={"tp": 8}`). The
+error for an unknown name suggests the most similar known one.
 
-`equipoise advise CONFIG.toml` and `equipoise plan CONFIG.toml` read the question from a file; what the
-command line states comes first. Paths in a file are from its own folder. A file whose `workload` is a
-`module:function` is refused without `--allow-code` (in Python `allow_code=True`): it is code that is run.
+`equipoise advise CONFIG.toml`, `plan CONFIG.toml` and `predict CONFIG.toml` read the question from a file;
+options on the command line override it. Paths in a file are relative to its folder. A file whose `workload`
+is a `module:function` is refused without `--allow-code` (in Python `allow_code=True`), because it runs code.
 
-This page is written by `make docs`.
+`make docs` writes this page from `src/equipoise/decide/question/fields.toml`.
 """
 
 

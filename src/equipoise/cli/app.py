@@ -45,32 +45,32 @@ _VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Theory": {
         "plan": ("decide", "Find the best parallel strategy, and where returns diminish."),
-        "validate": ("evidence", "Compare the performance model with measured rows."),
+        "validate": ("evidence", "Compare the performance model with measured steps."),
     },
     "Measurement": {
-        "topology": ("measurement", "Show how accelerators are joined, and what it means for training."),
+        "topology": ("measurement", "Show how accelerators are connected, and what it means for training."),
         "collectives": (
             "measurement",
             "Fit latency and bandwidth of collectives; report whether they are as expected.",
         ),
         "trace": (
             "measurement",
-            "Split steps of traced ranks into computing, communicating and idling; find stragglers.",
+            "Split traced steps into computation, communication and idle time; find stragglers.",
         ),
-        "bench": ("bench", "Time or try real training by size, batch and strategy."),
+        "bench": ("bench", "Time steps or train on your devices, by size, batch and strategy."),
     },
     "Decision": {
-        "advise": ("decide", "Combine all evidence: how many accelerators, how, and why."),
+        "advise": ("decide", "Recommend how many accelerators, which strategy, and why, from all evidence."),
         "allocate": ("decide", "Share a pool of accelerators between trainings."),
         "record": ("decide", "Compare your own predictions with what was measured."),
-        "serve": ("decide", "Open the dashboard to a browser on this machine."),
+        "serve": ("decide", "Serve the dashboard to browsers on this machine."),
     },
     "Orientation": {
         "list": (
             "orientation",
             "List rounds, workloads, accelerators, prices and other known names.",
         ),
-        "explain": ("orientation", "Explain a word in two sentences with its formula."),
+        "explain": ("orientation", "Explain a term of the glossary, with its formula."),
         "doctor": ("orientation", "Report what works here and what to install for the rest."),
     },
 }
@@ -191,7 +191,7 @@ def _root(
     *,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """How many accelerators, which, and with what strategy, before one more stops paying."""
+    """Recommend how many accelerators to train a model on, which, and with what strategy."""
     if version:
         write(f"equipoise {__version__}\n")
     elif ctx.invoked_subcommand is None:

@@ -47,7 +47,7 @@ def bench(
         str | None,
         typer.Option(metavar="N[,N..]", help="Numbers of ranks; `1,2,4..` doubles up to all devices."),
     ] = None,
-    batch: Annotated[str, typer.Option(metavar="B[,B...]", help="Samples per step: see --scaling.")] = "32",
+    batch: Annotated[str, typer.Option(metavar="B[,B...]", help="Samples per step; see --scaling.")] = "32",
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -75,7 +75,7 @@ def bench(
         typer.Option(metavar="KEY=VALUE", help="Option of sbatch: partition=main; may be repeated."),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Address of the Ray cluster; default RAY_ADDRESS, else a local one.")
+        str | None, typer.Option(help="Address of the Ray cluster; default RAY_ADDRESS, or a local one.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions, each in fresh processes.")] = 3,
     steps: Annotated[int, typer.Option(min=1, max=100_000, help="Timed steps per run, after warm-up.")] = 20,
@@ -89,7 +89,7 @@ def bench(
         ),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Learning rate; default that of the workload.")
+        float | None, typer.Option(help="Learning rate; default: the workload's.")
     ] = None,
     aa: Annotated[
         bool, typer.Option("--aa", help="A/A test: run everything twice; show how often equal runs differ.")
@@ -108,13 +108,13 @@ def bench(
         bool, typer.Option("--exact", help="With --find: only methods with the same result as one device.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the sweep; by default named after its plan.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of the sweep; default: named after its plan.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue a sweep; with --out alone, by the plan stored there.")
+        bool, typer.Option("--resume", help="Continue a sweep; with --out alone, use the plan stored there.")
     ] = False,
 ) -> None:
-    """Time or try real training by size, batch and strategy."""
+    """Time steps or train on your devices, by size, batch and strategy."""
     from equipoise.bench.launchers.hosts import served
 
     if served():  # a further host of a run that torchrun or srun started: it works for the first

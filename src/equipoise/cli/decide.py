@@ -42,14 +42,14 @@ _Training: TypeAlias = Annotated[
     typer.Argument(
         metavar="WORKLOAD|CONFIG.toml",
         autocompletion=COMPLETIONS["workload"],
-        help="The same as --workload, or a TOML file with it and these options.",
+        help="The same as --workload, or a TOML file with these options as keys.",
     ),
 ]
 
 
 @verb(asks="advise", outputs=_DECISION)
 def advise(options: Options, output: Output, *, training: _Training = None) -> None:
-    """Combine all evidence: how many accelerators, how, and why."""
+    """Recommend how many accelerators, which strategy, and why, from all evidence."""
     _answer(options, output, training)
 
 
@@ -154,7 +154,7 @@ def allocate(
         typer.Option(metavar="FILE.csv", help="CSV of electricity prices: hour (0 to 23), usd_per_kwh."),
     ] = None,
     begin: Annotated[
-        str | None, typer.Option(metavar="HH:MM", help="Time of day at which the plan begins; default 00:00.")
+        str | None, typer.Option(metavar="HH:MM", help="Time of day when the schedule begins; default 00:00.")
     ] = None,
 ) -> None:
     """Share a pool of accelerators between trainings."""
@@ -183,16 +183,16 @@ def serve(
     inputs: InputFiles,
     *,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Any but this machine's own needs a token.")
+        str, typer.Option(help="Address to listen on; other hosts can connect only with a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = _PORT,
     runs: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="A sweep, a watched loop, or a folder of such; may be repeated."),
+        typer.Option(metavar="DIR", help="A sweep, a watched loop, or a folder of these; may be repeated."),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(envvar="EQUIPOISE_TOKEN", help="Access token; generated when other hosts can connect."),
+        typer.Option(envvar="EQUIPOISE_TOKEN", help="Access token; generated if other hosts can connect."),
     ] = None,
     name: Annotated[
         list[str] | None,
@@ -200,7 +200,7 @@ def serve(
     ] = None,
     warm: Annotated[bool, typer.Option(help="Compute the first page before it is requested.")] = True,
 ) -> None:
-    """Open the dashboard to a browser on this machine."""
+    """Serve the dashboard to browsers on this machine."""
     missing = [library for library in _NEEDED if find_spec(library) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: pip install 'equipoise[web]'")
@@ -235,23 +235,24 @@ def record(
     output: Output,
     *,
     action: Annotated[
-        Literal["list", "add"] | None, typer.Argument(help="list (what is there) or add (a measurement).")
+        Literal["list", "add"] | None, typer.Argument(help="list (the predictions) or add (a measurement).")
     ] = None,
     measured: Annotated[
-        str | None, typer.Argument(metavar="MEASURED", help='What was measured: "3.1 h", "1200 samples/s".')
+        str | None, typer.Argument(metavar="MEASURED", help='The measured value: "3.1 h", "1200 samples/s".')
     ] = None,
     for_: Annotated[
-        str | None, typer.Option("--for", metavar="ID", help="The prediction that MEASURED is of.")
+        str | None, typer.Option("--for", metavar="ID", help="Id of the prediction that was measured.")
     ] = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="Add what runs there measured; may be repeated."),
+        typer.Option(metavar="DIR", help="Add the measurements of the runs in DIR; may be repeated."),
     ] = None,
     ledger: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The ledger; $EQUIPOISE_LEDGER unless given.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The ledger; default $EQUIPOISE_LEDGER or a data folder."),
     ] = None,
-    workload: Annotated[str | None, typer.Option(help="Show this workload alone.")] = None,
-    accelerator: Annotated[str | None, typer.Option(help="Show this accelerator alone.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Show only this workload.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="Show only this accelerator.")] = None,
 ) -> None:
     """Compare your own predictions with what was measured."""
     with output.answering():

@@ -28,22 +28,24 @@ def ingest(
         list[Path],
         typer.Argument(
             metavar="PATH...",
-            help="Checkout, git repository, archive or log (also .gz, .xz, .zst); or a tracker's export.",
+            help="Checkout, git repository, archive or log (also .gz, .xz, .zst), or a tracker's export.",
         ),
     ],
     into: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write runs.parquet and scores.parquet there.")
+        Path | None, typer.Option(metavar="DIR", help="Write runs.parquet and scores.parquet to DIR.")
     ] = None,
     column: Columns = None,
-    workload: Annotated[str | None, typer.Option(help="For an export without such a column.")] = None,
-    accelerator: Annotated[str | None, typer.Option(help="Likewise.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload, if an export has no such column.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="Accelerator, likewise.")] = None,
     max_members: Annotated[
-        int | None, typer.Option(metavar="N", help="Files and folders read of a source at most; 50,000.")
+        int | None, typer.Option(metavar="N", help="Most files and folders read per source; default 50,000.")
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option(metavar="N", help="Likewise bytes, unpacked; 4 GiB.")
+        int | None, typer.Option(metavar="N", help="Most bytes read per source, unpacked; default 4 GiB.")
     ] = None,
-    max_seconds: Annotated[float | None, typer.Option(metavar="N", help="Likewise seconds; 120.")] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(metavar="N", help="Most seconds per source; default 120.")
+    ] = None,
 ) -> None:
     """Read MLPerf Training results, or runs exported by trackers."""
     # The shipped catalogue is read while the results are.
@@ -84,7 +86,7 @@ def scores(
     round_: Round = None,
     workload: Workload = None,
     accelerator: Accelerator = None,
-    submitter: Annotated[str | None, typer.Option(help="An organisation, by the name of its folder.")] = None,
+    submitter: Annotated[str | None, typer.Option(help="An organisation, by its folder's name.")] = None,
     division: Annotated[str | None, typer.Option(help="closed or open; default both.")] = None,
     sort: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Sort by a column; -COLUMN in descending order.")
@@ -127,7 +129,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write the study as one HTML file.")
     ] = None,
-    k: Annotated[int | None, typer.Option(help="Number of groups; default by silhouette.")] = None,
+    k: Annotated[int | None, typer.Option(help="Number of groups; default: chosen by silhouette.")] = None,
     currency: Currency = None,
 ) -> None:
     """Study how training scales in a round."""
@@ -155,7 +157,7 @@ def export(
     format_: Annotated[
         str | None,
         typer.Option(
-            "--format", help="csv, parquet, jsonl, extra-p or prometheus; by FILE's name, else csv."
+            "--format", help="csv, parquet, jsonl, extra-p or prometheus; default: by FILE's name, or csv."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
@@ -286,7 +288,7 @@ def validate(
         list[Path] | None,
         typer.Argument(
             metavar="FILE...",
-            help="Measurements (CSV, Parquet), one row per figure; default the published steps that ship.",
+            help="Measurements (CSV, Parquet), one row per figure; default: the shipped published steps.",
         ),
     ] = None,
     calibrate: Annotated[
@@ -304,13 +306,13 @@ def validate(
         str,
         typer.Option(
             metavar="auto|priors|NAME",
-            help="Predict rows that nothing is fitted to as this software runs; auto: each row's own, "
-            "for runs that name none the one that advise takes.",
+            help="Software whose parameters predict rows without a fit; auto: each row's own, "
+            "or the default of advise.",
         ),
     ] = "auto",
-    worst: Annotated[int, typer.Option(min=0, max=1000, help="How many of the worst rows to print.")] = 8,
+    worst: Annotated[int, typer.Option(min=0, max=1000, help="Number of worst rows to print.")] = 8,
 ) -> None:
-    """Compare the performance model with measured rows."""
+    """Compare the performance model with measured steps."""
     output = replace(output, full=True)
     with output.answering():
         from equipoise.calibration.validate import basis_of

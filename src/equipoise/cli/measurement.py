@@ -105,12 +105,12 @@ def topology(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE|--", help="Output of nvidia-smi or rocm-smi; `--` or `-`: standard input."
+            metavar="FILE|--", help="Output of nvidia-smi or rocm-smi; `--` or `-` for standard input."
         ),
     ] = None,
     accelerator: Annotated[
         str | None,
-        typer.Option(autocompletion=clusters_from, help="Accelerator, where the file does not name it."),
+        typer.Option(autocompletion=clusters_from, help="Accelerator, if the file does not name it."),
     ] = None,
     batch: Annotated[
         int, typer.Option(min=2, max=1_000_000, help="Samples per step, shared by two accelerators.")
@@ -120,7 +120,7 @@ def topology(
         typer.Option("--fp32", help="Predict for fp32, the default of torch, instead of autocast."),
     ] = False,
 ) -> None:
-    """Show how accelerators are joined, and what it means for training."""
+    """Show how accelerators are connected, and what it means for training."""
     catalogue = inputs.catalogue
     with output.answering():
         from equipoise.bench.topology import here, read
@@ -149,12 +149,13 @@ def collectives(
         ),
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Time collectives between processes, by torch.distributed.")
+        bool, typer.Option("--measure", help="Time collectives between processes, with torch.distributed.")
     ] = False,
     ops: Annotated[
         str | None,
         typer.Option(
-            metavar="OP[,OP]", help="Operations to measure; for a file: the one that its table does not name."
+            metavar="OP[,OP]",
+            help="Operations to measure; for a file: the one that its table does not name.",
         ),
     ] = None,
     sizes: Annotated[
@@ -185,7 +186,7 @@ def collectives(
         typer.Option(
             metavar="NAME",
             autocompletion=clusters_from,
-            help="Accelerator, where the files do not name it.",
+            help="Accelerator, if the files do not name it.",
         ),
     ] = None,
     link: Annotated[
@@ -247,7 +248,7 @@ def trace(
         ),
     ],
 ) -> None:
-    """Split steps of traced ranks into computing, communicating and idling; find stragglers."""
+    """Split traced steps into computation, communication and idle time; find stragglers."""
     with output.answering():
         from equipoise.bench.trace import read_traces
         from equipoise.diagnose.stragglers import trace_steps

@@ -132,7 +132,7 @@ OUTPUTS: Final[Mapping[str, inspect.Parameter]] = {
     each.name: each
     for each in (
         _file("html", "--html", "FILE.html", "Write the result as one HTML file as well."),
-        _flag("full", "--full", "Print everything, not one screen."),
+        _flag("full", "--full", "Print everything instead of one screen."),
         _flag(
             "recorded",
             "--record",
@@ -142,15 +142,15 @@ OUTPUTS: Final[Mapping[str, inspect.Parameter]] = {
             "launch",
             "--launch",
             "DIR",
-            "Write files that run it to DIR (torchrun, Slurm, Ray, Kubernetes, SkyPilot, trainers); keep "
-            "its prediction as --record does.",
+            "Write files that run the strategy to DIR (torchrun, Slurm, Ray, Kubernetes, SkyPilot, "
+            "trainers), and store the prediction as --record does.",
         ),
         _flag("as_json", "--json", "Print one JSON document and nothing else."),
         _file("json_out", "--json-out", "FILE", "Write the JSON document to FILE as well."),
         _flag(
             "allow_code",
             "--allow-code",
-            "Import and run the module:function that a file of data names; trust it as you would its code.",
+            "Import and run the module:function that a data file names; trust the file as you would code.",
             group=None,
         ),
     )

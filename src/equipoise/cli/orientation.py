@@ -39,7 +39,7 @@ def list_(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of steps: part of the model's name, e.g. llama.")
+        str | None, typer.Option(metavar="NAME", help="For steps: part of the model's name, e.g. llama.")
     ] = None,
     accelerator: Annotated[
         str | None,
@@ -47,24 +47,24 @@ def list_(
             "--accelerator",
             "--chip",
             metavar="NAME",
-            help="Of steps, prices, accelerators and systems: an accelerator, or a chip in all forms: h100.",
+            help="For steps, prices, accelerators and systems: an accelerator, or a chip in all forms: h100.",
         ),
     ] = None,
     software: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of steps: as of --software, or a word: nemo.")
+        str | None, typer.Option(metavar="NAME", help="For steps: a name as in --software, or a word: nemo.")
     ] = None,
     source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of steps: part of the repository or paper.")
+        str | None, typer.Option(metavar="NAME", help="For steps: part of the repository or paper.")
     ] = None,
     format_: Annotated[
         Literal["table", "csv", "parquet", "jsonl"] | None,
-        typer.Option("--format", help="Of steps: output format; default a table."),
+        typer.Option("--format", help="For steps: output format; default a table."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of steps: write there instead of printing.")
+        Path | None, typer.Option(metavar="FILE", help="For steps: write there instead of printing.")
     ] = None,
     example: Annotated[
-        bool, typer.Option("--example", help="Print instead a file with an entry of your own, to edit.")
+        bool, typer.Option("--example", help="Print an example file to edit, with an entry of your own.")
     ] = False,
 ) -> None:
     """List rounds, workloads, accelerators, prices and other known names."""
@@ -140,10 +140,10 @@ def explain(
     output: Output,
     *,
     term: Annotated[
-        list[str] | None, typer.Argument(autocompletion=_terms_from, help="A word of the glossary.")
+        list[str] | None, typer.Argument(autocompletion=_terms_from, help="A term; default: all of them.")
     ] = None,
 ) -> None:
-    """Explain a word in two sentences with its formula."""
+    """Explain a term of the glossary, with its formula."""
     with output.answering():
         from equipoise import glossary
         from equipoise.report.pages.orientation import TERM, TERMS, Explanation
