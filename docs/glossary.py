@@ -13,7 +13,7 @@ def markdown() -> str:
     lines = [
         "# Glossary",
         "",
-        "One word, one meaning. `equipoise explain TERM` prints any of these in the terminal.",
+        "Each term has one meaning in Equipoise. `equipoise explain TERM` prints it in the terminal.",
         "",
         "<!-- Made from src/equipoise/glossary.toml by `python docs/glossary.py`; edit that file. -->",
     ]
