@@ -50,7 +50,7 @@ def page() -> str:
     parts = [_INTRODUCTION]
     for group, title in GROUPS.items():
         rows = [_row(each) for each in FIELDS.values() if each.group == group]
-        head = "| option | value | meaning | unless given | verbs |\n|---|---|---|---|---|"
+        head = "| option | value | meaning | default | verbs |\n|---|---|---|---|---|"
         parts.append(f"## {title}\n\n{head}\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
 
@@ -59,7 +59,7 @@ def _row(field: Field) -> str:
     options = ", ".join(f"`--{each}`" for each in (field.option, *field.also))
     verbs = "all" if len(field.verbs) == len(ALL) else ", ".join(each for each in ALL if each in field.verbs)
     cells = (options, _value(field), field.help, _default(field), verbs)
-    return f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |"
+    return f"| {' | '.join(cells)} |"
 
 
 def _value(field: Field) -> str:
@@ -72,7 +72,7 @@ def _value(field: Field) -> str:
     if field.kind in numbers or field.value_kind in numbers:
         unit = "" if field.unit is None or field.kind == "duration" else f", {field.unit}"
         return f"{field.bounds}{unit}"
-    return f"`{field.metavar}`" if field.metavar else "text"
+    return " or ".join(f"`{each}`" for each in field.metavar.split("|")) if field.metavar else "text"
 
 
 def _default(field: Field) -> str:

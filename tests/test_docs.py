@@ -125,6 +125,15 @@ def test_the_site_shows_every_page_and_the_reference_every_name():
     assert sorted(names) == sorted({*equipoise.__all__} - {"__version__"})
 
 
+def test_code_in_tables_has_no_bar():
+    """Forges split a cell at a bar that is not escaped, and the site shows the backslash of one that is."""
+    rows = [
+        line for page in sessions.PAGES for line in page.read_text().splitlines() if line.startswith("| ")
+    ]
+    assert len(rows) > 1000
+    assert not [row for row in rows if re.search(r"`[^`]*\\\|[^`]*`", row)]
+
+
 def test_the_index_leads_to_every_page_for_users():
     linked = set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "index.md").read_text()))
     folders = ("get-started", "decide", "measure", "understand", "reference")
