@@ -37,7 +37,7 @@ from equipoise.decide.strategies.size_searches import SEARCH_CACHE, size_range
 from equipoise.decide.strategies.strategy_search import problem
 from equipoise.decide.user_evidence import UserEvidence
 from equipoise.perfmodel.estimate import StepEstimates
-from equipoise.perfmodel.layouts import StrategyGrid, forget_layouts
+from equipoise.perfmodel.layouts import StrategyGrid, clear_layout_caches
 from equipoise.perfmodel.load import Numbers
 from equipoise.perfmodel.machine import machine
 from equipoise.perfmodel.search import SearchJob, SearchResult, fastest
@@ -74,7 +74,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
     def pruned(self) -> tuple[SearchResult, ...]:
         """By the search in use, with nothing kept of the last one."""
-        forget_layouts()
+        clear_layout_caches()
         return fastest(self.job, self.spaces, num_best=self.asked.num_strategies)
 
     def exhaustive(self) -> tuple[SearchResult, ...]:

@@ -1,7 +1,4 @@
-"""A step's time by cause and its memory by kind, for many strategies: what each parallel axis adds.
-
-Arrays in and out.
-"""
+"""Step time by cause and memory by kind for arrays of strategies, with one function per parallel axis."""
 
 import numpy as np
 from msgspec import Struct
@@ -51,38 +48,39 @@ from equipoise.perfmodel.space import fullest_stage
 from equipoise.spec.strategy import WEIGHTS_SHARDED
 from equipoise.stats import deviations_of_slowest
 
-# Forward, again for the way back, and the gradients of both on their way home.
+# Keys and values are gathered forward and again backward, and their gradients are sent back.
 _CP_PASSES = 3
-# Of what is exchanged for attention by heads: forward, and the gradients of it.
+# Exchanges for attention split by heads: activations forward, gradients backward.
 _ULYSSES_PASSES = 2
-# To the experts and back again, on each pass.
+# All-to-all exchanges per pass: to the experts and back.
 _EP_TRIPS_PER_PASS = 2
-# Of a layer's weights with ZeRO-3: gathered forward, gathered back, gradients scattered.
-_GATHERS = 2
-# Of a row of a recommender's table: read forward, read and written by the optimizer.
-_ROW_PASSES = 3
+# ZeRO-3 gathers a layer's weights in the forward and in the backward pass, and scatters its gradients once.
+_WEIGHT_GATHERS = 2
+# Accesses to a row of a recommender's table: read forward, read and written by the optimizer.
+_ROW_ACCESSES = 3
 # A copy reads and writes.
-_COPYING = 2
-# While traffic overlaps with computing, its kernels take 20 of the 132 multiprocessors of an H800
-# (DeepSeek-AI 2024, section 3.2.2): so much of what is hidden costs time all the same.
+_COPY_ACCESSES = 2
+# Communication kernels that overlap with compute occupy 20 of the 132 multiprocessors of an H800
+# (DeepSeek-AI 2024, section 3.2.2), so this share of hidden traffic still costs time.
 _OVERLAP_EXPOSED = 20 / 132
-# Of a host link's stated rate, what long copies from and to pinned memory reach: 55.7 of 63 GB/s (Unsloth and
-# NVIDIA 2026, double-buffered reloads of checkpoints).
+# Share of a host link's stated rate that long copies from and to pinned memory reach: 55.7 of 63 GB/s
+# (Unsloth and NVIDIA 2026, double-buffered reloads of checkpoints).
 _COPY_FRACTION = 55.7 / 63
-# What is summed in another order may come out smaller, by roundings: never by as much as this.
-_UNROUNDED = 1.0 - 2.0**-30
+# A lower bound that sums in another order may exceed the step time by rounding; this margin is larger than
+# that.
+_ROUNDING_MARGIN = 1.0 - 2.0**-30
 _FP16, _POWERSGD, _TOPK = (CODES["compression"].index(name) for name in ("fp16", "powersgd", "topk"))
 
 
 def axis_group(size: Numbers, stride: Numbers | float, machine: Machine) -> Group:
-    """The ranks of an axis whose neighbours are `stride` ranks apart.
+    """The group of ranks along an axis whose neighbours are `stride` ranks apart.
 
-    Axes lie from the inside out: tensor, context, data, pipeline; ranks fill one node after another.
-    Assumes that nodes stand in no order of leaf switches: where a group needs several, its slowest link
-    crosses, and has one part in `oversubscription` of the cards' rate. Bridges join neighbours: a ring of
-    more ranks, or of ranks farther apart, goes through the host somewhere, and no faster than there. Where a
-    mesh joins some by fewer links than others, a ring has those there are (`Cluster.group_byte_per_s`). Nodes
-    of which a part is used count as whole ones: what crosses to them is no less.
+    Axes are nested from the inside out: tensor, context, data, pipeline; ranks fill one node after another.
+    Assumes nodes are placed without regard to leaf switches: if a group spans several leaves, its slowest
+    link crosses between them at the cards' rate divided by `oversubscription`. Bridges join neighbours: a
+    ring of more ranks, or of ranks farther apart, passes through the host and is limited by it. Where a mesh
+    joins some pairs by fewer links than others, a ring uses the links it has (`Cluster.group_byte_per_s`).
+    Partly used nodes count as whole nodes, because the traffic to them is no less.
     """
     inside = np.clip(np.floor(machine.node_size / stride), 1.0, size)
     sharing: Floats = 1.0
@@ -103,10 +101,10 @@ def axis_group(size: Numbers, stride: Numbers | float, machine: Machine) -> Grou
 
 
 def exposed_s(traffic_s: Numbers, overlapped_s: Numbers | float, exposed_share: Floats) -> Numbers:
-    """Seconds of traffic that the work it overlaps with does not hide.
+    """Seconds of traffic not hidden by the work that it overlaps with.
 
-    exposed_share: of the shorter of the two, what stays exposed: 0 hides all it can, 1 hides nothing.
-    Source: two phases side by side take max + exposed_share x min.
+    exposed_share: share of the shorter of the two times that stays exposed: 0 hides all it can, 1 nothing.
+    Source: two overlapping phases take max + exposed_share x min.
     """
     hidden = np.minimum(traffic_s, overlapped_s)
     return np.asarray(traffic_s - hidden * (1.0 - exposed_share))
@@ -115,13 +113,13 @@ def exposed_s(traffic_s: Numbers, overlapped_s: Numbers | float, exposed_share: 
 def tp_layer_s(
     load: Load, machine: Machine, grid: StrategyGrid, overlapped_s: Numbers, parameters: Parameters
 ) -> Numbers:
-    """Exposed seconds of a layer's sums for one micro-batch; 0 where tp is 1.
+    """Exposed seconds of a layer's tensor-parallel all-reduces for one micro-batch; 0 where tp is 1.
 
-    overlapped_s: of all else in the layer, with which sums overlap under tp_overlap.
-    Assumes a sum behind each block, of a micro-batch's activations, on every pass; with sequence parallelism
-    each is a reduce-scatter and an all-gather. Those on the way back overlap with products for the weights'
-    gradients, as far as the software does so; the others only with tp_overlap.
-    Source: Shoeybi et al. 2019; Korthikanti et al. 2022, table 4 (nothing of them shows on the way back).
+    overlapped_s: time of everything else in the layer, with which all-reduces overlap under tp_overlap.
+    Assumes one all-reduce of a micro-batch's activations after each block and pass; with sequence parallelism
+    each is a reduce-scatter and an all-gather. Those of the backward pass overlap with the matrix products of
+    weight gradients, as far as the software does so; the others overlap only with tp_overlap.
+    Source: Shoeybi et al. 2019; Korthikanti et al. 2022, table 4 (none is exposed in the backward pass).
     """
     if not np.any(grid.tp > 1):
         return np.zeros(())
@@ -131,7 +129,7 @@ def tp_layer_s(
     halves = reduce_scatter_s(payload, ranks, machine.wires, parameters.collective) + all_gather_s(
         payload, ranks, machine.wires, parameters.collective
     )
-    # Recomputing every second product gathers its inputs again, and keeps what was scattered (torchtitan).
+    # Recomputing every second product gathers its inputs again, and keeps the scattered outputs (torchtitan).
     again = (
         (grid.recompute == RECOMPUTE_SELECTIVE) & (grid.fused_attention > 0) & (grid.sequence_parallel > 0)
     )
@@ -144,12 +142,12 @@ def tp_layer_s(
 def cp_layer_s(
     load: Load, machine: Machine, grid: StrategyGrid, overlapped_s: Numbers, parameters: Parameters
 ) -> Numbers:
-    """Exposed seconds of a layer's keys and values for one micro-batch; 0 where cp is 1.
+    """Exposed seconds of exchanging a layer's keys and values for one micro-batch; 0 where cp is 1.
 
-    overlapped_s: of the layer's own work.
-    Assumes every rank receives all keys of its sequences, while it attends to those that it has. With
-    `ulysses` it has nothing to do before queries, keys and values of its heads are there, and after attention
-    before its tokens are back, so all of that shows.
+    overlapped_s: time of the layer's own work.
+    Assumes every rank receives all keys of its sequences while it attends to the keys it already has. With
+    `ulysses` a rank waits for the queries, keys and values of its heads, and after attention for its tokens,
+    so the whole exchange is exposed.
     Source: Liu et al. 2023 (ring attention); Llama team 2024, section 3.3.2 (gathered keys and values);
     Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.1.
     """
@@ -173,9 +171,9 @@ def cp_layer_s(
 
 
 def ulysses_bytes(load: Load, grid: StrategyGrid) -> Numbers:
-    """Bytes of a token that a rank of the context axis exchanges, forward: queries, keys, values and results.
+    """Bytes per token that a context-parallel rank exchanges forward: queries, keys, values and results.
 
-    Assumes heads of one width, and that heads of keys are copied where there are fewer than ranks.
+    Assumes heads of one width, and that key heads are replicated where there are fewer of them than ranks.
     Source: Jacobs et al. 2023, section 3.2 (4 N h / P with as many heads of keys as of queries);
     deepspeed/sequence/layer.py.
     """
@@ -185,11 +183,11 @@ def ulysses_bytes(load: Load, grid: StrategyGrid) -> Numbers:
 
 
 def token_destinations(load: Load, places: Floats) -> Numbers:
-    """Expected number of places, with equal shares of the experts, among which a token's experts are.
+    """Expected number of places that hold at least one of a token's experts.
 
-    places: ranks or nodes that the experts are spread over. Assumes every choice of top_k experts is equally
-    likely; with groups, every choice within top_groups of them, each group in places of its own.
-    Source: of p places with e of E experts each, a token misses one with probability C(E - e, k) / C(E, k).
+    places: ranks or nodes, each with an equal share of the experts. Assumes every choice of top_k experts is
+    equally likely; with groups, every choice within top_groups of them, no place holding two groups.
+    Source: a place with e of E experts holds none of a token's k with probability C(E - e, k) / C(E, k).
     """
     share = np.where(load.expert_groups > 0, load.top_groups / np.maximum(load.expert_groups, 1.0), 1.0)
     eligible = np.where(
@@ -208,11 +206,11 @@ def ep_layer_s(
 ) -> Numbers:
     """Exposed seconds of sending a layer's tokens to experts and back, for one micro-batch; 0 where ep is 1.
 
-    overlapped_s: of the layer's work, and of the exposed traffic before it.
-    Assumes tokens spread evenly over ranks; one travels once to every node, and there once to every rank,
-    that holds experts of it (`token_destinations`), or with `dispatch_copies` once for each of its experts,
-    wherever that is. DualPipe, and 1F1B with overlap where nothing is recomputed whole, hide it behind
-    another micro-batch.
+    overlapped_s: time of the layer's work and of the exposed traffic before it.
+    Assumes tokens spread evenly over ranks. A token is sent once to every node, and within it once to every
+    rank, that holds one of its experts (`token_destinations`); with `dispatch_copies`, once per expert. The
+    traffic is hidden behind another micro-batch by DualPipe, and by 1F1B with overlap without full
+    recomputation.
     Source: Lepikhin et al. 2020 (GShard); DeepSeek-AI 2024, section 3.2.1 (DualPipe) and 3.2.2 (one copy a
     node, then over NVLink); megatron-core 0.16.1, moe/token_dispatcher.py (tokens permuted into top_k copies
     before the all-to-all of `alltoall`).
@@ -221,7 +219,7 @@ def ep_layer_s(
         return np.zeros(())
     ranks = axis_group(grid.ep, 1.0, machine)
     copies = token_destinations(load, grid.ep)
-    # Between nodes fewer copies travel than inside: the cards see only a part of the payload.
+    # Fewer copies travel between nodes than inside: the network cards carry only a part of the payload.
     crossing = token_destinations(load, ranks.num_nodes) / np.maximum(copies, 1.0)
     if np.any(grid.dispatch_copies > 0):
         copies = np.where(grid.dispatch_copies > 0, load.top_k, copies)
@@ -236,7 +234,7 @@ def ep_layer_s(
 
 
 def _exposed_share(usual: Floats, is_hidden: NDArray[np.bool_]) -> Floats:
-    """The share of traffic left exposed: behind another micro-batch no more than its kernels take."""
+    """Share of traffic left exposed; where another micro-batch hides it, at most what its kernels occupy."""
     if not np.any(is_hidden):
         return usual
     return np.asarray(np.where(is_hidden, np.minimum(usual, _OVERLAP_EXPOSED), usual))
@@ -245,13 +243,13 @@ def _exposed_share(usual: Floats, is_hidden: NDArray[np.bool_]) -> Floats:
 def dp_gradient_s(
     load: Load, machine: Machine, grid: StrategyGrid, shards: Shards, parameters: Parameters
 ) -> Numbers:
-    """Seconds of gradients between data ranks, once a step, without overlap; 0 for one rank a weight.
+    """Seconds per step of summing gradients over data ranks, without overlap; 0 where weights have one rank.
 
-    Assumes sharded optimizer states cost the same traffic as none: gradients scattered, weights gathered.
-    With groups both stay inside a group, and each rank sums its part with those of the other groups; with
-    weights sharded that sum is all that is left here.
-    Source: Rajbhandari et al. 2020, section 7; Zhang et al. 2022 (MiCS), section 3.4: parts are summed
-    between groups once a step, however many micro-batches there are.
+    Assumes sharded optimizer states cost as much traffic as unsharded ones: gradients are scattered and
+    weights gathered. With replica groups both stay inside a group, and each rank also sums its shard over the
+    groups; where weights are sharded, only that sum is counted here.
+    Source: Rajbhandari et al. 2020, section 7; Zhang et al. 2022 (MiCS), section 3.4: shards are summed
+    between groups once per step, however many micro-batches there are.
     """
     width = value_bytes(grid) * _compressed_share(load, grid)
     kinds = [(shards.dense_trained, shards.dense_ranks, grid.tp)]
@@ -275,14 +273,14 @@ def dp_gradient_s(
 
 
 def _compressed_share(load: Load, grid: StrategyGrid) -> Numbers:
-    """Bytes of gradients that are sent, over those that there are."""
+    """Bytes of gradients sent, divided by the uncompressed bytes."""
     if not np.any(grid.compression):
         return np.ones(())
     halved = np.minimum(1.0, 2.0 / value_bytes(grid))
-    # A square matrix of a layer's mean product: two factors of `rank` columns instead of all of them.
+    # For a square matrix of the layer's mean product size: two factors of `rank` columns replace it.
     side = np.sqrt(np.maximum(load.dense_params / np.maximum(load.num_dense_products, 1.0), 1.0))
     factors = np.minimum(1.0, 2 * grid.compression_rank / side)
-    # A value and its 4-byte place for each that is kept.
+    # Each value kept is sent with a 4-byte index.
     kept = np.minimum(1.0, (1 + 4.0 / value_bytes(grid)) / np.maximum(grid.compression_rank, 1.0))
     share = np.ones(())
     for code, value in ((_FP16, halved), (_POWERSGD, factors), (_TOPK, kept)):
@@ -295,15 +293,16 @@ def dp_shard_s(
 ) -> Numbers:
     """Exposed seconds of gathering a layer's sharded weights and scattering its gradients, per micro-batch.
 
-    Gradients that lie whole between micro-batches are scattered once a step (`whole_gradients`).
-    Frozen weights have no gradients; those of 4 bits travel as they are (Answer.AI 2024, FSDP and QLoRA).
+    Gradients accumulated unsharded are scattered once per step (`whole_gradients`). Frozen weights have no
+    gradients; 4-bit weights are sent in 4 bits (Answer.AI 2024, FSDP and QLoRA).
 
-    overlapped_s: the layer's own time, during which the next layer's weights travel. 0 below zero_stage 3,
-    and in a pipeline, whose weights and gradients travel once a step (`dp_gradient_s`).
-    Assumes that software from before fused attention which runs as written gathers tensor by tensor, copies
-    each byte once more, hides nothing of it, and lets go what is recomputed before it gathers it again for
-    the way back; XLA gathers ahead of what it compiled, whatever it makes of attention.
-    Source: Zhao et al. 2023 (FSDP): two gathers and one scatter a layer, the next layer prefetched; DeepSpeed
+    overlapped_s: the layer's own time, during which the next layer's weights travel.
+    Returns 0 below zero_stage 3, and in a pipeline, which sends weights and gradients once per step
+    (`dp_gradient_s`).
+    Assumes eager software older than fused attention gathers tensor by tensor, copies each byte once more,
+    hides none of this, and frees recomputed weights before it gathers them again for the backward pass; XLA
+    prefetches in compiled programs, however it implements attention.
+    Source: Zhao et al. 2023 (FSDP): two gathers and one scatter per layer, next layer prefetched; DeepSpeed
     ZeRO-3 of 2021, whose hooks gather before each use of a module; XLA's latency-hiding scheduler.
     """
     is_sharded = grid.held_stage >= WEIGHTS_SHARDED
@@ -312,10 +311,10 @@ def dp_shard_s(
     width = np.where(grid.trained == QLORA, NF4_BYTES, value_bytes(grid))
     wires, links = machine.wires, parameters.collective
     scatters = np.where(grid.trained == FULL_TRAINING, 1.0, 0.0)
-    if np.any(whole := grid.adds_up_whole):
+    if np.any(whole := grid.accumulates_unsharded):
         scatters = np.where(whole, scatters / grid.num_microbatches, scatters)
     shared = grid.dp * grid.cp / grid.dp_replicate
-    gathers = _GATHERS + load.frozen_share
+    gathers = _WEIGHT_GATHERS + load.frozen_share
     payload, dense_ranks = load.dense_params / grid.tp * width, axis_group(shared, grid.tp, machine)
     kinds = [(payload, dense_ranks)]
     if np.any(load.expert_params):
@@ -329,17 +328,17 @@ def dp_shard_s(
     singly = (grid.fused_attention <= 0) & (grid.implementation == EAGER)
     if np.any(singly):
         copied = payload / (machine.memory_byte_per_s * parameters.memory_fraction)
-        parts = _tensor_by_tensor_s(dense_ranks, machine, parameters)
-        trips = 1 + (grid.recompute == RECOMPUTE_FULL) / (_GATHERS + 1)
-        one_by_one = trips * (traffic + (_GATHERS + 1) * (parts + _COPYING * copied))
+        parts = _per_tensor_gather_extra_s(dense_ranks, machine, parameters)
+        trips = 1 + (grid.recompute == RECOMPUTE_FULL) / (_WEIGHT_GATHERS + 1)
+        one_by_one = trips * (traffic + (_WEIGHT_GATHERS + 1) * (parts + _COPY_ACCESSES * copied))
         exposed = np.where(singly, one_by_one, exposed)
     return np.where(is_sharded, exposed, 0.0)
 
 
-def _tensor_by_tensor_s(ranks: Group, machine: Machine, parameters: Parameters) -> Numbers:
-    """Seconds that gathering weights tensor by tensor, into a list of parts, adds to gathering them at once.
+def _per_tensor_gather_extra_s(ranks: Group, machine: Machine, parameters: Parameters) -> Numbers:
+    """Extra seconds of gathering weights tensor by tensor into a list of shards, over one gather of all.
 
-    Assumes every collective beyond the first costs its steps once more, and every rank's part a copy.
+    Assumes every collective beyond the first adds its latency, and every rank's shard a copy.
     Source: DeepSpeed ZeRO-3 of 2021; Zhao et al. 2023, figure 2.
     """
     empty = all_gather_s(0.0, ranks, machine.wires, parameters.collective)
@@ -348,17 +347,17 @@ def _tensor_by_tensor_s(ranks: Group, machine: Machine, parameters: Parameters) 
 
 
 def tables_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """Seconds of a step's rows of a recommender's tables, spread over all ranks; 0 without tables.
+    """Seconds per step for a recommender's tables, which are spread over all ranks; 0 without tables.
 
-    Assumes looked-up rows spread evenly over ranks; each is read on the way forward, and read and written by
-    the optimizer; what is pooled of them travels to the ranks of their samples, and its gradients back, and
-    nothing hides either.
+    Assumes looked-up rows spread evenly over ranks; each is read in the forward pass, and read and written by
+    the optimizer. Pooled embeddings are sent to the ranks of their samples and their gradients back, with no
+    overlap.
     Source: Naumov et al. 2019, section 2.2; Mudigere et al. 2022 (arXiv:2104.05158), section 4.
     """
     if not np.any(load.table_params):
         return np.zeros(())
     samples = grid.global_batch_samples / grid.num_accelerators
-    rows_s = samples * (_ROW_PASSES * load.lookup_bytes)
+    rows_s = samples * (_ROW_ACCESSES * load.lookup_bytes)
     rows_s = rows_s / (machine.memory_byte_per_s * parameters.memory_fraction)
     ranks = axis_group(grid.num_accelerators, 1.0, machine)
     payload = samples / grid.num_microbatches * load.pooled_bytes
@@ -367,16 +366,16 @@ def tables_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
 
 
 class Stages(Struct, frozen=True, kw_only=True):
-    """Layers of the stages of a pipeline: the fullest, and the last, which also computes logits."""
+    """Numbers of layers in the fullest pipeline stage and in the last, which also computes logits."""
 
     fullest: Numbers
     last: Numbers
 
 
 def stages(load: Load, grid: StrategyGrid) -> Stages:
-    """Layers by stage: every stage takes whole chunks, and the last what is left.
+    """Layers per stage: every stage takes whole chunks, and the last stage takes the remaining layers.
 
-    Where that leaves the last stage none, stages are as even as they go, fuller ones first.
+    If none remain for the last stage, layers are spread as evenly as possible, fuller stages first.
     """
     chunks = _chunks(grid)
     fullest = np.asarray(fullest_stage(load.layers, grid.pp, chunks))
@@ -386,15 +385,15 @@ def stages(load: Load, grid: StrategyGrid) -> Stages:
 
 
 def _chunks(grid: StrategyGrid) -> Numbers:
-    """Runs of layers that a pipeline rank holds one copy of: the V of DualPipe has two."""
+    """Model chunks per pipeline rank; DualPipe's V schedule has two."""
     return np.asarray(np.where(grid.schedule == DUALPIPE_V, 2.0, grid.interleave))
 
 
 def pp_send_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
     """Exposed seconds of a stage sending a micro-batch forward and its gradient back; 0 where pp is 1.
 
-    Assumes each tensor rank sends its part, and where activations are not split along the sequence, gathers
-    the others' inside its node.
+    Assumes each tensor rank sends its part; without sequence parallelism, the receiving ranks then gather the
+    other parts inside their node.
     Source: Narayanan et al. 2021, section 4.1 (scatter and gather between stages); DeepSpeed does
     the same.
     """
@@ -414,12 +413,12 @@ def pp_send_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
 def pp_bubble_s(grid: StrategyGrid, stage_s: Numbers) -> Numbers:
     """Idle seconds of a step while the pipeline fills and drains.
 
-    stage_s: of one micro-batch on one stage.
-    Assumes that gradients of weights take half of the way back where there are any.
+    stage_s: time of one micro-batch on one stage.
+    Assumes weight gradients, where there are any, take half of the backward pass.
     Source: Narayanan et al. 2021: (p - 1) / v stages, with overlap one chunk more (megatron-core 0.16.1,
-    pipeline_parallel/schedules.py: one extra micro-batch before the first way back); arXiv 2412.19437, table
-    2: (p / 2 - 1) (F&B + B - 3 W), and github.com/deepseek-ai/DualPipe: with the V over p ranks as with 2 p
-    stages of half a rank's layers.
+    pipeline_parallel/schedules.py: one extra micro-batch before the first backward pass); arXiv 2412.19437,
+    table 2: (p / 2 - 1) (F&B + B - 3 W); github.com/deepseek-ai/DualPipe: the V schedule over p ranks is as
+    long as 2 p stages of half a rank's layers.
     """
     more = (grid.schedule == ONE_OVERLAP) & (grid.pp > 1)
     whole = (grid.pp - 1 + more) / grid.interleave * stage_s
@@ -432,20 +431,20 @@ def pp_bubble_s(grid: StrategyGrid, stage_s: Numbers) -> Numbers:
     return np.asarray(np.where(grid.schedule >= DUALPIPE, both_ends, whole))
 
 
-# Parameters that the processors of a host update in a second, for all accelerators together: 0.24 s for 1e9
-# and 1.03 s for 4e9 of two Xeon Platinum 8168 (Ren et al. 2021, ZeRO-Offload, table 4, CPU-Adam; recalled).
+# Parameters that a host's CPUs update per second, for all its accelerators together: 0.24 s for 1e9 and 1.03
+# s for 4e9 on two Xeon Platinum 8168 (Ren et al. 2021, ZeRO-Offload, table 4, CPU-Adam; recalled).
 _HOST_UPDATES_PER_S = 4e9
-_MOST_ON_HOST = 8.0  # accelerators that share a host, also where fast links join those of several
+_MAX_ACCELERATORS_PER_HOST = 8.0  # also where fast links join the accelerators of several hosts
 
 
 class Seconds(Struct, frozen=True, kw_only=True):
-    """A step's seconds by cause on the busiest rank; arrays that broadcast, and that sum to the step.
+    """A step's seconds by cause on the busiest rank: arrays that broadcast and sum to the step time.
 
-    compute: layers, logits and loss, recomputation included. host: what launching adds. activation_offload:
-    exposed copies of activations to the host's memory and back. tp, cp, ep, pp, dp: exposed traffic of the
-    axis (dp: gradients and gathered weights). idle: the pipeline's bubble and stages with less to do. tables:
-    rows of a recommender's tables. optimizer: its step, and what offloading its states adds. waiting: for the
-    slowest rank. other: the rest of a step.
+    compute: layers, logits and loss, with recomputation. host: exposed kernel launching. activation_offload:
+    exposed copies of activations to host memory and back. tp, cp, ep, pp, dp: exposed communication of the
+    axis (dp: gradients and gathered weights). idle: pipeline bubble and imbalance of stages. tables: a
+    recommender's tables. optimizer: its step, including offloaded states. waiting: for the slowest rank.
+    other: the rest of the step.
     """
 
     compute: Numbers
@@ -464,7 +463,7 @@ class Seconds(Struct, frozen=True, kw_only=True):
 
 
 class StepEstimates(Struct, frozen=True, kw_only=True):
-    """What a grid of strategies takes: seconds of a step, by cause, and bytes of memory, by kind."""
+    """Step time by cause (s) and memory per rank by kind (bytes) of a grid of strategies."""
 
     step_s: Numbers
     seconds: Seconds
@@ -472,10 +471,10 @@ class StepEstimates(Struct, frozen=True, kw_only=True):
 
 
 class LayerSeconds(Struct, frozen=True, kw_only=True):
-    """Seconds of a layer's passes over one micro-batch; what tp, cp, ep and the micro-batch decide.
+    """Seconds of a layer's passes over one micro-batch, which depend on tp, cp, ep and the micro-batch only.
 
-    compute: recomputation included. host: what launching adds. tp, cp, ep, copies: exposed traffic of the
-    axes, and of activations on their way to the host's memory and back. total: of all.
+    compute: includes recomputation. host: exposed kernel launching. tp, cp, ep: exposed communication of the
+    axis. copies: exposed copies of activations to host memory and back. total: their sum.
     """
 
     compute: Numbers
@@ -488,15 +487,17 @@ class LayerSeconds(Struct, frozen=True, kw_only=True):
 
 
 def layer_seconds(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> LayerSeconds:
-    """What one layer takes of one micro-batch, gathers of its sharded weights left out."""
+    """Seconds of one layer for one micro-batch, without the gathers of its sharded weights."""
     layer = layer_time(load, machine, grid, parameters)
-    # Each axis overlaps its traffic with all that comes before it. If several overlapped theirs with the same
-    # work, each second less of it would expose several seconds of traffic: faster products, slower step.
+    # Each axis overlaps its traffic with everything listed before it. If several axes overlapped theirs with
+    # the same work, saving a second of it would expose several seconds of traffic: faster products would make
+    # the step slower.
     passes_s = layer.forward_s + layer.backward_s
     cp_s = cp_layer_s(load, machine, grid, passes_s, parameters)
     ep_s = ep_layer_s(load, machine, grid, passes_s + cp_s, parameters)
     compute_s = passes_s + layer.recompute_s
-    # Sums of the tensor axis stop device and host: what waits for them is launched behind them.
+    # All-reduces of the tensor axis stall device and host: kernels that depend on them are launched after
+    # them.
     unsummed_s = soft_maximum(compute_s + cp_s + ep_s, layer.host_s)
     tp_s = tp_layer_s(load, machine, grid, unsummed_s, parameters)
     busy_s = compute_s + tp_s + cp_s + ep_s
@@ -513,23 +514,22 @@ def layer_seconds(load: Load, machine: Machine, grid: StrategyGrid, parameters: 
 
 
 def least_step_s(load: Load, grid: StrategyGrid, layer_s: Numbers, parameters: Parameters) -> Numbers:
-    """Seconds that a step takes at least: what its micro-batches take on a pipeline's fullest stage, and its
-    bubble.
+    """Lower bound of the step time: the micro-batches on the pipeline's fullest stage, and the bubble.
 
-    layer_s: at most `LayerSeconds.total`. A stage that is fullest holds the mean of layers, rounded up.
-    Assumes nothing of what else a step takes but that it is no less than zero.
-    Source: the sum of positive parts is at least each of them.
+    layer_s: at most `LayerSeconds.total`. The fullest stage holds at least the mean number of layers, rounded
+    up. Assumes all other parts of a step are non-negative.
+    Source: a sum of non-negative parts is at least each of them.
     """
     stage_s = np.ceil(load.layers / grid.pp) * layer_s
-    certain_s = _UNROUNDED * (grid.num_microbatches * stage_s + pp_bubble_s(grid, stage_s))
+    certain_s = _ROUNDING_MARGIN * (grid.num_microbatches * stage_s + pp_bubble_s(grid, stage_s))
     return np.asarray(certain_s * (1.0 + waiting_fraction(grid, parameters)))
 
 
 def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> StepEstimates:
-    """Time and memory of one step of every strategy of a grid; that they are legal is not checked.
+    """Time and memory of one step for every strategy of a grid; legality is not checked.
 
     Returns arrays of the grid's shape, or ones that broadcast to it.
-    Assumes what `step_seconds` and `memory` do, which name their sources.
+    Assumes and source: as in `step_seconds` and `memory`.
     """
     step_s, seconds = step_seconds(load, machine, grid, parameters)
     held = memory(load, grid, parameters, host_bytes=machine.host_memory_bytes, peer_ranks=machine.peer_ranks)
@@ -539,11 +539,11 @@ def estimate(load: Load, machine: Machine, grid: StrategyGrid, parameters: Param
 def step_seconds(
     load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters
 ) -> tuple[Numbers, Seconds]:
-    """Seconds of one step of every strategy of a grid, and of its parts, as `estimate` has them.
+    """Seconds of one step and of its parts, for every strategy of a grid.
 
     Returns arrays of the grid's shape, or ones that broadcast to it.
-    Assumes equal ranks but for jitter; pipelines run one forward, one back; the fullest stage sets the pace.
-    Source: each part names its own.
+    Assumes ranks are equal except for jitter; pipelines run 1F1B; the slowest stage sets the pace.
+    Source: see each part.
     """
     layer = layer_seconds(load, machine, grid, parameters)
     compute_s, tp_s, cp_s, ep_s, copies_s = layer.compute, layer.tp, layer.cp, layer.ep, layer.copies
@@ -557,10 +557,10 @@ def step_seconds(
     stage_s = layers.fullest * (layer_s + shard_s) + send_s
     last_s = layers.last * (layer_s + shard_s) + send_s + head_s
     if np.any(grid.schedule == DUALPIPE):
-        # The rank of the last stage has the first one too, and half of the micro-batches of each.
+        # The rank of the last stage also holds the first stage, and runs half of the micro-batches of each.
         last_s = np.where(grid.schedule == DUALPIPE, (stage_s + last_s) / 2, last_s)
     pace_s = np.maximum(stage_s, last_s)
-    # What the mean stage does is work; that others wait for a fuller one, and for each other, is idleness.
+    # The mean stage's time counts as work; waiting for a fuller stage and for other stages counts as idle.
     mean_layers = load.layers / grid.pp
     mean_s = mean_layers * (layer_s + shard_s) + send_s + head_s / grid.pp
     idle_s = count * (pace_s - mean_s) + pp_bubble_s(grid, stage_s)
@@ -584,7 +584,7 @@ def step_seconds(
     )
     parts = [getattr(seconds, name) for name in Seconds.__struct_fields__]
     device_s = sum(parts[1:], start=parts[0])
-    # Recommenders load and distribute the next batch while this one trains (TorchRec's pipeline).
+    # Recommenders load and distribute the next batch during the current step (TorchRec's pipeline).
     rest_s = np.where(
         np.greater(load.table_params, 0), np.maximum(parameters.step_s - device_s, 0.0), parameters.step_s
     )
@@ -595,11 +595,11 @@ def step_seconds(
 def activation_offload_s(
     load: Load, machine: Machine, grid: StrategyGrid, overlapped_s: Numbers, layer: LayerTime
 ) -> Numbers:
-    """Exposed seconds of a layer's activations on their way to the host's memory and back, per micro-batch.
+    """Exposed seconds of copying a layer's activations to host memory and back, per micro-batch.
 
-    overlapped_s: of all else in the layer, which the passes of `layer` share out.
-    Assumes that what a layer keeps is copied out during a layer's way forward, and in during one's way back;
-    only what takes longer than that shows. Each accelerator has a host link of its own.
+    overlapped_s: time of everything else in the layer, split between passes in the proportions of `layer`.
+    Assumes kept activations are copied out during one layer's forward pass and in during one layer's backward
+    pass; only the excess is exposed. Each accelerator has its own host link.
     Source: pytorch/torchtune 0.4.0 and Unsloth (below 2 % of a step where copies are shorter than products);
     libraries that copy in the stream of the products hide nothing (transformers 5.23, `offload`).
     """
@@ -612,21 +612,21 @@ def activation_offload_s(
 
 
 def _backward_share(grid: StrategyGrid) -> Numbers:
-    """The way back's share of a layer's time, with which gradients overlap.
+    """Share of a layer's time that its backward pass takes, with which gradient traffic overlaps.
 
-    Assumes the share of the products. It is of the whole time, and not the seconds of one pass, so that a
-    faster pass never exposes more traffic than it saves.
-    Source: two products on the way back for each of the way forward (`backward_per_forward`).
+    Assumes the share of the matrix products. It is applied to the layer's whole time rather than taken from
+    one pass's seconds, so that a faster pass never exposes more traffic than it saves.
+    Source: two products in the backward pass for each in the forward pass (`backward_per_forward`).
     """
     passes = backward_per_forward(grid)
     return np.asarray(passes / (1.0 + passes))
 
 
 def _gradient_overlap(grid: StrategyGrid, parameters: Parameters) -> Floats:
-    """Share of gradient traffic left exposed: where weights are sharded, layer by layer, as of gathers.
+    """Share of gradient traffic left exposed; that of weight gathers for sharded weights in replica groups.
 
-    Source: PyTorch FSDP2 (fully_shard over two mesh dimensions): a layer's parts are summed between groups on
-    a stream of their own, right behind their reduce-scatter.
+    Source: PyTorch FSDP2 (fully_shard over two mesh dimensions): a layer's shards are summed between groups
+    on a separate stream, right after their reduce-scatter.
     """
     if not np.any(grid.dp_replicate > 1):
         return parameters.dp_overlap
@@ -637,17 +637,18 @@ def _gradient_overlap(grid: StrategyGrid, parameters: Parameters) -> Floats:
 def _optimizer_s(
     load: Load, machine: Machine, grid: StrategyGrid, per_rank: Shards, parameters: Parameters
 ) -> Numbers:
-    """Seconds of the optimizer's step; offloaded states cross to the host and back, or are updated there.
+    """Seconds of the optimizer's step, including the transfers of offloaded states and weights.
 
-    Whichever takes longer, as programs do one or the other: paged optimizers the first, FSDP and DeepSpeed
-    the second. Offloaded weights come for each pass, from every data rank's host the shard of that rank.
+    Offloaded states are either copied to the accelerator and back (paged optimizers) or updated on the host
+    (FSDP, DeepSpeed): the slower of the two counts. Offloaded weights are copied for each pass, each data
+    rank's shard from its own host.
     Source: Rajbhandari et al. 2021 (ZeRO-Infinity), section 6.1; torch FSDP2, `CPUOffloadPolicy`.
     """
     dense = per_rank.dense_trained / np.where(grid.zero_stage >= 1, per_rank.dense_ranks, 1.0)
     experts = per_rank.expert_trained / np.where(grid.zero_stage >= 1, per_rank.expert_ranks, 1.0)
     states = (dense + experts) * state_bytes_per_param(grid)
     near = optimizer_time_s(load, machine, grid, states, parameters)
-    on_host = np.minimum(np.minimum(machine.node_size, _MOST_ON_HOST), grid.num_accelerators)
+    on_host = np.minimum(np.minimum(machine.node_size, _MAX_ACCELERATORS_PER_HOST), grid.num_accelerators)
     updated_s = (dense + experts) * on_host / _HOST_UPDATES_PER_S
     far = np.maximum(near, np.maximum(2 * states / machine.host_byte_per_s, updated_s))
     is_sharded = grid.held_stage >= WEIGHTS_SHARDED
@@ -663,5 +664,5 @@ def _optimizer_s(
 
 
 def waiting_fraction(grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """Time that all ranks wait for the slowest, over that of a step without it."""
+    """Time that ranks wait for the slowest one, as a fraction of the step time without waiting."""
     return np.asarray(parameters.rank_jitter * deviations_of_slowest(grid.num_accelerators))

@@ -1,4 +1,4 @@
-"""Strategies as arrays, and every layout of ranks and batches that a space allows."""
+"""Strategies as arrays, and the enumeration of all layouts of ranks and batches that a space allows."""
 
 import math
 from collections import Counter, defaultdict
@@ -41,22 +41,22 @@ from equipoise.spec.strategy import (
 
 Codes: TypeAlias = NDArray[np.intp]
 
-# Options that are words: their code is the position in the tuple.
+# Categorical options: a value's code is its position in the tuple.
 CODES = CHOICES
 _, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 _, ONE_OVERLAP, DUALPIPE, DUALPIPE_V = range(4)
 USUAL_TARGETS, QUERY_VALUE, ATTENTION, ALL_LINEAR = range(len(LORA_TARGETS))
 FULL_TRAINING, LORA, QLORA = (TRAINED.index(name) for name in ("full", "lora", "qlora"))
 OFFLOAD_NONE, OFFLOAD_ALL = (CODES["offload"].index(name) for name in ("none", "optimizer_and_params"))
-_MOST_SHOWN = 4
-# Arrays of this many elements: larger ones gain little speed and take more memory (docs/experiments/0008).
+_MAX_SHOWN = 4
+# Elements of an array: larger arrays gain little speed and take more memory (docs/experiments/0008).
 MESH_ELEMENTS = 2**17
 
 
 class StrategyGrid(Struct, frozen=True, kw_only=True):
     """Many strategies: the fields of `Strategy`, each an array that broadcasts against the others.
 
-    Counts are float64, so that nothing overflows or divides as integers; words are integer codes (CODES).
+    Counts are float64, to avoid overflow and integer division; categorical options are integer codes (CODES).
     """
 
     dp: Numbers
@@ -99,45 +99,45 @@ class StrategyGrid(Struct, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape all fields broadcast to."""
+        """Shape to which all fields broadcast."""
         return np.broadcast_shapes(*(getattr(self, name).shape for name in self.__struct_fields__))
 
     @property
     def num_accelerators(self) -> Numbers:
-        """Accelerators each strategy takes."""
+        """Accelerators that each strategy uses."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property
     def held_stage(self) -> Numbers:
-        """ZeRO stage of what a rank holds from the first micro-batch to the last: 1 at most in a pipeline.
+        """ZeRO stage in effect between the first and the last micro-batch of a step: at most 1 in a pipeline.
 
-        Source: torch.distributed.pipelining (stage.py, backward_maybe_with_nosync): of modules that FSDP
-        shards, weights stay gathered after a way back, and gradients whole until the last one; Llama team
-        2024, section 3.3.2 (model shards are not resharded after the way forward).
+        Source: torch.distributed.pipelining (stage.py, backward_maybe_with_nosync): in modules sharded by
+        FSDP, weights stay gathered after a backward pass, and gradients unsharded until the last one; Llama
+        team 2024, section 3.3.2 (model shards are not resharded after the forward pass).
         """
         if np.max(self.pp) <= 1 or np.max(self.zero_stage) < GRADIENTS_SHARDED:
             return self.zero_stage
         return np.asarray(np.where(self.pp > 1, np.minimum(self.zero_stage, 1.0), self.zero_stage))
 
     @property
-    def adds_up_whole(self) -> NDArray[np.bool_]:
-        """Where gradients that are sharded after a step lie whole during it."""
+    def accumulates_unsharded(self) -> NDArray[np.bool_]:
+        """Whether gradients are accumulated unsharded during a step and sharded after it."""
         return np.asarray((self.whole_gradients > 0) & (self.held_stage >= GRADIENTS_SHARDED))
 
     @property
     def adapted_layers(self) -> Codes:
-        """The layers that have adapters where any have: `spec.strategy.adapted_layers`, of arrays."""
+        """Codes of the layers with adapters: `spec.strategy.adapted_layers` for arrays."""
         usual = np.where(self.trained == QLORA, ALL_LINEAR, ATTENTION)
         return np.asarray(np.where(self.lora_targets == USUAL_TARGETS, usual, self.lora_targets))
 
     @property
     def num_microbatches(self) -> Numbers:
-        """Micro-batches a dp rank goes through in a step."""
+        """Micro-batches per dp rank and step."""
         return self.global_batch_samples / (self.dp * self.microbatch_samples)
 
 
 def grid(strategies: Sequence[Strategy]) -> StrategyGrid:
-    """Flat rows: every field of shape (n_strategies,)."""
+    """Strategies as flat rows: every field of shape (n_strategies,)."""
     names = StrategyGrid.__struct_fields__
     return StrategyGrid(
         **{name: _column(name, [getattr(each, name) for each in strategies]) for name in names}
@@ -145,21 +145,22 @@ def grid(strategies: Sequence[Strategy]) -> StrategyGrid:
 
 
 def _column(name: str, values: Sequence[Value]) -> NDArray[Any]:
-    """Values of an option as numbers: of words their codes."""
+    """Values of an option as numbers; categorical values as their codes."""
     if name in CODES:
         return np.array([CODES[name].index(str(value)) for value in values], dtype=np.intp)
     return np.array(values, dtype=float)
 
 
 class Layouts(Struct, frozen=True, kw_only=True):
-    """Sizes of the axes and of the batches: points of spaces that every other option is combined with.
+    """Axis sizes and batch sizes of layouts, which every other option is combined with.
 
-    Most sizes are shared by many layouts, so they are kept once. shares: by name, the sizes of AXES and
-    dp_replicate, each (n_shares,); `space`, which of the spaces given, by its position; and `axes`, a number
-    for the axes' sizes: layouts with the same number differ in their groups and batches only. batches:
-    microbatch_samples and global_batch_samples, each (n_batches,). share, batch: which of them a layout has,
-    (n_layouts,). Layouts of the same batch differ in ep and dp_replicate alone: share_of is one of the shares
-    of each, (n_batches,).
+    Many layouts have sizes in common, so each combination is stored once. shares: how the accelerators are
+    shared out, by name: sizes of AXES and dp_replicate, each (n_shares,); `space`, index of the space;
+    `axes`,
+    an identifier of the axis sizes: layouts with the same one differ only in dp_replicate and batches.
+    batches: microbatch_samples and global_batch_samples, each (n_batches,). share, batch: each layout's index
+    into them, (n_layouts,). Layouts with the same batch index differ only in ep and dp_replicate: share_of is
+    one of their shares, (n_batches,).
     """
 
     shares: Mapping[str, NDArray[Any]]
@@ -169,43 +170,43 @@ class Layouts(Struct, frozen=True, kw_only=True):
     batch: Codes
 
     def __len__(self) -> int:
-        """How many layouts."""
+        """Number of layouts."""
         return len(self.share)
 
     def column(self, name: str) -> NDArray[Any]:
-        """One of the sizes, the space or the number of the axes, of every layout: (n_layouts,)."""
+        """One of the sizes, or `space` or `axes`, of every layout: (n_layouts,)."""
         known = self.shares.get(name)
         return self.batches[name].take(self.batch) if known is None else known.take(self.share)
 
     def at(self, which: Codes | slice) -> "Layouts":
-        """Some of the layouts, in the order given."""
+        """The layouts at these positions, in the order given."""
         return replace(self, share=self.share[which], batch=self.batch[which])
 
     def each_share(self) -> "Layouts":
-        """A layout of every share, with any batch."""
+        """One layout for each share, with an arbitrary batch."""
         num_shares = len(self.shares["space"])
         return replace(self, share=np.arange(num_shares), batch=np.zeros(num_shares, dtype=np.intp))
 
     def each_batch(self) -> "Layouts":
-        """A layout of every batch."""
+        """One layout for each batch."""
         return replace(self, share=self.share_of, batch=np.arange(len(self.share_of)))
 
-    def numbered(self, names: Sequence[str], also: Numbers | None = None) -> Codes:
-        """A small number for every layout, the same for those that agree in these sizes: (n_layouts,).
+    def codes(self, names: Sequence[str], also: Numbers | None = None) -> Codes:
+        """An integer code for every layout, equal where these sizes are equal: (n_layouts,).
 
         also: another size of every layout, (n_layouts,).
         """
-        parts = [] if also is None else [_numbered(also)]
+        parts = [] if also is None else [_factorized(also)]
         for sizes, which in ((self.shares, self.share), (self.batches, self.batch)):
-            some = [_numbered(sizes[name]) for name in names if name in sizes]
+            some = [_factorized(sizes[name]) for name in names if name in sizes]
             if some:
-                of_sizes, num_different = _combined(some)
+                of_sizes, num_different = _combined_codes(some)
                 parts.append((of_sizes.take(which), num_different))
-        return _combined(parts)[0]
+        return _combined_codes(parts)[0]
 
 
-def _combined(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, int]:
-    """One small number for each of several: equal where all are; and how many there can be."""
+def _combined_codes(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, int]:
+    """Combine integer codes into one, equal where all are equal; and the number of possible codes."""
     numbers, num_different = parts[0]
     for places, num_values in parts[1:]:
         numbers = numbers * num_values
@@ -214,14 +215,14 @@ def _combined(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, int]:
     return numbers, num_different
 
 
-def _numbered(sizes: Numbers) -> tuple[Codes, int]:
-    """A small number for every one of some whole sizes, the same for equal ones; how many there are."""
+def _factorized(sizes: Numbers) -> tuple[Codes, int]:
+    """Integer codes of whole-numbered sizes, equal for equal sizes, and the number of distinct codes."""
     positions, numbers = distinct(sizes.astype(np.intp))
     return numbers, len(positions)
 
 
-def joined(parts: Sequence[Layouts]) -> Layouts:
-    """The layouts of all parts, of which there is at least one, one after the other."""
+def concatenated(parts: Sequence[Layouts]) -> Layouts:
+    """The layouts of all parts, in order; `parts` must not be empty."""
 
     def tables(sizes: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
         return {name: np.concatenate([each[name] for each in sizes]) for name in sizes[0]}
@@ -241,9 +242,9 @@ def joined(parts: Sequence[Layouts]) -> Layouts:
 
 
 def distinct(numbers: Codes) -> tuple[Codes, Codes]:
-    """Of numbers, at least one: a position of each different one, and which of these each number is."""
+    """A position of each distinct number, and the index of every number among these; at least one number."""
     num_possible = int(numbers.max()) + 1
-    if num_possible > max(2**12, 16 * len(numbers)):  # sorting takes less than a table of all that may be
+    if num_possible > max(2**12, 16 * len(numbers)):  # sorting is faster than a table of all possible numbers
         _, positions, which = np.unique(numbers, return_index=True, return_inverse=True)
         return positions, which
     position = np.full(num_possible, -1)
@@ -253,7 +254,7 @@ def distinct(numbers: Codes) -> tuple[Codes, Codes]:
 
 
 class LayoutGroup(Struct, frozen=True, kw_only=True):
-    """Layouts that allow the same combinations of the other options: LAYER_OPTIONS, and STATE_OPTIONS."""
+    """Layouts that allow the same combinations of LAYER_OPTIONS and of STATE_OPTIONS."""
 
     layouts: Layouts
     layers: Combinations
@@ -261,11 +262,11 @@ class LayoutGroup(Struct, frozen=True, kw_only=True):
 
     @property
     def num_each(self) -> int:
-        """Strategies of a layout."""
+        """Strategies per layout."""
         return len(self.layers) * len(self.states)
 
     def only(self, layers: Sequence[int], states: Sequence[int]) -> "LayoutGroup":
-        """The same layouts with some combinations, by their numbers."""
+        """The same layouts with only the combinations at these indices."""
         return replace(
             self,
             layers=tuple(self.layers[each] for each in layers),
@@ -273,7 +274,7 @@ class LayoutGroup(Struct, frozen=True, kw_only=True):
         )
 
     def allowing(self, values: Mapping[str, Collection[Value]]) -> "LayoutGroup":
-        """The same layouts with the combinations that have one of the values of each option named, if any."""
+        """The same layouts with only the combinations that have one of the given values of each option."""
         return replace(
             self,
             layers=_allowing(LAYER_OPTIONS, self.layers, values),
@@ -281,58 +282,58 @@ class LayoutGroup(Struct, frozen=True, kw_only=True):
         )
 
     def with_value(self, name: str, value: Value) -> "LayoutGroup":
-        """The same layouts and combinations with one value of a layer or state option, allowed or not."""
+        """The same layouts with a layer or state option set to `value` in every combination, legal or not."""
         if name in LAYER_OPTIONS:
             return replace(self, layers=_with_value(self.layers, LAYER_OPTIONS.index(name), value))
         return replace(self, states=_with_value(self.states, STATE_OPTIONS.index(name), value))
 
     def at(self, which: Codes) -> "LayoutGroup":
-        """Some of the layouts with the same combinations."""
+        """The layouts at these positions, with the same combinations."""
         return replace(self, layouts=self.layouts.at(which))
 
     def strategy(self, layout: int, layer: int, state: int) -> Strategy:
-        """The strategy of a layout and combinations, by their numbers."""
+        """The strategy with this layout, layer options and state options, each given by index."""
         alone = self.layouts.at(slice(layout, layout + 1))
         sizes = {name: int(alone.column(name)[0]) for name in LAYOUT_OPTIONS}
         layers = dict(zip(LAYER_OPTIONS, self.layers[layer], strict=True))
         states = dict(zip(STATE_OPTIONS, self.states[state], strict=True))
         return Strategy(**sizes, **layers, **states)  # type: ignore[arg-type]
 
-    def parts(self, most_elements: int) -> Iterator[tuple[slice, "LayoutGroup"]]:
-        """The group in parts of at most about `most_elements` strategies: which layouts, and the part."""
-        num_layouts = max(1, most_elements // self.num_each)
+    def parts(self, max_elements: int) -> Iterator[tuple[slice, "LayoutGroup"]]:
+        """Yield slices of layouts and the part of the group with them, of at most about `max_elements`."""
+        num_layouts = max(1, max_elements // self.num_each)
         for start in range(0, len(self.layouts), num_layouts):
             which = slice(start, start + num_layouts)
             yield which, replace(self, layouts=self.layouts.at(which))
 
     def mesh(self) -> StrategyGrid:
-        """The strategies: an open mesh of layer options, of state options and of layouts."""
+        """The strategies as an open mesh: (n_layers, n_states, n_layouts)."""
         return _mesh(self.layouts, self.layers, self.states)
 
 
-def once_for_all(
+def computed_once(
     kinds: Sequence[Hashable],
     groups: Sequence[LayoutGroup],
     *,
-    numbered: Callable[[Layouts], Codes],
-    computed: Callable[[LayoutGroup], Numbers],
+    codes_of: Callable[[Layouts], Codes],
+    compute: Callable[[LayoutGroup], Numbers],
 ) -> list[tuple[Numbers, Codes]]:
-    """By group, a quantity of its different layouts, and which of these each of its layouts is.
+    """By group, a quantity of its distinct layouts, and the index of each of its layouts among these.
 
-    Computed once for the layouts of all groups that share what decides it. kinds: equal for groups of which
-    it is the same at the same sizes. numbered: a small number for every layout, the same for those of which
-    it is the same. computed: the quantity of a group, layouts last.
+    The quantity is computed once for equal layouts of all groups. kinds: equal for groups in which equal
+    sizes give equal quantities. codes_of: integer codes of layouts, equal where the quantity is. compute:
+    returns the quantity of a group, layouts on the last axis.
     """
-    alike: dict[Hashable, list[int]] = defaultdict(list)
+    same_kind: dict[Hashable, list[int]] = defaultdict(list)
     for number, kind in enumerate(kinds):
-        alike[kind].append(number)
+        same_kind[kind].append(number)
     found: dict[int, tuple[Numbers, Codes]] = {}
-    for numbers in alike.values():
+    for numbers in same_kind.values():
         parts = [groups[number].layouts for number in numbers]
-        layouts = joined(parts)
-        different, which = distinct(numbered(layouts))
+        layouts = concatenated(parts)
+        different, which = distinct(codes_of(layouts))
         group = replace(groups[numbers[0]], layouts=layouts.at(different))
-        values = np.concatenate([computed(part) for _, part in group.parts(MESH_ELEMENTS)], axis=-1)
+        values = np.concatenate([compute(part) for _, part in group.parts(MESH_ELEMENTS)], axis=-1)
         of_parts = np.split(which, np.cumsum([len(part) for part in parts])[:-1])
         found |= {number: (values, rows) for number, rows in zip(numbers, of_parts, strict=True)}
     return [found[number] for number in range(len(groups))]
@@ -341,18 +342,19 @@ def once_for_all(
 def _allowing(
     names: tuple[str, ...], combined: Combinations, values: Mapping[str, Collection[Value]]
 ) -> Combinations:
-    """The combinations that have one of the values of each option named."""
+    """The combinations that have one of the given values of each option."""
     asked = [(names.index(name), allowed) for name, allowed in values.items() if name in names]
     return tuple(each for each in combined if all(each[index] in allowed for index, allowed in asked))
 
 
 def _with_value(combined: Combinations, index: int, value: Value) -> Combinations:
-    """Combinations with one value of an option, each once."""
+    """Distinct combinations after one option is set to `value`."""
     return tuple(dict.fromkeys((*each[:index], value, *each[index + 1 :]) for each in combined))
 
 
 def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> StrategyGrid:
-    # Layouts come last: they are many, and NumPy takes several times as long where the last axis is short.
+    # Layouts are the last axis, as the most numerous: NumPy is several times slower if the last axis is
+    # short.
     columns: dict[str, Any] = {name: layouts.column(name)[None, None, :] for name in LAYOUT_OPTIONS}
     columns.update(_columns(LAYER_OPTIONS, layers, (-1, 1, 1)))
     columns.update(_columns(STATE_OPTIONS, states, (1, -1, 1)))
@@ -363,9 +365,9 @@ def _mesh(layouts: Layouts, layers: Combinations, states: Combinations) -> Strat
 def _columns(
     names: tuple[str, ...], combined: Combinations, shape: tuple[int, ...]
 ) -> Mapping[str, NDArray[Any]]:
-    """The values of options along one axis of a mesh, by name. Kept: groups of many layouts share them.
+    """The values of options along one axis of a mesh, by name; cached, because many groups share them.
 
-    An option with one value is one element: nothing is computed per combination for its sake.
+    An option with a single value becomes one element, so that nothing is computed per combination for it.
     """
     columns = {}
     for name, values in zip(names, zip(*combined, strict=True), strict=True):
@@ -375,9 +377,9 @@ def _columns(
 
 
 def flat_rows(groups: Sequence[LayoutGroup]) -> StrategyGrid:
-    """The strategies of all groups one after the other: fields of shape (n_strategies,).
+    """The strategies of all groups in order: fields of shape (n_strategies,).
 
-    An option that has one value in all groups is one element.
+    An option with the same single value in all groups is one element.
     """
     meshes = [(group.mesh(), (len(group.layers), len(group.states), len(group.layouts))) for group in groups]
     columns: dict[str, Any] = {}
@@ -398,11 +400,11 @@ def flat_rows(groups: Sequence[LayoutGroup]) -> StrategyGrid:
 def layout_groups(
     spaces: tuple[Space, ...], limits: Limits
 ) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[Fault], ...]]:
-    """The layouts of spaces by what they allow, and why layouts of each space were left out.
+    """The layouts of spaces grouped by the combinations they allow, and by space why others are illegal.
 
-    spaces: of the same choices, at least one; they differ in their accelerators and batches.
-    None of a group's combinations is illegal, and a quantity is computed once for all strategies that share
-    it. Kept: bounds of the same spaces are asked for after a search.
+    spaces: at least one, with the same choices; they differ in their accelerators and batches.
+    All combinations of a group are legal. Cached, because bounds of the same spaces are needed after a
+    search.
     """
     groups: dict[_Allowed, list[tuple[int, _Block]]] = defaultdict(list)
     found = [_legal_blocks(space, limits) for space in spaces]
@@ -415,13 +417,13 @@ def layout_groups(
     ), tuple(each.faults for each in found)
 
 
-def forget_layouts() -> None:
-    """Forget the layouts that are kept, for whoever times a search."""
-    for kept in (layout_groups, _legal_blocks, _legal_combinations, _shared_batches, _by_rounds):
+def clear_layout_caches() -> None:
+    """Clear all caches of layouts, so that a search can be timed."""
+    for kept in (layout_groups, _legal_blocks, _legal_combinations, _shared_batches, _batches_by_schedule):
         kept.cache_clear()
 
 
-# Systems that a question compares often have nodes of one size, and most of their spaces in common.
+# Systems compared in one question often share a node size, so most of their search spaces are identical.
 @lru_cache(maxsize=64)
 def _legal_blocks(space: Space, limits: Limits) -> "_LegalBlocks":
     legal = _legal_combinations(replace(space, num_accelerators=1, global_batches=(1,)), limits)
@@ -443,7 +445,7 @@ def _legal_blocks(space: Space, limits: Limits) -> "_LegalBlocks":
                 counted.add(each.key)
                 faults[each.reason] += 1
         if layers.allowed and states.allowed:
-            # Equal combinations are one object, whose identity is known at once.
+            # Equal combinations are the same object, and its identity is faster to compare than its values.
             key = id(layers.allowed), id(states.allowed)
             if key not in kinds:
                 kinds[key] = (layers.allowed, states.allowed), []
@@ -453,14 +455,15 @@ def _legal_blocks(space: Space, limits: Limits) -> "_LegalBlocks":
 
 @lru_cache(maxsize=4)
 def _legal_combinations(space: Space, limits: Limits) -> LegalCombinations:
-    """What the choices of a space allow, whatever its sizes."""
+    """Combinations that the choices of a space allow; they do not depend on its sizes."""
     return LegalCombinations(space=space, limits=limits)
 
 
 class _Batches(NamedTuple):
-    """Global batches and micro-batches of a schedule, which all allow the same.
+    """Global batches and micro-batches of a schedule that all allow the same combinations.
 
-    num_microbatches: of one of them. kind: a number that those of the schedule which allow the same share.
+    num_microbatches: micro-batches per step of one of them. kind: identifies, within the schedule, the
+    combinations allowed.
     """
 
     schedule: str
@@ -471,10 +474,10 @@ class _Batches(NamedTuple):
 
 
 class _Splits(NamedTuple):
-    """Values of ep and dp_replicate that so many ranks of a stage allow, and why the others are left out.
+    """Values of ep and dp_replicate that the ranks of a stage allow, and why the others are illegal.
 
-    shares: by whether the ranks make several groups, rows of ep, dp_replicate, the number of ep, and that of
-    the row. num_experts: values of ep.
+    shares: by whether dp_replicate exceeds 1, rows of (ep, dp_replicate, index of ep, index of the row).
+    num_experts: number of values of ep.
     """
 
     shares: Mapping[bool, Codes]
@@ -483,10 +486,10 @@ class _Splits(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Layouts of the same dp, tp, pp, cp and schedule that allow the same.
+    """Layouts with the same dp, tp, pp, cp and schedule that allow the same combinations.
 
-    place: of the schedule and its micro-batches among those of these axes. shares: all that go with them, in
-    one group or in several. axes: the number of all axes' sizes of the space with the first value of ep.
+    place: index of `of` among the batches of these axes. shares: rows of `_Splits.shares`, with one replica
+    group or with several. axes: identifier of the axis sizes with the first value of ep.
     """
 
     dp: int
@@ -514,27 +517,25 @@ _Allowed: TypeAlias = tuple[Combinations, Combinations]
 
 
 class _LegalBlocks(NamedTuple):
-    """The layouts of one space by the combinations of layer and state options that they allow, and why others
-    are left out.
-    """
+    """The layouts of a space by the layer and state options they allow, and why others are illegal."""
 
     kinds: Sequence[tuple[_Allowed, Sequence[_Block]]]
     faults: Counter[Fault]
 
 
 def _blocks(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[_Block]:
-    """Every way to share the accelerators and the batch out; what is illegal is counted by its reason."""
+    """Yield every way to distribute accelerators and batch; count illegal ones in `faults` by reason."""
     shares = [*divisors(limits.experts)] if limits.experts else [1]
     experts = [each for each in shares if space.allows("ep", each)]
     if not experts and limits.experts:
-        among = f"the chosen ep is not among {_short(shares)}, which divide the experts"
+        among = f"the chosen ep is not among {_abbreviated(shares)}, which divide the experts"
         faults[Fault(among, ("ep",))] += 1
     elif not experts:
         faults[Fault("the model has no experts, and ep as chosen shares them out", ("ep",))] += 1
     batches = (space.global_batches, space.choices.get("microbatch_samples"))
     schedules = space.values("schedule")
     splits = cache(partial(_splits, limits, tuple(experts)))
-    for number, (dp, tp, pp, cp) in enumerate(_shares(space, limits, faults)):
+    for number, (dp, tp, pp, cp) in enumerate(_axis_sizes(space, limits, faults)):
         groups = _group_counts(space, limits, dp=dp, tp=tp, pp=pp, cp=cp)
         if not groups:
             faults[_UNEQUAL_GROUPS] += 1
@@ -543,14 +544,14 @@ def _blocks(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[_B
             faults[reason] += times * found.num_experts
         start = number * len(experts)
         for has_groups, rows in found.shares.items():
-            for place, each in enumerate(_by_rounds(*batches, dp, pp, schedules)):
+            for place, each in enumerate(_batches_by_schedule(*batches, dp, pp, schedules)):
                 yield _Block(dp, tp, pp, cp, place, each, has_groups, rows, start)
         if found.faults:
             faults.update(found.faults)
 
 
 def _splits(limits: Limits, experts: Sequence[int], ranks: int, groups: Sequence[int]) -> _Splits:
-    """How so many ranks of one stage are shared out among experts and groups."""
+    """Ways to distribute the ranks of one stage over expert parallelism and replica groups."""
     shares: dict[bool, list[tuple[int, ...]]] = defaultdict(list)
     faults = Counter[Fault]()
     rows, num_experts = count(), 0
@@ -569,9 +570,7 @@ def _splits(limits: Limits, experts: Sequence[int], ranks: int, groups: Sequence
 
 
 def _layouts(placed: Sequence[tuple[int, _Block]], num_spaces: int) -> Layouts:
-    """The layouts of all blocks, each with the number of its space: by their axes, then by schedule and
-    micro-batches.
-    """
+    """The layouts of blocks, each given with its space's index, ordered by axes, schedule and micro-batch."""
     blocks = [each for _, each in placed]
     block = np.repeat(np.arange(len(blocks)), [len(each.shares) for each in blocks])
     shares = np.concatenate([each.shares for each in blocks])
@@ -580,7 +579,7 @@ def _layouts(placed: Sequence[tuple[int, _Block]], num_spaces: int) -> Layouts:
     shares, block, of_block = shares[ordered], block[ordered], of_block[ordered]
     of_each = np.array([len(each.of.batches) for each in blocks])
     first, sizes = np.cumsum(of_each) - of_each, of_each[block]
-    # Batches count up within a row of axes: the layout's own number, less that of the row's first layout.
+    # The batch index counts up within a row of axes: layout index minus that of the row's first layout.
     batch = np.repeat(first[block] - (np.cumsum(sizes) - sizes), sizes)
     batch += np.arange(len(batch))
     axes = np.array([each[:4] for each in blocks], dtype=float)[block]
@@ -606,19 +605,19 @@ def _layouts(placed: Sequence[tuple[int, _Block]], num_spaces: int) -> Layouts:
 
 @lru_cache(maxsize=2**16)
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors, from 1 up."""
+    """All divisors, ascending."""
     small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
     return tuple(dict.fromkeys((*small, *(number // each for each in reversed(small)))))
 
 
-# Spaces of different sizes have most of their batches in common.
+# Spaces of different sizes share most of their batches.
 @lru_cache(maxsize=2**12)
 def _shared_batches(
     global_batches: tuple[int, ...], microbatches: tuple[Value, ...] | None, dp: int
 ) -> tuple[Numbers, tuple[tuple[Fault, int], ...]]:
-    """Global batches and micro-batches that so many data ranks can share, a pair a row; what is left out.
+    """Rows of (global batch, micro-batch) that divide evenly over dp ranks, and faults of other batches.
 
-    microbatches: those to choose from; None where any will do.
+    microbatches: allowed values; None allows all.
     """
     pairs: list[tuple[int, int]] = []
     wrong: Counter[Fault] = Counter()
@@ -636,16 +635,16 @@ def _shared_batches(
 
 
 @lru_cache(maxsize=2**14)
-def _by_rounds(
+def _batches_by_schedule(
     global_batches: tuple[int, ...],
     microbatches: tuple[Value, ...] | None,
     dp: int,
     pp: int,
     schedules: tuple[Value, ...],
 ) -> tuple[_Batches, ...]:
-    """The pairs of each schedule by what their numbers of micro-batches allow (`pipeline_fault`).
+    """Batches of each schedule, grouped by what their number of micro-batches allows (`pipeline_fault`).
 
-    A schedule is a group of its own: what depends on it alone is then one number a mesh.
+    Each schedule has its own groups, so that quantities that depend on it alone are scalars in a mesh.
     """
     pairs, _ = _shared_batches(global_batches, microbatches, dp)
     rounds = pairs[:, 0] / (dp * pairs[:, 1])
@@ -658,7 +657,7 @@ def _by_rounds(
             kinds = (rounds % pp == 0) & (rounds >= needed)
         if schedule == "1f1b" or "1f1b" not in schedules:
             parts = sorted(set(kinds.tolist()), reverse=True)
-        else:  # what it cannot do, the other does
+        else:  # 1f1b covers the batches that this schedule cannot run
             runs = pp > 1 or schedule not in BOTH_ENDS
             parts = sorted(set(kinds[kinds > 0].tolist())) if runs else []
         for kind in parts:
@@ -667,14 +666,14 @@ def _by_rounds(
     return tuple(found)
 
 
-def _shares(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[tuple[int, int, int, int]]:
-    """Sizes of dp, tp, pp and cp whose product is the number of accelerators."""
+def _axis_sizes(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield sizes of dp, tp, pp and cp whose product is the number of accelerators."""
     total = space.num_accelerators
     chosen = {name: space.choices[name] for name in ("dp", "tp", "pp", "cp") if name in space.choices}
     any_allowed = False
     for tp in divisors(total):
         left = divisors(total // tp)
-        # What is wrong with an axis does not depend on later ones: tp comes first, then cp, then pp.
+        # The fault of an axis does not depend on later axes; the order is tp, cp, pp.
         of_cp = {cp: axes_fault(limits, tp=tp, pp=1, cp=cp) for cp in left}
         of_pp = {pp: axes_fault(limits, tp=tp, pp=pp, cp=1) for pp in left}
         for pp in left:
@@ -692,7 +691,7 @@ def _shares(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[tu
                     yield dp, tp, pp, cp
     if not any_allowed:
         names = ", ".join(chosen)
-        # The same words at every size, so that they are one reason.
+        # The wording is the same at every size, so that faults are counted under one reason.
         if all(len(values) == 1 for values in chosen.values()):
             least = math.prod(int(values[0]) for values in chosen.values())
             verb = "needs" if len(chosen) == 1 else "need"
@@ -703,11 +702,11 @@ def _shares(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[tu
 
 
 def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp: int) -> tuple[int, ...]:
-    """Values of dp_replicate to try, from 1 up: as chosen, or 1 and those of groups in or of whole nodes.
+    """Values of dp_replicate to try, ascending: the chosen ones, or 1 and those aligned with nodes.
 
-    A free choice goes with ZeRO stage 3 and without a pipeline: lower stages
-    exchange as many bytes between nodes either way, once a step, and pipelines gather little.
-    Source: Zhang et al. 2022 (MiCS), section 3: groups as small as holds the states keep gathers on fast
+    Without a choice, values above 1 are tried only with ZeRO stage 3 and without a pipeline: lower stages
+    send the same bytes between nodes once per step either way, and pipelines gather little.
+    Source: Zhang et al. 2022 (MiCS), section 3: the smallest groups that hold the states keep gathers on fast
     links.
     """
     is_chosen = "dp_replicate" in space.choices
@@ -717,15 +716,15 @@ def _group_counts(space: Space, limits: Limits, *, dp: int, tp: int, pp: int, cp
     if is_chosen:
         return tuple(each for each in (1, *possible) if space.allows("dp_replicate", each))
     ranks = tp * cp * dp
-    return (1, *(each for each in possible if lies_well(ranks // each, ranks, limits.node_size)))
+    return (1, *(each for each in possible if is_node_aligned(ranks // each, ranks, limits.node_size)))
 
 
-def lies_well(size: int, ranks: int, node_size: int) -> bool:
-    """Whether every group of so many ranks lies in one node, or is whole nodes. ranks: of all groups."""
+def is_node_aligned(size: int, ranks: int, node_size: int) -> bool:
+    """Whether every group of `size` ranks is inside one node or fills whole nodes. ranks: of all groups."""
     return ranks <= node_size or node_size % size == 0 or size % node_size == 0
 
 
-def _short(numbers: Sequence[int]) -> str:
-    """Numbers, the first and the last of many."""
+def _abbreviated(numbers: Sequence[int]) -> str:
+    """Numbers as text; of many only the first few and the last."""
     shown = [str(each) for each in numbers]
-    return ", ".join(shown if len(shown) <= _MOST_SHOWN else [*shown[:_MOST_SHOWN], "...", shown[-1]])
+    return ", ".join(shown if len(shown) <= _MAX_SHOWN else [*shown[:_MAX_SHOWN], "...", shown[-1]])

@@ -1,8 +1,8 @@
-"""The fastest strategies that fit into memory, of several spaces at once, without evaluating all of them.
+"""Branch-and-bound search for the fastest strategies that fit into memory, over several spaces at once.
 
-Some values of an option cannot make a step shorter than another value does. Where the combination that is
-fastest, whatever memory it takes, also fits, nothing else of its layout is evaluated; elsewhere only what
-could still win is. tests/perfmodel/test_search.py checks each of these rules.
+Some option values can never make a step shorter than another value. If a layout's fastest combination,
+ignoring memory, also fits, its other combinations are not evaluated; otherwise only those that could still
+win are. tests/perfmodel/test_search.py checks each of these rules.
 """
 
 from collections import Counter
@@ -19,45 +19,45 @@ from equipoise.perfmodel.layouts import (
     CODES,
     Codes,
     LayoutGroup,
+    computed_once,
     flat_rows,
     layout_groups,
-    once_for_all,
 )
 from equipoise.perfmodel.load import Load, Numbers
 from equipoise.perfmodel.machine import Machine
 from equipoise.perfmodel.memory import (
     Fitting,
     FittingCount,
+    all_fitting,
     any_fits,
     by_activations,
     count_fitting,
-    whatever_fits,
 )
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Fault, Space, limits
 from equipoise.spec.strategy import Strategy, Value
 
 _Values: TypeAlias = dict[str, Any]
-# Numbers of some layer options and some state options of a group.
+# Selects layer options and state options of a group, each by index.
 _Options: TypeAlias = Callable[[LayoutGroup, Parameters], tuple[Sequence[int], Sequence[int]]]
 
-# Rows of strategies that are evaluated at once.
-_ROWS = 2**14
-# Layouts evaluated at first; twice as many each time after.
+# Strategies evaluated in one table.
+_ROWS_AT_ONCE = 2**14
+# Layouts evaluated in the first round; each later round doubles the number.
 _FIRST_ROUND = 1024
-# Bounds of which some are taken to tell which are low.
-_SAMPLE = 2**14
-# Of the ZeRO stages that shard no weights, the fastest first: sharded states make the optimizer's step
-# shorter, sharded gradients leave it as it is; traffic is that of none (Rajbhandari et al. 2020, section 7).
+# Values sampled to estimate the cut-off of the lowest ones.
+_SAMPLE_SIZE = 2**14
+# ZeRO stages that shard no weights, fastest first: sharded states shorten the optimizer's step, sharded
+# gradients do not, and traffic is the same as without ZeRO (Rajbhandari et al. 2020, section 7).
 _WHOLE_WEIGHTS = (1, 2, 0)
-# Sizes that decide what a layer takes of a micro-batch.
-_OF_A_LAYER = ("tp", "cp", "ep", "microbatch_samples")
+# Sizes on which a layer's time for one micro-batch depends.
+_LAYER_SIZES = ("tp", "cp", "ep", "microbatch_samples")
 
 
 class SearchJob(Struct, frozen=True, kw_only=True):
-    """What is to be trained, on which machine, by which calibration.
+    """What is trained, on which machine and with which calibration.
 
-    load, machine: of plain numbers. num_steps: of the training by its global batch, (n,) -> (n,).
+    load, machine: fields are scalars. num_steps: training steps by global batch, (n,) -> (n,).
     """
 
     load: Load
@@ -68,22 +68,22 @@ class SearchJob(Struct, frozen=True, kw_only=True):
     def layout_groups(
         self, spaces: Sequence[Space]
     ) -> tuple[tuple[LayoutGroup, ...], tuple[Counter[Fault], ...]]:
-        """The layouts of spaces of the same choices, and why others are illegal."""
+        """The legal layouts of spaces with the same choices, and by space why other layouts are illegal."""
         return layout_groups(tuple(spaces), limits(self.load, self.machine).asked_by(spaces[0]))
 
 
 class FoundStrategy(Struct, frozen=True, kw_only=True):
-    """A strategy, and what the steps of the training take with it."""
+    """A strategy and the time of all training steps with it."""
 
     strategy: Strategy
     training_s: float
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):
-    """What a search found. num_legal, num_fitting: strategies of the space, and those that fit into memory.
+    """Result of a search. num_legal, num_fitting: numbers of legal strategies, and of those that fit.
 
-    best: the best for each sizes of the axes, the best first. nearest_bytes: the least that any needs that
-    does not fit; None where all do. faults: why layouts are illegal, with their number.
+    best: the best strategy for each combination of axis sizes, fastest first. nearest_bytes: least memory
+    needed by a strategy that does not fit; None where all fit. faults: number of illegal layouts by reason.
     """
 
     num_legal: int
@@ -94,17 +94,17 @@ class SearchResult(Struct, frozen=True, kw_only=True):
 
 
 def fastest(job: SearchJob, spaces: Sequence[Space], *, num_best: int = 1) -> tuple[SearchResult, ...]:
-    """The strategies of each space with which the training takes least time.
+    """The strategies of each space with the shortest training time.
 
-    spaces: at least one; of the same choices and different sizes.
-    Assumes that a step is no shorter with recomputation than without, with less overlap, with activations,
-    optimizer states or weights that travel to the host or with optimizer states not sharded; and that memory
-    gets no less by less overlap or unsharded states.
-    Source: branch and bound (Land and Doig 1960): the best that a layout's options can reach bounds it.
+    spaces: at least one, with the same choices and different sizes.
+    Assumes a step is never shorter with recomputation, with less overlap, with activations, optimizer states
+    or weights offloaded to the host, or with unsharded optimizer states; and memory is never lower with less
+    overlap or unsharded states.
+    Source: branch and bound (Land and Doig 1960): a layout's lower bound is the best its options can reach.
     """
     legal, faults = job.layout_groups(spaces)
     groups = by_activations(job.load, legal)
-    counts, best = _searched(job, groups, len(spaces), num_best)
+    counts, best = _search(job, groups, len(spaces), num_best)
     return tuple(
         SearchResult(
             num_legal=counted.num_legal,
@@ -127,13 +127,12 @@ def faster(
     allowed: Mapping[str, Collection[Value]],
     num_best: int = 1,
 ) -> dict[int, tuple[FoundStrategy, ...]]:
-    """The fastest strategies of some spaces with another value of one option, if they take less than so long.
+    """The fastest strategies with another value of one option, for spaces where they beat a given time.
 
-    spaces: as `fastest` has just searched, which did not look at that value. to_beat_s: by the number of the
-    space, of those to search. allowed: the values of other layer and state options; as the space has
-    them where not given. Only layouts whose bound is low enough are looked at, so it takes a small part of a
-    search.
-    Assumes and source: as of `fastest`; that the value changes no layout's legality.
+    spaces: as just searched by `fastest`, without this value. to_beat_s: threshold by the index of each space
+    to search. allowed: values of other layer and state options; the space's own where not given. Only layouts
+    whose lower bound is below the threshold are evaluated, a small part of a full search.
+    Assumes as in `fastest`, and that the value changes no layout's legality. Source: as in `fastest`.
     """
     limit_s = np.zeros(len(spaces))
     limit_s[[*to_beat_s]] = [*to_beat_s.values()]
@@ -142,29 +141,29 @@ def faster(
         for group in (each.allowing(allowed) for each in job.layout_groups(spaces)[0])
         if group.num_each and len(which := np.flatnonzero(limit_s.take(group.layouts.column("space")) > 0.0))
     ]
-    bounded = _bounded(job, changed, [whatever_fits(group) for group in changed])
+    bounded = _with_lower_bounds(job, changed, [all_fitting(group) for group in changed])
     if bounded is None:
         return {}
     low = np.flatnonzero(bounded.lower_s < limit_s.take(bounded.space))
     of_group = bounded.group.take(low)
-    left = [changed[each].at(bounded.layout.take(low[of_group == each])) for each in _present(of_group)]
-    _, best = _searched(job, by_activations(job.load, left), len(spaces), num_best)
+    left = [changed[each].at(bounded.layout.take(low[of_group == each])) for each in _distinct(of_group)]
+    _, best = _search(job, by_activations(job.load, left), len(spaces), num_best)
     found = {each: best[each] for each in to_beat_s}
     return {each: of for each, of in found.items() if of and of[0].training_s < to_beat_s[each]}
 
 
-def _searched(
+def _search(
     job: SearchJob, groups: Sequence[LayoutGroup], num_spaces: int, num_best: int
 ) -> tuple[list[FittingCount], list[tuple[FoundStrategy, ...]]]:
-    """By space, how many of the groups' strategies fit, and the best. groups: of `by_activations`."""
+    """By space, how many strategies fit, and the best ones. groups: from `by_activations`."""
     counts, fitting = count_fitting(
         job.load, job.machine, job.parameters, groups=groups, num_spaces=num_spaces
     )
-    bounded = _bounded(job, groups, fitting)
+    bounded = _with_lower_bounds(job, groups, fitting)
     if bounded is None:
         return counts, [()] * num_spaces
     candidates = _promising(job, groups, bounded, num_best)
-    _settle(job, groups, candidates, num_best)
+    _evaluate_remaining(job, groups, candidates, num_best)
     return counts, [candidates.best(groups, space, num_best) for space in range(num_spaces)]
 
 
@@ -174,18 +173,18 @@ def fits(job: SearchJob, space: Space) -> bool:
     return any_fits(job.load, job.machine, job.parameters, by_activations(job.load, groups))
 
 
-def _present(numbers: Codes) -> list[int]:
-    """The different ones of some small numbers, ascending."""
+def _distinct(numbers: Codes) -> list[int]:
+    """Distinct values among small non-negative integers, ascending."""
     present: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
     return present
 
 
 class _Candidates(Struct, kw_only=True):
-    """Layouts of all groups of which any strategy fits: arrays of shape (n_layouts,).
+    """Layouts of all groups in which any strategy fits: arrays of shape (n_layouts,).
 
-    group, layout: which of the groups, and which of its layouts. lower_s: no strategy of the layout is
-    faster. Of a layout that was evaluated, value_s: the fastest of these that fits, layer and state the
-    numbers of its combinations; infinite where none fits.
+    group, layout: index of the group, and of the layout in it. lower_s: lower bound of the training time.
+    value_s, layer, state: for an evaluated layout, the time of its fastest fitting strategy (infinite where
+    none fits), and the indices of that strategy's layer and state options.
     """
 
     group: Codes
@@ -201,10 +200,10 @@ class _Candidates(Struct, kw_only=True):
         """Some of the layouts, in the order given."""
         return _Candidates(**{name: getattr(self, name).take(which) for name in self.__struct_fields__})
 
-    def limits_s(self, known: Codes, num_best: int) -> tuple[Numbers, Numbers]:
-        """What layouts have to stay below to change the answer: by axes the best, by space the worst kept.
+    def thresholds_s(self, known: Codes, num_best: int) -> tuple[Numbers, Numbers]:
+        """Times that a layout must beat to change the result: the best by axes, and the worst kept by space.
 
-        known: those evaluated.
+        known: indices of the evaluated layouts.
         """
         axes, space = self.axes.take(known), self.space.take(known)
         by_axes = np.full(int(self.axes.max()) + 1, np.inf)
@@ -212,14 +211,14 @@ class _Candidates(Struct, kw_only=True):
         space_of = np.full(len(by_axes), -1)
         space_of[axes] = space
         worst = np.full(int(self.space.max()) + 1, np.inf)
-        for each in _present(space):
+        for each in _distinct(space):
             values = by_axes[space_of == each]
             if len(values) >= num_best:
                 worst[each] = np.partition(values, num_best - 1)[num_best - 1]
         return by_axes, worst
 
     def best(self, groups: Sequence[LayoutGroup], space: int, num_best: int) -> tuple[FoundStrategy, ...]:
-        """The best for each sizes of the axes of a space, the best first."""
+        """The best strategy of a space for each combination of axis sizes, fastest first."""
         mine = np.flatnonzero((self.space == space) & np.isfinite(self.value_s))
         ordered = mine[np.argsort(self.value_s[mine], kind="stable")]
         _, firsts = np.unique(self.axes[ordered], return_index=True)
@@ -235,17 +234,19 @@ class _Candidates(Struct, kw_only=True):
         )
 
 
-def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[Fitting]) -> _Candidates | None:
-    """Every layout of which any strategy fits, with a bound of its time, none evaluated; None without any.
+def _with_lower_bounds(
+    job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[Fitting]
+) -> _Candidates | None:
+    """Every layout in which any strategy fits, with its lower bound, not yet evaluated; None without any.
 
-    fitting: by group, in which of its layouts any strategy fits.
+    fitting: by group, which strategies of each layout fit.
     """
     which = [np.flatnonzero(each.with_any_layer) for each in fitting]
     numbers = [number for number, rows in enumerate(which) if len(rows)]
     if not numbers:
         return None
     some = [groups[number].at(which[number]) for number in numbers]
-    states = [_least_bubble(group.states) for group in some]
+    states = [_smallest_bubble(group.states) for group in some]
     sizes = [len(group.layouts) for group in some]
     lower_s = np.empty(sum(sizes))
     slices = [slice(end - size, end) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
@@ -256,7 +257,7 @@ def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[Fi
         for layer, each_s in seconds.items():
             fits = fitting[number].by_layer[fitting[number].layer[layer]].take(which[number])
             np.minimum(layer_s, each_s.take(of_layouts), out=layer_s, where=fits)
-        np.multiply(layer_s, _least_layers(job, group, states[place]), out=lower_s[slices[place]])
+        np.multiply(layer_s, _min_layer_passes(job, group, states[place]), out=lower_s[slices[place]])
     return _Candidates(
         group=np.repeat(numbers, sizes),
         layout=np.concatenate([which[number] for number in numbers]),
@@ -269,10 +270,10 @@ def _bounded(job: SearchJob, groups: Sequence[LayoutGroup], fitting: Sequence[Fi
     )
 
 
-def _least_layers(job: SearchJob, group: LayoutGroup, states: Sequence[int]) -> Numbers:
-    """How many times a layer's seconds a training takes at least by any strategy of each layout.
+def _min_layer_passes(job: SearchJob, group: LayoutGroup, states: Sequence[int]) -> Numbers:
+    """Lower bound of the training time by layout, as a multiple of the seconds of one layer.
 
-    states: those with the shortest bubble.
+    states: indices of the state options with the shortest bubble.
     """
     batches = replace(group.only([0], states), layouts=group.layouts.each_batch())
     num_layers = least_step_s(job.load, batches.mesh(), np.ones(()), job.parameters).min(axis=(0, 1))
@@ -283,21 +284,21 @@ def _least_layers(job: SearchJob, group: LayoutGroup, states: Sequence[int]) -> 
 def _layer_seconds(
     job: SearchJob, groups: Sequence[LayoutGroup], states: Sequence[Sequence[int]]
 ) -> list[tuple[dict[int, Numbers], Codes]]:
-    """By group, seconds of a layer by the number of its options, and which of them a layout has.
+    """By group, seconds of a layer by index of its layer options, and each layout's position in them.
 
-    states: by group, those with the shortest bubble.
+    states: by group, indices of the state options with the shortest bubble.
     """
     layers = [
-        _unbeaten_layers(group.layers, hides_traffic=_hides_traffic(job.parameters)) for group in groups
+        _undominated_layers(group.layers, hides_traffic=_hides_traffic(job.parameters)) for group in groups
     ]
-    known = once_for_all(
+    known = computed_once(
         [
             (group.layers, tuple(group.states[each][1:] for each in chosen))
             for group, chosen in zip(groups, states, strict=True)
         ],
         [group.only(kept, chosen) for group, kept, chosen in zip(groups, layers, states, strict=True)],
-        numbered=lambda layouts: layouts.numbered(_OF_A_LAYER),
-        computed=lambda part: layer_seconds(job.load, job.machine, part.mesh(), job.parameters).total.min(
+        codes_of=lambda layouts: layouts.codes(_LAYER_SIZES),
+        compute=lambda part: layer_seconds(job.load, job.machine, part.mesh(), job.parameters).total.min(
             axis=1
         ),
     )
@@ -310,10 +311,10 @@ def _layer_seconds(
 def _promising(
     job: SearchJob, groups: Sequence[LayoutGroup], bounded: _Candidates, num_best: int
 ) -> _Candidates:
-    """The layouts that could be among the best, with the fastest of their options, whatever memory they need.
+    """The layouts that could be among the best, with their fastest options evaluated regardless of memory.
 
-    They are evaluated from the lowest bound of their space up, until no other has one as low as what it has
-    to stay below.
+    Layouts are evaluated in order of their lower bound relative to the lowest of their space, until no other
+    layout's bound reaches the time it must beat.
     """
     lowest_s = np.full(int(bounded.space.max()) + 1, np.inf)
     np.minimum.at(lowest_s, bounded.space, bounded.lower_s)
@@ -323,8 +324,8 @@ def _promising(
     while len(which):
         _evaluate(job, groups, bounded, which, _fastest)
         is_known[which] = True
-        by_axes, worst = bounded.limits_s(np.flatnonzero(is_known), num_best)
-        # Few are as low as the worst kept of their space, so the others' axes are not looked up.
+        by_axes, worst = bounded.thresholds_s(np.flatnonzero(is_known), num_best)
+        # Few bounds reach the worst time kept for their space; only for those is the time by axes looked up.
         left = np.flatnonzero(~is_known & (bounded.lower_s <= worst.take(bounded.space)))
         left = left[bounded.lower_s.take(left) <= by_axes.take(bounded.axes.take(left))]
         size *= 2
@@ -333,32 +334,34 @@ def _promising(
 
 
 def _lowest(values: Numbers, num: int) -> Codes:
-    """Positions of about so many of the lowest values, and no more."""
-    # A sample tells about where to cut, which takes a small part of the time of sorting them apart.
-    step = max(1, len(values) // _SAMPLE)
+    """Positions of about `num` of the lowest values, and no more."""
+    # The cut-off is estimated from a sample, which takes a small part of the time of a full partition.
+    step = max(1, len(values) // _SAMPLE_SIZE)
     sample, last = values[::step], num // step
     if last >= len(sample):
         return np.arange(len(values))
     return np.flatnonzero(values <= np.partition(sample, last)[last])[:num]
 
 
-def _settle(job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidates, num_best: int) -> None:
-    """Evaluate in full the layouts that could still change the answer, the most promising first."""
+def _evaluate_remaining(
+    job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidates, num_best: int
+) -> None:
+    """Evaluate all undominated options of layouts that could still change the result, lowest bound first."""
     size, known = _FIRST_ROUND, np.arange(len(candidates.group))
     while True:
-        by_axes, worst = candidates.limits_s(known, num_best)
-        limits_s = np.minimum(by_axes.take(candidates.axes), worst.take(candidates.space))
-        left = np.flatnonzero(candidates.lower_s < np.minimum(limits_s, candidates.value_s))
+        by_axes, worst = candidates.thresholds_s(known, num_best)
+        thresholds_s = np.minimum(by_axes.take(candidates.axes), worst.take(candidates.space))
+        left = np.flatnonzero(candidates.lower_s < np.minimum(thresholds_s, candidates.value_s))
         if not len(left):
             return
         left = left[np.argsort(candidates.lower_s[left], kind="stable")[:size]]
-        _evaluate(job, groups, candidates, left, _unbeaten)
+        _evaluate(job, groups, candidates, left, _undominated)
         candidates.lower_s[left] = np.inf
         size *= 2
 
 
 class _Part(Struct, frozen=True, kw_only=True):
-    """Some candidates of one group, with the combinations of its options to evaluate, by their numbers."""
+    """Candidates of one group, with the indices of the option combinations to evaluate."""
 
     which: Codes
     group: LayoutGroup
@@ -369,19 +372,19 @@ class _Part(Struct, frozen=True, kw_only=True):
 def _evaluate(
     job: SearchJob, groups: Sequence[LayoutGroup], candidates: _Candidates, which: Codes, options: _Options
 ) -> None:
-    """Note of some candidates the fastest of their options, and the fastest that fits.
+    """Evaluate some candidates and record their fastest options, overall and among those that fit.
 
-    All are rows of few tables: groups are many, and most have few candidates.
+    Candidates of several groups share a table, because groups are many and most have few candidates.
     """
     parts: list[_Part] = []
     num_rows = 0
-    for number in _present(candidates.group[which]):
+    for number in _distinct(candidates.group[which]):
         mine = which[candidates.group[which] == number]
         layers, states = options(groups[number], job.parameters)
         chosen = groups[number].at(candidates.layout[mine]).only(layers, states)
-        for some, group in chosen.parts(_ROWS):
+        for some, group in chosen.parts(_ROWS_AT_ONCE):
             more = len(group.layouts) * group.num_each
-            if parts and num_rows + more > _ROWS:
+            if parts and num_rows + more > _ROWS_AT_ONCE:
                 _evaluate_rows(job, candidates, parts)
                 parts, num_rows = [], 0
             part = _Part(which=mine[some], group=group, layers=np.array(layers), states=np.array(states))
@@ -391,7 +394,7 @@ def _evaluate(
 
 
 def _evaluate_rows(job: SearchJob, candidates: _Candidates, parts: Sequence[_Part]) -> None:
-    """`_evaluate` of at least one part, and no more rows than one table holds."""
+    """`_evaluate` for at least one batch; all batches fit in one table."""
     rows = flat_rows([part.group for part in parts])
     estimates = estimate(job.load, job.machine, rows, job.parameters)
     time_s = estimates.step_s * job.num_steps(rows.global_batch_samples)
@@ -410,35 +413,35 @@ def _evaluate_rows(job: SearchJob, candidates: _Candidates, parts: Sequence[_Par
 
 
 def _fastest(group: LayoutGroup, parameters: Parameters) -> tuple[Sequence[int], Sequence[int]]:
-    """The options of which one is the fastest, whatever memory it needs: numbers of layers and states."""
+    """Indices of the layer and state options among which the fastest one is, regardless of memory."""
     layers = _fastest_layers(group.layers, hides_traffic=_hides_traffic(parameters))
     return layers, _fastest_states(group.states)
 
 
-def _unbeaten(group: LayoutGroup, parameters: Parameters) -> tuple[Sequence[int], Sequence[int]]:
-    """The options that none is both faster and lighter than: numbers of layers and states."""
-    layers = _unbeaten_layers(group.layers, hides_traffic=_hides_traffic(parameters))
-    return layers, _unbeaten_states(group.states)
+def _undominated(group: LayoutGroup, parameters: Parameters) -> tuple[Sequence[int], Sequence[int]]:
+    """Indices of the layer and state options that no other option beats in both time and memory."""
+    layers = _undominated_layers(group.layers, hides_traffic=_hides_traffic(parameters))
+    return layers, _undominated_states(group.states)
 
 
 def _hides_traffic(parameters: Parameters) -> bool:
-    """Whether overlap leaves no more of tensor-parallel traffic than there is; a calibration may differ."""
+    """Whether overlap never increases exposed tensor-parallel traffic; in some calibrations it may."""
     return bool(parameters.tp_overlap <= 1)
 
 
-# Groups have few different combinations, so which of them are the fastest is kept.
+# Groups have few distinct combinations, so the selection is cached.
 @lru_cache(maxsize=256)
 def _fastest_layers(layers: Combinations, *, hides_traffic: bool) -> tuple[int, ...]:
-    """Numbers of the layer options of which one is the fastest, whatever memory it needs.
+    """Indices of the layer options among which the fastest one is, regardless of memory.
 
-    Activations that stay are faster than those that travel, and recomputing nothing is fastest among those
-    that stay. Where either is no choice, any way of recomputing may be: which depends on `recompute_share`,
-    and the more is kept, the more travels.
+    Without offloading activations a step is fastest, and there without recomputation. If either is not
+    allowed, any recomputation may be fastest: that depends on `recompute_share`, and keeping more activations
+    means copying more of them.
     """
     recompute, offload = LAYER_OPTIONS.index("recompute"), LAYER_OPTIONS.index("activation_offload")
     stay = [values for values in layers if not values[offload]]
     has_none = any(values[recompute] == "none" for values in stay)
-    return _firsts(
+    return _first_of_each_kind(
         LAYER_OPTIONS,
         layers,
         kind=lambda values: (
@@ -456,9 +459,9 @@ def _fastest_layers(layers: Combinations, *, hides_traffic: bool) -> tuple[int, 
 
 
 @lru_cache(maxsize=256)
-def _unbeaten_layers(layers: Combinations, *, hides_traffic: bool) -> tuple[int, ...]:
-    """Numbers of the fastest layer options, among those equal but for overlap."""
-    return _firsts(
+def _undominated_layers(layers: Combinations, *, hides_traffic: bool) -> tuple[int, ...]:
+    """Indices of the fastest layer option among those that differ only in overlap."""
+    return _first_of_each_kind(
         LAYER_OPTIONS,
         layers,
         kind=lambda values: values | {"tp_overlap": None if hides_traffic else values["tp_overlap"]},
@@ -468,23 +471,26 @@ def _unbeaten_layers(layers: Combinations, *, hides_traffic: bool) -> tuple[int,
 
 @lru_cache(maxsize=256)
 def _fastest_states(states: Combinations) -> tuple[int, ...]:
-    """Numbers of the fastest state options, among those equal but for a ZeRO stage below 3 and offloading."""
-    return _firsts(
+    """Indices of the fastest state option among those that differ only in offloading or stages below 3."""
+    return _first_of_each_kind(
         STATE_OPTIONS,
         states,
         kind=lambda values: values | {"zero_stage": values["zero_stage"] in _WHOLE_WEIGHTS, "offload": None},
-        rank=lambda values: (CODES["offload"].index(values["offload"]), _order(values["zero_stage"])),
+        rank=lambda values: (
+            CODES["offload"].index(values["offload"]),
+            _zero_stage_rank(values["zero_stage"]),
+        ),
     )
 
 
-# What decides the passes of a layer and their products, beside the layer options.
+# State options on which a layer's passes and their matrix products depend.
 _TRAINED_WEIGHTS = ("schedule", "trained", "lora_rank", "lora_targets")
 
 
 @lru_cache(maxsize=256)
-def _least_bubble(states: Combinations) -> tuple[int, ...]:
-    """Numbers of the state options with the shortest bubble, among those that train the same weights."""
-    return _firsts(
+def _smallest_bubble(states: Combinations) -> tuple[int, ...]:
+    """Indices of the state options with the shortest bubble, among those that train the same weights."""
+    return _first_of_each_kind(
         STATE_OPTIONS,
         states,
         kind=lambda values: {name: values[name] for name in _TRAINED_WEIGHTS},
@@ -493,31 +499,31 @@ def _least_bubble(states: Combinations) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def _unbeaten_states(states: Combinations) -> tuple[int, ...]:
-    """Numbers of the state options that none is both faster and lighter than.
+def _undominated_states(states: Combinations) -> tuple[int, ...]:
+    """Indices of the state options that no other option beats in both time and memory.
 
-    ZeRO stage 1 takes the place of stage 0 wherever both are allowed.
+    ZeRO stage 1 replaces stage 0 wherever both are allowed.
     """
-    return _firsts(
+    return _first_of_each_kind(
         STATE_OPTIONS,
         states,
         kind=lambda values: values | {"zero_stage": max(1, values["zero_stage"])},
-        rank=lambda values: (_order(values["zero_stage"]),),
+        rank=lambda values: (_zero_stage_rank(values["zero_stage"]),),
     )
 
 
-def _order(stage: int) -> int:
+def _zero_stage_rank(stage: int) -> int:
     return _WHOLE_WEIGHTS.index(stage) if stage in _WHOLE_WEIGHTS else 0
 
 
-def _firsts(
+def _first_of_each_kind(
     names: tuple[str, ...],
     combinations: Combinations,
     *,
     kind: Callable[[_Values], _Values],
     rank: Callable[[_Values], tuple[int, ...]],
 ) -> tuple[int, ...]:
-    """The numbers of the combinations of least rank among those of their kind, in order."""
+    """Indices of the lowest-ranked combination of each kind, ascending."""
     least: dict[tuple[Any, ...], tuple[tuple[int, ...], int]] = {}
     for number, values in enumerate(combinations):
         named = dict(zip(names, values, strict=True))

@@ -89,10 +89,10 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     is those of a node, where no number is stated. replicates_experts: whether data ranks that hold the same
     experts each hold all of their states. is_interleaved: several chunks a pipeline rank, their number
     perhaps unsaid. recomputed_layers: of a chunk, where a number is all that is said. splits_sequences: of
-    tensor parallelism. adds_up_whole: gradients of micro-batches, before they are sharded. copies_gradients:
-    the software that copies them into fp32, next to those of 16 bits. is_narrow: weights, gradients and
-    moments have no copies in fp32. rank, targets: of adapters. keeps_in_pipelines: between the micro-batches
-    of a pipeline, parameters that FSDP gathered stay.
+    tensor parallelism. accumulates_unsharded: gradients of micro-batches, before they are sharded.
+    copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
+    gradients and moments have no copies in fp32. rank, targets: of adapters. keeps_in_pipelines: between the
+    micro-batches of a pipeline, parameters that FSDP gathered stay.
     """
 
     precision: Precision | None
@@ -103,7 +103,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
     is_attention_native: bool
     zero_stage: int
     keeps_in_pipelines: bool
-    adds_up_whole: bool
+    accumulates_unsharded: bool
     copies_gradients: str | None
     shard_group: int | None
     shards_in_nodes: bool
@@ -246,7 +246,7 @@ def strategy_words(
         zero_stage=max(stage, 1) if nemo else stage,
         # torchtitan's fsdp_reshard_after_forward: `default` keeps them in pipelines (parallelize_llama.py).
         keeps_in_pipelines=_has(text, "torchtitan") and not _has(text, _FREEING),
-        adds_up_whole=_has(text, _WHOLE_GRADIENTS),
+        accumulates_unsharded=_has(text, _WHOLE_GRADIENTS),
         copies_gradients=next((each for each in _COPYING if _has(text, each)), None),
         shard_group=group,
         # PyTorch's HYBRID_SHARD shards within a node unless given other groups (torch.distributed.fsdp).
@@ -615,7 +615,7 @@ def _copies_gradients(words: StrategyWords) -> bool:
 def _adds_up_whole(words: StrategyWords, *, ranks: int, pp: int, num_microbatches: int) -> bool:
     """Whether several micro-batches add to gradients that are sharded, among several ranks, only then."""
     sharded = words.zero_stage >= GRADIENTS_SHARDED and pp == 1 and ranks > 1
-    return words.adds_up_whole and sharded and num_microbatches > 1
+    return words.accumulates_unsharded and sharded and num_microbatches > 1
 
 
 _EXPERT_TENSOR = re.compile(

@@ -27,7 +27,7 @@ from equipoise.decide.strategies.strategy_search import (
 )
 from equipoise.errors import UsageError
 from equipoise.perfmodel.compute import NF4_BYTES
-from equipoise.perfmodel.layouts import divisors, lies_well
+from equipoise.perfmodel.layouts import divisors, is_node_aligned
 from equipoise.perfmodel.machine import HOST_MEMORY_RATIO
 from equipoise.perfmodel.search import FoundStrategy, SearchResult
 from equipoise.scaling.equilibrium import Limit
@@ -751,7 +751,9 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
     moved: dict[str, tuple[Value, ...]] = {"offload": ("optimizer_and_params",)}
     if "dp_replicate" not in problem.choices:
         node_size = problem.cluster.node_size
-        tried = [each for each in divisors(size) if each == 1 or lies_well(size // each, size, node_size)]
+        tried = [
+            each for each in divisors(size) if each == 1 or is_node_aligned(size // each, size, node_size)
+        ]
         held = tuple(each for each in tried if _hosts_hold(problem, size // each, copy_bytes))
         if len(held) < len(tried):
             moved["dp_replicate"] = held
