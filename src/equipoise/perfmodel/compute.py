@@ -1,4 +1,4 @@
-"""Time of what an accelerator does on its own: matrix products, attention, memory-bound work, launches."""
+"""Time of work on one accelerator: matrix products, attention, memory-bound work, kernel launches."""
 
 import numpy as np
 from msgspec import Struct
@@ -24,45 +24,47 @@ from equipoise.units import BF16_BYTES, FP32_BYTES
 
 EAGER = CODES["implementation"].index("eager")
 BF16, FP16, FP32 = (CODES["precision"].index(name) for name in ("bf16", "fp16", "fp32"))
-# From here on products run in fewer than 16 bits, and their inputs have to be quantised.
+# From this precision on, products run in fewer than 16 bits and their inputs have to be quantised.
 _FIRST_NARROW = CODES["precision"].index("fp8")
-# 4 bits and 0.127 bits of scales a frozen weight (Dettmers et al. 2023, double quantisation).
+# Per frozen weight: 4 bits, and 0.127 bits of scales (Dettmers et al. 2023, double quantisation).
 NF4_BYTES = (4 + 0.127) / 8
-# The way back makes two products for each of the way forward: one for the inputs, one for the weights, which
-# frozen weights do not need.
+# The backward pass has two products for each in the forward pass: one for the gradient of the inputs, and one
+# for that of the weights, which frozen weights do not need.
 _BACKWARD_PER_FORWARD = 2.0
 _FROZEN_BACKWARD_PER_FORWARD = 1.0
-# Of an adapter: two products forward; back, those of the gradients of two inputs and of two weights (Hu et
-# al. 2021, equation 3). Both ways its two matrices, of 32 bits, are cast first (unsloth/kernels: utils.py,
+# Kernels per adapter: two products forward; backward, the gradients of two inputs and of two weights (Hu et
+# al. 2021, equation 3). In both passes its two 32-bit matrices are cast first (unsloth/kernels: utils.py,
 # fast_lora.py).
 _ADAPTER_KERNELS, _ADAPTER_BACKWARD_KERNELS = 4.0, 6.0
-# Of a frozen matrix in 4 bits, each time it is used: its scales, their offset, its values.
-_UNPACKING_KERNELS = 3.0
-# Of queries, keys and values.
+# Kernels per use of a frozen 4-bit matrix: dequantise its scales, their offset, and its values.
+_DEQUANTISING_KERNELS = 3.0
+# Share of queries and values in the matrices of queries, keys and values.
 _QUERY_VALUE_SHARE = 2 / 3
-# Fused attention computes its scores again: five products for two (Dao et al. 2022, appendix B).
+# Fused attention recomputes its scores backward: five products for two (Dao et al. 2022, appendix B).
 _FUSED_BACKWARD_PER_FORWARD = 2.5
-# Of unfused attention the way back reads dropped scores, writes their gradient, reads it with the mask and
-# writes it, reads both for softmax and writes one, and reads that twice: 19 bytes a score for 13.
+# The backward pass of unfused attention reads dropped scores, writes their gradient, reads it with the mask
+# and writes it, reads both for softmax and writes one, and reads that twice: 19 bytes per score, against 13
+# forward.
 _SCORES_BACKWARD_PER_FORWARD = 19 / 13
-# Fused softmax works on blocks of four rows of heads; elsewhere six kernels (widen, scale, make a mask, apply
-# it, softmax, narrow) do its work: Megatron-LM, fused_softmax.py, is_kernel_available.
+# Fused softmax needs a multiple of four rows of heads; otherwise six kernels (widen, scale, make a mask,
+# apply it, softmax, narrow) replace it: Megatron-LM, fused_softmax.py, is_kernel_available.
 _SOFTMAX_ROWS, _SOFTMAX_KERNELS = 4, 6.0
-# Tensor cores read 16 bytes at once: matrices whose width is no multiple of 8 values of 2 bytes are read in
-# halves, quarters or eighths of it.
-_ALIGNED = (8, 4, 2)
-# Of a transformer's layer, each a tensor: four matrices of attention, two of the rest, norms, their biases.
+# Tensor cores read 16 bytes at once: matrices whose width is not a multiple of 8 values of 2 bytes are read
+# in halves, quarters or eighths of that.
+_ALIGNMENTS = (8, 4, 2)
+# Tensors in a transformer's layer: four matrices of attention, two of the rest, norms, and their biases.
 TENSORS = 12
-# Adam as written is 12 kernels a tensor, which move 30 values a weight; fused, 7 (`optimizer_time_s`).
+# Unfused Adam takes 12 kernels per tensor, which move 30 values per weight; fused Adam moves 7
+# (`optimizer_time_s`).
 _KERNELS_PER_PASS = 12 / (30 / 7 - 1)
-# Columns up to which the experts of a block reach `expert_fraction` of the rate of dense products.
+# Width in columns up to which a block's experts reach `expert_fraction` of the rate of dense products.
 _NARROW_EXPERT = 2048.0
 
 
 class LayerTime(Struct, frozen=True, kw_only=True):
     """Seconds one rank needs for one layer and one micro-batch, by pass; arrays that broadcast.
 
-    host_s: what the host needs to launch all of it, whatever the device does meanwhile.
+    host_s: time the host needs to launch all kernels, independent of device time.
     """
 
     forward_s: Numbers
@@ -72,18 +74,17 @@ class LayerTime(Struct, frozen=True, kw_only=True):
 
 
 def tokens_per_rank(load: Load, grid: StrategyGrid) -> Numbers:
-    """Tokens of a micro-batch that one rank of the context axis holds.
+    """Tokens of a micro-batch per context-parallel rank.
 
-    Assumes that the context axis shares out every sequence evenly. Source: the definition of the axis.
+    Assumes every sequence is split evenly. Source: definition of context parallelism.
     """
     return np.asarray(grid.microbatch_samples * (load.sequence / grid.cp))
 
 
 def product_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """FLOP/s that a layer's large matrix products reach, in each strategy's precision; NaN where the chip
-    lacks it.
+    """FLOP/s of a layer's large matrix products in each strategy's precision; NaN where the chip lacks it.
 
-    Assumes that a calibrated part of the share of peak measured in 16 bits holds below.
+    Assumes products below 16 bits reach a calibrated fraction of the share of peak measured in 16 bits.
     """
     below = {
         "fp8": parameters.fp8_fraction,
@@ -91,7 +92,7 @@ def product_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Pa
         "mxfp8": parameters.mxfp8_fraction,
         "fp4": parameters.fp4_fraction,
     }
-    rates = _reached_flop_per_s(machine, parameters)
+    rates = _achieved_flop_per_s(machine, parameters)
     narrowed = tuple(
         rate * below.get(name, 1.0) for name, rate in zip(CODES["precision"], rates, strict=True)
     )
@@ -99,14 +100,14 @@ def product_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Pa
 
 
 def wide_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """FLOP/s of large products outside the low-precision layers: attention, logits; 16 bits where layers run
-    below that, bf16 where the chip has it.
+    """FLOP/s of large products of attention and logits: in 16 bits (bf16 if available) where layers run
+    below.
 
-    Assumes that they reach the share of the peak that products of layers reach in that precision.
+    Assumes they reach the same share of peak as the products of layers in that precision.
     Source: Transformer Engine runs linear layers in FP8; attention, unless asked for, and logits stay in 16
     bits.
     """
-    rates = _reached_flop_per_s(machine, parameters)
+    rates = _achieved_flop_per_s(machine, parameters)
     of_16_bits = np.where(np.isnan(rates[BF16]), rates[FP16], rates[BF16])
     wide = tuple(
         rate if name in {"fp32", "tf32", "fp16"} else of_16_bits
@@ -115,10 +116,10 @@ def wide_rate_flop_per_s(machine: Machine, grid: StrategyGrid, parameters: Param
     return np.asarray(np.choose(grid.precision, wide))
 
 
-def _reached_flop_per_s(machine: Machine, parameters: Parameters) -> tuple[Numbers, ...]:
-    """Of the peak of each precision, what products as good as those of 16 bits reach; of fp32, its own share.
+def _achieved_flop_per_s(machine: Machine, parameters: Parameters) -> tuple[Numbers, ...]:
+    """FLOP/s that products reach in each precision, at the share of peak of 16 bits; fp32 has its own share.
 
-    Assumes that the share of peak measured in 16 bits holds in tf32.
+    Assumes the share of peak measured in 16 bits also holds in tf32.
     """
     common = parameters.product_fraction * power_rate(machine, parameters)
     shares = {"fp32": machine.achievable_fp32_fraction * common}
@@ -130,48 +131,46 @@ def _reached_flop_per_s(machine: Machine, parameters: Parameters) -> tuple[Numbe
 
 
 def power_rate(machine: Machine, parameters: Parameters) -> Floats:
-    """The rate of compute-bound work under the machine's power limit, over that at the power of its peaks.
+    """Rate of compute-bound work under the machine's power limit, relative to the power of its stated peaks.
 
-    Source: dynamic power is frequency x voltage^2, and voltage rises with frequency: rate is power^(1/3).
+    Source: dynamic power is frequency x voltage^2, and voltage rises with frequency, so rate is power^(1/3).
     """
     return machine.power_share**parameters.power_exponent
 
 
 def backward_per_forward(grid: StrategyGrid) -> Numbers:
-    """Products of the way back for each of the way forward: fewer where weights are frozen."""
+    """Products of the backward pass for each in the forward pass; fewer where weights are frozen."""
     full = grid.trained == FULL_TRAINING
     return np.asarray(np.where(full, _BACKWARD_PER_FORWARD, _FROZEN_BACKWARD_PER_FORWARD))
 
 
 def is_narrow(grid: StrategyGrid) -> NDArray[np.bool_]:
-    """Where products of a layer run in fewer than 16 bits."""
+    """Whether a layer's products run in fewer than 16 bits."""
     return np.asarray(grid.precision >= _FIRST_NARROW)
 
 
 def loss_is_fused(grid: StrategyGrid) -> NDArray[np.bool_]:
-    """Where logits never stand in memory in fp32: a compiler or a kernel of its own makes loss and
-    gradient.
-    """
+    """Whether logits are never stored in fp32: a fused or chunked loss also computes gradients."""
     compiled = (grid.fused_loss > 0) & (grid.implementation != EAGER)
     return np.asarray(compiled | (grid.chunked_loss > 0))
 
 
 def value_bytes(grid: StrategyGrid) -> Numbers:
-    """Bytes of a value that travels or rests: 4 in fp32 and tf32, else 2."""
+    """Bytes of a value when sent or stored: 4 in fp32 and tf32, else 2."""
     is_wide = np.array([name in {"fp32", "tf32"} for name in CODES["precision"]])
     return np.where(is_wide[grid.precision], float(FP32_BYTES), BF16_BYTES)
 
 
 def width_ratio(grid: StrategyGrid) -> Numbers:
-    """Bytes of a value over the 2 that those of a load are counted in: 2 in fp32 and tf32, else 1."""
+    """Bytes of a value relative to the 2 bytes assumed in `Load`: 2 in fp32 and tf32, else 1."""
     return value_bytes(grid) / BF16_BYTES
 
 
 def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> LayerTime:
     """Device and host time of one layer and micro-batch on one rank.
 
-    Assumes products share out evenly over the tensor axis; each takes its FLOP at the reached rate and a
-    fixed ramp; memory-bound work moves its bytes at the reached share of the memory's rate.
+    Assumes products are divided evenly over the tensor axis; each takes its FLOP at the achieved rate plus a
+    fixed ramp time; memory-bound work moves its bytes at the achieved share of memory bandwidth.
     Source: t = F / (P e) (1 + F_half / F), with F_half / (P e) as a time.
     """
     tokens = tokens_per_rank(load, grid)
@@ -186,13 +185,14 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     products = products + (memory * parameters.product_traffic * wider) * (
         carried + 2 * load.dense_params / grid.tp
     )
-    idle = _idle_flop(load, grid, parameters) / rate
+    idle = _partial_tile_flop(load, grid, parameters) / rate
     attention, scores = _attention_s(load, machine, grid, parameters)
     whole = np.where(grid.sequence_parallel > 0, sharded, tokens)
     traffic = (whole * load.whole_bytes + sharded * load.shared_bytes) * (
         wider * memory * parameters.layer_traffic
     )
-    # Transformers from before fused attention may fuse their memory-bound work by hand, and need no compiler.
+    # Transformers older than fused attention may have hand-fused memory-bound work, and then need no
+    # compiler.
     by_hand = grid.fused_attention <= 0
     transformers = np.where(by_hand, parameters.by_hand_traffic, parameters.eager_traffic)
     others = parameters.eager_traffic * parameters.other_eager_traffic
@@ -201,8 +201,8 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     traffic = traffic * np.where(grid.implementation == EAGER, uncompiled, 1.0)
     quantising = is_narrow(grid) * (sharded * (load.quantised_bytes * parameters.quantise_traffic * memory))
     traffic = traffic + quantising
-    unpacking = _unpacking_s(load, grid, memory)
-    adapters = _further_adapters_s(load, grid, rate, memory * parameters.product_traffic)
+    unpacking = _dequantising_s(load, grid, memory)
+    adapters = _non_attention_adapters_s(load, grid, rate, memory * parameters.product_traffic)
     forward = products + idle + experts + attention + scores + traffic + unpacking + adapters
     fused = grid.fused_attention > 0
     backward = (
@@ -214,8 +214,8 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
         + unpacking
         + _BACKWARD_PER_FORWARD * adapters
     )
-    # Unfused attention is what is worth computing again; where it is fused, every second product is, and all
-    # that is bound by memory (torchtitan 2024, section 2.3); with FSDP's policy experts' products, too.
+    # Selective recomputation repeats unfused attention; if attention is fused, every second product and all
+    # memory-bound work (torchtitan 2024, section 2.3), and under FSDP's policy also the experts' products.
     grouped = np.where(grid.zero_stage >= WEIGHTS_SHARDED, experts, 0.0)
     selected = np.where(fused, sharded * (load.again_flop / rate) + grouped + traffic, attention + scores)
     again = (grid.recompute == RECOMPUTE_FULL) * (parameters.recompute_share * forward) + (
@@ -229,43 +229,44 @@ def layer_time(load: Load, machine: Machine, grid: StrategyGrid, parameters: Par
     )
 
 
-def has_further_adapters(grid: StrategyGrid) -> NDArray[np.bool_]:
-    """Where LoRA has adapters outside attention, whose inputs are kept and whose products take time.
+def has_non_attention_adapters(grid: StrategyGrid) -> NDArray[np.bool_]:
+    """Whether LoRA has adapters outside attention, whose kept inputs and products are counted separately.
 
-    Assumes that what adapters take where each kind usually has them (LoRA on attention, QLoRA on all linear
-    layers) is in the parameters, which were fitted to such steps.
+    Assumes the cost of adapters at their usual places (LoRA on attention, QLoRA on all linear layers) is
+    included in the parameters, which were fitted to such steps.
     """
     return np.asarray((grid.trained == LORA) & (grid.adapted_layers == ALL_LINEAR))
 
 
-def _further_adapters_s(load: Load, grid: StrategyGrid, rate: Numbers, s_per_byte: Floats) -> Numbers:
-    """Seconds of the forward products of a layer's adapters outside attention, of LoRA.
+def _non_attention_adapters_s(load: Load, grid: StrategyGrid, rate: Numbers, s_per_byte: Floats) -> Numbers:
+    """Seconds of the forward products of a layer's LoRA adapters outside attention.
 
-    Assumes that each reads its layer's input once and writes the layer's result once more; what of that their
-    FLOP hide is in `s_per_byte`.
+    Assumes each reads its layer's input once and writes the layer's result once more; the part hidden by FLOP
+    is accounted for in `s_per_byte`.
     Source: Hu et al. 2021, equation 3: two products of `lora_rank` columns.
     """
-    if not np.any(further := has_further_adapters(grid)):
+    if not np.any(further := has_non_attention_adapters(grid)):
         return np.zeros(())
     values = further * (tokens_per_rank(load, grid) / grid.tp * load.linear_adapter_params)
     return np.asarray(values * (2 * grid.lora_rank / rate + value_bytes(grid) * s_per_byte))
 
 
-def _idle_flop(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """FLOP of one pass that processors could do while the last tiles of products fill them in part.
+def _partial_tile_flop(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
+    """FLOP per pass lost because the last tiles of products do not occupy all processors.
 
-    Assumes that on average half a round of tiles is idle, whatever the product's size; that the products of
-    weights' gradients, which sum over tokens, are split until none is; and the same for both other passes.
+    Assumes half a wave of tiles is idle on average, for products of any size; weight-gradient products, which
+    sum over tokens, are split so that none is idle; the loss is equal in forward and input-gradient products.
     Source: wave quantisation, NVIDIA's guide to matrix products; docs/experiments/0039.
     """
     summed = (load.num_summed_whole + load.num_summed_shared / grid.tp) / 2
     return np.asarray(2 * parameters.idle_outputs * summed)
 
 
-def _unpacking_s(load: Load, grid: StrategyGrid, memory_s_per_byte: Floats) -> Numbers:
-    """Seconds of turning a layer's 4-bit weights into 16 bits for one pass; 0 where they are not in 4.
+def _dequantising_s(load: Load, grid: StrategyGrid, memory_s_per_byte: Floats) -> Numbers:
+    """Seconds of dequantising a layer's 4-bit weights for one pass; 0 for other weights.
 
-    Source: Dettmers et al. 2023, equation 5: weights are dequantised before each product, forward and back.
+    Source: Dettmers et al. 2023, equation 5: weights are dequantised before each product, forward and
+    backward.
     """
     if not np.any(grid.trained == QLORA):
         return np.zeros(())
@@ -277,25 +278,25 @@ def _unpacking_s(load: Load, grid: StrategyGrid, memory_s_per_byte: Floats) -> N
 def _attention_s(
     load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters
 ) -> tuple[Numbers, Numbers]:
-    """Seconds of attention's products, and of moving its scores through memory, forward.
+    """Seconds of attention's products, and of the memory traffic of its scores, in the forward pass.
 
-    What is not fused computes masked scores too.
+    Unfused attention also computes masked scores.
     """
     wide = wide_rate_flop_per_s(machine, grid, parameters)
     sharded = tokens_per_rank(load, grid) / grid.tp
-    # Blocks on the diagonal of a causal mask are half empty: the shorter the sequence, the more of all.
+    # Blocks on the diagonal of a causal mask are half empty; their share is larger for shorter sequences.
     lost = parameters.attention_half_tokens * np.greater(load.score_flop, 0)
-    # With heads exchanged for tokens a rank attends to whole sequences.
+    # With Ulysses a rank attends to whole sequences, for some of the heads.
     pieces = np.where(grid.ulysses > 0, 1.0, grid.cp) if np.any(grid.ulysses > 0) else grid.cp
     held = load.sequence / pieces
-    kernels = _kernels_share(machine, parameters)
+    kernels = _attention_kernel_efficiency(machine, parameters)
     if np.any(grid.native_attention > 0):
         kernels = np.where(grid.native_attention > 0, np.maximum(kernels, 1.0), kernels)
     reached = np.minimum(parameters.attention_fraction * kernels, 1.0) * (held / (held + lost))
     rate = wide * (reached / parameters.product_fraction)
     if np.any(pieces > 1):
         rate = rate * np.where(pieces > 1, parameters.split_attention, 1.0)
-    # What casts scores to fp32 for softmax moves as much of them in any precision.
+    # Code that casts scores to fp32 for softmax moves the same bytes in any precision.
     wider = width_ratio(grid)
     uncompiled = np.maximum(wider, parameters.eager_score_traffic)
     moved = load.score_bytes * np.where(grid.implementation == EAGER, uncompiled, wider)
@@ -310,19 +311,15 @@ def _attention_s(
     return np.asarray(products), np.asarray(scores)
 
 
-def _kernels_share(machine: Machine, parameters: Parameters) -> Numbers:
-    """Of the share of products that attention reaches on chips that any kernel feeds, what software's kernels
-    reach on this one.
-    """
+def _attention_kernel_efficiency(machine: Machine, parameters: Parameters) -> Numbers:
+    """Efficiency of the software's attention kernels on this chip generation; 1 on chips before Hopper."""
     of_hopper, of_blackwell = parameters.asynchronous_attention, parameters.tensor_memory_attention
     generation = machine.asynchronous_products
     return np.asarray(np.where(generation > 1, of_blackwell, np.where(generation > 0, of_hopper, 1.0)))
 
 
 def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """Grouped products of the experts that a rank holds, forward: FLOP of its tokens, and each weight read
-    once.
-    """
+    """Seconds of the grouped products of a rank's experts, forward; each weight is read once."""
     if not np.any(load.experts):
         return np.zeros(())
     rate = product_rate_flop_per_s(machine, grid, parameters) * expert_rate_fraction(load, parameters)
@@ -331,26 +328,26 @@ def _expert_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Para
     return np.asarray(
         tokens * (load.expert_flop * parameters.expert_imbalance / rate)
         + weights / (machine.memory_byte_per_s * parameters.memory_fraction)
-        + load.num_expert_products * _launched_experts(load, grid, parameters) * parameters.product_ramp_s
+        + load.num_expert_products * _num_expert_launches(load, grid, parameters) * parameters.product_ramp_s
         + load.num_routings * (grid.full_graphs <= 0) * parameters.expert_sync_s
     )
 
 
-def _launched_experts(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """How many of the experts of a rank have kernels of their own; at least one.
+def _num_expert_launches(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
+    """Kernel launches per expert product of a rank; at least one.
 
     Source: Transformer Engine's grouped linear layers launch each expert's product; `torch._grouped_mm`, and
-    Megablox and ragged products in JAX, launch one for all. So does what a graph of a whole step holds: one
-    kernel that reads each expert's tokens from the device (Transformer Engine 2.15, grouped MLP of te.ops).
+    Megablox and ragged products in JAX, launch one for all. A graph of a whole step also has one: a kernel
+    that reads each expert's token count from the device (Transformer Engine 2.15, grouped MLP of te.ops).
     """
     further = np.maximum(load.experts / grid.ep, 1.0) - 1
     return np.asarray(1 + (grid.full_graphs <= 0) * (parameters.separate_experts * further))
 
 
 def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
-    """Of the rate of dense products, what those of the experts reach.
+    """Rate of the experts' products relative to dense products.
 
-    Assumes that what grouping costs is a time per column, so that wide experts run as dense layers do.
+    Assumes the cost of grouping is a time per column, so that wide experts run like dense layers.
     Source: Grok-1, with experts of 32,768 columns, against those of 768 to 2,880: docs/experiments/0028.
     """
     products = 2 * load.top_k * load.num_expert_products * load.hidden
@@ -360,10 +357,11 @@ def expert_rate_fraction(load: Load, parameters: Parameters) -> Numbers:
 
 
 def _host_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """Time to launch a layer's kernels: forward, back and again; waiting ranks stretch it.
+    """Seconds to launch a layer's kernels forward, backward and for recomputation; jitter of ranks adds to
+    it.
 
-    Assumes that recorded graphs of layers hold no kernels of experts, whose shapes follow the routing; one of
-    a whole step holds them.
+    Assumes CUDA graphs of layers exclude the kernels of experts, whose shapes depend on the routing; a graph
+    of a whole step includes them.
     Source: NVIDIA/Megatron-LM, cuda_graph_scope (attn, moe_router, moe_preprocess; full_iteration).
     """
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
@@ -380,7 +378,7 @@ def _host_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parame
         kernels = kernels * np.where(grid.cuda_graphs > 0, parameters.graph_launch, 1.0)
     if np.any(load.experts):
         of_each = np.where(is_narrow(grid), 1.0, 0.5) * load.num_expert_kernels * parameters.expert_launch
-        kernels = kernels + of_each * _launched_experts(load, grid, parameters)
+        kernels = kernels + of_each * _num_expert_launches(load, grid, parameters)
     if np.any(grid.full_graphs > 0):
         every = load.num_kernels + load.num_routings * parameters.routing_kernels
         every = every + load.num_expert_kernels
@@ -394,10 +392,10 @@ def _host_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parame
 
 
 def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """Kernels that training adapters launches more, a layer: forward, back and again; 0 where all is trained.
+    """Additional kernels per layer in training adapters: forward, backward and recomputation.
 
-    Assumes that frozen matrices launch no product for their weights' gradients, that what scales and adds an
-    adapter's result is part of a product, and that its two matrices, of 32 bits, are cast before each use.
+    Assumes frozen matrices need no product for weight gradients; scaling and adding an adapter's result is
+    fused into a product; and its two 32-bit matrices are cast before each use.
     Source: Hu et al. 2021, equation 3, and its derivatives; unsloth/kernels/utils.py (matmul_lora,
     fast_dequantize).
     """
@@ -407,29 +405,29 @@ def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> 
     adapted = frozen * (of_attention * load.num_adapted + (layers == ALL_LINEAR) * load.num_linear_adapted)
     again = (grid.recompute == RECOMPUTE_FULL) * parameters.recompute_share
     more = adapted * (_ADAPTER_KERNELS * (1 + again) + _ADAPTER_BACKWARD_KERNELS)
-    unpacked = (grid.trained == QLORA) * _UNPACKING_KERNELS * (2 + again)
+    unpacked = (grid.trained == QLORA) * _DEQUANTISING_KERNELS * (2 + again)
     return np.asarray(more + (unpacked - frozen) * (load.num_adapted + load.num_linear_adapted))
 
 
 def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters) -> Numbers:
-    """Seconds of logits and loss for one micro-batch, forward and back, on the last stage.
+    """Seconds of logits and loss for one micro-batch, forward and backward, on the last stage.
 
-    Assumes that matrices no multiple of 16 bytes wide lose a share of their rate a halving, and that next to
-    adapters the output's matrix is frozen, as the layers' are.
-    Source: alignment as in NVIDIA's matrix multiplication guide; host and device as of a layer.
+    Assumes a matrix whose width is not a multiple of 16 bytes loses a share of its rate per halving of the
+    alignment, and that the output matrix is frozen where adapters are trained.
+    Source: alignment as in NVIDIA's matrix multiplication guide; host and device as in a layer.
     """
     sharded = tokens_per_rank(load, grid) / grid.tp
     wide = wide_rate_flop_per_s(machine, grid, parameters)
     memory = 1.0 / (machine.memory_byte_per_s * parameters.memory_fraction)
     width = np.floor(load.vocabulary / grid.tp)
-    halvings = sum((width % each > 0) * 1.0 for each in _ALIGNED)
+    halvings = sum((width % each > 0) * 1.0 for each in _ALIGNMENTS)
     reached = parameters.head_fraction * parameters.unaligned_fraction**halvings
     products = (
         (1 + load.frozen_share + backward_per_forward(grid)) * sharded * (load.head_flop / (wide * reached))
     )
     moved = np.where(loss_is_fused(grid), load.fused_loss_bytes, load.loss_bytes)
     if np.any(plain := grid.plain_loss > 0):
-        # As many readings and writings as in fp32, of values' width, whole on every tensor rank.
+        # As many reads and writes as with fp32, in the width of values, unsharded on every tensor rank.
         moved = np.where(plain, load.loss_bytes * (value_bytes(grid) / FP32_BYTES) * grid.tp, moved)
     eager = np.where(grid.implementation == EAGER, parameters.eager_launch, 1.0)
     host = np.asarray(
@@ -441,10 +439,11 @@ def head_time_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Pa
 
 
 def soft_maximum(busy_s: Numbers, host_s: Numbers) -> Numbers:
-    """(busy^2 + host^2)^(1/2), in seconds: device and host run side by side.
+    """(busy^2 + host^2)^(1/2), in seconds, for device and host running concurrently.
 
-    Assumes that neither quite hides when they are equal, by the norm of power two; no less than either, and
-    no more than their sum. Source: a smooth maximum, an assumption of this model.
+    Assumes neither is fully hidden when both are similar: the 2-norm lies between their maximum and their
+    sum.
+    Source: a smooth maximum, an assumption of this model.
     """
     return np.asarray(np.sqrt(busy_s * busy_s + host_s * host_s))
 
@@ -452,11 +451,11 @@ def soft_maximum(busy_s: Numbers, host_s: Numbers) -> Numbers:
 def optimizer_time_s(
     load: Load, machine: Machine, grid: StrategyGrid, state_bytes: Numbers, parameters: Parameters
 ) -> Numbers:
-    """Seconds of an optimizer step that reads and writes `state_bytes`, all of it memory-bound.
+    """Seconds of a memory-bound optimizer step that reads and writes `state_bytes`.
 
-    Assumes that optimizers that are not fused are those of transformers in code as written in 32 bits: mixed
-    precision brings fused ones (apex), a compiler fuses, and what is no transformer is trained by SGD, whose
-    kernels are few. Each pass over a tensor beyond the first is some kernels of their own.
+    Assumes only transformers in eager 32-bit code have unfused optimizers: mixed precision uses fused ones
+    (apex), a compiler fuses, and other models are trained with SGD, which has few kernels. Each pass over a
+    tensor beyond the first launches additional kernels.
     Source: NVIDIA/DeepLearningExamples, PyTorch/LanguageModeling/BERT, run_squad.py and optimization.py.
     """
     is_plain = (grid.implementation == EAGER) & (value_bytes(grid) > BF16_BYTES)

@@ -1,4 +1,4 @@
-"""What a model asks of a machine, layer by layer: FLOP, bytes and parameters. Floats or arrays, no names."""
+"""FLOP, bytes and parameters of a model, per layer and token, as floats or arrays."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,42 +18,43 @@ from equipoise.units import BF16_BYTES
 Numbers: TypeAlias = NDArray[np.float64]
 Floats: TypeAlias = float | Numbers
 
-TABLE_BYTES = 4  # of a value in a recommender's tables
+TABLE_BYTES = 4  # per value in a recommender's tables
 
-# Values of a head that matrix units take at once: on GPUs, and on TPUs, whose registers have 128 lanes.
+# Head sizes are padded to multiples of these: on GPUs, and on TPUs, whose registers have 128 lanes.
 _TILE, _WIDE_TILE = 64, 128
-# Memory-bound work moves a block's token whole: the norm reads and writes it, and dropout and residual read
-# two, write one and a mask of a byte.
-_WHOLE_PASSES = 5.5
-# Values kept of a block's whole token: input of the norm, of the products, and the dropout's mask.
-_WHOLE_KEPT = 2.5
-# Unfused, a score is written, read and written by softmax, read and written with a mask by dropout, and read.
-# Without dropout it is written, read and written, and read.
+# Passes of memory-bound work over a block's hidden state: the norm reads and writes it; dropout and residual
+# read two, and write one and a 1-byte mask.
+_MEMORY_PASSES = 5.5
+# Values kept per hidden value of a block: inputs of the norm and of the products, and the 1-byte dropout
+# mask.
+_KEPT_VALUES = 2.5
+# Traffic per score of unfused attention: written, read and written by softmax, read and written with a mask
+# by dropout, and read. Without dropout: written, read and written by softmax, and read.
 _SCORE_BYTES, _SCORE_BYTES_NO_DROPOUT = 13.0, 8.0
-# Fewer bits: an input is read in 2 bytes and written in 1, once as it is and once turned.
+# Traffic of quantising a value: read in 2 bytes, and written in 1 byte, for the value and for its transpose.
 _QUANTISED_BYTES = 4.0
-# Tokens of a chunk within which a state space multiplies matrices instead of scanning.
+# Tokens per chunk, within which a state-space layer multiplies matrices instead of scanning.
 _CHUNK = 128
-# As bytes of memory traffic, one exponential of a scan.
+# Memory traffic (bytes) that takes as long as one exponential of a scan.
 _SCAN_BYTES = 0.85
-# Of a network of convolutions: a product, its norm and its activation a layer.
+# Kernels per layer of a convolutional network: a product, its norm and its activation.
 _KERNELS_PER_LAYER = 3
-# Logits as fp32 softmax makes them: written, widened, reduced twice, replaced by their gradient; or, in one
-# kernel each way, read, and read and replaced.
+# Traffic per logit: with fp32 softmax, written, widened, reduced twice, replaced by the gradient; or fused,
+# read in the forward pass, and read and replaced in the backward pass.
 _LOSS_BYTES, _FUSED_LOSS_BYTES = 20.0, 8.0
-# Bytes of a logit alive at once: softmax, gradient of the picked, gradient of all, each fp32; or logit and
-# gradient in 2 bytes.
+# Bytes alive per logit: softmax, gradient of the selected logit and gradient of all, each in fp32; or fused,
+# logit and gradient in 2 bytes.
 _KEPT_LOSS_BYTES, _KEPT_FUSED_LOSS_BYTES = 12.0, 4.0
-# Replaced in place: logit, softmax and gradient in the same fp32, and the gradient in 2 bytes.
+# In place: logit, softmax and gradient share one fp32 value; the gradient is also held in 2 bytes.
 _KEPT_LOSS_BYTES_IN_PLACE = 6.0
-# Of a layer, the products that read what is gathered along the sequence: the first of each block.
+# Products per layer that read inputs gathered along the sequence: the first of each block.
 _GATHERING_PRODUCTS = 2
-# Of a parameter: gradients travel in 4 where weights are kept in 4, mixed precision included (Horovod, DDP).
+# Gradients are sent in 4 bytes where weights are kept in 4, also with mixed precision (Horovod, DDP).
 GRADIENT_BYTES = 4.0
 
 
 class BlockLoad(Struct, frozen=True, kw_only=True):
-    """Work and state of a block, or of the mean layer of a stack, per token forward: fields as in `Load`."""
+    """Work and state of a block, or of the mean layer of a stack; fields as in `Load`."""
 
     dense_flop: Floats = 0.0
     num_dense_products: Floats = 0.0
@@ -99,55 +100,51 @@ class BlockLoad(Struct, frozen=True, kw_only=True):
 class Load(BlockLoad, frozen=True, kw_only=True):
     """Work and state of one model at one sequence length; every field a float, or arrays that broadcast.
 
-    A layer is the mean layer of the stack; *_flop are of one token's way forward, before any sharding. What
-    predicts later tokens counts as a part of every layer.
-    layers, hidden, heads, kv_heads, experts: sizes that limit sharding; hidden is 0 for what has no tensor
-    axis. top_k: experts a token meets; expert_groups, top_groups: of so many groups, in so
-    many at most (0: in any). sequence: tokens of a sample (1 where a sample is not text: a "token"
-    is a sample). vocabulary: columns of the output matrix. dense_flop, num_dense_products: matrix products
-    that every token passes, and how many there are in a layer. num_summed_whole, num_summed_shared: how many
-    values one output of each sums over, of its way forward and of its input's gradient together, which a
-    tensor axis leaves whole, and which it shares out. again_flop: those among them that recomputing operation
-    by operation does again.
-    expert_flop, num_expert_products: those of the routed experts; routed_bytes is what a token sends to one
-    expert. attention_flop: scores and their use; head_flop: the output matrix, once a token.
-    product_whole_bytes, product_shared_bytes: what products read and write besides weights, by the sharing
-    below. quantised_bytes: what turning products' inputs into fewer bits moves, either way.
-    score_flop, score_bytes: what attention that is not fused adds: masked scores computed all the same, and
-    every score written and read again by softmax and dropout. attention_padding_flop, score_padding_flop:
-    what both have more where heads are padded to 128 values.
-    whole_bytes, shared_bytes: traffic of memory-bound work a layer and token, which a tensor axis leaves
-    whole (norms, residuals, dropout), and which it shares out. loss_bytes, fused_loss_bytes: that of the
-    loss, once a token, with logits in fp32 and with fused kernels.
-    num_kernels, num_expert_kernels: kernels launched a layer, forward: once, and for each expert.
-    num_routings: times tokens are routed, and the host has to know how many each expert gets. num_sums:
-    partial sums a layer leaves to a tensor axis, forward.
-    dense_params, expert_params: a layer's; embedding_params: all tables; end_params: those at the fuller end
-    of a pipeline; adapter_params: of adapters on attention, a layer and rank; query_value_adapter_params: of
-    those on queries and values alone; linear_adapter_params: what adapters on all linear layers have besides
-    those on attention; num_adapted: matrices of queries, keys and values; num_linear_adapted: the other
-    linear ones, attention's output too; adapter_input_bytes: of a token, what the latter's adapters read.
-    frozen_share: forward passes of frozen models run with it, in its own; frozen_params: their weights, where
-    they are not the model's.
-    kept_whole_bytes, kept_shared_bytes, kept_score_bytes: activations a token and layer keeps for the way
-    back, by the same sharing, and the scores that unfused attention keeps; kept_mask_bytes: with a byte each,
-    which of them dropout keeps. gate_bytes: what the activation of
-    gated blocks returns, kept where its product with the other half is a kernel of its own. gradient_bytes:
-    gradients of what a feed-forward block's first products make, alive while it goes back.
-    spared_whole_bytes, spared_shared_bytes: what is kept where operations are recomputed one by one;
-    spared_expert_bytes: that of routed experts. kept_loss_bytes, kept_fused_loss_bytes: of logits and loss;
-    logits_bytes: of logits as the model returns them. boundary_bytes: of a token between two layers.
-    input_bytes: of a token and layer, where layers are computed again from inputs; segment_bytes: what a
-    segment of layers, computed again at once, keeps more than one. kv_bytes: of a token's keys and values,
-    a layer. gathered_bytes: of a token and layer, what tensor-parallel products keep of inputs that were
-    gathered along the sequence. bucket_copies: of gradients, where data ranks have all. narrow_sums: 1 where
-    shards of gradients are summed in the width of weights. wide_residual_bytes: of a token and layer, what
-    norms keep more where they read fp32; norm_bytes: as much, of norms as written. output_layers: layers that
-    the output matrix counts as in shares of a pipeline, 0 where stages have equal layers. replicated_experts,
-    wide_frozen, steps_in_backward, paged_states: 1 where data ranks have copies of experts' states alone,
-    where shards of frozen weights are in fp32, where gradients go as they come, where states lie outside.
-    table_params: of a recommender's tables, each row on one rank; lookup_bytes: of the rows that a sample
-    reads; pooled_bytes: of what is made of them, which travels to the sample's rank.
+    A layer is the mean layer of the stack; layers that predict later tokens are spread over all layers.
+    Unless stated otherwise, FLOP and bytes are per layer and token of the forward pass, before sharding.
+    *_whole_* are not sharded by the tensor axis (norms, residuals, dropout); *_shared_* are.
+    Sizes that limit sharding: layers, hidden (0 without a tensor axis), heads, kv_heads, experts. top_k:
+    experts per token, from at most top_groups of expert_groups groups (0: from any). sequence: tokens per
+    sample (1 where samples are not text: a "token" is then a sample). vocabulary: columns of the output
+    matrix.
+    dense_flop, num_dense_products: matrix products of every token. num_summed_whole, num_summed_shared: inner
+    dimensions of these products, summed over the forward pass and the gradient of its input. again_flop: part
+    of dense_flop that selective recomputation repeats. expert_flop, num_expert_products: products of routed
+    experts. routed_bytes: sent to one expert. attention_flop: scores and their use. head_flop: the output
+    matrix, per token. product_whole_bytes, product_shared_bytes: traffic of products besides weights.
+    quantised_bytes: traffic of quantising products' inputs, per pass.
+    score_flop, score_bytes: additional work of unfused attention: masked scores, and traffic of scores in
+    softmax and dropout. attention_padding_flop, score_padding_flop: additional FLOP where heads are padded to
+    128 values. whole_bytes, shared_bytes: traffic of memory-bound work. loss_bytes, fused_loss_bytes: traffic
+    of the loss per token, with logits in fp32 and with fused kernels. num_kernels, num_expert_kernels:
+    kernels per layer, and per expert in addition. num_routings: routings, after which the host has to learn
+    the number of tokens per expert. num_sums: all-reduces over the tensor axis.
+    dense_params, expert_params: per layer. embedding_params: all tables. end_params: tables at the fuller end
+    of a pipeline. adapter_params: adapters on attention, per layer and unit of LoRA rank;
+    query_value_adapter_params: on queries and values only; linear_adapter_params: those on all linear layers
+    in addition to adapter_params. num_adapted: matrices of queries, keys and values; num_linear_adapted:
+    other linear layers, including attention's output; adapter_input_bytes: inputs of the latter's adapters.
+    frozen_share: forward work of frozen auxiliary models, as a multiple of the model's own; frozen_params:
+    their weights, where they are not the model's.
+    kept_whole_bytes, kept_shared_bytes: activations kept for the backward pass; kept_score_bytes,
+    kept_mask_bytes: scores and 1-byte dropout masks kept by unfused attention. gate_bytes: outputs of gated
+    activations, kept where the product with the other half is a separate kernel. gradient_bytes: gradients of
+    the outputs of a feed-forward block's first products, alive in its backward pass. spared_whole_bytes,
+    spared_shared_bytes, spared_expert_bytes: activations kept under selective recomputation, the last those
+    of routed experts. kept_loss_bytes, kept_fused_loss_bytes: logits and loss; logits_bytes: logits returned
+    by the model. boundary_bytes: activations between two layers. input_bytes: inputs kept under full
+    recomputation;
+    segment_bytes: activations of a segment of layers recomputed at once, less those of one layer. kv_bytes:
+    keys and values. gathered_bytes: inputs gathered along the sequence that tensor-parallel products keep.
+    bucket_copies: additional copies of gradients, where gradients are not sharded over several data ranks.
+    narrow_sums: 1 where gradient shards are summed in the width of weights. wide_residual_bytes: additional
+    activations kept by norms that read fp32; norm_bytes: the same for unfused norms. output_layers: layers to
+    which the output matrix is equivalent when pipeline stages are balanced; 0 where stages have equal layers.
+    replicated_experts: 1 where only experts' states are replicated over groups. wide_frozen: 1 where shards
+    of frozen weights are in fp32. steps_in_backward: 1 where each gradient is applied and freed at once.
+    paged_states: 1 where optimizer states are outside the allocator. table_params: a recommender's tables,
+    each row on one rank; lookup_bytes: rows read per sample; pooled_bytes: pooled embeddings per sample, sent
+    to the sample's rank.
     """
 
     layers: Floats
@@ -190,12 +187,12 @@ class Load(BlockLoad, frozen=True, kw_only=True):
 
     @property
     def params(self) -> Floats:
-        """Every weight of the model, those that predict later tokens included."""
+        """All weights of the model, including layers that predict later tokens."""
         return self.layers * (self.dense_params + self.expert_params) + self.embedding_params
 
     @property
     def train_flop_per_sample(self) -> Floats:
-        """FLOP of one sample's way forward and back, nothing computed twice."""
+        """FLOP of one sample's forward and backward pass, without recomputation."""
         layer = self.dense_flop + self.expert_flop + self.attention_flop
         return (3 + self.frozen_share) * self.sequence * (self.layers * layer + self.head_flop)
 
@@ -203,21 +200,23 @@ class Load(BlockLoad, frozen=True, kw_only=True):
 def transformer_load(model: Transformer, *, sequence: int) -> Load:
     """The load of a transformer on samples of `sequence` tokens.
 
-    Raises SpecError for a sequence without tokens.
-    Assumes 2-byte activations; blocks spread evenly over the layers, with those that predict later tokens and
-    those of towers.
-    Source: parameters and FLOP as in `Transformer`; bytes as of each block.
+    Raises SpecError if sequence < 1.
+    Assumes 2-byte activations; all blocks, also those of towers and of layers that predict later tokens, are
+    spread evenly over the layers.
+    Source: parameters and FLOP as in `Transformer`; bytes as in each block.
     """
     if sequence < 1:
         raise SpecError(f"sequence={sequence}; expected at least 1 token per sample")
     layers = float(model.layers + sum(each.model.layers for each in model.towers))
     hidden = float(model.hidden)
     further = model.prediction_layers
-    # Shared weights are read once more for each further prediction, and stored once.
+    # Shared weights are used once per further prediction, and stored once.
     further_stored = min(1, further) if model.prediction_shared else further
     towers = [(each.tokens_of(sequence), each.model) for each in model.towers]
     blocks = [(tokens, each.repeats, _blocks(each, tokens, 0)) for tokens, each in towers]
-    passed = [(count, _passed(block, tokens / sequence)) for tokens, _, of in blocks for count, block in of]
+    passed = [
+        (count, _per_main_token(block, tokens / sequence)) for tokens, _, of in blocks for count, block in of
+    ]
     held = [(count / repeats, block) for _, repeats, of in blocks for count, block in of]
     own = [(count / model.repeats, block) for count, block in _blocks(model, sequence, further_stored)]
     stack = mean_layer((*_blocks(model, sequence, further), *passed), layers)
@@ -266,11 +265,12 @@ def transformer_load(model: Transformer, *, sequence: int) -> Load:
     )
 
 
-# How software, and code of one's own, holds what others hold otherwise: what of a load each way changes.
+# Memory behaviour of a software or of a user's code that differs from the default, by name in
+# `Software.holds`: the fields of a load that it changes.
 _WAYS: Mapping[str, Callable[[Load], dict[str, Floats]]] = {
-    # Tensor-parallel products keep inputs as gathered along the sequence, and gather them once: PyTorch,
-    # torch.distributed.tensor.parallel (a linear layer saves the input that it was given); Megatron-LM,
-    # tensor_parallel/layers.py, gathers it again.
+    # Tensor-parallel products keep their inputs gathered along the sequence, instead of gathering them again:
+    # PyTorch, torch.distributed.tensor.parallel (a linear layer saves the input that it was given);
+    # Megatron-LM, tensor_parallel/layers.py, gathers it again.
     "gathered_inputs": lambda load: {"gathered_bytes": _GATHERING_PRODUCTS * load.boundary_bytes},
     # Logits in fp32 are replaced by their gradient: Megatron-LM, tensor_parallel/cross_entropy.py.
     "loss_in_place": lambda load: {
@@ -279,43 +279,43 @@ _WAYS: Mapping[str, Callable[[Load], dict[str, Floats]]] = {
     # Gradients are copied into buckets to be summed: PyTorch, DistributedDataParallel
     # (`gradient_as_bucket_view`, off by default, saves the size of all gradients).
     "bucket_copies": lambda _: {"bucket_copies": 1.0},
-    # The loss has a kernel of its own, after logits were widened to fp32, which it replaces; those of 16 bits
-    # are returned: huggingface/transformers, loss/loss_utils.py (ForCausalLMLoss); linkedin/Liger-Kernel,
+    # A fused loss kernel works in place on logits widened to fp32; the 16-bit logits are also returned:
+    # huggingface/transformers, loss/loss_utils.py (ForCausalLMLoss); linkedin/Liger-Kernel,
     # ops/cross_entropy.py (gradients in place of logits).
     "widened_logits": lambda load: {
         "kept_fused_loss_bytes": load.logits_bytes * (_KEPT_LOSS_BYTES_IN_PLACE / BF16_BYTES)
     },
-    # Shards of gradients are summed as wide as weights are gathered: huggingface/accelerate, dataclasses.py
-    # (FullyShardedDataParallelPlugin.set_mixed_precision).
+    # Gradient shards are summed in the width in which weights are gathered: huggingface/accelerate,
+    # dataclasses.py (FullyShardedDataParallelPlugin.set_mixed_precision).
     "narrow_sums": lambda _: {"narrow_sums": 1.0},
-    # What layers add to is in fp32, and so are inputs of norms, where weights in fp32 are cast as they are
-    # used: PyTorch, torch.amp (embeddings and sums have the type of their inputs; products 16 bits).
-    "wide_residual": lambda load: {"wide_residual_bytes": load.kept_whole_bytes / _WHOLE_KEPT},
-    # Norms widen what they read, and keep that and what they make of it: huggingface/transformers,
-    # LlamaRMSNorm.forward (of gated models).
+    # Residuals and inputs of norms are in fp32, where fp32 weights are cast when they are used: PyTorch,
+    # torch.amp (embeddings and sums have the type of their inputs; products 16 bits).
+    "wide_residual": lambda load: {"wide_residual_bytes": load.kept_whole_bytes / _KEPT_VALUES},
+    # Unfused norms widen their inputs, and keep the widened inputs and their outputs:
+    # huggingface/transformers, LlamaRMSNorm.forward (of gated models).
     "norms_as_written": lambda load: {
-        "norm_bytes": np.greater(load.gate_bytes, 0) * (load.kept_whole_bytes / _WHOLE_KEPT)
+        "norm_bytes": np.greater(load.gate_bytes, 0) * (load.kept_whole_bytes / _KEPT_VALUES)
     },
-    # Data ranks that hold the same experts each have all of their states; other weights are of all ranks.
+    # Experts' states are replicated over groups of data ranks; others are sharded over all data ranks.
     "replicated_experts": lambda _: {"replicated_experts": 1.0},
-    # Shards of frozen weights are in fp32, as those of trained ones, and are narrowed as they are gathered:
+    # Shards of frozen weights are in fp32, like those of trained ones, and are narrowed when gathered:
     # PyTorch FSDP2, MixedPrecisionPolicy (param_dtype is that of what is gathered).
     "wide_frozen": lambda _: {"wide_frozen": 1.0},
-    # Of attention that is not fused nothing is kept but what softmax returns.
+    # Unfused attention without dropout keeps only the output of softmax.
     "no_dropout": lambda load: {
         "score_bytes": load.score_bytes * (_SCORE_BYTES_NO_DROPOUT / _SCORE_BYTES),
         "kept_score_bytes": load.kept_score_bytes / 2,
         "kept_mask_bytes": 0.0,
     },
-    # What frozen models make of samples was made before: they are not there.
+    # Outputs of frozen models were computed in advance, so those models are not loaded.
     "cached_inputs": lambda _: {"frozen_params": 0.0, "frozen_share": 0.0},
-    # Each weight is stepped as its gradient comes, which goes then: PyTorch,
+    # Each weight is updated as soon as its gradient is computed, which is then freed: PyTorch,
     # `register_post_accumulate_grad_hook` (tutorial on optimizer steps in the backward pass).
     "steps_in_backward": lambda _: {"steps_in_backward": 1.0},
-    # States lie in memory that the driver pages to the host, and outside of the allocator: Dettmers et al.
+    # Optimizer states are outside the allocator, in memory that the driver pages to the host: Dettmers et al.
     # 2023, section 3 (paged optimizers); bitsandbytes, functional.py (get_paged).
     "paged_states": lambda _: {"paged_states": 1.0},
-    # Pipeline stages share out the weights of layers and of the output matrix: huggingface/nanotron,
+    # Pipeline stages are balanced by the weights of layers and of the output matrix: huggingface/nanotron,
     # models/base.py (build_model) and models/llama.py (get_block_compute_costs).
     "stages_by_cost": lambda load: {
         "output_layers": load.vocabulary * load.hidden / (load.dense_params + load.expert_params)
@@ -324,7 +324,7 @@ _WAYS: Mapping[str, Callable[[Load], dict[str, Floats]]] = {
 
 
 def held_as(load: Load, ways: Iterable[str]) -> Load:
-    """A load that is held in some ways. Raises SpecError for a way that is not known."""
+    """The load with some memory behaviours applied. Raises SpecError for an unknown one."""
     changed: dict[str, Floats] = {}
     for way in ways:
         if way not in _WAYS:
@@ -334,18 +334,18 @@ def held_as(load: Load, ways: Iterable[str]) -> Load:
 
 
 def held_by(load: Load, software: Software | None, further: Iterable[str] = ()) -> Load:
-    """A load as a software holds it, and in further ways."""
+    """The load with the memory behaviours of a software and further ones applied."""
     return held_as(load, {*(() if software is None else software.holds), *further})
 
 
 def workload_load(workload: Workload) -> Load:
-    """The load of a workload: its transformer's, or for other models, that of its figures per sample.
+    """The load of a workload: from its transformer, or for other models from its figures per sample.
 
     Raises SpecError where neither is known.
-    Assumes equal layers with one weight matrix each in such other models; every value kept for the way
-    back was written once and read once by memory-bound work, and once by a product. Recomputed whole, they
-    are cut into the segments that keep least: their inputs, and what one of them keeps.
-    What follows a product that repeats, as at each step in time of a recurrent layer, is launched with it.
+    Assumes other models have equal layers with one weight matrix each; every value kept for the backward pass
+    was written once and read once by memory-bound work, and once by a product. Under full recomputation they
+    are cut into the segments that keep least: the inputs of all segments and the activations of one.
+    Work after a repeated product, as at each time step of a recurrent layer, is launched with the product.
     Source: figures of the workload; kernels as frameworks launch them for convolution, norm and activation;
     Appleyard et al. 2016, arXiv 1604.01946 (steps in time wait for each other, gates are one kernel);
     Chen et al. 2016, section 3 (segments: the square root of what is kept over what passes between them).
@@ -389,7 +389,7 @@ def workload_load(workload: Workload) -> Load:
 
 
 def _tables(workload: Workload) -> dict[str, float]:
-    """The tables of a recommender: rows in fp32, what is pooled of them travels in 2 bytes."""
+    """Fields of a recommender's tables: rows in fp32; pooled embeddings are sent in 2 bytes."""
     tables, width = workload.embedding_tables or 0, workload.embedding_width or 0
     return {
         "table_params": workload.embedding_params or 0.0,
@@ -399,7 +399,7 @@ def _tables(workload: Workload) -> dict[str, float]:
 
 
 def stacked(loads: list[Load]) -> Load:
-    """One load whose fields are arrays, an element a load: for rows of different models.
+    """One load whose fields are arrays with one element per load, for rows of different models.
 
     loads: at least one. Returns fields of shape (n_loads,).
     """
@@ -412,7 +412,7 @@ def stacked(loads: list[Load]) -> Load:
 
 
 def mean_layer(blocks: Sequence[tuple[float, BlockLoad]], layers: float) -> BlockLoad:
-    """The mean layer of a stack: so many of each block, shared out over the layers."""
+    """The mean layer of a stack: the blocks, each times its count, divided by the number of layers."""
     return BlockLoad(
         **{
             name: sum(count * float(getattr(block, name)) for count, block in blocks) / layers
@@ -421,17 +421,17 @@ def mean_layer(blocks: Sequence[tuple[float, BlockLoad]], layers: float) -> Bloc
     )
 
 
-def _passed(block: BlockLoad, share: float) -> BlockLoad:
-    """A block of a tower, per token of the main stack, of which it has `share` times as many.
+def _per_main_token(block: BlockLoad, share: float) -> BlockLoad:
+    """A tower's block per token of the main stack; the tower has `share` times as many tokens.
 
-    Launches and products are per micro-batch, whatever its tokens.
+    Counts of kernels and products are per micro-batch, so they do not scale with tokens.
     """
     per_token = (name for name in BlockLoad.__struct_fields__ if not name.startswith("num_"))
     return replace(block, **{name: share * float(getattr(block, name)) for name in per_token})
 
 
 def _blocks(model: Transformer, sequence: int, further: int) -> tuple[tuple[float, BlockLoad], ...]:
-    """Blocks of each kind, and how many there are, with `further` layers that predict later tokens."""
+    """Count and block of each kind, including `further` layers that predict later tokens."""
     routed = model.num_expert_blocks > 0
     return (
         (model.num_attention_blocks + further, _attention_block(model, sequence)),
@@ -443,9 +443,10 @@ def _blocks(model: Transformer, sequence: int, further: int) -> tuple[tuple[floa
 
 
 def _block(model: Transformer, width: float) -> BlockLoad:
-    """What a block moves and keeps whose products read the hidden values and make `width` others of a token.
+    """Traffic and kept activations of a block whose products turn hidden values into `width` values per
+    token.
 
-    Assumes that inputs, products and their norms are kept as they are, and each is read and written once.
+    Assumes inputs, outputs of products and of norms are kept unchanged, and each is read and written once.
     """
     return BlockLoad(
         num_summed_whole=2.0 * model.hidden,
@@ -453,39 +454,39 @@ def _block(model: Transformer, width: float) -> BlockLoad:
         product_whole_bytes=2 * model.hidden * BF16_BYTES,
         product_shared_bytes=width * BF16_BYTES,
         quantised_bytes=_QUANTISED_BYTES / 2 * (2 * model.hidden + width),
-        whole_bytes=_WHOLE_PASSES * model.hidden * BF16_BYTES,
-        kept_whole_bytes=_WHOLE_KEPT * model.hidden * BF16_BYTES,
+        whole_bytes=_MEMORY_PASSES * model.hidden * BF16_BYTES,
+        kept_whole_bytes=_KEPT_VALUES * model.hidden * BF16_BYTES,
         kept_shared_bytes=width * BF16_BYTES,
     )
 
 
-def _on_tiles(tile: int, *sizes: int) -> int:
-    """The sum of sizes, each filled up to whole tiles."""
+def _padded_to_tiles(tile: int, *sizes: int) -> int:
+    """The sum of sizes, each rounded up to whole tiles."""
     return tile * sum(-(-each // tile) for each in sizes)
 
 
 def _attention_block(model: Transformer, sequence: int, cross_tokens: int = 0) -> BlockLoad:
-    """An attention block at the mean context of its sequence, or one whose keys are tokens of another stack.
+    """An attention block at the mean context of its sequence, or a cross-attention block on another stack.
 
     Assumes matrix units work on tiles of 64, or of 128 with the padding: a head of 96 costs as much as one of
-    128; causal masks skip what they hide where attention is fused, and nothing where it is not.
-    Source: Korthikanti et al. 2022, eq. 1-3 (activations kept; 5 a s / h scores); recomputing operation by
-    operation keeps every second product and attention's result (torchtitan 2024, section 2.3).
+    128; causal masks save work in fused attention, and none in unfused attention.
+    Source: Korthikanti et al. 2022, eq. 1-3 (activations kept; 5 a s / h scores); selective recomputation
+    keeps every second product and attention's result (torchtitan 2024, section 2.3).
     """
     value = model.value_head_size or model.head_size
     key = model.head_size + (model.rope_head_size if model.kv_rank else 0)
     context = float(cross_tokens) or model.attention_context(sequence)
     most = cross_tokens or sequence
-    keys_per_token = most / sequence  # made anew
-    tiled = _on_tiles(_TILE, key, value)
-    padding = _on_tiles(_WIDE_TILE, key, value) - tiled
+    keys_per_token = most / sequence  # computed by this block
+    tiled = _padded_to_tiles(_TILE, key, value)
+    padding = _padded_to_tiles(_WIDE_TILE, key, value) - tiled
     picking = 0.0
     if model.compressed is not None:
         picking = model.compressed.index_flop_per_token(sequence) / model.num_attention_blocks
     queries, shared = model.heads * (key + value), keys_per_token * model.kv_heads * (key + value)
     width = queries + shared
     output = model.heads * value
-    # Of queries, keys, values and output the first and third are kept, the second and fourth done again.
+    # Queries and values are kept; keys and output are recomputed.
     again = 2 * model.hidden * (model.kv_heads * key + output)
     params, made = model.attention_params, model.kv_params
     if cross_tokens:
@@ -540,11 +541,11 @@ def _dense_block(model: Transformer) -> BlockLoad:
 
 
 def _expert_block(model: Transformer) -> BlockLoad:
-    """A feed-forward block of experts, with what every token meets of it: router, shared experts,
+    """A feed-forward block of experts, with the parts used by every token: router, shared experts,
     projections.
 
-    Assumes a token is copied into the order of experts and back on both sides of its travel, and scores of
-    the router are fp32; libraries multiply expert by expert, two products each, and quantise their inputs so.
+    Assumes a token is permuted into the order of experts and back on both ends of its transfer, and router
+    scores are in fp32; libraries multiply, and quantise inputs, expert by expert with two products each.
     Source: Gale et al. 2022 (MegaBlocks); NVIDIA Transformer Engine, grouped linear layers.
     """
     if not model.experts:
@@ -580,12 +581,13 @@ def _expert_block(model: Transformer) -> BlockLoad:
 
 
 def _state_block(model: Transformer) -> BlockLoad:
-    """A Mamba-2 block: products before and after a state space, worked off in chunks; or one of Mamba-1.
+    """A Mamba-2 block, whose state-space layer between two products works in chunks; or a Mamba-1 block.
 
-    Assumes chunks of 128 tokens; states pass through memory in fp32 four times a chunk. Mamba-1 scans without
-    matrix products: an exponential of each channel and state, 16 a clock of a multiprocessor, takes as long
+    Assumes chunks of 128 tokens; states pass through memory in fp32 four times per chunk. Mamba-1 scans
+    without
+    matrix products: one exponential per channel and state, at 16 per clock and multiprocessor, takes as long
     as 0.8 (A100) to 0.9 bytes (H100) of memory traffic.
-    Source: Dao and Gu 2024, section 6: within chunks scores and their use, between chunks states; CUDA C++
+    Source: Dao and Gu 2024, section 6: scores and their use within chunks, states between chunks; CUDA C++
     programming guide, throughput of arithmetic instructions.
     """
     inner = model.state_heads * model.state_head_size
@@ -606,7 +608,7 @@ def _state_block(model: Transformer) -> BlockLoad:
         num_dense_products=4.0 if model.state_rank else 2.0,
         again_flop=float(model.state_params),
         attention_flop=float(scores + states),
-        # The convolution, three readings of its result and one writing, and the gated norm.
+        # The convolution, three reads and one write of its result, and the gated norm.
         shared_bytes=(2 * mixed + 4 * inner + 3 * inner) * BF16_BYTES + state_bytes,
         num_kernels=15.0,
         dense_params=float(model.state_params),

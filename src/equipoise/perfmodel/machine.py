@@ -1,4 +1,4 @@
-"""What a machine can do: rates of its accelerators and links; groups of ranks on it. Floats or arrays."""
+"""Rates of a machine's accelerators and links, and groups of ranks on it, as floats or arrays."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from equipoise.spec.strategy import PRECISIONS, peak_in
 
 
 class Wire(Struct, frozen=True, kw_only=True):
-    """A link as one accelerator sees it: byte/s in one direction, and the time of one empty step."""
+    """A link as seen by one accelerator: byte/s in one direction, and latency of one step."""
 
     byte_per_s: Floats
     latency_s: Floats
@@ -21,10 +21,10 @@ class Wire(Struct, frozen=True, kw_only=True):
 class Wires(Struct, frozen=True, kw_only=True):
     """The links of a group: inside its nodes, and each accelerator's share of its node's network cards.
 
-    switch_reduces: 1 where the switch inside a node adds and multicasts by itself (NVLink SHARP: NVSwitch of
-    generation 3, that is H100, and later), else 0.
-    keeps_order: 1 where the network delivers in order, as the protocols for short messages need (InfiniBand,
-    RoCE); 0 where it does not (TCP, EFA).
+    switch_reduces: 1 where the switch inside a node reduces and multicasts (NVLink SHARP: NVSwitch of
+    generation 3, with H100, and later), else 0.
+    keeps_order: 1 where the network delivers in order, as low-latency protocols need (InfiniBand, RoCE), else
+    0 (TCP, EFA).
     """
 
     intra: Wire
@@ -34,11 +34,11 @@ class Wires(Struct, frozen=True, kw_only=True):
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """The ranks that take part: so many on each of so many nodes; a group of one rank never communicates.
+    """Ranks that communicate: ranks_per_node on each of num_nodes; a group of one rank never communicates.
 
     num_sharing: groups that use one accelerator's share of the network cards at the same time; below 1 where
-    some accelerators send nothing and leave theirs. intra_slowdown: how much slower than the wires inside a
-    node their weakest link is, where only some of them have the fast ones.
+    some accelerators send nothing, so that others can use their share. intra_slowdown: rate of links inside a
+    node divided by that of the group's slowest link, where not all ranks are joined by the fast ones.
     """
 
     ranks_per_node: Floats
@@ -48,32 +48,30 @@ class Group(Struct, frozen=True, kw_only=True):
 
     @property
     def num_ranks(self) -> Floats:
-        """Ranks in all."""
+        """Total number of ranks."""
         return self.ranks_per_node * self.num_nodes
 
 
-# Sizes of groups inside a node of eight, and how far apart their ranks are.
+# Sizes and strides of groups inside a node of eight.
 GROUPS = tuple((size, stride) for stride in (1, 2, 4) for size in range(2, 8 // stride + 1))
 
 
 class Machine(Struct, frozen=True, kw_only=True):
     """Rates of one cluster; every field a float, or arrays that broadcast.
 
-    peak_flop_per_s: one entry a precision of spec.strategy.PRECISIONS, dense; NaN where the chip lacks it.
-    achievable_fraction: of the peak, that large matrix products reach; above 1 where the clock is above that
-    of the stated peak. achievable_fp32_fraction: the same of fp32, outside matrix units. memory_bytes: what
-    programs may hold.
-    intra_*, inter_*: links inside a node and an accelerator's share of the node's network cards, one
-    direction. power_share: the power limit over the power at which the peaks hold, at most 1.
-    host_byte_per_s: between the accelerator and its host's memory, of which host_memory_bytes are its share.
-    switch_reduces: 1 where the node's switch adds. group_slowdowns: how much slower than intra rings of the
-    groups GROUPS are, where links join some of a node by fewer; has_groups is 1 there, else 0. bridged_ranks:
-    that the links inside a node join; others of it are bridge_slowdown times slower.
-    oversubscription: of the network beyond leaf_ranks accelerators, whose leaf switches have so much
-    less out than in. peer_ranks: of a node, that reach each other's memory over links of their own: 1 through
-    the host. keeps_order: 1 where the network delivers in order, so that short messages may take
-    NCCL's quick protocols. asynchronous_products: as `Accelerator` has it. grace_host: 1 where it says so,
-    else 0. pads_heads: 1 where a head of less than 128 values costs attention as much as one of 128, else 0.
+    peak_flop_per_s: dense peak by precision of spec.strategy.PRECISIONS; NaN where the chip lacks it.
+    achievable_fraction: share of the peak that large matrix products reach; above 1 where the clock exceeds
+    that of the stated peak. achievable_fp32_fraction: the same for fp32, outside matrix units. memory_bytes:
+    usable by programs. intra_*, inter_*: links inside a node, and an accelerator's share of the node's
+    network cards, one direction. power_share: power limit over the power at which the peaks hold, at most 1.
+    host_byte_per_s: between an accelerator and host memory. host_memory_bytes: an accelerator's share of it.
+    switch_reduces, keeps_order: see `Wires`. group_slowdowns: slowdown of rings of the groups in GROUPS
+    relative to intra_byte_per_s, where some ranks are joined by fewer links; has_groups is 1 there, else 0.
+    bridged_ranks: ranks joined by the links inside a node; links to others are bridge_slowdown times slower.
+    oversubscription: bandwidth into over bandwidth out of leaf switches, of leaf_ranks accelerators each.
+    peer_ranks: ranks of a node with direct access to each other's memory; 1 where all goes through the host.
+    asynchronous_products, grace_host: see `Accelerator`. pads_heads: 1 where a head of fewer than 128 values costs
+    attention as much as one of 128, else 0.
     """
 
     peak_flop_per_s: tuple[Floats, ...]
@@ -104,7 +102,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def wires(self) -> Wires:
-        """The links as collectives see them."""
+        """The links, as arguments of collectives."""
         return Wires(
             intra=Wire(byte_per_s=self.intra_byte_per_s, latency_s=self.intra_latency_s),
             inter=Wire(byte_per_s=self.inter_byte_per_s, latency_s=self.inter_latency_s),
@@ -115,7 +113,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 # Fields of `Machine` that hold several rates.
 TUPLES = ("peak_flop_per_s", "group_slowdowns")
-# PCIe 4.0 x16, one direction, as copies reach it; used where a host's path is not stated.
+# Achieved rate of PCIe 4.0 x16, one direction: the default where a host link's rate is not stated.
 HOST_BYTE_PER_S = 25e9
 # Hosts have about two to three times the memory of their accelerators (DGX A100 640 GB: 2 TB; DGX H100: 2 TB
 # for 640 GB; DGX B200: 2 to 4 TB for 1.4 TB).
@@ -125,8 +123,8 @@ HOST_MEMORY_RATIO: Final = 2.0
 def machine(cluster: Cluster) -> Machine:
     """The rates of a cluster.
 
-    Raises SpecError where the accelerator's table lacks a rate no estimate can do without.
-    Source: kernels of attention fill the 128 lanes of a TPU's registers (jax-ml/jax, issue 30861).
+    Raises SpecError where the accelerator lacks a rate that every estimate needs.
+    Source: attention kernels fill the 128 lanes of a TPU's registers (jax-ml/jax, issue 30861).
     """
     chip = cluster.accelerator
     for name in ("memory_bytes", "memory_byte_per_s"):
@@ -170,14 +168,14 @@ def machine(cluster: Cluster) -> Machine:
 
 
 def _peer_ranks(cluster: Cluster) -> int:
-    """Accelerators of a node that links of their own join."""
+    """Accelerators of a node that are joined by direct links."""
     if cluster.topology == "host":
         return 1
     return min(cluster.bridged, cluster.node_size) if cluster.topology == "bridge" else cluster.node_size
 
 
 def _intra_byte_per_s(cluster: Cluster) -> float:
-    """An accelerator's rate inside its node; its part of one path through the host where cards share that."""
+    """An accelerator's rate inside its node; its share of the host's path where all cards use that path."""
     if cluster.shared_host_byte_per_s is None or cluster.topology != "host":
         return cluster.intra.byte_per_s
     cards = min(cluster.node_size, cluster.num_accelerators)
@@ -185,7 +183,7 @@ def _intra_byte_per_s(cluster: Cluster) -> float:
 
 
 def stacked(machines: list[Machine]) -> Machine:
-    """One machine whose fields are arrays, an element a machine: for rows measured on different ones.
+    """One machine whose fields are arrays with one element per machine, for rows of different machines.
 
     machines: at least one. Returns fields of shape (n_machines,), peaks as a tuple of such arrays.
     """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from equipoise.perfmodel.compute import (
     EAGER,
     NF4_BYTES,
-    has_further_adapters,
+    has_non_attention_adapters,
     loss_is_fused,
     tokens_per_rank,
     value_bytes,
@@ -398,7 +398,7 @@ def kept_activations(load: Load, grid: StrategyGrid) -> KeptActivations:
         full = grid.trained == FULL_TRAINING
         values = np.where(is_wide, 2.0, 1.0 + full) * (grid.trained != QLORA)
         plain = plain + (grid.implementation == EAGER) * values * (whole * load.norm_bytes)
-    if np.any(further := has_further_adapters(grid)):
+    if np.any(further := has_non_attention_adapters(grid)):
         plain = plain + further * (sharded * load.adapter_input_bytes)
     unread = np.where(grid.implementation == EAGER, load.boundary_bytes, 0.0)
     experts = np.where(grid.zero_stage >= WEIGHTS_SHARDED, 0.0, load.spared_expert_bytes)
