@@ -1,6 +1,4 @@
-"""Fits the model's parameters to measured steps: robust least squares on log error, a prior on every
-parameter.
-"""
+"""Fits the model's parameters to measured steps by robust least squares on log errors, with priors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,33 +12,33 @@ from equipoise.errors import FitError
 from equipoise.perfmodel.load import Floats, Numbers
 from equipoise.perfmodel.parameters import PRIORS, Parameters, Prior
 
-# Seconds of every measured case. Parameters are floats or arrays that broadcast against (n_points, n_cases),
-# and so does what is returned.
+# Predicts the seconds of every measured case. Parameters are floats or arrays that broadcast against
+# (n_points, n_cases), and so is the result.
 Predict: TypeAlias = Callable[[Parameters], Numbers]
 
-# Errors beyond this many standard deviations count linearly, not squared: one cluster may have a broken
+# Errors beyond this many standard deviations count linearly instead of squared: a cluster may have a broken
 # cable.
 _ROBUST_SD = 2.0
 _STEP = 1e-4
-# Numbers that one call of `predict` goes through at most: arrays that fit into a processor's cache.
-_MOST_AT_ONCE = 16_384
-# What an error of one standard deviation is, in logs. 0.035: of 0.03 to 0.1, what leaves the smallest error
-# on GPU counts left out within vtrain_single, and then on hidden sizes: docs/experiments/0006.
+# Largest number of values per call of `predict`, so that its arrays fit in a processor's cache.
+_MAX_VALUES_PER_CALL = 16_384
+# Standard deviation of a log error. 0.035: among 0.03 to 0.1, the value with the smallest error on held-out
+# GPU counts within vtrain_single, and then on held-out hidden sizes: docs/experiments/0006.
 NOISE_LOG_SD = 0.035
-# How far one set-up deviates from its parameters, in logs: it sets the uncertainty that a fit leaves, and the
-# noise with which few steps of a user's own are fitted. Rows held out are off by 0.03 to 0.1
-# (docs/understand/accuracy.md), more than one standard deviation above, because a fit gives outliers less
-# weight. The intervals of 82 rows held out of vTrain, Megatron and torchtitan cover as many with 0.035.
+# Log deviation of one set-up from its parameters. It sets the posterior uncertainty of a fit, and the noise
+# when a few of a user's own steps are fitted. Held-out rows are off by 0.03 to 0.1
+# (docs/understand/accuracy.md), more than the standard deviation above, because a fit down-weights outliers.
+# The intervals of 82 held-out rows of vTrain, Megatron and torchtitan cover as many with 0.035.
 STRAY_LOG_SD = 0.05
 
 
 class Calibration(Struct, frozen=True, kw_only=True):
-    """Fitted parameters and how they came about.
+    """Fitted parameters, their uncertainty and the residuals.
 
-    parameters: for other campaigns; what is local to one stands at its prior's median. by_campaign: for those
-    that were seen, by their number. moved: the names fitted; log_sd: standard deviation of the logarithms of
-    `parameters`, shape (n_moved,). covariance: of the logarithms of what moved for the first campaign, shape
-    (n_moved, n_moved). residuals: log(measured / predicted) of the cases it was fitted to, shape (n_cases,).
+    parameters: for campaigns not fitted, with local parameters at their prior medians. by_campaign: for each
+    fitted campaign, by index. moved: names of the fitted parameters. log_sd: standard deviation of the
+    logarithms of `parameters`, (n_moved,). covariance: of the logarithms of the fitted parameters of the
+    first campaign, (n_moved, n_moved). residuals: log(measured / predicted) of the fitted cases, (n_cases,).
     """
 
     parameters: Parameters
@@ -52,10 +50,10 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
 
 class _Unknowns(Struct, frozen=True, kw_only=True):
-    """What a fit moves: every shared parameter once, every local one once a campaign, in units of their
-    priors.
+    """The unknowns of a fit: shared parameters once, local ones once per campaign, in units of prior sd.
 
-    columns: (n_campaigns, n_names), where in the vector each stands. medians, spreads, upper: (n_names,).
+    columns: position of each parameter in the vector, (n_campaigns, n_names). medians, spreads: prior median
+    and sd of the logarithm; upper: largest value in units of prior sd; all (n_names,).
     """
 
     names: tuple[str, ...]
@@ -72,16 +70,16 @@ class _Unknowns(Struct, frozen=True, kw_only=True):
 
     @property
     def bounds(self) -> Numbers:
-        """What no unknown may exceed, in the vector's order."""
+        """Upper bounds of the unknowns, in the vector's order."""
         whole = np.empty(self.columns.max() + 1)
         whole[self.columns] = self.upper
         return whole
 
 
 class _Loss(Struct, frozen=True, kw_only=True):
-    """What a fit minimises: errors over their noise, and how far unknowns are from their priors.
+    """The loss of a fit: errors in units of their noise, and unknowns in units of their priors.
 
-    target: logs of the measured, root: roots of weights, campaigns: their numbers; all (n_cases,).
+    target: logarithms of measured times; root: square roots of weights; campaigns: indices; all (n_cases,).
     """
 
     predict: Predict
@@ -102,12 +100,12 @@ class _Loss(Struct, frozen=True, kw_only=True):
         return np.asarray(self.target - np.log(predicted))
 
     def at(self, units: Numbers) -> Numbers:
-        """Every part of the loss; (n_cases + n_unknowns,)."""
+        """All terms of the loss; (n_cases + n_unknowns,)."""
         soft, _ = self._soft(self.residuals(units))
         return np.concatenate([self.root * soft, units])
 
     def slopes(self, units: Numbers) -> Numbers:
-        """Its change with every unknown; (n_cases + n_unknowns, n_unknowns)."""
+        """Jacobian of the terms; (n_cases + n_unknowns, n_unknowns)."""
         unknowns = self.unknowns
         log_s, slopes = log_times(self.predict, unknowns.centre, self._values(units))
         _, steepness = self._soft(self.target - log_s)
@@ -118,9 +116,9 @@ class _Loss(Struct, frozen=True, kw_only=True):
         return np.vstack([whole, np.eye(len(units))])
 
     def _soft(self, errors: Numbers) -> tuple[Numbers, Numbers]:
-        """Errors over their noise with outliers weakened, and the change of that with each; (n_cases,)."""
+        """Errors in units of noise after the soft L1 loss, and the derivative of that; (n_cases,) each."""
         scaled = errors / self.noise_log_sd
-        # soft L1 by hand, so that the priors stay plain squares
+        # Soft L1 is applied here rather than by SciPy, so that the priors' terms stay squared.
         root = np.sqrt(1 + (scaled / _ROBUST_SD) ** 2)
         soft = np.sign(scaled) * np.sqrt(2 * _ROBUST_SD**2 * (root - 1))
         steepness = np.divide(scaled, root * soft, out=np.ones_like(scaled), where=soft != 0)
@@ -128,16 +126,15 @@ class _Loss(Struct, frozen=True, kw_only=True):
 
 
 def log_times(predict: Predict, centre: Parameters, values: Mapping[str, Floats]) -> tuple[Numbers, Numbers]:
-    """The logarithms of all times, (n_cases,), and their change with that of each parameter, (n_names,
-    n_cases).
+    """Logarithms of all times, (n_cases,), and their derivatives by log parameter, (n_names, n_cases).
 
-    values: the parameters that change, by name: a float, or one for every case. centre: all others.
-    Source: backward differences, several parameters in one call of `predict`.
+    values: the parameters to differentiate by, a float or one value per case. centre: all others.
+    Source: backward differences, several parameters per call of `predict`.
     """
     here = centre.changed(values)
     log_s = np.log(predict(here))
     names = [*values]
-    most = max(1, _MOST_AT_ONCE // max(1, len(log_s)))
+    most = max(1, _MAX_VALUES_PER_CALL // max(1, len(log_s)))
     slopes = np.empty((len(names), len(log_s)))
     for first in range(0, len(names), most):
         block = names[first : first + most]
@@ -158,17 +155,17 @@ def calibrate(
     priors: Sequence[Prior] = PRIORS,
     centre: Parameters | None = None,
 ) -> Calibration:
-    """The parameters under which `predict` comes closest to `measured_s`, as far as their priors allow.
+    """The most probable parameters given measured step times and priors.
 
-    measured_s, weights: shape (n_cases,); weights are the shares of independent observations (cases of one
-    cluster share one). names: which parameters of PRIORS may move. campaigns: (n_cases,), numbers from 0 of
-    the campaigns the cases are from; each has its own values of what is local; None: one campaign.
-    noise_log_sd: what an error of one sd is, in logs. priors: of these, in place of PRIORS.
-    centre: where what does not move stands; the priors' medians unless given.
-    Raises FitError without cases, or if a prediction is no positive number.
-    Assumes errors independent between clusters, log-normal but for outliers.
-    Source: maximum a posteriori with a soft L1 loss (Huber 1964), effects of campaigns as random ones (Laird
-    and Ware 1982).
+    measured_s, weights: (n_cases,); weights are shares of independent observations (cases of one cluster
+    share one). names: parameters of PRIORS to fit. campaigns: index of each case's campaign from 0,
+    (n_cases,); each campaign has its own values of local parameters; None: one campaign. noise_log_sd:
+    standard deviation of a log error. priors: used instead of PRIORS. centre: values of parameters not
+    fitted; by default the prior medians.
+    Raises FitError without cases, or if a prediction is not a positive number.
+    Assumes errors are independent between clusters, and log-normal except for outliers.
+    Source: maximum a posteriori with a soft L1 loss (Huber 1964); campaigns as random effects (Laird and Ware
+    1982).
     """
     from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
 
@@ -211,7 +208,7 @@ def calibrate(
 def _unknowns(
     names: Sequence[str], num_campaigns: int, priors: Sequence[Prior], centre: Parameters
 ) -> _Unknowns:
-    """The unknowns of a fit to so many campaigns."""
+    """The unknowns of a fit, with one column per parameter, and per campaign if the parameter is local."""
     by_name = {each.name: each for each in priors}
     chosen = [by_name[name] for name in names]
     columns = np.empty((num_campaigns, len(chosen)), dtype=np.intp)
@@ -235,13 +232,13 @@ def _unknowns(
 
 
 def _covariance(jacobian: Numbers, unknowns: _Unknowns) -> Numbers:
-    """Of the logarithms of what moved for the first campaign, around the fit; (n_moved, n_moved)."""
+    """Posterior covariance of the log parameters of the first campaign; (n_moved, n_moved)."""
     mine = unknowns.columns[0]
     units = np.linalg.pinv(jacobian.T @ jacobian)[np.ix_(mine, mine)]
     return np.asarray(units * np.outer(unknowns.spreads, unknowns.spreads))
 
 
 def _log_sd(jacobian: Numbers, unknowns: _Unknowns) -> Numbers:
-    """Standard deviations of the logarithms for other campaigns: of what is local, as wide as its prior."""
+    """Standard deviations of log parameters for campaigns not fitted: of local parameters, their priors'."""
     fitted = np.sqrt(np.diag(_covariance(jacobian, unknowns)))
     return np.asarray(np.where(unknowns.is_local, unknowns.spreads, fitted))

@@ -1,6 +1,6 @@
-"""Time of one collective from payload, group and links, and what fits it to measured ones. Elementwise.
+"""Time of a collective from payload, group and links, and fits of that model to measured collectives.
 
-Every argument is a float or an array; arrays broadcast. A search calls these on millions of strategies.
+Arguments are floats or arrays that broadcast. A search evaluates these functions for millions of strategies.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,19 +19,20 @@ from equipoise.units import plural
 
 Timer: TypeAlias = Callable[[Floats, Group, Wires, CollectiveParameters], Floats]
 
-# A step of a tree moves a whole chunk: 28 us inside and 50 us between nodes where a step of a ring takes 3.4
-# and 14 us, 8.2 and 3.6 times as long (NCCL src/graph/tuning.cc; aws-ofi-nccl include/nccl_ofi_tuner.h).
+# Time of a step of a tree over that of a ring. A tree step moves a whole chunk: 28 us inside and 50 us
+# between nodes, against 3.4 and 14 us of a ring step, 8.2 and 3.6 times as long (NCCL src/graph/tuning.cc;
+# aws-ofi-nccl include/nccl_ofi_tuner.h).
 _TREE_STEP = 5.0
-_FEWEST_SIZES = 3
-# 0.05: what repetitions of one collective on one machine differ by, and no model need follow more closely.
+_MIN_SIZES = 3
+# 0.05: log deviation between repetitions of one collective on one machine.
 NOISE_LOG_SD = 0.05
-# What the fitted model leaves at a point; it fades over OCTAVES. Results hardly change from 0.1 to 0.15
-# (docs/experiments/0005-collectives.md).
+# Standard deviation of the fitted model's residuals, whose correlation length is OCTAVES. Results hardly
+# change from 0.1 to 0.15 (docs/experiments/0005-collectives.md).
 _RESIDUAL_LOG_SD = 0.1
 
 
 class _Route(Struct, frozen=True, kw_only=True):
-    """What one group's collectives travel over, and the numbers of the model for it."""
+    """The group, links and model parameters of a collective."""
 
     group: Group
     wires: Wires
@@ -39,46 +40,48 @@ class _Route(Struct, frozen=True, kw_only=True):
 
     @property
     def intra_byte_per_s(self) -> Floats:
-        """Of the weakest link inside a node on the way of a ring, or of a pair."""
+        """Rate of the slowest link inside a node that a ring, or a pair, uses."""
         return self.wires.intra.byte_per_s / self.group.intra_slowdown
 
     @property
     def inter_byte_s(self) -> Floats:
-        """A rank's seconds per byte over its share of the cards; none where the group stays inside a node."""
+        """A rank's seconds per byte over its share of the network cards; 0 for groups inside a node."""
         rate = self.parameters.inter_fraction * self.wires.inter.byte_per_s
         return np.greater(self.group.num_nodes, 1) * (self.group.num_sharing / rate)
 
     def together(self, intra: Floats, inter: Floats) -> Floats:
-        """Two pipelined phases: the longer, and what it does not hide of the shorter."""
+        """Time of two pipelined phases: the longer, plus the part of the shorter that it does not hide."""
         return np.maximum(intra, inter) + self.parameters.serial_share * np.minimum(intra, inter)
 
     def steps_s(self, intra_steps: Floats, inter_steps: Floats) -> Floats:
-        """Seconds of so many steps inside nodes, and between them."""
+        """Latency in seconds of these numbers of steps inside and between nodes."""
         return intra_steps * (
             self.parameters.intra_latency_scale * self.wires.intra.latency_s
         ) + inter_steps * (self.parameters.inter_latency_scale * self.wires.inter.latency_s)
 
     def ring_byte_s(self, traffic: Floats, local: float) -> Floats:
-        """Seconds on the wires per payload byte, of which each rank passes `traffic` bytes on around a ring.
+        """Transfer seconds per payload byte around a ring.
 
-        local: bytes that a rank moves through its own memory on the route.
+        traffic: bytes that each rank passes on per payload byte. local: bytes that it moves in its own
+        memory.
         """
         rate = self.intra_byte_per_s
         intra_s = (
             traffic / (self.parameters.intra_fraction * rate) + local * self.parameters.local_share / rate
         )
-        # A node has a ring for each of its ranks' cards, so each card carries its part.
+        # A node has one ring per network card, so each card carries a part of the traffic.
         inter_s = traffic / self.group.ranks_per_node * self.inter_byte_s
         return self.together(np.greater(self.group.ranks_per_node, 1) * intra_s, inter_s)
 
     def tree_byte_s(self) -> Floats:
-        """Seconds on the wires per byte of an all-reduce by two trees of half the payload each."""
+        """Transfer seconds per payload byte of an all-reduce by two trees of half the payload each."""
         inside, rate, parameters = self.group.ranks_per_node, self.intra_byte_per_s, self.parameters
         chain_s = (2 / parameters.intra_fraction + parameters.local_share) / rate
-        # A reducing switch takes a rank's payload once and its share of sums once more, in each direction.
+        # With a reducing switch, a rank sends its payload once and its share of the sums once, and receives
+        # both.
         switch_s = (inside + 1) / inside / (parameters.switch_fraction * rate)
         intra_s = np.where(np.greater(self.wires.switch_reduces, 0), np.minimum(chain_s, switch_s), chain_s)
-        # Between two nodes each card sends the sums once, between more twice: down to two nodes, or up and
+        # Between two nodes each card sends the sums once; between more, twice: down to two nodes, or up and
         # down.
         inter_s = np.minimum(self.group.num_nodes - 1, 2) / inside * self.inter_byte_s
         return self.together(np.greater(inside, 1) * intra_s, inter_s)
@@ -92,12 +95,13 @@ class _Route(Struct, frozen=True, kw_only=True):
         *,
         quick_steps_s: Floats | None = None,
     ) -> Floats:
-        """Seconds by the faster of two protocols, with what was measured of the operation on this machine.
+        """Seconds of an operation by the faster of two protocols, corrected by measurements of this machine.
 
-        byte_s: on the wires per byte. steps_s: of all steps; quick_steps_s: those of the quick protocol,
-        where they differ. The ordinary one cuts a long message into chunks and pays the pipeline's fill once;
-        a message shorter than the fill is not cut and pays its trip twice. The other trades rate for latency
-        where the network can. What is no product with the payload is as large as the groups alone.
+        byte_s: transfer seconds per byte. steps_s: latency of all steps; quick_steps_s: that of the
+        low-latency protocol, where it differs. The ordinary protocol splits a long message into chunks and
+        pays for filling the pipeline once; a message shorter than the fill is not split and takes twice its
+        transfer time. The low-latency protocol trades bandwidth for latency, where the network supports it.
+        For speed, terms that do not depend on the payload have the shape of the groups.
         """
         group, parameters = self.group, self.parameters
         launch_s = np.greater(group.num_ranks, 1) * parameters.launch_s
@@ -111,7 +115,7 @@ class _Route(Struct, frozen=True, kw_only=True):
         return seconds if known is None else seconds * np.exp(known.at(payload_bytes, group))
 
     def ring_s(self, operation: str, payload_bytes: Floats, traffic: Floats) -> Floats:
-        """Seconds of one trip around a ring through all ranks, `traffic` of each byte on every link."""
+        """Seconds of one pass around a ring of all ranks; each link carries `traffic` of every byte."""
         ranks, nodes = self.group.num_ranks, self.group.num_nodes
         steps_s = self.steps_s(ranks - nodes, nodes - 1)
         return self.seconds(operation, payload_bytes, self.ring_byte_s(traffic, 0.5), steps_s)
@@ -120,12 +124,12 @@ class _Route(Struct, frozen=True, kw_only=True):
 def all_reduce_s(
     payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
 ) -> Floats:
-    """Seconds of summing `payload_bytes` that every rank holds, all getting the sum: by ring or trees.
+    """Seconds of an all-reduce of `payload_bytes` per rank, by a ring or by trees.
 
     Returns 0.0 for one rank.
-    Assumes nothing else on the wires, equal ranks, and cards used equally by all ranks of a node.
-    Source: Patarasuk and Yuan 2009 (ring); Sanders, Speck and Träff 2009 (two trees); steps as NCCL counts
-    them (src/graph/tuning.cc); a reducing switch moves (p + 1) / p payloads in each direction.
+    Assumes idle links, equal ranks, and network cards used equally by all ranks of a node.
+    Source: Patarasuk and Yuan 2009 (ring); Sanders, Speck and Träff 2009 (two trees); steps as counted by
+    NCCL (src/graph/tuning.cc); a reducing switch moves (p + 1) / p payloads in each direction.
 
     >>> from equipoise.perfmodel.machine import Wire
     >>> wire = Wire(byte_per_s=100e9, latency_s=0.0)
@@ -146,10 +150,10 @@ def all_reduce_s(
 def all_gather_s(
     payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
 ) -> Floats:
-    """Seconds of giving every rank all parts of `payload_bytes`, of which each holds an equal part.
+    """Seconds of an all-gather of `payload_bytes`, of which each rank holds an equal part.
 
-    payload_bytes: what a rank holds afterwards. Returns 0.0 for one rank.
-    Assumes a ring through all ranks, with a rail for each network card.
+    payload_bytes: held by a rank afterwards. Returns 0.0 for one rank.
+    Assumes a ring of all ranks, with a rail for each network card.
     Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
     """
     passed_on = (group.num_ranks - 1) / group.num_ranks
@@ -160,10 +164,10 @@ def all_gather_s(
 def reduce_scatter_s(
     payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
 ) -> Floats:
-    """Seconds of summing `payload_bytes` that every rank holds, each keeping an equal part of the sum.
+    """Seconds of a reduce-scatter of `payload_bytes` per rank, each keeping an equal part of the sum.
 
-    payload_bytes: what a rank holds before. Returns 0.0 for one rank.
-    Assumes a ring through all ranks, with a rail for each network card: the reverse of an all-gather.
+    payload_bytes: held by a rank before. Returns 0.0 for one rank.
+    Assumes a ring of all ranks, with a rail for each network card: the reverse of an all-gather.
     Source: Patarasuk and Yuan 2009: (p - 1) / p of the payload over each link in p - 1 steps.
     """
     passed_on = (group.num_ranks - 1) / group.num_ranks
@@ -174,9 +178,9 @@ def reduce_scatter_s(
 def broadcast_s(
     payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
 ) -> Floats:
-    """Seconds of giving every rank the `payload_bytes` that one of them holds; 0.0 for one rank.
+    """Seconds of a broadcast of `payload_bytes` from one rank to all; 0.0 for one rank.
 
-    Assumes a pipelined chain through all ranks, with a rail for each network card.
+    Assumes a pipelined chain of all ranks, with a rail for each network card.
     Source: Hockney 1994 for a step; every link carries the payload once.
     """
     passed_on = np.greater(group.num_ranks, 1) * 1.0
@@ -187,10 +191,10 @@ def broadcast_s(
 def all_to_all_s(
     payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters
 ) -> Floats:
-    """Seconds in which every rank sends an equal part of `payload_bytes` to every rank, itself included.
+    """Seconds of an all-to-all: every rank sends an equal part of `payload_bytes` to every rank and itself.
 
-    payload_bytes: what a rank holds before, and after. Returns 0.0 for one rank.
-    Assumes equal parts, and that what goes to one node travels together.
+    payload_bytes: held by a rank before and after. Returns 0.0 for one rank.
+    Assumes equal parts, and one combined message per destination node.
     Source: each rank sends (g - 1) / p of its payload inside its node of g ranks, (p - g) / p to other nodes.
     """
     route = _Route(group=group, wires=wires, parameters=parameters)
@@ -202,10 +206,10 @@ def all_to_all_s(
 
 
 def send_s(payload_bytes: Floats, group: Group, wires: Wires, parameters: CollectiveParameters) -> Floats:
-    """Seconds of sending `payload_bytes` to the next rank of a group: between nodes if it has several.
+    """Seconds of sending `payload_bytes` to the next rank of a group; between nodes if it spans several.
 
     group: the whole axis, e.g. all stages of a pipeline. Returns 0.0 for one rank.
-    Assumes the slowest neighbour decides: with several nodes some pair crosses.
+    Assumes the slowest pair of neighbours decides: with several nodes, some pair is on different nodes.
     Source: Hockney 1994: latency + bytes / rate.
     """
     route = _Route(group=group, wires=wires, parameters=parameters)
@@ -227,10 +231,10 @@ OPERATIONS: Mapping[str, Timer] = {
 
 
 class Timings(Struct, frozen=True, kw_only=True):
-    """Measured collectives of one operation, as `timings` checks them; every field of shape (n_points,).
+    """Measured collectives of one operation, validated by `timings`; every field of shape (n_points,).
 
-    payload_bytes: as the operation's function here counts them. log_error: half the width, in
-    logarithms, of what rounding leaves open; such a point counts that much less.
+    payload_bytes: as defined by the operation's function in this module. log_error: half the width of the
+    rounding interval, in logarithms, which is added to a point's noise.
     """
 
     operation: str
@@ -242,7 +246,7 @@ class Timings(Struct, frozen=True, kw_only=True):
 
     @property
     def group(self) -> Group:
-        """The ranks that took part, per point."""
+        """The participating ranks, per point."""
         return Group(ranks_per_node=self.ranks_per_node, num_nodes=self.num_nodes)
 
     def where(self, chosen: NDArray[np.bool_]) -> "Timings":
@@ -260,9 +264,9 @@ def timings(
     num_nodes: ArrayLike = 1.0,
     log_error: ArrayLike = 0.0,
 ) -> Timings:
-    """Timings from numbers that broadcast to one row of points.
+    """Validated timings from values that broadcast to shape (n_points,).
 
-    Raises DataError for an unknown operation, a number that is not above zero, or shapes that do not agree.
+    Raises DataError for an unknown operation, a value that is not above zero, or incompatible shapes.
     """
     if operation not in OPERATIONS:
         raise DataError(f"operation={operation!r}; expected one of {', '.join(OPERATIONS)}")
@@ -289,12 +293,10 @@ def _log_residuals(points: Timings, wires: Wires, parameters: CollectiveParamete
 
 def _check_evidence(measured: tuple[Timings, ...]) -> None:
     num_sizes = len({float(size) for points in measured for size in points.payload_bytes})
-    if num_sizes < _FEWEST_SIZES:
+    if num_sizes < _MIN_SIZES:
         raise EvidenceError(
-            f"collectives were measured at {num_sizes} sizes; latency and rate need at least {_FEWEST_SIZES}",
-            missing=(
-                f"{plural(_FEWEST_SIZES - num_sizes, 'more message size')}, from a few KiB to some GiB",
-            ),
+            f"collectives were measured at {num_sizes} sizes; latency and rate need at least {_MIN_SIZES}",
+            missing=(f"{plural(_MIN_SIZES - num_sizes, 'more message size')}, from a few KiB to some GiB",),
         )
     if any(np.less_equal(points.group.num_ranks, 1).any() for points in measured):
         raise DataError(
@@ -303,9 +305,9 @@ def _check_evidence(measured: tuple[Timings, ...]) -> None:
 
 
 class Fitted(Struct, frozen=True, kw_only=True):
-    """The most probable parameters, and how sure they are: the covariance of their logarithms.
+    """The most probable parameters, and the posterior covariance of their logarithms.
 
-    names: the fields fitted, in the order of log_values, (n_names,), and log_covariance.
+    names: the fitted fields, in the order of log_values, (n_names,), and log_covariance.
     """
 
     parameters: CollectiveParameters
@@ -321,13 +323,12 @@ def fitted(
     priors: tuple[Prior, ...] = COLLECTIVE_PRIORS,
     start: CollectiveParameters | None = None,
 ) -> Fitted:
-    """The most probable parameters of a machine whose collectives took the times measured, at any number of
-    sizes.
+    """The most probable parameters of a machine given its measured collectives, at any number of sizes.
 
-    measured: one Timings per operation, or more. wires: the machine's links as stated, which they scale.
-    priors: of those that are fitted; start: values of the others. Raises FitError if no parameters fit.
-    Assumes log errors of NOISE_LOG_SD with heavy tails; what is not measured stays at its prior; near its
-    peak the posterior is normal (Gelman et al. 2013, section 4.1).
+    measured: one or more Timings per operation. wires: the machine's stated links, which parameters scale.
+    priors: of the parameters to fit; start: values of the others. Raises FitError if no parameters fit.
+    Assumes log errors of NOISE_LOG_SD with heavy tails; parameters without data stay at their priors; the
+    posterior is normal near its peak (Gelman et al. 2013, section 4.1).
     Source: least squares on log time with a soft L1 loss and priors (Huber 1964; Gelman et al. 2013).
     """
     from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
@@ -351,8 +352,8 @@ def fitted(
     found = least_squares(misfits, medians, bounds=(-np.inf, largest + 1e-9), loss="soft_l1", x_scale=log_sds)
     if not np.isfinite(found.cost):
         raise FitError("collectives: no parameters fit the times measured; check units and sizes")
-    # The loss counts a prior less the farther from it a parameter lies; measuring leaves no parameter less
-    # sure than its prior had it.
+    # The robust loss also down-weights priors far from a parameter. The full prior precision is used here, so
+    # that no posterior is wider than its prior.
     jacobian = np.asarray(found.jac)[: -len(priors)]
     return Fitted(
         parameters=parameters(found.x),
@@ -363,9 +364,9 @@ def fitted(
 
 
 class Residuals(Struct, frozen=True, kw_only=True):
-    """What the model leaves of one operation's log times, as a sum of one kernel a point.
+    """Residuals of one operation's log times, as a weighted sum of one kernel per point.
 
-    log_bytes, log_inside, log_nodes: where points lie, in octaves; weights: of kernels; all (n_points,).
+    log_bytes, log_inside, log_nodes: coordinates of points in octaves; weights: of kernels; all (n_points,).
     """
 
     log_bytes: Numbers
@@ -374,7 +375,7 @@ class Residuals(Struct, frozen=True, kw_only=True):
     weights: Numbers
 
     def at(self, payload_bytes: Numbers, group: Group) -> Numbers:
-        """Log(measured / modelled) as the points let expect it; arguments broadcast."""
+        """Expected log(measured / modelled) given the points; arguments broadcast."""
         at = _octaves(payload_bytes, group)
         found = np.zeros(np.broadcast_shapes(*(each.shape for each in at)))
         for size, inside, nodes, weight in zip(
@@ -408,18 +409,18 @@ def _residuals(points: Timings, wires: Wires, parameters: CollectiveParameters) 
 
 
 class CollectiveTable(Struct, frozen=True, kw_only=True):
-    """A machine's collectives as measured: fitted parameters, and per operation what they leave."""
+    """Measured collectives of a machine: fitted parameters, and residuals by operation."""
 
     wires: Wires
     parameters: CollectiveParameters
     residuals: Mapping[str, Residuals]
 
     def seconds(self, operation: str, payload_bytes: ArrayLike, group: Group) -> Numbers:
-        """Seconds of collectives; arguments broadcast. What was measured comes back nearly as it was.
+        """Seconds of collectives; arguments broadcast. At measured points, close to the measured values.
 
         Raises DataError for an operation that is not in OPERATIONS.
-        Assumes that what the model leaves changes steadily with the logarithms of size and ranks, and fades
-        within a few doublings of what was measured: beyond, the model stands alone.
+        Assumes residuals vary smoothly with the logarithms of size and ranks, and vanish within a few
+        doublings of measured points, beyond which the model is used alone.
         Source: Gaussian process regression (Rasmussen and Williams 2006, eq. 2.25 and 4.17).
         """
         if operation not in OPERATIONS:
@@ -431,10 +432,11 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
 
 
 def collective_table(measured: tuple[Timings, ...], wires: Wires) -> CollectiveTable:
-    """The table of a machine whose collectives were measured.
+    """The table of a machine's measured collectives.
 
-    measured: one Timings an operation. wires: as for `fitted`, whose errors this raises.
-    Raises DataError where an operation comes twice; EvidenceError for fewer than three sizes.
+    measured: one Timings per operation. wires: as in `fitted`.
+    Raises DataError for a repeated operation, EvidenceError for fewer than three sizes; errors as in
+    `fitted`.
     """
     operations = [points.operation for points in measured]
     if len(set(operations)) < len(operations):

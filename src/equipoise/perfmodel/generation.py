@@ -1,4 +1,4 @@
-"""Time of generating text with a model: what reinforcement learning does before each step. Seconds only."""
+"""Time of generating completions, as reinforcement learning does before each training step."""
 
 import math
 from typing import Final
@@ -15,26 +15,26 @@ from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Rollout, Workload
 from equipoise.units import BF16_BYTES
 
-# Of the memory, what an engine may take: where accelerators train too (`gpu_memory_utilization` in NeMo RL's
-# examples/configs/grpo_math_1B.yaml), and on its own (default of vLLM).
+# Share of memory that an engine may use: on accelerators that also train (`gpu_memory_utilization` in NeMo
+# RL's examples/configs/grpo_math_1B.yaml), and on dedicated ones (default of vLLM).
 SHARED_MEMORY: Final = 0.6
 OWN_MEMORY: Final = 0.9
-# Ranks of one engine: the widest of published recipes has 32 (NeMo RL v0.4, DeepSeek-V3).
-_MOST_RANKS: Final = 64
+# Limit on ranks per engine: the widest published recipe has 32 (NeMo RL v0.4, DeepSeek-V3).
+_MAX_RANKS: Final = 64
 _BINS: Final = 128
 
 
 class Generation(Struct, frozen=True, kw_only=True):
-    """How a batch of completions is generated. ranks: accelerators of an engine, which share its weights."""
+    """Time of generating a batch of completions. ranks: accelerators per engine, which share its weights."""
 
     seconds: float
     ranks: int
 
 
 def cache_bytes_per_token(model: Transformer, ranks: int = 1) -> float:
-    """Bytes of keys and values that a token leaves in one attention block's cache, on all ranks of an engine.
+    """Bytes that a token adds to one attention block's key-value cache, over all ranks of an engine.
 
-    Assumes that every rank keeps whole heads, at least one, and latent attention's vector whole.
+    Assumes every rank keeps whole heads, at least one, and with latent attention the whole latent vector.
     Source: DeepSeek-V2 2024, table 1 (latent attention keeps its compressed vector and the rotated part);
     vLLM, `ModelConfig.get_num_kv_heads` (max(1, heads / ranks); one with latent attention).
     """
@@ -46,9 +46,9 @@ def cache_bytes_per_token(model: Transformer, ranks: int = 1) -> float:
 
 
 def weights_read(model: Transformer, num_sequences: Numbers) -> Numbers:
-    """Weights that one decoding step of so many sequences reads.
+    """Number of weights that one decoding step of `num_sequences` sequences reads.
 
-    Assumes that tokens choose experts independently and evenly; of the table of inputs single rows are read.
+    Assumes tokens choose experts independently and evenly; only single rows of the input table are read.
     """
     inputs = 0 if model.tied_embeddings else model.vocabulary * model.hidden
     experts = model.num_expert_blocks * model.experts * model.expert_params
@@ -57,9 +57,9 @@ def weights_read(model: Transformer, num_sequences: Numbers) -> Numbers:
 
 
 def still_generating(rollout: Rollout, at_tokens: Numbers) -> Numbers:
-    """The share of completions longer than so many tokens.
+    """Share of completions longer than `at_tokens`.
 
-    Assumes lengths that are exponential up to the limit, where they are cut, with the stated mean.
+    Assumes exponential lengths, truncated at the limit, with the stated mean.
     """
     limit, mean = float(rollout.most_completion_tokens), float(rollout.completion_tokens)
     if mean > 0.99 * limit:  # all of one length
@@ -72,10 +72,10 @@ def still_generating(rollout: Rollout, at_tokens: Numbers) -> Numbers:
 
 
 class RolloutSplit(Struct, frozen=True, kw_only=True):
-    """A step of reinforcement learning on accelerators that do both in turn, and on two pools.
+    """A reinforcement-learning step on accelerators that generate and train in turn, and on two pools.
 
-    In pools, generation for the next step and training run at once; None where no split fits. Seconds are
-    those of the model, without what such steps take beside both.
+    With pools, generation for the next step and training overlap; None where no split fits. Seconds are those
+    of the model, without other work of such steps.
     """
 
     num_shared: int
@@ -89,19 +89,19 @@ class RolloutSplit(Struct, frozen=True, kw_only=True):
 
     @property
     def shared_step_s(self) -> float:
-        """One after the other."""
+        """Generation followed by training."""
         return self.generation_s + self.training_s
 
     @property
     def pooled_step_s(self) -> float | None:
-        """The slower pool."""
+        """Time of the slower pool."""
         if self.pooled_generation_s is None or self.pooled_training_s is None:
             return None
         return max(self.pooled_generation_s, self.pooled_training_s)
 
 
 class Engines(Struct, frozen=True, kw_only=True):
-    """The accelerators that generate. memory_share: of theirs, what weights and caches may take."""
+    """The accelerators that generate. memory_share: share of their memory for weights and caches."""
 
     machine: Machine
     num_accelerators: int
@@ -111,18 +111,17 @@ class Engines(Struct, frozen=True, kw_only=True):
 def generation(
     about: Workload, engines: Engines, parameters: Parameters, *, num_completions: float
 ) -> Generation | None:
-    """The fastest way to generate a step's completions; None where none are made, or they do not fit.
+    """The fastest way to generate a step's completions; None where none are needed, or they do not fit.
 
-    Assumes that a decoding step reads all weights its tokens meet and all their cached keys and values once,
-    or multiplies by the weights, whichever is longer, and then sums over the ranks of the engine twice a
-    layer; that ranks split attention by heads, not by sequences; that waiting sequences take the place of
-    finished ones; and that the prompt of a group is read once. States of the training are out of the way
-    meanwhile, as frameworks that share accelerators do.
+    Assumes a decoding step takes the longer of reading its weights and cached keys and values once and of its
+    products, and then two all-reduces per layer over the engine's ranks; ranks split attention by heads, not
+    by sequences; waiting sequences replace finished ones; and the prompt of a group is processed once.
+    Training states are offloaded meanwhile, as frameworks with shared accelerators do.
     Source: Pope et al. 2022 (arXiv:2211.05102), section 2; Kwon et al. 2023 (arXiv:2309.06180).
     """
     found = []
     ranks = 1
-    most = min(engines.num_accelerators, _MOST_RANKS)
+    most = min(engines.num_accelerators, _MAX_RANKS)
     while about.rollout and about.transformer and ranks <= most and about.transformer.heads % ranks == 0:
         one = _generation(about, engines, parameters, ranks=ranks, num_completions=num_completions)
         found += [] if one is None else [one]
@@ -131,7 +130,7 @@ def generation(
 
 
 def _serving_peak(machine: Machine) -> float:
-    """The peak of what engines multiply in: bf16, where a chip has none fp16, where neither fp32."""
+    """Peak FLOP/s of the precision in which engines multiply: bf16, else fp16, else fp32."""
     peaks = (float(machine.peak_flop_per_s[each]) for each in (BF16, FP16, FP32))
     return next((peak for peak in peaks if not math.isnan(peak)), math.nan)
 
@@ -139,7 +138,7 @@ def _serving_peak(machine: Machine) -> float:
 def _generation(
     about: Workload, engines: Engines, parameters: Parameters, *, ranks: int, num_completions: float
 ) -> Generation | None:
-    """The same with so many ranks an engine."""
+    """`generation` with a given number of ranks per engine."""
     model, rollout, machine = about.transformer, about.rollout, engines.machine
     assert model is not None
     assert rollout is not None
@@ -174,7 +173,7 @@ def _generation(
         )
         return np.asarray(np.maximum(read / read_byte_per_s, flop / (ranks * rate)) + num_sums * sums)
 
-    # Refilled engines are full; then they run empty, as lengths differ, until the longest completion ends.
+    # Engines stay full while sequences wait; then they drain until the longest completion ends.
     width = rollout.most_completion_tokens / _BINS
     at = np.asarray((np.arange(_BINS) + 0.5) * width, dtype=np.float64)
     share = still_generating(rollout, at)

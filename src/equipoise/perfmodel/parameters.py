@@ -1,7 +1,4 @@
-"""Every calibrated number of the model: its meaning, its prior, and where the prior is from.
-
-With them the correction by which measured collectives differ from the model, looked up by size and group.
-"""
+"""Calibrated parameters of the model with their priors, and corrections by measured collectives."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,26 +12,25 @@ from equipoise.files import shipped_table
 from equipoise.perfmodel.load import Floats, Numbers
 from equipoise.perfmodel.machine import Group
 
-# Sizes of a table of corrections: so many to an octave, from 1 byte to 1 TiB.
+# Sizes in a table of corrections: STEPS per octave, from 1 byte to 1 TiB.
 STEPS = 8
-_MOST_OCTAVES = 40
-SIZES = 2.0 ** (np.arange(_MOST_OCTAVES * STEPS + 1) / STEPS)
-# What was measured holds for sizes and groups up to about four times as large, or small: results
-# hardly change from 1 to 3 octaves (docs/experiments/0005-collectives.md).
+_MAX_OCTAVES = 40
+SIZES = 2.0 ** (np.arange(_MAX_OCTAVES * STEPS + 1) / STEPS)
+# Distance at which measurements lose their influence: sizes and groups about four times as large or small.
+# Results hardly change from 1 to 3 octaves (docs/experiments/0005-collectives.md).
 OCTAVES = 2.0
-# Groups nearer than the first are no more certain, and groups farther away than the second no less: errors of
-# the law itself were measured between.
+# Uncertainty is constant below the first distance and above the second: errors of the law were measured
+# between.
 NEAREST_OCTAVES, FARTHEST_OCTAVES = 0.5, 3.0
-_NEAR = 10.0**-6
-_NUDGE = 1e-3  # of a parameter, to see what a prediction changes with it
+_MIN_DISTANCE = 10.0**-6
+_NUDGE = 1e-3  # relative change of a parameter in finite differences
 
 
 class Prior(Struct, frozen=True, kw_only=True):
-    """A log-normal prior: the number lies within a factor exp(log_sd) of its median two times in three.
+    """A log-normal prior: within a factor exp(log_sd) of its median with probability two thirds.
 
-    name: the field it belongs to. largest: what it cannot exceed, inf where nothing forbids it.
-    local: it belongs to how one campaign was run (its software, its settings), not to machines: a fitted
-    value is of no use for other campaigns.
+    name: the parameter's field. largest: upper bound; inf without one. local: the parameter depends on how
+    one campaign was run (its software and settings), so a fitted value does not apply to other campaigns.
     """
 
     name: str
@@ -50,12 +46,12 @@ _TABLES = shipped_table(Path(__file__).with_name("priors.toml"))
 
 
 def priors_in(table: str) -> tuple[Prior, ...]:
-    """The priors of a table of priors.toml, in its order."""
+    """The priors of a table of priors.toml, in file order."""
     return convert(_TABLES[table], tuple[Prior, ...])
 
 
 _STEP_PRIORS, COLLECTIVE_PRIORS = priors_in("step"), priors_in("collective")
-# Every number a calibration may move; those of collectives are called `collective.<name>`.
+# All parameters that a calibration may fit; those of collectives are named `collective.<name>`.
 PRIORS: tuple[Prior, ...] = (
     *_STEP_PRIORS,
     *(replace(each, name=f"collective.{each.name}") for each in COLLECTIVE_PRIORS),
@@ -67,8 +63,8 @@ _COLLECTIVE = {each.name: each.median for each in COLLECTIVE_PRIORS}
 def prior_log_sd(predict: Callable[[Mapping[str, float]], Floats], priors: Sequence[Prior]) -> Numbers:
     """Standard deviation of a prediction's logarithm under the priors alone, in the prediction's shape.
 
-    predict: the prediction with some parameters changed, all others at their priors' medians.
-    Assumes that parameters are independent and small changes add up.
+    predict: returns the prediction with some parameters changed and all others at their prior medians.
+    Assumes independent parameters and linear effects of small changes.
     Source: first-order propagation of the priors' log_sd.
     """
     centre, step = predict({}), 1 - _NUDGE
@@ -79,11 +75,11 @@ def prior_log_sd(predict: Callable[[Mapping[str, float]], Floats], priors: Seque
 
 
 class Correction(Struct, frozen=True, kw_only=True, eq=False):
-    """Log(measured / modelled) of one operation by size, for the groups it was measured on.
+    """Log(measured / modelled) of one operation by size, for the measured groups.
 
-    log_factor: (n_groups, n_sizes) at SIZES, or (n_draws, n_groups, n_sizes). log_inside, log_nodes:
-    (n_groups,) ranks per node and nodes of each, in octaves. log_octave: what each octave away from a group
-    measured adds; shape (n_draws, 1) where there are draws.
+    log_factor: at SIZES, (n_groups, n_sizes) or (n_draws, n_groups, n_sizes). log_inside, log_nodes: log2 of
+    ranks per node and of nodes, (n_groups,). log_octave: added per octave of distance from a measured group;
+    shape (n_draws, 1) with draws.
     """
 
     log_factor: Numbers
@@ -94,9 +90,9 @@ class Correction(Struct, frozen=True, kw_only=True, eq=False):
     def at(self, payload_bytes: Floats, group: Group) -> Numbers:
         """Log(measured / modelled) of messages; arguments broadcast, and do not depend on draws.
 
-        0 for groups within nodes where only groups over several were measured, and the other way round.
-        Assumes that what the law leaves fades with the distance in octaves from what was measured.
-        Source: weights of inverse distance (Shepard 1968) between several groups.
+        0 for groups inside one node where only groups over several nodes were measured, and vice versa.
+        Assumes the law's residuals decay with the distance in octaves from measured groups.
+        Source: inverse distance weighting (Shepard 1968) between several groups.
         """
         inside, nodes = np.log2(group.ranks_per_node), np.log2(group.num_nodes)
         position = np.clip(np.log2(np.maximum(payload_bytes, 1.0)) * STEPS, 0.0, len(SIZES) - 1.0)
@@ -108,7 +104,7 @@ class Correction(Struct, frozen=True, kw_only=True, eq=False):
         ):
             same_links = np.equal(np.greater(nodes, 0), known_nodes > 0)
             far = np.where(same_links, np.hypot(inside - known_inside, nodes - known_nodes), np.inf)
-            near = 1.0 / (far + _NEAR)
+            near = 1.0 / (far + _MIN_DISTANCE)
             table = self.log_factor[..., number, :]
             lower, upper = np.take(table, below, axis=-1), np.take(table, below + 1, axis=-1)
             found = found + near * (lower + share * (upper - lower))
@@ -116,14 +112,14 @@ class Correction(Struct, frozen=True, kw_only=True, eq=False):
         known = np.isfinite(nearest)
         far = np.where(known, nearest, 0.0)
         fades = known * np.exp(-far / OCTAVES) / np.where(known, weight, 1.0)
-        unsure = np.clip(far, NEAREST_OCTAVES * (far > _NEAR), FARTHEST_OCTAVES)
+        unsure = np.clip(far, NEAREST_OCTAVES * (far > _MIN_DISTANCE), FARTHEST_OCTAVES)
         return np.asarray(found * fades + self.log_octave * unsure)
 
 
 def _stacked_corrections(draws: Sequence[Mapping[str, Correction] | None]) -> dict[str, Correction] | None:
-    """Tables of several draws as one: an element a draw. None where there are none.
+    """Corrections of several draws as one, with one element per draw; None where there are none.
 
-    draws: at least one, of the same operations and groups.
+    draws: at least one, all with the same operations and groups.
     """
     first = draws[0]
     if first is None:
@@ -141,9 +137,9 @@ def _stacked_corrections(draws: Sequence[Mapping[str, Correction] | None]) -> di
 
 
 class CollectiveParameters(Struct, frozen=True, kw_only=True):
-    """The calibrated numbers of a machine's collectives; without arguments, the medians of the priors.
+    """Calibrated parameters of a machine's collectives; by default, the medians of the priors.
 
-    measured: by operation, the correction by measured collectives; None: none were measured.
+    measured: corrections by operation from measured collectives; None: none were measured.
     """
 
     launch_s: float = _COLLECTIVE["launch_s"]
@@ -160,14 +156,14 @@ class CollectiveParameters(Struct, frozen=True, kw_only=True):
     measured: Mapping[str, Correction] | None = None
 
     def __hash__(self) -> int:
-        """Of the parameters; corrections, which are no part of it, are distinguished by comparing them."""
+        """Hash of the parameters without corrections, which equality still compares."""
         return hash(tuple(getattr(self, name) for name in self.__struct_fields__ if name != "measured"))
 
 
 class Parameters(Struct, frozen=True, kw_only=True):
-    """One calibration of the model; as built without arguments, the medians of the priors.
+    """One calibration of the model; by default, the medians of the priors.
 
-    Every parameter is positive and its prior log-normal, so that no fit can reach a rate or time below zero.
+    All parameters are positive with log-normal priors, so that no fit can make a rate or time negative.
     """
 
     product_fraction: float = _STEP["product_fraction"]
@@ -231,12 +227,12 @@ class Parameters(Struct, frozen=True, kw_only=True):
     collective: CollectiveParameters = field(default_factory=CollectiveParameters)
 
     def value(self, name: str) -> float:
-        """The parameter of a name of PRIORS."""
+        """The parameter with this name in PRIORS."""
         holder, _, last = name.rpartition(".")
         return float(getattr(self.collective if holder else self, last))
 
     def changed(self, values: Mapping[str, Floats]) -> "Parameters":
-        """These parameters with some replaced, by floats or arrays that broadcast; names as in PRIORS."""
+        """A copy with some parameters replaced by floats or arrays that broadcast; names as in PRIORS."""
         own: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
         links: dict[str, Any] = {
             name.partition(".")[2]: value for name, value in values.items() if "." in name
@@ -244,14 +240,14 @@ class Parameters(Struct, frozen=True, kw_only=True):
         return replace(self, collective=replace(self.collective, **links), **own)
 
     def elsewhere(self) -> "Parameters":
-        """These parameters for other campaigns: what is local to one returns to its prior's median."""
+        """A copy for other campaigns, with local parameters reset to their prior medians."""
         return self.changed({each.name: each.median for each in PRIORS if each.local})
 
 
 def stacked(draws: Sequence[Parameters]) -> Parameters:
-    """One calibration whose every number is an array, an element a draw, that broadcasts against rows.
+    """One calibration whose parameters are arrays with one element per draw, which broadcast against rows.
 
-    draws: at least one. Returns numbers of shape (n_draws, 1): what is estimated with them has a row a draw.
+    draws: at least one. Returns parameters of shape (n_draws, 1), so that estimates have one row per draw.
     """
 
     def column(name: str) -> Any:  # noqa: ANN401 - an array where the record says float

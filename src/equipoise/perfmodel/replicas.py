@@ -1,7 +1,7 @@
-"""A step of replicas that exchange gradients in buckets, as DistributedDataParallel does, part by part.
+"""Step time of replicas that exchange gradients in buckets, as DistributedDataParallel does.
 
-estimate.py has one share of traffic left exposed, fit for large models; this counts launches, copies and
-buckets, which decide for small ones. Floats or arrays that broadcast; messages on the last axis.
+estimate.py uses a single share of exposed traffic, which suits large models; this module counts launches,
+copies and buckets, which dominate for small ones. Floats or arrays that broadcast; messages on the last axis.
 """
 
 from collections.abc import Sequence
@@ -22,32 +22,32 @@ from equipoise.perfmodel.parameters import CollectiveParameters, Parameters
 from equipoise.stats import deviations_of_slowest
 from equipoise.units import FP32_BYTES, MIB
 
-# Of torch: the first bucket is small, so that the exchange begins early (Li et al. 2020, section 4.2).
+# PyTorch's sizes: the first bucket is small, so that the exchange starts early (Li et al. 2020, section 4.2).
 _FIRST_BUCKET_BYTES, _BUCKET_BYTES = 1.0 * MIB, 25.0 * MIB
-# Into its bucket and, when all have arrived, back: unless gradients live in their buckets.
+# Copies of a gradient: into its bucket and, after the exchange, back, unless gradients are views of buckets.
 _COPIES = 2
 # A copy reads and writes.
-_TOUCHES = 2
-# Of a layer of a network of convolutions: its matrix, and the scale and shift of its norm; of its norm also
-# two statistics and a count, which rank 0 sends to the others before each forward pass.
+_COPY_ACCESSES = 2
+# Per layer of a convolutional network: its matrix, and the scale and shift of its norm; and the norm's two
+# statistics and count, which rank 0 broadcasts before each forward pass.
 _TENSORS_PER_CONVOLUTION, _BUFFERS_PER_CONVOLUTION = 3.0, 3.0
-# Networks of images have most of their weights in their last layers: 0.1 to 0.3, counted by
+# Value of `half_ready` for image networks, whose last layers have most weights: 0.1 to 0.3, counted by
 # `spec.torch_model` on ResNets and MobileNetV2.
 _HALF_READY_OF_CONVOLUTIONS = 0.2
-_EVENLY = 0.5
-# Statistics of a channel, over its weights: networks of images have 50 to 500 weights a channel of a norm.
+_HALF_READY_OF_EVEN_WEIGHTS = 0.5
+# Statistics per weight of a channel: image networks have 50 to 500 weights per channel of a norm.
 _STATISTICS_SHARE = 0.01
-# However busy a message keeps a core, computing goes on a little.
-_LEAST_OWN_RATE = 0.02
-# torch sends a matrix whole unless its factors take less than half of its values.
-_LEAST_COMPRESSION = 2
+# Compute continues at least at this rate, however much of a core a message takes.
+_MIN_COMPUTE_RATE = 0.02
+# PyTorch sends a matrix uncompressed unless its factors have less than half as many values.
+_MIN_COMPRESSION = 2
 
 
 class ExchangedTensors(Struct, frozen=True, kw_only=True):
-    """What a replica exchanges: tensors with gradients, buffers that rank 0 sends, and bytes of both.
+    """What a replica exchanges: tensors with gradients, buffers broadcast by rank 0, and bytes of both.
 
-    half_ready: share of the backward pass after which half of the gradients' bytes exist: 0.5 where weights
-    are spread evenly, less where the last layers have most.
+    half_ready: share of the backward pass after which half of the gradients' bytes are ready: 0.5 for evenly
+    spread weights, less where the last layers have most of them.
     """
 
     num_tensors: Floats
@@ -58,12 +58,11 @@ class ExchangedTensors(Struct, frozen=True, kw_only=True):
 
 
 class ReplicaSeconds(Struct, frozen=True, kw_only=True):
-    """Seconds of a step by cause; they sum to the step.
+    """Seconds of a step by cause, which sum to the step time.
 
-    share: the rank's own part of the batch, with nothing exchanged. launching: what copies and buffers add to
-    the host's launches, as far as the device does not hide it. copying: gradients into buckets and back.
-    buffers: of rank 0 on their way, before the forward pass. exposed: buckets that the backward pass does not
-    hide. waiting: for the slowest rank.
+    share: the rank's own part of the batch, without any exchange. launching: exposed launches of copies and
+    buffers. copying: copying gradients into buckets and back. buffers: broadcast from rank 0, before the
+    forward pass. exposed: buckets that the backward pass does not hide. waiting: for the slowest rank.
     """
 
     share: Numbers
@@ -75,15 +74,15 @@ class ReplicaSeconds(Struct, frozen=True, kw_only=True):
 
     @property
     def step(self) -> Numbers:
-        """The step."""
+        """Step time: the sum of all causes."""
         whole = self.share + self.launching + self.copying + self.buffers + self.exposed
         return np.asarray(whole + self.waiting)
 
 
 def exchanged_tensors(load: Load) -> ExchangedTensors:
-    """What a replica of a load exchanges, where it was not counted.
+    """Estimate of what a replica of a load exchanges.
 
-    Assumes a network of convolutions, each with a norm, unless the load has attention.
+    Assumes a convolutional network with a norm per convolution, unless the load is a transformer.
     Source: layers of torchvision's networks (ResNet-50: 161 tensors and 159 buffers of 53 convolutions).
     """
     is_transformer = np.greater(load.hidden, 0)
@@ -93,7 +92,7 @@ def exchanged_tensors(load: Load) -> ExchangedTensors:
         gradient_bytes=params * GRADIENT_BYTES,
         num_buffers=load.layers * np.where(is_transformer, 0.0, _BUFFERS_PER_CONVOLUTION),
         buffer_bytes=np.where(is_transformer, 0.0, _STATISTICS_SHARE * params * GRADIENT_BYTES),
-        half_ready=np.where(is_transformer, _EVENLY, _HALF_READY_OF_CONVOLUTIONS),
+        half_ready=np.where(is_transformer, _HALF_READY_OF_EVEN_WEIGHTS, _HALF_READY_OF_CONVOLUTIONS),
     )
 
 
@@ -105,11 +104,11 @@ def replica_seconds(
     *,
     tensors: ExchangedTensors | None = None,
 ) -> ReplicaSeconds:
-    """Seconds of one step of data-parallel replicas; with one rank, the step of the model and nothing else.
+    """Seconds of one step of data-parallel replicas; with one rank, the step of the model alone.
 
-    grid: strategies of the data axis alone; microbatch_samples is of a rank. tensors: as counted; of the
-    load unless given.
-    Assumes buckets of equal size that travel one after the other, and messages that slow no computing.
+    grid: strategies with only a data axis; microbatch_samples is per rank. tensors: as counted; by default
+    estimated from the load.
+    Assumes buckets of equal size that are sent one after the other, and do not slow down computation.
     Source: Li et al. 2020, sections 3.2 and 4.2; torch/csrc/distributed/c10d/reducer.cpp: a copy of each
     gradient into its bucket and one back, a copy of each buffer (broadcast_buffers).
     """
@@ -119,10 +118,10 @@ def replica_seconds(
     share_s = np.asarray(step_seconds(load, machine, alone, parameters)[0])
     together = np.greater(ranks, 1) * 1.0
     exchanged = together / grid.sync_period
-    busy = _launching(load, machine, alone, parameters, tensors)
-    launching_s = exchanged * busy.added_s
+    overhead = _launch_overhead(load, machine, alone, parameters, tensors)
+    launching_s = exchanged * overhead.added_s
     memory_byte_per_s = machine.memory_byte_per_s * parameters.memory_fraction
-    copying_s = exchanged * (_COPIES * _TOUCHES * tensors.gradient_bytes / memory_byte_per_s)
+    copying_s = exchanged * (_COPIES * _COPY_ACCESSES * tensors.gradient_bytes / memory_byte_per_s)
     group = axis_group(ranks, 1.0, machine)
     buffers_s = together * np.where(
         np.greater(tensors.num_buffers, 0),
@@ -130,7 +129,7 @@ def replica_seconds(
         0.0,
     )
     exposed_s = exchanged * exposed_buckets_s(
-        tensors, busy.backward_s, group, machine.wires, parameters.collective
+        tensors, overhead.backward_s, group, machine.wires, parameters.collective
     )
     waiting_s = share_s * parameters.rank_jitter * deviations_of_slowest(ranks)
     return ReplicaSeconds(
@@ -143,19 +142,19 @@ def replica_seconds(
     )
 
 
-class _Busy(Struct, frozen=True, kw_only=True):
-    """Seconds that more launches add to a step, and those of its last backward pass."""
+class _LaunchOverhead(Struct, frozen=True, kw_only=True):
+    """Seconds that launches of copies add to a step, and seconds of its last backward pass."""
 
     added_s: Numbers
     backward_s: Numbers
 
 
-def _launching(
+def _launch_overhead(
     load: Load, machine: Machine, grid: StrategyGrid, parameters: Parameters, tensors: ExchangedTensors
-) -> _Busy:
-    """What launching copies adds while the device works.
+) -> _LaunchOverhead:
+    """Time that launching copies adds, as far as device work does not hide it.
 
-    They are launched by torch itself, without Python: at the price of a copy out of gathered parts.
+    PyTorch launches them without Python, at the cost of copying one gathered shard (`shard_copy_s`).
     """
     layer = layer_time(load, machine, grid, parameters)
     device_s = layer.forward_s + layer.backward_s + layer.recompute_s
@@ -164,7 +163,7 @@ def _launching(
     before_s = soft_maximum(device_s, layer.host_s)
     after_s = soft_maximum(device_s, layer.host_s + more_s)
     back = (layer.backward_s + layer.recompute_s) / device_s
-    return _Busy(
+    return _LaunchOverhead(
         added_s=np.asarray(grid.num_microbatches * load.layers * (after_s - before_s)),
         backward_s=np.asarray(load.layers * after_s * back),
     )
@@ -177,11 +176,11 @@ def exposed_buckets_s(
     wires: Wires,
     links: CollectiveParameters,
 ) -> Numbers:
-    """Seconds from the end of a backward pass to the arrival of its last bucket.
+    """Seconds from the end of a backward pass to the end of its last bucket's exchange.
 
-    Assumes equal buckets but for the first; bytes that are ready grow as a power of the share of the pass.
-    The last bucket begins when it is ready, or all travel without a pause from the moment the first is, or
-    the second.
+    Assumes equal buckets except the first; ready bytes grow as a power of the share of the pass. The last
+    bucket starts when it is ready, or all are sent without a pause from the moment the first or the second is
+    ready.
     Source: Li et al. 2020, section 3.2.3.
     """
     first = np.minimum(tensors.gradient_bytes, _FIRST_BUCKET_BYTES)
@@ -191,7 +190,9 @@ def exposed_buckets_s(
     each_s = all_reduce_s(rest / np.maximum(count, 1.0), group, wires, links)
     last_s = np.where(count > 0, each_s, first_s)
     all_bytes = np.maximum(tensors.gradient_bytes, 1.0)
-    power = np.log(np.minimum(tensors.half_ready, _EVENLY)) / np.log(_EVENLY)
+    power = np.log(np.minimum(tensors.half_ready, _HALF_READY_OF_EVEN_WEIGHTS)) / np.log(
+        _HALF_READY_OF_EVEN_WEIGHTS
+    )
     begun = (first / all_bytes) ** power
     from_first_s = backward_s * (begun - 1.0) + first_s + count * each_s
     second = ((first + rest / np.maximum(count, 1.0)) / all_bytes) ** power
@@ -200,10 +201,10 @@ def exposed_buckets_s(
 
 
 def low_rank_bytes(shapes: Sequence[Sequence[int]], rank: int) -> tuple[int, int, int]:
-    """Bytes of the three messages of PowerSGD: gradients sent whole, left factors, right factors.
+    """Bytes of PowerSGD's three messages: uncompressed gradients, left factors, right factors.
 
     shapes: of the gradients of one bucket, float32.
-    Assumes a tensor of more than two dims is a matrix of its first dim by the others.
+    Assumes a tensor of more than two dimensions is a matrix of the first dimension by all others.
     Source: Vogels et al. 2019, section 3; torch's powerSGD_hook, `_should_compress`.
 
     >>> low_rank_bytes([(100, 200), (100,)], rank=2)
@@ -214,7 +215,7 @@ def low_rank_bytes(shapes: Sequence[Sequence[int]], rank: int) -> tuple[int, int
         rows = shape[0] if shape else 1
         columns = prod(shape[1:])
         kept = min(rows, columns, rank)
-        if len(shape) > 1 and (rows + columns) * kept * _LEAST_COMPRESSION < rows * columns:
+        if len(shape) > 1 and (rows + columns) * kept * _MIN_COMPRESSION < rows * columns:
             left += rows * kept
             right += columns * kept
         else:
@@ -223,9 +224,9 @@ def low_rank_bytes(shapes: Sequence[Sequence[int]], rank: int) -> tuple[int, int
 
 
 def sparse_bytes(num_values: int, fraction: float) -> int:
-    """Bytes that a rank sends of a bucket of which it sends the largest values, each with its place.
+    """Bytes that a rank sends of a bucket under top-k compression: values and their indices.
 
-    Source: Stich et al. 2018; places as int32.
+    Source: Stich et al. 2018; indices as int32.
 
     >>> sparse_bytes(1000, 0.01)
     80
@@ -241,13 +242,14 @@ def overlapped_end_s(
     core_share: ArrayLike,
     overlapped_s: ArrayLike,
 ) -> Numbers:
-    """When a backward pass and its messages have ended, if each message starts once its gradients are ready.
+    """Time at which a backward pass and its messages end, if each message starts once its gradients are
+    ready.
 
-    backward_s: (...,) seconds of the pass alone. ready: (..., n_messages) the share of it after which each
-    may start, not falling. message_s: (..., n_messages) seconds of each alone. core_share: (..., n_messages)
-    what of the computing core it takes while both are under way; 0 where it has its own engine. overlapped_s:
-    (..., n_messages) seconds of each while both are.
-    Assumes messages one after the other in this order, and both loads at constant rates.
+    backward_s: seconds of the pass alone, (...,). ready: share of the pass after which each message may
+    start, non-decreasing, (..., n_messages). message_s: seconds of each message alone; overlapped_s: seconds
+    of each during computation; core_share: share of the computing core that it takes meanwhile, 0 with a
+    separate engine; all (..., n_messages).
+    Assumes messages are sent one after the other in this order, and both progress at constant rates.
     Source: Li et al. 2020, section 3.2.3, for the order; definition of rates for the rest.
 
     >>> float(overlapped_end_s(10.0, [0.5, 1.0], [4.0, 3.0], core_share=0.0, overlapped_s=[4.0, 3.0]))
@@ -257,7 +259,7 @@ def overlapped_end_s(
     alone, starts, share, shared_s = np.broadcast_arrays(
         np.asarray(message_s, dtype=float),
         np.asarray(ready, dtype=float),
-        np.minimum(np.asarray(core_share, dtype=float), 1.0 - _LEAST_OWN_RATE),
+        np.minimum(np.asarray(core_share, dtype=float), 1.0 - _MIN_COMPUTE_RATE),
         np.asarray(overlapped_s, dtype=float),
     )
     shape = np.broadcast_shapes(pass_s.shape, starts.shape[:-1])
@@ -267,7 +269,7 @@ def overlapped_end_s(
         length_s, compute_rate = alone[..., number], 1.0 - share[..., number]
         wait_s = np.maximum(starts[..., number] * pass_s - done, 0.0)
         now, done = now + wait_s, done + wait_s
-        # Both at once until one of them ends.
+        # Both overlap until one of them ends.
         left_s = np.maximum(pass_s - done, 0.0) / compute_rate
         both_s = np.minimum(left_s, shared_s[..., number])
         ends_here = np.isnan(computed_s) & (left_s <= shared_s[..., number])
@@ -281,10 +283,10 @@ def overlapped_end_s(
 
 
 def slowest_of(step_s: ArrayLike, num_ranks: int) -> float:
-    """How much longer than a step of one rank the slowest of so many takes, as medians.
+    """Median step time of the slowest of `num_ranks` ranks, over the median of one rank.
 
-    step_s: (n_steps,) of one rank.
-    Assumes ranks are equal, and each step independent of the others.
+    step_s: of one rank, (n_steps,).
+    Assumes equal ranks and independent steps.
     Source: the distribution of the largest of n draws is that of one to the power n.
 
     >>> round(slowest_of([1.0, 1.0, 1.0], 8), 3)
@@ -295,9 +297,9 @@ def slowest_of(step_s: ArrayLike, num_ranks: int) -> float:
 
 
 def at_batch(batches: ArrayLike, seconds: ArrayLike, wanted: float) -> float:
-    """Seconds at a batch between those measured: straight lines, so a fixed part and one per sample.
+    """Seconds at a batch between measured ones, by linear interpolation: a fixed part and one per sample.
 
-    batches: (n_batches,) rising; seconds: (n_batches,). wanted: within them.
+    batches: increasing, (n_batches,); seconds: (n_batches,). wanted: within their range.
     Assumes nothing changes abruptly between two batches. Source: linear interpolation.
 
     >>> at_batch([8, 16], [1.0, 1.5], 12)

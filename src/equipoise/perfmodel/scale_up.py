@@ -1,6 +1,6 @@
-"""From a step measured on few accelerators to the step on many that hold the same weights: law and fit.
+"""Extrapolates a measured step to more data-parallel accelerators: the law and its fit.
 
-Only what more ranks add is modelled. Every argument is a float or an array; arrays broadcast.
+Only the overhead of more ranks is modelled. Arguments are floats or arrays that broadcast.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from equipoise.perfmodel.machine import Group, Wires
 from equipoise.perfmodel.parameters import CollectiveParameters, priors_in
 from equipoise.stats import deviations_of_slowest
 
-# What workloads call samples that have unequal lengths, and are not cut to one.
+# Names of samples in workloads that have unequal lengths and are not cut to one length.
 RAGGED_SAMPLES = frozenset({"utterance", "sentence pair"})
-# Whatever more ranks add, this share of a measured step is the accelerator's own work.
-_LEAST_OWN_SHARE = 0.3
-# Of a host whose cores are not stated, for each accelerator: servers have 5 to 16, workstations 8 to 24.
+# At least this share of a measured step is the accelerator's own work.
+_MIN_OWN_SHARE = 0.3
+# Host cores per accelerator where not stated: servers have 5 to 16, workstations 8 to 24.
 _USUAL_CORES = 12.0
-# Errors count by their size, not its square: tables have misprints, and pipelines that nothing here knows of.
-# Scale: what workloads left out err by in the mean; below the second number an error is noise of measurement.
+# The loss is the absolute error rather than its square, because published tables have misprints and unknown
+# input pipelines. First: mean error of held-out workloads; second: errors below it are measurement noise.
 _ERROR_LOG_SCALE, _NOISE_LOG_SCALE = 0.08, 0.01
 
 
@@ -32,7 +32,7 @@ _MEDIANS = {each.name: each.median for each in SCALE_UP_PRIORS}
 
 
 class ScaleUpParameters(Struct, frozen=True, kw_only=True):
-    """One calibration of the law; as built without arguments, the medians of the priors."""
+    """One calibration of the law; by default, the medians of the priors."""
 
     rank_jitter: float = _MEDIANS["rank_jitter"]
     length_jitter: float = _MEDIANS["length_jitter"]
@@ -45,13 +45,13 @@ class ScaleUpParameters(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredSteps(Struct, frozen=True, kw_only=True):
-    """Steps of training with data parallelism, as measured on few accelerators.
+    """Steps of data-parallel training, as measured on few accelerators.
 
-    microbatch_s: seconds from one micro-batch to the next; NaN where not known. num_accelerators: it was
-    measured on. gradient_bytes: that are exchanged; NaN where not known. node_size: accelerators of one host.
-    num_accumulated: micro-batches an exchange of gradients. decoded_per_s: images an accelerator took a
-    second, which a host decodes; 0 where there are none. num_cores: of that host; NaN where not known.
-    is_ragged: 1 where samples have unequal lengths.
+    microbatch_s: seconds per micro-batch; NaN where unknown. num_accelerators: on which it was measured.
+    gradient_bytes: exchanged; NaN where unknown. node_size: accelerators per host. num_accumulated:
+    micro-batches per exchange of gradients. decoded_per_s: images per second and accelerator that the host
+    decodes; 0 without images. num_cores: of a host; NaN where unknown. is_ragged: 1 where samples have
+    unequal lengths.
     """
 
     microbatch_s: Floats
@@ -73,22 +73,22 @@ def slowdown(
     microbatch_ratio: Floats = 1.0,
     num_accumulated: Floats | None = None,
 ) -> Numbers:
-    """How many times as long a micro-batch takes on so many accelerators of the same kind; elementwise.
+    """Time of a micro-batch on `num_accelerators` of the same kind, over the measured time; elementwise.
 
-    microbatch_ratio: samples of a micro-batch there over those measured. num_accumulated: there, where it
-    differs.
-    Assumes that each rank has the whole model, hosts and links are equal, and ranks wait for each other at
-    every exchange. Errs where an input pipeline starves accelerators: it knows of images, not of the code
-    that reads them.
+    microbatch_ratio: samples per micro-batch over those measured. num_accumulated: where it differs from the
+    measured one.
+    Assumes each rank has the whole model, hosts and links are equal, and ranks wait for each other at every
+    exchange. Inaccurate where an input pipeline starves accelerators: only image decoding is modelled, not
+    the code that reads samples.
     Source: slowest of n normal times, sd sqrt(2 ln n) above their mean (extreme values); all-reduce of
     `collectives.py`; time of a micro-batch affine in its samples. Which parts hold: docs/experiments/0009.
     """
     step_s = np.where(np.isnan(measured.microbatch_s), parameters.usual_step_s, measured.microbatch_s)
-    before = _added(measured, measured.num_accelerators, parameters, measured.num_accumulated)
+    before = _rank_overhead(measured, measured.num_accelerators, parameters, measured.num_accumulated)
     share = (1.0 - before.fixed_s / step_s - before.input) / (1.0 + before.waiting)
-    alone_s = step_s * np.maximum(share, _LEAST_OWN_SHARE)
+    alone_s = step_s * np.maximum(share, _MIN_OWN_SHARE)
     accumulated = measured.num_accumulated if num_accumulated is None else num_accumulated
-    after = _added(measured, num_accelerators, parameters, accumulated)
+    after = _rank_overhead(measured, num_accelerators, parameters, accumulated)
     shrunk = parameters.batch_floor + (1.0 - parameters.batch_floor) * np.asarray(microbatch_ratio)
     there_s = alone_s * shrunk
     input_s = after.input * step_s * microbatch_ratio
@@ -96,17 +96,17 @@ def slowdown(
     return np.asarray(whole_s / step_s)
 
 
-class _Added(Struct, frozen=True, kw_only=True):
-    """What ranks add to a micro-batch: shares of its own work, seconds, and shares of its measured time."""
+class _RankOverhead(Struct, frozen=True, kw_only=True):
+    """Overhead of ranks per micro-batch: shares of its own work, seconds, and shares of its measured time."""
 
     waiting: Floats
     fixed_s: Floats
     input: Floats
 
 
-def _added(
+def _rank_overhead(
     measured: MeasuredSteps, num_ranks: Floats, parameters: ScaleUpParameters, accumulated: Floats
-) -> _Added:
+) -> _RankOverhead:
     ranks = np.asarray(num_ranks, dtype=float)
     num_in_node = np.minimum(ranks, measured.node_size)
     group = Group(ranks_per_node=num_in_node, num_nodes=ranks / num_in_node)
@@ -114,11 +114,11 @@ def _added(
     payload = np.where(unknown, parameters.usual_gradient_bytes, measured.gradient_bytes)
     reduce_s = all_reduce_s(payload, group, measured.wires, CollectiveParameters())
     exchange_s = np.where(ranks > 1, parameters.exchange_s + parameters.exchange_share * reduce_s, 0.0)
-    # A slow chip is slow in every micro-batch; unequal lengths even out over those between two exchanges.
+    # A slow chip is slow in every micro-batch; unequal lengths average out between two exchanges.
     jitter = parameters.rank_jitter + parameters.length_jitter * measured.is_ragged / np.sqrt(accumulated)
     unstated = np.isnan(measured.num_cores)
     cores = np.where(unstated, _USUAL_CORES * np.asarray(measured.node_size), measured.num_cores)
-    return _Added(
+    return _RankOverhead(
         waiting=jitter * deviations_of_slowest(ranks),
         fixed_s=exchange_s / accumulated,
         input=measured.decoded_per_s * (num_in_node - 1.0) * parameters.decode_core_s / cores,
@@ -131,13 +131,13 @@ def fit_scale_up(
     *,
     weights: Numbers,
 ) -> ScaleUpParameters:
-    """The parameters under which `predict` comes closest to measured slowdowns, as far as their priors allow.
+    """The most probable parameters given measured slowdowns and priors.
 
-    predict: slowdowns under some parameters; these, `slowdowns` and `weights` have shape (n_cases,). weights:
-    shares of independent observations; the cases of one workload share one, being tuned and fed by one team.
-    Raises FitError without cases, or if a prediction is no positive number.
+    predict: returns slowdowns, (n_cases,), like `slowdowns` and `weights`. weights: shares of independent
+    observations; the cases of one workload share one, because one team tuned it.
+    Raises FitError without cases, or if a prediction is not a positive number.
     Assumes errors of the logarithm have a Laplace distribution: many small, some huge.
-    Source: maximum a posteriori; least absolute deviations, smoothed below the noise of measurement.
+    Source: maximum a posteriori; least absolute deviations, smoothed below measurement noise.
     """
     from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
 
@@ -149,7 +149,7 @@ def fit_scale_up(
 
     def loss(units: Numbers) -> Numbers:
         errors = target - np.log(predict(_parameters(medians + units * spreads)))
-        # Squares to this are 2 |error| / scale, where errors are not noise.
+        # The square of this term is 2 |error| / scale, for errors above noise.
         smooth = np.sqrt(errors**2 + _NOISE_LOG_SCALE**2) - _NOISE_LOG_SCALE
         return np.concatenate([np.sign(errors) * np.sqrt(2.0 * weights * smooth / _ERROR_LOG_SCALE), units])
 

@@ -1,4 +1,4 @@
-"""Which strategies may be chosen, and which of them are legal: values of each option, and the rules."""
+"""The space of strategies: allowed values of each option, and the rules that make a strategy legal."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -29,10 +29,10 @@ from equipoise.spec.strategy import (
 )
 from equipoise.units import listed
 
-OVERLAPPED = 2  # micro-batches, of which one is on its way forward while another is on its way back
+OVERLAPPED = 2  # micro-batches, one in its forward pass during the backward pass of the other
 
 Combinations: TypeAlias = tuple[tuple[Value, ...], ...]
-# Layout: how ranks share samples out. Layer: what changes a layer's time. State: what does not.
+# Layout options distribute samples over ranks; layer options affect a layer's time; state options do not.
 LAYOUT_OPTIONS = (*AXES, "dp_replicate", "microbatch_samples", "global_batch_samples")
 LAYER_OPTIONS = (
     "ulysses",
@@ -67,8 +67,8 @@ STATE_OPTIONS = (
     "lora_rank",
     "lora_targets",
 )
-# What a search tries by default: what leaves the trained model as it is, all on the accelerator.
-# Attention and loss are fused and layers compiled: each is only ever faster, and neither changes a result.
+# Default values in a search: those that do not change the trained model, without offloading.
+# Attention and loss are fused and layers compiled, because this is never slower and does not change results.
 USUAL: Mapping[str, tuple[Value, ...]] = {
     "ulysses": (False,),
     "dispatch_copies": (False,),
@@ -102,13 +102,14 @@ USUAL: Mapping[str, tuple[Value, ...]] = {
 
 
 class Space(Struct, frozen=True, kw_only=True):
-    """What may be chosen: a number of accelerators, global batches, and values of each option.
+    """A search space: a number of accelerators, global batches, and allowed values of each option.
 
-    choices: by field of `Strategy`, the values allowed, over USUAL; axes, microbatch_samples and interleave
-    are free unless named: they take every value that the model, the batch and the accelerators allow.
-    dp_replicate is free likewise, in groups in or of whole nodes. offload_stages: the ZeRO stages with which
-    optimizer states alone may lie on the host. pipeline_stages: those that are taken for a pipeline, unless
-    both it and the stage are named.
+    choices: allowed values by field of `Strategy`, which override USUAL. Axes, microbatch_samples and
+    interleave
+    are free unless listed: they take every value that model, batch and accelerators allow; so is
+    dp_replicate, with groups aligned to nodes. offload_stages: ZeRO stages with which optimizer states alone
+    may be offloaded.
+    pipeline_stages: ZeRO stages allowed with a pipeline, unless choices list both pp and zero_stage.
     """
 
     num_accelerators: int
@@ -118,7 +119,7 @@ class Space(Struct, frozen=True, kw_only=True):
     pipeline_stages: tuple[int, ...] = PIPELINE_STAGES
 
     def __post_init__(self) -> None:
-        """Refuse spaces that are empty for every model."""
+        """Reject spaces that are empty for every model."""
         if self.num_accelerators < 1 or not self.global_batches or min(self.global_batches) < 1:
             raise SpecError(
                 f"space: num_accelerators={self.num_accelerators}, global_batches={self.global_batches}; "
@@ -130,11 +131,11 @@ class Space(Struct, frozen=True, kw_only=True):
                 raise SpecError(f"space: {name}={values!r}; expected values of an option of a strategy")
 
     def __hash__(self) -> int:
-        """Of sizes and names of choices; spaces with other values are distinguished by comparing."""
+        """Hash of sizes and names of choices; equality also compares their values."""
         return hash((self.num_accelerators, self.global_batches, *self.choices))
 
     def allows(self, name: str, value: Value) -> bool:
-        """Whether a free option may take a value."""
+        """Whether a free option may have this value."""
         return name not in self.choices or value in self.choices[name]
 
     def values(self, name: str) -> tuple[Value, ...]:
@@ -143,9 +144,9 @@ class Space(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What bounds the sharding of a model on a chip; hidden 0: only data and layers can be sharded.
+    """Sizes that limit the sharding of a model on a machine; hidden 0: only data and layers can be sharded.
 
-    peer_ranks: as `Machine` has it.
+    peer_ranks: see `Machine`.
     """
 
     node_size: int
@@ -160,13 +161,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     has_adapters: bool = True
 
     def asked_by(self, space: Space) -> "Limits":
-        """The same for the precisions of a space: what other rates a chip states changes nothing there."""
+        """A copy with only the precisions of a space, so that equal limits compare equal for other chips."""
         asked = space.values("precision")
         return replace(self, precisions=tuple(each for each in self.precisions if each in asked))
 
 
 def limits(load: Load, machine: Machine) -> Limits:
-    """The limits of a load on a machine, both of plain numbers."""
+    """The limits of a load on a machine, both with scalar fields."""
     peaks = (float(peak) for peak in machine.peak_flop_per_s)
     return Limits(
         node_size=int(machine.node_size),
@@ -183,7 +184,7 @@ def limits(load: Load, machine: Machine) -> Limits:
 
 
 class Fault(NamedTuple):
-    """Why strategies are illegal. parameters: of a strategy, those of which other values may be legal."""
+    """Why strategies are illegal. parameters: fields of a strategy whose other values may be legal."""
 
     words: str
     parameters: tuple[str, ...]
@@ -195,8 +196,8 @@ _NO_CHUNKS = Fault("the chosen interleave needs pp above 1, and as many layers a
 def axes_fault(limits: Limits, *, tp: int, pp: int, cp: int) -> Fault | None:
     """Why these sizes of the tensor, pipeline and context axes are illegal.
 
-    Source: Shoeybi et al. 2019 (whole heads a rank; shared keys are copied where tp exceeds them); Llama team
-    2024, section 3.3.2 (2 cp chunks a sequence balance causal attention).
+    Source: Shoeybi et al. 2019 (whole heads per rank; key heads are replicated where tp exceeds their
+    number); Llama team 2024, section 3.3.2 (2 cp chunks per sequence balance causal attention).
     """
     if not limits.hidden and (tp > 1 or cp > 1):
         return Fault("a model known by its figures a sample has no tensor or context axis", ("tp", "cp"))
@@ -210,7 +211,7 @@ def axes_fault(limits: Limits, *, tp: int, pp: int, cp: int) -> Fault | None:
 
 
 def expert_fault(limits: Limits, *, ranks: int, ep: int) -> Fault | None:
-    """Why an expert axis within so many ranks of one stage is illegal. Source: Lepikhin et al. 2020."""
+    """Why an expert axis is illegal. ranks: of one stage. Source: Lepikhin et al. 2020."""
     if ep == 1:
         return None
     if not limits.experts:
@@ -229,7 +230,7 @@ def pipeline_fault(
         wrong = _dual_fault(schedule, pp=pp, interleave=interleave, num_microbatches=num_microbatches)
         halves = 2 if schedule == "dualpipe_v" else 1
     elif schedule == "1f1b_overlap" and (pp > 1) != (interleave > 1):
-        # What overlaps are passes of different chunks: megatron-core 0.16.1, TransformerConfig.
+        # Passes of different chunks overlap: megatron-core 0.16.1, TransformerConfig.
         return Fault(
             "schedule=1f1b_overlap needs interleave above 1 with pp alone", ("schedule", "pp", "interleave")
         )
@@ -242,7 +243,7 @@ def pipeline_fault(
             wrong = Fault("interleave needs micro-batches in multiples of pp", ("interleave", "pp"))
         elif limits.layers % (pp * interleave) and not limits.layers % pp:
             wrong = Fault(f"pp x interleave does not divide layers={limits.layers}", ("pp", "interleave"))
-    # Stages of one chunk may be as even as they go; those of several have to leave the last one some layers.
+    # Stages of one chunk may be uneven; with several chunks, the last stage must still have some layers.
     least = pp if halves == 1 else (pp - 1) * fullest_stage(limits.layers, pp, halves) + 1
     if wrong is None and limits.layers < least:
         return Fault(f"pp x interleave leaves a stage none of layers={limits.layers}", ("pp", "interleave"))
@@ -250,12 +251,12 @@ def pipeline_fault(
 
 
 def fullest_stage(layers: Floats, pp: Floats, chunks: Floats) -> Floats:
-    """Layers of a pipeline's fullest stage, of so many equal chunks: each takes whole layers."""
+    """Layers of a pipeline's fullest stage, whose equal chunks have whole layers."""
     return -(-layers // (pp * chunks)) * chunks
 
 
 def _dual_fault(schedule: str, *, pp: int, interleave: int, num_microbatches: int) -> Fault | None:
-    """Why DualPipe or its V cannot run.
+    """Why DualPipe or its V schedule is illegal.
 
     Source: github.com/deepseek-ai/DualPipe (dualpipe.py, step); torch.distributed.pipelining,
     ScheduleDualPipeV.
@@ -272,10 +273,10 @@ def _dual_fault(schedule: str, *, pp: int, interleave: int, num_microbatches: in
 
 
 def head_fault(limits: Limits, *, tp: int, cp: int, ulysses: bool) -> Fault | None:
-    """Why exchanging heads for tokens over the context axis is illegal.
+    """Why exchanging heads for tokens over the context axis (Ulysses) is illegal.
 
-    Source: Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.1: a rank attends to whole sequences of its
-    heads; deepspeed/sequence/layer.py: keys and values of fewer heads are copied.
+    Source: Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.1: a rank attends to whole sequences for its
+    heads; deepspeed/sequence/layer.py: if there are fewer heads of keys and values, they are replicated.
     """
     if not ulysses:
         return None
@@ -289,10 +290,10 @@ def head_fault(limits: Limits, *, tp: int, cp: int, ulysses: bool) -> Fault | No
 def split_fault(
     limits: Limits, *, tp: int, cp: int, sequence_parallel: bool, tp_overlap: bool
 ) -> Fault | None:
-    """Why splitting activations along the sequence is illegal.
+    """Why sequence parallelism or tensor-parallel overlap is illegal.
 
     Source: Korthikanti et al. 2022; Transformer Engine's userbuffers and PyTorch's symmetric memory: ranks
-    that overlap write into each other's memory, over NVLink or its like.
+    with overlap write into each other's memory, over NVLink or similar links.
     """
     if sequence_parallel and tp == 1:
         return Fault("sequence_parallel needs tp above 1", ("sequence_parallel", "tp"))
@@ -301,7 +302,7 @@ def split_fault(
             f"sequence_parallel needs tp x cp to divide sequence={limits.sequence}",
             ("sequence_parallel", "tp", "cp"),
         )
-    # What is overlapped are the pieces of gathers and scatters, which only sequence parallelism makes.
+    # Overlap applies to chunks of gathers and scatters, which exist only with sequence parallelism.
     if tp_overlap and limits.peer_ranks < max(2, tp):
         joined = f"tp up to {limits.peer_ranks} here" if limits.peer_ranks > 1 else "which none here have"
         return Fault(
@@ -322,12 +323,12 @@ def state_fault(
     offload_stages: tuple[int, ...] = ZERO_STAGES,
     pipeline_stages: tuple[int, ...] = PIPELINE_STAGES,
 ) -> Fault | None:
-    """Why sharding or offloading states among so many ranks with the same weights is illegal.
+    """Why sharding or offloading states is illegal. ranks: with the same weights.
 
-    offload_stages, pipeline_stages: as `Space` has them. In a pipeline stages 2 and 3 hold and send what
-    stage 1 does (`StrategyGrid.held_stage`).
-    Source: DeepSpeed, runtime/pipe/engine.py (stages from 2 on exclude pipelines: gradients accumulate
-    whole); Ren et al. 2021, Rajbhandari et al. 2021 (what is offloaded is a rank's shard).
+    offload_stages, pipeline_stages: see `Space`. In a pipeline, ZeRO stages 2 and 3 hold and send the same as
+    stage 1 (`StrategyGrid.held_stage`).
+    Source: DeepSpeed, runtime/pipe/engine.py (stages 2 and 3 exclude pipelines, because gradients accumulate
+    unsharded); Ren et al. 2021, Rajbhandari et al. 2021 (a rank offloads its shard).
     """
     if zero_stage and ranks == 1:
         return Fault("zero_stage needs dp x cp above 1", ("zero_stage", "dp", "cp"))
@@ -344,7 +345,9 @@ def state_fault(
 def _offload_fault(
     *, ranks: int, pp: int, zero_stage: int, offload: str, stages: tuple[int, ...]
 ) -> Fault | None:
-    """Why moving states to the host is illegal; sources as of `state_fault`. stages: with optimizer alone."""
+    """Why offloading states is illegal; source as in `state_fault`. stages: ZeRO stages for the optimizer
+    alone.
+    """
     if offload == "optimizer" and zero_stage not in stages:
         words = f"offload=optimizer needs a zero_stage of {listed(map(str, stages))} in this software"
         return Fault(words, ("offload", "zero_stage"))
@@ -361,8 +364,8 @@ def _offload_fault(
 def overlap_fault(schedule: str, zero_stage: int) -> Fault | None:
     """Why passes of different micro-batches cannot overlap.
 
-    Source: megatron-core 0.16.1, models/gpt/fine_grained_callables.py: parts of layers are run one by one,
-    past the hooks by which its FSDP gathers and reduces.
+    Source: megatron-core 0.16.1, models/gpt/fine_grained_callables.py: parts of layers run one by one, which
+    bypasses the hooks by which its FSDP gathers and reduces.
     """
     if schedule == "1f1b_overlap" and zero_stage >= GRADIENTS_SHARDED:
         return Fault("schedule=1f1b_overlap excludes zero_stage of 2 and 3", ("schedule", "zero_stage"))
@@ -401,8 +404,8 @@ def adapter_fault(limits: Limits, *, tp: int, trained: str, lora_rank: int) -> F
 
 
 def precision_fault(limits: Limits, precision: str) -> Fault | None:
-    """Why a number format is illegal: the maker of the chip states no rate for it, or none in 16 bits beside
-    one below.
+    """Why a precision is illegal: the chip has no stated rate for it, or for 16 bits, which narrower ones
+    need.
     """
     if precision in limits.precisions:
         return None
@@ -411,7 +414,7 @@ def precision_fault(limits: Limits, precision: str) -> Fault | None:
 
 
 class LegalValues(Struct, frozen=True, kw_only=True):
-    """Legal combinations of some options. key: what they depend on. reason: why there are none."""
+    """Legal combinations of some options. key: values on which they depend. reason: why there are none."""
 
     key: tuple[Any, ...]
     allowed: Combinations
@@ -419,22 +422,22 @@ class LegalValues(Struct, frozen=True, kw_only=True):
 
 
 class LegalCombinations(Struct, frozen=True, kw_only=True):
-    """Legal combinations of the options that are no sizes, made once for all layouts that allow the same.
+    """Legal combinations of layer and state options, cached by the sizes on which they depend.
 
-    made: the combinations of `known`, of which equal ones are one object.
+    known: the cache. interned: its combinations, so that equal ones are the same object.
     """
 
     space: Space
     limits: Limits
     known: dict[tuple[Any, ...], LegalValues] = field(default_factory=dict)
-    made: dict[Combinations, Combinations] = field(default_factory=dict)
+    interned: dict[Combinations, Combinations] = field(default_factory=dict)
 
     def of_layers(self, *, tp: int, cp: int) -> LegalValues:
-        """Values of LAYER_OPTIONS that sizes of the axes allow."""
+        """Values of LAYER_OPTIONS that the axis sizes allow."""
         key = ("layers", tp, cp)
         if key not in self.known:
             choices = [self.space.values(name) for name in LAYER_OPTIONS]
-            self._know(key, *_legal(LAYER_OPTIONS, choices, partial(self._layer_fault, tp=tp, cp=cp)))
+            self._store(key, *_legal(LAYER_OPTIONS, choices, partial(self._layer_fault, tp=tp, cp=cp)))
         return self.known[key]
 
     def of_states(
@@ -448,10 +451,10 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
         num_microbatches: int,
         kind: int,
     ) -> LegalValues:
-        """Values of STATE_OPTIONS that sizes of the axes, a schedule and a number of micro-batches allow.
+        """Values of STATE_OPTIONS that the axis sizes, schedule and number of micro-batches allow.
 
-        ranks: that hold the same weights. has_groups: whether they share states in several groups. kind: what
-        numbers of micro-batches of the schedule share that allow the same.
+        ranks: with the same weights. has_groups: whether they form several replica groups. kind: identifies
+        numbers of micro-batches that allow the same combinations under the schedule.
         """
         ranks = min(ranks, 2)
         key = ("states", pp, schedule, kind, ranks, has_groups, tp > 1)
@@ -481,13 +484,13 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
                     wrong[reason] += num_others
             if not chunks:
                 wrong = Counter([_NO_CHUNKS])
-            self._know(key, tuple((*each, *rest) for each in legal for rest in kept), wrong)
+            self._store(key, tuple((*each, *rest) for each in legal for rest in kept), wrong)
         return self.known[key]
 
-    def _know(self, key: tuple[Any, ...], allowed: Combinations, wrong: Counter[Fault]) -> None:
-        """Keep what a key allows; where that is nothing, with the most frequent reason."""
+    def _store(self, key: tuple[Any, ...], allowed: Combinations, wrong: Counter[Fault]) -> None:
+        """Cache what a key allows; if that is nothing, with the most frequent reason."""
         reason = wrong.most_common(1)[0][0] if wrong and not allowed else None
-        one = self.made.setdefault(allowed, allowed)
+        one = self.interned.setdefault(allowed, allowed)
         self.known[key] = LegalValues(key=key, allowed=one, reason=reason)
 
     def _layer_fault(self, chosen: dict[str, Any], *, tp: int, cp: int) -> Fault | None:
@@ -532,7 +535,7 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
 def _legal(
     names: tuple[str, ...], choices: list[tuple[Value, ...]], reason: Callable[[Any], Fault | None]
 ) -> tuple[Combinations, Counter[Fault]]:
-    """The combinations without a fault, and the faults of the others with their number."""
+    """The combinations without a fault, and the number of the others by fault."""
     kept: list[tuple[Value, ...]] = []
     wrong: Counter[Fault] = Counter()
     for values in product(*choices):
