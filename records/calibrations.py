@@ -39,7 +39,7 @@ _PROTOCOLS: tuple[tuple[Protocol, bool], ...] = (("largest", False), ("largest",
 
 
 def forecast_document() -> dict[str, Any]:
-    """Settings and record of the embedded data, as they ship."""
+    """The shipped settings and accuracy record of forecasts from the embedded data."""
     entries = embedded.scores().entries
     best = best_per_size(entries)
     summaries = []
@@ -63,8 +63,10 @@ def forecast_document() -> dict[str, Any]:
 
 
 def trends_document() -> dict[str, Any]:
-    """What laws of the embedded data follow from: of pooled ones of what was before each round and of all,
-    the trends; of samples against batch, the last reweighting.
+    """Precomputed parts of laws fitted to the embedded data.
+
+    Trends of pooled laws, for the results before each round and for all; final weights of laws of samples
+    against batch.
     """
     results, found = results_of(embedded.scores()), {}
     for round_ in (*sorted({each.campaign for each in results.best}, key=round_key)[1:], None):
@@ -78,7 +80,7 @@ def trends_document() -> dict[str, Any]:
 
 
 def _growth_stretches(entries: Entries) -> dict[str, list[float]]:
-    """What `forecasts.published_growth` takes of what ships, of every workload that shows growth."""
+    """The weights that `forecasts.published_growth` reads, for workloads whose samples grow with batch."""
     found = {}
     for workload in sorted({each.workload for each in entries}):
         of_workload = [each for each in entries if each.workload == workload]
@@ -88,7 +90,7 @@ def _growth_stretches(entries: Entries) -> dict[str, list[float]]:
 
 
 def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
-    """The record of some results, as it ships."""
+    """The shipped record of held-out advice."""
     return {"dataset": embedded.version(), "errors": [to_builtins(each) for each in advice_errors(results)]}
 
 
@@ -110,7 +112,7 @@ def _advice() -> Mapping[str, Any]:
     return advice_document(held_out_advice(embedded.scores().entries))
 
 
-# Each record by its name: the file, and what is written there.
+# Records by name: the file, and the function that makes its content.
 RECORDS: Mapping[str, tuple[str, Callable[[], Mapping[str, Any]]]] = {
     "software": (PROFILES, _software),
     "steps": ("published_steps.json", _steps),
@@ -133,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         file, make = RECORDS[name]
         with threadpool_limits(limits=1):
             document = make()
-        # Answers follow from trends, to more digits than any shows.
+        # Answers are computed from trends, so these need more digits than answers show.
         write_record(file, document, **({"num_digits": 10} if file == TRENDS else {}))
     return 0
 

@@ -42,16 +42,16 @@ from equipoise.scaling.laws import Domain, FloatArray
 from equipoise.scaling.pooled import PooledLaw, Question
 from equipoise.spec.mlperf import Entries, Scores, best_per_size
 
-_MOST_DOUBLINGS = 6
-_JUMPS = (0.0, 2.0, 4.0, math.inf)
+_MAX_DOUBLINGS = 6
+_JUMP_BOUNDS = (0.0, 2.0, 4.0, math.inf)
 _P90 = 0.9
 
 
 class HeldOutTime(Struct, frozen=True, kw_only=True):
-    """One held-out result, and what the pooled law and the model say of it.
+    """One held-out result, and its predictions by the pooled law and the model.
 
-    jump: its size over the largest known of its group. modelled: at the level of the results known of it.
-    alone_s: by the model alone.
+    jump: its size over the largest known size of its group. modelled: by the model, scaled to the group's
+    known results. alone_s: by the model alone.
     """
 
     kind: ModelKind
@@ -65,7 +65,7 @@ class HeldOutTime(Struct, frozen=True, kw_only=True):
 def record_of(
     found: Sequence[HeldOutTime], carried_log_sd: Sequence[float], num_carried: int
 ) -> CombinedRecord:
-    """The record of held-out results, and of times carried (as `CombinedRecord.carried_log_sd`)."""
+    """The record of held-out results, and of times carried over (`CombinedRecord.carried_log_sd`)."""
     published: FloatArray = np.array([math.log(each.published.value / each.actual_s) for each in found])
     model: FloatArray = np.array([math.log(each.modelled.value / each.actual_s) for each in found])
     stated = np.array([log_sd(each.published) for each in found])
@@ -99,9 +99,9 @@ def record_of(
 
 
 def _by_jump(jumps: FloatArray, scaled: FloatArray, model: FloatArray) -> tuple[Jump, ...]:
-    """The errors by jump. scaled: errors of published times in stated standard deviations; all (n,)."""
+    """The errors by jump. scaled: errors of published times over their stated sd; all (n,)."""
     found = []
-    for above, most in pairwise(_JUMPS):
+    for above, most in pairwise(_JUMP_BOUNDS):
         inside = (above < jumps) & (jumps <= most)
         found.append(
             Jump(
@@ -119,10 +119,10 @@ def _rms(values: FloatArray) -> float:
 
 
 def carried_log_sds(found: Sequence[Planned]) -> tuple[tuple[float, ...], int]:
-    """How wrong times carried to another size by the model are, by doublings; and the number of pairs.
+    """Sd of log times that the model extrapolates to another size, by doublings; and the number of pairs.
 
-    found: published trainings with their plans. Pairs are of one group: round, workload, accelerator.
-    Source: a tenth of the pairs lies beyond 1.645 standard deviations; made never to fall with distance.
+    found: published trainings with their plans. Both of a pair have the same round, workload and accelerator.
+    Source: a tenth of the pairs lies beyond 1.645 standard deviations; made non-decreasing with distance.
     """
     groups: dict[tuple[str, ...], list[tuple[int, float]]] = {}
     for each in found:
@@ -132,18 +132,18 @@ def carried_log_sds(found: Sequence[Planned]) -> tuple[tuple[float, ...], int]:
     by_doublings: dict[int, list[float]] = {}
     for members in groups.values():
         for (size, ratio), (other, theirs) in combinations(members, 2):
-            doublings = min(_MOST_DOUBLINGS, round(abs(math.log2(other / size))))
+            doublings = min(_MAX_DOUBLINGS, round(abs(math.log2(other / size))))
             by_doublings.setdefault(doublings, []).append(abs(ratio - theirs))
     spread = [
         float(np.quantile(by_doublings[place], _P90)) / DEVIATE if place in by_doublings else 0.0
-        for place in range(_MOST_DOUBLINGS + 1)
+        for place in range(_MAX_DOUBLINGS + 1)
     ]
     rising = np.maximum.accumulate(spread)
     return tuple(rising.tolist()), sum(map(len, by_doublings.values()))
 
 
 def _held_out(results: Sequence[HeldOut], scores: Scores) -> Iterator[HeldOutTime]:
-    """The held-out results that the model estimates too."""
+    """The held-out results for which the model also has an estimate."""
     best = best_per_size(scores.entries)
     for each in results:
         group = (each.round, each.workload, each.accelerator)
@@ -161,8 +161,10 @@ def _held_out(results: Sequence[HeldOut], scores: Scores) -> Iterator[HeldOutTim
 
 
 def _modelled(held: HeldOut, known: Entries, scores: Scores) -> tuple[Interval, float] | None:
-    """The modelled time at the batch that an answer would choose, at the level of the results known of the
-    group, and alone; None where there is none.
+    """The modelled time at the batch that an answer would choose: scaled to the group's known results, and
+    alone.
+
+    None where the model has no estimate.
     """
     size, results = held.num_accelerators, {each.num_accelerators: each.score_s for each in known}
     try:
@@ -178,17 +180,17 @@ def _modelled(held: HeldOut, known: Entries, scores: Scores) -> tuple[Interval, 
 
 
 class CombinedCurves(Struct, frozen=True, kw_only=True):
-    """The curves that numbers are sought on, from what was known of a group. scores: all published results.
+    """The curves from which a number of accelerators is chosen. scores: all published results.
 
-    A group that the model cannot estimate has the curves of published results alone, as an answer does.
+    As in an answer, groups without an estimate by the model use the curves of published results alone.
     """
 
     scores: Scores
 
     def __call__(self, law: PooledLaw, known: Entries, domain: Domain) -> Curves:
-        """As `CurvesOf`: of strictly earlier rounds and the known rows, samples to target too.
+        """Curves as in `CurvesOf`, also with samples to target, from earlier rounds and the known rows only.
 
-        Assumes profiles of the model, which were fitted to steps of all years.
+        Assumes the model's profiles are known, although they were fitted to steps of all years.
         """
         model = self._modelled(law, known, domain)
         if model is None:
@@ -202,7 +204,7 @@ class CombinedCurves(Struct, frozen=True, kw_only=True):
         return about_combined(found[0], estimators)
 
     def _modelled(self, law: PooledLaw, known: Entries, domain: Domain) -> Estimates | None:
-        """The estimates of the model for the sizes asked about, and their doubles."""
+        """The model's estimates for the sizes of the domain, and twice the largest."""
         first, last = known[0], known[-1]
         entries = tuple(
             each
@@ -219,9 +221,9 @@ class CombinedCurves(Struct, frozen=True, kw_only=True):
 
 
 def about_combined(curves_s: Curves, estimators: Sequence[Estimates]) -> Curves:
-    """The curves about the combined time of each size, as an answer seeks its number on them.
+    """The curves centred on the combined time of each size, as an answer uses them to choose a number.
 
-    Source: times the ratio of combined time and median, straight between sizes in both logarithms.
+    Source: scaled by combined time over median, interpolated linearly between sizes in both logarithms.
     """
     times = {}
     for size in sorted({size for each in estimators for size in each.by_size}):
@@ -237,21 +239,21 @@ def about_combined(curves_s: Curves, estimators: Sequence[Estimates]) -> Curves:
 
 
 def taken_sizes(domain: Domain) -> tuple[int, ...]:
-    """The sizes that a number is chosen from, as an answer does: both ends, and powers of two between."""
+    """The sizes from which an answer chooses: both ends of the domain, and powers of two between."""
     return tuple(size for size in _sizes(domain) if domain.smallest <= size <= domain.largest)
 
 
 def _sizes(domain: Domain) -> tuple[int, ...]:
-    """Both ends, the double of the larger, and powers of two between."""
+    """Both ends of the domain, twice the larger, and powers of two between."""
     low, high = round(domain.smallest), round(domain.largest)
     powers = {2**step for step in range((2 * high).bit_length())}
     return tuple(sorted({low, high, 2 * high} | {each for each in powers if low <= each <= 2 * high}))
 
 
 def _published(law: PooledLaw, known: Entries, domain: Domain) -> Estimates:
-    """What published results say: the known ones as they are, other sizes carried by the pooled law.
+    """Estimates by published results: the known ones unchanged, other sizes predicted by the pooled law.
 
-    Source: data/combined.json, by how far beyond the largest known a size lies.
+    Source: data/combined.json, by the ratio of a size to the largest known one.
     """
     first = known[0]
     results = {each.num_accelerators: each.score_s for each in known}
@@ -279,7 +281,7 @@ def _published(law: PooledLaw, known: Entries, domain: Domain) -> Estimates:
 
 
 def _results(score_s: Mapping[int, float]) -> Estimates:
-    """Results by size, each as wrong as submissions of one system differ."""
+    """Results by size, each with the sd between submissions of one system."""
     found = {size: _estimate(with_log_sd(each, LEAST_LOG_SD), LEAST_LOG_SD) for size, each in score_s.items()}
     return Estimates(
         estimator="published",
@@ -294,9 +296,9 @@ def _estimate(time_s: Interval, spread: float) -> Estimate:
 
 
 def _advise() -> None:
-    """Advise every group again, and write the record.
+    """Recompute the advice for every group, and write the record.
 
-    Without cost: it is no equilibrium of these curves, and its record is that of published results.
+    Cost is omitted: it is not an equilibrium of these curves, and its record is that of published results.
     """
     scores = embedded.scores()
     results = held_out_advice(scores.entries, curves_of=CombinedCurves(scores=scores), sizes_of=taken_sizes)
@@ -305,7 +307,7 @@ def _advise() -> None:
 
 
 def _compare() -> None:
-    """Compare all estimates with results and write the file next to the embedded tables."""
+    """Compare all estimates with results, and write the record next to the embedded tables."""
     scores = embedded.scores()
     with threadpool_limits(limits=1):
         found = list(_held_out(backtest(best_per_size(scores.entries), protocol="largest").groups, scores))

@@ -14,10 +14,10 @@ from equipoise.perfmodel.parameters import Parameters
 
 
 def memory_document() -> Mapping[str, Any]:
-    """How far |log(stated / predicted)| goes at LEVEL, as standard deviations: by software, and of all, each
-    source counted once.
+    """Quantile of |log(stated / predicted)| at LEVEL, as an sd: by software, and of all with equal source
+    weights.
 
-    No parameter of memory was fitted, so that none of these errors is of a row that was fitted to.
+    No memory parameter was fitted, so all rows are held out.
     """
     rows = chosen(with_executions(rows_of_table(published_steps())))
     rows = tuple(row for row in rows if row.memory_bytes is not None and refusal(row) is None)

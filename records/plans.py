@@ -50,12 +50,12 @@ _TO_TARGET: Final[tuple[PlanKind, ...]] = get_args(ModelKind)
 _PRETRAININGS: Final[tuple[PlanKind, ...]] = get_args(PretrainingKind)
 # Rounds from here on: software and hardware that are still in use.
 _FIRST_ROUND: Final = "v3.0"
-# Of a pretraining that was published without.
+# Number of accelerators assumed for a pretraining published without it.
 _USUAL_PRETRAINING_SIZE: Final = 1024
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """A published training and its plan at the same batch; planned_s: None where there is none.
+    """A published training and its plan at the same batch; planned_s: None without a plan.
 
     group: round, workload and accelerator. training_flop: of a pretraining.
     """
@@ -79,10 +79,9 @@ def published_problem(
 ) -> Problem:
     """A training to the published target on the usual nodes of an accelerator, as a question would pose it.
 
-    scores: published results as far as they are known, with the samples to target. global_batch_samples:
-    to be chosen unless given.
-    Raises SpecError for names that are not known or a workload whose work is not, UsageError where no result
-    has a target.
+    scores: known published results, with samples to target. global_batch_samples: None: to be chosen.
+    Raises SpecError for unknown names or a workload whose work is unknown, UsageError where no result has a
+    target.
     """
     catalogue = shipped()
     query = TrainingQuery(workload=workload, global_batch_samples=global_batch_samples)
@@ -100,7 +99,7 @@ def modelled(posed: Problem, sizes: Sequence[int]) -> Estimates | None:
 
 
 def kind_of(workload: str) -> ModelKind:
-    """What kind of model a workload of the catalogue is."""
+    """The kind of model that a workload of the catalogue trains."""
     return model_kind(shipped().workload(workload))
 
 
@@ -147,11 +146,11 @@ def _planned_s(row: ScoredEntry, scores: Scores) -> float | None:
 
 
 def planned_published_pretrainings() -> Iterator[tuple[Planned, Workload, Callable[[], float | None]]]:
-    """Each with the time of its best strategy's steps, its model, and a function for that of the best of all.
+    """Yield published pretrainings with their plan, their model, and a function for the best strategy's time.
 
-    The best that agrees with what the training states of its strategy: what a team lost by another one is no
-    part of the factor of all, for an answer names the best.
-    Failures at its size are in the time, as plans count them on top of the factor that follows from this.
+    The plan uses the best strategy consistent with the stated one, so that a team's loss by its choice is not
+    part of the common factor: an answer names the best. The function searches all strategies.
+    Times include failures at the training's size, because plans count them in addition to that factor.
     """
     known = catalogue(workloads=(Path(str(files("equipoise"))) / "data" / "pretrained_models.toml",))
     for each in pretrainings():
@@ -185,7 +184,7 @@ def planned_published_pretrainings() -> Iterator[tuple[Planned, Workload, Callab
 
 
 def _pretraining(each: Pretraining, known: Catalogue, strategy: str | None) -> Problem:
-    """A published pretraining as a question would pose it, at its batch, by strategies as stated."""
+    """A published pretraining as a question would pose it, at its batch, with its stated strategy."""
     query = TrainingQuery(
         workload=each.workload,
         training_tokens=each.tokens,
@@ -209,13 +208,13 @@ def _pretraining(each: Pretraining, known: Catalogue, strategy: str | None) -> P
 
 
 def _steps_s(posed: Problem, size: int, goodput: float) -> float | None:
-    """Seconds of the steps of the best strategy, with failures; None where nothing fits."""
+    """Seconds of the best strategy's steps, including failures; None where nothing fits."""
     best = posed.search_size(size).best
     return best[0].training_s / goodput if best else None
 
 
 def records(found: Sequence[Planned]) -> tuple[PlanRecord, ...]:
-    """The record of each kind of model that some training was planned of."""
+    """The records by kind of model, for kinds with at least one planned training."""
     return tuple(
         _record(kind, [each for each in found if each.kind == kind])
         for kind in (*_TO_TARGET, *_PRETRAININGS)
@@ -224,7 +223,7 @@ def records(found: Sequence[Planned]) -> tuple[PlanRecord, ...]:
 
 
 def by_workload(found: Sequence[Planned]) -> tuple[WorkloadPlans, ...]:
-    """How wrong plans were of each workload that some training was planned of."""
+    """Errors of plans by workload, for workloads with at least one planned training."""
     ratios: dict[str, list[float]] = {}
     for each in found:
         if each.planned_s is not None:
@@ -266,9 +265,9 @@ def _record(kind: PlanKind, found: Sequence[Planned]) -> PlanRecord:
 
 
 def _bias(ratios: FloatArray, shares: FloatArray, weights: FloatArray) -> float:
-    """The bias of which shares, as powers, lie closest to some ratios: least absolute deviations of logs.
+    """The bias b for which b ** shares is closest to the ratios, by least absolute deviations of logs.
 
-    1 where no ratio has a share of it.
+    1 where all shares are 0.
     Source: the line through the origin by weighted medians (Bloomfield and Steiger 1983, chapter 1).
     """
     some = shares > 0.0
@@ -278,19 +277,19 @@ def _bias(ratios: FloatArray, shares: FloatArray, weights: FloatArray) -> float:
 
 
 def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
-    """The value that a share of the weight does not exceed."""
+    """The weighted quantile at a share of the total weight."""
     order = np.argsort(values)
     reached = np.cumsum(weights[order]) / weights.sum()
     return float(values[order][np.searchsorted(reached, share - 1e-12)])
 
 
 def _median(values: FloatArray, weights: FloatArray) -> float:
-    """The middle of the weight: half-way between two values where half of the weight is on each side."""
+    """The weighted median; the mean of two values where half of the weight is on each side."""
     return (_quantile(values, weights, 0.5) - _quantile(-values, weights, 0.5)) / 2
 
 
 def main() -> int:
-    """Plan every training and write the file next to the embedded tables."""
+    """Plan every training, and write the record next to the embedded tables."""
     with threadpool_limits(limits=1):
         to_target = list(planned(embedded.scores()))
         pretrained = [(each, about, best_s()) for each, about, best_s in planned_published_pretrainings()]

@@ -1,6 +1,6 @@
-"""The table of published training steps, made from files of measurements: its rows, and what they state.
+"""Makes the table of published training steps from files of measurements.
 
-What the model predicts of a step is not in the table: it is made again with the calibrations that ship.
+Predictions are not in the table; they are computed with the shipped calibrations.
 """
 
 import re
@@ -42,7 +42,7 @@ _GITHUB = re.compile(
     r"github:(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<commit>[0-9a-f]{7,40}))?(?::(?P<path>\S+))?"
 )
 _ARXIV = re.compile(r"arxiv:(?P<id>(?P<year>\d{2})(?P<month>\d{2})\.\d{4,5})", re.IGNORECASE)
-# Of several releases that a row names the first counts.
+# If a row names several releases, the first counts.
 _DATES = (
     re.compile(r"\b(?:release[ =]v?|ngc pytorch )(?P<year>\d{2})\.(?P<month>\d{2})\b", re.IGNORECASE),
     re.compile(r"_(?P<century>20)(?P<year>\d{2})(?P<month>\d{2})_"),
@@ -52,14 +52,14 @@ _DATES = (
 _MONTHS = range(1, 13)
 
 
-# Measurements that were read at their sources for this project: facts, each row with its source.
+# Measurements collected for this project; each row states its source.
 COLLECTED: tuple[Path, ...] = tuple(sorted(Path(__file__).with_name("measured").glob("*.csv")))
 
 
 def steps_document(directory: Path, folder: Path | None = None) -> dict[str, Any]:
-    """Write the table from all measurements, a directory's and those beside; what is in it, and what is not.
+    """Write the table from the measurements in a directory and in COLLECTED, and return counts of its rows.
 
-    folder: where the table goes; the package's data unless given.
+    folder: of the table; by default the package's data.
     """
     paths = [*sorted(directory.glob("*.csv")), *COLLECTED]
     # Files of whole trainings have columns of their own.
@@ -81,10 +81,7 @@ def steps_document(directory: Path, folder: Path | None = None) -> dict[str, Any
 
 
 def steps_table(rows: Sequence[PublishedRow]) -> tuple[pl.DataFrame, Counter[str]]:
-    """The table of some rows, and why others are not in it, with their number.
-
-    rows: as `with_executions` returned them.
-    """
+    """The table of rows from `with_executions`, and the number of rejected rows by reason."""
     rejected: Counter[str] = Counter()
     counted = {row.execution: digest_of(row) for row in chosen(rows)}
     found: dict[str, dict[str, object]] = {}
@@ -100,7 +97,7 @@ def steps_table(rows: Sequence[PublishedRow]) -> tuple[pl.DataFrame, Counter[str
 
 
 def table_row(row: PublishedRow, *, execution: str, reason: str | None) -> dict[str, object]:
-    """A row of the table. execution, reason: as its columns mean them."""
+    """A row of the table. execution, reason: values of these columns."""
     strategy, model, software = row.strategy, row.model, software_of(row)
     nodes = nodes_of(row) if row.num_accelerators else None
     known = known_workload(row.workload, row.catalogue) if model is None else model.known
@@ -142,7 +139,7 @@ def table_row(row: PublishedRow, *, execution: str, reason: str | None) -> dict[
 
 
 def source_of(row: PublishedRow) -> str:
-    """The repository, paper or site that a row is from: its source up to the commit, file or page.
+    """The repository, paper or site of a row: its source without commit, file or page.
 
     >>> from types import SimpleNamespace
     >>> source_of(SimpleNamespace(cells={"source": "github:pytorch/ao@36027d82d:training/README.md"}))
@@ -201,7 +198,7 @@ def _mfu(row: PublishedRow, step_s: float | None) -> float | None:
 
 
 def url_of(source: str) -> str | None:
-    """Where a source can be read; None where it names no page.
+    """The address of a source; None where it names no page.
 
     >>> url_of("github:pytorch/ao@36027d82d:workflows/training.md (median tokens/s)")
     'https://github.com/pytorch/ao/blob/36027d82d/workflows/training.md'
@@ -220,19 +217,19 @@ def url_of(source: str) -> str | None:
     page = f"https://github.com/{found['repository']}"
     if found["path"] is None:
         return page
-    # What follows `#` is a line where it looks like one, else words.
+    # The part after `#` is a line number if it looks like one, else a remark.
     path, _, line = found["path"].partition("#")
     anchor = f"#{line}" if re.fullmatch(r"L\d+", line) else ""
     return f"{page}/blob/{found['commit'] or 'HEAD'}/{path}{anchor}"
 
 
 def is_limited(hardware: str) -> bool:
-    """Whether accelerators ran under a limit of power that the row does not name."""
+    """Whether accelerators ran under a power limit that the row does not state."""
     return _LIMITED.search(hardware) is not None
 
 
 def trust_of(source: str, hardware: str = "") -> str:
-    """How far a figure may be trusted to be what its source measured, by what the row says of it.
+    """How reliably a figure is what its source measured, from remarks in the row.
 
     >>> trust_of("arXiv:2407.21783 Table 4 (from memory of the paper)")
     'recalled'
@@ -245,7 +242,7 @@ def trust_of(source: str, hardware: str = "") -> str:
 
 
 def date_of(row: PublishedRow) -> str | None:
-    """Year, or year and month, that a row states of its software or paper; None where it states none."""
+    """Year, or year and month, of the row's software or paper; None where not stated."""
     text = f"{row.cells.get('parallel_config', '')} {row.cells.get('source', '')}"
     for pattern in _DATES:
         match = pattern.search(text)

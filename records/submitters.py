@@ -1,4 +1,4 @@
-"""How submitters differ: the time of each over that of the best of the others at its size."""
+"""Spread between submitters: each one's time over the best time of the others at its size."""
 
 from collections.abc import Iterable
 
@@ -10,26 +10,26 @@ from equipoise.intervals import LEVEL, num_sd
 from equipoise.scaling.pooled import SubmitterSpread
 from equipoise.spec.mlperf import ScoredEntry, round_key
 
-# A median and a quantile of fewer results state nothing.
-_FEWEST_RESULTS = 20
+# Fewer results than this give no useful median or quantile.
+_MIN_RESULTS = 20
 
 
 def submitter_spread(entries: Iterable[ScoredEntry]) -> SubmitterSpread:
     """The spread of submitters over all rounds, workloads, accelerators and sizes.
 
     Raises EvidenceError with fewer than 20 results at sizes of two submitters or more.
-    Assumes the spread is the same everywhere, and a new submitter one of those seen.
+    Assumes the spread is the same everywhere, and a new submitter is like those seen.
     """
     found = log_ratios(entries)
-    if len(found) < _FEWEST_RESULTS:
+    if len(found) < _MIN_RESULTS:
         raise EvidenceError(
-            f"{len(found)} results at sizes of two submitters or more; a spread needs {_FEWEST_RESULTS}",
+            f"{len(found)} results at sizes of two submitters or more; a spread needs {_MIN_RESULTS}",
             missing=("more submitters of the same accelerator and size",),
         )
     inside: list[float] = []
     for campaign in {each.campaign for each in found}:
         known = [each for each in found if round_key(each.campaign) < round_key(campaign)]
-        if len(known) >= _FEWEST_RESULTS:
+        if len(known) >= _MIN_RESULTS:
             middle, spread = _log_normal(known)
             held_out = np.array([each.log_ratio for each in found if each.campaign == campaign])
             inside += (np.abs(held_out - middle) <= num_sd(LEVEL) * spread).tolist()
@@ -44,7 +44,7 @@ def submitter_spread(entries: Iterable[ScoredEntry]) -> SubmitterSpread:
 
 
 class SubmitterRatio(Struct, frozen=True, kw_only=True):
-    """Log time of a submitter at one size, over the best of the others there."""
+    """Log ratio of a submitter's time at one size to the best of the others there."""
 
     campaign: str
     submitter: str
@@ -52,9 +52,10 @@ class SubmitterRatio(Struct, frozen=True, kw_only=True):
 
 
 def log_ratios(entries: Iterable[ScoredEntry]) -> tuple[SubmitterRatio, ...]:
-    """Of each submitter at each size of two or more: log time over the best of the others.
+    """Log ratios of each submitter's best time to the best of the others, at sizes with at least two
+    submitters.
 
-    A submitter's best counts, however its name is capitalised.
+    Submitters' names are compared case-insensitively.
     """
     best_s: dict[tuple[object, ...], dict[str, float]] = {}
     for each in entries:
@@ -75,7 +76,9 @@ def log_ratios(entries: Iterable[ScoredEntry]) -> tuple[SubmitterRatio, ...]:
 
 
 def _log_normal(found: Iterable[SubmitterRatio]) -> tuple[float, float]:
-    """The median, and the standard deviation that holds LEVEL of the values around it."""
+    """The median, and the sd of a normal distribution around it with the same quantile of deviations at
+    LEVEL.
+    """
     log_ratio = np.array([each.log_ratio for each in found])
     middle = float(np.median(log_ratio))
     return middle, float(np.quantile(np.abs(log_ratio - middle), LEVEL)) / num_sd(LEVEL)

@@ -1,4 +1,4 @@
-"""How wrong results carried to another chip are: whole chips held out of all published data. What ships.
+"""Errors of results carried over to another chip, with whole chips held out of all published data.
 
     python records/transfer.py
 
@@ -30,7 +30,7 @@ _P90 = 0.9
 
 
 class HeldOutChip(Struct, frozen=True, kw_only=True):
-    """One result of a chip that was held out, what was carried over to it, and the model alone.
+    """One result of a held-out chip, the time carried over from other chips, and the model's alone.
 
     modelled_s: None where the samples to target are not known without the chip.
     """
@@ -43,7 +43,7 @@ class HeldOutChip(Struct, frozen=True, kw_only=True):
 
 
 def records(found: Sequence[HeldOutChip]) -> tuple[TransferRecord, ...]:
-    """The record of each nearness."""
+    """The records by nearness."""
     kinds: tuple[Nearness, ...] = ("chip", "maker")
     return tuple(
         _record(kind, [each for each in found if each.nearness == kind])
@@ -80,9 +80,10 @@ def _log_sd(errors: FloatArray) -> float:
 
 
 def held_out_chips(scores: Scores) -> Iterator[HeldOutChip]:
-    """Every result of the recent rounds, carried over from other chips' results of its round or earlier.
+    """Yield every result of recent rounds, with predictions from other chips' results of its round or
+    earlier.
 
-    Nothing of the chip itself is known: no result, no samples, no batch.
+    Nothing of the chip itself is used: no results, samples or batches.
     """
     best = best_per_size(scores.entries)
     rounds = sorted({each.campaign for each in best}, key=round_key)
@@ -98,7 +99,7 @@ def held_out_chips(scores: Scores) -> Iterator[HeldOutChip]:
 
 
 def _of_group(known: Scores, rows: Entries) -> Iterator[HeldOutChip]:
-    """The held-out results of one workload on one chip in one round, as they are answered.
+    """Yield the held-out results of one workload on one chip in one round, as an answer predicts them.
 
     known: published results without the chip. rows: the chip's results.
     """
@@ -127,7 +128,7 @@ def _of_group(known: Scores, rows: Entries) -> Iterator[HeldOutChip]:
 
 
 def main() -> int:
-    """Hold every chip out and write the file next to the embedded tables."""
+    """Hold out every chip, and write the record next to the embedded tables."""
     with threadpool_limits(limits=1):
         made = records(tuple(held_out_chips(embedded.scores())))
     write_of_dataset(TRANSFER_RECORD_NAME, {"records": [to_builtins(each) for each in made]})

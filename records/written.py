@@ -1,4 +1,4 @@
-"""What the records share: how files of equipoise/data are written."""
+"""Writes records to files of equipoise/data."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -14,15 +14,15 @@ DATA = Path(str(files("equipoise") / "data"))
 
 
 def write_record(name: str, document: Mapping[str, Any], *, num_digits: int = 5) -> None:
-    """Write a record of equipoise/data, by its name, its numbers rounded.
+    """Write a file of equipoise/data, with numbers rounded.
 
-    num_digits: as many as are the same whatever the order of sums inside a library: the file is then the same
-    bytes.
+    num_digits: few enough that the order of sums inside libraries does not matter, so that files are
+    reproducible.
     """
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     (DATA / name).write_bytes(orjson.dumps(significant(document, num_digits), option=option))
 
 
 def write_of_dataset(name: str, found: Mapping[str, object]) -> None:
-    """Write a record with the version of the dataset that it is of, four digits a number."""
+    """Write a record with the version of its dataset, and four digits per number."""
     write_record(name, {"dataset": embedded.version(), **found}, num_digits=4)

@@ -40,7 +40,7 @@ def two_sources(software="torchtitan", family="torch"):
     """One row of each of two sources of one software, of other models, chips and clusters."""
     apart = np.array([0, 1])
     return RowGroups(
-        doubt=np.zeros(2),
+        resolution=np.zeros(2),
         spread=np.ones(2),
         software=np.array([software] * 2),
         family=np.array([family] * 2),
@@ -52,9 +52,10 @@ def middle(slopes, target, names, *, local=False):
     return posterior(two_sources(), slopes, target, names=names, is_local=np.array([local]))
 
 
-# 0.2025 + 0.1225 + 0.5625 = 0.8875 is shared by two sources of one software; each adds 0.48^2 = 0.2304 of its own
-# parameters and 0.04^2 + 0.02^2 + 0.03^2 + 0.06^2 + 0.065^2 + 0.05^2 = 0.013225 besides: 0.243625 in all.
-# Middle: 0.8875 (0.1 + 0.2) / (2 x 0.8875 + 0.243625); a new source: 0.8875 + 0.2304 - 2 x 0.8875^2 / 2.018625.
+# 0.2025 + 0.1225 + 0.5625 = 0.8875 is shared by two sources of one software; each adds 0.48^2 = 0.2304 of its
+# own parameters and 0.04^2 + 0.02^2 + 0.03^2 + 0.06^2 + 0.065^2 + 0.05^2 = 0.013225 besides: 0.243625 in all.
+# Middle: 0.8875 (0.1 + 0.2) / (2 x 0.8875 + 0.243625); a new source: 0.8875 + 0.2304 - 2 x 0.8875^2 /
+# 2.018625.
 @pytest.mark.parametrize(
     ("name", "units", "variance"),
     [
@@ -235,7 +236,8 @@ def test_the_software_named_serves_and_the_default_is_the_makers():
     assert model_for(chip, about, software="torchtitan").calibration == "torchtitan"
     assert software_for(accelerator("tpu-v5e"), about) == "jax_tpu"
     assert software_for(accelerator("mi300x-oam-192gb"), about) is None
-    # Whoever trains adapters of a model of their own: not in what submitters to MLPerf's benchmark of them ran.
+    # Whoever trains adapters of a model of their own: not in what submitters to MLPerf's benchmark of them
+    # ran.
     benchmark, adapters = workload("llama2_70b_lora"), replace(about, trained="lora", first_round=None)
     assert software_for(chip, benchmark) == "megatron_core"
     assert software_for(accelerator("mi300x-oam-192gb"), benchmark) is None
