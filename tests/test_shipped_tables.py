@@ -56,7 +56,7 @@ def test_a_file_of_the_user_is_parsed_itself(mine) -> None:
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file in which records are kept, in place of the one that an installation wrote."""
     monkeypatch.setattr(files, "_RECORDS", tmp_path / "records")
-    monkeypatch.setattr(files, "_kept_records", files._kept_records.__wrapped__)
+    monkeypatch.setattr(files, "_cached_records", files._cached_records.__wrapped__)
     keep_shipped()
     return tmp_path / "records"
 

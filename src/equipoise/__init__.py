@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# name -> module that owns it; resolved on first use so that `import equipoise` stays instant. No name here is
-# that of a module beside this file: importing `equipoise.study` would put the module in the function's place.
+# Module that defines each public name, imported on first use so that `import equipoise` is fast. No name may
+# be that of a module in this folder: importing `equipoise.study` would replace the function by the module.
 _OWNERS = {
     "LightningWatch": "equipoise.bench.watching.lightning",
     "TrainerWatch": "equipoise.bench.watching.trainer",

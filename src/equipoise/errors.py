@@ -25,12 +25,12 @@ class EquipoiseError(Exception):
 
 
 def as_option(option: str, value: str | None) -> str:
-    """A value of a field, as a command line states it; a flag has none."""
+    """A field and its value as a command-line option; a flag has no value."""
     return f"--{option} {value}" if value else f"--{option}"
 
 
 def hint(near: Iterable[str], otherwise: str) -> str:
-    """What a message says after a name that is not known: the names that may be meant, else what is expected.
+    """The end of a message about an unknown name: similar names, or else what is expected.
 
     >>> hint(["h100", "h200"], "expected an accelerator"), hint([], "expected an accelerator")
     ('did you mean h100 or h200?', 'expected an accelerator')
@@ -40,7 +40,7 @@ def hint(near: Iterable[str], otherwise: str) -> str:
 
 
 def first_line(err: BaseException) -> str:
-    r"""The first line of a message; the kind of the error where it has none.
+    r"""The first line of a message, or the type of the error if the message is empty.
 
     >>> first_line(ValueError("no rank\nat work")), first_line(ValueError())
     ('no rank', 'ValueError')
@@ -49,11 +49,11 @@ def first_line(err: BaseException) -> str:
 
 
 class InputError(EquipoiseError):
-    """What was given cannot be used.
+    """Input that cannot be used.
 
-    message: what was found and what was expected. give: what to state instead or besides: values of fields by
-    option, any one of these. remedy: what else to do, by files and verbs of a command line, which no browser
-    has. The text of the error is all three, with fields as options; `WayToAsk` words it for others.
+    message: what was found and what was expected. give: alternatives to state, each as values by option.
+    remedy: other things to do, in terms of files and the command line, which do not apply in a browser. The
+    text of the error is all three, with fields as options; `WayToAsk` words it for other interfaces.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class InputError(EquipoiseError):
         remedy: str = "",
         state: Callable[[str, str], str] = as_option,
     ) -> None:
-        """remedy: with its own punctuation, for it goes on after the message. state: words of a value."""
+        """remedy: appended to the message, with its own punctuation. state: formats a field and its value."""
         ways = ", or ".join(" and ".join(state(*each) for each in way.items()) for way in give)
         super().__init__(f"{message}{ways and f': give {ways}'}{remedy}")
         self.message, self.give, self.remedy = message, give, remedy
 
     def within(self, where: str) -> Self:
-        """The same error of a part of what was given, which its message names first."""
+        """A copy whose message starts with the place where the error is."""
         return self.reworded(lambda message: f"{where}: {message}")
 
     def reworded(self, say: Callable[[str], str]) -> Self:
-        """The same error with another message, made from this one's."""
+        """A copy with a message made from this one's."""
         return type(self)(say(self.message), give=self.give, remedy=self.remedy)
 
 
@@ -87,7 +87,7 @@ class SpecError(InputError):
 
 
 class UnknownNameError(SpecError):
-    """A name that no table has; the message has the nearest, the remedy the file to add it to."""
+    """An unknown name; the message has similar names, the remedy the file to which to add it."""
 
 
 class UsageError(InputError):
@@ -95,7 +95,7 @@ class UsageError(InputError):
 
 
 class EvidenceError(EquipoiseError):
-    """The evidence is too thin for a number; `missing` lists what would be enough, as a note does."""
+    """The evidence is insufficient; `missing` lists what would be enough, as does a note of the exception."""
 
     def __init__(self, message: str, *, missing: tuple[str, ...] = ()) -> None:
         """message: one sentence. missing: each item names one thing to measure or add."""
@@ -105,7 +105,7 @@ class EvidenceError(EquipoiseError):
             self.add_note(f"missing: {'; '.join(missing)}")
 
     def reworded(self, say: Callable[[str], str]) -> Self:
-        """The same error with other words, each text made from this one's."""
+        """A copy whose texts are made from this one's."""
         return type(self)(say(str(self)), missing=tuple(map(say, self.missing)))
 
 
@@ -114,15 +114,15 @@ class FitError(EvidenceError):
 
 
 def in_a_line(value: object) -> str:
-    """A value as a message of one line shows it: cut short; of several lines, as a model, its type."""
+    """A value for a one-line message: truncated text, or the type of a value whose text has several lines."""
     text = str(value)
     return f"a {type(value).__name__}" if "\n" in text else text[:40]
 
 
 def expect_whole(name: str, given: object, *, least: int = 1, most: int) -> int:
-    """A whole number of a caller in Python, also one of NumPy. Raises UsageError for anything else."""
+    """The value as an int, if it is a whole number, also of NumPy. Raises UsageError otherwise."""
     if isinstance(given, SupportsIndex) and not isinstance(given, bool):
-        with suppress(TypeError):  # arrays and tensors say for themselves whether they are one
+        with suppress(TypeError):  # arrays and tensors raise unless they hold one whole number
             if least <= (number := index(given)) <= most:
                 return number
     raise UsageError(f"{name}={in_a_line(given)}; expected a whole number from {least} to {most:,}")

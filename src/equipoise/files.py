@@ -1,8 +1,8 @@
-"""Files that users name: read with a bound, and written whole or not at all. Tables and records that ship.
+"""Reading of user files with a size limit, atomic writing, and reading of shipped tables and records.
 
-`data/parsed` keeps the tables, which are TOML, as JSON, read ten times as fast, and the records that are made
-of the longest of them. Each serves while it is of the very bytes of its files, else they are read themselves.
-Installing the package writes them (`hatch_build.py`).
+`data/parsed` caches the shipped TOML tables as JSON, which is read ten times as fast, and the records made
+from the longest of them. A cache entry is used only if the checksums of its files match. Installing the
+package writes the cache (`hatch_build.py`).
 """
 
 import datetime as dt
@@ -32,13 +32,13 @@ import msgspec
 from equipoise.errors import DataError, UsageError, in_a_line
 from equipoise.units import GIB, listed
 
-# What is written aside, until it is whole and gets its name; a killed process leaves it.
+# Names of temporary files, which are renamed when complete; a killed process leaves one behind.
 UNFINISHED: Final = ".equipoise-*.part"
-# The other end of a pipe has so long to write its next bytes, and so long for all of them.
-_PIECE_S: Final = 5.0
-_PIPE_S: Final = 60.0
-_PIECE_BYTES: Final = 2**16
-_MOST_NAME_BYTES: Final = 255  # of one part of a path, on every usual file system
+# Time-outs of reading from a pipe: for the next bytes, and for all of them.
+_CHUNK_TIMEOUT_S: Final = 5.0
+_PIPE_TIMEOUT_S: Final = 60.0
+_CHUNK_BYTES: Final = 2**16
+_MAX_NAME_BYTES: Final = 255  # per component of a path, on all common file systems
 
 
 # One file or folder, or several.
@@ -46,14 +46,14 @@ Folders: TypeAlias = Path | str | Sequence[Path | str]
 
 
 def paths(given: Folders | Iterable[Path] | Iterable[str]) -> tuple[Path, ...]:
-    """One folder or file, or several, as a tuple. Raises UsageError for what is no path."""
+    """One path or several as a tuple. Raises UsageError for anything that is not a path."""
     if isinstance(given, (str, bytes, PathLike)) or not isinstance(given, Iterable):
         given = (given,)
     return tuple(one_path(each, or_several=True) for each in given)
 
 
 def each_once(files: Sequence[Path]) -> list[Path]:
-    """The files by their whole paths. Raises UsageError for one that is given twice: it would count twice."""
+    """The files by absolute path. Raises UsageError for a file given twice, which would count twice."""
     whole = [resolved(path) for path in files]
     twice = next((path for path, count in Counter(whole).items() if count > 1), None)
     if twice is not None:
@@ -62,9 +62,9 @@ def each_once(files: Sequence[Path]) -> list[Path]:
 
 
 def resolved(path: Path) -> Path:
-    """The whole path without links; as it is where links lead in a circle, or no file can have such a name.
+    """The absolute path without links; unchanged for a cycle of links or an invalid name.
 
-    Whoever reads it then says what is wrong with it.
+    Reading the file then reports the error.
     """
     try:
         return Path(os.path.realpath(path))
@@ -73,8 +73,11 @@ def resolved(path: Path) -> Path:
 
 
 def one_path(given: object, *, or_several: bool = False) -> Path:
-    """A folder or file. or_several: whether several would do. Raises UsageError for what is no path."""
-    if not isinstance(given, (str, PathLike)) or given == "":  # which pathlib takes for the working folder
+    """The path of a folder or file. or_several: whether several are allowed, for the message.
+
+    Raises UsageError for anything that is not a path.
+    """
+    if not isinstance(given, (str, PathLike)) or given == "":  # pathlib takes "" for the working folder
         raise UsageError(
             f"{in_a_line(given) or repr(given)} is no path; expected the path of a file or folder"
             f"{', or several' if or_several else ''}"
@@ -82,9 +85,9 @@ def one_path(given: object, *, or_several: bool = False) -> Path:
     path = Path(given)
     try:
         is_name = "\0" not in str(path) and all(
-            len(os.fsencode(part)) <= _MOST_NAME_BYTES for part in path.parts
+            len(os.fsencode(part)) <= _MAX_NAME_BYTES for part in path.parts
         )
-    except UnicodeEncodeError:  # half of a character
+    except UnicodeEncodeError:  # half of a surrogate pair
         is_name = False
     if not is_name:
         raise UsageError(
@@ -94,10 +97,10 @@ def one_path(given: object, *, or_several: bool = False) -> Path:
 
 
 def read_input(path: Path, most_bytes: int, *, expected: str, may_be_pipe: bool = True) -> bytes:
-    """All of a regular file, or of a pipe as `<(command)` makes one.
+    """The content of a regular file, or of a pipe such as `<(command)`.
 
-    expected: what the file should be, for messages. may_be_pipe: files inside folders are none.
-    Raises DataError for anything else, for more than most_bytes, and where the other end of a pipe is silent.
+    expected: what the file should be, for messages. may_be_pipe: False for files inside folders.
+    Raises DataError for anything else, for more than most_bytes, and if a pipe's writer times out.
     """
     try:
         status = path.stat()
@@ -118,18 +121,18 @@ def read_input(path: Path, most_bytes: int, *, expected: str, may_be_pipe: bool 
 
 
 def _pipe_content(path: Path, most_bytes: int, expected: str) -> bytes:
-    """What comes through a pipe until its other end closes; at most one byte more than most_bytes."""
+    """The content of a pipe until its writer closes it; at most one byte more than most_bytes."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else opening waits for a writer
     try:
         waiting = select.poll()
         waiting.register(descriptor, select.POLLIN)
-        content, until = bytearray(), time.monotonic() + _PIPE_S
+        content, until = bytearray(), time.monotonic() + _PIPE_TIMEOUT_S
         while len(content) <= most_bytes:
-            left_s = min(_PIECE_S, until - time.monotonic())
+            left_s = min(_CHUNK_TIMEOUT_S, until - time.monotonic())
             if left_s <= 0 or not waiting.poll(left_s * 1000):
                 raise DataError(f"{path}: a pipe that nothing is written to; expected {expected}")
             try:
-                piece = os.read(descriptor, min(_PIECE_BYTES, most_bytes + 1 - len(content)))
+                piece = os.read(descriptor, min(_CHUNK_BYTES, most_bytes + 1 - len(content)))
             except BlockingIOError:
                 continue
             if not piece:
@@ -141,10 +144,9 @@ def _pipe_content(path: Path, most_bytes: int, expected: str) -> bytes:
 
 
 def parsed_json(content: str | bytes, *, strict: bool = True) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """What a JSON text holds. strict: control characters within texts are refused, as in json.loads.
+    """The value of a JSON text. strict: reject control characters in strings, as in json.loads.
 
-    Raises ValueError for what is no JSON, or has half a surrogate pair in it, which no file or terminal can
-    hold; RecursionError where it is nested too deeply.
+    Raises ValueError for invalid JSON and for lone surrogates; RecursionError for too deep nesting.
     """
     found = json.loads(content, strict=strict)
     plain = content.lower()
@@ -157,7 +159,7 @@ def parsed_json(content: str | bytes, *, strict: bool = True) -> Any:  # noqa: A
 
 
 def encodable(value: Any) -> Any:  # noqa: ANN401 - whatever JSON or a table holds
-    r"""The same where half of a character in a text, as names of files that are no UTF-8 have, is its escape.
+    r"""The value with lone surrogates in strings, as in file names that are not UTF-8, replaced by escapes.
 
     >>> encodable({"file": "r\udce9sum\udce9.csv"})
     {'file': 'r\\udce9sum\\udce9.csv'}
@@ -170,26 +172,25 @@ def encodable(value: Any) -> Any:  # noqa: ANN401 - whatever JSON or a table hol
 
 
 def parsed_toml(content: str | bytes) -> dict[str, Any]:
-    """What a TOML text holds; a byte order mark, which editors of Windows write first, is no part of it.
+    """The value of a TOML text, without a leading byte order mark, which Windows editors write.
 
-    Raises ValueError (UnicodeDecodeError, TOMLDecodeError) and RecursionError as `tomllib.loads` does.
+    Raises ValueError (UnicodeDecodeError, TOMLDecodeError) and RecursionError, as `tomllib.loads` does.
     """
-    import tomllib  # noqa: PLC0415 - only for a file that was edited, or is a user's
+    import tomllib  # noqa: PLC0415 - only for edited files and files of users
 
     text = content if isinstance(content, str) else content.decode()
     return tomllib.loads(text.removeprefix("\ufeff"))
 
 
 def csv_delimiter(text: str) -> str:
-    """What separates the cells of a CSV text: the separator of spreadsheets that its header has most."""
+    """The delimiter of a CSV text: the candidate that is most frequent in its header."""
     return max(",;\t|", key=text.partition("\n")[0].count)
 
 
 def csv_lines(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
-    """Each row of a CSV text that is not blank: the line on which it begins, and its cells; of any separator
-    that spreadsheets write.
+    """Yield the first line number and the cells of each row of a CSV text that is not blank.
 
-    where: the file, for messages. Raises DataError, with the row below the header, for what is no CSV.
+    where: the file, for messages. Raises DataError, with the row below the header, for invalid CSV.
     """
     import csv  # noqa: PLC0415 - only for a file of the user
 
@@ -208,12 +209,12 @@ def csv_lines(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def expect_place(path: Path) -> None:
-    """Raises UsageError where `written` cannot write; asked before what takes long to find out."""
+    """Raise UsageError where `written` could not write; to be called before a long calculation."""
     _destination(path)
 
 
 def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
-    """The file that a name leads to, links followed, and its status; None where it does not exist yet."""
+    """The file of a path, with links resolved, and its status, None if it does not exist yet."""
     one_path(path)
     try:
         final = Path(os.path.realpath(path)) if path.is_symlink() else path
@@ -245,15 +246,16 @@ def _destination(path: Path) -> tuple[Path, os.stat_result | None]:
 
 
 def expect_folder(folder: Path) -> None:
-    """Raises UsageError where files cannot be put into a folder, which may be still to make; asked before
-    what takes long to find out.
+    """Raise UsageError where files cannot be written to a folder, which need not exist yet.
+
+    To be called before a long calculation.
     """
     one_path(folder)
     there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
     if not there.is_dir():
         raise UsageError(f"{folder}: {str(there)!r} is no directory; expected a folder to write into")
     _expect_writable(there, folder)
-    # The superuser may write anywhere by its permissions, yet not make a folder in /proc or on a full disk.
+    # Root passes all permission checks, but cannot create a folder in /proc or on a full disk.
     missing = [each for each in (folder, *folder.absolute().parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -264,17 +266,17 @@ def expect_folder(folder: Path) -> None:
 
 
 def is_utf16(data: bytes) -> bool:
-    """Whether text has the mark of UTF-16, as where PowerShell redirects what a program prints."""
+    """Whether text has a byte order mark of UTF-16, as output redirected by PowerShell has."""
     return data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
 
 
 def printed_text(data: bytes) -> str:
-    """What a program printed, as text; what is neither UTF-8 nor UTF-16 becomes a replacement character."""
+    """A program's output as text; bytes that are neither UTF-8 nor UTF-16 become replacement characters."""
     return data.decode("utf-16" if is_utf16(data) else "utf-8-sig", errors="replace")
 
 
 def _expect_writable(folder: Path, path: Path) -> None:
-    """Raises UsageError where nothing can be put into a folder. path: what was asked for."""
+    """Raise UsageError where a folder is not writable. path: as given by the user, for the message."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(
             f"{path}: the directory {str(folder)!r} is not writable; change its permissions or use another"
@@ -283,16 +285,16 @@ def _expect_writable(folder: Path, path: Path) -> None:
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[bytes]]:
-    """What is put into it goes to the file at the end, whole; nothing is changed where the block fails.
+    """Write a file atomically at the end of the block; if the block fails, nothing changes.
 
-    A regular file is replaced, also where a symbolic link leads to it; the link stays. A character device, a
-    pipe and what is standard output or standard error already are written to.
-    Raises UsageError for what is neither; OSError where writing fails.
+    A regular file is replaced, also through a symbolic link, which stays. A character device, a pipe, and
+    standard output or standard error are written to directly.
+    Raises UsageError for any other file; OSError where writing fails.
     """
     final, status = _destination(path)
     stream = None if status is None else _open_stream(status)
     if status is None or (stream is None and stat.S_ISREG(status.st_mode)):
-        with _aside(path, final, status) as file:
+        with _atomic_file(path, final, status) as file:
             yield file
         return
     content = BytesIO()
@@ -307,20 +309,20 @@ def written(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def written_synced(path: Path) -> Iterator[IO[bytes]]:
-    """A regular file as `written` makes it, safely on disk. Raises UsageError or OSError."""
+    """Write a regular file as `written` does, and sync it to disk. Raises UsageError or OSError."""
     final, status = _destination(path)
     if status is not None and not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path}: not a regular file; expected one to replace, or none")
-    with _aside(path, final, status) as file:
+    with _atomic_file(path, final, status) as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
-    with suppress(OSError):  # some file systems cannot sync a folder; the name is there all the same
+    with suppress(OSError):  # some file systems cannot sync a folder; the name exists anyway
         sync_folder(final.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on disk. Raises OSError."""
+    """Sync a folder's directory entries to disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -329,9 +331,9 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _aside(path: Path, final: Path, status: os.stat_result | None) -> Iterator[IO[bytes]]:
-    """A file next to `final` that takes its name when the block ends well, else leaves nothing."""
-    # Named before it is made, so that any interrupt takes it away; no other file has 128 random bits.
+def _atomic_file(path: Path, final: Path, status: os.stat_result | None) -> Iterator[IO[bytes]]:
+    """A temporary file that replaces `final` if the block succeeds, and is deleted otherwise."""
+    # The name is set before the file exists, so that any interrupt removes it; 128 random bits are unique.
     name = str(final.parent / UNFINISHED.replace("*", os.urandom(16).hex()))
     try:
         with open(name, "xb", opener=_opened_for_owner) as file:
@@ -342,7 +344,7 @@ def _aside(path: Path, final: Path, status: os.stat_result | None) -> Iterator[I
                 os.chown(name, status.st_uid, status.st_gid)
         Path(name).replace(final)
     except BaseException as err:
-        with suppress(OSError):  # what made it fail says more
+        with suppress(OSError):  # the original error is more informative
             Path(name).unlink(missing_ok=True)
         if isinstance(err, OSError) and err.filename in {None, name}:
             raise OSError(err.errno, err.strerror or str(err), str(path)) from err
@@ -354,7 +356,7 @@ def _opened_for_owner(name: str, flags: int) -> int:
 
 
 def _open_stream(status: os.stat_result) -> int | None:
-    """The descriptor of standard output or standard error that is this file already, as of /dev/stdout."""
+    """The descriptor of standard output or standard error if it is this file, such as /dev/stdout."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # closed, or no file
             stream.flush()
@@ -364,7 +366,7 @@ def _open_stream(status: os.stat_result) -> int | None:
 
 
 def _open_for_writing(path: Path) -> int:
-    """A device or pipe that exists; opening a pipe without a reader would wait for ever."""
+    """Open an existing device or pipe without blocking; a pipe without a reader would block forever."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as err:
@@ -376,27 +378,27 @@ def _open_for_writing(path: Path) -> int:
 
 
 def _new_mode() -> int:
-    """The permissions that a plain `open` would give a new file."""
+    """The permissions that `open` would give a new file."""
     umask = os.umask(0)
     os.umask(umask)
     return 0o666 & ~umask
 
 
 def file_names(files: Iterable[str], most: int) -> str:
-    """The names of files without their folders, as a sentence lists them; of many, the first."""
+    """Names of files without folders, as a list in a sentence of at most `most` names."""
     return listed((each.rpartition("/")[2] for each in files), most)
 
 
 def user_file(name: str, variable: str) -> Path:
-    """A file that is kept for the user, which may not exist yet.
+    """The path of a file of user data, which may not exist yet.
 
-    Where the environment variable says, else in the folder for data of the XDG base directory specification.
+    From the environment variable if set, else in the data folder of the XDG base directory specification.
     """
     named = os.environ.get(variable)
     if named:
         return Path(named)
     data = os.environ.get("XDG_DATA_HOME", "")
-    # The specification has relative paths ignored.
+    # The specification requires that relative paths are ignored.
     home = Path(data) if data.startswith("/") else Path.home() / ".local" / "share"
     return home / "equipoise" / name
 
@@ -409,17 +411,17 @@ _RECORDS: Final = _PARSED / "records.msgpack"
 def shipped_table(
     path: Path, content: bytes | None = None, *, check: Callable[[str, Path], None] | None = None
 ) -> dict[str, Any]:
-    """The content of a TOML file that ships, with its comments left out.
+    """The value of a TOML file, from the cache if it is a shipped file.
 
-    path: of the file, inside this package or not. content: of the file, where it was read already. check: is
-    called before a text is parsed, and raises what parsing would take too long for.
+    path: inside this package or not. content: of the file, if it was already read. check: called before a
+    text is parsed, and raises for texts that would take too long to parse.
     Raises OSError, ValueError (TOMLDecodeError) and RecursionError as reading and `tomllib.loads` do.
     """
     content = path.read_bytes() if content is None else content
-    kept = _kept(path)
-    if kept is not None and kept["crc32"] == crc32(content):
-        found: dict[str, Any] = kept["table"]
-        return _with_dates(found) if kept["has_dates"] else found
+    cached = _cached(path)
+    if cached is not None and cached["crc32"] == crc32(content):
+        found: dict[str, Any] = cached["table"]
+        return _with_dates(found) if cached["has_dates"] else found
     text = content.decode()
     if check is not None:
         check(text, path)
@@ -427,28 +429,27 @@ def shipped_table(
 
 
 Record = TypeVar("Record")
-# Held while msgspec reads into a type, wherever threads may do so for the first time: it learns the type's
-# fields then, by Python code that lets other threads run, and one that uses what is not whole yet ends the
-# process.
-_READING: Final = RLock()
+# Held while msgspec decodes into a type. On a type's first use msgspec collects its fields by Python code
+# that other threads may interrupt; a thread that uses the incomplete description crashes the process.
+_MSGSPEC_LOCK: Final = RLock()
 
 
 def converted(value: object, kind: type[Record]) -> Record:
-    """A parsed value as a record. Raises what msgspec does; any thread may ask."""
-    with _READING:
+    """A parsed value as a record. Thread-safe; raises as `msgspec.convert` does."""
+    with _MSGSPEC_LOCK:
         return msgspec.convert(value, kind)
 
 
 def decoded(content: bytes, kind: type[Record]) -> Record:
-    """JSON as a record. Raises what msgspec does; any thread may ask."""
-    with _READING:
+    """JSON as a record. Thread-safe; raises as `msgspec.json.decode` does."""
+    with _MSGSPEC_LOCK:
         return msgspec.json.decode(content, type=kind)
 
 
 def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Record:
-    """A JSON file of `data/`, or of a whole path, as a record. made_by: the target of `make` that writes it.
+    """A JSON file in `data/`, or at an absolute path, as a record. made_by: the `make` target that writes it.
 
-    Raises DataError where the file is missing or holds no such record.
+    Raises DataError if the file is missing or has no such record.
     """
     path = _PACKAGE / "data" / name
     try:
@@ -458,20 +459,20 @@ def shipped_record(name: str | Path, kind: type[Record], *, made_by: str) -> Rec
 
 
 def kept_record(name: str, kind: type[Record], make: Callable[[], Record]) -> Record:
-    """What `keep_records` kept by a name; made where that is nothing, or a file that it is of has changed."""
-    found = _kept_records().get(name)
+    """A record from the cache written by `keep_records`; made anew if missing or out of date."""
+    found = _cached_records().get(name)
     if found is None:
         return make()
-    with _READING:
+    with _MSGSPEC_LOCK:
         return msgspec.msgpack.decode(found, type=kind)
 
 
 @cache
-def _kept_records() -> Mapping[str, Any]:
-    """The records that are kept, by name, still encoded; none where one of their files has changed."""
+def _cached_records() -> Mapping[str, Any]:
+    """The cached records by name, still encoded; none if any of their files has changed."""
     kind = tuple[dict[str, int], dict[str, msgspec.Raw]]
     try:
-        with _READING:
+        with _MSGSPEC_LOCK:
             sums, records = msgspec.msgpack.decode(_RECORDS.read_bytes(), type=kind)
         is_same = all(crc32((_PACKAGE / name).read_bytes()) == each for name, each in sums.items())
     except (OSError, ValueError, msgspec.MsgspecError):
@@ -480,31 +481,31 @@ def _kept_records() -> Mapping[str, Any]:
 
 
 def keep_records(records: Mapping[str, object], made_of: Iterable[str]) -> None:
-    """Keep records by name. made_of: paths in this package of the modules and tables they rest on."""
+    """Write records to the cache. made_of: paths in this package of the modules and tables they depend on."""
     sums = {name: crc32((_PACKAGE / name).read_bytes()) for name in made_of}
     _RECORDS.write_bytes(msgspec.msgpack.encode((sums, records)))
 
 
 def shipped_files() -> tuple[Path, ...]:
-    """The TOML files of this package, in order."""
+    """The TOML files of this package, sorted."""
     return tuple(sorted(_PACKAGE.rglob("*.toml")))
 
 
-def _kept_file(path: Path) -> Path:
-    """Where the content of a file is kept: `spec.hardware.json` for `spec/hardware.toml`."""
+def _cache_file(path: Path) -> Path:
+    """The cache file of a table: `spec.hardware.json` for `spec/hardware.toml`."""
     return _PARSED / f"{'.'.join(path.relative_to(_PACKAGE).with_suffix('').parts)}.json"
 
 
-def _kept(path: Path) -> Mapping[str, Any] | None:
-    """What is kept of a file; None for a file outside of this package, and one that nothing is kept of."""
+def _cached(path: Path) -> Mapping[str, Any] | None:
+    """The cache entry of a table; None for a file outside this package, or without an entry."""
     try:
-        found: Mapping[str, Any] = json.loads(_kept_file(path).read_bytes())
+        found: Mapping[str, Any] = json.loads(_cache_file(path).read_bytes())
     except (OSError, ValueError):
         return None
     return found
 
 
-_DATE: Final = "date"  # the only key of a table that stands for a date, which JSON lacks
+_DATE: Final = "date"  # only key of an object that represents a date, which JSON lacks
 
 
 def _dated(value: object) -> dict[str, str]:
@@ -522,47 +523,57 @@ def _with_dates(value: Any) -> Any:  # noqa: ANN401 - any value of TOML
 
 
 def keep_tables() -> None:
-    """Keep the content of every file that ships, one to a line."""
+    """Write every shipped table to the cache, each as one line of JSON."""
     _PARSED.mkdir(exist_ok=True)
     for path in shipped_files():
         content = path.read_bytes()
         text = json.dumps(parsed_toml(content), default=_dated, allow_nan=False)
         has_dates = json.dumps(f'{{"{_DATE}": ' in text)
         kept = f'{{"crc32": {crc32(content)}, "has_dates": {has_dates}, "table": {text}}}\n'
-        _kept_file(path).write_text(kept, encoding="utf-8")
+        _cache_file(path).write_text(kept, encoding="utf-8")
 
 
-# A damaged Parquet file can end the process that reads it (Polars 2.1 aborts on page headers that promise
-# impossible counts), and no `except` helps there: such functions are called in a process of their own.
-# A table of the largest size that is accepted needs a tenth of this, and is read in seconds.
+# A damaged Parquet file can abort the process that reads it (Polars 2.1 does on page headers with impossible
+# counts), which cannot be caught, so functions that read one run in a separate process.
+# A table of the largest accepted size needs a tenth of this memory, and is read in seconds.
 PROBE_MEMORY_BYTES = 4 * GIB
 PROBE_REFUSED = 2
-_PROBE_S = 60.0
-# Modules are found where this process finds them, whatever the working folder.
-_BOOT = (
+_PROBE_TIMEOUT_S = 60.0
+# The probe gets this process's module search path, independent of the working folder.
+_PROBE_CODE = (
     "import sys; end = 2 + int(sys.argv[1]); sys.path[:] = sys.argv[2:end]; "
     "from equipoise.files import probe; sys.exit(probe(sys.argv[end:]))"
 )
 
 
 def probed(module: str, function: str, arguments: Sequence[str], data: bytes, *, where: str) -> str:
-    """The text that a function returns in another process, called with the arguments and the bytes.
+    """The text returned by a function called in a separate process with these arguments and bytes.
 
-    where: the file, for messages. Raises DataError where it refuses the bytes or does not survive them.
+    where: the file, for messages. Raises DataError if the function rejects the bytes, crashes or times out.
     """
     import subprocess  # noqa: PLC0415 - most commands start no process
 
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", _BOOT, str(len(sys.path)), *sys.path, module, function, *arguments],
+            [
+                sys.executable,
+                "-I",
+                "-c",
+                _PROBE_CODE,
+                str(len(sys.path)),
+                *sys.path,
+                module,
+                function,
+                *arguments,
+            ],
             input=data,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             check=False,
-            timeout=_PROBE_S,
+            timeout=_PROBE_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired as err:
-        raise DataError(f"{where}: a damaged Parquet file: not read within {_PROBE_S:.0f} s") from err
+        raise DataError(f"{where}: a damaged Parquet file: not read within {_PROBE_TIMEOUT_S:.0f} s") from err
     text = done.stdout.decode("utf-8", errors="replace")
     if done.returncode:
         reason = f"reading it ended its reader (exit code {done.returncode})"
@@ -571,7 +582,7 @@ def probed(module: str, function: str, arguments: Sequence[str], data: bytes, *,
 
 
 def probe(arguments: Sequence[str]) -> int:
-    """What `probed` starts: the exit code, with the reason on standard output when bytes are refused."""
+    """Entry point of the process started by `probed`. Returns its exit code; prints the text or the error."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (PROBE_MEMORY_BYTES, PROBE_MEMORY_BYTES))
     module, function, *rest = arguments

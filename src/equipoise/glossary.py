@@ -1,4 +1,4 @@
-"""The words of this project, each in two sentences. They live in glossary.toml; this finds them."""
+"""Lookup of terms in glossary.toml, which defines each in two sentences."""
 
 import re
 from difflib import get_close_matches
@@ -12,12 +12,12 @@ from equipoise.files import shipped_table
 
 GLOSSARY_FILE = Path(__file__).with_name("glossary.toml")
 _SHOWN_CHARS = 80
-_NEAR = 0.7  # words that are less alike are not meant
+_SIMILARITY = 0.7  # less similar words are not suggested
 _SPACES = re.compile(r"[\s_]+")
 
 
 class Term(Struct, frozen=True, kw_only=True):
-    """One word: what it means, its formula and who defined it."""
+    """A term: its meaning, formula and source."""
 
     name: str
     group: str
@@ -30,7 +30,7 @@ class Term(Struct, frozen=True, kw_only=True):
 
 @cache
 def terms() -> tuple[Term, ...]:
-    """Every term, in the order of the file."""
+    """All terms, in file order."""
     document = shipped_table(GLOSSARY_FILE)
     return tuple(
         Term(**(block | {key: tuple(block.get(key, ())) for key in ("aliases", "see")}))
@@ -39,9 +39,9 @@ def terms() -> tuple[Term, ...]:
 
 
 def explain(term: str) -> Term:
-    """The term of a word or one of its aliases; letter case, spaces and underscores do not matter.
+    """The term with this name or alias; letter case, spaces and underscores do not matter.
 
-    Raises SpecError with the nearest words.
+    Raises SpecError with similar terms.
 
     >>> explain("relative_efficiency").name
     "E'"
@@ -51,7 +51,7 @@ def explain(term: str) -> Term:
     if word in by_word:
         return by_word[word]
     inside = [found.name for known, found in by_word.items() if word and word in known.split()]
-    close = [by_word[near].name for near in get_close_matches(word[:80], by_word, n=5, cutoff=_NEAR)]
+    close = [by_word[each].name for each in get_close_matches(word[:80], by_word, n=5, cutoff=_SIMILARITY)]
     near = list(dict.fromkeys((*inside, *close)))[:5]
     shown = term if len(term) <= _SHOWN_CHARS else f"{term[:_SHOWN_CHARS]}..."
     meant = hint(near, "`equipoise explain` alone lists every word")
@@ -60,7 +60,7 @@ def explain(term: str) -> Term:
 
 @cache
 def _by_word() -> dict[str, Term]:
-    """Every spelling that leads to a term; a name comes before another term's alias."""
+    """Terms by normalised name and alias; a name takes precedence over another term's alias."""
     words = {_folded(term.name): term for term in terms()}
     for term in terms():
         for alias in term.aliases:
@@ -69,5 +69,5 @@ def _by_word() -> dict[str, Term]:
 
 
 def _folded(word: str) -> str:
-    """A word without letter case, with one space for any white space, and a plain prime."""
+    """A word normalised: case-folded, with single spaces and plain primes."""
     return _SPACES.sub(" ", word.replace("\u2032", "'").replace("\u2019", "'")).strip().casefold()

@@ -1,4 +1,4 @@
-"""Amounts known within an interval and their algebra, spans of time; no NumPy, which takes longer to load.
+"""Intervals of uncertain amounts and their algebra; spans of time. Not NumPy, which is slow to import.
 
 No frames, no files, no random numbers.
 """
@@ -12,14 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 LEVEL: Final = 0.9
-# An interval wider than this factor has no information: its amount counts as unknown.
+# An amount whose interval is wider than this factor counts as unknown.
 WIDEST: Final = 20.0
-# exp(700) is the last that a float holds.
+# Larger exponents overflow a float in exp().
 MOST_EXPONENT: Final = 700.0
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """A value between two bounds that are meant to hold with probability `level`."""
+    """A value, and two bounds that include the true value with probability `level`."""
 
     value: float
     low: float
@@ -28,7 +28,7 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 class Input(Struct, frozen=True, kw_only=True):
-    """One input of a calculation: its name, its unit, and what it may be."""
+    """An input of a calculation: its name, unit and interval."""
 
     name: str
     unit: str
@@ -36,7 +36,7 @@ class Input(Struct, frozen=True, kw_only=True):
 
 
 class Bar(Struct, frozen=True, kw_only=True):
-    """One input moved alone from one end of its interval to the other. at_low, at_high: the result then."""
+    """One input varied alone over its interval. at_low, at_high: the result at its ends."""
 
     name: str
     unit: str
@@ -47,14 +47,14 @@ class Bar(Struct, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> float:
-        """How far the result moves; infinite where one end never comes."""
+        """Absolute change of the result; infinite where the result at one end is."""
         if self.at_low == self.at_high:
             return 0.0
         return abs(self.at_high - self.at_low)
 
 
 class Tornado(Struct, frozen=True, kw_only=True):
-    """A result with its interval, and what moves it: the bars of its inputs, the largest effect first."""
+    """A result with its interval, and the bars of its inputs, largest effect first."""
 
     name: str
     unit: str
@@ -63,12 +63,12 @@ class Tornado(Struct, frozen=True, kw_only=True):
 
 
 def num_sd(level: float = LEVEL) -> float:
-    """Half the width of a normal interval, in standard deviations."""
+    """Half width of a normal interval, in standard deviations."""
     return NormalDist().inv_cdf((1.0 + level) / 2.0)
 
 
 def num_sd_of_mean(num_values: int, level: float = LEVEL) -> float:
-    """Half the width of an interval for a mean, in standard errors that were found from so many values.
+    """Half width of an interval for a mean, in standard errors estimated from `num_values` values.
 
     num_values: from 2 up. Assumes normal values; good to 0.2 % from 5 values at 0.9, exact for 2 and 3.
     Source: Student 1908; his quantile by Abramowitz and Stegun 26.7.5, without loading SciPy.
@@ -92,9 +92,9 @@ def num_sd_of_mean(num_values: int, level: float = LEVEL) -> float:
 
 
 def num_sd_of_few(num_values: int) -> float:
-    """Half the width of an interval for one more value, in standard deviations that were found from so many.
+    """Half width of an interval for one more value, in sample standard deviations of `num_values` values.
 
-    num_values, assumptions and source: as of `num_sd_of_mean`.
+    num_values, assumptions and source: as in `num_sd_of_mean`.
 
     >>> round(num_sd_of_few(6), 2)
     2.18
@@ -103,7 +103,7 @@ def num_sd_of_few(num_values: int) -> float:
 
 
 def tails(level: float = LEVEL) -> tuple[float, float]:
-    """The shares of a distribution below the low and below the high end of an interval.
+    """Cumulative probabilities of the low and the high end of an interval.
 
     >>> tuple(round(each, 9) for each in tails(0.9))
     (0.05, 0.95)
@@ -113,18 +113,18 @@ def tails(level: float = LEVEL) -> tuple[float, float]:
 
 
 def exact(value: float, *, level: float = LEVEL) -> Interval:
-    """The interval of an amount that is known."""
+    """The interval of an amount known exactly."""
     return Interval(value=value, low=value, high=value, level=level)
 
 
 def stated(row: list[float]) -> Interval:
-    """The interval of an amount that a table states as lowest, usual and highest."""
+    """The interval of an amount stated in a table as [lowest, usual, highest]."""
     low, value, high = row
     return Interval(value=float(value), low=float(low), high=float(high), level=LEVEL)
 
 
 def spread(value: float, log_half_width: float, *, level: float = LEVEL) -> Interval:
-    """The interval that reaches a factor of exp(log_half_width) to both sides."""
+    """The interval from value / exp(log_half_width) to value * exp(log_half_width)."""
     factor = math.exp(log_half_width)
     return Interval(value=value, low=value / factor, high=value * factor, level=level)
 
@@ -133,9 +133,9 @@ DEVIATE: Final = num_sd()
 
 
 def log_sd(amount: Interval) -> float:
-    """The standard deviation of the logarithm that an interval stands for.
+    """The standard deviation of the logarithm of an amount with this interval.
 
-    Assumes a log-normal amount. Source: the interval's ends are its quantiles.
+    Assumes a log-normal amount. Source: the interval's ends are quantiles.
 
     >>> round(log_sd(Interval(value=1.0, low=0.8483, high=1.1788, level=0.9)), 3)
     0.1
@@ -149,15 +149,15 @@ def with_log_sd(value: float, log_sd: float) -> Interval:
 
 
 def scaled(amount: Interval, factor: float) -> Interval:
-    """The interval of so many times the amount."""
+    """The interval of an amount times a factor."""
     return replace(amount, value=factor * amount.value, low=factor * amount.low, high=factor * amount.high)
 
 
 def product(*factors: Interval) -> Interval:
     """The product of positive amounts, with its interval.
 
-    Assumes the factors are independent and each side of each is half a log-normal; widths of logarithms then
-    add up as squares, the lower ones and the upper ones apart.
+    Assumes independent factors whose sides are half log-normals; lower and upper widths of logarithms are
+    then each added in quadrature.
     Source: the variance of a sum of independent logarithms.
 
     >>> product(spread(2.0, 0.3), spread(3.0, 0.4)) == spread(6.0, 0.5)
@@ -174,12 +174,12 @@ def product(*factors: Interval) -> Interval:
 
 
 def moved(value: float, ends: Iterable[tuple[float, float]], *, level: float = LEVEL) -> Interval:
-    """The interval of a positive result from its values as each input moves alone to either end.
+    """The interval of a positive result from its values as each input varies alone.
 
-    ends: of each input, the results at its low and its high end, in either order.
-    Assumes inputs are independent, and that each moves the logarithm of the result by the same amount
-    whatever the others are: widths of logarithms then add up as squares, the lower ones and the upper ones
-    apart. Source: JCGM 100:2008, equation 10, on logarithms; `propagated` is the check by Monte Carlo.
+    ends: for each input, the results at its low and its high end, in either order.
+    Assumes independent inputs, whose effects on the logarithm of the result do not depend on each other:
+    lower and upper widths of logarithms are then each added in quadrature. Source: JCGM 100:2008, equation
+    10, on logarithms; checked by Monte Carlo with `propagated`.
 
     >>> found = moved(6.0, [(6.0 / math.exp(0.3), 6.0 * math.exp(0.3)), (6.0, 6.0 * math.exp(0.4))])
     >>> round(math.log(6.0 / found.low), 6), round(math.log(found.high / 6.0), 6)
@@ -195,14 +195,14 @@ def moved(value: float, ends: Iterable[tuple[float, float]], *, level: float = L
 
 
 def _log_ratio(one: float, other: float) -> float:
-    """The logarithm of a ratio; 0 for equal ones, infinite ones too."""
+    """The logarithm of a ratio; 0 for equal values, including infinite ones."""
     return 0.0 if one == other else math.log(one / other)
 
 
 def covered_s(
     spans: Iterable[tuple[float, float]], *, within: tuple[float, float] = (-math.inf, math.inf)
 ) -> float:
-    """Seconds of an interval in which at least one of the spans (begin, end) runs; overlaps count once.
+    """Seconds of an interval covered by at least one of the spans (begin, end); overlaps count once.
 
     Source: definition.
 

@@ -1,7 +1,4 @@
-"""Remarks on what was read, fitted or answered, each of a kind; no NumPy, which takes longer to load.
-
-No frames, no files.
-"""
+"""Notes on input, fits and answers, by kind. Not NumPy, which is slow to import; no frames, no files."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
@@ -18,10 +15,11 @@ _LABELS: Mapping[NoteKind, str] = {
 
 
 class Note(Struct, frozen=True):
-    """A remark on an answer; as text, its words behind the label of its kind.
+    """A note on an answer; as text, its words after the label of its kind.
 
-    kind: what first lines choose by. not_used: evidence that was given and rejected; check: evidence or a
-    strategy that looks wrong; not_compared: a system without any time; nothing_fits: one without room.
+    kind: selects notes for the first lines of an answer. not_used: evidence given and rejected; check:
+    evidence or a strategy that looks wrong; not_compared: a system without a time; nothing_fits: out of
+    memory.
     """
 
     words: str
@@ -29,7 +27,7 @@ class Note(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """How its text begins; empty for a remark."""
+        """Prefix of its text; empty for a remark."""
         return _LABELS.get(self.kind, "")
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Statistics that several layers share: robust estimates, and what a calculation makes of uncertain inputs.
+"""Statistics shared by several packages: robust estimates, and propagation of uncertain inputs.
 
 No frames, no files, no random numbers.
 """
@@ -28,7 +28,7 @@ SD_PER_MEDIAN_DEVIATION = 1.4826  # of normal values, sd over their median absol
 
 
 def by_key(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
-    """The values that each key came with, both in the order in which they came.
+    """The values of each key; keys and values keep their order.
 
     >>> by_key([("a", 1), ("b", 2), ("a", 3)])
     {'a': [1, 3], 'b': [2]}
@@ -41,9 +41,9 @@ def by_key(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within it the library of linear algebra takes one thread: small matrices only wait for several.
+    """Limit linear algebra libraries to one thread, which is faster for small matrices.
 
-    The limit is the process's: of two threads of a program that ask at once, the first to end lifts it.
+    The limit applies to the whole process: if two threads use it at once, the first to end lifts it.
     """
     with _libraries(len(sys.modules)).limit(limits=1):
         yield
@@ -51,7 +51,7 @@ def one_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _libraries(_num_modules: int) -> "ThreadpoolController":
-    """The libraries that are loaded; finding them takes 2 ms of each answer, and others come with modules."""
+    """The loaded libraries; cached until further modules load, because finding them takes 2 ms."""
     from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - many importers never compute
 
     return ThreadpoolController()
@@ -60,8 +60,8 @@ def _libraries(_num_modules: int) -> "ThreadpoolController":
 def percentile_interval(draws: ArrayLike, *, value: float, level: float) -> Interval:
     """The interval between the two quantiles of `draws` that leave half of 1 - level on each side.
 
-    draws: (n_draws,) values of a statistic over resamples. value: the statistic itself, carried along.
-    Assumes the draws are exchangeable with the statistic; few resampled items make it too narrow.
+    draws: (n_draws,) values of a statistic over resamples. value: the statistic itself.
+    Assumes the draws are exchangeable with the statistic; with few resampled items it is too narrow.
     Source: Efron 1979, percentile method.
 
     >>> interval = percentile_interval(range(101), value=50.0, level=0.9)
@@ -73,7 +73,7 @@ def percentile_interval(draws: ArrayLike, *, value: float, level: float) -> Inte
 
 
 def quantiles(values: ArrayLike, shares: Sequence[float]) -> NDArray[np.float64]:
-    """Quantiles of columns, on the straight line between neighbours: (n, ...) -> (n_shares, ...).
+    """Quantiles of columns with linear interpolation: (n, ...) -> (n_shares, ...).
 
     As np.quantile, without loading numpy.ma, which takes as long as all quantiles of an answer.
     Source: Hyndman and Fan 1996, definition 7.
@@ -98,7 +98,7 @@ def medians(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def located_quantiles(values: ArrayLike, shares: Sequence[float]) -> NDArray[np.float64]:
-    """Quantiles that are values themselves: (n,) -> (n_shares,), the least with that share at or below.
+    """Quantiles without interpolation, (n,) -> (n_shares,): the least value with that share at or below it.
 
     Source: Hyndman and Fan 1996, definition 1.
     """
@@ -109,9 +109,9 @@ def located_quantiles(values: ArrayLike, shares: Sequence[float]) -> NDArray[np.
 def covariance_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     """The symmetric R with R @ R = covariance: (n, n) symmetric -> (n, n). Negative eigenvalues count as 0.
 
-    Independent normal deviates times R have that covariance, which may be singular, unlike with Cholesky's.
-    There is one such R, so that equal deviates give equal draws on every machine: of eigenvectors, whose
-    signs and order differ from one build of LAPACK to the next, that is not so.
+    Independent normal deviates times R have this covariance, which may be singular, unlike with Cholesky's
+    root. R is unique, so equal deviates give equal draws on every machine; eigenvectors, whose signs and
+    order differ between builds of LAPACK, would not.
 
     >>> covariance_root(np.array([[5.0, 4.0], [4.0, 5.0]])).round(6).tolist()
     [[2.0, 1.0], [1.0, 2.0]]
@@ -121,10 +121,10 @@ def covariance_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def conformal_half_width(log_errors: ArrayLike, clusters: ArrayLike, *, level: float) -> float:
-    """The w for which predicted * exp(-w) to predicted * exp(w) holds the truth of a new cluster at `level`.
+    """The w for which predicted * exp(-w) to predicted * exp(w) covers a new cluster's true value at `level`.
 
-    log_errors: (n_points,) log(predicted / measured) on data held out of the fit. clusters: (n_points,) which
-    points belong together; a cluster counts once, however many points it has. level: above 0 and below 1.
+    log_errors: (n_points,) log(predicted / measured) of held-out data. clusters: (n_points,) cluster of each
+    point; every cluster has equal weight. level: above 0 and below 1.
     Raises EvidenceError with fewer clusters than the level needs, level / (1 - level).
     Assumes clusters are exchangeable with the new one, and were held out whole.
     Source: Lee, Barber and Willett 2023, hierarchical conformal prediction: each of G clusters weighs
@@ -136,7 +136,7 @@ def conformal_half_width(log_errors: ArrayLike, clusters: ArrayLike, *, level: f
     sizes = np.abs(np.asarray(log_errors, dtype=float))
     _, which, counts = np.unique(np.asarray(clusters), return_inverse=True, return_counts=True)
     num_clusters = len(counts)
-    # Spare the level its rounding error: at 0.9, nine clusters are enough.
+    # Allow for rounding of the level: at 0.9, nine clusters are enough.
     needed = level * (num_clusters + 1) - _ROUNDING
     if needed > num_clusters:
         fewest = int(np.ceil(level / (1.0 - level) - _ROUNDING))
@@ -150,7 +150,7 @@ def conformal_half_width(log_errors: ArrayLike, clusters: ArrayLike, *, level: f
 
 
 def median_interval(values: ArrayLike, *, level: float) -> Interval:
-    """The median and the narrowest symmetric pair of order statistics that holds the true median at `level`.
+    """The median and the narrowest symmetric pair of order statistics that covers the true median at `level`.
 
     values: (n_values,). Raises EvidenceError with too few values for the level: 6 at 0.95.
     Assumes values are independent draws of one distribution, whatever its shape.
@@ -163,7 +163,7 @@ def median_interval(values: ArrayLike, *, level: float) -> Interval:
     """
     ordered = np.sort(np.asarray(values, dtype=float))
     tail, _ = tails(level)
-    # How many values may be left out on each side: P(at most so many draws fall below the median) <= tail.
+    # Values that may be excluded on each side: P(at most `places` draws fall below the median) <= tail.
     places = np.arange(len(ordered))
     allowed = int(np.sum(_special().bdtr(places, len(ordered), 0.5) <= tail + _ROUNDING))
     if not allowed:
@@ -180,14 +180,14 @@ def median_interval(values: ArrayLike, *, level: float) -> Interval:
     )
 
 
-_MOST_BATCHES = 20
+_MAX_BATCHES = 20
 
 
 def series_mean_interval(values: ArrayLike, *, level: float) -> Interval:
-    """The mean of positive values in order of time, and its interval from means of batches of neighbours.
+    """The mean of a time series of positive values, and its interval by the method of batch means.
 
-    values: (n_values,), 4 or more, else EvidenceError. Low and high are as far from the mean, as factors.
-    Assumes neighbours may depend on each other, batches hardly do.
+    values: (n_values,), 4 or more, else EvidenceError. The mean is the geometric mean of low and high.
+    Assumes neighbouring values may be correlated, and batches hardly are.
     Source: Conway 1963: batch means, Student's t; Schmeiser 1982: 10 to 30 batches are enough; delta method
     for the logarithm.
 
@@ -196,7 +196,7 @@ def series_mean_interval(values: ArrayLike, *, level: float) -> Interval:
     (2.0, True)
     """
     series = np.asarray(values, dtype=float)
-    num_batches = min(len(series) // 2, _MOST_BATCHES)
+    num_batches = min(len(series) // 2, _MAX_BATCHES)
     if num_batches < 2:  # noqa: PLR2004 - no spread is known from one
         raise EvidenceError(
             f"{len(series)} values have no two batches of neighbours",
@@ -213,7 +213,7 @@ def log_t_interval(values: ArrayLike, *, level: float) -> Interval:
     """The median of a few positive values, and Student's interval of the mean of their logarithms.
 
     values: (n_values,), at least 2. Raises EvidenceError with fewer.
-    Assumes logarithms are normal: their mean is then that of the median.
+    Assumes logarithms are normal, so that their mean is the logarithm of the median.
     Source: Student 1908 on logarithms.
 
     >>> interval = log_t_interval([1.0, 1.0, 1.0], level=0.95)
@@ -237,9 +237,9 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike, *, level: flo
     """The ratio of two medians, and Welch's interval of the difference of mean logarithms.
 
     numerators, denominators: (n,) and (m,) positive values, at least 2 each; EvidenceError with fewer.
-    The interval is widened to the value where outliers put it outside.
-    Assumes logarithms are normal, with variances of their own; what both sides share, as a slow drift,
-    widens the interval.
+    The interval is widened to include the value, where outliers would exclude it.
+    Assumes logarithms are normal, with separate variances; effects common to both sides, such as a slow
+    drift, widen the interval.
     Source: Welch 1947, Satterthwaite 1946 for the degrees of freedom.
 
     >>> interval = ratio_interval([2.0, 2.0, 2.0], [1.0, 1.0], level=0.95)
@@ -266,7 +266,7 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike, *, level: flo
 
 
 def proportion_interval(num_hits: int, num_trials: int, *, level: float) -> Interval:
-    """The share of trials that hit, and its exact interval, which holds at `level` or more.
+    """The share of hits among trials, and its exact interval, with coverage of `level` or more.
 
     num_trials: at least 1.
     Assumes trials are independent with one probability.
@@ -287,16 +287,16 @@ def proportion_interval(num_hits: int, num_trials: int, *, level: float) -> Inte
 
 
 def deviations_of_slowest(num_ranks: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """How many standard deviations the slowest of so many ranks lies above their mean; of one rank, none.
+    """Standard deviations by which the slowest of `num_ranks` ranks exceeds their mean; 0 for one rank.
 
-    Assumes independent normal deviates; of few it is too much (of 8, 2.0 where 1.4 is right).
+    Assumes independent normal deviates; too large for few ranks (2.0 for 8, where 1.4 is right).
     Source: extreme values, sqrt(2 ln n) in the limit.
     """
     return np.asarray(np.sqrt(2 * np.log(num_ranks)))
 
 
 def _special() -> ModuleType:
-    """Special functions, loaded when first needed: that takes longer than most answers, which need none."""
+    """SciPy's special functions, imported on first use: most answers need none, and take less time."""
     import scipy.special  # noqa: PLC0415 - loading it takes as long as a plan
 
     return scipy.special
@@ -305,17 +305,18 @@ def _special() -> ModuleType:
 Values: TypeAlias = Mapping[str, NDArray[np.float64]]
 Evaluate: TypeAlias = Callable[[Values], NDArray[np.float64]]
 
-# So many that the ends of a 90 % interval lie within 2 % of those of two million draws (tests/economics).
+# With this number, the ends of a 90 % interval are within 2 % of those of two million draws
+# (tests/economics).
 _NUM_DRAWS = 8192
 _SEED = 1
 
 
 def propagated(evaluate: Evaluate, inputs: Sequence[Input]) -> Interval:
-    """What a calculation gives at the values of its inputs, and the interval as they vary together.
+    """The result of a calculation at its inputs' values, and its interval as all inputs vary together.
 
-    evaluate: values by name, each of shape (n,), to results of shape (n,). inputs: one or more, of one level.
-    Assumes inputs are independent; the logarithm of a positive one, else the value itself, is normal on
-    either side of its value, with the width of that side.
+    evaluate: maps values by name, each (n,), to results, (n,). inputs: at least one, all with the same level.
+    Assumes independent inputs; the logarithm of a positive input, or the value of any other, is normal on
+    each side of its value with the width of that side.
     Source: JCGM 101:2008, propagation of distributions by Monte Carlo.
     """
     level = inputs[0].interval.level
@@ -326,7 +327,7 @@ def propagated(evaluate: Evaluate, inputs: Sequence[Input]) -> Interval:
 
 
 def drawn(evaluate: Evaluate, inputs: Sequence[Input]) -> NDArray[np.float64]:
-    """Equally likely results of a calculation as its inputs vary together: (n_draws,)."""
+    """Equally likely results of a calculation as all inputs vary together: (n_draws,)."""
     deviates = _deviates(len(inputs)) / num_sd(inputs[0].interval.level)
     return evaluate(
         {each.name: _at(each.interval, deviates[:, column]) for column, each in enumerate(inputs)}
@@ -334,9 +335,9 @@ def drawn(evaluate: Evaluate, inputs: Sequence[Input]) -> NDArray[np.float64]:
 
 
 def tornado(name: str, unit: str, evaluate: Evaluate, inputs: Sequence[Input]) -> Tornado:
-    """The result, its interval, and its inputs by how far each moves it alone.
+    """The result, its interval, and the effect of each input alone, largest first.
 
-    Every bar evaluates anew at both ends of its input, the others at their values; what is exact has none.
+    A bar is evaluated at both ends of its input, with the others at their values; exact inputs have no bar.
     Source: Eschenbach 1992, tornado diagrams.
     """
     bars = [_bar(evaluate, inputs, each) for each in inputs if each.interval.low < each.interval.high]
@@ -363,7 +364,7 @@ def _bar(evaluate: Evaluate, inputs: Iterable[Input], moved: Input) -> Bar:
 
 
 def _at(interval: Interval, reaches: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values at so many half widths from the middle: -1 is the low end, 1 the high end."""
+    """Values at these numbers of half widths from the middle: -1 is the low end, 1 the high end."""
     if interval.low > 0.0:
         below = math.log(interval.value / interval.low)
         above = math.log(interval.high / interval.value)
@@ -374,7 +375,7 @@ def _at(interval: Interval, reaches: NDArray[np.float64]) -> NDArray[np.float64]
 
 @cache
 def _deviates(num_inputs: int) -> NDArray[np.float64]:
-    """Normal deviates, each input's as even as they can be, in an order of its own: (n_draws, n_inputs).
+    """Evenly spaced normal deviates, in a separate random order for each input: (n_draws, n_inputs).
 
     Source: McKay, Beckman and Conover 1979, Latin hypercube sampling, at the middle of each cell.
     """

@@ -1,4 +1,4 @@
-"""SI constants and the only formatters of quantities. Inside the package: seconds, bytes, joules."""
+"""SI constants and all formatters of quantities. The package computes in seconds, bytes and joules."""
 
 import math
 import re
@@ -24,15 +24,14 @@ MILLIWATT_W = 1e-3
 KIB = 2**10
 MIB = 2**20
 GIB = 2**30
-BF16_BYTES, FP32_BYTES = 2, 4  # of a value; fp16 has as many as bf16, and int32 as fp32
+BF16_BYTES, FP32_BYTES = 2, 4  # per value; also of fp16 and int32
 
 SI_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def format_si(value: float, unit: str = "", *, digits: int = 3) -> str:
-    """A value with its SI prefix, e.g. `8.07 MJ`; of a count without a unit, of tokens or parameters, a
-    thousand million are `B`.
+    """A value with its SI prefix, e.g. `8.07 MJ`; counts without a unit (tokens, parameters) use `B` for 1e9.
 
     >>> format_si(8_071_166, "J")
     '8.07 MJ'
@@ -42,7 +41,7 @@ def format_si(value: float, unit: str = "", *, digits: int = 3) -> str:
     ('1 k', '1 MJ', '8.03 B', '8.03 GB')
     """
     if math.isfinite(value):
-        value = float(f"{value:.{digits}g}")  # 999.6 is 1 k, as 1000 is
+        value = float(f"{value:.{digits}g}")  # rounded first, so that 999.6 becomes 1 k
     for factor, prefix in _SI_PREFIXES:
         if abs(value) >= factor:
             letter = "B" if prefix == "G" and not unit else prefix
@@ -51,7 +50,7 @@ def format_si(value: float, unit: str = "", *, digits: int = 3) -> str:
 
 
 def format_si_down(value: float) -> str:
-    """A value of what is allowed with its SI prefix, never more than it is.
+    """A value with its SI prefix, rounded down, for upper limits.
 
     >>> format_si_down(29_870_500_000.0), format_si_down(29.9e9), format_si_down(9_999.0)
     ('29.8 B', '29.9 B', '9.99 k')
@@ -60,7 +59,7 @@ def format_si_down(value: float) -> str:
 
 
 def format_si_apart(one: float, other: float, unit: str) -> tuple[str, str]:
-    """Two values with their SI prefixes, in as many digits as it takes to see which is larger.
+    """Two values with SI prefixes, with enough digits to show which is larger.
 
     >>> format_si_apart(80.04e9, 80e9, "B"), format_si_apart(5.0, 5.0, "J")
     (('80.04 GB', '80 GB'), ('5 J', '5 J'))
@@ -70,7 +69,7 @@ def format_si_apart(one: float, other: float, unit: str) -> tuple[str, str]:
 
 
 def format_rough(value: float, unit: str = "") -> str:
-    """A value with its SI prefix to two digits, for what is not known to three.
+    """A value with its SI prefix and two digits, for imprecise values.
 
     >>> format_rough(364.5e9, "B/s"), format_rough(335e6), format_rough(17.1e9)
     ('360 GB/s', '340 M', '17 B')
@@ -78,7 +77,7 @@ def format_rough(value: float, unit: str = "") -> str:
     return format_si(float(f"{value:.2g}"), unit)
 
 
-# Where each unit ends: what is below two of the next unit is read in the smaller one.
+# (seconds per unit, name, upper end in seconds): values below two of the next unit use the smaller unit.
 _TIME_UNITS = (
     (MICROSECOND_S, "µs", MILLISECOND_S),
     (MILLISECOND_S, "ms", 1.0),
@@ -88,12 +87,12 @@ _TIME_UNITS = (
     (DAY_S, "days", 2 * YEAR_S),
     (YEAR_S, "years", math.inf),
 )
-# What is longer is written as longer than this, whatever it is.
+# Longer durations are shown as longer than this.
 LONGEST_S = 1000 * YEAR_S
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in the unit that people use for it, with two or three digits.
+    """A duration in its customary unit, with two or three digits.
 
     Seconds below two minutes, minutes below two hours, hours below two days, days below two years.
 
@@ -110,11 +109,11 @@ def format_duration(seconds: float) -> str:
     return f"{format_time(seconds, unit_s)} {unit}"
 
 
-_STATED_DIGITS, _MOST_STATED = 5, 100_000.0
+_STATED_DIGITS, _MAX_STATED = 5, 100_000.0
 
 
 def format_stated(seconds: float) -> str:
-    """A duration that somebody stated, exactly: in the unit that people use, else in a smaller one.
+    """A stated duration without rounding: in its customary unit if possible, else in a smaller one.
 
     >>> format_stated(360_000.0), format_stated(7 * DAY_S), format_stated(5400.0), format_stated(131_400.0)
     ('100 h', '7 days', '90 min', '36.5 h')
@@ -125,14 +124,14 @@ def format_stated(seconds: float) -> str:
     smaller = (each for each in reversed(_TIME_UNITS) if 1.0 <= each[0] <= unit_s)
     for each_s, name, _ in smaller:
         value = seconds / each_s
-        if value < _MOST_STATED and math.isclose(value, float(f"{value:.{_STATED_DIGITS}g}"), rel_tol=1e-12):
+        if value < _MAX_STATED and math.isclose(value, float(f"{value:.{_STATED_DIGITS}g}"), rel_tol=1e-12):
             return f"{format_amount(value, digits=_STATED_DIGITS)} {name}"
     return f"{seconds / unit_s:.7g} {unit}"
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """The unit that people use for a duration, in seconds and by name."""
-    # 0.9996 s is 1 s, as it will be written.
+    """The customary unit of a duration: its seconds and its name."""
+    # Rounded as in the output, so that 0.9996 s counts as 1 s.
     rounded = float(f"{seconds:.3g}") if abs(seconds) < 2 * MINUTE_S else seconds
     if not rounded:
         return 1.0, "s"
@@ -140,7 +139,7 @@ def time_unit(seconds: float) -> tuple[float, str]:
 
 
 def format_time(seconds: float, unit_s: float) -> str:
-    """A duration in a given unit, without its name: three digits of seconds, one decimal of longer units.
+    """A duration in a given unit, without the unit: three digits for seconds, one decimal for longer units.
 
     >>> format_time(8.04 * HOUR_S, HOUR_S), format_time(8.04, 1.0), format_time(7 * DAY_S, DAY_S)
     ('8.0', '8.04', '7')
@@ -162,7 +161,7 @@ _SMALLEST = 1e-6
 
 
 def format_milliseconds(seconds: float, *, digits: int = 3) -> str:
-    """Seconds in milliseconds, without unit; grouped and without exponent from a second on.
+    """Seconds in milliseconds, without unit; grouped, and without exponent from one second up.
 
     >>> format_milliseconds(0.0123456), format_milliseconds(1.2345, digits=4), format_milliseconds(98.76)
     ('12.3', '1,234', '98,800')
@@ -172,19 +171,19 @@ def format_milliseconds(seconds: float, *, digits: int = 3) -> str:
 
 
 def round_up(value: float, num_digits: int) -> float:
-    """The least number of so many digits that is not below a value.
+    """The value rounded up to `num_digits` significant digits.
 
     >>> round_up(1_113_000.0, 3), round_up(57_489.3, 6), round_up(24.0, 3), round_up(math.inf, 3)
     (1120000.0, 57489.3, 24.0, inf)
     """
     if not math.isfinite(value):
         return value
-    # The shortest digits that mean this number: 57489.3 is not the binary number a little above it.
+    # Of the shortest decimal representation, because the binary value of 57489.3 is slightly larger.
     return float(Context(prec=num_digits, rounding=ROUND_CEILING).create_decimal(repr(float(value))))
 
 
 def format_amount(value: float, *, digits: int = 3) -> str:
-    """Three digits unless stated, grouped; from a billion on in words, below a millionth in exponents.
+    """A number with three digits by default, grouped; words from a billion up, exponents below a millionth.
 
     >>> format_amount(22_913.0), format_amount(3.456), format_amount(1_234_567.0), format_amount(2.5e9)
     ('22,900', '3.46', '1,230,000', '2.5 billion')
@@ -219,11 +218,11 @@ _WORDS_OF_UNIT = {
 }
 _UNIT_S = {word: factor for factor, words in _WORDS_OF_UNIT.items() for word in words.split("|")}
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{0,30})?|\.\d{1,30})\s?([a-z]{1,7})\s?", re.ASCII)
-_MOST_PARTS = len(_WORDS_OF_UNIT)
+_MAX_PARTS = len(_WORDS_OF_UNIT)
 
 
 def duration_s(text: str) -> float | None:
-    """The seconds that people mean by numbers with units, the larger unit first; None for any other text.
+    """The seconds of a duration such as "1d12h", larger units first; None for any other text.
 
     >>> duration_s("2.5 h"), duration_s("90min"), duration_s("1 day"), duration_s("soon")
     (9000.0, 5400.0, 86400.0, None)
@@ -232,7 +231,7 @@ def duration_s(text: str) -> float | None:
     """
     left = text.strip().lower()
     total_s, last_s = 0.0, math.inf
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         found = _DURATION.match(left)
         unit_s = None if found is None else _UNIT_S.get(found[2])
         if found is None or unit_s is None or unit_s >= last_s:
@@ -244,7 +243,7 @@ def duration_s(text: str) -> float | None:
 
 
 def format_count(value: float) -> str:
-    """A count with its thousands grouped; fractions keep three digits.
+    """A count with thousands separators; fractions have three digits.
 
     >>> format_count(3472), format_count(1234.5)
     ('3,472', '1,230')
@@ -261,11 +260,11 @@ def plural(number: int, singular: str, many: str | None = None) -> str:
     return f"{number:,} {singular if number == 1 else many or singular + 's'}"
 
 
-MOST_LISTED = 8  # names in a message: of more, it says how many
+MOST_LISTED = 8  # names listed in a message, before "and N more"
 
 
 def listed(names: Iterable[str], most: int | None = None) -> str:
-    """Names as a sentence lists them; of more than `most`, the first, and how many more there are.
+    """Names as a list in a sentence; of more than `most`, the first, and the number of the others.
 
     >>> listed(["a", "b", "c"]), listed(["a", "b", "c", "d"], 2), listed("abc", 1), listed([])
     ('a, b and c', 'a, b and 2 more', 'a and 2 more', '')
@@ -278,7 +277,7 @@ def listed(names: Iterable[str], most: int | None = None) -> str:
 
 
 def format_percent(fraction: float) -> str:
-    """A fraction as percent, for people only.
+    """A fraction as percent, for display only.
 
     >>> format_percent(0.098), format_percent(20.0)
     ('9.8 %', '2,000 %')
@@ -287,7 +286,7 @@ def format_percent(fraction: float) -> str:
 
 
 def whole_percent(fraction: float) -> str:
-    """A fraction as whole percent, for people only.
+    """A fraction as whole percent, for display only.
 
     >>> whole_percent(0.783), whole_percent(0.0)
     ('78 %', '0 %')
@@ -296,7 +295,7 @@ def whole_percent(fraction: float) -> str:
 
 
 def tenths(fraction: float) -> str:
-    """A fraction as percent, to a tenth of one, for people only.
+    """A fraction as percent with one decimal, for display only.
 
     >>> tenths(0.92714), tenths(0.00412)
     ('92.7 %', '0.4 %')
@@ -305,10 +304,10 @@ def tenths(fraction: float) -> str:
 
 
 def significant(value: Any, num_digits: int = 6, *, keeps_whole: bool = False) -> Any:  # noqa: ANN401 - any JSON value
-    """The value with its floating-point numbers rounded to so many digits, within lists and tables too.
+    """The value with floating-point numbers rounded to `num_digits` digits, also in lists and tables.
 
-    Sums come out in another order on another machine: what is written keeps the digits that stay the same.
-    keeps_whole: numbers without a fraction stay as they are.
+    Sums in another order on another machine differ in their last digits; rounding makes files reproducible.
+    keeps_whole: leave numbers without a fraction unchanged.
 
     >>> significant({"time_s": 12.3456789, "sizes": (8, 0.1234567)})
     {'time_s': 12.3457, 'sizes': [8, 0.123457]}

@@ -70,8 +70,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     bridged_ranks: ranks joined by the links inside a node; links to others are bridge_slowdown times slower.
     oversubscription: bandwidth into over bandwidth out of leaf switches, of leaf_ranks accelerators each.
     peer_ranks: ranks of a node with direct access to each other's memory; 1 where all goes through the host.
-    asynchronous_products, grace_host: see `Accelerator`. pads_heads: 1 where a head of fewer than 128 values costs
-    attention as much as one of 128, else 0.
+    asynchronous_products, grace_host: see `Accelerator`. pads_heads: 1 where a head of fewer than 128 values
+    costs attention as much as one of 128, else 0.
     """
 
     peak_flop_per_s: tuple[Floats, ...]
