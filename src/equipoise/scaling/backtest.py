@@ -1,6 +1,6 @@
-"""How wrong the pooled law was: sizes held out of every round, predicted from earlier rounds alone.
+"""Backtest of the pooled law: held-out sizes of every round, predicted from earlier rounds alone.
 
-Field names are those of the verb's JSON. Reads no files; knows no clock.
+Field names are those of the command's JSON.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ from equipoise.spec.mlperf import Entries, ScoredEntry, round_key
 
 Protocol: TypeAlias = Literal["largest", "new_round"]
 
-# `largest` needs two sizes below the one held out: a power law has two parameters.
-_FEWEST_SIZES: Mapping[Protocol, int] = {"largest": 3, "new_round": 2}
-# What each is called, and which jumps it holds: more than the first number, up to the second.
+# `largest` needs two sizes below the held-out one, because a power law has two parameters.
+_MIN_SIZES: Mapping[Protocol, int] = {"largest": 3, "new_round": 2}
+# Name of each range of jumps, its exclusive lower and its inclusive upper bound.
 JUMPS: tuple[tuple[str, float, float], ...] = (
     ("up to 2x", 0.0, 2.0),
     ("2x to 4x", 2.0, 4.0),
@@ -31,9 +31,9 @@ JUMPS: tuple[tuple[str, float, float], ...] = (
 
 
 class HeldOut(Struct, frozen=True, kw_only=True):
-    """One held-out entry and its prediction. jump: its size over the largest size that was known.
+    """One held-out entry and its prediction. jump: its size over the largest known size.
 
-    Parts are None where either side is unknown; baselines where they have too few points.
+    Samples are None where unknown; power_law_s where there are too few points.
     """
 
     round: str
@@ -51,7 +51,7 @@ class HeldOut(Struct, frozen=True, kw_only=True):
     power_law_s: float | None
 
 
-# A power law needs two known sizes: it is no baseline of a protocol that shows one.
+# A power law needs two known sizes, so it is no baseline where only one is known.
 _BASELINES: Mapping[str, Callable[[HeldOut], float | None]] = {
     "perfect": lambda one: one.perfect_s,
     "power_law": lambda one: one.power_law_s,
@@ -59,9 +59,9 @@ _BASELINES: Mapping[str, Callable[[HeldOut], float | None]] = {
 
 
 class Errors(Struct, frozen=True, kw_only=True):
-    """The sizes of errors |predicted / actual - 1| as fractions; None without any.
+    """Statistics of errors |predicted / actual - 1| as fractions; None without any.
 
-    coverage: how often the 90 % interval held; None where there is none.
+    coverage: of the 90 % interval; None without an interval.
     """
 
     num_groups: int
@@ -72,7 +72,7 @@ class Errors(Struct, frozen=True, kw_only=True):
 
 
 class BacktestRecord(Struct, frozen=True, kw_only=True):
-    """The errors of one way to predict. coverage: how often the 90 % interval held; None for one without."""
+    """The errors of one predictor. coverage: of the 90 % interval; None without an interval."""
 
     num_groups: int
     median_abs_error: float
@@ -95,7 +95,7 @@ class BacktestSummary(Struct, frozen=True, kw_only=True):
 
 
 class Backtest(BacktestSummary, frozen=True, kw_only=True):
-    """The errors, and every held-out entry."""
+    """The errors, and all held-out entries."""
 
     groups: tuple[HeldOut, ...]
 
@@ -108,12 +108,12 @@ def backtest(
     given_batch: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Backtest:
-    """The errors of the pooled law on entries held out, each predicted from what was known before its round.
+    """The errors of the pooled law on held-out entries, predicted from earlier rounds and known sizes.
 
-    best: as `spec.mlperf.best_per_size` returns it. protocol: `largest` holds out the largest size of every
-    (round, workload, accelerator) group of three sizes or more; `new_round` all but the smallest. rounds:
-    those to test; all by default. given_batch: whether the held-out entry's batch is an input. progress:
-    called with each round.
+    best: from `spec.mlperf.best_per_size`. protocol: `largest` holds out the largest size of every (round,
+    workload, accelerator) group of three sizes or more; `new_round` all but the smallest. rounds: to test;
+    all by default. given_batch: whether the held-out entry's batch is an input. progress: called with each
+    round.
     Raises EvidenceError if there is no such group.
     """
     tasks = {
@@ -130,7 +130,7 @@ def backtest(
     if not held_out:
         raise EvidenceError(
             "no group has enough sizes to hold one out",
-            missing=(f"a round with a group of {_FEWEST_SIZES[protocol]} sizes of one accelerator",),
+            missing=(f"a round with a group of {_MIN_SIZES[protocol]} sizes of one accelerator",),
         )
     return Backtest(
         protocol=protocol,
@@ -152,25 +152,25 @@ def past_laws(
     given_batch: bool = False,
     progress: Callable[[str], None] | None,
 ) -> Iterator[tuple[str, pooled.PooledLaw]]:
-    """Each of the rounds, in order of time, with the pooled law of strictly earlier ones.
+    """Yield each round, oldest first, with the pooled law of strictly earlier rounds.
 
-    best: as `backtest` takes it. progress: called with each round.
+    best, progress: as in `backtest`.
     """
     law: pooled.PooledLaw | None = None
     for campaign in sorted(rounds, key=round_key):
         if progress is not None:
             progress(campaign)
         earlier = [each for each in best if round_key(each.campaign) < round_key(campaign)]
-        # Settings found on a shorter past are where the search begins: nothing later enters.
+        # The search starts from settings fitted to earlier data, so nothing later enters.
         law = pooled.fit(earlier, given_batch=given_batch, start=law)
         yield campaign, law
 
 
 def _tasks(best: Entries, protocol: Protocol, *, given_batch: bool) -> Iterator[tuple[Entries, ScoredEntry]]:
-    """What is known of a group, and the entry held out of it, for every held-out entry of one round."""
+    """Yield the known entries of a group and the held-out entry, for every held-out entry of one round."""
     for _, of_group in groupby(best, lambda each: each.group):
         rows = tuple(of_group)
-        if len(rows) < _FEWEST_SIZES[protocol]:
+        if len(rows) < _MIN_SIZES[protocol]:
             continue
         num_known = len(rows) - 1 if protocol == "largest" else 1
         for target in rows[num_known:]:
@@ -179,7 +179,7 @@ def _tasks(best: Entries, protocol: Protocol, *, given_batch: bool) -> Iterator[
 
 
 def _predicted(law: pooled.PooledLaw, own: Entries, target: ScoredEntry) -> HeldOut:
-    """One held-out entry, of which the law sees size, accelerator and workload (and its batch)."""
+    """The prediction of a held-out entry from its size, accelerator, workload and optionally batch."""
     size = target.num_accelerators
     found = law.predict(
         own,
@@ -210,7 +210,7 @@ def _predicted(law: pooled.PooledLaw, own: Entries, target: ScoredEntry) -> Held
 
 
 def line_through_logs(sizes: FloatArray, times_s: FloatArray) -> Callable[[ArrayLike], FloatArray]:
-    """Seconds at any sizes by the line through log time against log size; of two sizes or more."""
+    """A function from sizes to seconds: a line fitted to log time by log size, at two sizes or more."""
     slope, level = np.polyfit(np.log(sizes), np.log(times_s), 1)
     return lambda at: np.exp(level + slope * np.log(at))
 
@@ -230,7 +230,7 @@ def _record(
         return replace(found, coverage=float(np.mean(held)))
 
     return BacktestRecord(
-        **asdict(errors(held_out)),  # of the results some are predicted: every error is known
+        **asdict(errors(held_out)),  # at least one result is predicted, so no error is None
         by_workload=_by(held_out, lambda one: one.workload, errors),
         by_jump={
             name: errors([one for one in held_out if above < one.jump <= most]) for name, above, most in JUMPS

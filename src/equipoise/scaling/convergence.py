@@ -1,7 +1,4 @@
-"""How many samples training needs against its global batch.
-
-S(B) = S_min (1 + B / B_crit), from all rounds, with intervals.
-"""
+"""Samples to target against global batch: S(B) = S_min (1 + B / B_crit), fitted to all rounds."""
 
 import math
 from collections.abc import Iterable
@@ -14,36 +11,35 @@ from numpy.typing import ArrayLike
 from equipoise.errors import DataError, EvidenceError
 from equipoise.intervals import LEVEL, Interval, tails
 from equipoise.scaling.laws import FloatArray
-from equipoise.scaling.posterior import GOLDEN, IntArray, even_deviates, even_draws, log_sum, zoomed
+from equipoise.scaling.posterior import GOLDEN, IntArray, adaptive_grid, even_deviates, even_draws, log_sum
 from equipoise.spec.mlperf import ScoredEntry
 from equipoise.stats import medians, percentile_interval, quantiles
 from equipoise.units import MOST_LISTED, format_amount, format_count, listed
 
-# Noise before any data, as log standard deviations, all levels equally likely: of one entry; of all entries
-# of a group at one batch, which share a recipe; of a group (a round), whose target or rules differ from the
-# others'.
+# Prior grids of noise, as sd of log samples, all equally likely: of one entry; of all entries of a group at
+# one batch, which share a recipe; and of a group (a round), whose target or rules differ from other groups'.
 _ENTRY_NOISE = np.geomspace(0.003, 0.3, 6)
 _RECIPE_NOISE = np.geomspace(0.005, 0.4, 6)
 _GROUP_NOISE = np.array([0.0, 0.03, 0.08, 0.2, 0.4])
-_TAIL_FREEDOM = 4.0  # recipes stray as Student's t: a few far, most near
+_TAIL_FREEDOM = 4.0  # degrees of freedom of Student's t for deviations of recipes
 _REWEIGHTINGS = 8
 
-# B_crit may lie this far below the smallest batch seen, and this far above the largest.
-_BELOW, _ABOVE = 0.1, 100.0
-_LEAST_SPREAD = 2.0
-_FEWEST_BATCHES = 3
+# Bounds of B_crit, as factors of the smallest and of the largest batch.
+_CRITICAL_BELOW, _CRITICAL_ABOVE = 0.1, 100.0
+_MIN_SPREAD = 2.0
+_MIN_BATCHES = 3
 _WIDEST_INTERVAL = 300.0
 _NUM_DRAWS = 1000
 
 
 class Convergence(Struct, frozen=True, kw_only=True):
-    """Samples to target against global batch, fitted.
+    """The fitted law of samples to target against global batch.
 
-    draws: (n, 2) equally likely (S_min, B_crit), for the average group. batch_samples, samples_to_target,
-    group: the entries it was fitted to, (n_entries,). group_factor: (n_groups,) samples of each group over
-    the average one's.
-    weight: (n_entries,) how much each counted, from 0 (far from the curve) to about 1. stretch: (n_recipes,)
-    by how much the variance of each group's batches exceeded the common one in the last reweighting.
+    draws: equally likely (S_min, B_crit) of the average group, (n, 2). batch_samples, samples_to_target,
+    group: the fitted entries, (n_entries,). group_factor: samples of each group over those of the average,
+    (n_groups,).
+    weight: of each entry, from 0 (far from the curve) to about 1, (n_entries,). stretch: factor on the
+    variance of each recipe in the last reweighting, (n_recipes,).
     """
 
     draws: FloatArray
@@ -55,13 +51,13 @@ class Convergence(Struct, frozen=True, kw_only=True):
     stretch: FloatArray
 
     def samples_min(self) -> Interval:
-        """S_min: the samples needed at a vanishing batch, in the average group."""
+        """S_min: samples needed in the limit of small batches, in the average group."""
         return _interval(self.draws[:, 0])
 
     def batch_critical(self) -> Interval:
-        """B_crit: the batch that doubles the samples needed; at most infinity where no growth was seen."""
+        """B_crit: the batch that doubles S_min; its upper bound is infinite where no growth was seen."""
         found = _interval(self.draws[:, 1])
-        unseen = self.batch_samples.max() * _ABOVE / 2.0
+        unseen = self.batch_samples.max() * _CRITICAL_ABOVE / 2.0
         return replace(found, high=found.high if found.high < unseen else math.inf)
 
     def drawn_samples(self, batch_samples: FloatArray) -> FloatArray:
@@ -69,7 +65,7 @@ class Convergence(Struct, frozen=True, kw_only=True):
         return np.asarray(self.draws[:, :1] * (1.0 + batch_samples / self.draws[:, 1:]))
 
     def growth(self, from_batch_samples: float, to_batch_samples: float) -> Interval:
-        """How many times the samples are needed when the batch changes; free of S_min and of the group.
+        """Ratio of samples needed when the batch changes; independent of S_min and of the group.
 
         Source: the ratio of S(B) at two batches.
         """
@@ -78,11 +74,11 @@ class Convergence(Struct, frozen=True, kw_only=True):
 
 
 class _Recipes(Struct, frozen=True, kw_only=True):
-    """Entries gathered by group and batch.
+    """Entries grouped by group and batch.
 
-    batch, log_samples, num_entries: (n_recipes,). membership: (n_groups, n_recipes), 1.0 where of that group.
-    within: squared departures of entries from their recipe, summed; freedom: its degrees. of_entry:
-    (n_entries,).
+    batch, log_samples, num_entries: (n_recipes,). membership: 1.0 where a recipe is in a group,
+    (n_groups, n_recipes). within: sum of squared deviations of entries from their recipe; freedom: its
+    degrees of freedom. of_entry: recipe of each entry, (n_entries,).
     """
 
     batch: FloatArray
@@ -94,8 +90,8 @@ class _Recipes(Struct, frozen=True, kw_only=True):
     of_entry: IntArray
 
     def critical(self, unit: FloatArray) -> FloatArray:
-        """B_crit of cells: (n, 1) in 0..1 -> (n,), log-uniform over its plausible range."""
-        least, most = self.batch.min() * _BELOW, self.batch.max() * _ABOVE
+        """B_crit of grid cells, log-uniform over its plausible range: (n, 1) in 0..1 -> (n,)."""
+        least, most = self.batch.min() * _CRITICAL_BELOW, self.batch.max() * _CRITICAL_ABOVE
         return np.asarray(least * (most / least) ** unit[:, 0])
 
 
@@ -108,7 +104,7 @@ class _Noise(Struct, frozen=True, kw_only=True):
 
 
 class _Weighted(Struct, frozen=True, kw_only=True):
-    """Weights of curves: log_weight, log_min (of S_min) are (n_cells, n_noises), log_min_sd (n_noises,)."""
+    """Posterior of curves. log_weight, log_min (log S_min): (n_cells, n_noises); log_min_sd: (n_noises,)."""
 
     log_weight: FloatArray
     log_min: FloatArray
@@ -116,9 +112,9 @@ class _Weighted(Struct, frozen=True, kw_only=True):
 
 
 class _Model(Struct, frozen=True, kw_only=True):
-    """Recipes that scatter about one curve, shifted by an offset for each group.
+    """Recipes scattered around one curve with an offset for each group.
 
-    stretch: (n_recipes,) by how much each recipe's variance exceeds the common one.
+    stretch: factor on each recipe's variance, (n_recipes,).
     """
 
     recipes: _Recipes
@@ -126,8 +122,9 @@ class _Model(Struct, frozen=True, kw_only=True):
     stretch: FloatArray
 
     def weigh(self, unit: FloatArray) -> _Weighted:
-        """The weight of each curve (n_cells, 1) with each noise level; S_min and the offsets integrated
-        exactly.
+        """The weight of each curve with each noise level; S_min and offsets are integrated exactly.
+
+        unit: (n_cells, 1).
 
         Source: the normal linear model with random intercepts, Gelman et al. 2013, chapter 15; the inverse of
         its covariance by Sherman and Morrison 1950, group by group.
@@ -135,9 +132,8 @@ class _Model(Struct, frozen=True, kw_only=True):
         recipes, noise = self.recipes, self.noise
         precision = self._precision()
         in_group = recipes.membership @ precision  # (n_groups, n_noises)
-        kept = 1.0 / (
-            1.0 + noise.group**2 * in_group
-        )  # the part of a group's mean that is not its own offset
+        # Part of a group's mean deviation that is not attributed to its offset.
+        kept = 1.0 / (1.0 + noise.group**2 * in_group)
         total = np.sum(in_group * kept, axis=0)
         residual = self._residual(unit)
         log_min = np.zeros((len(unit), len(noise.entry)))
@@ -159,12 +155,11 @@ class _Model(Struct, frozen=True, kw_only=True):
         )
 
     def score(self, unit: FloatArray) -> FloatArray:
-        """The log weight of each curve, whatever the noise: (n_cells,)."""
+        """The log weight of each curve, summed over noise levels: (n_cells,)."""
         return log_sum(self.weigh(unit).log_weight)
 
     def departures(self, unit: FloatArray, weighted: _Weighted) -> tuple[FloatArray, FloatArray]:
-        """By the likeliest curve: the offset of each group (n_groups,), and the stretch each recipe calls
-        for.
+        """Group offsets, (n_groups,), and next stretch, (n_recipes,), by the likeliest curve.
 
         Source: expectation step for Student's t, Lange, Little and Taylor 1989, JASA 84, 881.
         """
@@ -182,12 +177,12 @@ class _Model(Struct, frozen=True, kw_only=True):
         return offsets, (_TAIL_FREEDOM + squares) / (_TAIL_FREEDOM + 1.0)
 
     def _precision(self) -> FloatArray:
-        """(n_recipes, n_noises)."""
+        """Precision of recipes: (n_recipes, n_noises)."""
         variance = self.noise.recipe**2 + self.noise.entry**2 / self.recipes.num_entries[:, None]
         return np.asarray(1.0 / (variance * self.stretch[:, None]))
 
     def _residual(self, unit: FloatArray) -> FloatArray:
-        """Log samples less the log of the curve with S_min = 1: (n_cells, n_recipes)."""
+        """Log samples minus the log of the curve with S_min = 1: (n_cells, n_recipes)."""
         growth = 1.0 + self.recipes.batch / self.recipes.critical(unit)[:, None]
         return np.asarray(self.recipes.log_samples - np.log(growth))
 
@@ -199,13 +194,12 @@ def fit_convergence(
     *,
     stretch: ArrayLike | None = None,
 ) -> Convergence:
-    """The law of samples against batch that the entries follow.
+    """Fit the law of samples against batch to entries.
 
-    batch_samples, samples_to_target: (n_entries,) above 0. group: (n_entries,) labels of any kind; entries of
-    a group share one offset, because targets, rules and data differ between rounds. Entries of one group at
-    one batch count as one recipe, however many submitted it. stretch: that of the fit to the same entries,
-    of which only the last reweighting is repeated.
-    Raises EvidenceError, naming what to add, when the batches differ too little.
+    batch_samples, samples_to_target: above 0, (n_entries,). group: labels of any type, (n_entries,); entries
+    of a group share one offset, because targets, rules and data differ between rounds. Entries of one group
+    and batch count as one recipe. stretch: of an earlier fit to the same entries, to repeat its last step.
+    Raises EvidenceError, with what to add, if the batches differ too little.
     Assumes recipes are tuned about equally well at every batch.
     Source: McCandlish et al. 2018, arXiv 1812.06162 (S_min: their E_min); offsets as in Gelman et al. 2013,
     chapter 15.
@@ -218,7 +212,7 @@ def fit_convergence(
     next_stretch = np.ones(len(recipes.batch)) if stretch is None else np.asarray(stretch, dtype=float)
     for _ in range(_REWEIGHTINGS if stretch is None else 1):
         model = _Model(recipes=recipes, noise=_noise(len(recipes.membership)), stretch=next_stretch)
-        unit, _ = zoomed(1, model.score)
+        unit, _ = adaptive_grid(1, model.score)
         weighted = model.weigh(unit)
         offsets, next_stretch = model.departures(unit, weighted)
     cell, level = even_draws(weighted.log_weight, _NUM_DRAWS)
@@ -249,7 +243,7 @@ def _interval(draws: FloatArray) -> Interval:
 
 
 def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
-    """Raise when values are impossible, or the batches too close to show growth."""
+    """Raise if values are impossible, or batches too similar to show growth."""
     for name, values in (("batch_samples", batch), ("samples_to_target", samples)):
         wrong = ~(np.isfinite(values) & (values > 0.0))
         if wrong.any():
@@ -258,27 +252,25 @@ def _require_spread(batch: FloatArray, samples: FloatArray) -> None:
                 f"entry {first + 1} has {name}={values[first]}; expected a finite number above 0."
             )
     distinct = np.array(sorted({*batch.tolist()}))
-    if len(distinct) < _FEWEST_BATCHES or distinct[-1] < _LEAST_SPREAD * distinct[0]:
+    if len(distinct) < _MIN_BATCHES or distinct[-1] < _MIN_SPREAD * distinct[0]:
         seen = listed(map(format_count, distinct), MOST_LISTED) or "none"
         raise EvidenceError(
-            f"samples against batch need {_FEWEST_BATCHES} distinct global batches that span a factor of "
-            f"{_LEAST_SPREAD:g}; got {seen}.",
+            f"samples against batch need {_MIN_BATCHES} distinct global batches that span a factor of "
+            f"{_MIN_SPREAD:g}; got {seen}.",
             missing=_missing(distinct),
         )
 
 
 def _missing(batch: FloatArray) -> tuple[str, ...]:
-    """What would show how the samples grow with the batch."""
+    """Measurements that would show how samples grow with the batch."""
     if len(batch) == 0:
-        return (
-            f"samples to target at {_FEWEST_BATCHES} global batches that span a factor of {_LEAST_SPREAD:g}",
-        )
-    more = format_count(_LEAST_SPREAD * batch.max())
+        return (f"samples to target at {_MIN_BATCHES} global batches that span a factor of {_MIN_SPREAD:g}",)
+    more = format_count(_MIN_SPREAD * batch.max())
     return (f"samples to target at a global batch of {more} or more, repeated",)
 
 
 def _recipes(batch: FloatArray, samples: FloatArray, group: IntArray) -> _Recipes:
-    """Entries gathered by (group, batch); the mean log of a recipe is the median of its entries."""
+    """Entries grouped by (group, batch); a recipe's log samples are the median of its entries."""
     keys, of_entry, counts = np.unique(
         np.stack([group.astype(float), batch]), axis=1, return_inverse=True, return_counts=True
     )
@@ -296,7 +288,7 @@ def _recipes(batch: FloatArray, samples: FloatArray, group: IntArray) -> _Recipe
 
 
 def _noise(num_groups: int) -> _Noise:
-    """All combinations of the noise levels; a single group has no offset from itself."""
+    """All combinations of noise levels; a single group has no offset."""
     levels = (_ENTRY_NOISE, _RECIPE_NOISE, _GROUP_NOISE if num_groups > 1 else _GROUP_NOISE[:1])
     entry, recipe, group = (grid.ravel() for grid in np.meshgrid(*levels, indexing="ij"))
     return _Noise(entry=entry, recipe=recipe, group=group)
@@ -315,12 +307,12 @@ class GrowthPoint(Struct, frozen=True, kw_only=True):
 
 
 class BatchGrowth(Struct, frozen=True, kw_only=True):
-    """How many more samples a workload needs at larger batches.
+    """Growth of a workload's samples to target with the batch.
 
-    entries: those it is fitted to; of each adjusted_samples (to target, less the offset of its round) and
-    weight (about 0 for one far from the curve). curve: over the batches seen.
-    samples_min, batch_critical: S_min and B_crit, the latter's high infinite where no growth was seen.
-    growth: samples at the largest batch over those at the smallest. stretch: as of `Convergence`.
+    entries: the fitted ones; adjusted_samples: their samples without the offset of their round; weight: about
+    0 far from the curve. curve: over the fitted batches. samples_min, batch_critical: S_min and B_crit, whose
+    upper bound is infinite where no growth was seen. growth: samples at the largest over the smallest batch.
+    stretch: see `Convergence`.
     """
 
     entries: tuple[ScoredEntry, ...]
@@ -339,18 +331,18 @@ class BatchGrowth(Struct, frozen=True, kw_only=True):
 
     @property
     def num_rounds(self) -> int:
-        """Rounds with an entry."""
+        """Number of rounds with an entry."""
         return len({each.campaign for each in self.entries})
 
 
 def batch_growth(entries: Iterable[ScoredEntry], *, stretch: ArrayLike | None = None) -> BatchGrowth:
-    """The law of samples against batch that the entries of one workload follow.
+    """Fit the law of samples against batch to the entries of one workload.
 
-    entries: of all rounds; those without batch or samples to target are left out. stretch: that of the law of
-    the same entries, which takes an eighth of the time with it.
-    Raises EvidenceError, naming what to add, when the batches differ too little.
+    entries: of all rounds; those without batch or samples to target are ignored. stretch: of the law of the
+    same entries, with which the fit takes an eighth of the time.
+    Raises EvidenceError, with what to add, if the batches differ too little.
     Assumes the entries of a round share its target and rules, hence one offset.
-    Source: McCandlish et al. 2018, arXiv 1812.06162; see scaling.convergence.
+    Source: McCandlish et al. 2018, arXiv 1812.06162; see `fit_convergence`.
     """
     stated = [
         (each.campaign, each.global_batch_samples, each.entry_id, each)

@@ -1,8 +1,7 @@
-"""Where one more accelerator stops paying: each kind of equilibrium, with its interval, on fitted curves or
-on the sizes that may be taken; and the words for it.
+"""Points of diminishing returns with intervals, on fitted curves or among allowed sizes; and their wording.
 
-Sees times only: any function from sizes to equally likely times, or such times at given sizes. Fitting lives
-in fit.py, prices in economics.
+Works on times only: a function from sizes to equally likely times, or such times at given sizes. Fits are in
+fit.py, prices in economics.
 """
 
 import math
@@ -24,19 +23,19 @@ from equipoise.units import format_count, format_duration, format_percent
 _SIZES_PER_OCTAVE = 64
 _IDEAL_SPEEDUP = 2.0  # of a doubling
 _EFFICIENCY_FLOOR = 0.5
-# Ratios that differ by less are equal: times are products of roundings.
+# Ratios that differ by less count as equal, because of rounding.
 _ROUNDING = 2.0**-30
 
-# Whose limit ends the sizes: those with a time, those that exist, or those that the question allows.
+# What limits the sizes: those with known times, those that exist, or those that the question allows.
 Limit: TypeAlias = Literal["data", "catalogue", "question"]
 
 
 class Curves(Struct, frozen=True, kw_only=True):
     """Equally likely times at sizes from the smallest to the largest.
 
-    sizes: (n_sizes,). time_s: (n_curves, n_sizes) seconds. doubled_s: likewise, at twice each size, where the
-    sizes are samples of a range, _SIZES_PER_OCTAVE of them to a doubling; None where nothing but the sizes
-    may be taken. least_s: what every accelerator is paid for in any case, by size or one for all.
+    sizes: (n_sizes,). time_s: seconds, (n_curves, n_sizes). doubled_s: the same at twice each size, where
+    sizes are samples of a range, _SIZES_PER_OCTAVE per doubling; None where only these sizes are allowed.
+    least_s: minimum paid time per accelerator, by size or one for all.
     """
 
     sizes: FloatArray
@@ -46,24 +45,21 @@ class Curves(Struct, frozen=True, kw_only=True):
 
     @property
     def paid_sizes(self) -> FloatArray:
-        """How many accelerators would use the hours paid, not more than paid: (n_curves, n_sizes).
-
-        What a size costs is these times the time; without a commitment they are the sizes.
-        """
+        """Paid accelerator-seconds divided by the time: (n_curves, n_sizes); the sizes without a minimum."""
         return np.asarray(self.sizes * np.maximum(1.0, self.least_s / self.time_s))
 
     @property
     def efficiency(self) -> FloatArray:
-        """Speedup over the smallest size, over the ideal for the hours paid: (n_curves, n_sizes)."""
+        """Speedup over the smallest size, relative to the ratio of paid accelerators: (n_curves, n_sizes)."""
         paid = self.paid_sizes
         return np.asarray(self.time_s[:, :1] * paid[:, :1] / (self.time_s * paid))
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """One meaning of 'stops paying'.
+    """A definition of the point of diminishing returns.
 
-    title: as in a sentence, {smallest} standing for the smallest size. locate: curves -> (n_curves,) sizes;
-    infinite where the point lies at the largest size or beyond, zero where at the smallest or before.
+    title: for use in a sentence, with {smallest} for the smallest size. locate: curves -> sizes, (n_curves,);
+    infinite for a point at or beyond the largest size, zero for one at or before the smallest.
     """
 
     name: str
@@ -73,11 +69,11 @@ class Kind(Struct, frozen=True, kw_only=True):
 
 
 class NextStep(Struct, frozen=True, kw_only=True):
-    """What going on to a larger size would gain and cost.
+    """Gain and cost of a step to a larger size.
 
-    num_accelerators: that size. gain_s, gain_fraction: time saved, negative where it takes longer.
-    accelerator_hours_factor: cost after over before. is_extrapolated: whether that size lies beyond those of
-    which times are known.
+    num_accelerators: the larger size. gain_s, gain_fraction: time saved, negative if it takes longer.
+    accelerator_hours_factor: accelerator-hours after over before. is_extrapolated: whether the size is larger
+    than those with known times.
     """
 
     num_accelerators: int
@@ -88,13 +84,14 @@ class NextStep(Struct, frozen=True, kw_only=True):
 
 
 class Equilibrium(Struct, frozen=True, kw_only=True):
-    """A point of diminishing returns, or how far the sizes go without it.
+    """A point of diminishing returns, or a bound of it.
 
-    limited_by: None where the point was found; else whose limit ended the search: the point is then at least
-    num_accelerators, the largest size there was. is_smallest: the point is at most num_accelerators, the
-    smallest size there was. low, high: bounds that hold it with probability `level`; None where that bound
-    lies outside the sizes. efficiency: against the smallest size. next_step: to twice the accelerators, or to
-    the next larger of given sizes; None where there is none. All else at num_accelerators.
+    limited_by: None if the point was found; otherwise the limit that ended the search, and the point is at
+    least num_accelerators, the largest size. is_smallest: the point is at most num_accelerators, the smallest
+    size. low,
+    high: interval with probability `level`; None for a bound outside the sizes. efficiency: relative to the
+    smallest size. next_step: to twice the accelerators, or to the next larger allowed size; None without one.
+    All other values are at num_accelerators.
     """
 
     kind: str
@@ -111,19 +108,19 @@ class Equilibrium(Struct, frozen=True, kw_only=True):
 
     @property
     def is_found(self) -> bool:
-        """Whether the point lies at the number, and not at an end of the sizes or beyond it."""
+        """Whether the point is at num_accelerators, rather than at or beyond an end of the sizes."""
         return self.limited_by is None and not self.is_smallest
 
 
 def _at_extreme(curves: Curves, score: FloatArray) -> FloatArray:
-    """The size of the largest score of each curve, outside the data where it is at an end."""
+    """The size with the largest score of each curve; 0 or infinity if it is the first or last size."""
     best = np.argmax(score, axis=1)
     sizes = curves.sizes[best]
     return np.where(best == score.shape[1] - 1, math.inf, np.where(best == 0, 0.0, sizes))
 
 
 def _balance(curves: Curves) -> FloatArray:
-    # The log of efficiency times speedup, but for a constant: 1 / (N T^2).
+    # Log of efficiency times speedup up to a constant: 1 / (N T^2).
     return _at_extreme(curves, -np.log(curves.paid_sizes) - 2.0 * np.log(curves.time_s))
 
 
@@ -132,20 +129,20 @@ def _peak(curves: Curves) -> FloatArray:
 
 
 def pays(speedup: FloatArray | float, growth: FloatArray | float) -> FloatArray:
-    """Whether a step to `growth` times the accelerators that is `speedup` times as fast pays.
+    """Whether a step to `growth` times the accelerators with this speedup pays.
 
-    It does where it brings at least half of what ideal scaling would add; a doubling: 1.5 times the speed.
+    It does if it gains at least half of what ideal scaling would; a doubling: 1.5 times the speed.
     """
     return np.asarray(speedup >= least_speedup(growth) * (1.0 - _ROUNDING))
 
 
 def least_speedup(growth: FloatArray | float) -> FloatArray:
-    """How many times as fast a step to `growth` times the accelerators must be to pay."""
+    """The least speedup with which a step to `growth` times the accelerators pays."""
     return np.asarray(1.0 + 0.5 * (growth - 1.0))
 
 
 def least_speedup_for(paid: float) -> float:
-    """The same for a step to `paid` times the hours paid, however fast it is; infinite where no speed does.
+    """The least speedup with which a step to `paid` times the paid hours pays; infinite if none does.
 
     Source: speedup = 1 + (growth - 1) / 2 with growth = paid x speedup.
     """
@@ -153,11 +150,11 @@ def least_speedup_for(paid: float) -> float:
 
 
 def _marginal(curves: Curves) -> FloatArray:
-    """The end of the sizes reached from the smallest by steps that each pay.
+    """The largest size reached from the smallest by steps that each pay.
 
-    On samples of a range the steps are doublings. From every size before the first whose doubling does not
-    pay, N*, the doubling is taken, so every size up to 2 N* is reached, and the first that is not lies just
-    above. Where N* is the smallest size nothing is reached. N* is interpolated between samples.
+    On samples of a range the steps are doublings. Let N* be the first size whose doubling does not pay: all
+    doublings from smaller sizes are taken, so all sizes up to 2 N* are reached, and none above. If N* is the
+    smallest size, nothing is reached. N* is interpolated between samples.
     """
     if curves.doubled_s is None:
         return _reached(curves)
@@ -173,10 +170,11 @@ def _marginal(curves: Curves) -> FloatArray:
 
 
 def _reached(curves: Curves) -> FloatArray:
-    """The largest of the sizes that steps between any two of them reach, if each pays; as Kind.locate.
+    """The largest size reached by paying steps between any two of the sizes, as returned by `Kind.locate`.
 
-    Steps begin at the size of fewest accelerator-hours: smaller ones are slower and dearer (memory is short),
-    so that a step from them would pay to sizes that are no better than the next smaller one.
+    Steps start at the size with the fewest accelerator-hours: smaller sizes are slower and more expensive
+    (short of memory), so that steps from them would pay even to sizes that are no better than the next
+    smaller one.
     """
     num_sizes, first, paid = len(curves.sizes), _fewest_hours(curves), curves.paid_sizes
     is_reached = np.arange(num_sizes) == first[:, None]
@@ -185,14 +183,15 @@ def _reached(curves: Curves) -> FloatArray:
         is_paying = pays(curves.time_s[:, :at] / curves.time_s[:, at, None], paid[:, at, None] / paid[:, :at])
         is_reached[:, at] |= (is_reached[:, :at] & is_paying).any(axis=1)
     last = num_sizes - 1 - np.argmax(is_reached[:, ::-1], axis=1)
-    # Reached by a longer step though the last short one does not pay: the curve has turned.
+    # The last size may be reached by a longer step although the last short step does not pay: returns
+    # diminish.
     goes_on = np.ones(len(last), dtype=bool) if num_sizes == 1 else is_paying[:, -1]
     beyond = (last == num_sizes - 1) & goes_on
     return np.where(beyond, math.inf, np.where(last == 0, 0.0, curves.sizes[last]))
 
 
 def _fewest_hours(curves: Curves) -> IntArray:
-    """The place of the smallest of the sizes with the fewest accelerator-hours of each curve."""
+    """Index of the smallest of each curve's sizes with the fewest accelerator-hours."""
     hours = curves.time_s * curves.paid_sizes
     return np.asarray(np.argmax(hours <= hours.min(axis=1, keepdims=True) * (1.0 + _ROUNDING), axis=1))
 
@@ -200,9 +199,9 @@ def _fewest_hours(curves: Curves) -> IntArray:
 def paying_step(
     num_accelerators: Sequence[int], time_s: Sequence[float], *, least_s: Sequence[float] = (0.0,)
 ) -> int | None:
-    """The place of the nearest size from which a step to the largest pays; None where from none does.
+    """Index of the nearest size from which a step to the largest pays; None if there is none.
 
-    num_accelerators: (n_sizes,), ascending. time_s: (n_sizes,). least_s: as of Curves. Steps begin where
+    num_accelerators: ascending, (n_sizes,). time_s: (n_sizes,). least_s: see `Curves`. Steps start where
     those of `marginal` do.
     """
     curve = _one_curve(num_accelerators, time_s, least_s)
@@ -215,9 +214,9 @@ def paying_step(
 def reached_by_paying_steps(
     num_accelerators: Sequence[int], time_s: Sequence[float], *, least_s: Sequence[float] = (0.0,)
 ) -> int:
-    """The largest of these sizes that is reached from that of fewest hours by steps that each pay.
+    """The largest size reached by paying steps from the size with the fewest accelerator-hours.
 
-    num_accelerators: (n_sizes,), one or more, ascending. time_s: (n_sizes,). least_s: as of Curves.
+    num_accelerators: at least one, ascending, (n_sizes,). time_s: (n_sizes,). least_s: see `Curves`.
     """
     reached = float(_reached(_one_curve(num_accelerators, time_s, least_s))[0])
     return int(min(max(reached, num_accelerators[0]), num_accelerators[-1]))
@@ -267,9 +266,9 @@ _ANSWERS = (BALANCE.name, MARGINAL.name, FLOOR.name)
 
 
 def cheapest(name: str, *, per_accelerator: float, deadline_s: float = math.inf) -> Kind:
-    """The kind that means the least total of something paid by time: money, energy or carbon.
+    """The kind of the least total of something that accrues with time: money, energy or carbon.
 
-    per_accelerator: paid in a second for each. deadline_s: longer times are not allowed.
+    per_accelerator: amount per second and accelerator. deadline_s: longest time allowed.
     """
 
     def locate(curves: Curves) -> FloatArray:
@@ -297,10 +296,10 @@ def equilibria(
 ) -> tuple[Equilibrium, ...]:
     """Each kind of equilibrium of the curves, in the order of `kinds`.
 
-    curves_s: (n_sizes,) -> (n_curves, n_sizes) equally likely times, as Fit.curves_s. domain: the sizes to
-    search; no equilibrium is reported outside them. limited_by: whose limit the largest of them is.
-    Returns whole accelerators, rounded down: the last size that has not passed the point.
-    Assumes the curves go on to hold at twice the largest size, where a doubling is judged.
+    curves_s: (n_sizes,) -> equally likely times, (n_curves, n_sizes), as `Fit.curves_s`. domain: the sizes to
+    search; no equilibrium is reported outside it. limited_by: kind of limit of the largest size.
+    Returns whole accelerators, rounded down: the last size before the point.
+    Assumes the curves are valid up to twice the largest size, where its doubling is judged.
     Source: Eager, Zahorjan and Lazowska 1989, IEEE Transactions on Computers 38, 408, for balance.
     """
     num_sizes = math.ceil(_SIZES_PER_OCTAVE * math.log2(domain.largest / domain.smallest)) + 1
@@ -349,19 +348,17 @@ def discrete_equilibria(
     level: float = 0.9,
     limited_by: Limit = "question",
 ) -> tuple[Equilibrium, ...]:
-    """Each kind of equilibrium among sizes that may be taken, in the order of KINDS.
+    """Each kind of equilibrium among allowed sizes, in the order of KINDS.
 
-    num_accelerators: (n_sizes,), ascending. time_s: (n_draws, n_sizes) equally likely times. central_s:
-    (n_sizes,) the times that are shown: the number, its time and its efficiency are those of this curve,
-    low and high the quantiles over the draws, widened where they leave the number out. start_s: what every
-    size takes before the times begin: it counts in where a point lies, not in the times that are returned.
-    least_s: as of Curves; it counts likewise.
-    limited_by: whose limit the largest size is.
-    Returns one of the sizes each. limited_by of a point is set where it is the largest size and the curve
-    has not turned there: the last step still served the kind's purpose.
-    Raises UsageError where there is no size, or sizes are not in ascending order.
-    Assumes that nothing between the sizes may be taken.
-    Source: as `equilibria`; marginal over all pairs of sizes, not doublings alone.
+    num_accelerators: ascending, (n_sizes,). time_s: equally likely times, (n_draws, n_sizes). central_s: the
+    displayed times, (n_sizes,): number, time and efficiency are of this curve; low and high are quantiles
+    over the draws, widened to include the number. start_s: time from job start to the first step, and least_s
+    (see `Curves`): both affect the location of a point, but not the returned times and efficiencies.
+    limited_by: kind of limit of the largest size; set in a point at the largest size if its last step still
+    served the kind's purpose.
+    Raises UsageError for no sizes, or sizes that are not ascending.
+    Assumes no sizes between these are allowed.
+    Source: as in `equilibria`; marginal over all pairs of sizes, not only doublings.
     """
     if not num_accelerators or any(b <= a for a, b in pairwise(num_accelerators)):
         raise UsageError(f"sizes {list(num_accelerators)!r}; expected one or more, in ascending order")
@@ -404,13 +401,13 @@ def discrete_equilibria(
 
 
 def _quantiles(level: float) -> tuple[float, float, float]:
-    """The low, middle and high one of an interval that holds with probability `level`."""
+    """Cumulative probabilities of the low end, the median and the high end of an interval at `level`."""
     low, high = tails(level)
     return low, 0.5, high
 
 
 def _next_step(num_accelerators: int, after_s: float, *, over: tuple[int, float]) -> NextStep:
-    """Going on to so many, which takes after_s. over: the size and time that one has."""
+    """The step to num_accelerators, with time after_s. over: the current size and time."""
     size, time_s = over
     return NextStep(
         num_accelerators=num_accelerators,
@@ -423,19 +420,19 @@ def _next_step(num_accelerators: int, after_s: float, *, over: tuple[int, float]
 def default_answer(found: tuple[Equilibrium, ...]) -> Equilibrium:
     """The smallest of balance, marginal and floor: the first reason to stop.
 
-    At one size, a point that was found comes before one that is only known as at least that.
+    At equal sizes, a point that was found takes precedence over one that is only bounded from below.
     """
     answers = (each for each in found if each.kind in _ANSWERS)
     return min(answers, key=lambda each: (each.num_accelerators, each.limited_by is not None))
 
 
-# What the largest size is the most of, by whose limit it is.
+# Description of the largest size, by kind of limit.
 _ENDS: Final[Mapping[Limit, str]] = {
     "data": "the most that the data support",
     "catalogue": "the largest tried",
     "question": "the most within your limit",
 }
-# What is so up to a point, by kind.
+# Property that holds up to a point, by kind.
 _UP_TO: Final[Mapping[str, str]] = {
     BALANCE.name: "efficiency \N{MULTIPLICATION SIGN} speedup grows up to {end}",
     MARGINAL.name: "each larger size pays up to {end}",
@@ -444,29 +441,29 @@ _UP_TO: Final[Mapping[str, str]] = {
 }
 
 
-# Of a curve of one size.
+# Message for a curve with a single size.
 TWO_SIZES_NEEDED: Final = (
     "times of this accelerator at two sizes or more are needed to find where returns diminish"
 )
 
 
 def deciding_kind(points: tuple[Equilibrium, ...]) -> Kind:
-    """The first reason to stop; where that is not reached none is, so that each step pays."""
+    """The kind of the first reason to stop; marginal if none was reached, because then each step pays."""
     point = default_answer(points)
     return next(each for each in KINDS if each.name == point.kind) if point.limited_by is None else MARGINAL
 
 
 def returns_words(points: tuple[Equilibrium, ...], *, subject: str = "returns") -> str:
-    """Where returns diminish by the first reason to stop. subject: what diminishes."""
+    """Text on where returns diminish by the first reason to stop. subject: what diminishes."""
     if not points:
         return "too few sizes have a known time to find where returns diminish"
     return point_words(default_answer(points), kind=deciding_kind(points).name, subject=subject)
 
 
 def point_words(point: Equilibrium, *, kind: str | None = None, subject: str = "returns") -> str:
-    """One equilibrium, or whose limit ended the search for it.
+    """Text on one equilibrium, or on the limit that ended the search for it.
 
-    kind: as which, unless its own. subject: what diminishes.
+    kind: kind to describe it as; by default its own. subject: what diminishes.
     """
     size, name = format_count(point.num_accelerators), kind or point.kind
     spread, end = range_words(point), ""
@@ -486,7 +483,7 @@ def point_words(point: Equilibrium, *, kind: str | None = None, subject: str = "
 
 
 def stop_words(point: Equilibrium) -> str:
-    """What speaks against more accelerators than at an equilibrium."""
+    """Text on the reason against more accelerators than at an equilibrium."""
     size = format_count(point.num_accelerators)
     if point.limited_by is not None:
         return f"{size} is {_ENDS[point.limited_by]}"
@@ -498,13 +495,13 @@ def stop_words(point: Equilibrium) -> str:
 
 
 def size_words(point: Equilibrium) -> str:
-    """The size of an equilibrium, with `at least` or `at most` where it was not found."""
+    """The size of an equilibrium as text, with `at least` or `at most` if it was not found."""
     bound = "at least " if point.limited_by else "at most " if point.is_smallest else ""
     return f"{bound}{format_count(point.num_accelerators)}"
 
 
 def range_words(point: Equilibrium) -> str:
-    """The interval of the size, an end outside the sizes left open; nothing where it has no width."""
+    """The interval of the size as text, open where an end is outside the sizes; empty without width."""
     low, high = (None if size is None else format_count(size) for size in (point.low, point.high))
     if low == high:
         return ""
@@ -512,12 +509,12 @@ def range_words(point: Equilibrium) -> str:
 
 
 def words(point: Equilibrium) -> str:
-    """The equilibrium, and what going on would bring, in one sentence."""
+    """The equilibrium and the effect of the next step, in one sentence."""
     return "; ".join(filter(None, (point_words(point), _step_words(point))))
 
 
 def _step_words(point: Equilibrium) -> str:
-    """What going on to the next size would bring and cost; empty where there is none."""
+    """Text on the gain and cost of the next step; empty without one."""
     after = point.next_step
     if after is None:
         return ""

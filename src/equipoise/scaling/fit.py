@@ -1,8 +1,7 @@
-"""Times at a few sizes in; curves with weights, and predictions with intervals, out.
+"""Fits laws to times at a few sizes, and predicts times with intervals.
 
-Several laws are fitted at once and weighted by how well each predicts the points, because far from the data
-the doubt about the law is larger than the doubt about its parameters. Formulas stand in laws.py, sums over
-them in posterior.py.
+Several laws are fitted and weighted by their marginal likelihood, because far from the data the uncertainty
+about the law exceeds that about its parameters. Formulas are in laws.py, posteriors in posterior.py.
 """
 
 import math
@@ -33,30 +32,31 @@ from equipoise.scaling.posterior import (
 from equipoise.stats import quantiles
 from equipoise.units import MOST_LISTED, format_count, listed
 
-# Odds against "the size does not matter" below which there is no answer: very strong evidence in the grades
-# of Jeffreys 1961 (Theory of Probability, appendix B). Of 5,000 series of noise alone, four passed, and of
-# those of three sizes run once, one in 160; intervals of what is answered hold as often as they say
+# Minimum odds of a law against times independent of size: "very strong" evidence of Jeffreys 1961 (Theory of
+# Probability, appendix B). Of 5,000 series of pure noise four exceed it, and one in 160 of those with three
+# sizes and one run each; intervals of accepted fits have their stated coverage
 # (docs/experiments/0001-law-intervals.md).
 LEAST_ODDS = 30.0
-# What a law pays for each run it leaves out: one run in fifty is an outlier, anywhere within a factor of ten.
+# Log likelihood of an outlier: one run in fifty is one, log-uniform within a factor of ten.
 _LOG_OUTLIER = math.log(0.02 / (2.0 * math.log(10.0)))
-_FEWEST_SIZES = 3
+_MIN_SIZES = 3
 _NUM_DRAWS = 2000
 _EXACT = 1e-12
-_ENOUGH_REPETITIONS = 3
-# Accelerator-hours that fall at every size, by this factor in all, are taken for more than scatter.
+_MIN_REPETITIONS = 3
+# Accelerator-hours that decrease at every step, by this factor in total, are not considered noise.
 _FASTER_THAN_PROPORTION = 1.5
-# Slower than the fastest size by which both ends count as such: beyond the scatter of runs.
+# Factor by which both end sizes must be slower than the fastest size to count as slower, above noise.
 _SLOWER_AT_ENDS = 1.1
-_SILVER = 0.41421356237309503  # sqrt(2) - 1: as even as the golden ratio, and unlike it
+_SILVER = (
+    0.41421356237309503  # sqrt(2) - 1: multiples modulo 1 are even, and independent of the golden ratio's
+)
 
 
 class MeasuredTimes(Struct, frozen=True, kw_only=True):
-    """Measured times: one run an item.
+    """Measured times, one item per run.
 
-    num_accelerators, time_s: (n_runs,), at least 1 and above 0. entry: (n_runs,) whole numbers; runs of one
-    entry (one submission, one session on one machine) share what made it fast or slow. Without it, runs at
-    one size do.
+    num_accelerators, time_s: at least 1 and above 0, (n_runs,). entry: whole numbers, (n_runs,); runs of one
+    entry (one submission, or one session on one machine) share a common deviation.
     """
 
     num_accelerators: FloatArray
@@ -64,7 +64,7 @@ class MeasuredTimes(Struct, frozen=True, kw_only=True):
     entry: IntArray
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a size or a time, naming the first such item."""
+        """Reject impossible sizes and times, naming the first such item."""
         if not self.num_accelerators.shape == self.time_s.shape == self.entry.shape or self.time_s.ndim != 1:
             raise DataError(
                 f"points: num_accelerators, time_s and entry have shapes {self.num_accelerators.shape}, "
@@ -84,7 +84,7 @@ class MeasuredTimes(Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> FloatArray:
-        """The distinct numbers of accelerators, ascending."""
+        """Distinct numbers of accelerators, ascending."""
         return np.unique(self.num_accelerators)
 
     @property
@@ -93,7 +93,7 @@ class MeasuredTimes(Struct, frozen=True, kw_only=True):
         return Domain(smallest=float(self.num_accelerators.min()), largest=float(self.num_accelerators.max()))
 
     def where(self, kept: BoolArray) -> "MeasuredTimes":
-        """Only the runs that are True in `kept`: (n_runs,)."""
+        """Only the runs selected by `kept`, (n_runs,) booleans."""
         return MeasuredTimes(
             num_accelerators=self.num_accelerators[kept], time_s=self.time_s[kept], entry=self.entry[kept]
         )
@@ -102,9 +102,9 @@ class MeasuredTimes(Struct, frozen=True, kw_only=True):
 class LawFit(Struct, frozen=True, kw_only=True):
     """One law fitted to the points.
 
-    weight: how likely this law is, among those compared. values: the likeliest parameters.
-    draws: (n, num_params) equally likely parameter sets, as many as the weight earns; noise: (n, 2) the log
-    standard deviations (of a run, of its cluster) of each.
+    weight: posterior probability of the law among those compared. values: the most likely parameters. draws:
+    equally likely parameter sets, in number proportional to the weight, (n, num_params). noise: sd of log
+    times of a run and of its cluster for each draw, (n, 2).
     """
 
     law: Law
@@ -115,10 +115,7 @@ class LawFit(Struct, frozen=True, kw_only=True):
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """The laws that explain the points, the heaviest first.
-
-    outliers: (n_runs,) runs left out as too far from any law.
-    """
+    """Fitted laws by decreasing weight. outliers: runs excluded as too far from any law, (n_runs,)."""
 
     points: MeasuredTimes
     laws: tuple[LawFit, ...]
@@ -126,24 +123,24 @@ class Fit(Struct, frozen=True, kw_only=True):
 
     @property
     def best(self) -> LawFit:
-        """The law of the largest weight."""
+        """The law with the largest weight."""
         return self.laws[0]
 
     @property
     def domain(self) -> Domain:
-        """The sizes that were measured and used."""
+        """The range of sizes of runs that are not outliers."""
         return self.points.where(~self.outliers).domain
 
     def curves_s(self, num_accelerators: ArrayLike) -> FloatArray:
-        """Expected seconds by equally likely curves: (n_sizes,) -> (n_curves, n_sizes)."""
+        """Expected seconds of equally likely curves: (n_sizes,) -> (n_curves, n_sizes)."""
         sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=float))
         return np.concatenate([each.law.times_s(each.draws, sizes) for each in self.laws])
 
 
 class LawPrediction(Struct, frozen=True, kw_only=True):
-    """Time at some sizes, all (n_sizes,): the median, and the bounds that hold it with a probability.
+    """Median times and bounds of their interval at some sizes; all (n_sizes,).
 
-    extrapolation: how many times beyond the nearest measured size; 1.0 inside the measured range.
+    extrapolation: factor beyond the nearest measured size; 1.0 inside the measured range.
     """
 
     time_s: FloatArray
@@ -155,7 +152,7 @@ class LawPrediction(Struct, frozen=True, kw_only=True):
 def measured_times(
     num_accelerators: ArrayLike, time_s: ArrayLike, *, entry: ArrayLike | None = None
 ) -> MeasuredTimes:
-    """Times measured at some sizes. entry: labels of any kind, one per run."""
+    """Times measured at some sizes. entry: labels of any type, one per run; by default the sizes."""
     sizes = np.asarray(num_accelerators, dtype=float)
     label = sizes if entry is None else np.asarray(entry)
     return MeasuredTimes(
@@ -166,13 +163,13 @@ def measured_times(
 
 
 def fit(data: MeasuredTimes, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise = MEASURED_NOISE) -> Fit:
-    """The laws fitted to the points and weighted against each other, every law being as likely before.
+    """The laws fitted to the points and weighted by posterior probability, with equal prior probabilities.
 
-    noise: the scatter to expect: MEASURED_NOISE on one machine, PUBLISHED_NOISE between systems.
+    noise: prior of the noise: MEASURED_NOISE for one machine, PUBLISHED_NOISE between systems.
 
-    Raises FitError, naming what to measure, when the points cannot distinguish a law from times that do not
+    Raises FitError, with what to measure, if the points cannot distinguish a law from times that do not
     depend on size.
-    Assumes relative errors; independent runs of an entry (or size), which may stray from the law as a whole.
+    Assumes relative errors; independent runs of an entry (or size), which may deviate jointly from the law.
     Source: Bayesian model averaging, Hoeting et al. 1999, Statistical Science 14, 382.
     """
     compared = _compared(data, laws, noise)
@@ -182,12 +179,12 @@ def fit(data: MeasuredTimes, laws: tuple[Law, ...] = CANDIDATES, *, noise: Noise
 
 
 def fit_or_flat(data: MeasuredTimes, *, noise: Noise = MEASURED_NOISE) -> Fit:
-    """As `fit` with all laws, and where size may not matter with the constant too, if no size pays.
+    """`fit` with all laws, and also the constant if size may not matter and no larger size pays.
 
-    noise: as for `fit`.
+    noise: as in `fit`.
 
-    Raises FitError as `fit` does, unless the fewest accelerators are likely, by LEVEL, the best that ran.
-    Assumes that the constant is as likely before as all laws together. Source: as for `fit`.
+    Raises FitError as `fit` does, unless with probability LEVEL no measured size pays over the smallest.
+    Assumes a prior probability of one half for the constant. Source: as in `fit`.
     """
     compared = _compared(data, CANDIDATES, noise)
     if compared.log_odds >= math.log(LEAST_ODDS):
@@ -205,9 +202,10 @@ def _any_pays(sizes: FloatArray, time_s: FloatArray) -> BoolArray:
 
 
 class _Compared(Struct, frozen=True, kw_only=True):
-    """Laws against each other, and together against times that do not depend on size.
+    """Posteriors of laws, and of times that do not depend on size.
 
-    outliers: (n_runs,), of which the constant alone, with noise of its own, has the others too.
+    outliers: (n_runs,), excluded from the laws; the constant is fitted to all runs, with its own noise.
+    log_odds: of all laws together against the constant.
     """
 
     points: MeasuredTimes
@@ -218,7 +216,7 @@ class _Compared(Struct, frozen=True, kw_only=True):
     log_odds: float
 
     def fit(self, *, with_constant: bool = False) -> Fit:
-        """The laws, weighted."""
+        """The weighted laws."""
         used = self.points.where(~self.outliers)
         evidence = np.array([[each.log_evidence for each in self.laws]])
         share = 1.0 / (1.0 + math.exp(-self.log_odds)) if with_constant else 1.0
@@ -234,7 +232,7 @@ class _Compared(Struct, frozen=True, kw_only=True):
 
 
 def _compared(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> _Compared:
-    """How likely each law is. Raises FitError where there are too few sizes for any."""
+    """The posterior of each law and of the constant. Raises FitError with too few sizes for any law."""
     _require_sizes(data.sizes, laws)
     far = outliers(laws, data.num_accelerators, np.log(data.time_s), data.domain)
     if len(data.where(~far).sizes) < _sizes_needed(laws):
@@ -257,13 +255,12 @@ def _compared(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> _Comp
 def predict(
     fitted: Fit, num_accelerators: ArrayLike, *, level: float = 0.9, of: Literal["law", "run"] = "law"
 ) -> LawPrediction:
-    """Time at each size, with the interval that holds it with probability `level`.
+    """Time at each size, with its interval at `level`.
 
-    of: "law" for the expected time; "run" for one more run (of one more entry), whose noise widens the
+    of: "law" for the expected time; "run" for one more run of one more entry, whose noise widens the
     interval.
-    Assumes that one of the fitted laws goes on to hold; that each accelerator does more than at the largest
-    size of the data is not ruled out, and not sure. The intervals were checked up to 4 times beyond the
-    data (docs/experiments/0001-law-intervals.md); `extrapolation` is how far beyond each size lies.
+    Assumes one of the fitted laws remains valid; the interval always includes constant efficiency beyond the
+    largest size. Coverage was tested up to 4 times beyond the data (docs/experiments/0001-law-intervals.md).
     """
     sizes = np.atleast_1d(np.asarray(num_accelerators, dtype=float))
     if not np.all(np.isfinite(sizes) & (sizes >= 1.0)):
@@ -277,8 +274,7 @@ def predict(
     below, above = tails(level)
     low_s, time_s, high_s = np.exp(quantiles(log_times, (below, 0.5, above)))
     domain = fitted.domain
-    # That efficiency goes on to rise beyond the data is never sure: caches and memory that came with more
-    # accelerators are used up somewhere.
+    # Rising efficiency may not continue beyond the data: the benefit of more cache and memory ends somewhere.
     at_largest_s = float(np.median(fitted.curves_s(np.array([domain.largest]))))
     linear_s = at_largest_s * domain.largest / sizes
     high_s = np.where(sizes > domain.largest, np.maximum(high_s, linear_s), high_s)
@@ -295,7 +291,7 @@ def _clusters(runs: MeasuredTimes) -> Clusters:
 
 
 def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: MeasuredTimes) -> LawFit:
-    """One law of the comparison; `used` holds the runs that are no outliers."""
+    """The fit of one law. used: the runs that are not outliers."""
     draws, levels = found.draws(_NUM_DRAWS)
     count = round(weight * _NUM_DRAWS)
     earned = ((np.arange(count) + 0.5) * (_NUM_DRAWS / max(count, 1))).astype(int)
@@ -309,19 +305,19 @@ def _law_fit(found: Posterior, *, weight: float, noise: Noise, used: MeasuredTim
 
 
 def _least_squares(found: Posterior, used: MeasuredTimes) -> FloatArray:
-    """The parameters of the curve nearest to the runs, started from the heaviest cell: (num_params,)."""
+    """The least-squares parameters, starting from the most likely cell: (num_params,)."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - loading it takes as long as a plan
 
-    def off(unit: FloatArray) -> FloatArray:
+    def log_errors(unit: FloatArray) -> FloatArray:
         return _residuals(found.law, found.law.at(unit[None, :], found.domain)[0], used)
 
-    def off_shape(unit: FloatArray) -> FloatArray:
-        return off(unit) - np.mean(off(unit))
+    def centred_log_errors(unit: FloatArray) -> FloatArray:
+        return log_errors(unit) - np.mean(log_errors(unit))
 
     unit = found.likeliest_unit
     if found.law.num_shapes:
-        unit = least_squares(off_shape, unit, bounds=(0.0, 1.0), xtol=_EXACT, ftol=_EXACT).x
-    scale = np.exp(np.mean(off(unit), keepdims=True))
+        unit = least_squares(centred_log_errors, unit, bounds=(0.0, 1.0), xtol=_EXACT, ftol=_EXACT).x
+    scale = np.exp(np.mean(log_errors(unit), keepdims=True))
     return np.asarray(found.law.scaled(found.law.at(unit[None, :], found.domain), scale)[0])
 
 
@@ -331,12 +327,12 @@ def _residuals(law: Law, values: FloatArray, runs: MeasuredTimes) -> FloatArray:
 
 
 def _sizes_needed(laws: tuple[Law, ...]) -> int:
-    """Distinct sizes needed for a fit: one more than the simplest law has parameters, at least three."""
-    return max(_FEWEST_SIZES, min(len(law.params) for law in laws) + 1)
+    """Number of distinct sizes needed: one more than the simplest law's parameters, at least three."""
+    return max(_MIN_SIZES, min(len(law.params) for law in laws) + 1)
 
 
 def _require_sizes(sizes: FloatArray, laws: tuple[Law, ...]) -> None:
-    """Raise FitError when there are too few distinct sizes for any of the laws."""
+    """Raise FitError if there are too few distinct sizes for any of the laws."""
     needed = _sizes_needed(laws)
     if len(sizes) >= needed:
         return
@@ -357,7 +353,7 @@ def _require_sizes(sizes: FloatArray, laws: tuple[Law, ...]) -> None:
 
 
 def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> FitError:
-    """The error for times that may as well not depend on the size, as far as the laws can show."""
+    """The error for times in which the laws find no dependence on size."""
     sizes, runs = np.unique(data.num_accelerators, return_counts=True)
     at_size_s = [float(np.median(data.time_s[data.num_accelerators == size])) for size in sizes]
     ends_s, fastest = (at_size_s[0], at_size_s[-1]), int(np.argmin(at_size_s))
@@ -365,9 +361,9 @@ def _no_dependence(data: MeasuredTimes, laws: tuple[Law, ...], odds: float) -> F
     missing = f"the time at {larger} accelerators or more, so that the sizes span a wider range"
     if min(ends_s) > _SLOWER_AT_ENDS * at_size_s[fastest]:
         missing = f"the times at more numbers of accelerators around {sizes[fastest]:g}"
-    if runs.min() < _ENOUGH_REPETITIONS:
-        again = sizes[runs < _ENOUGH_REPETITIONS]
-        missing += f", or {_ENOUGH_REPETITIONS} repetitions at each of {_listed(again)} accelerators"
+    if runs.min() < _MIN_REPETITIONS:
+        again = sizes[runs < _MIN_REPETITIONS]
+        missing += f", or {_MIN_REPETITIONS} repetitions at each of {_listed(again)} accelerators"
     work_s = sizes * at_size_s
     if np.all(np.diff(work_s) < 0.0) and work_s[0] > _FASTER_THAN_PROPORTION * work_s[-1]:
         speedup, growth = ends_s[0] / ends_s[1], sizes[-1] / sizes[0]

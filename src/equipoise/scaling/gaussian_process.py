@@ -1,7 +1,7 @@
-"""The regression of the pooled law: a Gaussian process over entries, whose curves share their shape.
+"""The pooled law's regression: a Gaussian process over entries whose curves share their shape.
 
-Where entries lie as points and how similar two are; variance components and Student-t noise, fitted on
-earlier entries and conditioned on own ones. Arrays in, records out.
+Inputs, covariance functions, and the fit of variance components and Student-t noise to earlier entries, which
+is then conditioned on a group's own entries.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,12 +19,13 @@ Codes = NDArray[np.intp]
 
 
 class Points(Struct, frozen=True, kw_only=True, eq=False):
-    """Where entries of one workload lie: arrays of shape (n_points,).
+    """Inputs of entries of one workload: arrays of shape (n_points,).
 
-    size_log2: log2 of the number of accelerators. age: the round, counted in rounds. compute_log2: log2 of
-    the nominal peak, FLOP/s, of all accelerators; NaN where the chip states none.
-    accelerator, family (chip without form factor and memory), vendor: `codes` of their names. lever_log2:
-    log2 of the batch (of all or of one accelerator); None when the batch is not an input.
+    size_log2: log2 of the number of accelerators. age: index of the round. compute_log2: log2 of the nominal
+    peak FLOP/s of all accelerators; NaN where unknown. accelerator, family (chip without form factor and
+    memory),
+    vendor: `codes` of their names. batch_log2: log2 of the batch (global or per accelerator); None if the
+    batch is not an input.
     """
 
     size_log2: FloatArray
@@ -33,23 +34,23 @@ class Points(Struct, frozen=True, kw_only=True, eq=False):
     accelerator: Codes
     family: Codes
     vendor: Codes
-    lever_log2: FloatArray | None = None
+    batch_log2: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        """Check that all columns are as long."""
+        """Check that all columns have the same length."""
         columns = (self.age, self.compute_log2, self.accelerator, self.family, self.vendor)
         assert all(len(column) == len(self) for column in columns)
 
     def __len__(self) -> int:
-        """How many points there are."""
+        """Number of points."""
         return len(self.size_log2)
 
     def __eq__(self, other: object) -> bool:
-        """Whether the columns hold the same."""
+        """Whether all columns are equal."""
         return isinstance(other, Points) and self._columns() == other._columns()
 
     def __hash__(self) -> int:
-        """By what the columns hold: covariances of equal points are calculated once."""
+        """Hash of the columns, by which covariances of equal points are cached."""
         return hash(self._columns())
 
     def _columns(self) -> tuple[bytes | None, ...]:
@@ -57,10 +58,10 @@ class Points(Struct, frozen=True, kw_only=True, eq=False):
         return tuple(None if column is None else column.tobytes() for column in columns)
 
     def followed_by(self, other: "Points") -> "Points":
-        """These points, then the others; with levers where both have them."""
+        """These points followed by others; with batches if both have them."""
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in self.__struct_fields__}
-        if self.lever_log2 is None or other.lever_log2 is None:
-            del pairs["lever_log2"]
+        if self.batch_log2 is None or other.batch_log2 is None:
+            del pairs["batch_log2"]
         return Points(**{name: np.concatenate(pair) for name, pair in pairs.items()})
 
 
@@ -69,12 +70,12 @@ def points(
     num_accelerators: Sequence[float] | FloatArray,
     age: Sequence[float] | FloatArray,
     *,
-    lever: FloatArray | None = None,
+    batch: FloatArray | None = None,
 ) -> Points:
-    """The points of entries, with the facts of their chips.
+    """The points of entries, with properties of their chips.
 
-    accelerators: slugs; an unknown one is a family of its own without facts. age: see Points.
-    lever: samples of a batch, (n_points,), or None.
+    accelerators: slugs; an unknown one is its own family, without properties. age: see `Points`. batch:
+    samples, (n_points,), or None.
     """
     sizes = np.log2(np.asarray(num_accelerators, dtype=float))
     facts = chip_facts(set(accelerators))
@@ -86,7 +87,7 @@ def points(
         accelerator=codes(accelerators),
         family=codes(name.split("-", 1)[0] for name in accelerators),
         vendor=codes(facts[name][0] for name in accelerators),
-        lever_log2=None if lever is None else np.log2(lever),
+        batch_log2=None if batch is None else np.log2(batch),
     )
 
 
@@ -94,27 +95,27 @@ _CODES: Final[dict[str, int]] = {}
 
 
 def codes(names: Iterable[str]) -> Codes:
-    """A number for each name, the same one wherever it occurs: numbers are compared ten times as fast."""
+    """An integer for each name, the same at every call: integers are compared ten times as fast."""
     return np.array([_CODES.setdefault(name, len(_CODES)) for name in names], dtype=np.intp)
 
 
 def chip_facts(slugs: Iterable[str]) -> dict[str, tuple[str, float]]:
-    """What points take from the table of accelerators, by slug: vendor, and log2 of the peak in FLOP/s."""
+    """Vendor and log2 of the peak FLOP/s of accelerators, by slug."""
     return {slug: _chip(slug) for slug in slugs}
 
 
 def _chip(slug: str) -> tuple[str, float]:
-    """Vendor and log2 of the dense peak at training precision of a chip; slug and NaN if unknown."""
+    """Vendor and log2 of a chip's dense peak at training precision; slug and NaN if unknown."""
     chip = shipped_hardware().exact(slug)
     return (slug, np.nan) if chip is None else (chip.vendor, peak_log2(chip))
 
 
-# Sizes count from 32 accelerators, and a curve may bend from 64 on: the middle of the sizes submitted.
+# Sizes are centred at 32 accelerators, and a curve may bend at 64: the middle of the submitted sizes.
 CENTRE_LOG2 = 5.0
 BEND_LOG2 = 6.0
-# Slopes are per three doublings, so that the prior deviations of all shapes are in one unit: log time.
+# Slopes are per three doublings, so that the prior sd of all shapes are in units of log time.
 SLOPE_LOG2 = 3.0
-# Two years of rounds: the scale on which software and rules drift.
+# Correlation length in rounds: two years, on which software and rules drift.
 MEMORY_ROUNDS = 4.0
 
 Covariance: TypeAlias = Callable[[Points, Points], FloatArray]
@@ -129,7 +130,7 @@ def _distance(a: FloatArray, b: FloatArray) -> FloatArray:
     return np.abs(a[:, None] - b[None])
 
 
-def _bell(distance: FloatArray, length: float) -> FloatArray:
+def _squared_exponential(distance: FloatArray, length: float) -> FloatArray:
     return np.exp(-0.5 * (distance / length) ** 2)
 
 
@@ -160,7 +161,7 @@ def _bend(a: Points, b: Points) -> FloatArray:
 
 
 def _smooth(a: Points, b: Points) -> FloatArray:
-    return _bell(_distance(a.size_log2, b.size_log2), 2.5)
+    return _squared_exponential(_distance(a.size_log2, b.size_log2), 2.5)
 
 
 def _rough(a: Points, b: Points) -> FloatArray:
@@ -169,18 +170,18 @@ def _rough(a: Points, b: Points) -> FloatArray:
 
 
 class SharedDeviation(Struct, frozen=True, kw_only=True):
-    """Who has a deviation in common, and the prior median of its size, in log time, by shape."""
+    """A covariance between entries that share a property, with prior median sd in log time, by shape."""
 
     name: str
     covariance: Covariance
     prior_deviations: tuple[float, ...]
 
 
-# In the order of the columns of prior_deviations.
+# In the order of prior_deviations.
 SHAPES: tuple[Covariance, ...] = (_ones, _slope, _bend, _smooth, _rough)
 
-# Prior medians of the deviations: a workload's level is free, chips differ by tens of percent, curves by ten
-# percent over three doublings, those of one accelerator or group by less. Earlier rounds decide.
+# Prior medians of the sd: a workload's level is free, chips differ by tens of percent, curves by ten percent
+# over three doublings, and those of one accelerator or group by less. They are fitted to earlier rounds.
 SHARES: tuple[SharedDeviation, ...] = (
     SharedDeviation(name="workload", covariance=_ones, prior_deviations=(4.0, 0.3, 0.15, 0.2, 0.1)),
     SharedDeviation(name="recent rounds", covariance=_recent, prior_deviations=(0.2, 0.05, 0.05, 0.05, 0.05)),
@@ -204,7 +205,7 @@ SHARES: tuple[SharedDeviation, ...] = (
 
 
 class Extra(Struct, frozen=True, kw_only=True):
-    """A deviation that is no product of a share and a shape, with the prior median of its size."""
+    """A component that is not a product of a share and a shape, with the prior median of its sd."""
 
     name: str
     covariance: Covariance
@@ -213,11 +214,11 @@ class Extra(Struct, frozen=True, kw_only=True):
 
 
 def _compute(a: Points, b: Points) -> FloatArray:
-    return np.nan_to_num(_bell(_distance(a.compute_log2, b.compute_log2), 2.5), nan=0.0)
+    return np.nan_to_num(_squared_exponential(_distance(a.compute_log2, b.compute_log2), 2.5), nan=0.0)
 
 
 EXTRAS: tuple[Extra, ...] = (
-    # A fast chip runs out of work at fewer accelerators: similar at equal peak FLOP/s of the whole system.
+    # A fast chip runs out of work at fewer accelerators: curves are similar at equal peaks of systems.
     Extra(name="compute", covariance=_compute, prior_deviation=0.1),
     Extra(
         name="compute, recent", covariance=lambda a, b: _compute(a, b) * _recent(a, b), prior_deviation=0.05
@@ -231,113 +232,113 @@ EXTRAS: tuple[Extra, ...] = (
 )
 
 
-def _levers(a: Points, b: Points) -> tuple[FloatArray, FloatArray]:
-    assert a.lever_log2 is not None
-    assert b.lever_log2 is not None
-    return a.lever_log2, b.lever_log2
+def _batches_log2(a: Points, b: Points) -> tuple[FloatArray, FloatArray]:
+    assert a.batch_log2 is not None
+    assert b.batch_log2 is not None
+    return a.batch_log2, b.batch_log2
 
 
-def _lever_slope(a: Points, b: Points) -> FloatArray:
-    lever_a, lever_b = _levers(a, b)
-    return np.outer(lever_a / SLOPE_LOG2, lever_b / SLOPE_LOG2)
+def _batch_slope(a: Points, b: Points) -> FloatArray:
+    batch_a, batch_b = _batches_log2(a, b)
+    return np.outer(batch_a / SLOPE_LOG2, batch_b / SLOPE_LOG2)
 
 
-def _lever_smooth(a: Points, b: Points) -> FloatArray:
-    return _bell(_distance(*_levers(a, b)), 2.0)
+def _batch_smooth(a: Points, b: Points) -> FloatArray:
+    return _squared_exponential(_distance(*_batches_log2(a, b)), 2.0)
 
 
-def _lever_rough(a: Points, b: Points) -> FloatArray:
-    return np.exp(-_distance(*_levers(a, b)) / 2.0)
+def _batch_rough(a: Points, b: Points) -> FloatArray:
+    return np.exp(-_distance(*_batches_log2(a, b)) / 2.0)
 
 
-LEVERS: tuple[Extra, ...] = (
-    Extra(name="batch slope", covariance=_lever_slope, prior_deviation=0.1),
-    Extra(name="batch curve", covariance=_lever_smooth, prior_deviation=0.2),
-    Extra(name="batch, rough", covariance=_lever_rough, prior_deviation=0.1, is_smooth=False),
+BATCH_EXTRAS: tuple[Extra, ...] = (
+    Extra(name="batch slope", covariance=_batch_slope, prior_deviation=0.1),
+    Extra(name="batch curve", covariance=_batch_smooth, prior_deviation=0.2),
+    Extra(name="batch, rough", covariance=_batch_rough, prior_deviation=0.1, is_smooth=False),
     Extra(
         name="batch curve, recent",
-        covariance=lambda a, b: _lever_smooth(a, b) * _recent(a, b),
+        covariance=lambda a, b: _batch_smooth(a, b) * _recent(a, b),
         prior_deviation=0.05,
     ),
     Extra(
         name="batch curve of the vendor",
-        covariance=lambda a, b: _lever_smooth(a, b) * _same(a.vendor, b.vendor),
+        covariance=lambda a, b: _batch_smooth(a, b) * _same(a.vendor, b.vendor),
         prior_deviation=0.1,
     ),
     Extra(
         name="batch, rough, of the group",
-        covariance=lambda a, b: _lever_rough(a, b) * _group(a, b),
+        covariance=lambda a, b: _batch_rough(a, b) * _group(a, b),
         prior_deviation=0.05,
         is_smooth=False,
     ),
 )
 
 
-def _extras(*, with_lever: bool) -> tuple[Extra, ...]:
-    return (*EXTRAS, *LEVERS) if with_lever else EXTRAS
+def _extras(*, with_batch: bool) -> tuple[Extra, ...]:
+    return (*EXTRAS, *BATCH_EXTRAS) if with_batch else EXTRAS
 
 
 @lru_cache(maxsize=3)
 def covariances(a: Points, b: Points) -> FloatArray:
-    """The covariance of every component at deviation 1: (n_components, n_a, n_b).
+    """The covariance of every component at sd 1: (n_components, n_a, n_b).
 
-    The levers are among them where both sets of points have one. Kept: all parts of a prediction ask for
-    those of the same sizes, and most for those of the same entries.
+    Includes components of the batch if both sets of points have one. Cached, because all parts of a
+    prediction use the same sizes, and most the same entries.
     """
     shares = np.stack([share.covariance(a, b) for share in SHARES])
     shapes = np.stack([shape(a, b) for shape in SHAPES])
     products = (shares[:, None] * shapes[None]).reshape(-1, len(a), len(b))
-    extras = [extra.covariance(a, b) for extra in _extras(with_lever=a.lever_log2 is not None)]
+    extras = [extra.covariance(a, b) for extra in _extras(with_batch=a.batch_log2 is not None)]
     return np.concatenate([products, np.stack(extras)])
 
 
-def prior_deviations(*, with_lever: bool) -> FloatArray:
-    """The prior median deviation of every component, in the order of `covariances`."""
+def prior_deviations(*, with_batch: bool) -> FloatArray:
+    """Prior median sd of every component, in the order of `covariances`."""
     of_shares = [deviation for share in SHARES for deviation in share.prior_deviations]
-    return np.array([*of_shares, *(extra.prior_deviation for extra in _extras(with_lever=with_lever))])
+    return np.array([*of_shares, *(extra.prior_deviation for extra in _extras(with_batch=with_batch))])
 
 
-def smooth_components(*, with_lever: bool) -> FloatArray:
-    """1 for every component that is smooth over size, 0 for the others, in the order of `covariances`."""
+def smooth_components(*, with_batch: bool) -> FloatArray:
+    """1 for components that are smooth over size, else 0, in the order of `covariances`."""
     shapes = [shape is not _rough for _ in SHARES for shape in SHAPES]
-    return np.array([*shapes, *(extra.is_smooth for extra in _extras(with_lever=with_lever))], dtype=float)
+    return np.array([*shapes, *(extra.is_smooth for extra in _extras(with_batch=with_batch))], dtype=float)
 
 
-# Results have heavy tails: a first attempt of a new submitter can be twice as slow. Three degrees of freedom
-# is the smallest whole number with a variance.
+# Results have heavy tails: a new submitter's first attempt can be twice as slow. Three is the smallest whole
+# number of degrees of freedom with a finite variance.
 DEGREES_OF_FREEDOM = 3.0
 NOISE_PRIOR_DEVIATION = 0.05
-# Prior standard deviation of each log deviation: a factor 1.6 up or down.
+# Prior sd of the logarithm of each component's sd: a factor 1.6 up or down.
 PRIOR_SPREAD = 0.5
-# No search beyond: a noise of zero has no covariance matrix, and e**4 of the prior is no deviation of a time.
-MOST_LOG = 4.0
+# Bounds of the search around the prior: zero noise makes the covariance singular, and e**4 is implausible.
+MAX_LOG = 4.0
 FIT_ROUNDS = 2
 REWEIGHTINGS = 4
 MAX_ITERATIONS = 25
 
-# Of each block: covariances of the components, values, columns of the trend, looseness.
+# Per block: covariances of the components, values, columns of the trend, noise factors.
 _System: TypeAlias = list[tuple[FloatArray, FloatArray, FloatArray, FloatArray]]
 
 
 class Trend(Struct, frozen=True, kw_only=True):
-    """Prior of the mean, in log units: per doubling, and more per doubling beyond 64 accelerators."""
+    """Prior mean of the slope in log units: per doubling, and added beyond 64 accelerators."""
 
     per_doubling: float
     beyond: float
 
 
 class CurveBlock(Struct, frozen=True, kw_only=True):
-    """Points that may share deviations (one workload) and their values, log units, (n_points,)."""
+    """Points of one workload and their values in log units, (n_points,)."""
 
     points: Points
     values: FloatArray
 
 
 class Predicted(Struct, frozen=True, kw_only=True):
-    """What is expected at some points, in log units.
+    """Prediction at some points, in log units.
 
-    mean, deviation: (n_at,), with the noise of a new entry. covariance: (n_at, n_at), without it.
-    weights: (n_at, n_block + n_own), what each known point adds to each mean.
+    mean, deviation: mean and sd including the noise of a new entry, (n_at,). covariance: without that noise,
+    (n_at, n_at). weights: of each known point's residual in each mean, (n_at, n_block + n_own).
     """
 
     mean: FloatArray
@@ -347,48 +348,47 @@ class Predicted(Struct, frozen=True, kw_only=True):
 
 
 class Hierarchy(Struct, frozen=True, kw_only=True):
-    """The fitted regression: deviations of the components (the noise last), the trend, and its blocks.
+    """The fitted regression: log sd of the components (noise last), the trend, and the data by block.
 
-    trends: (n_rounds, 3), the trend's coefficients as each round of the fit found them; the last ones hold.
-    centre: subtracted from all values; None where no values are known.
-    looseness: by block, what each point's noise variance is multiplied by; outliers have large ones.
+    trends: the trend's coefficients after each iteration of the fit, (n_iterations, 3); the last are used.
+    centre: subtracted from all values; None where no values are known. noise_factor: by block, multiplies
+    each point's noise variance; large for outliers.
     """
 
     log_deviations: FloatArray
     trends: FloatArray
     centre: float | None
     blocks: Mapping[str, CurveBlock]
-    looseness: Mapping[str, FloatArray]
+    noise_factor: Mapping[str, FloatArray]
 
     def predict(self, name: str, own: CurveBlock, at: Points, *, smooth: bool = False) -> Predicted:
-        """What is expected at the points `at` of a curve, from the block `name` and its own points.
+        """Prediction at the points `at` of a curve, from the block `name`, if any, and its own.
 
-        Without such a block only the trend and the own points count. smooth: leaves out what differs from
-        size to size without pattern, so that the mean is the curve and not the next entry.
+        smooth: omit components that vary irregularly from size to size, to predict the curve, not an entry.
         """
         past, centre = self.blocks.get(name), self.centre or 0.0
-        known, values, looseness = own.points, own.values, np.ones(len(own.values))
+        known, values, noise_factor = own.points, own.values, np.ones(len(own.values))
         if past is not None:
             known = past.points.followed_by(own.points)
             values = np.concatenate([past.values, own.values])
-            looseness = np.concatenate([self.looseness[name], looseness])
+            noise_factor = np.concatenate([self.noise_factor[name], noise_factor])
         variances, noise = _variances(self.log_deviations)
-        wanted = variances * smooth_components(with_lever=at.lever_log2 is not None) if smooth else variances
+        wanted = variances * smooth_components(with_batch=at.batch_log2 is not None) if smooth else variances
         mean = centre + _basis(at) @ self.trends[-1]
         covariance = np.tensordot(wanted, covariances(at, at), 1)
         weights = np.zeros((len(at), len(known)))
         if len(known):
             shared = np.tensordot(variances, covariances(known, known), 1)
             residuals = values - centre - _basis(known) @ self.trends[-1]
-            looseness = _reweighted(shared, noise, residuals, looseness)
+            noise_factor = _student_t_factors(shared, noise, residuals, noise_factor)
             if len(own.values) == 1:
-                # One point alone is the level of its curve: nothing of its own shows it to be an outlier.
-                looseness[-1] = 1.0
+                # A single point sets the level of its curve: no other can show it to be an outlier.
+                noise_factor[-1] = 1.0
             between = np.tensordot(wanted, covariances(known, at), 1)
-            weights[:] = np.linalg.solve(shared + np.diag(noise * looseness), between).T
+            weights[:] = np.linalg.solve(shared + np.diag(noise * noise_factor), between).T
             mean = mean + weights @ residuals
             covariance = covariance - weights @ between
-        # Rounding may leave a hair less than nothing.
+        # Rounding may make variances slightly negative.
         spread = np.maximum(np.diag(covariance), 0.0)
         tail = DEGREES_OF_FREEDOM / (DEGREES_OF_FREEDOM - 2.0)
         return Predicted(
@@ -406,51 +406,49 @@ def fit_hierarchy(
     search: bool,
     trends: FloatArray | None,
 ) -> Hierarchy:
-    """The regression with the deviations and trend of highest posterior density, outliers weighted down.
+    """The regression with sd and trend of highest posterior density, and outliers down-weighted.
 
     blocks: by name. centre: subtracted from all values; makes the result independent of the unit of time.
-    prior: `prior_log_deviations`, the noise last. start: log deviations to begin from, as of an earlier
-    fit; the prior by default.
-    search: whether to look for better ones; else only the trend and the weights of outliers are found.
-    trends: of a fit with the same deviations, of which these are some of the blocks: only the weights of
-    their outliers are found.
-    Assumes log deviations are normal around their prior medians and noise is Student-t.
+    prior: `prior_log_deviations`. start: initial log sd, e.g. of an earlier fit; by default the prior.
+    search: whether to optimise the log sd; if not, only the trend and the noise factors are found. trends: of
+    a fit with the same log sd to these and further blocks; with them, only the noise factors are found.
+    Assumes log sd are normal around their prior medians, and noise is Student-t.
     Source: Rasmussen and Williams 2006, equations 5.8 and 5.9; Lange, Little and Taylor 1989 for the weights.
     """
     log_deviations = prior if start is None else start
     components = {name: covariances(block.points, block.points) for name, block in blocks.items()}
-    looseness = {name: np.ones(len(block.values)) for name, block in blocks.items()}
+    noise_factor = {name: np.ones(len(block.values)) for name, block in blocks.items()}
     found = []
     for i in range(FIT_ROUNDS if blocks else 0):
         system = [
-            (components[name], block.values - (centre or 0.0), _basis(block.points), looseness[name])
+            (components[name], block.values - (centre or 0.0), _basis(block.points), noise_factor[name])
             for name, block in blocks.items()
         ]
         if search and trends is None:
-            log_deviations = _searched(log_deviations, prior, trend, system)
+            log_deviations = _optimised(log_deviations, prior, trend, system)
         found.append(_coefficients(log_deviations, trend, system) if trends is None else trends[i])
         variances, noise = _variances(log_deviations)
         for name, block in blocks.items():
             residuals = block.values - (centre or 0.0) - _basis(block.points) @ found[-1]
             shared = np.tensordot(variances, components[name], 1)
-            looseness[name] = _reweighted(shared, noise, residuals, looseness[name])
+            noise_factor[name] = _student_t_factors(shared, noise, residuals, noise_factor[name])
     return Hierarchy(
         log_deviations=log_deviations,
         trends=np.array(found or [_prior_coefficients(trend)]) if trends is None else trends,
         centre=centre,
         blocks=blocks,
-        looseness=looseness,
+        noise_factor=noise_factor,
     )
 
 
-def prior_log_deviations(*, with_lever: bool) -> FloatArray:
-    """The prior medians of the log deviations, the noise last."""
-    medians = np.append(prior_deviations(with_lever=with_lever), NOISE_PRIOR_DEVIATION)
+def prior_log_deviations(*, with_batch: bool) -> FloatArray:
+    """Prior medians of the log sd of all components, noise last."""
+    medians = np.append(prior_deviations(with_batch=with_batch), NOISE_PRIOR_DEVIATION)
     return np.asarray(np.log(medians), dtype=np.float64)
 
 
-def _searched(start: FloatArray, prior: FloatArray, trend: Trend, system: _System) -> FloatArray:
-    """The log deviations of highest posterior density near the start."""
+def _optimised(start: FloatArray, prior: FloatArray, trend: Trend, system: _System) -> FloatArray:
+    """The log sd of highest posterior density near the start."""
     from scipy.optimize import minimize  # noqa: PLC0415 - loading it takes as long as a plan
 
     found = minimize(
@@ -459,14 +457,14 @@ def _searched(start: FloatArray, prior: FloatArray, trend: Trend, system: _Syste
         args=(prior, trend, system),
         jac=True,
         method="L-BFGS-B",
-        bounds=[(middle - MOST_LOG, middle + MOST_LOG) for middle in prior],
+        bounds=[(middle - MAX_LOG, middle + MAX_LOG) for middle in prior],
         options={"maxiter": MAX_ITERATIONS},
     )
     return np.asarray(found.x, dtype=np.float64)
 
 
 def _variances(log_deviations: FloatArray) -> tuple[FloatArray, float]:
-    """Of the components, and of the noise."""
+    """Variances of the components, and the variance of the noise."""
     return np.exp(2.0 * log_deviations[:-1]), float(np.exp(2.0 * log_deviations[-1]))
 
 
@@ -475,7 +473,7 @@ def _basis(points: Points) -> FloatArray:
     return np.column_stack([np.ones(len(points)), points.size_log2 - CENTRE_LOG2, bend(points.size_log2)])
 
 
-# Prior standard deviations of the trend's coefficients: the level is free.
+# Prior sd of the trend's coefficients: the level is free.
 _TREND_SPREAD = np.array([30.0, 0.07, 0.07])
 
 
@@ -484,11 +482,11 @@ def _prior_coefficients(trend: Trend) -> FloatArray:
 
 
 def _inverses(log_deviations: FloatArray, system: _System) -> list[tuple[FloatArray, float]]:
-    """Of each block the inverse of its covariance matrix, and half the log of the matrix's determinant."""
+    """Inverse of the covariance matrix and half of its log determinant, for each block."""
     variances, noise = _variances(log_deviations)
     found = []
-    for components, _, _, looseness in system:
-        factor = np.linalg.cholesky(np.tensordot(variances, components, 1) + np.diag(noise * looseness))
+    for components, _, _, noise_factor in system:
+        factor = np.linalg.cholesky(np.tensordot(variances, components, 1) + np.diag(noise * noise_factor))
         half = np.linalg.inv(factor)
         found.append((half.T @ half, float(np.log(np.diag(factor)).sum())))
     return found
@@ -500,7 +498,7 @@ def _coefficients(
     system: _System,
     inverses: list[tuple[FloatArray, float]] | None = None,
 ) -> FloatArray:
-    """The trend of highest posterior density, given the deviations."""
+    """The trend of highest posterior density, given the log sd."""
     inverses = inverses or _inverses(log_deviations, system)
     left = np.diag(_TREND_SPREAD**-2.0)
     right = left @ _prior_coefficients(trend)
@@ -520,7 +518,7 @@ def _value_and_gradient(
     away = (coefficients - _prior_coefficients(trend)) / _TREND_SPREAD
     value = 0.5 * float(away @ away)
     gradient = np.zeros_like(log_deviations)
-    for (components, values, basis, looseness), (inverse, half_log_determinant) in zip(
+    for (components, values, basis, noise_factor), (inverse, half_log_determinant) in zip(
         system, inverses, strict=True
     ):
         residuals = values - basis @ coefficients
@@ -528,17 +526,19 @@ def _value_and_gradient(
         value += half_log_determinant + 0.5 * float(residuals @ solved)
         slack = inverse - np.outer(solved, solved)
         gradient[:-1] += variances * (components.reshape(len(components), -1) @ slack.ravel())
-        gradient[-1] += noise * float(np.diag(slack) @ looseness)
+        gradient[-1] += noise * float(np.diag(slack) @ noise_factor)
     away = (log_deviations - prior) / PRIOR_SPREAD
     return value + 0.5 * float(away @ away), gradient + away / PRIOR_SPREAD
 
 
-def _reweighted(shared: FloatArray, noise: float, residuals: FloatArray, looseness: FloatArray) -> FloatArray:
-    """What the noise variance of each point is multiplied by, under Student-t noise, given the others."""
+def _student_t_factors(
+    shared: FloatArray, noise: float, residuals: FloatArray, noise_factor: FloatArray
+) -> FloatArray:
+    """Factors on each point's noise variance under Student-t noise, by expectation maximisation."""
     for _ in range(REWEIGHTINGS):
-        own = noise * looseness
+        own = noise * noise_factor
         inverse = np.linalg.inv(shared + np.diag(own))
         error = own * (inverse @ residuals)
         variance = own - own**2 * np.diag(inverse)
-        looseness = (DEGREES_OF_FREEDOM + (error**2 + variance) / noise) / (DEGREES_OF_FREEDOM + 1)
-    return looseness
+        noise_factor = (DEGREES_OF_FREEDOM + (error**2 + variance) / noise) / (DEGREES_OF_FREEDOM + 1)
+    return noise_factor

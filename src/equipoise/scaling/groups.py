@@ -1,4 +1,4 @@
-"""K-means groups of the systems of one workload, and systems that several workloads share."""
+"""K-means groups of one workload's systems, and systems with results in several workloads."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,23 +21,23 @@ from equipoise.units import format_count, format_duration, plural
 FEATURES = ("log2 accelerators", "log2 E'")
 SCALING = "each feature to mean 0 and standard deviation 1 over the workload's systems"
 
-# More groups than this cannot be kept apart in a figure or named in words.
+# More groups cannot be distinguished in a figure or in text.
 MAX_GROUPS = 8
-# Beyond these an efficiency is a slip of the pen, and its logarithm would outweigh everything else.
+# An efficiency outside this range is a mistake, and its logarithm would dominate all others.
 MIN_EFFICIENCY = 1e-12
 _SEED = 0
 NUM_STARTS = 50
 NUM_RESAMPLES = 100
 _RESAMPLE_STARTS = 5
-_MOST_ROUNDS = 300  # of Lloyd's, which ends by itself after a few
+_MAX_ITERATIONS = 300  # of Lloyd's algorithm, which usually converges after a few
 
-# Above this the groups come back in a resample; Steinley 2004 calls 0.65 moderate and 0.8 good recovery.
+# Above this, groups are stable in resamples; Steinley 2004 calls 0.65 moderate and 0.8 good recovery.
 STABLE_RAND_INDEX = 0.8
 LOOSE_RAND_INDEX = 0.65
 
 
 class SystemGroup(Struct, frozen=True, kw_only=True):
-    """One group of systems; `cluster` is its number in the entries' column of that name, smallest first."""
+    """One group of systems. cluster: its number in the entries' column `cluster`, smallest systems first."""
 
     cluster: int
     num_entries: int
@@ -51,12 +51,11 @@ class SystemGroup(Struct, frozen=True, kw_only=True):
 
 
 class Grouping(Struct, frozen=True, kw_only=True):
-    """The groups of one workload's systems, with how they were found.
+    """The groups of one workload's systems, and the method.
 
-    features: what the distance is measured in. scaling: what was done to each feature.
-    silhouettes: (k, mean silhouette) for each k tried; empty when k was given.
-    stability: adjusted Rand index between these groups and those of bootstrap resamples; 1 is always the
-    same.
+    features: in which distances are measured. scaling: applied to each feature. silhouettes: (k, mean
+    silhouette) for each k tried; empty if k was given. stability: adjusted Rand index with groups of
+    bootstrap resamples; 1 if always equal.
     """
 
     features: tuple[str, ...]
@@ -71,12 +70,12 @@ class Grouping(Struct, frozen=True, kw_only=True):
 
 
 def grouped(entries: pl.DataFrame, *, k: int | None = None) -> tuple[Grouping, pl.DataFrame]:
-    """The groups of the systems, and the entries with the number of each one's group in the column `cluster`.
+    """The groups of the systems, and the entries with their group's number in the column `cluster`.
 
-    entries: a frame `with_metrics` returned, of one round, workload and division.
+    entries: from `with_metrics`, of one round, workload and division.
     k: number of groups; None chooses the highest mean silhouette (ties: fewer groups).
-    Raises EvidenceError when fewer than three systems differ in size or efficiency, UsageError when k < 2.
-    Assumes groups are round in the features; `stability` shows how far that can be trusted.
+    Raises EvidenceError if fewer than three systems differ in size or efficiency, UsageError if k < 2.
+    Assumes spherical groups in the features; `stability` shows how reliable they are.
     Source: Lloyd 1982; Rousseeuw 1987 (silhouette); Hubert and Arabie 1985 (adjusted Rand index).
     """
     if k is not None and k <= 1:
@@ -119,7 +118,7 @@ def grouped(entries: pl.DataFrame, *, k: int | None = None) -> tuple[Grouping, p
 
 
 def _scaled(values: FloatArray) -> FloatArray:
-    """Each column at mean 0 and standard deviation 1; a constant column becomes zeros."""
+    """Columns standardised to mean 0 and standard deviation 1; a constant column becomes zeros."""
     spread = values.std(axis=0)
     centred: FloatArray = values - values.mean(axis=0)
     return centred / np.where(spread > 1e-12, spread, 1.0)  # noqa: PLR2004 - rounding of equal logarithms
@@ -133,14 +132,14 @@ def _squares(points: FloatArray, centres: FloatArray) -> FloatArray:
 def k_means(samples: FloatArray, k: int, *, num_starts: int, rng: np.random.Generator) -> FloatArray:
     """The k centres of each sample, (n_samples, n, d) -> (n_samples, k, d), with the least squared distances.
 
-    num_starts: of how many starts the best is taken. A sample of fewer than k distinct points repeats
-    centres.
+    num_starts: number of starts, of which the best is used. A sample of fewer than k distinct points has
+    repeated centres.
     Source: Lloyd 1982; starts by Arthur and Vassilvitskii 2007 (greedy k-means++).
     """
     num_samples, num_points, _ = samples.shape
     points = samples[:, None]  # the starts of a sample share its points
     shape = (num_samples, num_starts)
-    num_tries = 2 + int(np.log(k))  # of each further centre, the one that leaves least is kept
+    num_tries = 2 + int(np.log(k))  # candidates per further centre, of which the best is used
     chosen = rng.integers(0, num_points, size=shape)
     centres = np.empty((*shape, k, samples.shape[2]))
     at_sample = np.arange(num_samples)[:, None]
@@ -156,7 +155,7 @@ def k_means(samples: FloatArray, k: int, *, num_starts: int, rng: np.random.Gene
         centres[:, :, i] = np.take_along_axis(candidates, best[..., None], axis=-2)[:, :, 0]
         nearest = np.take_along_axis(left, best[..., None, :], axis=-1)[..., 0]
     held = None
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         clusters = _squares(points, centres).argmin(axis=-1)
         if held is not None and (clusters == held).all():
             break
@@ -175,13 +174,13 @@ def _clusters(points: FloatArray, k: int) -> NDArray[np.int64]:
 
 
 def silhouette(points: FloatArray, clusters: NDArray[np.int64]) -> float:
-    """The mean silhouette of points (n, d): -1 to 1, a point alone in its group counts 0.
+    """The mean silhouette of points (n, d), from -1 to 1; a point alone in its group counts as 0.
 
     Source: Rousseeuw 1987.
     """
     member = (clusters[:, None] == np.unique(clusters)).astype(float)
     counts = member.sum(axis=0)
-    summed = np.sqrt(_squares(points, points)) @ member  # of each point to each group
+    summed = np.sqrt(_squares(points, points)) @ member  # sum of distances from each point to each group
     own = (summed * member).sum(axis=1) / np.maximum(member @ counts - 1.0, 1.0)
     other = np.where(member > 0.0, np.inf, summed / counts).min(axis=1)
     most = np.maximum(own, other)
@@ -195,7 +194,7 @@ def _silhouettes(points: FloatArray, *, num_distinct: int) -> tuple[tuple[int, f
 
 
 def _by_size(clusters: NDArray[np.int64], points: FloatArray) -> NDArray[np.int64]:
-    """The same groups, numbered 1.. by mean size, then mean efficiency: K-means numbers at random."""
+    """The groups renumbered from 1 by mean size, then mean efficiency; K-means numbers them arbitrarily."""
     order = sorted(
         set(clusters.tolist()), key=lambda cluster: tuple(points[clusters == cluster].mean(axis=0))
     )
@@ -204,9 +203,9 @@ def _by_size(clusters: NDArray[np.int64], points: FloatArray) -> NDArray[np.int6
 
 
 def _stability(points: FloatArray, clusters: NDArray[np.int64]) -> Interval:
-    """How similar the groups of bootstrap resamples are to these, as an adjusted Rand index over all systems.
+    """Adjusted Rand index, over all systems, between these groups and those of bootstrap resamples.
 
-    Each resample is grouped anew; every system then joins the nearest of its centres.
+    Each resample is clustered, and every system is assigned to the nearest of its centres.
     Source: Hennig 2007, bootstrap assessment of clusters.
     """
     k = int(clusters.max())
@@ -218,7 +217,7 @@ def _stability(points: FloatArray, clusters: NDArray[np.int64]) -> Interval:
 
 
 def adjusted_rand_indices(clusters: NDArray[np.int64], others: NDArray[np.int64]) -> FloatArray:
-    """How similar one grouping (n,) is to each of others (n_others, n): 1 where the same, 0 as by chance.
+    """Adjusted Rand index of one grouping (n,) with each of others (n_others, n): 1 if equal, 0 by chance.
 
     Source: Hubert and Arabie 1985, equation 5.
     """
@@ -262,10 +261,10 @@ def _groups(labelled: pl.DataFrame) -> tuple[SystemGroup, ...]:
 
 
 def _members_words(row: dict[str, float]) -> str:
-    """What the members have in common: `16 systems of 8-64 accelerators, 3.0-9.1 min, median E' 4.2`."""
+    """Summary of the members: `16 systems of 8-64 accelerators, 3.0-9.1 min, median E' 4.2`."""
     noun = "system" if row["num_entries"] == 1 else "systems"
     sizes = _range_words(format_count(row["min_accelerators"]), format_count(row["max_accelerators"]))
-    # One unit for both ends, or a reader compares seconds with minutes.
+    # The unit is omitted from the low end only if both ends have the same one.
     low, high = format_duration(row["min_s"]), format_duration(row["max_s"])
     if low.split()[-1] == high.split()[-1]:
         low = low.split()[0]
@@ -280,7 +279,7 @@ def _range_words(low: str, high: str) -> str:
 
 
 def _place_words(rows: Sequence[dict[str, float]], position: int, efficiencies: Sequence[float]) -> str:
-    """Where a group stands among the others, from its members' sizes and efficiency."""
+    """Comparison of a group with the others by size and efficiency, as text."""
     size = "the smallest" if position == 0 else "the largest" if position == len(rows) - 1 else "in between"
     efficiency = efficiencies[position]
     if efficiency == max(efficiencies):
@@ -308,9 +307,8 @@ class SharedSystems(Struct, frozen=True, kw_only=True):
 
     table: per system and workload: submitter, system, accelerator, num_accelerators, workload, score_s,
     relative_efficiency, like_for_like_efficiency, rank (1 = shortest time among the shared systems).
-    families: one row a family and workload, as `families` returns.
-    num_published: how many systems the study counts; None where it does not cover this choice of
-    workloads.
+    families: from `families`. num_published: number of systems in the study; None where it does not cover
+    these workloads.
     """
 
     num_systems: int
@@ -325,8 +323,8 @@ def shared_systems(
 ) -> SharedSystems:
     """The systems present in all of the workloads.
 
-    entries_by_workload: slug -> the frame `with_metrics` returned for it.
-    A system is a submitter and the name of its folder: names that carry the software differ between
+    entries_by_workload: frames from `with_metrics` by slug.
+    A system is identified by submitter and folder name; names that include the software differ between
     workloads.
     """
     names = ("submitter", "system")
@@ -355,10 +353,10 @@ def shared_systems(
 
 
 def families(entries_by_workload: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """How each machine family scales over the same range of sizes in every workload.
+    """Scaling of each machine family over the same range of sizes in every workload.
 
-    A family is one submitter's systems of one accelerator. The range runs from the smallest to the largest
-    size that the family has in all workloads; families without two such sizes are left out.
+    A family is one submitter's systems of one accelerator. The range is from the smallest to the largest size
+    that the family has in all workloads; families without two such sizes are omitted.
     Returns submitter, accelerator, from_accelerators, to_accelerators, workload, efficiency (best score at
     either end: speedup / growth in accelerators), from_id, to_id; most workload-independent comparison first:
     widest range.

@@ -1,7 +1,4 @@
-"""The laws of time against size.
-
-What a law is, each with its formula, what it assumes and where it comes from.
-"""
+"""Laws of time against size: formulas, parameter ranges, assumptions and sources."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -16,19 +13,19 @@ FloatArray: TypeAlias = NDArray[np.float64]
 
 
 class Domain(Struct, frozen=True, kw_only=True):
-    """The range of sizes that was measured: fewest and most accelerators."""
+    """The range of measured sizes: fewest and most accelerators."""
 
     smallest: float
     largest: float
 
 
 class Law(Struct, frozen=True, kw_only=True):
-    """A formula of the time for a fixed amount of training against the number of accelerators.
+    """A formula for the time of a fixed amount of training by number of accelerators.
 
-    params: names; those in `_s` are in seconds and scale with the amount of training, the others are ratios.
+    params: names; those ending in `_s` are seconds and scale with the amount of training, others are ratios.
     predict_s: (num_accelerators, *params) -> seconds; arrays broadcast.
-    plausible: (unit, domain) -> params for a job of about one second. unit: (n, num_shapes) in 0..1; even
-    there is what is plausible before any data: it does the work of bounds and of starting points.
+    plausible: (unit, domain) -> params for a job of about one second. unit: (n, num_shapes) in 0..1; a
+    uniform distribution of it is the prior, and replaces bounds and starting points.
     """
 
     name: str
@@ -40,7 +37,7 @@ class Law(Struct, frozen=True, kw_only=True):
 
     @property
     def num_shapes(self) -> int:
-        """Parameters that decide the shape of the curve, its overall scale left out."""
+        """Number of parameters of the curve's shape, without its scale."""
         return len(self.params) - 1
 
     def at(self, unit: FloatArray, domain: Domain) -> FloatArray:
@@ -53,9 +50,9 @@ class Law(Struct, frozen=True, kw_only=True):
     def scaled(self, values: FloatArray, scale: FloatArray) -> FloatArray:
         """The parameters of the same curve for a job `scale` times as long.
 
-        values: (n, num_params), seconds where a name ends in `_s`. scale: (n,), a ratio of times. Returns
+        values: (n, num_params), seconds where a name ends in `_s`. scale: ratio of times, (n,). Returns
         (n, num_params), in the units of values.
-        Assumes that the other parameters do not depend on how much is trained. Source: the definition.
+        Assumes the other parameters do not depend on the amount of training. Source: definition.
         """
         in_seconds = np.array([name.endswith("_s") for name in self.params])
         return np.where(in_seconds, values * scale[:, None], values)
@@ -63,7 +60,7 @@ class Law(Struct, frozen=True, kw_only=True):
     def times_s(self, values: FloatArray, num_accelerators: FloatArray) -> FloatArray:
         """Seconds of each curve at each size: (n, num_params) and (n_sizes,) -> (n, n_sizes).
 
-        values: seconds where a name ends in `_s`, ratios elsewhere. Assumes and source: the law's own.
+        values: seconds where a name ends in `_s`, ratios elsewhere. Assumes and source: those of the law.
         """
         columns = (column[:, None] for column in values.T)
         return np.broadcast_to(
@@ -71,11 +68,10 @@ class Law(Struct, frozen=True, kw_only=True):
         ).astype(np.float64)
 
 
-# A cost besides the parallel work may be this small or large a share of it where the share matters, anything
-# between being equally likely on a log scale: less cannot be seen in noise of 1 %, more hides the scaling
-# altogether.
+# Prior range, log-uniform, of other costs relative to the parallel work, at the size where they matter most:
+# less is invisible in noise of 1 %, and more hides the scaling.
 _SMALLEST_SHARE, _LARGEST_SHARE = 1e-4, 1e3
-# Superlinear scaling (more cache per accelerator) is allowed for, and so is growth of time with size.
+# Superlinear scaling (more cache per accelerator) is allowed, and so is a time that grows with size.
 _SMALLEST_EXPONENT, _LARGEST_EXPONENT = -0.2, 1.2
 _MOST_OVERLAP = 10.0  # Pollux bounds its gamma by 1 and 10
 
@@ -113,7 +109,7 @@ def _power_plausible(unit: FloatArray, _domain: Domain) -> tuple[FloatArray, ...
 
 
 def _ring_share(num_accelerators: FloatArray) -> FloatArray:
-    """How often each byte of the gradient crosses a link in a ring all-reduce: 2 (N - 1) / N."""
+    """Crossings of a link per byte of gradient in a ring all-reduce: 2 (N - 1) / N."""
     return 2.0 * (num_accelerators - 1.0) / num_accelerators
 
 
@@ -230,8 +226,8 @@ CANDIDATES = tuple(law for law in LAWS if law is not CONSTANT)
 def law_named(name: str, *, also: Sequence[str] = ()) -> Law:
     """The law of that name.
 
-    also: names that may be given too, which are no law of a single curve.
-    Raises SpecError naming all when there is none.
+    also: further valid names for the message, which are not laws of a single curve.
+    Raises SpecError listing all names if there is none.
     """
     for law in LAWS:
         if law.name == name:

@@ -1,14 +1,11 @@
-"""Speedup, E', like-for-like E, energy per sample, and the factors of E.
-
-A `scores` frame in, the same with columns out.
-"""
+"""Adds speedup, E', like-for-like E, energy per sample, and the factors of E to a `scores` frame."""
 
 from typing import Any, Literal, TypeAlias
 
 import polars as pl
 from msgspec import Struct
 
-# What `equipoise.scores()` returns and `equipoise scores --json` prints, in this order.
+# Columns of `equipoise.scores()` and `equipoise scores --json`, in this order.
 SCORE_COLUMNS = (
     "round", "division", "availability", "submitter", "system", "workload", "accelerator", "num_accelerators",
     "num_nodes", "score_s", "lenient_s", "unscaled_s", "convergence_scaling", "num_runs", "num_failed",
@@ -17,7 +14,7 @@ SCORE_COLUMNS = (
     "reason", "samples_per_s_per_accelerator",
 )  # fmt: skip
 
-# What the entries of a study carry besides: identity, context, and what the study computed.
+# Columns of a study's entries: in addition identity, context, and values computed by the study.
 ENTRY_COLUMNS = (
     *SCORE_COLUMNS,
     "entry_id", "is_reference", "like_for_like_baseline_id", "framework", "samples_per_s", "eval_s", "init_s",
@@ -25,11 +22,11 @@ ENTRY_COLUMNS = (
     "generation", "statistical", "throughput", "training", "overhead", "rules", "factors_missing",
 )  # fmt: skip
 
-# One reference for each of these. A division is its own world: open entries may train another model to
+# Columns whose values share one reference. Divisions are separate: open entries may train another model to
 # another target.
 PEERS = ("campaign", "workload", "division")
 
-# Where the metrics are defined: a score, and accelerators to divide by (CPU entries count none).
+# Rows with metrics: those with a score and accelerators (CPU entries have none).
 _DEFINED = (
     pl.col("score_s").is_finite()
     & (pl.col("score_s") > 0)
@@ -38,19 +35,18 @@ _DEFINED = (
 
 _SYSTEM_NAME = pl.concat_str("submitter", "system", separator="/", ignore_nulls=True)
 
-# Rows that `with_metrics` could measure: those to compare.
+# Rows for which `with_metrics` computed metrics.
 MEASURED = pl.col("speedup").is_not_null()
 
 
 def with_metrics(scores: pl.DataFrame) -> pl.DataFrame:
     """The entries with speedup, efficiencies, reference and baseline, and energy and throughput per unit.
 
-    scores: a frame of the table `scores`; every round and workload in it gets its own reference.
-    Returns the rows in their order, with columns added: speedup, relative_efficiency, is_reference,
-    reference_id, like_for_like_efficiency, like_for_like_baseline (submitter/system),
-    like_for_like_baseline_id, samples_per_s_per_accelerator, energy_j_per_sample. Null where an entry has no
-    score or no accelerators.
-    Assumes official scores: convergence scaling is inside.
+    scores: a frame of the table `scores`; every round and workload has its own reference.
+    Returns the rows in order, with the columns speedup, relative_efficiency, is_reference, reference_id,
+    like_for_like_efficiency, like_for_like_baseline (submitter/system), like_for_like_baseline_id,
+    samples_per_s_per_accelerator, energy_j_per_sample added. Null for entries without score or accelerators.
+    Assumes official scores, which include convergence scaling.
     Source: arXiv 2509.03263 equations 1-3; the like-for-like baseline is DESIGN's definition.
     """
     ordered = (
@@ -101,9 +97,9 @@ def with_metrics(scores: pl.DataFrame) -> pl.DataFrame:
 def curves(entries: pl.DataFrame) -> pl.DataFrame:
     """The like-for-like curve of each accelerator: its best score at each size, smallest size first.
 
-    entries: a frame `with_metrics` returned, of one round, workload and division.
+    entries: from `with_metrics`, of one round, workload and division.
     Returns accelerator, num_accelerators, score_s, relative_efficiency, like_for_like_efficiency, entry_id,
-    submitter, system; accelerators seen at one size only are in it too.
+    submitter, system, also for accelerators with a single size.
     """
     return (
         entries.filter(MEASURED & pl.col("accelerator").is_not_null())
@@ -117,7 +113,7 @@ def curves(entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def spots(entries: pl.DataFrame) -> pl.DataFrame:
-    """How many systems share each place of the map of accelerators against sizes.
+    """The number of systems by accelerator, size and cluster.
 
     Returns accelerator, num_accelerators, cluster, num_systems, systems (names, sorted), smallest sizes
     first.
@@ -134,43 +130,40 @@ def spots(entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def _first(value: str | pl.Expr, *, over: tuple[str, ...]) -> pl.Expr:
-    """The value of the first comparable row of each group, in the order of the frame."""
+    """The value of each group's first row with metrics, in the order of the frame."""
     expression = pl.col(value) if isinstance(value, str) else value
     return expression.filter(_DEFINED).first().over(*over)
 
 
 FACTORS = ("generation", "statistical", "throughput", "training", "overhead", "rules")
 
-# The parts that `losses` distinguishes; throughput stands for training and overhead where no log splits it.
+# The parts in `losses`; throughput replaces training and overhead where the log does not separate them.
 LOSSES = ("statistical", "training", "overhead", "throughput", "rules", "unattributed")
 
-# The quantities that the factors compare with the baseline's.
+# Quantities compared with those of the baseline.
 _INPUTS = (
     "num_accelerators", "score_s", "unscaled_s", "relative_efficiency", "samples_to_target", "eval_s",
     "eval_outside_s", "train_block_s",
 )  # fmt: skip
 
-# Evaluation counts as outside the training blocks when at least this share of it is: stamps are in whole
-# milliseconds
-# and some logs close a block a moment after the evaluation has begun.
+# Evaluation counts as outside the training blocks if at least this share of it is: time stamps are in whole
+# milliseconds, and some logs close a block just after the evaluation starts.
 OUTSIDE_FRACTION = 0.99
 
 
 def with_factors(entries: pl.DataFrame) -> pl.DataFrame:
-    """The entries with the factors of their efficiency as columns, and what cannot be kept apart.
+    """The entries with the factors of their efficiency as columns.
 
-    entries: a frame `with_metrics` returned (it has like_for_like_baseline_id); baselines must be among its
-    rows.
-    Returns the rows in their order, with added columns:
-      generation: E' of the baseline: what the kind of accelerator contributes;
-      statistical: samples to target of the baseline / here: what batch growth costs;
-      throughput: samples per second per accelerator here / of the baseline, evaluation and set-up included;
+    entries: from `with_metrics`; baselines must be among its rows.
+    Returns the rows in order, with added columns:
+      generation: E' of the baseline: the contribution of the accelerator;
+      statistical: samples to target of the baseline / here: the cost of batch growth;
+      throughput: samples per second per accelerator here / of the baseline, including evaluation and set-up;
       training, overhead: the two parts of throughput, inside and outside the training blocks;
       rules: convergence scaling (official score / unscaled mean) of the baseline / here;
-      factors_missing: why statistical and throughput, or training and overhead, are null; null when nothing
-      is.
+      factors_missing: why statistical and throughput, or training and overhead, are null; else null.
     Assumes samples and durations are means over the same runs, so that their ratio is a rate.
-    Source: DESIGN, "Decomposition"; the products hold exactly, by construction.
+    Source: DESIGN, "Decomposition"; the products are exact, by construction.
     """
     baselines = entries.select(
         pl.col("entry_id").alias("like_for_like_baseline_id"), pl.col(_INPUTS).name.prefix("_baseline_")
@@ -205,11 +198,10 @@ def with_factors(entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def log_loss_shares(entries: pl.DataFrame) -> pl.DataFrame:
-    """Which share of the loss of like-for-like efficiency each factor has, for entries that lose any.
+    """Share of each factor in the loss of like-for-like efficiency, for entries with a loss.
 
     Returns entry_id, num_accelerators, like_for_like_efficiency, statistical_fraction, throughput_fraction,
-    rules_fraction; the fractions sum to 1 and may lie outside 0..1 where a factor gained while the whole
-    lost.
+    rules_fraction; the fractions sum to 1, and may be outside 0..1 if a factor is a gain.
     Assumes losses multiply, so that their logarithms add: share = log factor / log E.
     """
     efficiency = pl.col("like_for_like_efficiency")
@@ -221,12 +213,12 @@ def log_loss_shares(entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def losses(entries: pl.DataFrame) -> pl.DataFrame:
-    """What each entry lost by cause, in doublings: -log2 of its efficiency and of each factor of it.
+    """The loss of each entry by cause, in doublings: -log2 of its efficiency and of each factor.
 
-    entries: as `with_factors` returned them; those without a like-for-like efficiency are left out.
+    entries: from `with_factors`; those without a like-for-like efficiency are omitted.
     Returns accelerator, num_accelerators, entry_id, efficiency, lost_doublings, its parts (LOSSES) and
-    factors_missing. A part is negative where the entry gained, null where the log does not separate it;
-    throughput is null where training and overhead replace it, unattributed is what no factor explains.
+    factors_missing. A part is negative for a gain, and null where the log does not separate it; throughput is
+    null where training and overhead replace it; unattributed is the part that no factor explains.
     The parts that are not null sum to lost_doublings.
     Assumes losses multiply, so that their logarithms add: -log2 E = the sum of -log2 of the factors.
     """
@@ -255,17 +247,17 @@ def _against(column: str) -> pl.Expr:
 
 
 def _rate_against(duration: str) -> pl.Expr:
-    """Samples per `duration` per accelerator, here against the baseline."""
+    """Samples per `duration` per accelerator, relative to the baseline."""
     return _against("samples_to_target") / _against(duration) / _against("num_accelerators")
 
 
 def _positive(value: pl.Expr) -> pl.Expr:
-    """The value where it can be a factor, else null: logs may state zero samples or an empty block."""
+    """The value if it can be a factor, else null: logs may state zero samples or an empty block."""
     return pl.when(value.is_finite() & (value > 0)).then(value)
 
 
 def _block_usable(prefix: str) -> pl.Expr:
-    """Whether the training blocks of a log hold training only: its evaluation spans lie outside."""
+    """Whether the training blocks of a log include no evaluation."""
     evaluation, outside = pl.col(f"{prefix}eval_s"), pl.col(f"{prefix}eval_outside_s")
     return ((evaluation > 0) & (outside >= OUTSIDE_FRACTION * evaluation)).fill_null(value=False)
 
@@ -292,7 +284,7 @@ RULE = (
 
 
 class Pointer(Struct, frozen=True, kw_only=True):
-    """One configuration worth a look, for what purpose; `words` say why."""
+    """One notable configuration and its purpose; `words` state the reason."""
 
     workload: str
     purpose: Purpose
@@ -308,9 +300,9 @@ class Pointer(Struct, frozen=True, kw_only=True):
 
 
 def pointers(entries: pl.DataFrame, workload: str) -> tuple[Pointer, ...]:
-    """The entries to look at, fastest first; fewer than three when one serves several purposes.
+    """The notable entries, fastest first; fewer than three if one serves several purposes.
 
-    entries: a frame `with_metrics` returned, of one round, workload and division. Ties fall to fewer
+    entries: from `with_metrics`, of one round, workload and division. Ties are resolved to fewer
     accelerators.
     """
     front = _front(entries)
@@ -326,7 +318,7 @@ def pointers(entries: pl.DataFrame, workload: str) -> tuple[Pointer, ...]:
 
 
 def _front(entries: pl.DataFrame) -> pl.DataFrame:
-    """The entries that no other beats in both time and accelerator-time, fastest first."""
+    """The Pareto front of time and accelerator-time, fastest first."""
     return (
         entries.filter(MEASURED)
         .with_columns(_accelerator_s=pl.col("num_accelerators") * pl.col("score_s"))
@@ -338,7 +330,7 @@ def _front(entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def _nearest_to_both(front: pl.DataFrame) -> dict[str, Any]:
-    """The entry of the front, its ends left out, nearest to the corner of best time and accelerator-time."""
+    """The entry of the front, without its ends, nearest to the best time and the best accelerator-time."""
 
     def lost(column: str) -> pl.Expr:
         value = pl.col(column).log()

@@ -1,8 +1,8 @@
 """The pooled law: time to train at any size, from all earlier rounds of a workload and a group's own sizes.
 
-Curves of a workload share their shape across accelerators and rounds. Time is expected twice, directly and as
-samples to target over throughput, and the two are averaged. The law is of the best submitter at each size;
-the spread of submitters separates any other from it. Reads no files.
+Curves of a workload share their shape across accelerators and rounds. Time is predicted directly, and as
+samples to target over throughput, and the two are averaged. The law predicts the best submitter at each size;
+other submitters differ from it by `SubmitterSpread`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,25 +30,25 @@ from equipoise.spec.mlperf import Entries, round_key
 from equipoise.stats import by_key
 from equipoise.units import format_count
 
-# Beyond these the answer is an extrapolation nobody has checked: docs/experiments/0002-pooled-law.md.
-_DOMAIN_JUMP = 4.0
+# Beyond this factor, accuracy was not tested: docs/experiments/0002-pooled-law.md.
+_MAX_JUMP = 4.0
 _NUM_EVIDENCE = 8
-# Both estimates see the same entries; equal weights, because there are too few curves to learn better ones.
+# Weight of the direct prediction; equal, because there are too few curves to fit weights.
 _DIRECT_SHARE = 0.5
 
-# Courses of a curve are drawn on this grid and interpolated: each is one curve whatever the sizes.
+# Random curves are drawn on this grid and interpolated, so that they do not depend on the sizes requested.
 _GRID_LOG2 = np.arange(0.0, 20.25, 0.25)
-# Square roots of primes: their multiples fill the unit interval evenly, and independently of each other.
+# Square roots of primes, whose multiples modulo 1 fill the unit interval evenly and independently.
 _IRRATIONALS = tuple(np.sqrt((2.0, 3.0, 5.0, 7.0, 11.0, 13.0)))
 _NUM_CURVES = 500
-_NUM_COURSES = len(_IRRATIONALS)
+_NUM_COMPONENTS = len(_IRRATIONALS)
 
 Part: TypeAlias = Literal["time", "samples", "rate"]
 
-# By part: the mean of all values (None without any), and the trend after each round of the fit.
+# By part: the mean of all values (None without any), and the trend after each iteration of the fit.
 KeptTrends: TypeAlias = Mapping[Part, tuple[float | None, list[list[float]]]]
 
-# Before any data: work per accelerator grows by a tenth per doubling, and by another tenth beyond 64.
+# Prior trends: accelerator time grows by a tenth per doubling, and by another tenth per doubling beyond 64.
 _TRENDS: Mapping[Part, Trend] = {
     "time": Trend(per_doubling=0.1, beyond=0.1),
     "samples": Trend(per_doubling=0.03, beyond=0.05),
@@ -57,7 +57,7 @@ _TRENDS: Mapping[Part, Trend] = {
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """A size at which a time is wanted. global_batch_samples: only for a law fitted with batches."""
+    """A size for which to predict time. global_batch_samples: only for a law fitted with batches."""
 
     workload: str
     accelerator: str
@@ -65,7 +65,7 @@ class Question(Struct, frozen=True, kw_only=True):
     global_batch_samples: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse sizes and batches that cannot be."""
+        """Reject impossible sizes and batches."""
         if self.num_accelerators < 1:
             raise UsageError(f"num_accelerators={self.num_accelerators}; expected 1 or more")
         batch = self.global_batch_samples
@@ -74,7 +74,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class WeightedEntry(Struct, frozen=True, kw_only=True):
-    """An entry that bore on the answer. weight: its share of all; is_same_group: of the group in question."""
+    """An entry used in a prediction. weight: its share of all. is_same_group: of the predicted group."""
 
     entry_id: str
     num_accelerators: int
@@ -83,10 +83,10 @@ class WeightedEntry(Struct, frozen=True, kw_only=True):
 
 
 class PooledPrediction(Struct, frozen=True, kw_only=True):
-    """Time at one size, its parts, the evidence (heaviest first), and how near it lies.
+    """Predicted time at one size, its parts, and the evidence by decreasing weight.
 
     samples_to_target, samples_per_s: None where no batch or convergence of the group is known.
-    outside: in words, why the answer is an extrapolation; None in the domain.
+    outside: why the prediction is an extrapolation; None inside the tested domain.
     """
 
     question: Question
@@ -119,7 +119,7 @@ def _sizes(questions: Sequence[Question], *, given_batch: bool) -> _Sizes:
 
 
 class _Expected(Struct, frozen=True, kw_only=True):
-    """Log accelerator-seconds at each size, and what they are made of; samples: None where unknown."""
+    """Log accelerator-seconds at each size, and their parts; samples: None where unknown."""
 
     mean: FloatArray
     time: Predicted
@@ -127,9 +127,9 @@ class _Expected(Struct, frozen=True, kw_only=True):
 
 
 class PooledLaw(Struct, frozen=True, kw_only=True):
-    """What earlier rounds show of every workload: made by `fit`, used by `predict`.
+    """The law fitted to earlier rounds of every workload by `fit`.
 
-    entries: the best per size; rounds: their campaigns in order of time.
+    entries: the best per size. rounds: their campaigns, oldest first.
     """
 
     entries: Entries
@@ -138,17 +138,16 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
     parts: Mapping[Part, Hierarchy]
 
     def predict(self, own: Entries, question: Question) -> PooledPrediction:
-        """The time at the question's size, from the entries of the law and the group's own.
+        """The time at the question's size, from the law's entries and the group's own.
 
-        own: entries of the same workload and accelerator, newer than the law's rounds;
-        may be empty.
-        Raises UsageError if the law wants a batch and has none; EvidenceError without any evidence.
-        Assumes the entry in question is as good as the best at its size usually is.
+        own: entries of the same workload and accelerator, newer than the law's rounds; may be empty.
+        Raises UsageError if the law needs a batch and none is given; EvidenceError without any evidence.
+        Assumes the predicted entry is as good as the best at its size usually is.
         """
         return self.predict_all(own, [question])[0]
 
     def predict_all(self, own: Entries, questions: Sequence[Question]) -> tuple[PooledPrediction, ...]:
-        """As `predict`, for several sizes of one group: the questions differ in size and batch only."""
+        """`predict` for several questions about one group, which differ in size and batch only."""
         wanted = _sizes(questions, given_batch=self.given_batch)
         past = self._past(own, wanted.workload)
         expected = self._expected(own, wanted, smooth=False)
@@ -170,26 +169,25 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         return tuple(found)
 
     def curves_s(self, own: Entries, question: Question, sizes: FloatArray) -> FloatArray:
-        """Equally likely courses of time over size: (500, n_sizes). Each is the same curve at every call.
+        """Equally likely curves of time over size: (500, n_sizes); the same curves at every call.
 
-        question: its size does not matter. sizes: (n_sizes,), within 1 to 2**20 accelerators.
-        Smooth: without what differs from size to size without pattern, or from entry to entry.
-        Assumes that logarithms of times are jointly normal, and that the first components of their
-        covariance hold all that matters.
+        question: its size is ignored. sizes: (n_sizes,), from 1 to 2**20 accelerators.
+        Curves are smooth: they exclude irregular variation from size to size and noise of entries.
+        Assumes log times are jointly normal, with a covariance of few leading components.
         Source: the Karhunen-Loeve expansion of a Gaussian process (Rasmussen and Williams 2006).
         """
         wanted = replace(_sizes([question], given_batch=self.given_batch), sizes=2.0**_GRID_LOG2)
         self._past(own, wanted.workload)
         expected = self._expected(own, wanted, smooth=True)
         values, vectors = np.linalg.eigh(expected.time.covariance)
-        vectors = vectors[:, -_NUM_COURSES:]
-        # Which of the two signs comes out differs from one build of LAPACK to the next.
+        vectors = vectors[:, -_NUM_COMPONENTS:]
+        # The signs of eigenvectors differ between builds of LAPACK.
         vectors = vectors * np.where(vectors[-1] < 0.0, -1.0, 1.0)
-        courses = vectors * np.sqrt(np.maximum(values[-_NUM_COURSES:], 0.0))
+        curves = vectors * np.sqrt(np.maximum(values[-_NUM_COMPONENTS:], 0.0))
         deviates = np.column_stack([even_deviates(_NUM_CURVES, irrational) for irrational in _IRRATIONALS])
-        log_work = expected.mean + deviates @ courses.T
+        log_work = expected.mean + deviates @ curves.T
         where = np.log2(np.asarray(sizes, dtype=float))
-        # As np.interp, of all courses at once.
+        # As np.interp, for all curves at once.
         left = np.clip(np.searchsorted(_GRID_LOG2, where, side="right") - 1, 0, len(_GRID_LOG2) - 2)
         width, start = _GRID_LOG2[left + 1] - _GRID_LOG2[left], log_work[:, left]
         slope = (log_work[:, left + 1] - start) / width
@@ -197,15 +195,15 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         return np.asarray(np.exp(at_sizes) / sizes, dtype=np.float64)
 
     def settings(self) -> dict[str, list[float]]:
-        """The log deviations found, by part: what `fit` takes to save the search."""
+        """The fitted log sd by part, with which `fit` skips the search."""
         return {part: hierarchy.log_deviations.tolist() for part, hierarchy in self.parts.items()}
 
     def trends(self) -> KeptTrends:
-        """The centre of each part and its trends: what `fit` takes to leave the other workloads out."""
+        """The centre and the trends of each part, with which `fit` can omit the other workloads."""
         return {part: (each.centre, each.trends.tolist()) for part, each in self.parts.items()}
 
     def _past(self, own: Entries, workload: str) -> Entries:
-        """The law's entries of the workload in question. Raises where there is nothing to answer from."""
+        """The law's entries of a workload. Raises EvidenceError if there are no own entries either."""
         past = [each for each in self.entries if each.workload == workload]
         if not past and not own:
             raise EvidenceError(
@@ -215,7 +213,7 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         return past
 
     def _expected(self, own: Entries, wanted: _Sizes, *, smooth: bool) -> _Expected:
-        """Log accelerator-seconds at every size: directly, and through its parts where they are known."""
+        """Log accelerator-seconds at every size, averaged with the prediction by parts where known."""
         at = points(
             [wanted.accelerator] * len(wanted.sizes),
             wanted.sizes,
@@ -232,13 +230,13 @@ class PooledLaw(Struct, frozen=True, kw_only=True):
         known = _known(own, part, given_batch=self.given_batch)
         if wanted.batches is not None and part != "time":
             batches = np.broadcast_to(wanted.batches, len(at))
-            lever = batches / wanted.sizes if part == "rate" else batches
-            at = replace(at, lever_log2=np.log2(lever))
+            batch = batches / wanted.sizes if part == "rate" else batches
+            at = replace(at, batch_log2=np.log2(batch))
         now = float(len(self.rounds))
         block = _block(known, np.full(len(known), now), part, given_batch=self.given_batch)
         hierarchy = self.parts[part]
         if hierarchy.centre is None and len(known):
-            # No earlier round at all: the group's own level stands in for the unit of time.
+            # Without any earlier round, the mean of the group's own values is the centre.
             hierarchy = replace(hierarchy, centre=float(np.mean(block.values)))
         return hierarchy.predict(wanted.workload, block, at, smooth=smooth)
 
@@ -254,11 +252,11 @@ def fit(
 ) -> PooledLaw:
     """The pooled law of the best results of every group at every size.
 
-    entries: as `spec.mlperf.best_per_size` returns them. given_batch: whether batches are inputs of the law.
-    settings: of an earlier law (`PooledLaw.settings`), taken as they are: no search, a tenth of the time.
-    start: a law of earlier rounds, whose settings are where the search begins.
-    kept: the trends of the law of the same entries and settings (`PooledLaw.trends`); with them, the law of
-    one workload alone is the law of all as far as that workload goes.
+    entries: from `spec.mlperf.best_per_size`. given_batch: whether batches are inputs of the law.
+    settings: of an earlier law (`PooledLaw.settings`), used without search, in a tenth of the time.
+    start: a law of earlier rounds, whose settings are the initial values of the search.
+    kept: trends of the law of the same entries and settings (`PooledLaw.trends`); with them, fitting one
+    workload gives the same law for it as fitting all.
     Raises DataError for a campaign that is not a round.
     """
     rounds = tuple(sorted({each.campaign for each in entries}, key=round_key))
@@ -273,10 +271,10 @@ def fit(
                 ages = np.array([age_of[each.campaign] for each in known])
                 blocks[name] = _block(known, ages, part, given_batch=given_batch)
         values = [block.values for block in blocks.values()]
-        prior = prior_log_deviations(with_lever=given_batch and part != "time")
+        prior = prior_log_deviations(with_batch=given_batch and part != "time")
         begin = None if start is None else start.parts[part].log_deviations
         if settings is not None:
-            begin = _settled(settings, part, len(prior))
+            begin = _valid_settings(settings, part, len(prior))
         hierarchies[part] = fit_hierarchy(
             blocks,
             trend,
@@ -289,8 +287,8 @@ def fit(
     return PooledLaw(entries=entries, rounds=rounds, given_batch=given_batch, parts=hierarchies)
 
 
-def _settled(settings: Mapping[str, Sequence[float]], part: Part, num_deviations: int) -> FloatArray:
-    """The settings of one part. Raises DataError if they are those of another law."""
+def _valid_settings(settings: Mapping[str, Sequence[float]], part: Part, num_deviations: int) -> FloatArray:
+    """The settings of one part. Raises DataError if they are of another law."""
     found = np.asarray(settings.get(part, ()), dtype=float)
     if found.shape != (num_deviations,) or not np.isfinite(found).all():
         raise DataError(
@@ -301,7 +299,7 @@ def _settled(settings: Mapping[str, Sequence[float]], part: Part, num_deviations
 
 
 def _known(entries: Entries, part: Part, *, given_batch: bool) -> Entries:
-    """The entries that state what the part needs."""
+    """The entries with the values that a part needs."""
     if part == "time":
         return entries
     return [
@@ -312,38 +310,38 @@ def _known(entries: Entries, part: Part, *, given_batch: bool) -> Entries:
 
 
 def _block(entries: Entries, ages: FloatArray, part: Part, *, given_batch: bool) -> CurveBlock:
-    """Values of a part: log of accelerator-seconds, of samples, or of accelerator-seconds per sample."""
+    """Points and values of a part: log accelerator-seconds, samples, or accelerator-seconds per sample."""
     sizes = np.array([each.num_accelerators for each in entries], dtype=float)
     work = np.log(np.array([each.score_s for each in entries], dtype=float) * sizes)
-    lever = None
+    batch = None
     if part != "time":
         samples = np.log(np.array([each.samples_to_target for each in entries], dtype=float))
         work = samples if part == "samples" else work - samples
         if given_batch:
-            batch = np.array([each.global_batch_samples for each in entries], dtype=float)
-            lever = batch if part == "samples" else batch / sizes
+            global_batch = np.array([each.global_batch_samples for each in entries], dtype=float)
+            batch = global_batch if part == "samples" else global_batch / sizes
     accelerators = [each.accelerator for each in entries]
-    return CurveBlock(points=points(accelerators, sizes, ages, lever=lever), values=work)
+    return CurveBlock(points=points(accelerators, sizes, ages, batch=batch), values=work)
 
 
 def _outside(past: Entries, own: Entries, question: Question) -> str | None:
-    """Why the question lies outside of what was checked, in words; None when it does not."""
+    """Why a question is outside the tested domain, in words; None inside."""
     size = question.num_accelerators
     if not own:
         return "no measurement of this group; only other accelerators or rounds of the workload"
     sizes = [each.num_accelerators for each in own]
     largest, smallest = max(sizes), min(sizes)
-    if size > _DOMAIN_JUMP * largest:
-        return f"more than {_DOMAIN_JUMP:g} times the largest of the group, {format_count(largest)}"
-    if size < smallest / _DOMAIN_JUMP:
-        return f"fewer than 1/{_DOMAIN_JUMP:g} of the smallest of the group, {format_count(smallest)}"
+    if size > _MAX_JUMP * largest:
+        return f"more than {_MAX_JUMP:g} times the largest of the group, {format_count(largest)}"
+    if size < smallest / _MAX_JUMP:
+        return f"fewer than 1/{_MAX_JUMP:g} of the smallest of the group, {format_count(smallest)}"
     if not past and not smallest <= size <= largest:
         return f"no earlier entry of {question.workload}; only the group's own points"
     return None
 
 
 def _evidence(past: Entries, own: Entries, weights: FloatArray) -> tuple[WeightedEntry, ...]:
-    """The heaviest entries of the estimate of time; weights: of the past's entries, then of the own."""
+    """The entries with the largest weights in the time. weights: of the past entries, then of the own."""
     entries = [*past, *own]
     shares = np.abs(weights) / np.abs(weights).sum()
     heaviest = np.argsort(-shares, kind="stable")[:_NUM_EVIDENCE]
@@ -359,10 +357,10 @@ def _evidence(past: Entries, own: Entries, weights: FloatArray) -> tuple[Weighte
 
 
 class SubmitterSpread(Struct, frozen=True, kw_only=True):
-    """Time of a submitter over that of the best of the others, log-normal.
+    """Log-normal distribution of a submitter's time over the best time of the others.
 
-    factor: the median. log_sd: LEVEL of the results lie within DEVIATE of them around it. coverage: how
-    often the interval of strictly earlier rounds held, over num_held_out results; None without any.
+    factor: the median. log_sd: LEVEL of the results are within DEVIATE times log_sd of it. coverage: of the
+    interval from strictly earlier rounds, on num_held_out results; None without any.
     """
 
     factor: float

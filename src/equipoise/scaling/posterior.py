@@ -1,7 +1,4 @@
-"""How plausible every curve of a law is, given measured times.
-
-Sums over grids, no random numbers; a cubic spline.
-"""
+"""Posterior of a law's curves given measured times, by sums over grids; cubic splines. No random numbers."""
 
 import math
 from collections.abc import Callable
@@ -16,14 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from equipoise.scaling.laws import Domain, FloatArray, Law
 from equipoise.stats import SD_PER_MEDIAN_DEVIATION
 
-_FEWEST = 4
+_MIN_KNOTS = 4
 
 
 class CubicSpline(Struct, frozen=True, kw_only=True, eq=False):
-    """Piecewise cubics between knots at first, first + step, ..., by values, rises and slopes there.
+    """Piecewise cubic curves with knots at first, first + step, ...
 
-    Called with (n,) positions, beyond the knots too, it returns (n_curves, n). values, slopes:
-    (n_curves, n_knots); rises: (n_curves, n_knots - 1), per unit.
+    values, slopes: at knots, (n_curves, n_knots). rises: mean slopes between knots, (n_curves, n_knots - 1).
     """
 
     first: float
@@ -33,10 +29,10 @@ class CubicSpline(Struct, frozen=True, kw_only=True, eq=False):
     slopes: FloatArray
 
     def __call__(self, at: FloatArray) -> FloatArray:
-        """The curves at some positions."""
+        """The curves at positions, also beyond the knots: (n,) -> (n_curves, n)."""
         positions = (np.asarray(at) - self.first) / self.step
         piece = np.clip(np.floor(positions), 0, self.values.shape[1] - 2).astype(np.intp)
-        # Powers of the share of a piece passed, t: Hermite's form.
+        # Hermite form, in powers of the relative position within a piece.
         passed = positions - piece
         rise, begin, end = self.rises[:, piece], self.slopes[:, piece], self.slopes[:, piece + 1]
         bend = 3.0 * rise - 2.0 * begin - end
@@ -48,10 +44,10 @@ class CubicSpline(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def cubic_spline(first: float, step: float, values: FloatArray) -> CubicSpline:
-    """The twice smooth piecewise cubic through values at first, first + step, ...
+    """The twice differentiable piecewise cubic through values at first, first + step, ...
 
     values: (n_curves, n_knots), at least 4 knots.
-    Assumes that the two pieces at either end are one cubic ("not a knot").
+    Assumes the two pieces at either end are one cubic ("not-a-knot").
     Source: de Boor 1978, A Practical Guide to Splines, chapter IV, for slopes at the knots.
 
     >>> cube = cubic_spline(0.0, 1.0, np.arange(5.0)[None] ** 3)
@@ -59,7 +55,7 @@ def cubic_spline(first: float, step: float, values: FloatArray) -> CubicSpline:
     [[15.625]]
     """
     num_knots = values.shape[1]
-    assert num_knots >= _FEWEST
+    assert num_knots >= _MIN_KNOTS
     rises = np.diff(values) / step
     system = 4.0 * np.eye(num_knots) + np.eye(num_knots, k=1) + np.eye(num_knots, k=-1)
     right = np.empty_like(values)
@@ -75,25 +71,25 @@ def cubic_spline(first: float, step: float, values: FloatArray) -> CubicSpline:
 BoolArray: TypeAlias = NDArray[np.bool_]
 IntArray: TypeAlias = NDArray[np.int64]
 
-# Cells per side at each zoom, by the number of shape parameters; the last zoom is the one that counts.
-_ZOOMS = {0: (1,), 1: (99, 99, 147), 2: (25, 25, 41)}
+# Cells per side in each refinement, by the number of shape parameters; the last grid is used.
+_GRID_SIDES = {0: (1,), 1: (99, 99, 147), 2: (25, 25, 41)}
 _NEGLIGIBLE_LOG_WEIGHT = -12.0
 
-# Runs of one training at one size differ by about 2.5 %, from well under 1 % to 10 % and more.
+# Prior of the noise of a run: about 2.5 % at one size, from well below 1 % to above 10 %.
 _RUN_NOISE = np.geomspace(0.0005, 0.3, 13)
 _RUN_NOISE_MEDIAN, _RUN_NOISE_LOG_SD = 0.025, 0.8
 
 _OUTLIER_SPREADS = 4.0
-_MOST_OUTLIERS = 0.2
-_FREEDOM_TO_TELL = 3
-_MOST_RUNS_TO_SEARCH = 500  # of many runs, an even share finds the same curve
-GOLDEN = 0.6180339887498949  # as irrational as a number can be: its multiples modulo 1 are the most even
+_MAX_OUTLIER_SHARE = 0.2
+_MIN_FREEDOM = 3
+_MAX_RUNS_SEARCHED = 500  # an even sample of many runs gives the same curve
+GOLDEN = 0.6180339887498949  # multiples of the golden ratio modulo 1 are the most even sequence
 
 
 class Clusters(Struct, frozen=True, kw_only=True):
-    """Runs gathered into what may stray together: the runs of one entry, or of one size.
+    """Runs in clusters with a common deviation: the runs of one entry, or of one size.
 
-    num_accelerators, mean_log_s, num_runs: (n_clusters,). within: squared deviations from the means, summed.
+    num_accelerators, mean_log_s, num_runs: (n_clusters,). within: squared deviations from means, summed.
     """
 
     num_accelerators: FloatArray
@@ -108,7 +104,7 @@ class Clusters(Struct, frozen=True, kw_only=True):
 
 
 class Noise(Struct, frozen=True, kw_only=True):
-    """A grid of noise levels: log standard deviations of a run and its cluster, log weights; (n_noises,)."""
+    """A grid of noise levels: sd of log times of a run and of its cluster, log prior weights; (n_noises,)."""
 
     run: FloatArray
     cluster: FloatArray
@@ -116,10 +112,10 @@ class Noise(Struct, frozen=True, kw_only=True):
 
 
 class Posterior(Struct, frozen=True, kw_only=True):
-    """The weight of every curve of one law, and of every noise level with it.
+    """Posterior weights of one law's curves and noise levels.
 
-    unit: (n_cells, num_shapes), curves as `Law.at` takes them. log_weight, log_scale: (n_cells, n_noises).
-    log_scale_sd: (n_noises,). log_evidence: how well the law as a whole predicts the data.
+    unit: curves as arguments of `Law.at`, (n_cells, num_shapes). log_weight, log_scale: (n_cells, n_noises).
+    log_scale_sd: (n_noises,). log_evidence: log marginal likelihood of the law.
     """
 
     law: Law
@@ -131,9 +127,9 @@ class Posterior(Struct, frozen=True, kw_only=True):
     log_evidence: float
 
     def draws(self, count: int) -> tuple[FloatArray, IntArray]:
-        """`count` equally likely parameter sets (count, num_params), and the noise level of each (count,).
+        """`count` equally likely parameter sets, (count, num_params), and the noise level of each, (count,).
 
-        They lie evenly over the posterior, so that the same data always give the same draws.
+        They are spread evenly over the posterior, so that the same data always give the same draws.
         """
         cell, noise = even_draws(self.log_weight, count)
         deviate = even_deviates(count, GOLDEN)
@@ -142,18 +138,20 @@ class Posterior(Struct, frozen=True, kw_only=True):
 
     @property
     def likeliest_unit(self) -> FloatArray:
-        """The heaviest curve: (num_shapes,)."""
+        """The curve with the largest weight: (num_shapes,)."""
         return np.asarray(self.unit[np.argmax(self.log_weight.max(axis=1))])
 
 
 def log_sum(log_weight: FloatArray) -> FloatArray:
-    """The log of the sum of weights along each row: (n_rows, n_columns) -> (n_rows,)."""
+    """Log-sum-exp of each row: (n_rows, n_columns) -> (n_rows,)."""
     largest = log_weight.max(axis=1, keepdims=True)
     return np.asarray(largest[:, 0] + np.log(np.exp(log_weight - largest).sum(axis=1)))
 
 
 def even_draws(log_weight: FloatArray, count: int) -> tuple[IntArray, IntArray]:
-    """Rows and columns of `count` cells drawn by their weight (n_rows, n_columns), without random numbers.
+    """Rows and columns of `count` cells drawn by weight, without random numbers.
+
+    log_weight: (n_rows, n_columns). Returns (count,) each.
 
     Source: systematic resampling, Kitagawa 1996, with the offset fixed at one half.
     """
@@ -164,19 +162,18 @@ def even_draws(log_weight: FloatArray, count: int) -> tuple[IntArray, IntArray]:
 
 @lru_cache(maxsize=16)
 def even_deviates(count: int, irrational: float) -> FloatArray:
-    """`count` standard normal deviates that fill the distribution evenly, in an order without pattern:
-    (count,).
+    """`count` standard normal deviates with even quantiles, in an irregular order: (count,).
 
     Source: the additive recurrence, Niederreiter 1992, chapter 3: multiples of an irrational number modulo 1.
     """
     shares = np.arange(1, count + 1) * irrational % 1.0
     found = np.array([*map(NormalDist().inv_cdf, shares.tolist())])
-    found.flags.writeable = False  # kept: every curve is drawn by the same ones
+    found.flags.writeable = False  # the cached array is shared by all callers
     return found
 
 
 def law_noise(cluster: ArrayLike, weight: ArrayLike) -> Noise:
-    """The noise to expect around a law; cluster, weight: (n,) how far clusters stray, and how often."""
+    """Prior of the noise around a law. cluster, weight: sd of clusters, and their probabilities, (n,)."""
     log_weight = -0.5 * (np.log(_RUN_NOISE / _RUN_NOISE_MEDIAN) / _RUN_NOISE_LOG_SD) ** 2
     log_weight -= np.log(np.sum(np.exp(log_weight)))
     run, straying = np.meshgrid(_RUN_NOISE, np.asarray(cluster, dtype=float), indexing="ij")
@@ -184,13 +181,12 @@ def law_noise(cluster: ArrayLike, weight: ArrayLike) -> Noise:
     return Noise(run=run.ravel(), cluster=straying.ravel(), log_weight=weights.ravel())
 
 
-# One machine: most data follow a smooth law as closely as runs repeat, some stray from it by up to 8 % at a
-# size.
+# One machine: most data follow a smooth law within the noise of runs; some deviate by up to 8 % at a size.
 MEASURED_NOISE = law_noise([0.0, 0.01, 0.02, 0.04, 0.08], [0.6, 0.1, 0.1, 0.1, 0.1])
-# Published results: each size is another system, submitter or recipe; replicates alone differ by 3.3 %. For
-# both, docs/experiments/0001-law-intervals.md has the coverage.
+# Published results: each size is another system, submitter or recipe; replicates alone differ by 3.3 %. The
+# coverage with both is in docs/experiments/0001-law-intervals.md.
 PUBLISHED_NOISE = law_noise([0.03, 0.06, 0.12, 0.24], [0.3, 0.35, 0.25, 0.1])
-# Of times that do not depend on the size at all: from nothing to a factor of twenty, all equally likely.
+# Noise of times that do not depend on size: from nothing to a factor of twenty, all equally likely.
 _NULL_RUN_NOISE = np.geomspace(_RUN_NOISE[0], 3.0, 25)
 NULL_NOISE = Noise(
     run=_NULL_RUN_NOISE,
@@ -200,7 +196,7 @@ NULL_NOISE = Noise(
 
 
 def clusters(num_accelerators: FloatArray, log_time_s: FloatArray, label: IntArray) -> Clusters:
-    """Runs gathered by label: all arrays (n_runs,)."""
+    """Clusters of runs with equal labels; all arrays (n_runs,)."""
     _, index, num_runs = np.unique(label, return_inverse=True, return_counts=True)
     mean = np.bincount(index, log_time_s) / num_runs
     size = np.bincount(index, num_accelerators) / num_runs
@@ -209,12 +205,11 @@ def clusters(num_accelerators: FloatArray, log_time_s: FloatArray, label: IntArr
 
 
 def posterior(law: Law, data: Clusters, domain: Domain, noise: Noise) -> Posterior:
-    """The weight of every curve of `law`, given the clusters.
+    """The posterior of the curves of `law` given the clusters, without outliers.
 
-    Assumes log times scatter normally: runs about their cluster, clusters about the law; outliers are
-    already out.
-    Source: Bayes; the scale has a flat prior on the log and is integrated exactly (Gelman et al. 2013,
-    section 14.2).
+    Assumes normal log times: of runs around their cluster, and of clusters around the law.
+    Source: Bayes' rule; the scale has a flat prior on its logarithm and is integrated exactly (Gelman et al.
+    2013, section 14.2).
     """
     variance = noise.cluster**2 + noise.run**2 / data.num_runs[:, None]  # (n_clusters, n_noises)
     precision = 1.0 / variance
@@ -233,7 +228,7 @@ def posterior(law: Law, data: Clusters, domain: Domain, noise: Noise) -> Posteri
         chi_square = residual**2 @ precision - log_scale**2 * total
         return of_noise - 0.5 * np.maximum(chi_square, 0.0), log_scale
 
-    unit, volume = zoomed(law.num_shapes, lambda cells: log_sum(weigh(cells)[0]))
+    unit, volume = adaptive_grid(law.num_shapes, lambda cells: log_sum(weigh(cells)[0]))
     log_weight, log_scale = weigh(unit)
     return Posterior(
         law=law,
@@ -249,33 +244,31 @@ def posterior(law: Law, data: Clusters, domain: Domain, noise: Noise) -> Posteri
 def outliers(
     laws: tuple[Law, ...], num_accelerators: FloatArray, log_time_s: FloatArray, domain: Domain
 ) -> BoolArray:
-    """Which runs lie far from the curve that most runs lie close to: (n_runs,) booleans.
+    """Which runs are outliers of the best-fitting law: (n_runs,) booleans.
 
-    Far is more than four robust standard deviations, and more than 10 %. A run that another of its size bears
-    out is no outlier: what comes twice is how that size is. Where more than a fifth of the runs are far, none
-    is called an outlier: then it is noise, or no law fits.
-    Assumes at least three runs more than the curve has parameters; a law with fewer decides nothing and is
-    passed over.
+    An outlier deviates by more than four robust standard deviations and more than 10 %, and is not confirmed
+    by another run of its size. If more than a fifth of the runs would be outliers, none is.
+    Assumes at least three runs more than a law has parameters; other laws are skipped.
     Source: least absolute deviations; the scale as in Rousseeuw and Leroy 1987, p. 44 and 202.
     """
     far = np.zeros(len(log_time_s), dtype=bool)
     least = np.inf
     for law in laws:
         freedom = len(log_time_s) - len(law.params)
-        if freedom < _FREEDOM_TO_TELL:
+        if freedom < _MIN_FREEDOM:
             continue
         distance = _least_distances(law, num_accelerators, log_time_s, domain)
         if np.sum(distance) / freedom < least:
             least = np.sum(distance) / freedom
-            # A curve passes through as many runs as it has parameters: those say nothing about the noise.
+            # A curve passes through as many runs as it has parameters, which say nothing about noise.
             spread = SD_PER_MEDIAN_DEVIATION * np.median(np.sort(distance)[-freedom:])
             most = _OUTLIER_SPREADS * max(spread, _RUN_NOISE_MEDIAN)
-            far = (distance > most) & ~_borne_out(num_accelerators, log_time_s, most)
-    return far if np.mean(far) <= _MOST_OUTLIERS else np.zeros_like(far)
+            far = (distance > most) & ~_confirmed(num_accelerators, log_time_s, most)
+    return far if np.mean(far) <= _MAX_OUTLIER_SHARE else np.zeros_like(far)
 
 
-def _borne_out(num_accelerators: FloatArray, log_time_s: FloatArray, most: float) -> BoolArray:
-    """Which runs have another of their size within a distance on the log scale: (n_runs,) booleans."""
+def _confirmed(num_accelerators: FloatArray, log_time_s: FloatArray, most: float) -> BoolArray:
+    """Which runs have another run of their size within `most` in log time: (n_runs,) booleans."""
     order = np.lexsort((log_time_s, num_accelerators))
     is_next = (np.diff(num_accelerators[order]) == 0.0) & (np.diff(log_time_s[order]) <= most)
     found = np.zeros(len(order), dtype=bool)
@@ -286,32 +279,32 @@ def _borne_out(num_accelerators: FloatArray, log_time_s: FloatArray, most: float
 def _least_distances(
     law: Law, num_accelerators: FloatArray, log_time_s: FloatArray, domain: Domain
 ) -> FloatArray:
-    """Distance on the log scale of each run (n_runs,) from the law's curve with the least sum of them."""
+    """Absolute log deviation of each run from the law's least-absolute-deviations curve: (n_runs,)."""
 
     def distances(unit: FloatArray, runs: IntArray) -> FloatArray:
         residual = log_time_s[runs] - np.log(law.times_s(law.at(unit, domain), num_accelerators[runs]))
         return np.asarray(np.abs(residual - np.median(residual, axis=1, keepdims=True)))
 
     everyone = np.argsort(num_accelerators, kind="stable")
-    some = everyone[:: math.ceil(len(everyone) / _MOST_RUNS_TO_SEARCH)]
+    some = everyone[:: math.ceil(len(everyone) / _MAX_RUNS_SEARCHED)]
 
     def score(unit: FloatArray) -> FloatArray:
-        # The likelihood under Laplace noise of unknown width; the constant keeps exact data finite.
+        # Likelihood under Laplace noise of unknown width; the constant keeps it finite for exact data.
         return np.asarray(-len(some) * np.log(distances(unit, some).sum(axis=1) + _RUN_NOISE[0]))
 
-    unit, _ = zoomed(law.num_shapes, score)
+    unit, _ = adaptive_grid(law.num_shapes, score)
     return np.asarray(distances(unit[[np.argmax(score(unit))]], np.arange(len(log_time_s)))[0])
 
 
-def zoomed(num_shapes: int, score: Callable[[FloatArray], FloatArray]) -> tuple[FloatArray, float]:
-    """The cells worth summing over (n, num_shapes), and the share of the unit box they cover.
+def adaptive_grid(num_shapes: int, score: Callable[[FloatArray], FloatArray]) -> tuple[FloatArray, float]:
+    """A grid where the weight is not negligible, (n, num_shapes), and its share of the unit box's volume.
 
     score: (n, num_shapes) -> log weights (n,).
-    Assumes that what weighs anything lies in one box, which a coarse grid finds.
+    Assumes one box includes all non-negligible weight, and a coarse grid finds it.
     Source: integration on a grid that is refined where the integrand is not negligible.
     """
     low, high = np.zeros(num_shapes), np.ones(num_shapes)
-    *coarse, fine = _ZOOMS[num_shapes]
+    *coarse, fine = _GRID_SIDES[num_shapes]
     for side in coarse:
         unit = _cells(low, high, side)
         weight = score(unit)
@@ -322,7 +315,7 @@ def zoomed(num_shapes: int, score: Callable[[FloatArray], FloatArray]) -> tuple[
 
 
 def _cells(low: FloatArray, high: FloatArray, side: int) -> FloatArray:
-    """Centres of `side` cells along each dimension of the box: (side ** num_dims, num_dims)."""
+    """Centres of a grid with `side` cells along each dimension of the box: (side ** num_dims, num_dims)."""
     middle = (np.arange(side) + 0.5) / side
     axes = np.meshgrid(
         *(start + (end - start) * middle for start, end in zip(low, high, strict=True)), indexing="ij"
