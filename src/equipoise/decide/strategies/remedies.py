@@ -1,4 +1,4 @@
-"""What would let a training fit that does not: more accelerators, or strategies that need less memory."""
+"""Ways to make a training fit in memory: more accelerators, or strategies that need less memory."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -23,11 +23,11 @@ from equipoise.perfmodel.space import USUAL
 from equipoise.spec.strategy import Value, value_text
 from equipoise.units import format_si, format_si_apart
 
-_MOST_DOUBLINGS: Final = 14
-_MOST_SHOWN: Final = 3
-# What saves memory: another value of one parameter at a time. What computes the same comes first, in the
-# order of what it costs, then what trains with other states, then what trains fewer weights.
-_SPARING: Final[tuple[tuple[str, Value], ...]] = (
+_MAX_DOUBLINGS: Final = 14
+_MAX_SHOWN: Final = 3
+# Values of single parameters that save memory: first those with the same results, by increasing cost, then
+# those with other optimizer states, then those that train fewer weights.
+_MEMORY_SAVING: Final[tuple[tuple[str, Value], ...]] = (
     ("zero_stage", 3),
     ("recompute", "full"),
     ("activation_offload", True),
@@ -41,15 +41,14 @@ _SPARING: Final[tuple[tuple[str, Value], ...]] = (
 )
 
 
-# The problem that a question poses which states another strategy, or that other weights are trained. Raises
-# SpecError or UsageError where it is refused.
+# Makes the problem of a modified question. Raises SpecError or UsageError if the question is rejected.
 Pose: TypeAlias = Callable[[TrainingQuery], Problem]
 
 
 def remedy(problem: Problem, num_accelerators: int, *, asked: TrainingQuery, pose: Pose) -> Shortfall | None:
-    """What the training needs, what there is, and what would do; None where nothing is legal or all is well.
+    """The memory needed, the memory available, and ways to fit; None if anything fits or nothing is legal.
 
-    Amounts are of all accelerators together, by the strategy that needs the least. asked: the question.
+    Amounts are totals over all accelerators for the strategy that needs the least. asked: the question.
     """
     found = SEARCH_CACHE.searches(problem, (num_accelerators,)).sizes[0].found
     held = problem.cluster.accelerator.usable_memory_bytes
@@ -58,24 +57,22 @@ def remedy(problem: Problem, num_accelerators: int, *, asked: TrainingQuery, pos
     whole = held * num_accelerators
     needed_text, whole_text = format_si_apart(found.nearest_bytes * num_accelerators, whole, "B")
     tries = chain(
-        islice(_freed(num_accelerators, asked, pose), 1),
-        _more(problem, num_accelerators),
-        _others(problem, num_accelerators, asked, pose),
+        islice(_without_fixed_values(num_accelerators, asked, pose), 1),
+        _more_accelerators(problem, num_accelerators),
+        _other_values(problem, num_accelerators, asked, pose),
     )
     holds = "holds" if num_accelerators == 1 else "hold"
     whole_chip = float(problem.cluster.accelerator.memory_bytes or held)
     each_text = " of ".join(format_si(each, "B") for each in dict.fromkeys((held, whole_chip)))
     return Shortfall(
         needs=f"needs {needed_text}, {num_accelerators:,} x {each_text} {holds} {whole_text}",
-        ways=tuple(islice(tries, _MOST_SHOWN)),  # tries take their time: no more than are shown
+        ways=tuple(islice(tries, _MAX_SHOWN)),  # evaluated lazily, because each takes time
     )
 
 
-def _freed(num_accelerators: int, asked: TrainingQuery, pose: Pose) -> Iterator[str]:
-    """The question without one of the values that it fixes, where it then fits; of parameters of which
-    `_others` has no other value.
-    """
-    changed = {name for name, _ in _SPARING}
+def _without_fixed_values(num_accelerators: int, asked: TrainingQuery, pose: Pose) -> Iterator[str]:
+    """Yield fixed values without which the training fits, for parameters not covered by `_other_values`."""
+    changed = {name for name, _ in _MEMORY_SAVING}
     for place, each in enumerate(asked.fixed):
         if {*parameter_choices([each])} & changed:
             continue
@@ -84,24 +81,24 @@ def _freed(num_accelerators: int, asked: TrainingQuery, pose: Pose) -> Iterator[
             posed = pose(replace(asked, fixed=rest))
         except (SpecError, UsageError):
             continue
-        if _fits_hosts_too(posed, num_accelerators):
+        if _fits_with_hosts(posed, num_accelerators):
             yield f"{num_accelerators:,} without --fix {each}"
 
 
-def _more(problem: Problem, num_accelerators: int) -> Iterator[str]:
-    """The fewest more accelerators on which it fits, if any."""
+def _more_accelerators(problem: Problem, num_accelerators: int) -> Iterator[str]:
+    """Yield the smallest larger number of accelerators on which the training fits, if any."""
     size = least_fitting(problem, num_accelerators)
     if size is not None:
         yield f"{size:,} accelerators{_moved_words(problem, size)}"
 
 
 def least_fitting(problem: Problem, most: int) -> int | None:
-    """The fewest accelerators beyond a limit on which something fits; None where nothing does.
+    """The smallest number of accelerators above `most` on which any strategy fits; None if there is none.
 
-    The first doubling that does, and then what is smaller. Assumes that more accelerators hold more.
+    Searches doublings first, then smaller sizes. Assumes what fits on fewer accelerators also fits on more.
     """
     units = units_beyond(problem.cluster, problem)
-    usual = units.usual(most, most << _MOST_DOUBLINGS)
+    usual = units.usual(most, most << _MAX_DOUBLINGS)
     large = next((each for each in usual if SEARCH_CACHE.fits(problem, each)), None)
     if large is None:
         return None
@@ -114,7 +111,7 @@ def least_fitting(problem: Problem, most: int) -> int | None:
 
 
 def _moved_words(problem: Problem, size: int) -> str:
-    """What a search moves to the host's memory at a size at which something fits; empty for nothing."""
+    """Text on what the search offloads to host memory at a size that fits; empty for nothing."""
     found = first_that_fits(problem, size)
     choices = {} if found is None else {**found.choices}
     (offload,) = choices.get("offload", ("none",))[:1]
@@ -123,43 +120,45 @@ def _moved_words(problem: Problem, size: int) -> str:
     return f" with {' and '.join(moved)} in the host's memory" if moved else ""
 
 
-def _others(problem: Problem, num_accelerators: int, asked: TrainingQuery, pose: Pose) -> Iterator[str]:
-    """Changes of one parameter that make it fit, as options: those that are answered where they are stated.
+def _other_values(problem: Problem, num_accelerators: int, asked: TrainingQuery, pose: Pose) -> Iterator[str]:
+    """Yield changes of one parameter with which the training fits, as options that the question accepts.
 
-    Other weights than asked about may be trained with other software.
+    Training other weights may need other software.
     """
-    for name, value in _SPARING:
+    for name, value in _MEMORY_SAVING:
         if not _is_change(problem, asked, name, value):
             continue
-        words, changed = _trained(asked, value) if name == "trained" else _fixed(asked, name, value)
+        words, changed = (
+            _with_other_weights(asked, value) if name == "trained" else _with_fixed_value(asked, name, value)
+        )
         try:
             posed = pose(changed)
         except (SpecError, UsageError):
             continue
-        # Of adapters the search moves what has to be moved, and the answer says what hosts have to hold.
-        does_fit = SEARCH_CACHE.fits if name == "trained" else _fits_hosts_too
+        # With adapters the search offloads what is needed, and the answer states the host memory required.
+        does_fit = SEARCH_CACHE.fits if name == "trained" else _fits_with_hosts
         if does_fit(posed, num_accelerators):
             yield words
 
 
 def _is_change(problem: Problem, asked: TrainingQuery, name: str, value: Value) -> bool:
-    """Whether a value of a parameter is none that was tried, and one that may be asked for."""
+    """Whether a value of a parameter was not tried, and may be requested."""
     if value in problem.choices.get(name, USUAL[name]):
         return False
     if name == "activation_offload":
         return problem.with_activations_on_host is not None
-    return name != "trained" or ":" not in asked.workload  # the user's own code is run once a question
+    return name != "trained" or ":" not in asked.workload  # user code is run only once per question
 
 
-def _trained(asked: TrainingQuery, value: Value) -> tuple[str, TrainingQuery]:
-    """The option by which other weights are trained, and the question with it."""
+def _with_other_weights(asked: TrainingQuery, value: Value) -> tuple[str, TrainingQuery]:
+    """The option with which other weights are trained, and the question with it."""
     stated, option = trained_part(asked), value_text(value)
     words = f"--train {option}" + (f" in place of {stated}" if stated else "")
     return words, replace(asked, train=(option, *(each for each in asked.train if each != stated)))
 
 
-def _fixed(asked: TrainingQuery, name: str, value: Value) -> tuple[str, TrainingQuery]:
-    """The option by which a parameter has another value, and the question with it."""
+def _with_fixed_value(asked: TrainingQuery, name: str, value: Value) -> tuple[str, TrainingQuery]:
+    """The option that sets a parameter to another value, and the question with it."""
     texts = {
         each: f"{each}={','.join(map(value_text, values))}"
         for each, values in parameter_choices(asked.fixed).items()
@@ -169,8 +168,8 @@ def _fixed(asked: TrainingQuery, name: str, value: Value) -> tuple[str, Training
     return words, replace(asked, fixed=(*({**texts, name: option}).values(),))
 
 
-def _fits_hosts_too(problem: Problem, num_accelerators: int) -> bool:
-    """Whether anything fits, and hosts have room for what the best that fits moves to them."""
+def _fits_with_hosts(problem: Problem, num_accelerators: int) -> bool:
+    """Whether any strategy fits, and host memory has room for what the best one offloads."""
     if not SEARCH_CACHE.fits(problem, num_accelerators):
         return False
     if not {"offload", "activation_offload"} & {*problem.choices}:

@@ -1,4 +1,4 @@
-"""The sizes of a system that are tried, what a search of strategies finds at each, and what would fit."""
+"""The sizes tried for a system, the strategy searches at each, and fallbacks where nothing fits."""
 
 import math
 import time
@@ -36,25 +36,24 @@ from equipoise.spec.cluster import Cluster
 from equipoise.spec.strategy import AXES, Strategy, Value
 from equipoise.units import format_si, format_si_apart
 
-_Kept = TypeVar("_Kept")
+_Cached = TypeVar("_Cached")
 _DOUBLINGS_BEYOND: Final = 3
-_SMALL: Final = 16  # up to so many accelerators every number is tried
-# Doublings of these of a unit lie between its own: no size is more than a fifth below the next. Samples and
-# layers are shared out by numbers with small divisors.
-_BETWEEN: Final = (3, 5, 7, 9)
+_EVERY_SIZE_UP_TO: Final = 16  # up to this size every number of accelerators is tried
+# Doublings of these multiples of a unit are between the unit's doublings: no size is more than a fifth below
+# the next. They have small divisors, which divide samples and layers.
+_FACTORS_BETWEEN: Final = (3, 5, 7, 9)
 
 
-# By the name of a system.
+# Sizes by system name.
 SizesBySystem: TypeAlias = tuple[tuple[str, frozenset[int]], ...]
 
 
 class ExtraSizes(Struct, frozen=True, kw_only=True):
-    """Sizes that are tried besides the usual ones: some by number, and whether those between them.
+    """Sizes tried in addition to the usual ones.
 
-    Those between are the same whatever the limit: a lower limit may end at a better one. between: the systems
-    of which all of them are tried; None for every system. beside, up_to, beyond: by the name of a system,
-    further ones between that are tried, the most to try where nothing limits it, and sizes beyond its limit
-    that a refusal names.
+    between: systems for which all sizes between the usual ones are tried; None for every system. These sizes
+    do not depend on the limit. By system name: beside, further sizes between; up_to, the largest size to try
+    without a limit; beyond, sizes above the limit named when nothing meets the limits.
     """
 
     sizes: tuple[int, ...] = ()
@@ -64,7 +63,7 @@ class ExtraSizes(Struct, frozen=True, kw_only=True):
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def between_of(self, name: str, units: "SizeUnits", ends: tuple[int, int]) -> set[int]:
-        """The sizes of a system between the usual ones that are tried. ends: the fewest and the most."""
+        """The sizes between the usual ones that are tried for a system. ends: smallest and largest size."""
         fewest, most = ends
         every = between_usual(units, *ends) if self.between is None or name in self.between else set()
         beside = {each for system, sizes in self.beside if system == name for each in sizes}
@@ -75,14 +74,12 @@ NO_EXTRA_SIZES: Final = ExtraSizes()
 
 
 class SizeRange(Struct, frozen=True, kw_only=True):
-    """Sizes tried, ascending, and those that may be taken: from `fewest` to `most`, or `listed` alone.
+    """Sizes tried, ascending, and sizes allowed: from `fewest` to `most`, or only those `listed`.
 
-    between: of those tried, sizes between the usual ones, and those that ran but may not be taken, on which
-    no curve rests. limited_by: whose limit `most` is. next_usual: the one beyond `most` that is shown,
-    whatever `most` is just below it (law 3); None around a single size, where those up to `shown_most` are
-    shown.
-    beyond: those beyond `most` that a refusal names. units: what those up to `most` are doublings of; None of
-    runs alone.
+    between: tried sizes that are not used for curves: those between the usual ones, and sizes of the user's
+    runs that are not allowed. limited_by: kind of limit of `most`. next_usual: the size above `most` that is
+    shown (law 3); None around a single size, where those up to `shown_most` are shown. beyond: sizes above
+    `most` named when nothing meets the limits. units: of the sizes up to `most`; None with runs alone.
     """
 
     tried: tuple[int, ...]
@@ -97,23 +94,23 @@ class SizeRange(Struct, frozen=True, kw_only=True):
 
     @property
     def is_one(self) -> bool:
-        """Whether one size may be taken: those beyond it are tried to show what more would do."""
+        """Whether a single size is allowed, and larger ones are tried only for comparison."""
         return self.fewest == self.most and len(self.tried) > 1
 
     @property
     def shown_most(self) -> int:
-        """The largest size whose equilibria are of interest: curves go on to its double."""
+        """The largest size for equilibria; curves extend to twice it."""
         return max(self.most, max({*self.tried} - self.between) // 2) if self.is_one else self.most
 
     def holds(self, num_accelerators: int) -> bool:
-        """Whether a size may be taken."""
+        """Whether a size is allowed."""
         is_listed = self.listed is None or num_accelerators in self.listed
         return is_listed and self.fewest <= num_accelerators <= self.most
 
     def shows(self, num_accelerators: int) -> bool:
-        """Whether a size is a candidate: it may be taken, or shows what more would do.
+        """Whether a size is a candidate: allowed, or a larger one for comparison.
 
-        Sizes below those asked about are for the curve alone.
+        Sizes below the requested ones are only used for the curve.
         """
         if num_accelerators <= self.most:
             return self.holds(num_accelerators)
@@ -135,15 +132,14 @@ def size_range(
     fixed_ranks: int = 1,
     fixed_batch_samples: int | None = None,
 ) -> SizeRange:
-    """The sizes of a system that are tried, and those that may be taken.
+    """The sizes of a system that are tried, and those that are allowed.
 
-    system: one whose cluster is known. flop: of the whole training, where its amount is stated. known: with
-    published results, ascending. Sizes begin with one, whatever the most is (law 3), and end with what the
-    question or the stock allows, else what is usually asked about or was published. ran: of the user's runs,
-    from which times of others are carried whatever is asked about. extra: what is tried besides.
-    fixed_ranks: that a fixed strategy needs, as 5 of pp=5: doublings of them are tried too.
-    fixed_batch_samples: the batch, where it is stated.
-    Raises SpecError where more than a node may be taken, and nothing states what joins nodes.
+    Sizes start at one (law 3), and end at the limit of the question or the stock, else at a default or the
+    largest published size. system: with a known cluster. flop: of the whole training, where stated. known:
+    sizes with published results, ascending. ran: sizes of the user's runs, which extrapolate to other sizes.
+    extra: further sizes. fixed_ranks: of a fixed strategy, e.g. 5 for pp=5, whose doublings are tried.
+    fixed_batch_samples: the batch, if stated.
+    Raises SpecError if more than a node is allowed, and the links between nodes are not stated.
     """
     nodes = system.cluster
     assert nodes is not None
@@ -155,12 +151,12 @@ def size_range(
         is_whole_nodes=not system.is_desktop and system.stock is None,
         slice_sizes=_slice_sizes(nodes),
     )
-    found = _up_to_limits(query, system, units, flop=flop, known=known, extra=extra)
+    found = _within_limits(query, system, units, flop=flop, known=known, extra=extra)
     nodes.expect_network(found.most)
     beyond = {each for each in dict(extra.beyond).get(system.name, ()) if each > found.most}
     not_asked = {each for each in ran if each not in found.tried and not found.holds(each)}
     tried = {*found.tried, *beyond, *ran}
-    if nodes.unstated:  # what more than a node would do nobody knows
+    if nodes.unstated:  # sizes above one node cannot be estimated
         tried = {each for each in tried if each <= nodes.node_size}
     return replace(
         found,
@@ -170,7 +166,7 @@ def size_range(
     )
 
 
-def _up_to_limits(
+def _within_limits(
     query: TrainingQuery,
     system: RequestedSystem,
     units: "SizeUnits",
@@ -179,20 +175,20 @@ def _up_to_limits(
     known: Sequence[int],
     extra: ExtraSizes,
 ) -> SizeRange:
-    """The sizes up to the limits, and those beyond that show what more would do."""
+    """The sizes up to the limits, and larger ones for comparison."""
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
     if min(limits, default=units.num_kinds) < units.num_kinds:
         raise UsageError(
             f"{min(limits)} of {system.name}: less than one of each; give {units.num_kinds} or more"
         )
-    asked = _asked_for(query, system, units, limits)
+    asked = _requested_sizes(query, system, units, limits)
     fewest, listed = 1, None
     if asked is not None:
         limits.append(asked.most)
         asked = _in_slices(asked, units.slice_sizes, system.name, is_alone=len(query.systems) <= 1)
         fewest, most = asked.fewest, min(limits)
         if fewest == asked.most == most:
-            return _from(most, units)
+            return _single_size(most, units)
         listed = None if asked.is_range else frozenset(asked.listed)
         tried = set(asked.listed) if listed else _ladder(units, fewest, most)
     else:
@@ -200,7 +196,7 @@ def _up_to_limits(
         wanted = {*extra.sizes, *(size for name, size in extra.up_to if name == system.name)}
         wanted = {each for each in wanted if is_slice(each, units.slice_sizes)}
         most = min(limits) if limits else max((usual, *known, *wanted))
-        # Without a limit the most is a usual size or one with results: whole nodes next below it add nothing.
+        # Without a limit, the largest size is a usual one or has results, so no end of whole nodes is added.
         tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
         tried = {*sorted(tried | wanted)[-(MAX_SIZES - 1) :]}
     tried |= _beyond(units, most)
@@ -217,13 +213,13 @@ def _up_to_limits(
     )
 
 
-def _asked_for(
+def _requested_sizes(
     query: TrainingQuery, system: RequestedSystem, units: "SizeUnits", limits: Sequence[int]
 ) -> Sizes | None:
-    """The numbers that a question names; of slices of which its limits allow none the smallest, which a
-    refusal then names; None where any number up to the limits may be taken.
+    """The sizes that a question states; None where any size up to the limits is allowed.
 
-    Raises UsageError where the system is not had in these.
+    If the limits exclude all slices of an accelerator, the smallest slice, so that the answer can name it.
+    Raises UsageError if the system does not exist in these sizes.
     """
     asked, least = query.sizes, next(iter(units.slice_sizes), 1)
     if query.num_nodes is not None:
@@ -248,20 +244,20 @@ def _asked_for(
 
 
 def _slice_sizes(cluster: Cluster) -> tuple[int, ...]:
-    """The slices of an accelerator's usual pods; none of pods that are described with another size."""
+    """The slice sizes of an accelerator's usual pods; none for pods described with another size."""
     chip = cluster.accelerator
     return chip.slice_sizes if cluster.node_size == chip.node_size else ()
 
 
 def expect_slices(sizes: Collection[int], cluster: Cluster) -> None:
-    """Raises UsageError where one of the sizes is no slice of the cluster's accelerator."""
+    """Raise UsageError if any size is not a slice of the cluster's accelerator."""
     odd = {*sizes} - {*in_slices(sizes, cluster)}
     if odd:
         raise _no_slice(_listed(odd), _slice_sizes(cluster), cluster.accelerator.slug)
 
 
 def in_slices(sizes: Collection[int], cluster: Cluster) -> tuple[int, ...]:
-    """Those of the sizes that are slices of the cluster's accelerator."""
+    """The sizes that are slices of the cluster's accelerator."""
     slice_sizes = _slice_sizes(cluster)
     return tuple(each for each in sizes if is_slice(each, slice_sizes))
 
@@ -278,10 +274,10 @@ def _no_slice(odd: str, slice_sizes: Sequence[int], name: str) -> UsageError:
 
 
 def _in_slices(asked: Sizes, slice_sizes: Sequence[int], name: str, *, is_alone: bool) -> Sizes:
-    """The numbers asked for that are slices; where none is, the next above, more than was asked for.
+    """The requested sizes that are slices; if none is, the next larger slice, which exceeds the request.
 
-    name: of the system. is_alone: whether it is the only one asked about.
-    Raises UsageError where that is so, with the slices that there are.
+    name: of the system. is_alone: whether it is the only system in the question; a request for sizes that are
+    not slices then raises UsageError with the existing slices.
     """
     if not slice_sizes:
         return asked
@@ -299,9 +295,9 @@ def _in_slices(asked: Sizes, slice_sizes: Sequence[int], name: str, *, is_alone:
 
 
 def used_of_node(node_size: int, global_batch_samples: int | None) -> int:
-    """How many of each node's accelerators are used where more than a node is: of odd nodes a power of two.
+    """Accelerators used per node with several nodes: all, or a power of two if a stated batch requires it.
 
-    Nodes of 72 share out no batch of 1,024, but 64 of each do; where a batch is stated, it cannot give way.
+    Nodes of 72 do not divide a batch of 1,024, but 64 per node do; a batch that is not stated can be adapted.
     """
     odd = node_size // (node_size & -node_size)
     if global_batch_samples is None or global_batch_samples % odd == 0:
@@ -310,30 +306,30 @@ def used_of_node(node_size: int, global_batch_samples: int | None) -> int:
 
 
 def taken_of_node(size: int, node_size: int, global_batch_samples: int | None) -> int:
-    """How many of each node so many accelerators are: all, or `used_of_node` where nodes are not whole."""
+    """Accelerators per node in a size: `used_of_node` if it has no whole number of nodes, else all."""
     used = used_of_node(node_size, global_batch_samples)
     is_partly = size > node_size and size % node_size > 0 and size % used == 0
     return used if is_partly else node_size
 
 
 def is_slice(size: int, slice_sizes: Sequence[int]) -> bool:
-    """Whether a size is one of an accelerator's slices, or a multiple of the largest; any where none are.
+    """Whether a size is a slice or a multiple of the largest; any size is if there are no slices.
 
-    slice_sizes: as of `Accelerator`.
+    slice_sizes: see `Accelerator`.
     """
     return not slice_sizes or size in slice_sizes or size % slice_sizes[-1] == 0
 
 
-# Sizes that are tried at once between two for the smallest that would do.
-_MOST_FINER: Final = 16
+# Sizes tried at once between two sizes, in a search for the smallest sufficient one.
+_MAX_FINER: Final = 16
 
 
 class SizeUnits(Struct, frozen=True, kw_only=True):
-    """What sizes are doublings of: one accelerator, a node and the ranks of a fixed strategy.
+    """Units whose doublings are the usual sizes: one accelerator, a node, and the ranks of a fixed strategy.
 
-    num_kinds: of a mixture, of which there are as many of each. is_whole_nodes: whether more than a node is
-    had in whole nodes alone. slice_sizes: as of `Accelerator`. batch: one that is stated, which ranks have to
-    share out; None where it is not.
+    batch: a stated batch, which ranks must divide; None if not stated. num_kinds: kinds of accelerator in a
+    mixed system, with equal numbers of each. is_whole_nodes: whether sizes above a node must be whole nodes.
+    slice_sizes: see `Accelerator`.
     """
 
     node_size: int
@@ -345,29 +341,27 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
 
     @property
     def used_of_node(self) -> int:
-        """How many of each node are used where more than a node is."""
+        """Accelerators used per node with several nodes."""
         return used_of_node(self.node_size, self.batch)
 
     def may_be(self, size: int) -> bool:
-        """Whether a size has as many of each kind, leaves no part of a node unused that is paid for, and is a
-        slice of a pod where these are had.
-        """
+        """Whether a size has equal numbers of each kind, leaves nothing paid for unused, and is a slice."""
         is_whole = any(size % each == 0 for each in (self.node_size, self.used_of_node))
         is_had = is_whole or size <= self.node_size or not self.is_whole_nodes
         return is_had and size % self.num_kinds == 0 and is_slice(size, self.slice_sizes)
 
     def doublings(self, most: int, factor: int = 1) -> set[int]:
-        """Those of a multiple of each unit, to at least twice as many as `most`."""
+        """Doublings of `factor` times each unit, up to at least twice `most`."""
         steps = range(math.ceil(math.log2(most)) + 2)
         units = (self.num_kinds, self.used_of_node, self.fixed_ranks)
         return {each for unit in units for step in steps if self.may_be(each := factor * unit * 2**step)}
 
     def at_least(self, size: int) -> int:
-        """The smallest of the doublings that is no less."""
+        """The smallest doubling that is at least `size`."""
         return min(each for each in self.doublings(size) if each >= size)
 
     def whole_below(self, size: int) -> int:
-        """The most whole nodes that are no more, as accelerators; within a node the size itself, or slice."""
+        """The largest size up to `size` with whole nodes; inside a node, the size or slice itself."""
         if self.may_be(size):
             return size
         nodes = size // self.used_of_node * self.used_of_node
@@ -377,12 +371,12 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
         return max((each for each in (*self.slice_sizes, size // last * last) if each <= size), default=0)
 
     def usual(self, low: int, high: int) -> list[int]:
-        """The usual sizes above one and up to another, or to the next usual one beyond it, ascending."""
+        """The usual sizes above `low`, up to the first that is at least `high`, ascending."""
         end = self.at_least(high)
         return sorted(each for each in self.doublings(high) if low < each <= end)
 
-    def between(self, low: int, high: int, most: int = _MOST_FINER) -> list[int]:
-        """Sizes between two, ascending: all that may be had, of more than `most` evenly spaced ones."""
+    def between(self, low: int, high: int, most: int = _MAX_FINER) -> list[int]:
+        """Sizes between two, ascending: all valid ones, or at most about `most` evenly spaced ones."""
         unit = self.num_kinds
         if self.is_whole_nodes and low >= self.node_size:
             unit = math.lcm(unit, self.used_of_node)
@@ -392,15 +386,15 @@ class SizeUnits(Struct, frozen=True, kw_only=True):
 
 
 def _ladder(units: SizeUnits, fewest: int, most: int, *, has_end: bool = True) -> set[int]:
-    """Doublings of the units, the ends; of cards in no rack every number up to a few in one host.
+    """Doublings of the units and both ends; for cards outside racks also every small number.
 
-    has_end: whether the most that is whole nodes is among them, and the sizes between it and the last
-    doubling: else a larger limit, whose step from there does not pay, could end in fewer accelerators.
+    has_end: whether to include the largest size with whole nodes, and the sizes between it and the last
+    doubling. Without them, a larger limit could result in fewer accelerators, if that step does not pay.
     """
-    few = 0 if units.is_whole_nodes else min(_SMALL, units.node_size)
+    few = 0 if units.is_whole_nodes else min(_EVERY_SIZE_UP_TO, units.node_size)
     doublings = units.doublings(most)
     sizes = doublings | {fewest} | {*range(1, few + 1)}
-    # No power of two shares out a batch of 1,000 beyond 8 ranks: 400 accelerators are faster than 512.
+    # No power of two above 8 divides a batch of 1,000: 400 accelerators are faster than 512.
     batch = units.batch or 1
     factors = [each for each in divisors(batch // (batch & -batch)) if each > 1]
     by_batch = {each for factor in factors for each in units.doublings(most, factor)}
@@ -413,28 +407,28 @@ def _ladder(units: SizeUnits, fewest: int, most: int, *, has_end: bool = True) -
 
 
 def between_usual(units: SizeUnits, fewest: int, most: int) -> set[int]:
-    """The sizes between the usual ones: doublings of a few units."""
-    sizes = {each for factor in _BETWEEN for each in units.doublings(most, factor)}
+    """The sizes between the usual ones: doublings of a few multiples of units."""
+    sizes = {each for factor in _FACTORS_BETWEEN for each in units.doublings(most, factor)}
     return {each for each in sizes if fewest <= each <= most}
 
 
 def _next_usual(units: SizeUnits, most: int) -> int:
-    """The size that shows what more would do."""
+    """The next usual size above `most`, shown for comparison."""
     return min(MAX_ACCELERATORS, *(each for each in units.doublings(most) if each > most))
 
 
 def _beyond(units: SizeUnits, most: int) -> set[int]:
-    """The sizes tried beyond the most that may be taken: curves go on to its double, or the next usual size.
+    """The sizes tried above the largest allowed one: the next usual one, and one of at least its double.
 
-    A usual one, for the double of a limit is often a number that shares out no batch.
+    Curves extend to twice the largest size; twice a limit itself often divides no batch.
     """
     return {min(units.at_least(2 * most), MAX_ACCELERATORS), _next_usual(units, most)}
 
 
 def units_beyond(cluster: Cluster, problem: Problem | None) -> SizeUnits:
-    """Units of the sizes tried beyond a limit of a system: whole nodes but of cards for desktop computers.
+    """Units of sizes above a system's limit: whole nodes, except for cards of desktop computers.
 
-    problem: whose stated batch and fixed axes sizes have to share out; None where there is no model.
+    problem: its stated batch and fixed axes must be divisible; None without a model.
     """
     return SizeUnits(
         node_size=cluster.node_size,
@@ -447,11 +441,10 @@ def units_beyond(cluster: Cluster, problem: Problem | None) -> SizeUnits:
 
 
 def raised_sizes(problem: Problem, best: Strategy) -> frozenset[int]:
-    """The sizes next above a strategy's to which a larger batch lets it grow, between the usual ones.
+    """Sizes between the usual ones, up to twice a strategy's, which a larger rounded batch makes useful.
 
-    Of a usual batch, which may be rounded, that gives each rank no more samples than fill its pipeline, one
-    a stage: more ranks need a larger batch, and as much larger it costs no efficiency. Empty of any other
-    strategy.
+    Only for a usual batch, which may be rounded, with at most one sample per rank and pipeline stage: more
+    ranks then need a larger batch, and a proportionally larger one costs no efficiency. Else empty.
     """
     about, size, batch = problem.training, best.num_accelerators, best.global_batch_samples
     if about.budget.is_to_target or best.dp * best.pp * about.workload.samples_per_example < batch:
@@ -462,13 +455,13 @@ def raised_sizes(problem: Problem, best: Strategy) -> frozenset[int]:
 
 
 def fixed_ranks(choices: Mapping[str, tuple[Value, ...]]) -> int:
-    """How many ranks the fixed axes have together: a size has to be a multiple of them."""
+    """Product of the fixed axes, of which a size must be a multiple."""
     values = (choices.get(axis, ()) for axis in ("dp", "tp", "pp", "cp"))
     return math.prod(int(each[0]) for each in values if len(each) == 1)
 
 
-def _from(size: int, units: SizeUnits) -> SizeRange:
-    """One size, and its doublings, which show what more would do, and one for the curve."""
+def _single_size(size: int, units: SizeUnits) -> SizeRange:
+    """One size with its doublings, for comparison, and one more for the curve."""
     doubled = tuple(size * 2**step for step in range(_DOUBLINGS_BEYOND + 2))
     return SizeRange(
         tried=tuple(each for each in doubled if each <= MAX_ACCELERATORS),
@@ -479,15 +472,15 @@ def _from(size: int, units: SizeUnits) -> SizeRange:
     )
 
 
-# Searches of more sizes than this are kept for the sizes of the last question alone.
-_MOST_SIZES: Final = 2 * MAX_SIZES
+# Above this number of sizes, only those of the last question are cached.
+_MAX_CACHED_SIZES: Final = 2 * MAX_SIZES
 
 
 class SearchedSize(Struct, frozen=True, kw_only=True):
-    """What a search at one size found. best: the best strategy in full; None where nothing fits.
+    """Result of a search at one size. best: full estimate of the best strategy; None where nothing fits.
 
-    drawn_s: (n_draws,) equally likely times of the training by the best. freed: what was found at any batch,
-    where the batch is that of the best published result.
+    drawn_s: equally likely training times of the best, (n_draws,). freed: result at any batch, if `found` is
+    for the batch of the best published result.
     """
 
     num_accelerators: int
@@ -498,24 +491,24 @@ class SearchedSize(Struct, frozen=True, kw_only=True):
 
 
 class StrategySearches(Struct, frozen=True, kw_only=True):
-    """A problem, and what was found at each size, from the smallest. search_s: what finding it took."""
+    """A problem and its search results by size, ascending. search_s: time spent searching."""
 
     problem: Problem
     sizes: tuple[SearchedSize, ...] = ()
     search_s: float = 0.0
 
     def at(self, sizes: Collection[int]) -> tuple[SearchedSize, ...]:
-        """What was found at some sizes, from the smallest."""
+        """The results at some sizes, ascending."""
         return tuple(each for each in self.sizes if each.num_accelerators in sizes)
 
     def near_axes(self, chosen: Strategy) -> dict[str, tuple[Value, ...]]:
-        """The sizes of axes of a strategy and of the best found of its size, as choices: quickly searched."""
+        """Axis sizes of a strategy and of the best found at its size, as choices for a fast search."""
         found = (each.strategy for size in self.at((chosen.num_accelerators,)) for each in size.found.best)
         near = (chosen, *found)
         return {axis: tuple(dict.fromkeys(getattr(each, axis) for each in near)) for axis in AXES}
 
     def with_sizes(self, sizes: Collection[int]) -> "StrategySearches":
-        """These searches with those of some sizes; only what is missing is searched, all at once."""
+        """A copy with results at further sizes; missing ones are searched in one search."""
         missing = sorted(set(sizes) - {each.num_accelerators for each in self.sizes})
         if not missing:
             return self
@@ -527,19 +520,19 @@ class StrategySearches(Struct, frozen=True, kw_only=True):
 
 
 def _search_with_fallbacks(problem: Problem, sizes: Sequence[int]) -> list[SearchedSize]:
-    """What a search finds at each size, and at those of a published batch at any other.
+    """Search results at each size; for sizes with a published batch, also at any other batch.
 
-    QLoRA that fits on no layout keeps its weights on the host (of several cards FSDP, Answer.AI 2024: 70B on
-    two of 24 GB; of one ZeRO-3 of DeepSpeed, Rajbhandari et al. 2021, ZeRO-Infinity), as it does where it
-    only just fits and that is faster; adapters that still do not fit, activations (Unsloth, torchtune).
-    Optimizer states are moved to the host wherever that is faster, by any margin: else a chip with more
-    memory or faster links could be the slower one.
+    If QLoRA does not fit, or only barely and offloading is faster, weights are offloaded (several cards:
+    FSDP, Answer.AI 2024: 70B on two of 24 GB; one card: DeepSpeed ZeRO-3, Rajbhandari et al. 2021,
+    ZeRO-Infinity); if adapters still do not fit, also activations (Unsloth, torchtune). Optimizer states are
+    offloaded wherever that is faster, by any margin; otherwise a chip with more memory could be slower.
     """
     with_published = [size for size in sizes if problem.has_published_batch(size)]
     asked = [(problem, size) for size in sizes] + [(problem.freed, size) for size in with_published]
-    searched = search_at_once([(_with_states_open(*each), each[1]) for each in asked])
+    searched = search_at_once([(_with_states_offload(*each), each[1]) for each in asked])
     found = [
-        _or_leaner(*each, _generable(*each, result)) for each, result in zip(asked, searched, strict=True)
+        _with_leaner_strategies(*each, _without_ungenerable(*each, result))
+        for each, result in zip(asked, searched, strict=True)
     ]
     found = _with_activations_on_host(asked, found)
     timed = _timed(problem, [size for _, size in asked], found)
@@ -547,15 +540,15 @@ def _search_with_fallbacks(problem: Problem, sizes: Sequence[int]) -> list[Searc
     return [replace(each, freed=freed.get(each.num_accelerators)) for each in timed[: len(sizes)]]
 
 
-def _with_states_open(problem: Problem, size: int) -> Problem:
-    """The problem, with optimizer states on hosts that hold them where that is open."""
-    if not _may_keep_states_away(problem, size):
+def _with_states_offload(problem: Problem, size: int) -> Problem:
+    """The problem with offloading of optimizer states as a choice, if allowed and host memory suffices."""
+    if not _may_offload_states(problem, size):
         return problem
     return replace(problem, choices={**problem.choices, "offload": (STAYS["offload"], "optimizer")})
 
 
-def _generable(problem: Problem, size: int, found: SearchResult) -> SearchResult:
-    """What was found, without the strategies of rollouts whose samples no engine can generate."""
+def _without_ungenerable(problem: Problem, size: int, found: SearchResult) -> SearchResult:
+    """The result, without strategies if no engine can generate a rollout's samples."""
     if problem.training.workload.rollout is None:
         return found
     is_generable = any(problem.generation(size, batch) for batch in problem.batches(size))
@@ -563,7 +556,7 @@ def _generable(problem: Problem, size: int, found: SearchResult) -> SearchResult
 
 
 def _timed(problem: Problem, sizes: Sequence[int], found: Sequence[SearchResult]) -> list[SearchedSize]:
-    """What was found at each size, the best in full."""
+    """The results by size, with a full estimate of the best strategy."""
     timed = problem.timed([each.best[0].strategy for each in found if each.best])
     best = iter(zip(timed.strategies, timed.drawn_s.T, strict=True))
     nothing = (None, np.empty(0))
@@ -577,15 +570,15 @@ def _timed(problem: Problem, sizes: Sequence[int], found: Sequence[SearchResult]
 def _with_activations_on_host(
     asked: Sequence[ProblemAtSize], found: Sequence[SearchResult]
 ) -> list[SearchResult]:
-    """What was found, with the activations of adapters on the host wherever that is faster.
+    """The results, with activations of adapters offloaded wherever that is faster.
 
-    asked: as searched just before. It is tried whatever the memory: a chip with more memory, or with faster
-    links, would else be the slower one. What was counted stays the count.
+    asked: as searched just before. Offloading is tried even if memory suffices; otherwise a chip with more
+    memory or faster links could be the slower one. Counts of strategies are unchanged.
     """
     problem, _ = asked[0]
     choices = problem.with_activations_on_host
     trained = problem.choices.get("trained", ("full",))
-    if choices is None or "full" in trained or not _may_move(problem, "activation_offload"):
+    if choices is None or "full" in trained or not _may_offload(problem, "activation_offload"):
         return [*found]
     faster = faster_at_once(
         asked,
@@ -603,14 +596,14 @@ def _with_activations_on_host(
     return both
 
 
-def _may_move(problem: Problem, option: str) -> bool:
-    """Whether an option that moves something to the host is left open, and there is a host to move it to."""
+def _may_offload(problem: Problem, option: str) -> bool:
+    """Whether an offloading option is not fixed, and there is separate host memory."""
     chip = problem.cluster.accelerator
     return option not in problem.choices and not chip.shares_host_memory and chip.memory_bytes is not None
 
 
 def _merged(problem: Problem, found: SearchResult, other: SearchResult) -> SearchResult:
-    """What two searches of one size found, the best first."""
+    """The combined results of two searches at one size."""
     return replace(
         found,
         num_legal=found.num_legal + other.num_legal,
@@ -620,27 +613,31 @@ def _merged(problem: Problem, found: SearchResult, other: SearchResult) -> Searc
 
 
 def _best(problem: Problem, found: Sequence[FoundStrategy]) -> tuple[FoundStrategy, ...]:
-    """The fastest of what was found, as many as the problem asks for."""
+    """The fastest strategies, as many as the problem requests."""
     return tuple(sorted(found, key=lambda each: each.training_s)[: problem.num_best])
 
 
-def _or_leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:
-    """What was found, with what needs less of the accelerators' memory where that is short."""
-    return _or_weights_on_host(problem, size, found) if found.num_fitting else _leaner(problem, size, found)
+def _with_leaner_strategies(problem: Problem, size: int, found: SearchResult) -> SearchResult:
+    """The result, with strategies that need less accelerator memory where memory is short."""
+    return (
+        _or_weights_on_host(problem, size, found)
+        if found.num_fitting
+        else _search_fallbacks(problem, size, found)
+    )
 
 
 def _or_weights_on_host(problem: Problem, size: int, found: SearchResult) -> SearchResult:
-    """What was found, with strategies of QLoRA that keep weights on hosts with room where memory is short."""
+    """The result, with QLoRA strategies that offload weights, where memory is short and hosts have room."""
     moved = _weights_on_host(problem, size)
     if not found.best or found.best[0].strategy.recompute != "full" or moved is None:
         return found
-    return _merged(problem, found, _held(problem, size, {**problem.choices, **moved}))
+    return _merged(problem, found, _search_within_hosts(problem, size, {**problem.choices, **moved}))
 
 
-def _held(problem: Problem, size: int, choices: Mapping[str, tuple[Value, ...]]) -> SearchResult:
-    """What a search finds that hosts hold: where they do not hold the fastest, by smaller micro-batches, of
-    which less lies there.
-    """
+def _search_within_hosts(
+    problem: Problem, size: int, choices: Mapping[str, tuple[Value, ...]]
+) -> SearchResult:
+    """Search result with strategies that fit in host memory, with smaller micro-batches if necessary."""
     while True:
         found = replace(problem, choices=choices).search_size(size)
         held = tuple(each for each in found.best if beyond_hosts(problem, each.strategy) is None)
@@ -653,10 +650,8 @@ def _held(problem: Problem, size: int, choices: Mapping[str, tuple[Value, ...]])
         choices = {**choices, "microbatch_samples": smaller}
 
 
-def _leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:
-    """What the first of the searches tried instead finds in which anything fits; else the last one in which
-    anything is legal.
-    """
+def _search_fallbacks(problem: Problem, size: int, found: SearchResult) -> SearchResult:
+    """Result of the first fallback in which anything fits; else of the last in which anything is legal."""
     for each in _fallbacks(problem, size):
         tried = each.search_size(size)
         found = tried if tried.num_legal or not found.num_legal else found
@@ -666,7 +661,7 @@ def _leaner(problem: Problem, size: int, found: SearchResult) -> SearchResult:
 
 
 def first_that_fits(problem: Problem, size: int) -> Problem | None:
-    """The first of the searches at a size, fallbacks after it, that would find anything that fits."""
+    """The problem, or the first of its fallbacks, for which anything fits at a size; None if none."""
     searches = chain((problem,), _fallbacks(problem, size))
     return next((each for each in searches if each.fits(size)), None)
 
@@ -675,16 +670,14 @@ ON_HOST: Final[Mapping[Value, str]] = {
     "optimizer": "optimizer states",
     "optimizer_and_params": "weights and optimizer states",
 }
-# Bytes of a trained parameter that leave an accelerator with its optimizer states: two moments and a master
-# copy in fp32 (Rajbhandari et al. 2020).
+# Bytes of optimizer state per trained parameter that are offloaded: two moments and a master copy in fp32
+# (Rajbhandari et al. 2020).
 _STATES_BYTES: Final = 12.0
-_TABLE_BYTES: Final = 2.0  # of a weight in tables, which QLoRA does not quantise
+_TABLE_BYTES: Final = 2.0  # per weight in tables, which QLoRA does not quantise
 
 
 def on_host_bytes(problem: Problem, chosen: Strategy) -> dict[str, float]:
-    """What of a strategy lies in the host's memory, by option, in bytes per accelerator: what it would hold
-    besides, were nothing moved.
-    """
+    """Bytes per accelerator that a strategy offloads to host memory, by option."""
     kinds: dict[str, tuple[str, ...]] = {}
     if chosen.offload in ON_HOST:
         kinds["offload"] = ("weights", "gradients", "optimizer")
@@ -703,7 +696,7 @@ def on_host_bytes(problem: Problem, chosen: Strategy) -> dict[str, float]:
 
 
 def on_host(problem: Problem, chosen: Strategy) -> dict[str, str]:
-    """What of a strategy lies in the host's memory, by option, in words."""
+    """Text on what a strategy offloads to host memory, by option."""
     names = {"offload": ON_HOST.get(chosen.offload, ""), "activation_offload": "activations"}
     return {
         option: f"{names[option]} on the host: {format_si(moved_bytes, 'B')} each"
@@ -712,9 +705,9 @@ def on_host(problem: Problem, chosen: Strategy) -> dict[str, str]:
 
 
 def beyond_hosts(problem: Problem, chosen: Strategy) -> str | None:
-    """How much lies on hosts that are taken to have less memory, in words; None where they hold it.
+    """Text on an offloaded amount that exceeds the assumed host memory; None if it fits.
 
-    Activations alone are moved as far as hosts hold them.
+    Activations alone are only offloaded as far as host memory allows.
     """
     size, held = chosen.num_accelerators, problem.cluster.accelerator.memory_bytes
     if chosen.offload not in ON_HOST or held is None:
@@ -730,16 +723,15 @@ def beyond_hosts(problem: Problem, chosen: Strategy) -> str | None:
 
 
 def _hosts_hold(problem: Problem, size: int, moved_bytes: float) -> bool:
-    """Whether the hosts of so many accelerators have room for what is moved to them."""
+    """Whether the hosts of `size` accelerators have room for the offloaded bytes."""
     held = problem.cluster.accelerator.memory_bytes
     return held is not None and moved_bytes <= HOST_MEMORY_RATIO * held * size
 
 
 def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]] | None:
-    """The choices that keep weights on the hosts: of QLoRA, where that is left open.
+    """The choices with which QLoRA offloads weights; None if that is fixed or hosts have no room.
 
-    None where the hosts have no room for them. Of replicas each takes a copy: there are none of groups whose
-    part of the hosts' memory has no room for one.
+    Each replica group needs a copy, so values of dp_replicate whose groups have no room for one are excluded.
     """
     is_qlora = problem.choices.get("trained") == ("qlora",)
     if not is_qlora or problem.cluster.accelerator.shares_host_memory or problem.training.states_offload:
@@ -760,26 +752,26 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
     return moved
 
 
-def _may_keep_states_away(problem: Problem, size: int) -> bool:
-    """Whether optimizer states may go to hosts that hold them: left open, and all weights are trained."""
+def _may_offload_states(problem: Problem, size: int) -> bool:
+    """Whether optimizer states may be offloaded: not fixed, all weights trained, and hosts have room."""
     trained = problem.training.workload.trained_params
     is_full = problem.choices.get("trained", ("full",)) == ("full",)
-    if not is_full or trained is None or not _may_move(problem, "offload"):
+    if not is_full or trained is None or not _may_offload(problem, "offload"):
         return False
     return _hosts_hold(problem, size, _STATES_BYTES * trained)
 
 
 def _fallbacks(problem: Problem, size: int) -> Iterator[Problem]:
-    """What is tried in turn where nothing fits: any batch, then more on the host.
+    """Yield problems to try in turn if nothing fits: with any batch, then with more offloading.
 
-    Of adapters their activations, and weights of QLoRA; of a training of all weights the optimizer states.
+    Offloads activations of adapters, and weights of QLoRA; or optimizer states if all weights are trained.
     """
     free = problem.freed
     if problem.has_published_batch(size):
         yield free
     trained = problem.choices.get("trained", ("full",))
     if "full" in trained:
-        if _may_keep_states_away(problem, size):
+        if _may_offload_states(problem, size):
             yield replace(free, choices={**problem.choices, "offload": ("optimizer",)})
         return
     moved = _weights_on_host(problem, size)
@@ -793,66 +785,66 @@ def _fallbacks(problem: Problem, size: int) -> Iterator[Problem]:
 
 
 class SearchCache:
-    """The searches of the problems asked about last, each of a bounded number of sizes; thread-safe.
+    """Cache of the searches of the most recent problems, with a bounded number of sizes each; thread-safe.
 
-    What a server is asked again with other money, deadlines or sizes is searched once.
+    Repeated questions with other prices, deadlines or sizes are searched only once.
     """
 
     def __init__(self, most: int = 64) -> None:
-        """most: how many problems to keep; about 0.2 MB each."""
+        """most: number of problems to cache; about 0.2 MB each."""
         self._most = most
-        self._kept: OrderedDict[Hashable, StrategySearches] = OrderedDict()
+        self._searches: OrderedDict[Hashable, StrategySearches] = OrderedDict()
         self._compared: OrderedDict[Hashable, tuple[TimedStrategy, ...]] = OrderedDict()
         self._fitting: OrderedDict[Hashable, bool] = OrderedDict()
         self._lock = Lock()
 
     def searches(self, problem: Problem, sizes: Collection[int]) -> StrategySearches:
-        """The searches of a problem at these sizes and no others."""
+        """The searches of a problem at exactly these sizes."""
         key = _key(problem)
-        known = self._recalled(self._kept, key) or StrategySearches(problem=problem)
+        known = self._lookup(self._searches, key) or StrategySearches(problem=problem)
         found = known.with_sizes(sizes)
-        kept = found if len(found.sizes) <= _MOST_SIZES else replace(found, sizes=found.at(sizes))
-        self._keep(self._kept, key, kept)
+        kept = found if len(found.sizes) <= _MAX_CACHED_SIZES else replace(found, sizes=found.at(sizes))
+        self._store(self._searches, key, kept)
         return replace(found, problem=problem, sizes=found.at(sizes))
 
     def fits(self, problem: Problem, size: int) -> bool:
-        """Whether a search at this size would find anything that fits."""
+        """Whether any strategy fits at this size, fallbacks included."""
         key = _key(problem)
-        searches = self._recalled(self._kept, key)
+        searches = self._lookup(self._searches, key)
         if searches is not None and (searched := searches.at((size,))):
             return searched[0].found.num_fitting > 0
         of_size = None if key is None else (key, size)
-        found = self._recalled(self._fitting, of_size)
+        found = self._lookup(self._fitting, of_size)
         if found is None:
             found = first_that_fits(problem, size) is not None
-        self._keep(self._fitting, of_size, found)
+        self._store(self._fitting, of_size, found)
         return found
 
     def compared(
         self, searches: StrategySearches, best: Strategy, *, num_found: int
     ) -> tuple[TimedStrategy, ...]:
-        """A strategy's rivals of its size, each in full: the best ones found, and plain data parallelism.
+        """Full estimates of the best strategies found at a strategy's size, and of plain data parallelism.
 
-        num_found: how many of those found.
+        num_found: number of the former.
         """
         asked = _key(searches.problem)
         key = None if asked is None else (asked, best, num_found)
-        timed = self._recalled(self._compared, key)
+        timed = self._lookup(self._compared, key)
         if timed is None:
             of_size = searches.at((best.num_accelerators,))
             found = [each.strategy for size in of_size for each in size.found.best]
             listed = dict.fromkeys((*found[:num_found], *plain_strategies(searches.problem, best)))
             timed = searches.problem.timed([*listed]).strategies
-        self._keep(self._compared, key, timed)
+        self._store(self._compared, key, timed)
         return timed
 
-    def _recalled(self, store: OrderedDict[Hashable, _Kept], key: Hashable | None) -> _Kept | None:
-        """What is kept; None where nothing is, or the problem is not one that is kept."""
+    def _lookup(self, store: OrderedDict[Hashable, _Cached], key: Hashable | None) -> _Cached | None:
+        """The cached value; None if there is none, or the problem is not cacheable (key None)."""
         with self._lock:
             return store.get(key)
 
-    def _keep(self, store: OrderedDict[Hashable, _Kept], key: Hashable | None, value: _Kept) -> None:
-        """Keep a value as the one asked for last, and forget those asked for longest ago."""
+    def _store(self, store: OrderedDict[Hashable, _Cached], key: Hashable | None, value: _Cached) -> None:
+        """Cache a value as the most recently used, and evict the least recently used ones."""
         if key is None:
             return
         with self._lock:
@@ -862,19 +854,19 @@ class SearchCache:
                 store.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Clear the cache."""
         with self._lock:
-            self._kept.clear()
+            self._searches.clear()
             self._compared.clear()
             self._fitting.clear()
 
     def __len__(self) -> int:
-        """How many are kept."""
-        return len(self._kept)
+        """Number of cached problems."""
+        return len(self._searches)
 
 
 def _key(problem: Problem) -> Hashable | None:
-    """What searches depend on; None with the user's own measurements in the model: those are not kept."""
+    """Everything on which searches depend; None, not cached, if the model uses the user's measurements."""
     training, model = problem.training, problem.model
     if model.links is not None or model.calibration == USER_CALIBRATION:
         return None

@@ -1,4 +1,4 @@
-"""One training on one kind of cluster as a search problem, searched once for every number of accelerators."""
+"""A training on a kind of cluster as a search problem over strategies, for any number of accelerators."""
 
 import math
 from collections import defaultdict
@@ -68,41 +68,41 @@ from equipoise.spec.strategy import software as software_named
 from equipoise.stats import quantiles
 from equipoise.units import SI_PREFIXES
 
-# The precision to train in unless stated: the first of these whose rate the chip states.
+# The default precision: the first of these with a stated rate on the chip.
 _USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "tf32", "fp32")
-# Where results state how long a training takes but not how many samples, times are compared for so many.
+# Samples of a training if unknown: times are then only compared with each other.
 _UNIT_SAMPLES = SI_PREFIXES["G"]
-# A usual batch may be rounded by so much to be shared out: less than trainings of one size differ by.
-_NEAR_BATCH: Final = 0.25
-_NEAREST_BATCH: Final = 1 / 16  # of what a batch is a multiple of: rounding by 3 % at most
-# So far from the usual batch another may lie that leaves ranks an even number of samples, for micro-batches,
-# where the nearest that they share out leaves them an odd one.
-_EVEN_BATCH: Final = 0.1
-# Of fine-tunings, whose batch is less of a choice, all about as large are tried: between so many times it.
-_SAME_BATCH: Final = (5 / 6, 9 / 8)
-# The usual batch of a fine-tuning grows to one sample an accelerator, as programs that take a batch a device
-# have it, up to so many times, or to what fine-tunings of language models take unasked.
-_MOST_GROWN_BATCH: Final = 2
-_MOST_GROWN_SAMPLES: Final = USUAL_FINE_TUNING_BATCH["language"]
+# Largest relative rounding of a usual batch to a divisible one: less than trainings of one size differ by.
+_MAX_ROUNDING: Final = 0.25
+_FINE_UNIT: Final = 1 / 16  # largest unit over batch: rounding by at most 3 %
+# Largest relative rounding to a batch with an even number of samples per rank, for micro-batches, if the
+# nearest divisible batch has an odd number.
+_MAX_EVEN_ROUNDING: Final = 0.1
+# For fine-tunings, whose usual batch is less certain, divisible batches within these factors are tried.
+_BATCH_RANGE: Final = (5 / 6, 9 / 8)
+# The usual batch of a fine-tuning grows to one sample per accelerator, as in programs with a batch per
+# device, up to this factor, or to the default of language models.
+_MAX_BATCH_GROWTH: Final = 2
+_MAX_GROWN_SAMPLES: Final = USUAL_FINE_TUNING_BATCH["language"]
 
-# How far off trainings may be whose kind nothing published was held against (decide/question/fine_tuning.py
-# has the words): a factor of two either way, as assumed.
+# Assumed log half width for kinds of training without published results to compare with: a factor of two
+# (decide/question/fine_tuning.py has the message).
 _UNVALIDATED_LOG_HALF_WIDTH = math.log(2.0)
 
 _NO_BATCHES: Final[Mapping[int, int]] = MappingProxyType({})
-_MOST_SPLITS: Final = 16  # of accelerators into two pools
+_MAX_SPLITS: Final = 16  # of accelerators into two pools
 # Hours of whole pretrainings over those of their own steps, where both are published: LLaMA 65B (380 tokens/s
 # per accelerator: arXiv:2302.13971) 1.00, BLOOM (105 s per step of 4 Mi tokens on 384: its chronicles) 1.11,
-# Olmo 3 7B and 32B (7,700 and 1,900 tokens/s: arXiv:2512.13961) 1.09 and 1.31. The middle of the families.
+# Olmo 3 7B and 32B (7,700 and 1,900 tokens/s: arXiv:2512.13961) 1.09 and 1.31. The median over families.
 _TIME_PER_OWN_STEP_TIME: Final = 1.11
-OWN_STEPS_LOG_SD: Final = 0.1  # of that
+OWN_STEPS_LOG_SD: Final = 0.1  # sd of its logarithm
 
 
 class TimedStrategy(Struct, frozen=True, kw_only=True):
-    """One strategy: what a step and the whole training take by the performance model.
+    """A strategy with its step time, memory and training time by the performance model.
 
     by_cause_s: seconds of a step by cause. memory_bytes, memory_by_kind_bytes: of the fullest accelerator.
-    num_samples: of the training. work_s: of all of it, without interruptions: of a pretraining more than its
+    num_samples: of the training. work_s: whole training without interruptions; of pretrainings, more than
     steps.
     """
 
@@ -116,7 +116,7 @@ class TimedStrategy(Struct, frozen=True, kw_only=True):
 
 
 class TimedStrategies(Struct, frozen=True, kw_only=True):
-    """Strategies, and equally likely working times of the training by each: (n_draws, n_strategies)."""
+    """Strategies, and equally likely uninterrupted training times: (n_draws, n_strategies)."""
 
     strategies: tuple[TimedStrategy, ...]
     drawn_s: FloatArray
@@ -125,9 +125,9 @@ class TimedStrategies(Struct, frozen=True, kw_only=True):
 class Problem(Struct, frozen=True, kw_only=True):
     """A training on a kind of cluster.
 
-    software: whose options the choices are; None where nothing measured serves. num_best: per size.
-    has_own_steps: the user's own steps set the model's times. published_batches: the global batch of the best
-    published result of a size, whose time is the evidence there.
+    choices: allowed values by option. software: limits the choices; None if no measured software applies.
+    num_best: strategies to find per size. has_own_steps: whether the user's own steps set the model's times.
+    published_batches: by size, the global batch of the best published result, whose time is evidence there.
     """
 
     training: Training
@@ -142,24 +142,24 @@ class Problem(Struct, frozen=True, kw_only=True):
 
     @property
     def with_activations_on_host(self) -> Mapping[str, tuple[Value, ...]] | None:
-        """The choices, with activations in the host's memory; None where the software cannot move them."""
+        """The choices with activations offloaded to the host; None if the software cannot offload them."""
         asked = self.choices.get("recompute", USUAL["recompute"])
         kept = tuple(each for each in asked if self.software is None or each in self.software.offloads_with)
         return {**self.choices, "activation_offload": (True,), "recompute": kept} if kept else None
 
     @property
     def record(self) -> PlanRecord:
-        """How wrong plans of such trainings were."""
+        """The accuracy record of plans of such trainings."""
         about = self.training.workload
         return record_of(pretraining_kind(about) if self.training.is_pretraining else model_kind(about))
 
     @property
     def time_per_step_time(self) -> float:
-        """Time of the whole training over that of its steps, as published: evaluation of those to a target,
-        all else of pretrainings and rollouts.
+        """Time of the whole training over the modelled time of its steps, from published trainings.
 
-        That of pretrainings holds how far the steps of other teams are from the model, unless they are known;
-        where one of the same model took less than is usual, by as much less.
+        Covers evaluation in trainings to a target, and all other work in pretrainings and rollouts. For
+        pretrainings it includes the ratio of other teams' steps to the model, unless the steps were measured,
+        and is smaller if a published pretraining of the same model took less than usual.
         """
         if self.training.workload.rollout is not None:
             return ROLLOUT_TIME_PER_STEP_TIME
@@ -172,21 +172,21 @@ class Problem(Struct, frozen=True, kw_only=True):
 
     @property
     def quick_pretraining(self) -> PlannedPretraining | None:
-        """The published pretraining of this model that sets the time beside its steps; None: none does."""
+        """The published pretraining of this model that sets `time_per_step_time`; None if there is none."""
         is_asked = self.training.is_pretraining and not self.has_own_steps
         return quick_pretraining(self.training.workload) if is_asked else None
 
     @property
     def time_per_own_step_time(self) -> float:
-        """The same where the steps themselves were measured: what a whole training takes besides them."""
+        """Time of the whole training over that of its own, measured steps."""
         is_pretraining = self.training.is_pretraining
         return _TIME_PER_OWN_STEP_TIME if is_pretraining else self.training.budget.time_per_step_time
 
     def batches(self, num_accelerators: int) -> tuple[int, ...]:
-        """Global batches to try: the one stated or published, else those that results span, in even steps.
+        """Global batches to try: the stated or published one, the usual one and divisible ones, or a range.
 
-        A usual one may move to the next that is shared out. Steps are powers of two and three halves of them,
-        and the same times the odd part of the number of accelerators: 72 share out 9, 18, 36.
+        In a range spanned by results, batches are powers of two and three halves of them, also times the odd
+        part of the number of accelerators: 72 divide 9, 18, 36.
         """
         if self.training.fixed_batch_samples is not None:
             return (self.training.fixed_batch_samples,)
@@ -195,7 +195,10 @@ class Problem(Struct, frozen=True, kw_only=True):
         batch, batches = self.training.global_batch_samples, self.training.budget.batches
         if batch is not None or batches is None:
             usual = usual_batch(self.training.workload) if batch is None else batch
-            near = (self._grown(usual, num_accelerators), *self._shared_out(usual, num_accelerators))
+            near = (
+                self._grown_batch(usual, num_accelerators),
+                *self._divisible_batches(usual, num_accelerators),
+            )
             return tuple(dict.fromkeys((usual, *near)))
         least, most = batches
         steps = range(math.ceil(math.log2(most)) + 1)
@@ -203,109 +206,110 @@ class Problem(Struct, frozen=True, kw_only=True):
         tried = {factor * 2**step for step in steps for factor in (1, 3, odd, 3 * odd)}
         return tuple(sorted(each for each in tried if least <= each <= most)) or (least,)
 
-    def _shared_out(self, usual: int, num_accelerators: int) -> tuple[int, ...]:
-        """The multiples of so many accelerators next to a usual batch, which they share out evenly.
+    def _divisible_batches(self, usual: int, num_accelerators: int) -> tuple[int, ...]:
+        """Batches near the usual one that the accelerators divide evenly.
 
-        Of more accelerators than samples, or where no multiple is near, a half, a quarter and so on share
-        them out; of few each gets a power of two, for micro-batches: five share 64 out as 65, of which each
-        takes 13 one by one, and as 60 too. Of a fine-tuning all multiples that are near are tried, and where
-        its batch is shared out as it is, the next smaller that allows micro-batches of three. The usual batch
-        itself where no multiple is near, or more than the training has.
+        If there are more accelerators than samples, or no multiple is near, a half, a quarter and so on of
+        them are data ranks. With few accelerators, samples per rank are a multiple of a power of two, for
+        micro-batches; if they are odd, an even number is tried too: five divide 64 as 65, 13 each, and as 60.
+        For a fine-tuning all near multiples are tried, and if the usual batch is divisible, the next smaller
+        one that allows micro-batches of three. Else the usual batch.
         """
         unit = one_each = num_accelerators * self.training.workload.samples_per_example
-        while 2 * unit <= _NEAREST_BATCH * usual:
+        while 2 * unit <= _FINE_UNIT * usual:
             unit *= 2
         rollout = self.training.workload.rollout
         group = 1 if rollout is None else rollout.group_size
-        while (batch := _multiple_near(usual, math.lcm(unit, group))) is None and unit % 2 == 0:
+        while (batch := _nearest_multiple(usual, math.lcm(unit, group))) is None and unit % 2 == 0:
             unit //= 2
         near = [batch]
         if self.training.is_fine_tuning and usual % one_each:
-            ends = tuple(round(usual * each) for each in _SAME_BATCH)
+            ends = tuple(round(usual * each) for each in _BATCH_RANGE)
             about = range(-(-ends[0] // one_each) * one_each, ends[1] + 1, one_each)
             near += [each for each in about if each % group == 0]
         elif batch is not None and unit >= one_each and batch % (2 * one_each):
-            near.append(_multiple_near(usual, math.lcm(2 * one_each, group), _EVEN_BATCH))
+            near.append(_nearest_multiple(usual, math.lcm(2 * one_each, group), _MAX_EVEN_ROUNDING))
         elif self.training.is_fine_tuning and rollout is None:
-            # No larger one, which would be a little faster by its fewer steps alone.
+            # A larger batch is not tried, because it would be slightly faster just by having fewer steps.
             threes = usual // (3 * one_each) * 3 * one_each
-            near.append(threes if threes >= _SAME_BATCH[0] * usual else None)
+            near.append(threes if threes >= _BATCH_RANGE[0] * usual else None)
         shared = (each for each in near if each is not None and each <= self._num_samples(each))
         return tuple(shared) or (usual,)
 
-    def _grown(self, usual: int, num_accelerators: int) -> int:
-        """The batch of a fine-tuning on more accelerators than samples: one each, or one each of a half, a
-        quarter and so on of them, as far as batches grow. The usual batch of any other training.
+    def _grown_batch(self, usual: int, num_accelerators: int) -> int:
+        """The batch of a fine-tuning with more accelerators than samples, within the allowed growth.
+
+        One sample per accelerator, or per a half, a quarter and so on of them. Else the usual batch.
         """
         about = self.training.workload
         batch = num_accelerators * about.samples_per_example
         if not self.training.is_fine_tuning or about.rollout is not None or batch <= usual:
             return usual
         steps_most = self._num_samples(batch) / FEWEST_STEPS
-        most = min(max(_MOST_GROWN_BATCH * usual, _MOST_GROWN_SAMPLES), steps_most)
+        most = min(max(_MAX_BATCH_GROWTH * usual, _MAX_GROWN_SAMPLES), steps_most)
         while batch > most and batch % (2 * about.samples_per_example) == 0:
             batch //= 2
         return batch if usual < batch <= most else usual
 
     @property
     def freed(self) -> "Problem":
-        """The same where no published batch is kept."""
+        """A copy without published batches."""
         return replace(self, published_batches=_NO_BATCHES)
 
     def has_published_batch(self, num_accelerators: int) -> bool:
-        """Whether the only batch tried is that of the best published result."""
+        """Whether only the batch of the best published result is tried."""
         return self.training.global_batch_samples is None and num_accelerators in self.published_batches
 
     def search_size(self, num_accelerators: int) -> SearchResult:
-        """The strategies that train fastest on so many accelerators; money and energy go with the time."""
+        """The fastest strategies at one size; cost and energy are proportional to the time."""
         return self.search_sizes((num_accelerators,))[0]
 
     def search_sizes(self, sizes: Sequence[int]) -> tuple[SearchResult, ...]:
-        """The strategies that train fastest, by number of accelerators: all sizes at once."""
+        """The fastest strategies at each size, from one search of all sizes."""
         return search_at_once([(self, size) for size in sizes])
 
     def machine(self, num_accelerators: int) -> Machine:
-        """So many accelerators of the cluster, as the performance model takes them."""
+        """The performance model's machine with this number of the cluster's accelerators."""
         return machine(replace(self.cluster, num_accelerators=num_accelerators))
 
     def fits(self, num_accelerators: int) -> bool:
-        """Whether any strategy on so many accelerators fits into memory."""
+        """Whether any strategy on `num_accelerators` fits into memory."""
         nodes = self.machine(num_accelerators)
         return fits(self.job(nodes), self.space(num_accelerators))
 
     def job(self, nodes: Machine) -> SearchJob:
-        """What is searched on some machine."""
+        """The search job on a machine."""
         return SearchJob(
             load=self.load, machine=nodes, parameters=self.model.parameters, num_steps=self.num_steps
         )
 
     def space(self, num_accelerators: int) -> Space:
-        """What is searched on so many accelerators."""
+        """The search space on `num_accelerators`."""
         return Space(
             num_accelerators=num_accelerators,
             global_batches=self.batches(num_accelerators),
-            choices=_possible(self.choices, self.cluster),
+            choices=_without_offload(self.choices, self.cluster),
             offload_stages=ZERO_STAGES if self.software is None else self.software.offload_stages,
             pipeline_stages=PIPELINE_STAGES if self.software is None else self.software.pipeline_stages,
         )
 
     def samples(self, global_batch_samples: Numbers) -> Numbers:
-        """Samples of the training at global batches; a unit of them where nobody knows how many."""
+        """Samples of the training by global batch; _UNIT_SAMPLES if unknown."""
         known = self.training.budget.samples
         if known is None:
             return np.full_like(np.asarray(global_batch_samples, dtype=float), _UNIT_SAMPLES)
         return known(np.asarray(global_batch_samples, dtype=float))
 
     def _num_samples(self, global_batch_samples: int) -> float:
-        """The same at one global batch."""
+        """Samples of the training at one global batch."""
         return float(self.samples(np.array([global_batch_samples]))[0])
 
     def num_steps(self, global_batch_samples: Numbers) -> Numbers:
-        """Steps of the training at global batches."""
+        """Steps of the training by global batch."""
         return self.samples(global_batch_samples) / global_batch_samples
 
     def timed(self, strategies: Sequence[Strategy]) -> TimedStrategies:
-        """What strategies take, each in full, with intervals."""
+        """Full estimates of strategies, with intervals."""
         if not strategies:
             return TimedStrategies(strategies=(), drawn_s=np.empty((len(self.model.draws), 0)))
         made = [self.generation(each.num_accelerators, each.global_batch_samples) for each in strategies]
@@ -326,9 +330,9 @@ class Problem(Struct, frozen=True, kw_only=True):
         )
 
     def estimated(self, strategies: Sequence[Strategy], parameters: Parameters) -> StepEstimates:
-        """Time and memory of strategies of any sizes, each on a cluster of its own size.
+        """Time and memory of strategies of any sizes, each on a cluster of its size.
 
-        Arrays of shape (n_strategies,) or (), of several equally likely parameters (n_draws, n_strategies).
+        Arrays of shape (n_strategies,) or (); with drawn parameters, (n_draws, n_strategies).
         """
         sizes = [each.num_accelerators for each in strategies]
         known = {size: self.machine(size) for size in set(sizes)}
@@ -337,7 +341,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     def generation(
         self, num_accelerators: int, num_completions: float, *, memory_share: float = SHARED_MEMORY
     ) -> Generation | None:
-        """How so many accelerators generate a step's completions; None where none are made, or do not fit."""
+        """The generation of a step's completions; None where none are needed, or the model does not fit."""
         if self.training.workload.rollout is None:
             return None
         nodes = self.machine(num_accelerators)
@@ -347,16 +351,16 @@ class Problem(Struct, frozen=True, kw_only=True):
     def rollout_split(
         self, num_accelerators: int, num_completions: int, step_s: float
     ) -> RolloutSplit | None:
-        """How accelerators share generating and training: in turn, and the fastest two pools of as many.
+        """Generation and training on all accelerators in turn, and on the fastest split into two pools.
 
-        step_s: of both in turn. Pools are of whole nodes, where there are more than one.
+        step_s: of both in turn. Pools have whole nodes if there are several nodes.
         """
         shared = self.generation(num_accelerators, num_completions)
         if shared is None:
             return None
         unit = self.cluster.node_size if num_accelerators > self.cluster.node_size else 1
         units = num_accelerators // unit
-        wanted = range(unit, units * unit, unit * max(1, units // _MOST_SPLITS))
+        wanted = range(unit, units * unit, unit * max(1, units // _MAX_SPLITS))
         pools: list[tuple[float, int, float, float]] = []
         for num_training, found in zip(wanted, self.search_sizes(wanted), strict=True):
             left = num_accelerators - num_training
@@ -396,11 +400,11 @@ class Problem(Struct, frozen=True, kw_only=True):
 
         batch = chosen.global_batch_samples
         samples = self._num_samples(batch)
-        # A model knows more of steps like those it was calibrated on than of whole trainings by others.
+        # Steps like those of the calibration are predicted better than whole trainings by others.
         known = math.hypot(log_half_width, DEVIATE * self.training.budget.log_sd(float(batch)))
         width = max(known, self.record.log_half_width)
         if self.training.workload.transformer is not None and self.model.calibration == PRIORS_ONLY:
-            # Published trainings of transformers ran, but for a few, on chips whose steps were measured.
+            # Almost all published trainings of transformers ran on chips with measured steps.
             width = math.hypot(width, DEVIATE * UNCALIBRATED_LOG_SD)
         if self.training.workload.rollout is not None:
             width = math.hypot(width, DEVIATE * ROLLOUT_LOG_SD)
@@ -424,9 +428,9 @@ class Problem(Struct, frozen=True, kw_only=True):
         )
 
     def mfu(self, chosen: Strategy, step_s: float, precision: Precision) -> float | None:
-        """FLOP of the model, nothing counted twice, over those of the accelerators' peak in a precision.
+        """Model FLOP utilisation: FLOP without recomputation over the accelerators' peak in a precision.
 
-        None where one of them is not known.
+        None where either is unknown.
         """
         peak = peak_in(self.cluster.accelerator, precision)
         flop = replace(self.training.workload, trained=chosen.trained).train_flop_per_sample
@@ -439,9 +443,9 @@ ProblemAtSize: TypeAlias = tuple[Problem, int]
 
 
 def search_at_once(asked: Sequence[ProblemAtSize]) -> tuple[SearchResult, ...]:
-    """The strategies that train fastest, of problems that differ in choices and published batches alone.
+    """The fastest strategies of problems that differ only in choices and published batches.
 
-    One search of many spaces takes little more than one of few.
+    One search of many spaces takes little longer than one of few.
     """
     found: dict[int, SearchResult] = {}
     for job, spaces, num_best in _jobs(asked):
@@ -457,10 +461,10 @@ def faster_at_once(
     value: Value,
     allowed: Mapping[str, Collection[Value]],
 ) -> dict[int, tuple[FoundStrategy, ...]]:
-    """The strategies that train faster than so long with another value of an option, by place in `asked`.
+    """Strategies that beat a given training time with another value of an option, by index in `asked`.
 
-    asked: as searched just before, whose layouts are kept. to_beat_s: by place, of those to look at.
-    allowed: the values of the other options.
+    asked: as searched just before, so that layouts are cached. to_beat_s: threshold by index; other problems
+    are not searched. allowed: values of the other options.
     """
     found: dict[int, tuple[FoundStrategy, ...]] = {}
     for job, spaces, num_best in _jobs(asked):
@@ -474,31 +478,31 @@ def faster_at_once(
 
 
 def _jobs(asked: Sequence[ProblemAtSize]) -> Iterator[tuple[SearchJob, dict[int, Space], int]]:
-    """What is searched at once, for it shares its machine and choices.
+    """Yield search jobs for problems with equal machine and choices.
 
-    A job, its spaces by their place in what is asked, and how many strategies to find.
+    A job, its spaces by index in `asked`, and the number of strategies to find.
     """
-    alike: dict[Hashable, dict[int, Space]] = defaultdict(dict)
+    by_key: dict[Hashable, dict[int, Space]] = defaultdict(dict)
     for place, (posed, size) in enumerate(asked):
         space = posed.space(size)
-        alike[posed.machine(size), frozenset(space.choices.items())][place] = space
-    for spaces in alike.values():
+        by_key[posed.machine(size), frozenset(space.choices.items())][place] = space
+    for spaces in by_key.values():
         posed, size = asked[next(iter(spaces))]
         yield posed.job(posed.machine(size)), spaces, posed.num_best
 
 
 def _by_kind_bytes(held: Mapping[str, float]) -> dict[str, float]:
-    """Kinds that sum to what is needed: in place of what is reserved, what the allocator holds besides."""
+    """Kinds of memory that sum to the total: `reserved` is replaced by the allocator's own overhead."""
     kinds = {name: size for name, size in held.items() if name != "reserved"}
     used = sum(size for name, size in kinds.items() if name != "fixed")
     return kinds | {"allocator": held["reserved"] - used}
 
 
 def _log_half_widths(drawn_s: FloatArray, step_s: Numbers, log_half_width: float) -> FloatArray:
-    """Half the width of the interval of each step's time, of its logarithm.
+    """Half widths of the intervals of log step times: (n_strategies,).
 
-    drawn_s: (n_draws, n_strategies) equally likely times. log_half_width: of what the model gets wrong.
-    Assumes that what the parameters leave open and what the model gets wrong otherwise are independent.
+    drawn_s: equally likely step times, (n_draws, n_strategies). log_half_width: of the model's errors.
+    Assumes uncertainty of parameters and other errors of the model are independent.
     """
     low, high = quantiles(np.log(drawn_s / step_s), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return np.asarray(np.hypot(np.maximum(high, -low), log_half_width))
@@ -513,11 +517,11 @@ def problem(
     software: str | None = None,
     published_batches: Mapping[int, int] = _NO_BATCHES,
 ) -> Problem:
-    """All that the search of strategies for a training on a kind of cluster needs.
+    """The search problem of a training on a kind of cluster.
 
-    software: as the question states it. Raises SpecError where the work of the workload is not known,
-    something is to be moved to the memory of a host that is the accelerator's own, code is to be compiled for
-    a chip without a compiler, or the stated software lacks what is asked for.
+    software: as stated in the question. Raises SpecError if the workload's work is unknown, offloading is
+    requested where accelerator and host share memory, compilation is requested for a chip without a compiler,
+    or the stated software lacks a requested option.
     """
     offloads = training.choices.get("offload", (STAYS["offload"],))
     if cluster.accelerator.shares_host_memory and STAYS["offload"] not in offloads:
@@ -528,7 +532,7 @@ def problem(
     name = software_for(cluster.accelerator, training.workload, software)
     chosen = None if name is None else software_named(name)
     usual = _usual_choices(training, cluster, chosen)
-    choices = _runnable(usual, chosen, is_stated=software is not None)
+    choices = _supported_choices(usual, chosen, is_stated=software is not None)
     return Problem(
         training=training,
         cluster=cluster,
@@ -544,9 +548,9 @@ def problem(
 def _usual_choices(
     training: Training, cluster: Cluster, chosen: Software | None
 ) -> dict[str, tuple[Value, ...]]:
-    """The choices that a training states, and what it, its chip and its software usually take besides.
+    """The choices stated for a training, with defaults for its kind, chip and software.
 
-    Raises SpecError where code is to be compiled for a chip without a compiler.
+    Raises SpecError if compilation is requested for a chip without a compiler.
     """
     choices = dict(training.choices)
     is_mixture = architecture(training.workload) == "mixture of experts"
@@ -559,10 +563,10 @@ def _usual_choices(
             )
         choices["implementation"] = ("eager",)
     if training.budget.is_to_target and chosen is not None:
-        # Published results of benchmarks are of tuned code, which records graphs where its software can.
+        # Published benchmark results use tuned code, with CUDA graphs where the software supports them.
         choices.setdefault("cuda_graphs", _first_of(chosen, "cuda_graphs"))
         if is_mixture:
-            # Of mixtures of experts whole steps, as all of MLPerf Training v6.0 did.
+            # For mixtures of experts, graphs of whole steps, as in all results of MLPerf Training v6.0.
             choices.setdefault("full_graphs", (True in chosen.options["full_graphs"],))
     if chosen is not None and is_mixture:
         choices.setdefault("dispatch_copies", _first_of(chosen, "dispatch_copies"))
@@ -571,44 +575,44 @@ def _usual_choices(
         most = chosen.most_dispatch_ranks if choices["dispatch_copies"] == (False,) else None
         if most is not None and cluster.node_size <= _DISPATCH_HOST:
             choices.setdefault("ep", tuple(range(1, most + 1)))
-    if training.workload.transformer is None and training.workload.area != _OF_OWN_CODE:
-        # What trains convolutions or tables shares out data alone: no program cuts such a model into stages.
+    if training.workload.transformer is None and training.workload.area != _USER_CODE_AREA:
+        # Programs for convolutions or tables use data parallelism only; none splits such models into stages.
         choices.setdefault("pp", (1,))
     return choices
 
 
-# The area of a user's own code that embeds no vocabulary (`torch_model.count`): it is cut where it can be.
-_OF_OWN_CODE: Final = "other"
-# `Software.most_dispatch_ranks` is of hosts of so many accelerators or fewer.
+# Area of user code without a vocabulary (`torch_model.count`), which may be split into pipeline stages.
+_USER_CODE_AREA: Final = "other"
+# `Software.most_dispatch_ranks` applies to hosts with at most this number of accelerators.
 _DISPATCH_HOST: Final = 8
 
 
 def _first_of(chosen: Software, option: str) -> tuple[Value, ...]:
-    """The value of an option that a software has first; the usual one where it names none."""
+    """A software's first value of an option; the usual value if it lists none."""
     return chosen.options.get(option, USUAL[option])[:1]
 
 
-def _runnable(
+def _supported_choices(
     choices: Mapping[str, tuple[Value, ...]], chosen: Software | None, *, is_stated: bool
 ) -> dict[str, tuple[Value, ...]]:
-    """The choices that a training's software has: the stated one, else the usual one on the chip.
+    """The choices restricted to values supported by the software.
 
-    Software that was measured as it was written, without a compiler, is planned so unless asked otherwise.
-    Where none serves, the schedule is one that all have; what no software has keeps the usual one's rates.
-    Raises SpecError where the software has none of the values asked for and is stated, or another has one.
+    Software measured without a compiler is planned without one by default. Without software, the schedule is
+    one that all software supports. Values that no software supports are kept.
+    Raises SpecError if the software supports none of the requested values, and was stated or another does.
     """
     options = {} if chosen is None else dict(chosen.options)
     is_offloaded = choices.get("activation_offload") == (True,)
     if chosen is not None and is_offloaded:
         if not chosen.offloads_with:
-            others = [each.name for each in _instead_of(chosen) if each.offloads_with]
+            others = [each.name for each in _others(chosen) if each.offloads_with]
             raise SpecError(
                 f"--fix activation_offload=true: {chosen.name} has no option for it; give "
                 f"activation_offload=false, or {_software_words(others)}"
             )
         options["recompute"] = chosen.offloads_with
     if chosen is None:
-        # The schedules of one software and the dispatchers of another are together in no program.
+        # No program combines the schedules of one software with the dispatchers of another.
         options["schedule"] = ("1f1b",)
     found = dict(choices)
     if chosen is not None and chosen.is_eager:
@@ -618,7 +622,7 @@ def _runnable(
         found[option] = tuple(each for each in asked if each in had) or tuple(asked)
         if chosen is None or not {*asked}.isdisjoint(had):
             continue
-        others = [each.name for each in _instead_of(chosen) if {*each.options.get(option, asked)} & {*asked}]
+        others = [each.name for each in _others(chosen) if {*each.options.get(option, asked)} & {*asked}]
         if is_stated or others:
             values, others_had = (",".join(map(value_text, each)) for each in (asked, had))
             beside = " beside activation_offload=true" if option == "recompute" and is_offloaded else ""
@@ -630,8 +634,8 @@ def _runnable(
     return found
 
 
-def _instead_of(chosen: Software) -> list[Software]:
-    """The other software of the same chips that nothing has followed."""
+def _others(chosen: Software) -> list[Software]:
+    """Other software for the same vendor's chips that has no successor."""
     return [
         each
         for each in SOFTWARE
@@ -643,28 +647,30 @@ def _software_words(names: Sequence[str]) -> str:
     return f"--software, one of {', '.join(names)}" if names else "another --software"
 
 
-def _multiple_near(usual: int, unit: int, most: float = _NEAR_BATCH) -> int | None:
-    """The multiple of a unit next to a usual batch; None where it is a batch of another size."""
+def _nearest_multiple(usual: int, unit: int, most: float = _MAX_ROUNDING) -> int | None:
+    """The multiple of `unit` nearest to a usual batch; None if it differs by more than `most`, relatively."""
     batch = max(1, round(usual / unit)) * unit
     return batch if abs(batch - usual) <= most * usual else None
 
 
-# What a strategy leaves in the accelerator's memory, by option.
+# Values of options that offload nothing to the host.
 STAYS: Final[Mapping[str, Value]] = {"offload": "none", "activation_offload": False}
 
 
-def _possible(choices: Mapping[str, tuple[Value, ...]], nodes: Cluster) -> Mapping[str, tuple[Value, ...]]:
-    """The choices without what would be moved to the host's memory, where that is the accelerator's own."""
+def _without_offload(
+    choices: Mapping[str, tuple[Value, ...]], nodes: Cluster
+) -> Mapping[str, tuple[Value, ...]]:
+    """The choices without offloading, if accelerator and host share memory; else unchanged."""
     if not nodes.accelerator.shares_host_memory:
         return choices
     return {**choices, **{name: (value,) for name, value in STAYS.items()}}
 
 
 def usual_precision(nodes: Cluster, training: Training, software: Software | None = None) -> Precision:
-    """The precision that training takes on a chip unless stated.
+    """The default precision of a training on a chip.
 
-    Transformers to a published target take fp8 where chip and software have it, as their published results
-    did. software: any unless given.
+    Transformers trained to a published target use fp8 if possible, as published results do.
+    software: None: any.
     """
     chip = nodes.accelerator
     has_fp8 = software is None or "fp8" in software.options.get("precision", ("fp8",))
@@ -675,13 +681,13 @@ def usual_precision(nodes: Cluster, training: Training, software: Software | Non
     return stated[0] if stated else _USUAL_PRECISIONS[0]
 
 
-_MOST_MICROBATCH: Final = 64  # samples
+_MAX_MICROBATCH: Final = 64  # samples
 
 
 def plain_strategies(problem: Problem, best: Strategy) -> tuple[Strategy, ...]:
-    """Plain DDP and FSDP of the best strategy's size, batch and precision, where they are legal and fit.
+    """Plain DDP and FSDP with the best strategy's size, batch and precision, if legal and fitting.
 
-    The largest micro-batch that fits is taken.
+    Each with its fastest micro-batch that fits.
     """
     size, batch = best.num_accelerators, best.global_batch_samples
     if size == 1 or batch % size:
@@ -691,7 +697,7 @@ def plain_strategies(problem: Problem, best: Strategy) -> tuple[Strategy, ...]:
         each
         for stage in stages
         for microbatch in divisors(batch // size)
-        if microbatch <= _MOST_MICROBATCH
+        if microbatch <= _MAX_MICROBATCH
         if (each := _plain(best, size, stage, microbatch)) is not None
     )
     if not plain:
@@ -700,7 +706,7 @@ def plain_strategies(problem: Problem, best: Strategy) -> tuple[Strategy, ...]:
     step_s = np.broadcast_to(found.step_s, len(plain))
     held = problem.cluster.accelerator.usable_memory_bytes or math.inf
     fits = np.broadcast_to(found.memory.needed <= held, len(plain))
-    # All are of one batch and size: the shortest step makes the shortest training.
+    # All have one batch and size, so the shortest step gives the shortest training.
     best_of: dict[int, Strategy] = {}
     for index in np.flatnonzero(fits)[np.argsort(step_s[fits], kind="stable")].tolist():
         best_of.setdefault(plain[index].zero_stage, plain[index])
