@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from equipoise import economics
-from equipoise.economics import Offer, _of_offers, offer_log_sd, offers, price, terms_ratios
+from equipoise.economics import Offer, _offered_price, offer_log_sd, offers, price, terms_ratios
 from equipoise.spec.hardware import TERMS, accelerator
 
 ROWS = tomllib.loads((Path(economics.__file__).parent / "prices.toml").read_text())["price"]
@@ -44,7 +44,7 @@ def test_the_commitment_is_the_least_of_those_that_are_stated():
         for months in (None, 12, 36)
     )
     # A year of 365.25 days.
-    assert _of_offers("any", "reserved", known).minimum_s == pytest.approx(365.25 * 86_400)
+    assert _offered_price("any", "reserved", known).minimum_s == pytest.approx(365.25 * 86_400)
 
 
 def test_three_offers_give_their_median_and_range():

@@ -1,4 +1,4 @@
-"""What a training costs: money, energy and carbon, each with an interval; rented or owned; what fails.
+"""Cost, energy and carbon of a training, with intervals; ownership; interruptions.
 
 Tables of prices, grids, failures and purchases have dates and sources; the user's own figures override them.
 """
@@ -25,7 +25,7 @@ from equipoise.units import HOUR_S, KWH_J, MONTH_S, SI_PREFIXES, format_duration
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """The content of a table, read once."""
+    """The content of a table, cached."""
     return shipped_table(Path(__file__).with_name(name))
 
 
@@ -33,9 +33,9 @@ _PAIR_SD = math.sqrt(2.0) * NormalDist().inv_cdf(0.75)
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """What one provider charged for one accelerator and hour on one day.
+    """A provider's price per accelerator-hour on one day.
 
-    minimum_months: that are paid in any case; None where the source does not say.
+    minimum_months: minimum commitment; None where the source does not state it.
     """
 
     usd_per_accelerator_hour: float
@@ -47,12 +47,12 @@ class Offer(Struct, frozen=True, kw_only=True):
 
 
 class Price(Struct, frozen=True, kw_only=True):
-    """What one accelerator costs an hour: the median of the dated offers, and their range.
+    """The price of an accelerator-hour: the median of dated offers, and their range.
 
-    log_half_width: of what one more offer may cost, of its logarithm, at LEVEL; 0 for the user's own price.
-    minimum_s: of every accelerator, paid in any case. storage_bytes, egress_bytes: kept during the training,
-    taken out at its end; None for one checkpoint.
-    offers: none for the user's own price, and for one that was inferred from other terms.
+    log_half_width: of the logarithm of one more offer, at LEVEL; 0 for the user's own price.
+    minimum_s: minimum paid time per accelerator. storage_bytes, egress_bytes: stored during the training, and
+    transferred out at its end; None for one checkpoint. offers: empty for the user's own price, and for a
+    price inferred from other terms.
     """
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("offers",)
@@ -73,17 +73,17 @@ class Price(Struct, frozen=True, kw_only=True):
 
     @property
     def is_owned(self) -> bool:
-        """Whether nothing is paid by the hour but electricity: a machine that is owned."""
+        """Whether the machine is owned, so that hours cost only electricity."""
         return self.usd_per_accelerator_hour == 0.0
 
     @property
     def is_hourly(self) -> bool:
-        """Whether the hours used are all that is paid for."""
+        """Whether only the hours used are charged."""
         return max(self.minimum_s, self.storage_usd_per_gb_month, self.egress_usd_per_gb) == 0.0
 
     @property
     def interval(self) -> Interval:
-        """What an hour may cost somebody who rents it now: wide enough for every offer there is."""
+        """The interval of one more offer, widened to include all known offers."""
         factor = math.exp(self.log_half_width)
         value = self.usd_per_accelerator_hour
         return Interval(
@@ -94,21 +94,21 @@ class Price(Struct, frozen=True, kw_only=True):
 def price(
     accelerator: str, *, usd_per_accelerator_hour: float | None = None, terms: PriceTerms = "on_demand"
 ) -> Price | None:
-    """The price of an accelerator's hour: the user's own, else the median of prices.toml, else None.
+    """The price of an accelerator-hour: the user's own, else the median of prices.toml, else None.
 
-    accelerator: slug. Where no offer on the terms is known but one on demand is, the price is inferred from
-    what the terms cost of other accelerators. The user's own may be 0, for a machine that is owned.
+    accelerator: slug. If only offers on demand are known, the price on other terms is inferred from the ratio
+    of other accelerators. The user's own may be 0, for an owned machine.
     """
     if usd_per_accelerator_hour is not None:
         return _user_price(accelerator, usd_per_accelerator_hour, terms)
     known = [each for each in offers(accelerator) if each.terms == terms]
     if known:
-        return _of_offers(accelerator, terms, known)
-    return None if terms == "on_demand" else _inferred(accelerator, terms)
+        return _offered_price(accelerator, terms, known)
+    return None if terms == "on_demand" else _inferred_price(accelerator, terms)
 
 
 def offers(accelerator: str) -> tuple[Offer, ...]:
-    """Every dated offer of an accelerator, on any terms."""
+    """All dated offers of an accelerator, on any terms."""
     return _offers().get(accelerator, ())
 
 
@@ -124,36 +124,36 @@ def _user_price(accelerator: str, usd: float, terms: PriceTerms) -> Price:
 
 
 def _minimum_months(known: Sequence[Offer]) -> int | None:
-    """The least commitment that an offer states; None where none does."""
+    """The smallest commitment stated by an offer; None if none states one."""
     return min((each.minimum_months for each in known if each.minimum_months is not None), default=None)
 
 
-def _of_offers(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> Price:
+def _offered_price(accelerator: str, terms: PriceTerms, known: Sequence[Offer]) -> Price:
     amounts = [each.usd_per_accelerator_hour for each in known]
     return Price(
         accelerator=accelerator,
-        usd_per_accelerator_hour=_middle(amounts),
+        usd_per_accelerator_hour=_geometric_median(amounts),
         low=min(amounts),
         high=max(amounts),
-        basis=_named(terms, known),
+        basis=_offers_text(terms, known),
         terms=terms,
-        log_half_width=DEVIATE * _one_more_sd(offer_log_sd(), len(known)),
+        log_half_width=DEVIATE * _prediction_sd(offer_log_sd(), len(known)),
         minimum_s=MONTH_S * (_minimum_months(known) or 0),
         offers=tuple(known),
     )
 
 
-def _one_more_sd(sd: float, num_known: int) -> float:
-    """Standard deviation of one more value around the median of those known, which are of the same spread.
+def _prediction_sd(sd: float, num_known: int) -> float:
+    """Standard deviation of one more value around the median of `num_known` values with this sd.
 
-    Assumes normal values: the variance of a median of many is pi/2 sd^2 / k. With pi/2 - 1 added to k it is
-    exact for one value too, within 2 % for odd k, and above for even k, where the middle is of two.
+    Assumes normal values: the variance of the median of many is pi/2 sd^2 / k. With pi/2 - 1 added to k it is
+    exact for one value, within 2 % for odd k, and too large for even k, where the median is the mean of two.
     """
     return sd * math.sqrt(1.0 + math.pi / 2 / (num_known + math.pi / 2 - 1.0))
 
 
-def _named(terms: PriceTerms, known: Sequence[Offer]) -> str:
-    """Terms, providers and dates of offers, in few words."""
+def _offers_text(terms: PriceTerms, known: Sequence[Offer]) -> str:
+    """Short text with terms, providers and dates of offers."""
     names = ", ".join(dict.fromkeys(each.provider for each in known))
     dates = sorted({each.read for each in known})
     when = str(dates[0]) if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
@@ -165,23 +165,23 @@ def _named(terms: PriceTerms, known: Sequence[Offer]) -> str:
     return f"{TERM_WORDS[terms]}{bound}, {many}{when}: {names}"
 
 
-def _middle(amounts: Sequence[float]) -> float:
-    """The median, of two in the middle the geometric mean: prices lie on a logarithmic scale."""
+def _geometric_median(amounts: Sequence[float]) -> float:
+    """The median; the geometric mean of the two middle values, because prices vary on a logarithmic scale."""
     ordered = sorted(amounts)
     below, above = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     return below if below == above else math.sqrt(below * above)
 
 
-def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
-    """The price on terms that nobody offered it on, as the price on demand times what is usual."""
+def _inferred_price(accelerator: str, terms: PriceTerms) -> Price | None:
+    """The price on terms without offers: the price on demand times the usual ratio of the terms."""
     demand = price(accelerator)
     ratios = terms_ratios(terms)
     if demand is None or len(ratios) < 3:  # noqa: PLR2004 - fewer show no spread
         return None
     logs = [math.log(each) for each in ratios]
-    usual = math.log(_middle(ratios))
+    usual = math.log(_geometric_median(ratios))
     spread = math.hypot(
-        _one_more_sd(_log_sd(logs), len(logs)), _one_more_sd(offer_log_sd(), len(demand.offers))
+        _prediction_sd(_log_sd(logs), len(logs)), _prediction_sd(offer_log_sd(), len(demand.offers))
     )
     value = demand.usd_per_accelerator_hour * math.exp(usual)
     return Price(
@@ -200,10 +200,10 @@ def _inferred(accelerator: str, terms: PriceTerms) -> Price | None:
 
 @cache
 def offer_log_sd() -> float:
-    """Standard deviation of the logarithm among offers of one accelerator on the same terms, over all.
+    """Standard deviation of log prices between offers of one accelerator on the same terms, over all.
 
-    Assumes offers of all accelerators have the same spread, and dated ones as those of today. A few stray
-    far (old chips that some sell off): the median of differences between pairs leaves them be.
+    Assumes offers of all accelerators, and of all dates, have the same spread. The median of pairwise
+    differences is robust against outliers, such as old chips sold off.
     Source: Shamos 1976 and Rousseeuw and Croux 1993: the median of |x - y| over pairs of normal values is
     0.9539 standard deviations.
     """
@@ -218,7 +218,7 @@ def offer_log_sd() -> float:
 
 @cache
 def terms_ratios(terms: PriceTerms) -> tuple[float, ...]:
-    """Of each accelerator that is offered both ways, the median price on the terms over that on demand."""
+    """Median price on the terms over that on demand, for each accelerator offered on both."""
     return tuple(_ratios(terms))
 
 
@@ -229,11 +229,11 @@ def _ratios(terms: PriceTerms) -> Iterator[float]:
             for each in ("on_demand", terms)
         }
         if all(at.values()):
-            yield _middle(at[terms]) / _middle(at["on_demand"])
+            yield _geometric_median(at[terms]) / _geometric_median(at["on_demand"])
 
 
 def _log_sd(logs: Sequence[float]) -> float:
-    """The standard deviation of a few logarithms, by the differences of their pairs."""
+    """Robust standard deviation of a few logarithms, from their pairwise differences."""
     return median(abs(one - other) for one, other in combinations(logs, 2)) / _PAIR_SD
 
 
@@ -249,7 +249,7 @@ def _offers() -> dict[str, tuple[Offer, ...]]:
 
 
 class GridCarbon(Struct, frozen=True, kw_only=True):
-    """Carbon intensity of a region's electricity, yearly average; or of the user's own contract."""
+    """Carbon intensity of a region's electricity (yearly average), or of the user's own contract."""
 
     region: str
     kg_co2_per_kwh: float
@@ -257,10 +257,10 @@ class GridCarbon(Struct, frozen=True, kw_only=True):
 
 
 class Electricity(Struct, frozen=True, kw_only=True):
-    """What owners pay for power.
+    """Price of electricity, and overhead of the building.
 
-    pue: energy of the whole building over that of the machines in it. is_user_pue: whether the user gave it;
-    a bill counts the building only then, owning always.
+    pue: energy of the building over that of its machines. is_user_pue: whether the user stated it; a bill
+    includes the building only then, the cost of ownership always.
     """
 
     usd_per_kwh: Interval
@@ -270,20 +270,19 @@ class Electricity(Struct, frozen=True, kw_only=True):
 
     @property
     def usd_per_j(self) -> float:
-        """US dollars of a joule that machines draw, as a bill has it."""
+        """US dollars per joule drawn by machines, as in a bill."""
         pue = self.pue.value if self.is_user_pue else 1.0
         return pue * self.usd_per_kwh.value / KWH_J
 
 
-_CODE_LETTERS = 2  # of a country's code, which nothing longer is a slip of
+_CODE_LETTERS = 2  # length of country codes, which are not suggested for misspelled names
 
 
 def grid(region: str = DEFAULT_GRID, *, user_g_per_kwh: float | None = None) -> GridCarbon:
-    """The carbon intensity of a region: the user's own, else of grids.toml.
+    """The carbon intensity of a region: the user's own, else from grids.toml.
 
-    region: as in grids.toml or one of its other names; case, spaces and hyphens do not matter.
-    user_g_per_kwh: grams of CO2 per kWh.
-    Raises SpecError when the region is not in grids.toml.
+    region: a name or alias in grids.toml; case, spaces and hyphens do not matter. user_g_per_kwh: g of CO2
+    per kWh. Raises SpecError if the region is not in grids.toml.
     """
     if user_g_per_kwh is not None:
         kilograms = user_g_per_kwh / SI_PREFIXES["k"]
@@ -307,9 +306,9 @@ def grid(region: str = DEFAULT_GRID, *, user_g_per_kwh: float | None = None) -> 
 def electricity(
     *, usd_per_kwh: float | None = None, pue: float | None = None, in_office: bool = False
 ) -> Electricity:
-    """The price of electricity and the overhead of the building: the user's own, else what is usual.
+    """The price of electricity and the overhead of the building: the user's own, else the usual ones.
 
-    in_office: a room for people, not a data centre.
+    in_office: in an office instead of a data centre.
     """
     usual = table("grids.toml")["electricity"]
     place = "office_pue" if in_office else "pue"
@@ -332,7 +331,7 @@ EnergyBasis: TypeAlias = Literal["measured", "modelled"]
 class SystemPower(Struct, frozen=True, kw_only=True):
     """Power of a whole system (hosts, fans, losses, switches) over the rated power of its accelerators.
 
-    low, high: the 90 % range of single systems.
+    low, high: 90 % range of individual systems.
     """
 
     factor: float
@@ -346,7 +345,7 @@ class SystemPower(Struct, frozen=True, kw_only=True):
         return Interval(value=self.factor, low=self.low, high=self.high, level=LEVEL)
 
     def under_cap(self, *, rated_w: float, cap_w: float) -> "SystemPower":
-        """The same over a limit of the accelerators' power: what the rest draws stays as it was.
+        """The factor relative to a power limit of the accelerators; the rest of the system is unchanged.
 
         Source: definition; (cap + (factor - 1) rated) / cap.
         """
@@ -358,10 +357,10 @@ class SystemPower(Struct, frozen=True, kw_only=True):
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """The rates of one bill; None where unknown, and then the figure that needs it is None too.
+    """The rates of one bill; None where unknown, which makes figures that depend on it None.
 
-    electricity: of those who own the machine, or want to know; None where it was not requested. others: more
-    quotes on the same terms, of which a training takes what costs it least.
+    electricity: None unless the machine is owned or it was requested. others: further quotes on the same
+    terms; the cheapest for a training is used.
     """
 
     price: Price | None
@@ -373,16 +372,16 @@ class Rates(Struct, frozen=True, kw_only=True):
 
     @property
     def power_w(self) -> float | None:
-        """Watts of an accelerator and its share of the system; None is not known."""
+        """Watts of an accelerator with its share of the system; None if unknown."""
         rated_w = self.accelerator_power_w
         return None if rated_w is None else rated_w * self.system_power.factor
 
 
 class Bill(Struct, frozen=True, kw_only=True):
-    """What a run costs; usd: rent, or the electricity of an owned machine. None where it is not known.
+    """The cost of a run; None where unknown. usd: rent, or electricity of an owned machine.
 
-    energy_j: of the system, and of the building where its PUE was given; electricity_usd and carbon_kg are of
-    the same energy. energy_basis: measured or modelled.
+    energy_j: of the system, including the building if its PUE was stated; electricity_usd and carbon_kg are
+    for the same energy. energy_basis: measured or modelled.
     """
 
     accelerator_hours: Interval
@@ -410,9 +409,8 @@ def rates(
 ) -> Rates:
     """The rates of an accelerator, with the user's own price if given.
 
-    user_price: US dollars per accelerator-hour of this accelerator; 0 for a machine that is owned, whose
-    hours then cost the electricity, at the usual price unless given. carbon: of the electricity; that of the
-    world unless given.
+    user_price: US dollars per accelerator-hour; 0 for an owned machine, whose hours then cost electricity, by
+    default at the usual price. carbon: of the electricity; by default that of the default region.
     """
     paid = price(accelerator.slug, usd_per_accelerator_hour=user_price, terms=terms)
     if paid is not None and user_price == 0.0:
@@ -434,14 +432,14 @@ def bill(
     *,
     measured_energy_j: float | None = None,
 ) -> Bill:
-    """What `num_accelerators` cost over `seconds`, with an interval where the time has one.
+    """The cost of `num_accelerators` over `seconds`.
 
-    measured_energy_j: energy of this very run where it was metered at the machines; otherwise energy is
-    modelled as accelerators times rated power times the system's factor times time. Either is multiplied by
-    the PUE where the user gave one. At a price of 0 money is the electricity, where its price is given.
-    Assumes the accelerators are paid for the whole time, and draw the same power at every size; that time,
-    price, power and overhead are off independently (`intervals.product`); that a grid's yearly
-    average is exact, and counts the machines alone unless the overhead of a building is given.
+    measured_energy_j: energy of this run if it was metered at the machines; otherwise energy is modelled as
+    accelerators times rated power times the system's factor times time. Both are multiplied by the PUE if the
+    user stated one. At a price of 0, usd is the cost of electricity, if its price is known.
+    Assumes accelerators are paid for the whole time, and draw the same power at every size; errors of time,
+    price, power and overhead are independent (`intervals.product`); a grid's yearly average is exact, and
+    applies to the machines alone unless a PUE is stated.
     Source: definition; the factor is measured (docs/experiments/0003-system-power.md).
     """
     time = seconds if isinstance(seconds, Interval) else exact(seconds)
@@ -464,7 +462,7 @@ def bill(
 
 
 def _money(hours: Interval, rates: Rates, electricity: Interval | None) -> Interval | None:
-    """Rent; of an owned machine the electricity, where it has a price."""
+    """Rent, or electricity of an owned machine if its price is known."""
     if rates.price is None:
         return None
     if rates.price.is_owned and rates.electricity is not None:

@@ -1,7 +1,4 @@
-"""What failures, checkpoints and reclaimed spot nodes make of a training's time.
-
-Rates with sources, goodput.
-"""
+"""Time and goodput of a training with failures, checkpoints and reclaimed spot nodes; rates with sources."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +26,7 @@ from equipoise.units import DAY_S, HOUR_S, format_amount, format_duration, forma
 
 
 class ObservedCluster(Struct, frozen=True, kw_only=True):
-    """What one cluster saw: hours of one accelerator between two interruptions."""
+    """A published cluster's accelerator-hours between interruptions."""
 
     name: str
     hours_between: float
@@ -38,9 +35,9 @@ class ObservedCluster(Struct, frozen=True, kw_only=True):
 
 
 class SpotTrace(Struct, frozen=True, kw_only=True):
-    """What spot capacity did to one job: waves of losses per hour while so many nodes were held.
+    """Published loss of spot nodes by one job: waves of losses per hour while it held num_nodes.
 
-    share: of the nodes held that a wave took, on average; None where only the rate of one node is known.
+    share: mean share of the nodes lost per wave; None where only the rate of a single node is known.
     """
 
     name: str
@@ -52,7 +49,7 @@ class SpotTrace(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The rate with where it was seen."""
+        """Text with the rate and its origin."""
         rate = f"{format_amount(float(f'{self.waves_per_hour:.2g}'))} waves per hour"
         share = "" if self.share is None else f", each of {format_percent(self.share)} of them"
         nodes = "1 node" if self.num_nodes == 1.0 else f"{self.num_nodes:g} nodes"
@@ -60,11 +57,11 @@ class SpotTrace(Struct, frozen=True, kw_only=True):
 
 
 class Hazards(Struct, frozen=True, kw_only=True):
-    """Rates of interruption, and what an interruption costs.
+    """Rates and costs of interruptions.
 
-    hours_between: of one accelerator with its share of host and network, between failures; infinite for
-    none. storage_byte_per_s_per_node: into which checkpoints go. waves_per_hour: of reclaimed spot capacity.
-    wave_share: chance that a wave takes a given node. replacement_s: until lost spot nodes are replaced.
+    hours_between: accelerator-hours between failures, including host and network; infinite for none.
+    storage_byte_per_s_per_node: rate of writing checkpoints. waves_per_hour: of reclaimed spot capacity.
+    wave_share: probability that a wave takes a given node. replacement_s: until lost spot nodes are replaced.
     """
 
     hours_between: Interval
@@ -79,7 +76,7 @@ class Hazards(Struct, frozen=True, kw_only=True):
 
 
 def clusters() -> tuple[ObservedCluster, ...]:
-    """Every cluster whose interruptions were published."""
+    """All clusters with published interruptions."""
     return tuple(
         ObservedCluster(
             name=row["name"],
@@ -92,7 +89,7 @@ def clusters() -> tuple[ObservedCluster, ...]:
 
 
 def spot_traces() -> tuple[SpotTrace, ...]:
-    """Every published rate of reclaimed spot capacity."""
+    """All published rates of reclaimed spot capacity."""
     return tuple(
         SpotTrace(
             name=row["name"],
@@ -107,10 +104,10 @@ def spot_traces() -> tuple[SpotTrace, ...]:
 
 
 def wave_hits_per_hour(num_nodes: float, *, waves_per_hour: float, wave_share: float) -> float:
-    """Waves per hour that take at least one of a job's nodes; never more than there are waves.
+    """Waves per hour that take at least one of a job's nodes.
 
-    wave_share: chance that a wave takes a given node, 0 to 1.
-    Assumes waves come at random, and that within a wave nodes are taken independently of each other.
+    wave_share: probability that a wave takes a given node, 0 to 1.
+    Assumes waves are random, and take nodes independently.
     Source: the complement of no node being taken, 1 - (1 - share)^nodes.
 
     >>> wave_hits_per_hour(1, waves_per_hour=0.5, wave_share=0.2)
@@ -125,10 +122,10 @@ def wave_hits_per_hour(num_nodes: float, *, waves_per_hour: float, wave_share: f
 
 @cache
 def hazards() -> Hazards:
-    """What is usual.
+    """The default rates, from published ones.
 
-    Assumes the next cluster is as those published: hours between failures log-normal over clusters, spot
-    rates within those published.
+    Assumes a new cluster is like published ones: hours between failures are log-normal over clusters, and
+    spot rates within the published range.
     """
     usual = table("failures.toml")["usual"]
     share = _over_traces([each.share for each in spot_traces() if each.share is not None])
@@ -154,13 +151,13 @@ def hazards() -> Hazards:
 
 
 def _hours_between() -> Interval:
-    """Hours between failures of an accelerator in a further cluster."""
+    """Prediction interval of accelerator-hours between failures in a new cluster."""
     logs = [math.log(each.hours_between) for each in clusters()]
     return spread(math.exp(fmean(logs)), num_sd_of_few(len(logs)) * stdev(logs))
 
 
 def _waves_per_hour(share: float) -> Interval:
-    """Waves per hour, each trace's rate being that at the number of nodes it held."""
+    """Waves per hour, corrected in each trace for waves that hit none of its nodes."""
     return _over_traces(
         [
             each.waves_per_hour / wave_hits_per_hour(each.num_nodes, waves_per_hour=1.0, wave_share=share)
@@ -170,31 +167,30 @@ def _waves_per_hour(share: float) -> Interval:
 
 
 def _over_traces(values: Sequence[float]) -> Interval:
-    """The geometric mean and the extremes: too few and too unlike for a distribution."""
+    """The geometric mean and the extremes; the values are too few and too different for a distribution."""
     usual = math.exp(fmean(math.log(each) for each in values))
     return Interval(value=usual, low=min(values), high=max(values), level=LEVEL)
 
 
-# Assumed where the size of a checkpoint is not known: some terabytes at the 2 TB/s of Llama 3's storage.
+# Assumed for checkpoints of unknown size: some terabytes at the 2 TB/s of Llama 3's storage.
 _UNKNOWN_CHECKPOINT_S = 10.0
-# Of the nodes that failures.toml states storage for.
-_ACCELERATORS_OF_A_SHARE = 8
-# A run that is expected to take so many times its work is not one to plan; nor is a time whose interval is so
-# many times wider than that of the work.
-_MOST_STRETCH = 10.0
-_MOST_WIDENING = 20.0
-# An interruption less likely than this lies outside the interval.
+# Accelerators per node for which failures.toml states the storage rate.
+_ACCELERATORS_PER_STORAGE_SHARE = 8
+# A run expected to take more than this many times its work is not planned, nor one whose time has an interval
+# wider by more than this factor than that of the work.
+_MAX_STRETCH = 10.0
+_MAX_WIDENING = 20.0
+# Interruptions less likely than this are outside the interval.
 _RARE, _ = tails()
 
 
 class Interrupted(Struct, frozen=True, kw_only=True):
-    """A training with all that interrupts it.
+    """A training with its interruptions.
 
-    time_s: work / goodput, without a queue; None where it cannot be
-    estimated, for the reason `why`. num_interruptions: expected over the run. probability_of_any: of at least
-    one. checkpoint_interval_s: work between two checkpoints; None where the run is too short for one to
-    pay. checkpoint_bytes: None where the size is not known. lost: shares of time_s that went into
-    checkpoints, repeated work and restarts.
+    time_s: work / goodput, without a queue; None where it cannot be estimated, with the reason in `why`.
+    num_interruptions: expected over the run. probability_of_any: of at least one. checkpoint_interval_s: work
+    between two checkpoints; None if the run is too short for one to pay. checkpoint_bytes: None where
+    unknown. lost: shares of time_s spent on checkpoints, repeated work and restarts.
     """
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("assumes",)
@@ -221,20 +217,20 @@ def interrupted(
     shrinks: bool = False,
     rates: Hazards | None = None,
 ) -> Interrupted:
-    """The time of a training of so much work, with what interrupts it.
+    """The time of a training with its interruptions.
 
-    work: seconds of training steps without any interruption. trained_params: of which checkpoints are
-    written; None where not known. is_spot: on capacity that may be reclaimed. shrinks: whether the job goes
-    on with the nodes that are left, where that loses less than to wait. rates: in place of those published.
-    Assumes that any accelerator or node that drops out stops the whole job; that failures and waves of
-    reclaimed spot nodes come at random at constant rates; that the best interval between checkpoints is
-    used; that a reclaimed job waits, and is paid for, until it has as many nodes as before, or restarts at
-    once at a speed in proportion to the nodes left, and again when they are as many as before. What
-    interruptions cost is weighted by the chance that there is any, so that a run which will most likely
-    see none takes the time of its work: the value lies between median and mean, and is the mean from about
-    three interruptions on. The interval has in it how many interruptions there happen to be. Inputs
-    are moved alone: the upper end is too low where they make each other worse (for 512 spot accelerators
-    2.2 times the work, where Monte Carlo over all inputs gives 2.6: tests/economics).
+    work: seconds of training steps without interruptions. trained_params: in checkpoints; None: unknown.
+    is_spot: whether capacity may be reclaimed. shrinks: whether the job continues on the remaining nodes,
+    where that loses less than waiting. rates: replace the published ones.
+    Assumes the loss of any accelerator or node stops the job; failures and waves of reclaimed spot nodes are
+    random with constant rates; the best checkpoint interval is used; after a wave a job waits, and is paid
+    for, until it has as many nodes as before, or restarts at once at a speed proportional to the remaining
+    nodes, and again when all are replaced. The cost of interruptions is weighted by the probability of any,
+    so that a run with most likely none takes
+    the time of its work: the value is between median and mean, and the mean from about three interruptions
+    up. The interval includes the random number of interruptions. Inputs are varied one at a time, so the
+    upper end is too low where they interact (for 512 spot accelerators 2.2 times the work, against 2.6 by
+    Monte Carlo over all inputs: tests/economics).
     Source: Daly 2006, equations 20 and 37; waves: `wave_hits_per_hour`; Poisson counts.
     """
     known = rates or hazards()
@@ -277,15 +273,15 @@ def interrupted(
     )
 
 
-def _span(bar: Bar) -> str:
-    """The range of an input, with its unit."""
+def _range_text(bar: Bar) -> str:
+    """Text with the range of an input and its unit."""
     if bar.unit == "s":
         return f"{format_duration(bar.low)} to {format_duration(bar.high)}"
     return f"{format_amount(bar.low)} to {format_amount(bar.high)} {bar.unit}".rstrip()
 
 
 class _Job(Struct, frozen=True, kw_only=True):
-    """What a job is, whatever its rates of interruption."""
+    """Properties of a job that do not depend on rates of interruption."""
 
     num_accelerators: int
     num_nodes: int
@@ -295,12 +291,12 @@ class _Job(Struct, frozen=True, kw_only=True):
 
     @property
     def num_storage_shares(self) -> float:
-        """Nodes that write, as storage rates are stated of: a pod or rack has as many as hosts of eight."""
-        return max(self.num_nodes, self.num_accelerators / _ACCELERATORS_OF_A_SHARE)
+        """Nodes that write checkpoints; pods and racks count as hosts of eight, for which rates are known."""
+        return max(self.num_nodes, self.num_accelerators / _ACCELERATORS_PER_STORAGE_SHARE)
 
 
 class _Outcome(Struct, frozen=True, kw_only=True):
-    """A run at one set of rates. weight: of what interruptions cost on average, loss_s."""
+    """A run at one set of rates. loss_s: mean cost of interruptions. weight: probability of any."""
 
     work_s: float
     rate_per_s: float
@@ -314,12 +310,12 @@ class _Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def time_s(self) -> float:
-        """Work, checkpoints and what interruptions cost."""
+        """Work, checkpoints and the weighted cost of interruptions."""
         return self.work_s + self.checkpoints_s + self.weight * self.loss_s
 
     @property
     def by_count(self) -> tuple[float, float]:
-        """The time where few and where many of the expected interruptions come."""
+        """The times with few and with many interruptions, at the ends of the interval of their number."""
         number = self.num_interruptions
         if not 0.0 < number < math.inf or -math.expm1(-number) < _RARE:
             return self.time_s, self.time_s
@@ -330,7 +326,7 @@ class _Outcome(Struct, frozen=True, kw_only=True):
 
 
 def _inputs(job: _Job, work: Interval, rates: Hazards) -> Iterator[Input]:
-    """In the order that `_outcome` takes them."""
+    """The inputs, in the order in which `_outcome` takes them."""
     yield Input(name="work", unit="s", interval=work)
     yield Input(name="time between failures", unit="h per accelerator", interval=rates.hours_between)
     yield Input(name="restart", unit="s", interval=rates.restart_s)
@@ -342,7 +338,7 @@ def _inputs(job: _Job, work: Interval, rates: Hazards) -> Iterator[Input]:
 
 
 def _bars(job: _Job, inputs: tuple[Input, ...], values: list[float]) -> Iterator[Bar]:
-    """Of each input that is not exact, the times at its ends."""
+    """Yield, for each input that is not exact, the times at the ends of its interval."""
     for place, each in enumerate(inputs):
         low, high = each.interval.low, each.interval.high
         if low < high:
@@ -353,11 +349,11 @@ def _bars(job: _Job, inputs: tuple[Input, ...], values: list[float]) -> Iterator
 
 
 def _outcome(job: _Job, values: Sequence[float]) -> _Outcome:
-    """The run at these values of `_inputs`, which has their order and units.
+    """The run at these values, in the order and units of `_inputs`.
 
-    Source: Daly 2006, equation 20; a run of one interval and no checkpoint by the same equation. Waits for
-    replaced nodes add up, since waves that come while waiting are in the waits that were measured. A wave
-    that hits takes wave_share / P(hit) of the nodes on average, which a job that shrinks goes without.
+    Source: Daly 2006, equation 20, also for a run of one interval without checkpoint. Waits for replaced
+    nodes add up, because measured waits include waves during the wait. A wave that hits takes wave_share /
+    P(hit) of the nodes on average, without which a shrinking job continues.
     """
     work_s, hours_between, restart_s, storage_byte_per_s, *of_spot = values
     waves_per_hour, wave_share, replacement_s = of_spot or (0.0, 0.0, 0.0)
@@ -392,11 +388,11 @@ def _outcome(job: _Job, values: Sequence[float]) -> _Outcome:
 
 
 def best_interval_s(rate_per_s: float, checkpoint_s: float) -> float:
-    """Seconds of work between checkpoints that lose least, also where interruptions are not rare.
+    """The best work in seconds between checkpoints, also for frequent interruptions.
 
-    rate_per_s: of interruptions of the whole. Returns infinity where there are none; the mean time to an
-    interruption where a checkpoint takes at least twice as long.
-    Assumes interruptions come at random.
+    rate_per_s: of interruptions of the whole job. Returns infinity without interruptions, and the mean time
+    to an interruption if a checkpoint takes at least twice as long.
+    Assumes random interruptions.
     Source: Daly 2006, equation 37.
 
     >>> [round(best_interval_s(1 / (60.0 * hours), 5.0)) for hours in (24, 6)]  # minutes
@@ -412,11 +408,11 @@ def best_interval_s(rate_per_s: float, checkpoint_s: float) -> float:
 
 
 def stretch(interval_s: float, rate_per_s: float, *, checkpoint_s: float, restart_s: float) -> float:
-    """How many times longer than its work a run takes: checkpoints, repeated work, restarts.
+    """Time of a run over its work, with checkpoints, repeated work and restarts.
 
-    interval_s: of work between checkpoints. rate_per_s: of interruptions of the whole. Returns infinity
-    where it does not end.
-    Assumes interruptions come at random, during checkpoints and restarts too.
+    interval_s: work between checkpoints. rate_per_s: of interruptions of the whole job. Returns infinity if
+    it never ends.
+    Assumes random interruptions, also during checkpoints and restarts.
     Source: Daly 2006, equation 20: M / tau exp(R / M) (exp((tau + C) / M) - 1).
 
     >>> stretch(1000.0, 0.0, checkpoint_s=10.0, restart_s=60.0)
@@ -433,21 +429,21 @@ def stretch(interval_s: float, rate_per_s: float, *, checkpoint_s: float, restar
 def _timed(work: Interval, usual: _Outcome, bars: tuple[Bar, ...]) -> tuple[Interval, Interval] | str:
     """Time and goodput, or why they cannot be estimated.
 
-    The error of the work is in the time, of the goodput only what comes on top.
+    The time includes the uncertainty of the work, the goodput only that of the rest.
     """
-    if usual.time_s > _MOST_STRETCH * work.value:
+    if usual.time_s > _MAX_STRETCH * work.value:
         return (
             f"with an interruption every {format_duration(1.0 / usual.rate_per_s)} the run "
-            f"would take more than {_MOST_STRETCH:g} times its work"
+            f"would take more than {_MAX_STRETCH:g} times its work"
         )
     goodput = work.value / usual.time_s
     value = work.value / goodput  # exactly, to the last digit
     time = moved(value, (*((bar.at_low, bar.at_high) for bar in bars), usual.by_count), level=work.level)
-    if time.high / time.low > _MOST_WIDENING * work.high / work.low:
+    if time.high / time.low > _MAX_WIDENING * work.high / work.low:
         widest = max(bars, key=lambda bar: bar.effect)
         return (
             f"within the published rates the run takes {format_duration(time.low)} to more "
-            f"than {_MOST_WIDENING:g} times that; most of it is {widest.name}, {_span(widest)}"
+            f"than {_MAX_WIDENING:g} times that; most of it is {widest.name}, {_range_text(widest)}"
         )
     others = ((bar.at_low, bar.at_high) for bar in bars if bar.name != "work")
     alone = moved(value, (*others, usual.by_count), level=work.level)
@@ -460,10 +456,10 @@ def _timed(work: Interval, usual: _Outcome, bars: tuple[Bar, ...]) -> tuple[Inte
 
 
 def _lost(usual: _Outcome) -> dict[str, float]:
-    """Shares of the time: writing, repeating work, and restarting with the wait for nodes."""
+    """Shares of the time lost to checkpoints, repeated work, and restarts including waits for nodes."""
     if math.isinf(usual.time_s):
         return {"checkpoints": 0.0, "repeated": 0.0, "restarts": 1.0}
-    # A restart as long as the time between interruptions is itself cut short, mostly.
+    # Restarts as long as the time between interruptions are mostly interrupted themselves.
     restarts_s = min(usual.restarts_s, usual.loss_s)
     return {
         "checkpoints": usual.checkpoints_s / usual.time_s,

@@ -1,4 +1,4 @@
-"""Hardware bought or rented: when buying pays, the return by a horizon, and its largest sensitivities."""
+"""Buying against renting hardware: break-even, return by a horizon, and the largest sensitivities."""
 
 import math
 from typing import Any, Final, Literal, TypeAlias
@@ -17,16 +17,16 @@ from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES
 MONTH_H = MONTH_S / HOUR_S
 _MONTHS_A_YEAR = 12
 _RESIDUAL_MONTHS = 36
-# Of all hours, where the user does not state it: between a lab and a queue that never empties. An assumption.
+# Assumed utilisation of all hours where not stated: between a lab and a queue that is never empty.
 USUAL_UTILISATION = Interval(value=0.5, low=0.25, high=0.85, level=LEVEL)
 
 
 class Purchase(Struct, frozen=True, kw_only=True):
-    """What it takes to own one accelerator with its share of host and network.
+    """Costs of owning one accelerator with its share of host and network.
 
-    usd: of the whole, per accelerator. hosting_usd_per_month: room and rack, without electricity.
-    in_office: it stands in a room for people, not in a data centre. residual_fraction: of the price, after
-    three years. basis: where each comes from.
+    usd: price of the whole system per accelerator. hosting_usd_per_month: room and rack, without electricity.
+    in_office: in an office instead of a data centre. residual_fraction: resale value after three years over
+    the price. basis: sources.
     """
 
     accelerator: str
@@ -44,9 +44,9 @@ Way: TypeAlias = Literal["rent", "buy", "own"]
 
 
 class HourlyCost(Struct, frozen=True, kw_only=True):
-    """What an hour of use of one accelerator costs: rented, bought for it, or already owned.
+    """Cost of an hour of use of one accelerator: rented, bought for it, or already owned.
 
-    usd: with purchase less resale over the horizon where it is bought; electricity alone where it is owned.
+    usd: if bought, including purchase minus resale over the horizon; if owned, electricity alone.
     """
 
     way: Way
@@ -54,12 +54,12 @@ class HourlyCost(Struct, frozen=True, kw_only=True):
 
 
 class Ownership(Struct, frozen=True, kw_only=True):
-    """Owning one accelerator against renting one for the hours it is used.
+    """Owning one accelerator compared with renting one for the hours used.
 
-    months_to_break_even: infinite where renting stays cheaper. return_usd: what owning saved by the horizon,
-    with what the machine is worth then. utilisation: of all hours. break_even_probability: of breaking even
-    before the machine is done. hourly: the ways to have one. tornado: of the return. break_even_utilisation:
-    of all hours, from where on owning breaks even by the horizon; None where it never does.
+    months_to_break_even: infinite if renting stays cheaper. return_usd: savings by the horizon, with resale.
+    utilisation: share of all hours. break_even_probability: of breaking even within the machine's lifetime.
+    hourly: cost of each way to use one. tornado: of the return. break_even_utilisation: smallest share of all
+    hours with which owning breaks even by the horizon; None if none does.
     """
 
     purchase: Purchase
@@ -79,10 +79,10 @@ class Ownership(Struct, frozen=True, kw_only=True):
 def purchase(
     chip: Accelerator, *, user_usd: float | None = None, hosting_usd_per_month: float | None = None
 ) -> Purchase | None:
-    """What owning one takes: the user's own figures, else those of the table; None without a price.
+    """Costs of owning an accelerator: the user's own figures, else those of the table; None without a price.
 
-    user_usd: of an accelerator with its share of everything. hosting_usd_per_month: of its room.
-    Raises EvidenceError where its power, and so its room, is not known.
+    user_usd: price per accelerator of the whole system.
+    Raises EvidenceError if hosting is unknown because the accelerator's power is.
     """
     known = table("purchases.toml")
     usual: dict[str, Any] = known["usual"]
@@ -121,7 +121,7 @@ def purchase(
 def _hosting(
     chip: Accelerator, usual: dict[str, Any], user_usd_per_month: float | None
 ) -> tuple[Interval, str]:
-    """A month of the room that an accelerator takes, and where that comes from."""
+    """Monthly hosting cost of an accelerator, and its source."""
     if user_usd_per_month is not None:
         return exact(user_usd_per_month), "your value"
     if chip.for_desktops:
@@ -142,15 +142,14 @@ def ownership(
     horizon_months: float,
     speed_error: Interval,
 ) -> Ownership:
-    """When owning one accelerator pays against renting it for the hours it is used, and what it returns.
+    """When owning one accelerator pays compared with renting it for the hours used, and its return.
 
-    rates: price of renting, power, electricity. utilisation: share of all hours that the machine works.
-    speed_error: measured over predicted time of the work, as an interval about 1: work that takes longer
-    than predicted keeps the machine busy longer, and so costs more to rent.
+    rates: price of renting, power, electricity. utilisation: share of all hours in which the machine works.
+    speed_error: measured over predicted time of the work, as an interval around 1: work that takes longer
+    than predicted costs more to rent.
     Raises EvidenceError without a price or power.
-    Assumes that a rented machine is paid for the used hours alone, an owned one for all; no interest, taxes
-    or change of prices.
-    Source: the definition of break-even: price over what a month of owning saves.
+    Assumes a rented machine is paid for used hours only, an owned one for all; no interest or taxes, constant
+    prices. Source: definition of break-even: price over monthly savings of owning.
     """
     if rates.price is None:
         raise EvidenceError(f"no price to rent {bought.accelerator} is known", missing=("--price",))
@@ -171,7 +170,7 @@ def ownership(
         months_to_break_even=months,
         break_even_probability=float(np.mean(drawn(flows.pays, (*inputs, lifetime)))),
         return_usd=propagated(flows.return_usd, inputs),
-        break_even_utilisation=_even_at(flows, inputs),
+        break_even_utilisation=_break_even_utilisation(flows, inputs),
         hourly=(
             HourlyCost(way="rent", usd=rates.price.interval),
             HourlyCost(way="buy", usd=propagated(flows.bought_usd_per_hour, inputs)),
@@ -188,58 +187,58 @@ def ownership(
 
 
 class _Flows(Struct, frozen=True, kw_only=True):
-    """Money by month, of values by name. power_kw: rated, of one accelerator."""
+    """Costs per month or hour as functions of inputs by name. power_kw: rated, per accelerator."""
 
     power_kw: float
     horizon_months: float
 
     def rent_usd(self, at: Values) -> NDArray[np.float64]:
-        """A month of renting what is used; never more hours than there are."""
+        """Monthly rent for the hours used, at most all hours."""
         return _used(at) * MONTH_H * at["rent"]
 
     def running_usd(self, at: Values) -> NDArray[np.float64]:
-        """A month of an owned machine: electricity busy and idle, room, upkeep."""
+        """Monthly cost of an owned machine: electricity when busy and idle, hosting, upkeep."""
         busy = _used(at)
         electric = self.owned_usd_per_hour(at) * MONTH_H * (busy + (1.0 - busy) * at["idle power"])
         return np.asarray(electric + at["hosting"] + at["purchase"] * at["upkeep"] / _MONTHS_A_YEAR)
 
     def owned_usd_per_hour(self, at: Values) -> NDArray[np.float64]:
-        """The electricity of an hour at work."""
+        """Cost of electricity per busy hour."""
         return np.asarray(self.power_kw * at["system power"] * at["PUE"] * at["electricity"])
 
     def bought_usd_per_hour(self, at: Values) -> NDArray[np.float64]:
-        """All that a bought machine costs by the horizon less its worth then, over the hours at work."""
-        lost = (at["purchase"] - self._worth(at)) / self.horizon_months
+        """Total cost of a bought machine by the horizon, minus resale, per busy hour."""
+        lost = (at["purchase"] - self._resale_usd(at)) / self.horizon_months
         return np.asarray((lost + self.running_usd(at)) / (_used(at) * MONTH_H))
 
-    def _worth(self, at: Values) -> NDArray[np.float64]:
+    def _resale_usd(self, at: Values) -> NDArray[np.float64]:
         return np.asarray(
             at["purchase"] * at["worth after 3 years"] ** (self.horizon_months / _RESIDUAL_MONTHS)
         )
 
     def months_to_break_even(self, at: Values) -> NDArray[np.float64]:
-        """Months until what was saved is what was paid; infinite where nothing is saved."""
+        """Months until savings equal the price; infinite without savings."""
         saved = self.rent_usd(at) - self.running_usd(at)
         never = np.full(np.broadcast(saved, at["purchase"]).shape, math.inf)
         return np.asarray(np.divide(at["purchase"], saved, out=never, where=saved > 0.0))
 
     def return_usd(self, at: Values) -> NDArray[np.float64]:
-        """What owning is ahead of renting at the horizon, the machine sold then."""
+        """Advantage of owning over renting at the horizon, including resale."""
         saved = self.rent_usd(at) - self.running_usd(at)
-        return np.asarray(self.horizon_months * saved + self._worth(at) - at["purchase"])
+        return np.asarray(self.horizon_months * saved + self._resale_usd(at) - at["purchase"])
 
     def pays(self, at: Values) -> NDArray[np.float64]:
-        """1 where it breaks even within its life, else 0."""
+        """1 where it breaks even within its lifetime, else 0."""
         return np.asarray(self.months_to_break_even(at) <= at["lifetime"], dtype=float)
 
 
-# A machine that never works costs without end an hour; figures stay finite.
-_LEAST_USED: Final = 1e-12
+# Lower bound of the used share, which keeps costs per busy hour finite.
+_MIN_USED: Final = 1e-12
 
 
 def _used(at: Values) -> NDArray[np.float64]:
-    """Share of the hours in which the machine works."""
-    return np.clip(at["utilisation"] * at["time against predicted"], _LEAST_USED, 1.0)
+    """Share of all hours in which the machine works."""
+    return np.clip(at["utilisation"] * at["time against predicted"], _MIN_USED, 1.0)
 
 
 def _inputs(
@@ -266,8 +265,8 @@ def _inputs(
     return tuple(Input(name=name, unit=unit, interval=interval) for name, unit, interval in named)
 
 
-def _even_at(flows: _Flows, inputs: tuple[Input, ...]) -> float | None:
-    """The least utilisation at which the return at the horizon is not negative, all else at its value."""
+def _break_even_utilisation(flows: _Flows, inputs: tuple[Input, ...]) -> float | None:
+    """The smallest utilisation with a non-negative return at the horizon, other inputs at their values."""
     shares = np.linspace(0.0, 1.0, 1001)
     at = {each.name: np.full(len(shares), each.interval.value) for each in inputs} | {"utilisation": shares}
     pays = np.flatnonzero(flows.return_usd(at) >= 0.0)

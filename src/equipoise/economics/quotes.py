@@ -1,4 +1,4 @@
-"""The user's own quotes, read from a file, and what a quote charges a training: minimum, storage, egress."""
+"""The user's quotes, read from a file, and a quote's charges for a training: minimum, storage, egress."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ from equipoise.intervals import Interval
 from equipoise.spec.hardware import TERM_WORDS, TERMS, PriceTerms
 from equipoise.units import HOUR_S, MONTH_S, SI_PREFIXES, duration_s, format_duration
 
-_MOST_BYTES: Final = 1_000_000
-_MOST: Final = 1e6
+_MAX_BYTES: Final = 1_000_000
+_MAX_AMOUNT: Final = 1e6
 _LONGEST_S: Final = 240 * MONTH_S
 _GB: Final = SI_PREFIXES["G"]
 _AMOUNTS: Final = ("usd_per_hour", "storage_usd_per_gb_month", "egress_usd_per_gb", "storage_gb", "egress_gb")
@@ -23,7 +23,7 @@ KEYS: Final = ("provider", "system", "terms", "minimum", *_AMOUNTS)
 
 
 class Quote(Struct, frozen=True, kw_only=True):
-    """One line of a file of quotes. system: as the file names it. where: file and line, for messages."""
+    """One quote of a file. system: as named in the file. where: file and quote, for messages."""
 
     system: str
     price: Price
@@ -31,9 +31,9 @@ class Quote(Struct, frozen=True, kw_only=True):
 
 
 class Charges(Struct, frozen=True, kw_only=True):
-    """What makes up the money of a training at a price, in US dollars.
+    """The parts of a training's cost at a price, in US dollars.
 
-    used_usd: for the hours that it takes. minimum_usd: for those that are committed to; the larger is paid.
+    used_usd: for the hours used. minimum_usd: for the committed hours; the larger of both is paid.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("unused_usd",)
@@ -45,26 +45,26 @@ class Charges(Struct, frozen=True, kw_only=True):
 
     @property
     def unused_usd(self) -> float:
-        """For hours of the commitment that the training does not use."""
+        """Cost of committed hours that the training does not use."""
         return max(0.0, self.minimum_usd - self.used_usd)
 
     @property
     def usd(self) -> float:
-        """All of it."""
+        """Total cost."""
         return max(self.used_usd, self.minimum_usd) + self.extra_usd
 
     @property
     def extra_usd(self) -> float:
-        """What is paid besides accelerator-hours."""
+        """Cost of storage and egress."""
         return self.storage_usd + self.egress_usd
 
 
 def charges(price: Price, num_accelerators: int, time_s: float, *, checkpoint_bytes: float | None) -> Charges:
-    """What a training of so long costs at a price.
+    """The charges for a training of `time_s` at a price.
 
-    checkpoint_bytes: what is stored and taken out where the price does not state it; None counts nothing.
-    Assumes that a commitment is to as many accelerators as the training takes; one copy is kept from the
-    beginning to the end, and taken out once.
+    checkpoint_bytes: stored and transferred out, unless the price states these amounts; None: nothing.
+    Assumes a commitment to as many accelerators as the training uses; one copy is stored from start to end,
+    and transferred out once.
     Source: definitions; a GB is 1e9 bytes, a month 730.5 hours.
     """
     usd_per_s = num_accelerators * price.usd_per_accelerator_hour / HOUR_S
@@ -81,7 +81,7 @@ def charges(price: Price, num_accelerators: int, time_s: float, *, checkpoint_by
 def charged(
     price: Price, num_accelerators: int, time_s: Interval, *, checkpoint_bytes: float | None
 ) -> Interval:
-    """The money of a training at a price, whose range is that of its time. Arguments as of `charges`."""
+    """The cost of a training at a price, with the interval of its time. Arguments as in `charges`."""
 
     def at(seconds: float) -> float:
         return charges(price, num_accelerators, seconds, checkpoint_bytes=checkpoint_bytes).usd
@@ -92,10 +92,7 @@ def charged(
 def least_charged(
     quoted: Sequence[Price], num_accelerators: int, time_s: Interval, *, checkpoint_bytes: float | None
 ) -> tuple[Price, Interval, Charges]:
-    """The price of several at which a training costs least, what it costs and what that is made of.
-
-    Arguments as of `charges`.
-    """
+    """The price at which a training costs least, its cost, and its charges. Arguments as in `charges`."""
     found = [
         (charges(each, num_accelerators, time_s.value, checkpoint_bytes=checkpoint_bytes), each)
         for each in quoted
@@ -105,12 +102,12 @@ def least_charged(
 
 
 def read_quotes(path: Path) -> tuple[Quote, ...]:
-    """The quotes of a file: TOML with tables `[[quote]]`, or CSV with a line of names. Keys: KEYS.
+    """The quotes of a file: TOML with tables `[[quote]]`, or CSV with a header. Keys: KEYS.
 
-    Raises DataError that names file, quote and key, what was found and what was expected.
+    Raises DataError with file, quote, key, the value found and what was expected.
     """
     where = f"--prices {path}"
-    content = read_input(path, _MOST_BYTES, expected="TOML or CSV with quotes, for --prices")
+    content = read_input(path, _MAX_BYTES, expected="TOML or CSV with quotes, for --prices")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as err:
@@ -192,13 +189,15 @@ def _amount(row: Mapping[str, Any], key: str, where: str) -> float | None:
         value = math.nan if isinstance(row[key], bool) else float(row[key])
     except (TypeError, ValueError, OverflowError):
         value = math.nan
-    if not 0.0 <= value < _MOST:
-        raise DataError(f"{where}: {key}={row[key]!r:.60}; expected a number from 0, below {_MOST:,.0f}")
+    if not 0.0 <= value < _MAX_AMOUNT:
+        raise DataError(
+            f"{where}: {key}={row[key]!r:.60}; expected a number from 0, below {_MAX_AMOUNT:,.0f}"
+        )
     return value
 
 
 def _minimum_s(given: object, where: str) -> float:
-    """The minimum commitment: hours, or a time with its unit."""
+    """The minimum commitment in seconds, from hours or a duration with its unit."""
     try:
         found = None if isinstance(given, bool) else float(str(given)) * HOUR_S
     except ValueError:
