@@ -171,7 +171,7 @@ def test_a_split_in_lots_fits_and_is_no_better_than_the_best(objective):
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(problem=problems(objective, most=4))
     def check(problem):
-        best, in_lots = split(problem), split(problem, most_entries=12)
+        best, in_lots = split(problem), split(problem, max_entries=12)
         assert in_lots is None or problem.is_feasible(in_lots)
         assert in_lots is None or problem.value(best) <= problem.value(in_lots) * (1 + 1e-9)
 
@@ -188,8 +188,8 @@ def test_a_pool_too_large_for_a_table_is_split_in_lots():
         num_accelerators=6,
         objective="time",
     )
-    for most_entries in (42, 21):
-        assert two.value(split(two, most_entries=most_entries)) == EXACT(6 * HOUR_S)
+    for max_entries in (42, 21):
+        assert two.value(split(two, max_entries=max_entries)) == EXACT(6 * HOUR_S)
 
 
 def test_one_after_another_beats_side_by_side_where_jobs_scale_perfectly():

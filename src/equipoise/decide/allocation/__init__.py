@@ -1,4 +1,4 @@
-"""Several trainings on one pool of accelerators: who gets how many, and when. Times in, a schedule out."""
+"""Allocates a pool of accelerators to several trainings: sizes and start times, from times by size."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,9 +42,9 @@ USER_TIMES: Final = "your measured times"
 
 
 class JobTimes(Struct, frozen=True, kw_only=True):
-    """What one job may take: a candidate of each size that it may have, ascending, none beyond the pool.
+    """Candidates of one job by allowed size, ascending, up to the size of the pool.
 
-    A time that was stated once has its value for both ends of its interval.
+    A time stated once has an interval without width.
     """
 
     candidates: tuple[Candidate, ...]
@@ -52,7 +52,7 @@ class JobTimes(Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of accelerators."""
+        """Numbers of accelerators of the candidates."""
         return tuple(each.num_accelerators for each in self.candidates)
 
     @property
@@ -64,20 +64,20 @@ class JobTimes(Struct, frozen=True, kw_only=True):
 def job_times(
     jobs: Sequence[JobRequest], pool: Pool, *, scores: Scores | None, catalogue: Catalogue
 ) -> tuple[JobTimes, ...]:
-    """The times of each job, in order, on the sizes it may have.
+    """The times of each job, in order, on its allowed sizes.
 
-    scores: published results; None where none may be used.
-    Raises EvidenceError with what is missing where a job's times are not known, UsageError where it fits on
-    no size or does not state how much it trains, DataError and SpecError for what the file got wrong.
+    scores: published results; None if they may not be used.
+    Raises EvidenceError with what is missing if a job's times are unknown, UsageError if it fits on no size
+    or does not state its amount of training, DataError and SpecError for errors in the file.
     """
-    with one_thread():  # as `decision.answer`, whose numbers these are
+    with one_thread():  # as in `decision.answer`, so that numbers are equal
         return tuple(_times(each, pool, scores, catalogue) for each in jobs)
 
 
 def usual_sizes(pool: Pool) -> tuple[int, ...]:
-    """Powers of two, whole nodes times those, the whole pool, and the whole nodes that these leave of it.
+    """Powers of two, nodes times powers of two, the whole pool, and the whole nodes that these leave free.
 
-    Of TPUs those that are slices.
+    For TPUs only slices.
     """
     most, node_size = pool.num_accelerators, pool.cluster.node_size
     steps = range(math.ceil(math.log2(most)) + 1)
@@ -105,12 +105,12 @@ def _times(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalo
 
 
 def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
-    """The question that a job asks: that of `advise` for its training, on the pool."""
+    """The question of a job: as in `advise`, for its training on the pool."""
     return replace(pool.question, workload=job.workload or "", **job.training)
 
 
 def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
-    """The candidates that `advise` has for the same question."""
+    """The candidates of `advise` for the same question."""
     if job.workload is None and "config" not in job.training:
         raise UsageError("no way to find its time; give workload, times or file")
     wanted = _within_pool(job.sizes, pool)
@@ -127,11 +127,11 @@ def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
     known = tuple(each for each in allowed if each.time_s is not None)
     if not known:
         raise EvidenceError(f"no time can be estimated: {allowed[0].why_not}")
-    return JobTimes(candidates=known, notes=_of_job(job, found.assessment.notes))
+    return JobTimes(candidates=known, notes=_prefixed(job, found.assessment.notes))
 
 
 def _within_pool(sizes: Sequence[int], pool: Pool) -> tuple[int, ...]:
-    """The sizes named that the pool has room for."""
+    """The stated sizes that fit in the pool."""
     found = tuple(size for size in sizes if size <= pool.num_accelerators)
     if sizes and not found:
         raise UsageError(f"takes {min(sizes)} accelerators or more; the pool has {pool.num_accelerators}")
@@ -140,7 +140,7 @@ def _within_pool(sizes: Sequence[int], pool: Pool) -> tuple[int, ...]:
 
 
 def _stated(job: JobRequest, pool: Pool) -> JobTimes:
-    """The times of the file itself; several repetitions give an interval."""
+    """The times stated in the file; several repetitions give an interval."""
     allowed = job.sizes or tuple(job.times)
     sizes = tuple(size for size in job.times if size in allowed and size <= pool.num_accelerators)
     if not sizes:
@@ -155,7 +155,7 @@ def _stated(job: JobRequest, pool: Pool) -> JobTimes:
     )
 
 
-def _of_job(job: JobRequest, notes: Iterable[Note]) -> tuple[Note, ...]:
+def _prefixed(job: JobRequest, notes: Iterable[Note]) -> tuple[Note, ...]:
     return tuple(replace(each, words=f"{job.name}: {each.words}") for each in notes)
 
 
@@ -188,7 +188,7 @@ def _interval(seconds: Sequence[float]) -> Interval:
 
 
 def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
-    """What `predict` makes of the times of a file; those measured alone, where they are too few for a law."""
+    """Predictions of `predict` from a file's times; the measured times alone if too few for a law."""
     assert job.file is not None
     query = question_of(job, pool)
     own = read_measurements(
@@ -204,7 +204,7 @@ def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
             f"{own.where} has times of {own.work}; expected times of complete trainings in a "
             "column time_to_train_h"
         )
-    left_out = _of_job(job, own.notes)
+    left_out = _prefixed(job, own.notes)
     measured = sorted({int(size) for size in own.num_accelerators})
     spanned = [each for each in usual_sizes(pool) if measured[0] <= each <= measured[-1]]
     sizes = job.sizes or tuple(sorted({*measured, *spanned}))
@@ -222,7 +222,7 @@ def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
     try:
         found = predict(query, scores=scores, catalogue=catalogue)
     except FitError:
-        alone = _as_measured(job, own, sizes, pool)
+        alone = _measured_only(job, own, sizes, pool)
         return replace(alone, notes=(*left_out, *alone.notes))
     known = tuple(each for each in found.candidates if each.time_s is not None)
     if not known:
@@ -237,8 +237,8 @@ def _from_file(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Ca
     )
 
 
-def _as_measured(job: JobRequest, own: Measurements, sizes: Sequence[int], pool: Pool) -> JobTimes:
-    """The measured times alone, where they are too few for a law."""
+def _measured_only(job: JobRequest, own: Measurements, sizes: Sequence[int], pool: Pool) -> JobTimes:
+    """The measured times alone, if they are too few for a law."""
     by_size = {size: own.time_s[own.num_accelerators == size].tolist() for size in sizes}
     held = {size: seconds for size, seconds in by_size.items() if seconds}
     if not held:
@@ -255,13 +255,12 @@ def _as_measured(job: JobRequest, own: Measurements, sizes: Sequence[int], pool:
 
 
 class JobShare(Struct, frozen=True, kw_only=True):
-    """What one job gets: the candidate of its size, and when it starts.
+    """Allocation of one job: the candidate of its size, and its start.
 
-    times: what it would take on other sizes. end_s: when it is done, at both ends with all jobs as slow, or
-    as fast, as theirs. usd: its rent, or the electricity of machines of one's own; with prices by the hour
-    electricity at these, next to a rent that the question states. hourly_electricity_usd: the latter alone;
-    None without such prices. late_s: by how much it misses its deadline; is_at_risk: whether it would, were
-    all jobs as slow as their intervals allow.
+    times: on all its sizes. end_s: end of the job; its interval is from all jobs at the low or at the high
+    end of their times. usd: rent, or electricity of owned machines; with hourly prices, electricity at these
+    and a rent stated in the question. hourly_electricity_usd: electricity at hourly prices; None without
+    them. late_s: by how much it misses its deadline. is_at_risk: whether it would at the high ends.
     """
 
     job: JobRequest
@@ -276,23 +275,23 @@ class JobShare(Struct, frozen=True, kw_only=True):
 
     @property
     def time_s(self) -> Interval:
-        """How long it takes."""
+        """Time of the job on its size."""
         return self.candidate.known_time_s
 
 
 class SimplerSchedule(Struct, frozen=True, kw_only=True):
-    """A simpler way to share the pool. value: of the objective; None where it misses a deadline or room."""
+    """A simpler way to share the pool. value: of the objective; None if it is not feasible."""
 
     words: str
     value: float | None
 
 
 class Allocation(Struct, frozen=True, kw_only=True):
-    """The answer. value: of the objective, in its unit; solved: how it was found, and what bounds it.
+    """The allocation. value: of the objective, in its unit. solved: the schedule, its method and bound.
 
-    is_feasible: whether all deadlines are kept; is_certain: whether it is proved that they cannot be, where
-    they are not. is_least_late: whether some could be kept alone but not together, and the latest job of
-    these is then the least late that was found.
+    is_feasible: whether all deadlines are kept. is_certain: if not, whether it is proved that they cannot be.
+    is_least_late: whether deadlines that are feasible alone conflict, so that the largest lateness was
+    minimised.
     """
 
     objective: ObjectiveName
@@ -310,32 +309,34 @@ class Allocation(Struct, frozen=True, kw_only=True):
 
     @property
     def is_side_by_side(self) -> bool:
-        """Whether every job begins when it may."""
+        """Whether every job starts as early as allowed."""
         return not any(is_after(each.start_s, each.job.start_s) for each in self.shares)
 
 
 def allocate(
     jobs: Sequence[JobRequest], times: Sequence[JobTimes], pool: Pool, *, objective: ObjectiveName
 ) -> Allocation:
-    """The schedule that minimises the objective, and keeps the deadlines that can be kept.
+    """The schedule that minimises the objective and keeps the feasible deadlines.
 
-    A deadline that its job misses even alone has no priority over the objective. Where the others cannot be
-    kept together, the latest of them is the least late.
-    times: of each job. Raises UsageError where the objective needs a price or power that nobody states.
+    A deadline that its job misses even alone is ignored. If the others cannot be kept together, the largest
+    lateness is minimised first. times: of each job. Raises UsageError or EvidenceError if the objective needs
+    an unknown price or power.
     """
     stated = _problem(jobs, times, pool, objective)
-    keepable = problem = _keepable(stated)
+    feasible = problem = _with_feasible_deadlines(stated)
     found = schedule(problem)
-    problem, solved, is_certain = (problem, found, True) if found is not None else _least_late(problem)
+    problem, solved, is_certain = (
+        (problem, found, True) if found is not None else _least_late_schedule(problem)
+    )
     if objective in {"cost", "energy"} and problem.is_regular:
-        solved = _sooner(problem, solved)
+        solved = _with_least_waiting(problem, solved)
     is_feasible = stated.is_feasible(solved.placed)
     by_job = {each.job: each for each in solved.placed}
     placed = tuple(by_job[index] for index in range(len(jobs)))
-    # What all jobs give, and when each ends, if all take as long as one end of their intervals.
+    # The objective and the ends of jobs with all times at one end of their intervals.
     value, ends, values = problem.value(placed), {}, {}
     for bound in ("low", "high"):
-        other = _bounded(problem, times, bound)
+        other = _at_interval_end(problem, times, bound)
         again = replayed(other, placed)
         ends[bound] = {each.job: other.span(each)[1] for each in again}
         values[bound] = other.value(again)
@@ -351,8 +352,8 @@ def allocate(
         ),
         solved=solved,
         is_feasible=is_feasible,
-        is_certain=is_certain or keepable != stated,
-        is_least_late=problem != keepable,
+        is_certain=is_certain or feasible != stated,
+        is_least_late=problem != feasible,
         simpler_schedules=_simpler_schedules(problem),
         makespan_s=max(each.end_s.value for each in shares),
         total_s=math.fsum(each.job.weight * (each.end_s.value - each.job.start_s) for each in shares),
@@ -400,8 +401,8 @@ def _problem(
     )
 
 
-def _keepable(problem: SharingProblem) -> SharingProblem:
-    """The problem without the deadlines that their jobs miss even if they have the pool to themselves."""
+def _with_feasible_deadlines(problem: SharingProblem) -> SharingProblem:
+    """The problem without deadlines that jobs miss even if they have the pool to themselves."""
     return replace(
         problem,
         jobs=tuple(
@@ -413,14 +414,14 @@ def _keepable(problem: SharingProblem) -> SharingProblem:
     )
 
 
-def _least_late(problem: SharingProblem) -> tuple[SharingProblem, Solved, bool]:
-    """The best schedule of those whose latest job is the least late, where none was found that keeps all.
+def _least_late_schedule(problem: SharingProblem) -> tuple[SharingProblem, Solved, bool]:
+    """The best schedule with the smallest largest lateness, if none was found that keeps all deadlines.
 
-    Returns the problem with the deadlines that this misses put off, the schedule, and whether it is proved
-    that none keeps all.
+    Returns the problem with missed deadlines extended, the schedule, and whether it is proved that no
+    schedule keeps all deadlines.
     """
     late = schedule(replace(problem, objective="lateness"))
-    assert late is not None  # lateness forbids nothing
+    assert late is not None  # with lateness as objective, deadlines are not constraints
     if problem.is_feasible(late.placed):
         kept = replace(late, value=problem.value(late.placed), bound=0.0, is_proved=False)
         return problem, kept, True
@@ -435,12 +436,12 @@ def _least_late(problem: SharingProblem) -> tuple[SharingProblem, Solved, bool]:
         ),
     )
     found = schedule(put_off, begin_with=late.placed)
-    assert found is not None  # what it begins with keeps these deadlines
+    assert found is not None  # the initial schedule keeps these deadlines
     return put_off, found, late.is_proved or late.bound > 0.0
 
 
-def _sooner(problem: SharingProblem, solved: Solved) -> Solved:
-    """The same sizes, which cost the same whenever they run, with the least waiting."""
+def _with_least_waiting(problem: SharingProblem, solved: Solved) -> Solved:
+    """A schedule with the same sizes, whose cost does not depend on start times, and the least waiting."""
     by_job = {each.job: each for each in solved.placed}
     jobs = tuple(
         replace(job, sizes=(job.sizes[by_job[index].choice],), time_s=(job.time_s[by_job[index].choice],))
@@ -454,8 +455,8 @@ def _sooner(problem: SharingProblem, solved: Solved) -> Solved:
     )
 
 
-def _bounded(problem: SharingProblem, times: Sequence[JobTimes], bound: str) -> SharingProblem:
-    """The problem with every time at one end of its interval."""
+def _at_interval_end(problem: SharingProblem, times: Sequence[JobTimes], bound: str) -> SharingProblem:
+    """The problem with all times at one end of their intervals."""
     return replace(
         problem,
         jobs=tuple(
@@ -503,7 +504,7 @@ def _simpler_schedules(problem: SharingProblem) -> tuple[SimplerSchedule, ...]:
 
 
 def _equal_shares(problem: SharingProblem) -> float | None:
-    """Every job on as many as an equal share has room for, from its start on."""
+    """The objective with every job on its fastest size within an equal share, started as early as allowed."""
     share = problem.num_accelerators // len(problem.jobs)
     placed = []
     for index, job in enumerate(problem.jobs):

@@ -1,4 +1,4 @@
-"""The trainings that share a pool, as their user states them in TOML or CSV; docs/decide/allocate.md."""
+"""Reads the trainings that share a pool from TOML or CSV; docs/decide/allocate.md."""
 
 import math
 import re
@@ -19,25 +19,25 @@ from equipoise.units import HOUR_S, MIB, MINUTE_S, duration_s, listed
 
 MAX_JOBS: Final = 50
 _MAX_FILE_BYTES = MIB
-_MOST_S = 10.0**12
-_MOST_NAMED = 5
-_MOST_USD_PER_KWH = 1e3
-_ECHO = 60
+_MAX_S = 10.0**12
+_MAX_NAMED = 5
+_MAX_USD_PER_KWH = 1e3
+_MAX_ECHO = 60
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
-_OF_JOB = frozenset({"name", "workload", "times", "file", "sizes", "start", "deadline", "weight"})
-# What is trained and how, as `advise` takes it.
-_OF_QUESTION: Final = frozenset(OF_JOB.values())
-# Of a file of measured times they choose rows; nothing else that is trained matters to times.
-_CHOOSING_ROWS: Final = frozenset({"precision", "global_batch"})
-_OF_FILE = frozenset({"job", "electricity_usd_per_kwh", "begin"})
+_JOB_FIELDS = frozenset({"name", "workload", "times", "file", "sizes", "start", "deadline", "weight"})
+# Fields of the training, as in `advise`.
+_QUESTION_FIELDS: Final = frozenset(OF_JOB.values())
+# Fields that select rows of a file of measured times; no other field of the training affects these times.
+_ROW_FILTERS: Final = frozenset({"precision", "global_batch"})
+_FILE_FIELDS = frozenset({"job", "electricity_usd_per_kwh", "begin"})
 
 
 class JobRequest(Struct, frozen=True, kw_only=True):
-    """One training as stated. where: the file and job, for messages.
+    """One training as stated. where: file and job, for messages.
 
-    times: measured seconds by size; file: measured times; else workload, or a model's config.json among
-    `training`, is what to estimate. sizes: numbers of accelerators it may have; empty for all. training:
-    the fields of a question that it states, by attribute; without a budget it trains to the published target.
+    times: measured seconds by size. file: of measured times. Without either, times are estimated for
+    workload, or for a model's config.json in `training`. sizes: allowed numbers of accelerators; empty for
+    all. training: fields of a question, by attribute; without a budget it trains to the published target.
     """
 
     where: str
@@ -53,7 +53,7 @@ class JobRequest(Struct, frozen=True, kw_only=True):
 
 
 class JobsFile(Struct, frozen=True, kw_only=True):
-    """What a JOBS.toml states. usd_per_kwh, begin_s (after midnight): None where it does not."""
+    """Content of a JOBS.toml. usd_per_kwh, begin_s (after midnight): None if not stated."""
 
     jobs: tuple[JobRequest, ...]
     usd_per_kwh: tuple[float, ...] | None
@@ -61,9 +61,9 @@ class JobsFile(Struct, frozen=True, kw_only=True):
 
 
 def read_jobs(path: Path) -> JobsFile:
-    """The jobs of a file, TOML or CSV; files of measured times that it names are in its own folder.
+    """The jobs of a TOML or CSV file; files of measured times that it names are relative to its folder.
 
-    Raises DataError with file, job and field, what was found and what was expected.
+    Raises DataError with file, job, field, the value found and what was expected.
     """
     content = read_input(path, _MAX_FILE_BYTES, expected="a TOML or CSV file of jobs")
     try:
@@ -76,16 +76,16 @@ def read_jobs(path: Path) -> JobsFile:
 def jobs_of(document: Mapping[str, Any], *, where: str, folder: Path | None) -> JobsFile:
     """The jobs of a document with tables `job`. Raises DataError as `read_jobs` does.
 
-    folder: that of files which jobs name; None where they may name none.
+    folder: of files named by jobs; None if jobs may not name files.
     """
-    whole = _JobFields(where=where, fields=document, known=_OF_FILE)
+    whole = _JobFields(where=where, fields=document, known=_FILE_FIELDS)
     listed = whole.fields.get("job")
     if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
         raise DataError(f"{where}: no [[job]]; expected a table [[job]] for each training")
     if len(listed) > MAX_JOBS:
         raise DataError(f"{where}: {len(listed):,} jobs; at most {MAX_JOBS} share a pool at once")
     jobs = tuple(_job(each, f"{where}: job {number}", folder) for number, each in enumerate(listed, 1))
-    jobs = _numbered(jobs, [each.get("name") is not None for each in listed])
+    jobs = _with_unique_names(jobs, [each.get("name") is not None for each in listed])
     names = [each.name for each in jobs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -98,8 +98,8 @@ def jobs_of(document: Mapping[str, Any], *, where: str, folder: Path | None) -> 
     )
 
 
-def _numbered(jobs: Sequence[JobRequest], is_named: Sequence[bool]) -> tuple[JobRequest, ...]:
-    """The jobs; names that were not stated and occur earlier get a number: several may train one model."""
+def _with_unique_names(jobs: Sequence[JobRequest], is_named: Sequence[bool]) -> tuple[JobRequest, ...]:
+    """The jobs with unique names: default names that repeat get a number, because jobs may share a model."""
     taken = {job.name for job, is_stated in zip(jobs, is_named, strict=True) if is_stated}
     found = []
     for job, is_stated in zip(jobs, is_named, strict=True):
@@ -113,18 +113,18 @@ def _numbered(jobs: Sequence[JobRequest], is_named: Sequence[bool]) -> tuple[Job
 
 
 def jobs_document(text: str, *, where: str) -> dict[str, Any]:
-    """The document of a text: TOML, or CSV whose first line names fields of a job.
+    """The document of a text: TOML, or CSV with fields of a job in its header.
 
-    Raises DataError where it is neither.
+    Raises DataError for anything else.
     """
     text = text.removeprefix("\ufeff")
     header = re.split(r"[,;\t]", text.lstrip().partition("\n")[0])
     named = {column_name(each) for each in header}
-    known = _OF_JOB | _OF_QUESTION
-    # A line of TOML with such marks has brackets, an equals sign or a comment.
+    known = _JOB_FIELDS | _QUESTION_FIELDS
+    # A first line of TOML with separators also has brackets, an equals sign or a comment.
     is_table = len(header) > 1 and (named & known or not re.search(r"[\[=#]", "".join(header)))
     if is_table and named - known:
-        unknown = listed([_echo(each) for each in sorted(named - known)], _MOST_NAMED)
+        unknown = listed([_echo(each) for each in sorted(named - known)], _MAX_NAMED)
         raise DataError(
             f"{where}: no field of a job is called {unknown}; expected {', '.join(sorted(known))}"
         )
@@ -139,9 +139,9 @@ def jobs_document(text: str, *, where: str) -> dict[str, Any]:
 
 
 def job_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
-    """A table `job` of texts: sizes as `8 16`, times as `8=3h 16=1.7h`, amounts as `1T`.
+    """A table `job` from text cells: sizes as `8 16`, times as `8=3h 16=1.7h`, amounts as `1T`.
 
-    Blanks are not given. A text that cannot be read stays as it is: it is refused where it is looked at.
+    Blank cells are omitted. Invalid text is unchanged, and rejected by later validation.
     """
     found: dict[str, Any] = {}
     for name, written in cells.items():
@@ -165,17 +165,19 @@ def job_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _number(written: str) -> float | str:
-    """A cell as a number, which may be below 0; as it is written where it is none."""
+    """A cell as a number, which may be negative; the text itself if it is not a number."""
     sign = -1.0 if written.strip().startswith("-") else 1.0
     value = sign * amount_of(written.strip().removeprefix("-"))
     return written if math.isnan(value) else value
 
 
 def read_prices(path: Path) -> tuple[float, ...]:
-    """24 prices of electricity from a table with the columns hour and usd_per_kwh. Raises DataError."""
+    """24 hourly electricity prices from a table with the columns hour and usd_per_kwh. Raises DataError."""
     header, rows = rows_of(path)
     if not {"hour", "usd_per_kwh"} <= set(header):
-        raise DataError(f"{path.name}: columns {', '.join(header)[:_ECHO]}; expected hour and usd_per_kwh")
+        raise DataError(
+            f"{path.name}: columns {', '.join(header)[:_MAX_ECHO]}; expected hour and usd_per_kwh"
+        )
     found: dict[int, float] = {}
     for row in rows:
         hour = row.cells["hour"].strip()
@@ -189,9 +191,9 @@ def read_prices(path: Path) -> tuple[float, ...]:
 
 
 def tariff_of(file: JobsFile, own: tuple[float, ...] | None, begin_s: float | None) -> Tariff | None:
-    """The prices of the command line, else of the file; None where neither states any.
+    """The prices of the command line, else of the file; None if neither states any.
 
-    Raises UsageError for a time of day without them: nothing else depends on it.
+    Raises UsageError for a start time of day without prices, on which nothing else depends.
     """
     prices = own or file.usd_per_kwh
     begin = begin_s if begin_s is not None else file.begin_s
@@ -206,28 +208,28 @@ def tariff_of(file: JobsFile, own: tuple[float, ...] | None, begin_s: float | No
 
 
 def clock_s(text: object, *, where: str) -> float:
-    """Seconds after midnight of a time such as `22:30`. Raises DataError for anything else."""
+    """Seconds after midnight of a time such as `22:30`. Raises DataError otherwise."""
     found = _CLOCK.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
         raise DataError(f"{where} {_echo(text)}; expected a time of day such as 22:30")
     return int(found[1]) * HOUR_S + int(found[2]) * MINUTE_S
 
 
-_ZERO = re.compile(r"[+-]?(?:0+\.?0*|\.0+)")  # which is a price, and no amount
+_ZERO = re.compile(r"[+-]?(?:0+\.?0*|\.0+)")  # a valid price, but not a valid amount
 
 
 def _price(row: TextRow) -> float:
     text = row.cells["usd_per_kwh"].strip()
     value = 0.0 if _ZERO.fullmatch(text) else _number(text)
-    if isinstance(value, str) or abs(value) > _MOST_USD_PER_KWH:
+    if isinstance(value, str) or abs(value) > _MAX_USD_PER_KWH:
         raise row.refusal("usd_per_kwh", "US dollars per kWh")
     return value
 
 
 def hourly_prices(found: object) -> tuple[float, ...] | None:
-    """The prices of a list of as many numbers as a day has hours; None for anything else."""
+    """The prices of a list of 24 numbers; None for anything else."""
     numbers = found if isinstance(found, list | tuple) else []
-    right = [each for each in numbers if _is_number(each) and abs(each) <= _MOST_USD_PER_KWH]
+    right = [each for each in numbers if _is_number(each) and abs(each) <= _MAX_USD_PER_KWH]
     return tuple(map(float, right)) if len(right) == HOURS == len(numbers) else None
 
 
@@ -239,14 +241,14 @@ def _prices(found: object, whole: "_JobFields") -> tuple[float, ...]:
 
 
 class _JobFields(Struct, frozen=True, kw_only=True):
-    """One table of the file: where it is, and its fields, all known."""
+    """One table of the file: its place, its fields and the names of known fields."""
 
     where: str
     fields: Mapping[str, Any]
     known: frozenset[str]
 
     def __post_init__(self) -> None:
-        """Refuse a field that nothing reads: a slip would otherwise be lost in silence."""
+        """Reject unknown fields, because a misspelled field would otherwise be ignored silently."""
         for key in self.fields:
             if key not in self.known:
                 near, expected = meant(key, self.known), f"expected one of {', '.join(sorted(self.known))}"
@@ -257,7 +259,7 @@ class _JobFields(Struct, frozen=True, kw_only=True):
         return DataError(f"{self.where}: {key} = {_echo(self.fields.get(key))}; expected {expected}")
 
     def text(self, key: str) -> str | None:
-        """A text that is not blank; None where absent."""
+        """A non-blank text; None if absent."""
         value = self.fields.get(key)
         if value is None:
             return None
@@ -271,16 +273,16 @@ class _JobFields(Struct, frozen=True, kw_only=True):
         return value.strip()
 
     def number(self, key: str) -> float | None:
-        """A finite number above 0; None where absent."""
+        """A finite number above 0; None if absent."""
         value: Any = self.fields.get(key)
         if value is None:
             return None
-        if not _is_number(value) or not 0 < value < _MOST:
+        if not _is_number(value) or not 0 < value < _MAX_NUMBER:
             raise self.refuse(key, "a finite number above 0")
         return float(value)
 
     def moment_s(self, key: str) -> float | None:
-        """Seconds of a text such as `8 h`, or of hours; None where absent."""
+        """Seconds of a text such as `8 h`, or of a number of hours; None if absent."""
         value = self.fields.get(key)
         if value is None:
             return None
@@ -294,11 +296,11 @@ class _JobFields(Struct, frozen=True, kw_only=True):
 
 
 _MAX_TEXT = 200
-_MOST = 1e24
+_MAX_NUMBER = 1e24
 
 
 def _job(found: Mapping[str, Any], where: str, folder: Path | None) -> JobRequest:
-    job = _JobFields(where=where, fields=found, known=_OF_JOB | _OF_QUESTION)
+    job = _JobFields(where=where, fields=found, known=_JOB_FIELDS | _QUESTION_FIELDS)
     workload, file, config = job.text("workload"), job.text("file"), job.text("config")
     if file is not None and folder is None:
         raise DataError(f"{where}: file = {_echo(file)}; expected the times themselves, as times")
@@ -312,14 +314,14 @@ def _job(found: Mapping[str, Any], where: str, folder: Path | None) -> JobReques
             f"{job.where}: has {' and '.join(given) or 'nothing'}; expected workload, config, times or file"
         )
     if times or file is not None:
-        what, used = ("times", frozenset[str]()) if times else ("file", _CHOOSING_ROWS)
-        unused = [key for key in found if key in _OF_QUESTION - used]
+        what, used = ("times", frozenset[str]()) if times else ("file", _ROW_FILTERS)
+        unused = [key for key in found if key in _QUESTION_FIELDS - used]
         if unused:
             raise DataError(
                 f"{job.where}: has {what} and {' and '.join(unused)}; {what} states how long the complete "
                 f"training takes, whatever it is: leave {'it' if len(unused) == 1 else 'them'} out"
             )
-    training = values({key: each for key, each in found.items() if key in _OF_QUESTION}, where=where)
+    training = values({key: each for key, each in found.items() if key in _QUESTION_FIELDS}, where=where)
     if config is not None and folder is not None:
         training["config"] = folder / config
     start_s = job.moment_s("start") or 0.0
@@ -341,7 +343,7 @@ def _job(found: Mapping[str, Any], where: str, folder: Path | None) -> JobReques
 
 
 def _times(job: _JobFields) -> Mapping[int, tuple[float, ...]]:
-    """Measured seconds by size; one or several repetitions each."""
+    """Measured seconds by size, with one or several repetitions each."""
     table = job.fields.get("times", {})
     if not isinstance(table, dict) or len(table) > MAX_SIZES:
         raise job.refuse("times", f'at most {MAX_SIZES} sizes with times, as {{8 = "3 h", 16 = "1.7 h"}}')
@@ -375,9 +377,9 @@ def _sizes(job: _JobFields) -> tuple[int, ...]:
 
 
 def _seconds(value: object) -> float | None:
-    """Seconds of a text such as `3 h`; None for what is none or too long to be meant."""
+    """Seconds of a text such as `3 h`; None if invalid or implausibly long."""
     seconds = duration_s(value) if isinstance(value, str) and len(value) <= _MAX_TEXT else None
-    return seconds if seconds is not None and seconds <= _MOST_S else None
+    return seconds if seconds is not None and seconds <= _MAX_S else None
 
 
 def _is_number(value: object) -> bool:
@@ -385,6 +387,6 @@ def _is_number(value: object) -> bool:
 
 
 def _echo(value: object) -> str:
-    """A value of the file, short and on one line."""
-    text = ascii(value) if not isinstance(value, int) or abs(value) < _MOST else "a very large number"
-    return text if len(text) <= _ECHO else f"{text[:_ECHO]}..."
+    """A value of the file, shortened to one line."""
+    text = ascii(value) if not isinstance(value, int) or abs(value) < _MAX_NUMBER else "a very large number"
+    return text if len(text) <= _MAX_ECHO else f"{text[:_MAX_ECHO]}..."

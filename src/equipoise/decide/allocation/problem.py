@@ -1,7 +1,4 @@
-"""The problem of sharing a pool.
-
-Its accelerators and rates, jobs with a time for each size, what a solution is.
-"""
+"""The problem of sharing a pool: its accelerators and rates, jobs with times by size, and solutions."""
 
 import math
 from collections.abc import Sequence
@@ -30,9 +27,9 @@ class Tariff(Struct, frozen=True, kw_only=True):
     begin_s: float = 0.0
 
     def usd_per_w(self, start_s: float, end_s: float) -> float:
-        """US dollars that one watt costs from one moment to another.
+        """Cost in US dollars of one watt from start_s to end_s.
 
-        Assumes the prices repeat every day. Source: definition, the integral of a step function.
+        Assumes prices repeat every day. Source: definition, the integral of a step function.
         """
         return self._since_midnight(end_s + self.begin_s) - self._since_midnight(start_s + self.begin_s)
 
@@ -43,7 +40,7 @@ class Tariff(Struct, frozen=True, kw_only=True):
         return days * sums[-1] + sums[hour] + (within_s - hour * HOUR_S) * self.usd_per_kwh[hour] / KWH_J
 
     def changes_s(self, first_s: float, last_s: float) -> tuple[float, ...]:
-        """The moments from first to last at which the price changes."""
+        """Times from first_s to last_s at which the price changes."""
         hours = range(
             math.ceil((first_s + self.begin_s) / HOUR_S), math.floor((last_s + self.begin_s) / HOUR_S) + 1
         )
@@ -55,10 +52,10 @@ class Tariff(Struct, frozen=True, kw_only=True):
 
 
 class Pool(Struct, frozen=True, kw_only=True):
-    """What is shared. question: of a training on it, but for what is trained.
+    """The accelerators to share. question: of a training on the pool, without a workload.
 
-    cluster: the system with all its accelerators. tariff: of electricity; is_rented: whether the price of
-    an accelerator-hour counts, alone or besides.
+    cluster: the system with all its accelerators. tariff: of electricity. is_rented: whether
+    accelerator-hours are paid, alone or in addition to electricity.
     """
 
     system: RequestedSystem
@@ -70,7 +67,7 @@ class Pool(Struct, frozen=True, kw_only=True):
 
     @property
     def num_accelerators(self) -> int:
-        """How many there are."""
+        """Total number of accelerators."""
         return self.cluster.num_accelerators
 
 
@@ -84,11 +81,11 @@ def pool_of(
     currency: str | None = None,
     tariff: Tariff | None = None,
 ) -> Pool:
-    """The pool that a text such as "64x h100-sxm5-80gb" names; one node without a number.
+    """The pool named by a text such as "64x h100-sxm5-80gb"; one node without a number.
 
-    price: US dollars per accelerator-hour by the system it is of, as a question has it, in place of the
-    table's. node_size: accelerators per node, in place of what the system is sold with. Raises SpecError for
-    a name that is not known, UsageError for a number or price that cannot be.
+    price: US dollars per accelerator-hour by system, as in a question, which override the table's. node_size:
+    accelerators per node, which overrides the system's. Raises SpecError for an unknown name, UsageError for
+    an impossible number or price.
     """
     count, named = counted_name(name)
     if count == 0:
@@ -126,15 +123,15 @@ def pool_of(
 
 
 ObjectiveName: TypeAlias = Literal["time", "makespan", "cost", "energy", "lateness"]
-# Sums of the same times in another order differ by less.
+# Relative tolerance for rounding of sums of times.
 ROUNDING = 2.0**-30
 
 
 class AllocationJob(Struct, frozen=True, kw_only=True):
-    """One training: the seconds it takes on each size it may have.
+    """One training, with its time on each allowed size.
 
-    sizes, time_s: (n_choices,), sizes ascending. start_s: not before; deadline_s: not after, infinite where
-    there is none; both from the beginning of the plan. weight: of its waiting and running time.
+    sizes, time_s: (n_choices,), sizes ascending. start_s: earliest start; deadline_s: latest end, infinite
+    without one; both from the start of the plan. weight: of its waiting and running time.
     """
 
     name: str
@@ -146,12 +143,12 @@ class AllocationJob(Struct, frozen=True, kw_only=True):
 
     @property
     def area(self) -> float:
-        """The fewest accelerator-seconds it takes."""
+        """The smallest number of accelerator-seconds over its sizes."""
         return min(size * time for size, time in zip(self.sizes, self.time_s, strict=True))
 
 
 class Placed(Struct, frozen=True, kw_only=True):
-    """One job's place: index of the job, index of its size, and when it starts."""
+    """A scheduled job: index of the job, index of its size, and its start."""
 
     job: int
     choice: int
@@ -159,10 +156,10 @@ class Placed(Struct, frozen=True, kw_only=True):
 
 
 class SharingProblem(Struct, frozen=True, kw_only=True):
-    """Jobs, a pool of so many accelerators, and what to minimise.
+    """Jobs, a number of accelerators, and the objective to minimise.
 
-    usd_per_accelerator_s: of a rented accelerator, also where it is only held. power_w: of an accelerator and
-    its share of the system. tariff: of electricity; None where its price does not count.
+    usd_per_accelerator_s: price of an occupied accelerator. power_w: of an accelerator and its part of the
+    system. tariff: of electricity; None if its price does not matter.
     """
 
     jobs: tuple[AllocationJob, ...]
@@ -174,16 +171,16 @@ class SharingProblem(Struct, frozen=True, kw_only=True):
 
     @property
     def is_regular(self) -> bool:
-        """Whether an earlier end is never worse."""
+        """Whether the objective is regular: an earlier end is never worse."""
         return not (self.objective == "cost" and self.tariff is not None)
 
     @property
     def is_sum(self) -> bool:
-        """Whether the objective sums over jobs; else it is the largest of them."""
+        """Whether the objective is a sum over jobs; otherwise it is their maximum."""
         return self.objective in {"time", "cost", "energy"}
 
     def worth(self, job: int, choice: int, start_s: float) -> float:
-        """What one job in its place adds to the objective."""
+        """Contribution of one scheduled job to the objective."""
         about = self.jobs[job]
         time_s = about.time_s[choice]
         end_s = start_s + time_s
@@ -202,12 +199,12 @@ class SharingProblem(Struct, frozen=True, kw_only=True):
         return usd + about.sizes[choice] * self.power_w * self.tariff.usd_per_w(start_s, end_s)
 
     def value(self, placed: Sequence[Placed]) -> float:
-        """The objective of a whole schedule."""
+        """The objective of a complete schedule."""
         worths = [self.worth(each.job, each.choice, each.start_s) for each in placed]
         return math.fsum(worths) if self.is_sum else max(worths)
 
     def is_feasible(self, placed: Sequence[Placed]) -> bool:
-        """Whether every job has its place once, within its times, and the pool is never exceeded."""
+        """Whether every job is scheduled once and in its time window, and the pool is never exceeded."""
         if sorted(each.job for each in placed) != list(range(len(self.jobs))):
             return False
         spans = [self.span(each) for each in placed]
@@ -217,19 +214,19 @@ class SharingProblem(Struct, frozen=True, kw_only=True):
         return all(used_at(spans, start_s) <= self.num_accelerators for start_s, _, _ in spans)
 
     def is_late(self, job: int, end_s: float) -> bool:
-        """Whether a job that ends then misses a deadline that counts: lateness itself forbids nothing."""
+        """Whether a job that ends at end_s violates its deadline; with lateness as objective, none does."""
         return self.objective != "lateness" and is_after(end_s, self.jobs[job].deadline_s)
 
     def span(self, placed: Placed) -> tuple[float, float, int]:
-        """Start, end and accelerators of a place."""
+        """Start, end and accelerators of a scheduled job."""
         about = self.jobs[placed.job]
         return placed.start_s, placed.start_s + about.time_s[placed.choice], about.sizes[placed.choice]
 
 
 class Solved(Struct, frozen=True, kw_only=True):
-    """A schedule, in the order of the jobs. value: of the objective; bound: no schedule is below it.
+    """A schedule, in job order. value: of the objective. bound: lower bound over all schedules.
 
-    is_proved: whether no schedule is better. num_explored: partial schedules that were looked at. method: in
+    is_proved: whether the schedule is proved optimal. num_explored: partial schedules evaluated. method: in
     words.
     """
 
@@ -242,19 +239,19 @@ class Solved(Struct, frozen=True, kw_only=True):
 
     @property
     def gap(self) -> float:
-        """How much better another schedule could be at most, as a share of the value."""
+        """Optimality gap: largest possible improvement as a share of the value."""
         if self.is_proved or self.value <= 0.0:
             return 0.0
         return min(1.0, max(0.0, 1.0 - self.bound / self.value))
 
 
 def is_after(one_s: float, other_s: float) -> bool:
-    """Whether one moment is later than another by more than rounding."""
+    """Whether one time is later than another by more than rounding."""
     return one_s > other_s + ROUNDING * max(1.0, abs(other_s)) if math.isfinite(other_s) else False
 
 
 def used_at(spans: Sequence[tuple[float, float, int]], moment_s: float) -> int:
-    """Accelerators in use just after a moment.
+    """Accelerators in use just after a time.
 
     >>> used_at([(0.0, 2.0, 3), (2.0, 4.0, 5)], 2.0)
     5

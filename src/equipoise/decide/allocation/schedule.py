@@ -1,7 +1,4 @@
-"""Jobs side by side or one after another.
-
-Sizes and starts by branch and bound; schedules replayed with other times.
-"""
+"""Schedules of jobs on a pool: best splits, branch and bound over sizes and starts, and replay."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,31 +11,31 @@ from msgspec.structs import replace
 from equipoise.decide.allocation.problem import ROUNDING, Placed, SharingProblem, Solved, is_after, used_at
 from equipoise.units import DAY_S, significant
 
-# Sums of so many entries take about a second.
-_MOST_ENTRIES = 2 * 10**8
-_NUM_DIGITS: Final = 9  # of bounds: sums of the same prices in another order agree so far
+# Computing this number of table entries takes about a second.
+_MAX_ENTRIES = 2 * 10**8
+_NUM_DIGITS: Final = 9  # digits of bounds compared, because sums in another order differ beyond
 
 
-def split(problem: SharingProblem, *, most_entries: int = _MOST_ENTRIES) -> tuple[Placed, ...] | None:
-    """The best split of the pool; None where jobs do not fit side by side within their deadlines.
+def split(problem: SharingProblem, *, max_entries: int = _MAX_ENTRIES) -> tuple[Placed, ...] | None:
+    """The best split of the pool among all jobs at once; None if they do not fit within their deadlines.
 
-    most_entries: of the table. One that were larger counts accelerators in equal lots, which sizes fill: its
-    split fits, and may miss the best one.
-    Source: dynamic programming over the jobs, a table entry for each number of lots.
+    max_entries: largest table. Above it, accelerators are counted in lots, with sizes rounded up to whole
+    lots: the split is then feasible, but may not be the best.
+    Source: dynamic programming over the jobs, with a table entry for each number of lots.
     """
     allowed = _allowed(problem)
     if any(not choices for choices in allowed):
         return None
     entries = sum(map(len, allowed)) * (problem.num_accelerators + 1)
-    lot = -(-entries // most_entries)
+    lot = -(-entries // max_entries)
     num_lots = problem.num_accelerators // lot
     least = np.zeros(num_lots + 1) if problem.is_sum else np.full(num_lots + 1, -math.inf)
     taken = []
     for job, choices in enumerate(allowed):
         table, best = np.full_like(least, math.inf), np.zeros(len(least), dtype=np.intp)
-        # Of choices by which a whole split is equally good, the one that is worth less itself.
-        for choice in sorted(choices, key=lambda choice: _worth(problem, job, choice)):
-            size, worth = _num_lots(problem, job, choice, lot), _worth(problem, job, choice)
+        # Ties between splits are resolved to the choice with the smaller own value.
+        for choice in sorted(choices, key=lambda choice: _value_of(problem, job, choice)):
+            size, worth = _num_lots(problem, job, choice, lot), _value_of(problem, job, choice)
             before = least[: max(0, len(least) - size)]
             with_it = before + worth if problem.is_sum else np.maximum(before, worth)
             better = np.flatnonzero(with_it < table[size:])
@@ -56,12 +53,12 @@ def split(problem: SharingProblem, *, most_entries: int = _MOST_ENTRIES) -> tupl
 
 
 def _num_lots(problem: SharingProblem, job: int, choice: int, lot: int) -> int:
-    """Lots of accelerators that a choice fills, the last perhaps in part."""
+    """Lots of accelerators that a choice occupies, rounded up."""
     return -(-problem.jobs[job].sizes[choice] // lot)
 
 
 def _allowed(problem: SharingProblem) -> list[list[int]]:
-    """The choices of each job that the pool has room for and that keep its deadline from its start on."""
+    """Each job's choices that fit in the pool and keep its deadline if it starts as early as allowed."""
     return [
         [
             choice
@@ -73,11 +70,11 @@ def _allowed(problem: SharingProblem) -> list[list[int]]:
     ]
 
 
-def _worth(problem: SharingProblem, job: int, choice: int) -> float:
+def _value_of(problem: SharingProblem, job: int, choice: int) -> float:
     return problem.worth(job, choice, problem.jobs[job].start_s)
 
 
-# Places of jobs to look at before the best so far is taken: a few seconds.
+# Partial schedules to evaluate before the best so far is returned: a few seconds.
 MOST_LOOKED = 200_000
 
 Span = tuple[float, float, int]
@@ -86,25 +83,27 @@ Span = tuple[float, float, int]
 def schedule(
     problem: SharingProblem, *, most_looked: int = MOST_LOOKED, begin_with: tuple[Placed, ...] | None = None
 ) -> Solved | None:
-    """The best schedule found; None where no schedule keeps the deadlines, or none was found that does.
+    """The best schedule found; None if no schedule was found that keeps the deadlines.
 
-    most_looked: places of jobs to look at; what is left then stays unproved. begin_with: a known schedule.
-    Assumes a job keeps its accelerators from start to end, and any accelerators of the pool will do.
-    Source: of objectives that never gain by a later end an optimum is among the schedules made by placing
-    jobs in the order of their starts, each as early as it fits (Kolisch 1996, Serial and parallel
-    resource-constrained project scheduling methods revisited). With prices by the hour an optimum is among
-    those where each group of jobs that touch has one that starts or ends where the price changes, at its own
-    start, or at its deadline: between such moments the cost is linear in a shift of the group.
+    most_looked: number of placements to evaluate, after which optimality is not proved. begin_with: a known
+    schedule.
+    Assumes a job keeps its accelerators from start to end, and all accelerators of the pool are equivalent.
+    Source: for regular objectives an optimum is among schedules that place jobs in order of their starts,
+    each as early as it fits (Kolisch 1996, Serial and parallel resource-constrained project scheduling
+    methods revisited). With hourly prices an optimum is among schedules in which each group of adjacent jobs
+    has one that starts or ends
+    at a price change, at its earliest start, or at its deadline: in between, the cost is linear in a shift of
+    the group.
     """
     everyone = frozenset(range(len(problem.jobs)))
     search = _Search(problem=problem, left=most_looked)
-    for placed in (begin_with, *_seeds(problem)):
-        search.offer(placed)
+    for placed in (begin_with, *_initial_schedules(problem)):
+        search.keep_if_best(placed)
     if problem.is_regular:
         search.branch((), (), everyone)
     else:
-        search.begin_anywhere()
-        search.branch_anywhere((), (), everyone)
+        search.prepare_any_start()
+        search.branch_any_start((), (), everyone)
     if search.best is None:
         return None
     is_proved = search.left > 0
@@ -120,15 +119,15 @@ def schedule(
     )
 
 
-def _seeds(problem: SharingProblem) -> Iterator[tuple[Placed, ...] | None]:
-    """Schedules made by rule, to begin with: the best split, and lists."""
+def _initial_schedules(problem: SharingProblem) -> Iterator[tuple[Placed, ...] | None]:
+    """Yield heuristic initial schedules: the best split, and list schedules."""
     yield split(problem)
-    for order in _orders(problem):
-        yield _listed(problem, order)
+    for order in _priority_orders(problem):
+        yield _list_schedule(problem, order)
 
 
-def _orders(problem: SharingProblem) -> Iterator[list[int]]:
-    """Orders in which schedules by rule are made: short, urgent, early and large jobs first."""
+def _priority_orders(problem: SharingProblem) -> Iterator[list[int]]:
+    """Yield priority orders for list schedules: early, short, urgent or large jobs first."""
     indices = list(range(len(problem.jobs)))
     jobs = problem.jobs
     yield sorted(indices, key=lambda job: (jobs[job].start_s, jobs[job].area / jobs[job].weight))
@@ -137,8 +136,8 @@ def _orders(problem: SharingProblem) -> Iterator[list[int]]:
     yield sorted(indices, key=lambda job: -jobs[job].area)
 
 
-def _listed(problem: SharingProblem, order: Sequence[int]) -> tuple[Placed, ...] | None:
-    """Jobs placed in an order, each in the size that ends first, or keeps its deadline at the least worth."""
+def _list_schedule(problem: SharingProblem, order: Sequence[int]) -> tuple[Placed, ...] | None:
+    """Jobs placed in an order, each with the size of least value, or of equal ones the earliest end."""
     placed: tuple[Placed, ...] = ()
     spans: tuple[Span, ...] = ()
     for job in order:
@@ -153,7 +152,7 @@ def _listed(problem: SharingProblem, order: Sequence[int]) -> tuple[Placed, ...]
 
 
 def _places(problem: SharingProblem, spans: Sequence[Span], job: int) -> Iterator[Placed]:
-    """The earliest place of a job in each size, that keeps its deadline."""
+    """Yield the earliest placement of a job in each size that keeps its deadline."""
     about = problem.jobs[job]
     for choice, (size, time_s) in enumerate(zip(about.sizes, about.time_s, strict=True)):
         start_s = earliest(problem, spans, size, time_s, about.start_s)
@@ -164,7 +163,7 @@ def _places(problem: SharingProblem, spans: Sequence[Span], job: int) -> Iterato
 def earliest(
     problem: SharingProblem, spans: Sequence[Span], size: int, time_s: float, not_before_s: float
 ) -> float:
-    """The earliest moment at which so many accelerators are free for so long; infinite if never."""
+    """The earliest time at which `size` accelerators are free for time_s; infinite if never."""
     if size > problem.num_accelerators:
         return math.inf
     ends = sorted({end_s for _, end_s, _ in spans if end_s > not_before_s})
@@ -174,19 +173,19 @@ def earliest(
 
 
 def _fits(problem: SharingProblem, spans: Sequence[Span], size: int, start_s: float, end_s: float) -> bool:
-    """Whether so many accelerators are free from start to end."""
+    """Whether `size` accelerators are free from start to end."""
     within = [span for span in spans if is_after(end_s, span[0]) and is_after(span[1], start_s)]
     moments = [start_s, *(span[0] for span in within if span[0] > start_s)]
     return all(used_at(within, moment) + size <= problem.num_accelerators for moment in moments)
 
 
 def _by_bound(child: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The order to look at children in: by their bound, the earliest start first among equal ones."""
+    """Sort key of children: by bound, then by earliest start."""
     return significant(child[0], _NUM_DIGITS), *child[1:4]
 
 
 class _Search(Struct, kw_only=True):
-    """One search: the best whole schedule so far, and how many more partial ones it may look at."""
+    """State of a search: the best complete schedule so far, and the remaining number of placements."""
 
     problem: SharingProblem
     left: int
@@ -196,22 +195,22 @@ class _Search(Struct, kw_only=True):
     horizon_s: float = math.inf
     cheapest: tuple[float, ...] = ()
 
-    def offer(self, placed: tuple[Placed, ...] | None) -> None:
-        """Keep a whole schedule if it is the best so far."""
+    def keep_if_best(self, placed: tuple[Placed, ...] | None) -> None:
+        """Record a complete schedule if it is feasible and the best so far."""
         if placed is None or not self.problem.is_feasible(placed):
             return
         value = self.problem.value(placed)
         if value < self.value - ROUNDING * abs(value) or self.best is None:
             self.best, self.value = placed, value
 
-    def is_beaten(self, bound: float) -> bool:
-        """Whether nothing so good can become the best."""
+    def is_pruned(self, bound: float) -> bool:
+        """Whether a partial schedule with this bound cannot improve on the best."""
         return bound >= self.value - ROUNDING * max(abs(self.value), ROUNDING)
 
     def branch(self, placed: tuple[Placed, ...], spans: tuple[Span, ...], rest: frozenset[int]) -> None:
-        """Place the rest in the order of starts, each as early as it fits."""
+        """Place the remaining jobs in order of their starts, each as early as it fits."""
         if not rest:
-            self.offer(placed)
+            self.keep_if_best(placed)
             return
         last = (placed[-1].start_s, placed[-1].job) if placed else (-math.inf, -1)
         children = [
@@ -226,15 +225,15 @@ class _Search(Struct, kw_only=True):
             after = (*placed, place), (*spans, self.problem.span(place)), rest - {place.job}
             bounded.append((self.bound(*after), place.start_s, place.job, place.choice, after))
         for bound, *_, after in sorted(bounded, key=_by_bound):
-            if self.left <= 0 or self.is_beaten(bound):
+            if self.left <= 0 or self.is_pruned(bound):
                 return
             self.branch(*after)
 
     def bound(self, placed: Sequence[Placed], spans: Sequence[Span], rest: frozenset[int]) -> float:
-        """What no schedule that goes on from these places can be below.
+        """Lower bound of the objective over all completions of a partial schedule.
 
-        Source: each job on its own, and the squashed area (Turek, Wolf and Yu 1992): the k-th job to end
-        cannot do so before the pool has done the work of k jobs.
+        Source: each job on its own, and the squashed area (Turek, Wolf and Yu 1992): the k-th job cannot end
+        before the pool has done the work of k jobs.
         """
         problem = self.problem
         worths = [problem.worth(each.job, each.choice, each.start_s) for each in placed]
@@ -267,11 +266,10 @@ class _Search(Struct, kw_only=True):
             return max(most, first_s + left / problem.num_accelerators)
         return most
 
-    def begin_anywhere(self) -> None:
-        """Set how far to look ahead, and what each job costs at least.
+    def prepare_any_start(self) -> None:
+        """Set the time horizon and each job's least cost.
 
-        Prices repeat every day: once all may start, a wait of a day or more for the next job can be cut by
-        whole days.
+        Prices repeat daily: once all jobs may start, a wait of a day or more can be shortened by whole days.
         """
         jobs = self.problem.jobs
         by_turns = max(each.start_s for each in jobs) + math.fsum(max(each.time_s) for each in jobs)
@@ -280,12 +278,12 @@ class _Search(Struct, kw_only=True):
             min((worth for worth, _ in self.moments((), job)), default=math.inf) for job in range(len(jobs))
         )
 
-    def branch_anywhere(
+    def branch_any_start(
         self, placed: tuple[Placed, ...], spans: tuple[Span, ...], rest: frozenset[int]
     ) -> None:
-        """Place the rest at moments where the price changes, or touching one another."""
+        """Place the remaining jobs at price changes or adjacent to each other."""
         if not rest:
-            self.offer(placed)
+            self.keep_if_best(placed)
             return
         known = math.fsum(self.problem.worth(each.job, each.choice, each.start_s) for each in placed)
         children = []
@@ -293,21 +291,21 @@ class _Search(Struct, kw_only=True):
             others = known + math.fsum(self.cheapest[each] for each in rest - {job})
             for worth, place in self.moments(spans, job):
                 self.left -= 1
-                if not self.is_beaten(others + worth):
+                if not self.is_pruned(others + worth):
                     children.append((others + worth, place.start_s, job, place.choice, place))
         for bound, *_, place in sorted(children, key=_by_bound):
             span = self.problem.span(place)
-            if self.is_beaten(bound) or self.left <= 0:
+            if self.is_pruned(bound) or self.left <= 0:
                 return
             self.left -= len(spans)
             whole = (*placed, place)
             key = frozenset((each.job, each.choice, round(each.start_s, 6)) for each in whole)
             if key not in self.seen and _fits(self.problem, spans, span[2], *span[:2]):
                 self.seen.add(key)
-                self.branch_anywhere(whole, (*spans, span), rest - {place.job})
+                self.branch_any_start(whole, (*spans, span), rest - {place.job})
 
     def moments(self, spans: Sequence[Span], job: int) -> Iterator[tuple[float, Placed]]:
-        """Where a job could be in a cheapest schedule, given some of the others, and the worth of it."""
+        """Yield value and placement of a job at each start that an optimal schedule could have."""
         about, tariff = self.problem.jobs[job], self.problem.tariff
         assert tariff is not None
         end_s = min(about.deadline_s, self.horizon_s)
@@ -327,9 +325,9 @@ class _Search(Struct, kw_only=True):
 
 
 def replayed(problem: SharingProblem, placed: Sequence[Placed]) -> tuple[Placed, ...]:
-    """The same sizes in the same order of starts, each as early as it fits, with the problem's own times.
+    """The schedule with the same sizes and order of starts, but with the times of `problem`.
 
-    Starts that were put off for cheaper hours stay where they are, or later where there is no room.
+    Each job starts as early as it fits; with hourly prices not before its original start.
     """
     done: list[Placed] = []
     for each in sorted(placed, key=lambda place: (place.start_s, place.job)):
@@ -342,9 +340,9 @@ def replayed(problem: SharingProblem, placed: Sequence[Placed]) -> tuple[Placed,
 
 
 def in_turn(problem: SharingProblem) -> float | None:
-    """The objective if jobs run one after another, each in its fastest size, the shortest first.
+    """The objective if jobs run one after another, each in its fastest size, shortest first.
 
-    None where that misses a deadline.
+    None if that misses a deadline.
     """
     fastest = [min(range(len(job.sizes)), key=job.time_s.__getitem__) for job in problem.jobs]
     order = sorted(
