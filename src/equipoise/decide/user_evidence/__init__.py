@@ -1,7 +1,4 @@
-"""What the user measured: runs, traces and collectives, read once and held against the performance model.
-
-Here are traces as evidence, and all measurements together.
-"""
+"""The user's measurements: runs, traces and collectives. This module has traces, and all of them together."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -40,23 +37,23 @@ if TYPE_CHECKING:
 
 
 _RANKS = "ranks"
-# What data ranks do together where each holds all weights; other collectives are of other axes, or of shards.
-_REPLICAS_DO = frozenset({"allreduce", "broadcast", "reduce"})
-# Parameters that state of which axes, or shards, other collectives are.
-_SHARING = frozenset({"tp", "pp", "cp", "ep", "zero_stage"})
-# A way to train that no law carries on to other sizes.
-_UNKNOWN_WAY = "traced"
-# A profiler slows what it watches by some percent: assumed, as nobody measures with and without it here.
+# Collectives of data ranks with unsharded weights; others are of other axes or of sharded weights.
+_REPLICA_OPERATIONS = frozenset({"allreduce", "broadcast", "reduce"})
+# Parameters that explain other collectives.
+_SHARDING_PARAMETERS = frozenset({"tp", "pp", "cp", "ep", "zero_stage"})
+# Method of training for which no law extrapolates to other sizes.
+_UNKNOWN_METHOD = "traced"
+# Assumed slowdown by a profiler of a few percent.
 _PROFILER_LOG_SD = 0.05
-# One or two steps may be ones that log, save or wait for input: ranks of the samples in docs/examples differ
-# by so much in the length of the same step.
+# One or two steps may include logging, saving or waiting for input: in the samples in docs/examples, ranks
+# differ by this much in the time of the same step.
 _FEW_STEPS_LOG_SD = 0.2
-_FEWEST_STEPS = 3
-_MOST_NAMED = 5
+_MIN_STEPS = 3
+_MAX_NAMED = 5
 
 
 class TracedAs(Struct, frozen=True, kw_only=True):
-    """What a user states of traced runs: ranks that traces do not hold, and parameters of the strategy."""
+    """The user's statements on traced runs: the number of ranks, and parameters of the strategy."""
 
     num_ranks: int | None = None
     parameters: tuple[tuple[str, int | str | bool], ...] = ()
@@ -65,11 +62,10 @@ class TracedAs(Struct, frozen=True, kw_only=True):
 class UserTrace(Struct, frozen=True, kw_only=True):
     """One traced run: the mean over its ranks of the median step.
 
-    num_ranks: None where they are not known. device: as it calls itself; accelerator: its slug, None
-    where that is not known. step_s: None where no step is marked. exposed_share, idle_share: of a step.
-    log_sd: of step_s. strategy: as the user states it, None where that does not make one; missing: what
-    to state for it. is_other: its collectives are those of another strategy, so that it counts at its own
-    size alone.
+    num_ranks: None if unknown. device: name in the trace; accelerator: its slug, None if unknown. step_s:
+    None if no step is marked. exposed_share, idle_share: of a step. log_sd: of step_s. strategy: as stated by
+    the user, None if incomplete; missing: what has to be stated. is_other: its collectives are of another
+    strategy, so that it is used only at its own size.
     """
 
     files: tuple[str, ...]
@@ -86,14 +82,14 @@ class UserTrace(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def run(self) -> UserRun | None:
-        """The same as a run of the user's; None where the time of samples does not follow from it."""
+        """The trace as a user run; None if the time per sample is unknown."""
         if self.step_s is None or self.strategy is None or self.missing:
             return None
         found = self.strategy
         return UserRun(
             accelerator=self.accelerator,
             num_accelerators=found.num_accelerators,
-            strategy=_UNKNOWN_WAY if self.is_other else _method(found),
+            strategy=_UNKNOWN_METHOD if self.is_other else _method(found),
             precision=found.precision,
             global_batch_samples=found.global_batch_samples,
             samples_per_s=found.global_batch_samples / self.step_s,
@@ -103,7 +99,7 @@ class UserTrace(Struct, frozen=True, kw_only=True):
 
 
 def traced_as(text: str | None) -> TracedAs:
-    """What a text such as `ranks=8 global_batch=64 precision=bf16` states. Raises SpecError or UsageError.
+    """Parse a text such as `ranks=8 global_batch=64 precision=bf16`. Raises SpecError or UsageError.
 
     >>> traced_as("ranks=8 global_batch=64").num_ranks
     8
@@ -127,17 +123,17 @@ def traced_as(text: str | None) -> TracedAs:
 
 
 def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -> tuple[UserTrace, ...]:
-    """The traced runs in files: those of one number of ranks and one device are of one run.
+    """The traced runs in files; traces with equal number of ranks and device belong to one run.
 
-    catalogue: what names of devices mean. Raises DataError where no file can be read.
+    catalogue: resolves names of devices. Raises DataError if no file can be read.
     """
     from equipoise.bench.trace import read_traces  # noqa: PLC0415 - only where files are given
 
     reading = read_traces(paths)
     runs = by_key(((each.world_size or 0, each.device_name or ""), each) for each in reading.ranks)
     refused = reading.problems
-    if left := refused[_MOST_NAMED:]:
-        refused = (*refused[:_MOST_NAMED], f"{len(left)} more not read: `equipoise trace` names them.")
+    if left := refused[_MAX_NAMED:]:
+        refused = (*refused[:_MAX_NAMED], f"{len(left)} more not read: `equipoise trace` names them.")
     return tuple(
         _traced_run(runs[key], stated, refused if number == 0 else (), catalogue)
         for number, key in enumerate(sorted(runs))
@@ -147,7 +143,7 @@ def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -
 def _traced_run(
     ranks: "Sequence[RankTrace]", stated: TracedAs, refused: tuple[str, ...], catalogue: Catalogue
 ) -> UserTrace:
-    """The run of traced ranks. refused: what of the files could not be read, which its notes name."""
+    """The run of traced ranks. refused: errors of unreadable files, added to its notes."""
     first = ranks[0]
     world = first.world_size if 0 < (first.world_size or 0) <= MAX_ACCELERATORS else None
     num_ranks = world or stated.num_ranks
@@ -199,15 +195,15 @@ def _traced_run(
 
 
 def _other_operations(ranks: "Sequence[RankTrace]", stated: TracedAs) -> list[str]:
-    """Collectives that are not of plain data parallelism, where the user does not state of what they are."""
-    if _SHARING & {name for name, _ in stated.parameters}:
+    """Collectives not of plain data parallelism, unless the user states parameters that explain them."""
+    if _SHARDING_PARAMETERS & {name for name, _ in stated.parameters}:
         return []
     names = {group.partition(" ")[0].replace("_", "") for each in ranks for group in each.collectives.group}
-    return sorted(names - _REPLICAS_DO)
+    return sorted(names - _REPLICA_OPERATIONS)
 
 
 def _unstated(num_ranks: int | None, stated: TracedAs) -> Iterator[str]:
-    """What has to be stated for a strategy."""
+    """Yield what has to be stated for a strategy."""
     if num_ranks is None:
         yield "the number of ranks: --traced-as ranks=N"
     if "global_batch_samples" not in dict(stated.parameters):
@@ -215,11 +211,10 @@ def _unstated(num_ranks: int | None, stated: TracedAs) -> Iterator[str]:
 
 
 def _strategy(num_ranks: int | None, stated: TracedAs) -> Strategy | None:
-    """The strategy that the user states; data parallelism where no other axis is. None: too little stated.
+    """The strategy stated by the user, by default with data parallelism only; None if incomplete.
 
-    As torch trains unless stated otherwise: fp32, not compiled, each data rank its share of the batch at
-    once.
-    Raises SpecError for what no strategy is.
+    Defaults are those of PyTorch: fp32, not compiled, one micro-batch per step.
+    Raises SpecError for an invalid strategy.
     """
     parameters = dict(stated.parameters)
     batch = parameters.get("global_batch_samples")
@@ -237,7 +232,7 @@ def _strategy(num_ranks: int | None, stated: TracedAs) -> Strategy | None:
 
 
 def _method(found: Strategy) -> str:
-    """The strategy as `bench` names it where it is plain data parallelism, else in its text form."""
+    """The strategy's name in `bench` if it is plain data parallelism, else its text form."""
     plain = Strategy(
         global_batch_samples=found.global_batch_samples,
         microbatch_samples=found.microbatch_samples,
@@ -253,7 +248,7 @@ def _method(found: Strategy) -> str:
 
 
 def _shares(ranks: "Sequence[RankTrace]") -> tuple[float | None, float | None]:
-    """Shares of all steps together: exposed communication, idle."""
+    """Shares of exposed communication and of idle time in all steps together."""
     steps = [step for each in ranks for step in each.steps]
     whole = math.fsum(step.step_s for step in steps)
     exposed = [step.exposed_s for step in steps if step.exposed_s is not None]
@@ -263,22 +258,21 @@ def _shares(ranks: "Sequence[RankTrace]") -> tuple[float | None, float | None]:
 
 
 def _log_sd(steps: Sequence[Sequence[float]]) -> float:
-    """Of the step: what its repetitions leave open, and what the profiler adds.
+    """Log sd of the step time from its repetitions and the profiler.
 
-    Assumes steps of a rank are as the next ones; ranks of a step are no repetitions, they wait for each
-    other.
+    Assumes a rank's steps are independent; ranks of one step are not, because they wait for each other.
     """
     longest = max(steps, key=len, default=())
-    if len(longest) < _FEWEST_STEPS:
+    if len(longest) < _MIN_STEPS:
         own = _FEW_STEPS_LOG_SD
     else:
-        # 1.25: of a median over that of a mean, of normal values.
+        # 1.25: standard error of a median over that of a mean, for normal values.
         own = 1.25 * float(np.std(np.log(longest), ddof=1)) / math.sqrt(len(longest))
     return max(LEAST_LOG_SD, math.hypot(own, _PROFILER_LOG_SD))
 
 
 def with_traces(own: UserRuns | None, traces: Sequence[UserTrace]) -> UserRuns | None:
-    """The user's runs, and those of the traces from which the time of samples follows."""
+    """The user's runs, with the traces that give a time per sample added."""
     found = tuple(run for each in traces if (run := each.run()) is not None)
     if not found:
         return own
@@ -289,12 +283,12 @@ def with_traces(own: UserRuns | None, traces: Sequence[UserTrace]) -> UserRuns |
 
 
 def unusable(traces: Sequence[UserTrace]) -> tuple[str, ...]:
-    """What is missing of traces for times to follow from them."""
+    """What is missing for traces to give times."""
     return tuple(f"{item} (of {file_names(each.files, 1)})" for each in traces for item in each.missing)
 
 
 def refuse_unnamed_traces(traces: Sequence[UserTrace], accelerators: Sequence[str]) -> None:
-    """Raise UsageError where several accelerators are asked about and a trace does not name its own."""
+    """Raise UsageError if a question has several accelerators, and a trace does not name its own."""
     unnamed = next((each for each in traces if each.accelerator is None), None)
     if unnamed is not None and len(set(accelerators)) > 1:
         raise UsageError(
@@ -304,7 +298,7 @@ def refuse_unnamed_traces(traces: Sequence[UserTrace], accelerators: Sequence[st
 
 
 def refuse_unnamed_runs(runs: UserRuns, accelerators: Sequence[str]) -> None:
-    """Raise UsageError where several accelerators are asked about and runs do not name theirs."""
+    """Raise UsageError if a question has several accelerators, and runs do not name theirs."""
     trained = None if runs.trainings is None else runs.trainings.accelerators
     num_unnamed = [*(each.accelerator for each in runs.set_ups), *(trained or ())].count(None)
     if num_unnamed and len(set(accelerators)) > 1:
@@ -314,13 +308,12 @@ def refuse_unnamed_runs(runs: UserRuns, accelerators: Sequence[str]) -> None:
         )
 
 
-# What the model calls what a trace shows as communication that nothing hides: waiting for a slower rank
-# passes in the collective that it comes late to.
+# Causes in the model that traces show as exposed communication, including waits for slower ranks.
 _EXPOSED = ("tp", "cp", "ep", "pp", "dp", "waiting")
 
 
 class TraceCheck(Struct, frozen=True, kw_only=True):
-    """A traced run and the modelled step of its strategy; None where there is none."""
+    """A traced run and the modelled step of its strategy; None without one."""
 
     trace: UserTrace
     modelled_step_s: float | None = None
@@ -328,9 +321,9 @@ class TraceCheck(Struct, frozen=True, kw_only=True):
 
 
 def possible(trace: UserTrace, workload: Workload, chip: Accelerator | None) -> UserTrace:
-    """The trace; with what is wrong of it as missing where its step is faster than the chips' peak allows.
+    """The trace; with an entry in `missing` if its step is faster than the chips' peak allows.
 
-    chip: None where it is not known.
+    chip: None if unknown.
     """
     found = trace.strategy
     if chip is None or found is None or trace.step_s is None:
@@ -355,7 +348,7 @@ def checks(
 ) -> tuple[TraceCheck, ...]:
     """Traced runs on this kind of accelerator, with the modelled steps of their strategies.
 
-    load, parameters: None where there is no model.
+    load, parameters: None without a model.
     """
     return tuple(
         _check(each, load, nodes, parameters)
@@ -365,7 +358,7 @@ def checks(
 
 
 def unused_traces(traces: Sequence[UserTrace], accelerator: str, title: str) -> Iterator[Note]:
-    """A note of each trace of another accelerator than the one asked about, or that gives no time."""
+    """Yield a note on each trace of another accelerator, or without a time."""
     for each in traces:
         name = file_names(each.files, 1)
         if each.accelerator not in {None, accelerator}:
@@ -387,7 +380,7 @@ def _check(trace: UserTrace, load: Load | None, nodes: Cluster, parameters: Para
 
 
 class UserEvidence(Struct, frozen=True, kw_only=True):
-    """What the user measured. runs, collectives: None where none were given."""
+    """The user's measurements. runs, collectives: None if none were given."""
 
     runs: UserRuns | None = None
     collectives: "TimedCollectives | None" = None
@@ -397,10 +390,10 @@ class UserEvidence(Struct, frozen=True, kw_only=True):
 def user_evidence(
     query: TrainingQuery, workload: Workload, accelerators: Sequence[str], catalogue: Catalogue
 ) -> UserEvidence:
-    """The runs and files of a question.
+    """The measurements given in a question.
 
-    accelerators: slugs asked about. Raises DataError for what cannot be read, EvidenceError where nothing in
-    it can be used, UsageError where several accelerators are asked about and a file does not name its own.
+    accelerators: slugs in the question. Raises DataError for unreadable files, EvidenceError if nothing can
+    be used, UsageError if the question has several accelerators and a file does not name its own.
     """
     if query.traced_as is not None and not query.traces:
         raise UsageError("--traced-as states how traces ran; give them: --trace FILE")
@@ -440,7 +433,7 @@ def _runs_in(
     )
     from equipoise.decide.user_evidence.usable import Asked  # noqa: PLC0415 - as above
 
-    is_of_pairs = bool({"dpo", "grpo"} & set(query.train))  # a sample is no single sequence
+    is_of_pairs = bool({"dpo", "grpo"} & set(query.train))  # a sample is not a single sequence
     asked = Asked(
         workload=workload.slug,
         accelerators=tuple(accelerators),
@@ -463,13 +456,13 @@ def _runs_in(
 
 
 def _no_row(runs: UserRuns) -> str:
-    """That nothing of what was given can be used, and why."""
+    """Message that no given run can be used, with the reason."""
     why = next((each.words for each in runs.notes if each.kind == "not_used"), "no rows")
     others = runs.other_workloads
-    held = f"; it has {listed(others, _MOST_NAMED)}" if len(others) > 1 else ""
+    held = f"; it has {listed(others, _MAX_NAMED)}" if len(others) > 1 else ""
     return f"--runs {runs.where}: no run can be used: {why.removesuffix('.')}{held}"
 
 
 def _chip(name: str, catalogue: Catalogue) -> Accelerator | None:
-    """The accelerator of a slug; None for a machine that the catalogue does not have."""
+    """The accelerator of a slug; None if it is not in the catalogue."""
     return catalogue.accelerator(name) if catalogue.accelerator_slug(name) is not None else None

@@ -1,7 +1,4 @@
-"""The performance model held against the user's own steps.
-
-At their level, or with its parameters fitted to them.
-"""
+"""The performance model scaled to the user's own steps, or with its parameters fitted to them."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -31,8 +28,8 @@ from equipoise.spec.strategy import Strategy
 from equipoise.stats import covariance_root
 from equipoise.units import format_count, format_duration, format_percent, plural, tenths
 
-# Products, memory and links of a machine that nobody else measured may be slower than those of the tables by
-# far: what limits them is its own. A factor of e two times in three for links, of 1.4 for rates.
+# Prior log sd of rates of a user's own machine, which may differ much from the tables: a factor of e two
+# times in three for links, of 1.4 for products and memory.
 _OWN_LOG_SD = {
     "product_fraction": 0.35,
     "layer_traffic": 0.35,
@@ -40,34 +37,34 @@ _OWN_LOG_SD = {
     "collective.inter_fraction": 1.0,
     "collective.switch_fraction": 1.0,
 }
-# Links may also be faster than in the tables.
+# Links may also be faster than in the tables, so they have no upper bound.
 _LINKS = "collective."
 _UNLIMITED = frozenset(name for name in _OWN_LOG_SD if name.startswith(_LINKS))
-# Fewer do not separate rates, links and what a step costs besides them; one size shows no links.
-_FEWEST_SET_UPS, _FEWEST_SIZES = 4, 2
-_FEWEST_FOR_LAW = 3
-# Of steps held out, in the median: a fit that is further off does not say what another strategy would change.
-_MOST_ERROR = 0.5
-# Of a doubling beyond times that no law follows, by our convention: a factor of two either way.
+# Fewer set-ups cannot separate rates, links and fixed costs; a single size shows no links.
+_MIN_SET_UPS, _MIN_SIZES = 4, 2
+_MIN_SIZES_FOR_LAW = 3
+# Largest median error on held-out steps: a worse fit cannot predict the effect of another strategy.
+_MAX_ERROR = 0.5
+# Assumed log sd per doubling beyond times that no law fits: a factor of two either way.
 _UNKNOWN_LOG_SD = 0.4
-# What tells ways to train apart: all of a strategy but how many ranks share samples out, and how many.
-_OF_A_WAY: Final = tuple(
+# Fields of a strategy that distinguish methods: all except data-parallel ranks and batches.
+_METHOD_FIELDS: Final = tuple(
     name
     for name in Strategy.__struct_fields__
     if name not in {"dp", "dp_replicate", "microbatch_samples", "global_batch_samples"}
 )
 _SENSITIVE = 1e-3
-_NOTICED = 1.25
+_NOTICEABLE = 1.25
 _NUDGE = 1e-3
 _SEED = 2
 
 
 class UserFit(Struct, frozen=True, kw_only=True):
-    """A model fitted to the user's steps, and how wrong it was about those held out of it.
+    """A model fitted to the user's steps, and its errors on held-out steps.
 
-    model: to search with. error, level_error: median of |predicted / measured - 1| of steps held out, by the
-    fit and by the level alone. held_out: what was left out at a time. intra, inter: how many times as fast
-    as stated links turned out.
+    model: to search with. error, level_error: median of |predicted / measured - 1| of held-out steps, by the
+    fit and by scaling alone. held_out: what was left out at a time. intra, inter: fitted over stated link
+    rates.
     """
 
     model: CalibratedModel
@@ -80,7 +77,7 @@ class UserFit(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """What was fitted, and how wrong it was, in one sentence."""
+        """Text on the fit and its errors."""
         return (
             f"fitted to {_set_ups(self.steps)}; with {self.held_out} held out it was off by "
             f"{tenths(self.error)} (median), with only its level set by {tenths(self.level_error)}"
@@ -88,35 +85,36 @@ class UserFit(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """What was fitted, with links that are not as stated."""
+        """Text on the fit, with links that differ from the stated rates."""
         found = [
             f"links {where} are {factor:.2g} times as fast as stated"
             for where, factor in (("inside nodes", self.intra), ("between nodes", self.inter))
-            if not 1.0 / _NOTICED < factor < _NOTICED
+            if not 1.0 / _NOTICEABLE < factor < _NOTICEABLE
         ]
         return "; ".join((f"the model's parameters were {self.words}", *found))
 
 
 def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
-    """The model fitted to the user's steps; in words why not, where only its level follows.
+    """The model fitted to the user's steps; or text why the model can only be scaled.
 
-    start: what is believed before: the model of the plan.
-    Assumes the user's steps differ from the model by its parameters, each as far as its prior allows.
-    Source: maximum a posteriori as `calibrate`; held out by whole sizes where three ran, else by set-up.
+    start: the plan's model, the centre of the priors.
+    Assumes the user's steps differ from the model by its parameters, within their priors.
+    Source: maximum a posteriori as in `calibrate`; cross-validation by size from three sizes up, else by
+    set-up.
     """
     num_sizes = len(np.unique(steps.sizes))
-    if len(steps.measured_s) < _FEWEST_SET_UPS or num_sizes < _FEWEST_SIZES:
+    if len(steps.measured_s) < _MIN_SET_UPS or num_sizes < _MIN_SIZES:
         return (
-            f"{_set_ups(steps)} only set its level: fitting parameters needs {_FEWEST_SET_UPS} "
-            f"set-ups or more, on {_FEWEST_SIZES} sizes or more"
+            f"{_set_ups(steps)} only set its level: fitting parameters needs {_MIN_SET_UPS} "
+            f"set-ups or more, on {_MIN_SIZES} sizes or more"
         )
     fitting = _Fitting(start=start.parameters, priors=_priors_about(start), names=())
     fitting = replace(fitting, names=fitting.sensitive(steps))
-    by_size = num_sizes > _FEWEST_SIZES
+    by_size = num_sizes > _MIN_SIZES
     folds = steps.sizes if by_size else np.arange(float(len(steps.sizes)))
     ours, levels = (np.array(each) for each in zip(*fitting.left_out(steps, folds), strict=True))
     what = "a size" if by_size else "a set-up"
-    if np.mean(np.abs(ours)) > np.mean(np.abs(levels)) or _median_error(ours) > _MOST_ERROR:
+    if np.mean(np.abs(ours)) > np.mean(np.abs(levels)) or _median_error(ours) > _MAX_ERROR:
         wrong, less = (tenths(_median_error(each)) for each in (ours, levels))
         return (
             f"{_set_ups(steps)} only set its level: with {what} held out, fitted parameters were off by "
@@ -157,19 +155,19 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
     return replace(result, model=replace(result.model, words=result.words))
 
 
-# A unit that slipped is a factor of 60 or 1,000; no software is as slow where products take the time.
+# A wrong unit is a factor of 60 or 1,000; no software is so slow in steps dominated by computation.
 _FAR_SLOWER = 20.0
-_MOST_OF_STEP = 0.5
+_MIN_COMPUTE_SHARE = 0.5
 
 
 def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
-    """That a step took far longer than modelled, of the set-up that did most; none where none did.
+    """Yield a note on the set-up whose step most exceeds the modelled time, if by far.
 
-    Of steps that mostly compute, by the model: what launching and links take of small ones may be anything.
+    Only for steps that mostly compute by the model, because launches and links of small steps vary widely.
     Source: the upper end of the model's own interval at LEVEL.
     """
     found = estimate(steps.rows.load, steps.rows.machine, steps.rows.grid, model.parameters)
-    computes = np.broadcast_to(found.seconds.compute / found.step_s > _MOST_OF_STEP, steps.sizes.shape)
+    computes = np.broadcast_to(found.seconds.compute / found.step_s > _MIN_COMPUTE_SHARE, steps.sizes.shape)
     logs = np.where(computes, steps.log_ratios(model.parameters), -math.inf)
     at = int(np.argmax(logs))
     if logs[at] > math.log(_FAR_SLOWER) + model.log_half_width:
@@ -184,17 +182,17 @@ def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
         )
 
 
-# One size beside others of which none is so far from their median: then it is the size that is out of line. A
-# network that is slower than stated shows at every size beyond a node.
+# A size is an outlier if it deviates by the first factor while no other size deviates from their median by
+# the second. A network slower than stated affects all sizes above a node.
 _OUT_OF_LINE: Final = 2.0
 _IN_LINE: Final = 1.5
 _FEWEST_IN_LINE: Final = 2
 
 
 def out_of_line(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
-    """That steps on one size took far longer or shorter than those on the others show; none where none did.
+    """Yield notes on sizes whose steps deviate much from those at all other sizes.
 
-    Of sizes but the largest, beyond which nothing shows that it is not the machine.
+    Not for the largest size, where the machine may be the cause.
     """
     by_size = _by_size(steps, steps.log_ratios(model.parameters))
     for size in [*by_size][:-1]:
@@ -213,29 +211,29 @@ def out_of_line(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
             )
 
 
-# Of the interval of the model, by how many times more a step has to be faster to be of another strategy.
+# Factor beyond the model's interval by which a step must be faster to count as one of another strategy.
 _FAR_FASTER: Final = 2.0
 
 
 def as_stated(steps: UserSteps, model: CalibratedModel) -> UserSteps | None:
-    """The steps but for those far faster than modelled: they did not train as they state, or as is modelled.
+    """The steps without those far faster than modelled, which did not run as stated or as modelled.
 
-    The plan is not as much faster than they were as it is than their strategy; they count as they ran.
-    Source: the lower end of the model's own interval at LEVEL, and half of that.
+    Those are not converted to the plan's strategy; they count as they ran.
+    Source: half of the lower end of the model's own interval at LEVEL.
     """
-    kept = np.flatnonzero(steps.log_ratios(model.parameters) >= _least_log(model))
+    kept = np.flatnonzero(steps.log_ratios(model.parameters) >= _min_log_ratio(model))
     return steps.taken(kept) if len(kept) else None
 
 
-def _least_log(model: CalibratedModel) -> float:
+def _min_log_ratio(model: CalibratedModel) -> float:
     return -math.log(_FAR_FASTER) - model.log_half_width
 
 
 def far_faster(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
-    """That a step was far faster than modelled, of the set-up that was most; none where none was."""
+    """Yield a note on the set-up whose step is fastest relative to the model, if by far."""
     logs = steps.log_ratios(model.parameters)
     at = int(np.argmin(logs))
-    if logs[at] < _least_log(model):
+    if logs[at] < _min_log_ratio(model):
         measured_s = float(steps.measured_s[at])
         predicted = format_duration(measured_s / math.exp(logs[at]))
         yield Note(
@@ -256,9 +254,9 @@ def _median_error(logs: FloatArray) -> float:
 
 
 def _priors_about(start: CalibratedModel) -> tuple[Prior, ...]:
-    """The priors about where the plan's model stands, wider for what a user's own machine may have.
+    """Priors centred on the plan's model, wider for rates of the user's machine.
 
-    Links that were measured by themselves are not fitted to steps, which show them less well.
+    Links with own measurements are not fitted, because steps determine them less well.
     """
     return tuple(
         replace(
@@ -273,14 +271,14 @@ def _priors_about(start: CalibratedModel) -> tuple[Prior, ...]:
 
 
 class _Fitting(Struct, frozen=True, kw_only=True):
-    """What is fitted, and from where. names: the parameters that any of the steps depends on."""
+    """Starting point, priors and names of the parameters to fit."""
 
     start: Parameters
     priors: tuple[Prior, ...]
     names: tuple[str, ...]
 
     def sensitive(self, steps: UserSteps) -> tuple[str, ...]:
-        """The parameters that any of the steps depends on."""
+        """Names of the parameters on which any step depends."""
         moved = [self.start.changed({each.name: each.median * (1 - _NUDGE)}) for each in self.priors]
         steps_s = steps.rows.step_s(stacked([self.start, *moved]))
         slopes = np.abs(np.log(steps_s[1:] / steps_s[:1]) / _NUDGE).max(axis=1)
@@ -299,7 +297,7 @@ class _Fitting(Struct, frozen=True, kw_only=True):
         )
 
     def left_out(self, steps: UserSteps, folds: FloatArray) -> Iterator[tuple[float, float]]:
-        """log(measured / predicted) of every set-up by the fit, and by the level, of the other folds."""
+        """Yield log(measured / predicted) of every set-up by the fit, and by scaling, to the other folds."""
         level = steps.log_ratios(self.start)
         for fold in np.unique(folds):
             rest, held = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
@@ -309,7 +307,7 @@ class _Fitting(Struct, frozen=True, kw_only=True):
 
 
 def _draws(found: Calibration, start: CalibratedModel) -> tuple[Parameters, ...]:
-    """Equally likely parameters: those fitted as their errors go together, the others as before the fit."""
+    """Equally likely parameters: fitted ones with their joint covariance, others as before the fit."""
     deviates = np.random.default_rng(_SEED).standard_normal((len(start.draws), len(found.moved)))
     centre = np.log([found.by_campaign[0].value(name) for name in found.moved])
     largest = {each.name: math.inf if each.name in _UNLIMITED else each.largest for each in PRIORS}
@@ -321,18 +319,18 @@ def _draws(found: Calibration, start: CalibratedModel) -> tuple[Parameters, ...]
     )
 
 
-# Of a doubling away from the sizes measured, beyond the calibration's own record: what its held-out sizes
-# showed (docs/experiments/0006-calibration.md: leaving whole sizes out).
-_LOG_SD_A_DOUBLING = 0.06
+# Log sd per doubling of distance from the measured sizes, in addition to the calibration's record: from
+# held-out sizes (docs/experiments/0006-calibration.md).
+_LOG_SD_PER_DOUBLING = 0.06
 
 
 class UserLevel(Struct, frozen=True, kw_only=True):
-    """How many times longer the user's steps take than modelled.
+    """Ratio of the user's steps to their modelled times.
 
-    logs: of that ratio, by size: the median over set-ups at all sizes alike, of the largest size no less than
-    its own; where it clearly changes with the size, that of each. a_doubling: what the logarithm grows by
-    with each doubling beyond the largest. log_sd: of that level. steps: from which it is. why: in words, why
-    no more than it was fitted. ran_on: title of the accelerator that ran, where the level is of another one.
+    logs: logarithm of the ratio by size: the median over all set-ups, but at the largest size at least its
+    own median; or each size's own, if the ratio clearly changes with size. a_doubling: growth of the
+    logarithm per doubling beyond the largest size. log_sd: of the level. steps: on which it is based. why:
+    text why parameters were not fitted. ran_on: title of the accelerator of the runs, if another one.
     """
 
     logs: Mapping[int, float]
@@ -343,12 +341,12 @@ class UserLevel(Struct, frozen=True, kw_only=True):
     ran_on: str | None = None
 
     def log_at(self, size: int) -> float:
-        """The logarithm of the level at a size; smaller ones than ran have that of the smallest."""
+        """The logarithm of the ratio at a size; below the smallest size, that of the smallest."""
         return level_at(self.logs, size, self.a_doubling)
 
     @property
     def factors(self) -> str:
-        """How many times as long, in words; of several, at the smallest and at the largest size that ran."""
+        """The ratio as text; if it varies, at the smallest and at the largest size that ran."""
         first, last = (math.exp(self.logs[each]) for each in (min(self.logs), max(self.logs)))
         if first == last:
             return f"{first:.2f} times"
@@ -359,41 +357,40 @@ class UserLevel(Struct, frozen=True, kw_only=True):
 
     @property
     def largest_factor(self) -> float:
-        """How many times as long, on the most accelerators that ran."""
+        """The ratio at the largest size that ran."""
         return math.exp(self.logs[max(self.logs)])
 
     @property
     def sentence(self) -> str:
-        """What was fitted, and why no more."""
+        """Text on the scaling, and why parameters were not fitted."""
         runs = "your runs" if self.ran_on is None else f"your runs on {self.ran_on}"
         return f"the model is scaled to {runs}, {self.factors} its time: {self.why}"
 
 
 def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
-    """The level of the user's steps over a model. why: it is no fit, in words.
+    """The level of the user's steps relative to a model. why: text why parameters were not fitted.
 
-    Assumes that what the model gets wrong about a machine and its software is one factor at all sizes, unless
-    runs that trained in one way, as far as they state it, show clearly that it grows or falls with the size;
-    a growth then goes on.
-    Source: the median of log(measured / modelled), its standard error from the spread of the set-ups, at
-    least the calibration's record over their number.
+    Assumes the model's error for a machine and its software is one factor at all sizes, unless runs with one
+    stated method show clearly that it changes with size; a growth then continues.
+    Source: the median of log(measured / modelled), with the standard error from the spread of set-ups, at
+    least that from the calibration's record.
     """
     ratios = steps.log_ratios(model.parameters)
     by_size = _by_size(steps, ratios)
-    ways = {
-        tuple(getattr(each, name) for name in _OF_A_WAY)
+    methods = {
+        tuple(getattr(each, name) for name in _METHOD_FIELDS)
         for each, is_assumed in zip(steps.strategies, steps.are_assumed, strict=True)
         if not is_assumed
     }
     first, last, slope = min(by_size), max(by_size), 0.0
-    if len(ways) <= 1 and first < last:
+    if len(methods) <= 1 and first < last:
         spreads = (_log_sd_at(steps, ratios, first), _log_sd_at(steps, ratios, last))
         slope = clear_slope(by_size[last] - by_size[first], spreads, math.log2(last / first))
     if any(steps.are_assumed):
-        # What was assumed of one size alone is no trend: no more than what the larger lost is one.
-        slope = min(slope, max(0.0, _lost_each_doubling(steps)))
+        # With assumed strategies, a trend is limited to the measured loss of efficiency with size.
+        slope = min(slope, max(0.0, _loss_per_doubling(steps)))
     level = median(ratios.tolist())
-    # Sizes beyond do not regain what the largest lost, however little that is.
+    # Larger sizes keep the deviation of the largest measured size, if it is above the median.
     logs = by_size if slope else {**dict.fromkeys(by_size, level), last: max(level, by_size[last])}
     rest = ratios - [logs[int(size)] for size in steps.sizes]
     scatter = float(np.std(rest, ddof=1)) if len(ratios) > 1 else 0.0
@@ -409,8 +406,8 @@ def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
     )
 
 
-# Of how far one team's steps are from the model on a chip, the part that is so on another chip too, and the
-# standard deviation of what is left: pairs of chips of the published steps (docs/experiments/0066).
+# Share of a team's log error on one chip that also applies on another chip, and the sd of the remainder: from
+# pairs of chips of published steps (docs/experiments/0066).
 _SHARED_BY_CHIPS: Final = 0.6
 _BETWEEN_CHIPS_LOG_SD: Final = 0.2
 
@@ -418,12 +415,12 @@ _BETWEEN_CHIPS_LOG_SD: Final = 0.2
 def carried_level(
     level: UserLevel, usual_log: float, *, ran_on: str, no_slower: bool, no_faster: bool
 ) -> UserLevel:
-    """The level of the user's steps on one accelerator, as that of another one which they did not run on.
+    """The level of the user's steps on one accelerator, transferred to another one.
 
-    usual_log: logarithm of the level that trainings of other teams have. ran_on: title of the accelerator
-    that they ran on. no_slower, no_faster: whether the other one is in no stated fact below it, or above it:
-    with the same software its steps are not either.
-    Source: the shared part of errors about two chips of one source, docs/experiments/0066.
+    usual_log: log level of other teams' trainings. ran_on: title of the accelerator of the steps. no_slower,
+    no_faster: whether no stated property of the other accelerator is lower, or higher; then its steps with
+    the same software are not slower, or faster.
+    Source: shared part of errors on two chips of one source, docs/experiments/0066.
     """
 
     def carried(log: float) -> float:
@@ -441,8 +438,8 @@ def carried_level(
     )
 
 
-def _lost_each_doubling(steps: UserSteps) -> float:
-    """What the logarithm of accelerator time of a sample grew by with each doubling, of steps as measured."""
+def _loss_per_doubling(steps: UserSteps) -> float:
+    """Growth per doubling of the logarithm of measured accelerator-time per sample."""
     batches = np.array([each.global_batch_samples for each in steps.strategies])
     by_size = _by_size(steps, np.log(steps.measured_s * steps.sizes / batches))
     first, last = min(by_size), max(by_size)
@@ -450,14 +447,14 @@ def _lost_each_doubling(steps: UserSteps) -> float:
 
 
 def _log_sd_at(steps: UserSteps, ratios: FloatArray, size: int) -> float:
-    """Of the level of one size: of its runs, and of what its set-ups differ by."""
+    """Log sd of the level at one size, from its runs and the spread of its set-ups."""
     here = steps.sizes == size
     scatter = float(np.std(ratios[here], ddof=1)) if here.sum() > 1 else 0.0
     return math.hypot(float(np.median(steps.log_sds[here])), scatter) / math.sqrt(here.sum())
 
 
 def _by_size(steps: UserSteps, logs: FloatArray) -> dict[int, float]:
-    """The median of logarithms, one of each set-up, at each size, ascending."""
+    """Median over set-ups of their logarithms at each size, ascending."""
     return {size: float(np.median(logs[steps.sizes == size])) for size in _sizes(steps)}
 
 
@@ -466,33 +463,33 @@ def _sizes(steps: UserSteps) -> tuple[int, ...]:
 
 
 def _record_log_sd(record: HeldOutErrors | None) -> float:
-    """How wrong steps by a calibration were, as a standard deviation of logarithms."""
+    """Log sd of a calibration's errors on held-out steps."""
     if record is None or record.p90_abs_error is None:
         return UNCALIBRATED_LOG_SD
     return math.log1p(record.p90_abs_error) / DEVIATE
 
 
 def levelled_estimates(estimates: Estimates, searches: StrategySearches, level: UserLevel) -> Estimates:
-    """The model's estimates at the user's own level, in place of the default.
+    """The model's estimates scaled to the user's level.
 
-    Their width is that of the level, of a step by the calibration, of the work, and of the distance in
-    doublings from the sizes measured; not that of plans of other people's trainings.
+    Their uncertainty is from the level, the calibration's errors, the work, and the distance in doublings
+    from the measured sizes, instead of from plans of other teams' trainings.
     """
     of_work, sizes = _log_sds_of_work(searches), _sizes(level.steps)
     spreads = {}
     for size, each in estimates.by_size.items():
         doublings = _num_doublings(size, sizes)
-        far = math.hypot(_LOG_SD_A_DOUBLING, level.a_doubling if size > sizes[-1] else 0.0) * doublings
+        far = math.hypot(_LOG_SD_PER_DOUBLING, level.a_doubling if size > sizes[-1] else 0.0) * doublings
         spread = math.hypot(level.log_sd, _record_log_sd(searches.problem.model.record), of_work[size], far)
-        # Never more certain about a distant size than the model without the runs.
+        # Distant sizes are at most as uncertain as by the model without the runs.
         spreads[size] = min(spread, max(log_sd(each.time_s), level.log_sd))
     why = (
         level.sentence if level.ran_on else f"your steps take {level.factors} the modelled time; {level.why}"
     )
     logs = {size: level.log_at(size) for size in estimates.by_size}
     if level.ran_on is None:
-        why += _as_they_lose(estimates, level.steps, logs, spreads)
-    return _changed(
+        why += _with_scaling_losses(estimates, level.steps, logs, spreads)
+    return _rescaled(
         estimates,
         level.steps,
         spreads,
@@ -504,11 +501,11 @@ def levelled_estimates(estimates: Estimates, searches: StrategySearches, level: 
 
 
 def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: UserFit) -> Estimates:
-    """The estimates by searches that were made with the fitted model.
+    """The estimates of searches with the fitted model.
 
-    Their width is what the parameters leave open at each size, what the fit got wrong about steps held out,
-    the work, and the distance in doublings from the sizes measured. Sizes beyond do not regain what the
-    largest took longer than fitted, and go on to lose what those that ran clearly lost to each other.
+    Their uncertainty is from the parameters at each size, errors on held-out steps, the work, and the
+    distance in doublings from the measured sizes. Larger sizes keep an excess of the largest measured size
+    over the fit, and continue a clear loss of efficiency between measured sizes.
     """
     of_work = _log_sds_of_work(searches)
     sizes, half_width = _sizes(fit.steps), fit.model.log_half_width
@@ -516,17 +513,17 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
     for each in searches.sizes:
         size = each.num_accelerators
         if size in estimates.by_size:
-            open_ = float(np.std(np.log(each.drawn_s)))
-            far = _LOG_SD_A_DOUBLING * _num_doublings(size, sizes)
-            spreads[size] = math.hypot(open_, half_width / DEVIATE, of_work[size], far)
-    # What the fit missed at sizes that ran it misses at those between.
+            parameter_log_sd = float(np.std(np.log(each.drawn_s)))
+            far = _LOG_SD_PER_DOUBLING * _num_doublings(size, sizes)
+            spreads[size] = math.hypot(parameter_log_sd, half_width / DEVIATE, of_work[size], far)
+    # Residuals of the fit at measured sizes also apply to sizes between.
     missed = _by_size(fit.steps, fit.steps.log_ratios(fit.model.parameters))
     logs = {
         size: max(0.0, missed[sizes[-1]]) if size > sizes[-1] else level_at(missed, size, 0.0)
         for size in estimates.by_size
     }
-    further = _as_they_lose(estimates, fit.steps, logs, spreads)
-    return _changed(
+    further = _with_scaling_losses(estimates, fit.steps, logs, spreads)
+    return _rescaled(
         estimates,
         fit.steps,
         spreads,
@@ -536,26 +533,25 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
     )
 
 
-def _as_they_lose(
+def _with_scaling_losses(
     estimates: Estimates, steps: UserSteps, logs: dict[int, float], spreads: dict[int, float]
 ) -> str:
-    """Lengthen sizes beyond those that ran to what laws of scaling make of these, where they clearly lose.
+    """Increase times beyond measured sizes to those of scaling laws, if efficiency clearly falls with size.
 
-    Of the fastest step of each size, in the precision of that on the largest; of three sizes or more. A model
-    that explains what they lost, by slower links as an example, need not go on to lose it. Where they clearly
-    lose or not, sizes beyond are no surer than the laws; where no law follows them, those beyond are as fast
-    as the largest. logs, spreads: by size, of the times over the estimates and of their logarithm; changed in
-    place. Returns what was done, for people; empty where nothing.
-    Source: `scaling.fit`, as `predict --from` asks it of the same times.
+    Laws are fitted to the fastest step of each of at least three sizes, in the precision of the largest. A
+    model that explains the loss, e.g. by slower links, may not continue it. In any case, larger sizes are at
+    least as uncertain as by the laws; if no law fits, they are as fast as the largest. logs, spreads: log
+    factors on the estimates and log sd by size, changed in place. Returns a text on the change, or none.
+    Source: `scaling.fit`, as used by `predict --from` for the same times.
     """
-    fastest = _fastest_of_sizes(steps)
+    fastest = _fastest_by_size(steps)
     sizes, of_sample_s = (
         np.array([*fastest]),
         np.array([per_sample_s for per_sample_s, _ in fastest.values()]),
     )
     beyond = sorted(size for size in spreads if size > sizes[-1])
     base = max((size for size in estimates.by_size if size <= sizes[-1]), default=None)
-    if not beyond or base is None or len(fastest) < _FEWEST_FOR_LAW:
+    if not beyond or base is None or len(fastest) < _MIN_SIZES_FOR_LAW:
         return ""
     try:
         law = predict(fit(measured_times(sizes, of_sample_s)), [base, *beyond], level=LEVEL)
@@ -582,10 +578,8 @@ def _as_they_lose(
     )
 
 
-def _fastest_of_sizes(steps: UserSteps) -> dict[int, tuple[float, float]]:
-    """By size, ascending: seconds of the fastest step for each of its samples, and their log standard
-    deviation, in the precision of the fastest on the largest size.
-    """
+def _fastest_by_size(steps: UserSteps) -> dict[int, tuple[float, float]]:
+    """Seconds per sample of the fastest step by size, and log sd, in the precision of the largest size."""
     per_sample_s = steps.measured_s / [each.global_batch_samples for each in steps.strategies]
     order = sorted(range(len(per_sample_s)), key=lambda at: (-steps.sizes[at], per_sample_s[at], at))
     precision = steps.strategies[order[0]].precision
@@ -596,7 +590,7 @@ def _fastest_of_sizes(steps: UserSteps) -> dict[int, tuple[float, float]]:
     return dict(sorted(found.items()))
 
 
-def _changed(
+def _rescaled(
     estimates: Estimates,
     steps: UserSteps,
     spreads: Mapping[int, float],
@@ -606,9 +600,9 @@ def _changed(
     logs: Mapping[int, float],
     is_measured: bool = True,
 ) -> Estimates:
-    """The estimates with other widths, and so many times as long. logs: of how many, by size.
+    """The estimates with scaled times and other log sd. logs: log factors by size.
 
-    is_measured: whether the steps are of the accelerator itself.
+    is_measured: whether the steps ran on this accelerator.
     """
     return replace(
         estimates,
@@ -629,9 +623,7 @@ def _changed(
 
 
 def _log_sds_of_work(searches: StrategySearches) -> Mapping[int, float]:
-    """How unsure the work is, by size: the samples at its batch, and what a pretraining takes more than
-    steps.
-    """
+    """Log sd of the work by size: of samples at its batch, and of a pretraining's time beyond its steps."""
     training = searches.problem.training
     more = OWN_STEPS_LOG_SD if training.is_pretraining else 0.0
     return {
@@ -644,5 +636,5 @@ def _log_sds_of_work(searches: StrategySearches) -> Mapping[int, float]:
 
 
 def _num_doublings(size: int, sizes: tuple[int, ...]) -> float:
-    """From the nearest size measured."""
+    """Doublings between a size and the nearest measured one."""
     return abs(math.log2(size / nearest_size(sizes, size)))

@@ -1,4 +1,4 @@
-"""A user's folder of runs: what its tables and files hold of one workload, by set-up."""
+"""Reads a user's folder of runs: the set-ups of one workload from its tables and files."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from equipoise.runs.ingest import FileRuns
     from equipoise.runs.readers.measurements import Measurements
 
-_OF_FILES = "imported"
+_FILE_ORIGIN = "imported"
 _TABLE, _STEPS = (f"{each.name}.parquet" for each in (RUNS, STEPS))
 _FILES = ("*.csv", "*.tsv")
-# Of a file that is named itself; a folder may hold others of these for other purposes.
+# Suffixes of files named directly; in a folder, most of these may have other purposes.
 _SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
-_MOST_FOLDERS = 1000
-# Of quiet machines the mean of steps is a few percent above their median.
+_MAX_FOLDERS = 1000
+# On quiet machines the mean of steps is a few percent above their median.
 _UNEVEN = 1.15
-# A rate that exceeds that of the mean step by more is of the median one.
-_OF_MEDIAN = 1.05
+# A rate above that of the mean step by this factor is of the median step.
+_MEDIAN_RATE_RATIO = 1.05
 # Fewer steps have no interval of their mean.
-_FEWEST_OF_SERIES = 6
-_MOST_NAMED = 3
+_MIN_SERIES = 6
+_MAX_NAMED = 3
 _SET_UP = ("workload", "accelerator", "num_accelerators", "strategy", "precision", "global_batch_samples")
 
 
@@ -60,19 +60,19 @@ def user_runs(
     is_named_here: bool = False,
     precisions: Sequence[str] = (),
 ) -> UserRuns:
-    """What a folder, or a file of measurements or table of runs alone, holds of a workload.
+    """The runs of a workload in a folder, a file of measurements or a table of runs.
 
-    asked: with the name of the workload in the question. global_batch_samples: of rows that state none.
-    is_named_here: whether runs cannot know that name, as that of a config.json. precisions: that the question
-    states, as the user calls them.
-    Raises DataError where it holds nothing that can be read, naming what was expected.
+    asked: with the name of the workload in the question. global_batch_samples: default for rows without one.
+    is_named_here: whether the name is the question's own, e.g. of a config.json, so that runs cannot have it.
+    precisions: stated in the question, in the user's names.
+    Raises DataError if nothing can be read, with what was expected.
     """
     tables, files = _tables_and_files(path)
     together = 1 if asked.known is None else asked.known.samples_per_example
     batch = None if global_batch_samples is None else max(1, global_batch_samples // together)
-    read, unread = _of_files(files, asked, batch=batch)
+    read, unread = _read_files(files, asked, batch=batch)
     frames = [read_table(each, RUNS) for each in tables] + [frame_of(each.rows, RUNS) for each in read]
-    runs = _by_names_of(asked, pl.concat(frames) if frames else frame_of([], RUNS))
+    runs = _with_question_names(asked, pl.concat(frames) if frames else frame_of([], RUNS))
     if together > 1:
         runs = _in_samples(runs, together)
     named: list[Note] = []
@@ -90,7 +90,7 @@ def user_runs(
         mine = mine.with_columns(pl.lit(None, pl.Float64).alias("time_to_train_s"))
     mine = mine.with_columns(pl.col("precision").map_elements(precision_named, return_dtype=pl.String))
     mine, of_tf32 = (mine, ()) if "fp32" in precisions else _with_tf32(mine, asked)
-    stepped = _stepped(tables)
+    stepped = _statistics_by_run(tables)
     mine = _with_rates_of_means(mine, stepped)
     where = files[0].name if len(files) == 1 and not tables else path.resolve().name
     return UserRuns(
@@ -104,18 +104,18 @@ def user_runs(
             *not_used_notes(unused, len(runs) + len(outside), where),
             *unread,
             *named,
-            *_of_examples(mine, together),
+            *_example_notes(mine, together),
             *of_tf32,
-            *_of_uneven([stepped[run_id].unevenness for run_id in mine["run_id"] if run_id in stepped]),
-            *_of_unlike(mine, {run_id: cells for each in read for run_id, cells in each.apart.items()}),
+            *_uneven_notes([stepped[run_id].unevenness for run_id in mine["run_id"] if run_id in stepped]),
+            *_unlike_notes(mine, {run_id: cells for each in read for run_id, cells in each.apart.items()}),
         ),
     )
 
 
 def _tables_and_files(path: Path) -> tuple[list[Path], list[Path]]:
-    """The tables of runs, and the files of measurements, that a path names or holds.
+    """The tables of runs and the files of measurements at a path.
 
-    Raises DataError where there are none, naming what was expected.
+    Raises DataError if there are none, with what was expected.
     """
     if path.is_file() and path.suffix.lower() in _SUFFIXES:
         return ([path], []) if path.name == _TABLE else ([], [path])
@@ -137,10 +137,10 @@ def _tables_and_files(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def without_score(folders: Sequence[Path], workload: str, accelerators: Sequence[str]) -> Iterator[Note]:
-    """That folders of results besides the published ones hold runs of a user's files, which have no score."""
+    """Yield notes on folders of additional results that have runs of a user's files, which have no score."""
     for folder in folders:
         runs = read_table(folder / _TABLE, RUNS)
-        of_files = (pl.col("origin") == _OF_FILES) & (pl.col("workload") == workload)
+        of_files = (pl.col("origin") == _FILE_ORIGIN) & (pl.col("workload") == workload)
         num = len(
             runs.filter(of_files & pl.col("accelerator").fill_null(accelerators[0]).is_in(accelerators))
         )
@@ -153,19 +153,18 @@ def without_score(folders: Sequence[Path], workload: str, accelerators: Sequence
 
 
 def tables_below(folder: Path) -> list[Path]:
-    """The tables of runs in a folder and in those directly below it, of which at most 1,000 are read."""
-    below = sorted(folder.glob(f"*/{_TABLE}"))[:_MOST_FOLDERS]
+    """The tables of runs in a folder and in its subfolders, of which at most 1,000 are read."""
+    below = sorted(folder.glob(f"*/{_TABLE}"))[:_MAX_FOLDERS]
     return [path for path in (folder / _TABLE, *below) if path.is_file()]
 
 
-def _by_names_of(asked: Asked, runs: pl.DataFrame) -> pl.DataFrame:
-    """The runs by the names of a question: of accelerators slugs, where they mean one alone, and the
-    workload's in place of its other names: `bench` trains the small MLP as `mlp`.
+def _with_question_names(asked: Asked, runs: pl.DataFrame) -> pl.DataFrame:
+    """The runs with names as in the question: slugs of accelerators, if unambiguous, and of the workload.
 
-    Those of files that state no workload are of what is asked about.
+    Runs in files that state no workload are taken to be of the question's.
     """
     stated, catalogue = pl.col("workload"), asked.catalogue
-    is_silent = (pl.col("origin") == _OF_FILES) & stated.is_null()
+    is_silent = (pl.col("origin") == _FILE_ORIGIN) & stated.is_null()
     runs = runs.with_columns(
         pl.when(is_silent).then(pl.lit(asked.workload)).otherwise(stated).alias("workload")
     )
@@ -179,17 +178,17 @@ def _by_names_of(asked: Asked, runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_samples(runs: pl.DataFrame, together: int) -> pl.DataFrame:
-    """The runs; those of files, which count examples of several samples as trainers do, in samples.
+    """The runs with rates and batches of files converted from examples to samples.
 
-    Source: huggingface/trl, `DPOTrainer`: a batch is of pairs, which its data collator puts side by side.
+    Source: huggingface/trl, `DPOTrainer`: a batch has pairs, which its data collator puts side by side.
     """
-    factor = pl.when(pl.col("origin") == _OF_FILES).then(together).otherwise(1)
+    factor = pl.when(pl.col("origin") == _FILE_ORIGIN).then(together).otherwise(1)
     return runs.with_columns(pl.col("samples_per_s") * factor, pl.col("global_batch_samples") * factor)
 
 
-def _of_examples(runs: pl.DataFrame, together: int) -> Iterator[Note]:
-    """That batches and rates of files are taken to be of examples, where these are of several samples."""
-    num = runs.filter(pl.col("origin") == _OF_FILES).height
+def _example_notes(runs: pl.DataFrame, together: int) -> Iterator[Note]:
+    """Yield a note that batches and rates of files count examples, if these have several samples."""
+    num = runs.filter(pl.col("origin") == _FILE_ORIGIN).height
     if together > 1 and num:
         yield Note(
             f"Batches and rates of {plural(num, 'run')} are taken to be of examples, as trainers count them: "
@@ -198,7 +197,7 @@ def _of_examples(runs: pl.DataFrame, together: int) -> Iterator[Note]:
 
 
 def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[Note]) -> str:
-    """The name by which the runs know the workload: of a user's own model often that of its class alone."""
+    """The name of the workload in the runs, which for a user's own model is often just that of its class."""
     names = runs["workload"].drop_nulls().unique().to_list()
     if workload in names or len(names) != 1:
         return workload
@@ -206,48 +205,48 @@ def _name_in_runs(runs: pl.DataFrame, workload: str, notes: list[Note]) -> str:
     return str(names[0])
 
 
-class _Stepped(Struct, frozen=True, kw_only=True):
-    """The steps of one run. unevenness: their mean over their median. log_sd: of the mean."""
+class _StepStatistics(Struct, frozen=True, kw_only=True):
+    """Statistics of one run's steps. unevenness: mean over median. log_sd: of the mean."""
 
     mean_s: float
     unevenness: float
     log_sd: float
 
 
-def _stepped(tables: Sequence[Path]) -> dict[str, _Stepped]:
-    found: dict[str, _Stepped] = {}
+def _statistics_by_run(tables: Sequence[Path]) -> dict[str, _StepStatistics]:
+    found: dict[str, _StepStatistics] = {}
     for path in (each.with_name(_STEPS) for each in tables):
         if path.is_file():
             steps = read_table(path, STEPS).filter((pl.col("phase") == "step") & (pl.col("seconds") > 0))
             for (run_id,), group in steps.sort("repetition").group_by("run_id", maintain_order=True):
-                found[str(run_id)] = _of_steps(group["seconds"].to_list())
+                found[str(run_id)] = _step_statistics(group["seconds"].to_list())
     return found
 
 
-def _of_steps(step_s: Sequence[float]) -> _Stepped:
+def _step_statistics(step_s: Sequence[float]) -> _StepStatistics:
     mean_s = fmean(step_s)
-    known = len(step_s) >= _FEWEST_OF_SERIES
+    known = len(step_s) >= _MIN_SERIES
     width = log_sd(series_mean_interval(step_s, level=LEVEL)) if known else 0.0
-    return _Stepped(mean_s=mean_s, unevenness=mean_s / median(step_s), log_sd=width)
+    return _StepStatistics(mean_s=mean_s, unevenness=mean_s / median(step_s), log_sd=width)
 
 
-def _with_rates_of_means(runs: pl.DataFrame, steps: Mapping[str, _Stepped]) -> pl.DataFrame:
-    """The runs with rates of mean steps, as steps add up to a training.
+def _with_rates_of_means(runs: pl.DataFrame, steps: Mapping[str, _StepStatistics]) -> pl.DataFrame:
+    """The runs with rates of mean steps, because steps add up to a training.
 
-    Tables of earlier versions have rates of median steps, which leave out what stalls.
+    Tables of earlier versions have rates of median steps, which exclude stalls.
     """
     columns = ("run_id", "samples_per_s", "global_batch_samples", "strategy")
     rates = []
     for run_id, rate, batch, strategy in runs.select(columns).iter_rows():
-        # A sweep times each pass of those whose gradients are summed.
+        # A sweep measures each pass of an accumulated step separately.
         passes = num_accumulated(strategy) or 1
         of_mean = batch / passes / steps[run_id].mean_s if batch and run_id in steps else None
-        rates.append(of_mean if rate and of_mean and rate > _OF_MEDIAN * of_mean else rate)
+        rates.append(of_mean if rate and of_mean and rate > _MEDIAN_RATE_RATIO * of_mean else rate)
     return runs.with_columns(pl.Series("samples_per_s", rates, dtype=pl.Float64))
 
 
 def _with_tf32(runs: pl.DataFrame, asked: Asked) -> tuple[pl.DataFrame, tuple[Note, ...]]:
-    """The runs, with tf32 as the precision of those called fp32 that have to be in it, and a note of that."""
+    """The runs with fp32 changed to tf32 where they must have used it, and a note on that."""
     chips = in_tf32(runs.iter_rows(named=True), asked)
     held = runs.select("accelerator", "precision").iter_rows()
     found = ["tf32" if name in chips and precision == "fp32" else precision for name, precision in held]
@@ -256,8 +255,8 @@ def _with_tf32(runs: pl.DataFrame, asked: Asked) -> tuple[pl.DataFrame, tuple[No
     return runs.with_columns(pl.Series("precision", found, dtype=pl.String)), (Note(words),) if num else ()
 
 
-def _of_uneven(unevenness: Sequence[float]) -> Iterator[Note]:
-    """That the steps of runs took longer on average than in the median, where some did noticeably."""
+def _uneven_notes(unevenness: Sequence[float]) -> Iterator[Note]:
+    """Yield a note if the mean of some runs' steps is noticeably above their median."""
     uneven = [each for each in unevenness if each > _UNEVEN]
     if uneven:
         yield Note(
@@ -276,8 +275,8 @@ def _rated(runs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_unlike(runs: pl.DataFrame, apart: Mapping[str, Mapping[str, str]]) -> Iterator[Note]:
-    """That runs of the same set-up differ by far, of the one where they do most. apart: as of `FileRuns`."""
+def _unlike_notes(runs: pl.DataFrame, apart: Mapping[str, Mapping[str, str]]) -> Iterator[Note]:
+    """Yield a note on the set-up whose runs differ most, if by far. apart: see `FileRuns`."""
     trained, rate = pl.col("time_to_train_s") > 0, pl.col("samples_per_s")
     paced = runs.with_columns(
         trained.fill_null(value=False).alias("whole"),
@@ -290,13 +289,17 @@ def _of_unlike(runs: pl.DataFrame, apart: Mapping[str, Mapping[str, str]]) -> It
     for each in worst:
         paces = dict(zip(each["run_id"], each["pace"], strict=True))
         size, batch = each["num_accelerators"], each["global_batch_samples"]
-        yield from unlike(size, batch, each["len"], ratio=each["ratio"], told_apart=_told_apart(paces, apart))
+        yield from unlike(
+            size, batch, each["len"], ratio=each["ratio"], columns=_distinguishing_columns(paces, apart)
+        )
 
 
-def _told_apart(rates: Mapping[str, float], apart: Mapping[str, Mapping[str, str]]) -> str:
-    """The columns of a file, in words, by which runs of one set-up are each like those of the same cell only.
+def _distinguishing_columns(rates: Mapping[str, float], apart: Mapping[str, Mapping[str, str]]) -> str:
+    """Columns of a file that explain the differences within a set-up: runs with equal cells are alike, as
+    text.
 
-    Of several those of fewest cells in the whole file: what every row has its own of is rarely the cause.
+    Among several, those with the fewest distinct cells in the file, because unique cells are rarely the
+    cause.
     """
     cells = [apart.get(run_id, {}) for run_id in rates]
     telling: dict[int, list[str]] = {}
@@ -304,14 +307,14 @@ def _told_apart(rates: Mapping[str, float], apart: Mapping[str, Mapping[str, str
         held_by = (each.get(name, "") for each in cells)
         alike = by_key(zip(held_by, rates.values(), strict=True))
         if len(alike) > 1 and all(max(each) <= UNLIKE * min(each) for each in alike.values()):
-            held = ", ".join(each or "none" for each in sorted(alike)[:_MOST_NAMED])
+            held = ", ".join(each or "none" for each in sorted(alike)[:_MAX_NAMED])
             num_cells = len({each.get(name, "") for each in apart.values()})
             telling.setdefault(num_cells, []).append(f"{name} ({held})")
-    return listed(telling[min(telling)], _MOST_NAMED) if telling else ""
+    return listed(telling[min(telling)], _MAX_NAMED) if telling else ""
 
 
-def _set_ups(runs: pl.DataFrame, steps: Mapping[str, _Stepped]) -> Iterator[UserRun]:
-    """One record a set-up with a rate and a batch. steps: of runs whose steps are known."""
+def _set_ups(runs: pl.DataFrame, steps: Mapping[str, _StepStatistics]) -> Iterator[UserRun]:
+    """Yield one record per set-up with a rate and a batch. steps: statistics by run, where known."""
     for key, group in _rated(runs).group_by(_SET_UP, maintain_order=True):
         named = dict(zip(_SET_UP, key, strict=True))
         rates = group["samples_per_s"].to_list()
@@ -324,20 +327,20 @@ def _set_ups(runs: pl.DataFrame, steps: Mapping[str, _Stepped]) -> Iterator[User
             samples_per_s=median(rates),
             log_sd=_log_sd(rates, [steps[run_id].log_sd for run_id in group["run_id"] if run_id in steps]),
             run_ids=tuple(group["run_id"].to_list()),
-            is_eager=None if bool((group["origin"] == _OF_FILES).all()) else True,
+            is_eager=None if bool((group["origin"] == _FILE_ORIGIN).all()) else True,
         )
 
 
 def _log_sd(rates: Sequence[float], of_runs: Sequence[float]) -> float:
-    """Of the median of several runs; of one run what replicate systems differ by, and what steps leave open.
+    """Log sd of the median of several runs; of one run, from replicate systems and its steps.
 
-    of_runs: of the mean step of each run whose steps are known.
+    of_runs: log sd of the mean step of each run with known steps.
     """
     return repeated_log_sd(rates) if len(rates) > 1 else math.hypot(LEAST_LOG_SD, *of_runs)
 
 
 def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
-    """Whole trainings among the runs, as `predict --from` would read them."""
+    """Whole trainings among the runs, in the form read by `predict --from`."""
     whole = runs.filter(pl.col("time_to_train_s").is_not_null() & (pl.col("time_to_train_s") > 0))
     if whole.is_empty():
         return None
@@ -363,13 +366,10 @@ def _trainings(runs: pl.DataFrame, where: str) -> "Measurements | None":
     )
 
 
-def _of_files(
+def _read_files(
     files: Sequence[Path], asked: Asked, *, batch: int | None
 ) -> "tuple[list[FileRuns], list[Note]]":
-    """What exported files hold, and notes of those that could not be read.
-
-    batch: of a step, of rows that do not state it.
-    """
+    """Runs of exported files, and notes on unreadable files. batch: default for rows without one."""
     from equipoise.runs.ingest import Unstated, runs_of_file  # noqa: PLC0415 - only where files are given
 
     unstated = Unstated(sequence_tokens=asked.sequence_tokens, global_batch_samples=batch)

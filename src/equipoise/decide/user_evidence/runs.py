@@ -1,4 +1,4 @@
-"""The user's own runs by set-up, and their steps as arrays for the model."""
+"""The user's runs by set-up, and their steps as arrays for the performance model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class UserRuns(Struct, frozen=True, kw_only=True):
-    """What a folder holds of one workload. trainings: whole trainings, where some were timed.
+    """The runs of one workload in a folder. trainings: whole trainings, if any were timed.
 
-    machines: raw names of what they ran on. other_workloads: what else finished runs of the folder trained.
-    num_of_asked_length: runs that state no length of their samples, and are taken to have the question's.
+    machines: names of their accelerators as stated. other_workloads: of other finished runs in the folder.
+    num_of_asked_length: runs without a sequence length, which are taken to have the question's.
     """
 
     where: str
@@ -55,26 +55,26 @@ class UserRuns(Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
 
     def on(self, accelerator: str) -> tuple[UserRun, ...]:
-        """The set-ups measured on an accelerator, or on what is not stated."""
+        """The set-ups measured on an accelerator, or on an unstated one."""
         return tuple(each for each in self.set_ups if each.accelerator in {None, accelerator})
 
     def precision_for(self, accelerator: str) -> Precision | None:
-        """The one that the set-ups on an accelerator ran in, or all where none is of it; None for several."""
+        """The precision of the set-ups on an accelerator, or of all if none ran on it; None for several."""
         counted = self.on(accelerator) or self.set_ups
         found = {named for each in counted if (named := _precision(each)) is not None}
         return found.pop() if len(found) == 1 else None
 
     def trainings_on(self, accelerator: str, precisions: Sequence[Value] = ()) -> "Measurements | None":
-        """The whole trainings timed on an accelerator, or on what is not stated, in one precision.
+        """Whole trainings timed on an accelerator, or on an unstated one, in one precision.
 
-        precisions: that are asked for, which are preferred.
+        precisions: preferred ones.
         """
         return None if self.trainings is None else self.trainings.on(accelerator, precisions)
 
     def asked_about(self, accelerator: str, query: TrainingQuery) -> tuple[UserRun, ...]:
-        """Those of `on` with the global batch and a precision that the question states, where it does.
+        """The set-ups of `on` with the global batch and a precision stated in the question, if any are.
 
-        A run that does not state its precision counts for any.
+        A run without a stated precision matches any.
         """
         batch, precisions = query.global_batch_samples, query.precision
         return tuple(
@@ -86,7 +86,7 @@ class UserRuns(Struct, frozen=True, kw_only=True):
 
 
 def num_accumulated(strategy: str | None) -> int | None:
-    """Micro-batches between exchanges, of plain data parallelism; None for other ways to train."""
+    """Micro-batches between gradient exchanges in plain data parallelism; None for other methods."""
     if strategy is None:
         return 1
     try:
@@ -99,13 +99,13 @@ def num_accumulated(strategy: str | None) -> int | None:
 
 
 _NOTICED = 0.02
-# Ways to train, besides the plain ones, whose steps the model knows.
-_KNOWN_BESIDES = frozenset({"fsdp", "fp16", "bf16", "localsgd"})
+# Methods besides plain data parallelism that the performance model covers.
+_OTHER_MODELLED_METHODS = frozenset({"fsdp", "fp16", "bf16", "localsgd"})
 
 
 class UserSteps(Struct, frozen=True, kw_only=True):
-    """Set-ups that the model expresses. measured_s: of a step, log_sds: of its logarithm, by the runs; sizes:
-    accelerators; all (n_set_ups,). are_assumed: of strategies, as `UserRun` has it.
+    """Set-ups that the performance model covers. measured_s, log_sds: measured step time and its log sd;
+    sizes: accelerators; all (n_set_ups,). are_assumed: whether strategies were assumed, see `UserRun`.
     """
 
     rows: "StepRows"
@@ -117,7 +117,7 @@ class UserSteps(Struct, frozen=True, kw_only=True):
     are_assumed: tuple[bool, ...]
 
     def taken(self, indices: NDArray[np.intp]) -> "UserSteps":
-        """Some of the set-ups."""
+        """The set-ups at these indices."""
         return UserSteps(
             rows=self.rows.taken(indices),
             measured_s=self.measured_s[indices],
@@ -134,13 +134,13 @@ class UserSteps(Struct, frozen=True, kw_only=True):
 
 
 class Recast(Struct, frozen=True, kw_only=True):
-    """From a set-up that ran to the strategy advised on as many accelerators: the training's time there over
-    here, by the model, and how unsure its parameters leave that, of its logarithm.
+    """Conversion from a measured set-up to the advised strategy at the same size.
 
-    keeps_strategy: the set-up counts as it ran, as where its precision is not stated; the factor is then what
-    whole trainings take over their own steps, times power_factor: what a limit of power adds, by the model.
-    conversion: the part of the factor that is from one strategy to the other. is_of_precision: whether it ran
-    in the precision advised, as far as is known.
+    factor: modelled training time with the advised strategy over that with the set-up's. log_sd: of its
+    logarithm, from the model's parameters. keeps_strategy: whether the set-up counts as it ran, e.g. without
+    a stated precision; factor is then the time of whole trainings over their own steps, times power_factor,
+    the modelled slowdown by a power limit. conversion: part of the factor due to the change of strategy.
+    is_of_precision: whether it ran in the advised precision, as far as is known.
     """
 
     factor: float
@@ -152,16 +152,16 @@ class Recast(Struct, frozen=True, kw_only=True):
 
     @property
     def is_other(self) -> bool:
-        """Whether the strategy advised is noticeably another."""
+        """Whether the advised strategy differs noticeably."""
         return abs(self.factor - 1.0) > _NOTICED
 
 
 def whole_trainings(
     runs: Sequence[UserRun], searches: StrategySearches, ran_on: Cluster
 ) -> dict[str, Recast]:
-    """By run id, from the steps of each set-up to a whole training of them, as published ones took.
+    """By run id, the factor from a set-up's steps to a whole training, as in published trainings.
 
-    ran_on: the cluster searched, without the limit of power that it has.
+    ran_on: the searched cluster without its power limit.
     """
     problem, found = searches.problem, {}
     factor = problem.time_per_own_step_time
@@ -169,7 +169,7 @@ def whole_trainings(
     for each in runs:
         slower = 1.0
         if ran_on.accelerator != problem.cluster.accelerator:
-            slower = _slower_by_power(searches, replace(problem, cluster=ran_on), each.num_accelerators)
+            slower = _power_limit_slowdown(searches, replace(problem, cluster=ran_on), each.num_accelerators)
         if factor != 1.0 or slower != 1.0:
             found[each.run_ids[0]] = Recast(
                 factor=factor * slower, log_sd=log_sd, keeps_strategy=True, power_factor=slower
@@ -177,10 +177,8 @@ def whole_trainings(
     return found
 
 
-def _slower_by_power(searches: StrategySearches, free: Problem, size: int) -> float:
-    """How many times as long a step takes under the limit of power, by the model: of the best strategy of the
-    nearest size that has one.
-    """
+def _power_limit_slowdown(searches: StrategySearches, free: Problem, size: int) -> float:
+    """Modelled slowdown of a step by a power limit, for the best strategy at the nearest size with one."""
     best = [each.best for each in searches.sizes if each.best is not None]
     if not best:
         return 1.0
@@ -193,11 +191,10 @@ def _slower_by_power(searches: StrategySearches, free: Problem, size: int) -> fl
 
 
 def other_batches(runs: Sequence[UserRun], searches: StrategySearches) -> dict[str, float]:
-    """By run id of set-ups at another batch than what is advised on as many: how unsure that leaves the time
-    there, as the standard deviation of its logarithm.
+    """Additional log sd, by run id, of set-ups whose batch differs from the advised one at their size.
 
-    Of set-ups that count as they ran, so that nothing carries them to the batch: as much either way, in 90 of
-    100, as the model says that it changes the training's time.
+    For set-ups that count as they ran and are not converted to the batch: the modelled effect of the batch on
+    the training's time is taken as the half width of a 90 % interval.
     """
     problem = searches.problem
     best = {each.num_accelerators: each.best.strategy for each in searches.sizes if each.best is not None}
@@ -221,9 +218,9 @@ def other_batches(runs: Sequence[UserRun], searches: StrategySearches) -> dict[s
 
 
 def recasts(steps: UserSteps, searches: StrategySearches) -> dict[str, Recast]:
-    """By run id, for the sizes at which searches found a strategy.
+    """Conversions by run id, for sizes at which searches found a strategy.
 
-    Source: ratios of modelled times; what both share cancels, draw by draw.
+    Source: ratios of modelled times, in which common errors cancel draw by draw.
     """
     problem, model = searches.problem, searches.problem.model
     best = {each.num_accelerators: each for each in searches.sizes if each.best is not None}
@@ -253,11 +250,12 @@ def user_steps(
     *,
     unstated: Mapping[str, Value] = MappingProxyType({}),
 ) -> UserSteps | None:
-    """The runs that the model expresses; None where it expresses none.
+    """The runs that the performance model covers; None if it covers none.
 
-    nodes: what they ran on, of any size. parameters: under which a time must come out. unstated: options that
-    runs are taken to have which do not state theirs: those of what is advised, so that neither gains by the
-    other, and a run of adapters is not held against one of all weights.
+    nodes: their cluster, of any size. parameters: with which a finite time must result. unstated: options of
+    runs that
+    do not state them: those of the advised strategy, so that neither is favoured, and runs of adapters are
+    not compared with a training of all weights.
     """
     from equipoise.calibration.step_rows import StepRows  # noqa: PLC0415 - only where runs were measured
 
@@ -288,10 +286,10 @@ def user_steps(
 def as_they_fit(
     runs: Sequence[UserRun], problem: Problem, unstated: Mapping[str, Value]
 ) -> tuple[UserRun, ...]:
-    """The runs; those that exceed, as they are read, the memory that they ran in with the fastest strategy of
-    their batch that fits: with what they state where one has it, else with none of it.
+    """The runs, with those whose assumed strategy exceeds their memory changed to the fastest fitting one.
 
-    What does not state its strategy is read as DDP, and a micro-batch that is not stated as the whole share.
+    The new strategy keeps the run's batch, and the stated options if possible. Without a stated strategy a
+    run is read as DDP, and without a stated micro-batch as one micro-batch per step.
     """
     return tuple(_as_it_fits(each, problem, unstated) for each in runs)
 
@@ -316,25 +314,25 @@ def _as_it_fits(run: UserRun, problem: Problem, unstated: Mapping[str, Value]) -
     return run
 
 
-# What the name of a way to train states of a strategy.
-_NAMED: Final = ("tp", "pp", "cp", "ep", "zero_stage", "compression", "sync_period")
+# Options of a strategy determined by the name of a method.
+_METHOD_OPTIONS: Final = ("tp", "pp", "cp", "ep", "zero_stage", "compression", "sync_period")
 
 
 def _stated_values(run: UserRun, read: Strategy) -> dict[str, tuple[Value, ...]]:
-    """What a run states of the strategy that it is read as, as choices of a search."""
+    """The options of its strategy that a run states, as choices of a search."""
     if not run.strategy:
         return {}
-    names = {*stated_options(run.strategy)} if "=" in run.strategy else {*_NAMED}
+    names = {*stated_options(run.strategy)} if "=" in run.strategy else {*_METHOD_OPTIONS}
     return {name: (getattr(read, name),) for name in names - {"dp", "global_batch_samples"}}
 
 
 def stated_options(text: str) -> dict[str, Value]:
-    """What a strategy in its text form states, by field. Raises SpecError where that is no option."""
+    """The options in a strategy's text form, by field. Raises SpecError for unknown options."""
     return dict(read_option(each, where=f"strategy {text!r}") for each in text.replace(",", " ").split())
 
 
 def _precision(run: UserRun) -> Precision | None:
-    """The precision that a set-up states, in its strategy or next to that."""
+    """The precision that a set-up states, in its strategy or separately."""
     stated: object = run.precision or ""
     if "=" in (run.strategy or ""):
         with suppress(InputError):
@@ -343,11 +341,11 @@ def _precision(run: UserRun) -> Precision | None:
 
 
 def _stated_strategy(run: UserRun, unstated: dict[str, Any], precision: Precision | None) -> Strategy | None:
-    """The strategy of a text form; None where it is of another number of accelerators, or states too little.
+    """The strategy of a text form; None for another number of accelerators, or if incomplete.
 
-    As the model writes it, of a trace, it is whole. What a user's file leaves out is what the run states
-    besides: the rest of its accelerators are data parallel, and go through their share of the batch at once
-    unless stages of a pipeline need several micro-batches.
+    The text form of a trace is complete. Options missing in a user's file are from the run: its remaining
+    accelerators are data parallel, with one micro-batch per step, or micro-batches of one sample in a
+    pipeline.
     """
     text = str(run.strategy)
     stated = stated_options(text)
@@ -369,7 +367,7 @@ def _stated_strategy(run: UserRun, unstated: dict[str, Any], precision: Precisio
 
 
 def _strategy(run: UserRun, unstated: Mapping[str, Value]) -> Strategy | None:
-    """The strategy of a set-up as the model knows it; None where it does not, or no precision is stated."""
+    """The strategy of a set-up; None if the model does not cover it, or without a stated precision."""
     size, batch = run.num_accelerators, run.global_batch_samples
     precision = precision_named(run.precision or "")
     usual: dict[str, Any] = {**unstated, **({"implementation": "eager"} if run.is_eager else {})}
@@ -381,7 +379,7 @@ def _strategy(run: UserRun, unstated: Mapping[str, Value]) -> Strategy | None:
         from equipoise.bench.training import PLAIN, method  # noqa: PLC0415 - only where runs were measured
 
         found, argument = method(run.strategy or ("single" if size == 1 else "ddp"))
-        if found.name not in PLAIN | _KNOWN_BESIDES:
+        if found.name not in PLAIN | _OTHER_MODELLED_METHODS:
             return None
         return Strategy(
             dp=size,

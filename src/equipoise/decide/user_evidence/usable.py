@@ -1,4 +1,4 @@
-"""Which rows of a user's runs can be used, and why others cannot: each by itself, before any are pooled."""
+"""Decides which rows of a user's runs can be used, and why others cannot, before runs are pooled."""
 
 import math
 import re
@@ -24,24 +24,24 @@ from equipoise.spec.workload import Workload
 from equipoise.stats import by_key
 from equipoise.units import YEAR_S, format_count, format_percent, plural
 
-_MOST_TEXT: Final = 40
-_LONGEST_S: Final = 1000 * YEAR_S  # of a step or a training; beyond it, a cell has a wrong unit
+_MAX_TEXT: Final = 40
+_LONGEST_S: Final = 1000 * YEAR_S  # of a step or a training; longer times have a wrong unit
 _RANKS: Final = re.compile(r"(?<!\w)(dp|tp|pp|cp)=(\d{1,9})(?!\w)")
 _COLUMN: Final = re.compile(r"\bcolumn (\S+?):")
 
 
 class Unused(Struct, frozen=True, kw_only=True):
-    """Why a row is not used. kind: rows of one kind are counted together. words: of this row."""
+    """Why a row is not used. kind: of the reason, by which rows are counted. words: reason for this row."""
 
     kind: str
     words: str
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What rows have to be of. workload: by its name in the rows. accelerators: slugs; none for any.
+    """What rows have to match. workload: its name in the rows. accelerators: slugs; empty for any.
 
-    is_to_target: whether the question is about a training that rows may have timed as a whole. known: what
-    FLOP of a sample follow from; None where no row is held against a peak.
+    is_to_target: whether whole trainings in rows apply to the question. known: workload for FLOP per sample;
+    None to skip the check against peaks.
     """
 
     workload: str
@@ -52,33 +52,33 @@ class Asked(Struct, frozen=True, kw_only=True):
     catalogue: Catalogue
 
     def counts(self, accelerator: str) -> bool:
-        """Whether runs on an accelerator count: on one asked about, or, but for trainings to a target, on any
-        whose steps the model can be held against.
+        """Whether runs on an accelerator are used: one of the question's or, except for trainings to a
+        target, any in the catalogue, because the model can convert its steps.
         """
         is_known = not self.is_to_target and self.catalogue.accelerator_slug(accelerator) is not None
         return not self.accelerators or accelerator in self.accelerators or is_known
 
 
 def unreadable(err: Exception) -> Unused:
-    """Of a row of a file that its reader refused."""
+    """The reason for a row that its reader rejected."""
     column = _COLUMN.search(str(err))
     return Unused(kind=column[1] if column else str(err).partition(": no ")[2], words=str(err))
 
 
 def why_not(row: Mapping[str, Any], asked: Asked) -> Unused | None:
-    """Why a row of `runs` is not used for what is asked about; None where it is."""
-    found = (*_of_others(row, asked), *_unclear(row, asked))
+    """Why a row of `runs` is not used for the question; None if it is used."""
+    found = (*_other_subject(row, asked), *_unusable(row, asked))
     return next(iter(found), None) or _above_peak(row, asked)
 
 
-def _of_others(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
-    """That it is of something else than what is asked about: first of all, of another workload."""
+def _other_subject(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
+    """Yield reasons for rows of something else than the question, starting with another workload."""
     chip, length = row["accelerator"], asked.sequence_tokens
     name = f"of {row['workload'] or 'no workload'} on {chip or 'an accelerator that is not stated'}"
     if row["workload"] != asked.workload:
         yield Unused(kind="workload", words=f"{name}, not of {asked.workload}")
     if chip is not None and not asked.counts(chip):
-        meant = _meant(chip, asked.catalogue)
+        meant = _suggestion(chip, asked.catalogue)
         yield Unused(kind="accelerator", words=f"{name}{meant}, not on {' or '.join(asked.accelerators)}")
     sequence_tokens = row["sequence_tokens"]
     if length is not None and sequence_tokens is not None and sequence_tokens != length:
@@ -89,21 +89,21 @@ def _of_others(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
         )
 
 
-def _meant(chip: str, catalogue: Catalogue) -> str:
-    """What may be meant by an accelerator that is not known, in brackets; empty for one that is."""
+def _suggestion(chip: str, catalogue: Catalogue) -> str:
+    """A suggestion for an unknown accelerator, in brackets; empty for a known one."""
     near = () if catalogue.accelerator_slug(chip) else catalogue.near("accelerator", chip)
     return f" (not known; {hint(near, '')})" if near else ""
 
 
-def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
-    """That it failed, or that no time of samples follows from it."""
+def _unusable(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
+    """Yield reasons for rows of failed runs, and for rows without a time per sample."""
     name, precision, rate = row["run_id"], row["precision"], row["samples_per_s"]
     if not is_success(row["status"] or ""):
-        yield Unused(kind="failed", words=f"{name}: status {str(row['status'])[:_MOST_TEXT]}")
+        yield Unused(kind="failed", words=f"{name}: status {str(row['status'])[:_MAX_TEXT]}")
     if precision is not None and precision_named(precision) is None:
         yield Unused(
             kind="precision",
-            words=f"{name}: precision {precision[:_MOST_TEXT]!r}; expected one of {', '.join(PRECISIONS)}",
+            words=f"{name}: precision {precision[:_MAX_TEXT]!r}; expected one of {', '.join(PRECISIONS)}",
         )
     ranks = dict(_RANKS.findall(row["strategy"] or ""))
     taken = math.prod(map(int, ranks.values()))
@@ -140,7 +140,7 @@ def _unclear(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
 
 
 def _above_peak(row: Mapping[str, Any], asked: Asked) -> Unused | None:
-    """Why no accelerators do what a row says: it needs more FLOP per second than they have at their peak."""
+    """The reason for a row that needs more FLOP per second than its accelerators' peak; None if possible."""
     precision = None if row["precision"] is None else precision_named(row["precision"])
     mfu, chip = _share_of_peak(row, asked, multiplied_in(precision))
     if chip is None or mfu <= MOST_OF_PEAK:
@@ -153,10 +153,8 @@ def _above_peak(row: Mapping[str, Any], asked: Asked) -> Unused | None:
 
 
 def in_tf32(rows: Iterable[Mapping[str, Any]], asked: Asked) -> frozenset[str | None]:
-    """The accelerators, as rows state them, on which a run called fp32 needs more than the peak of fp32: its
-    products are in tf32, and those of the other runs there are taken to be.
-    """
-    # Not MOST_OF_PEAK: a run that reaches all of the peak is likelier in tf32 than one with a higher clock.
+    """Accelerators, as named in rows, with a run above fp32's peak; all their fp32 runs count as tf32."""
+    # 1 instead of MOST_OF_PEAK: a run at the peak is more likely in tf32 than at a higher clock.
     named = (row for row in rows if precision_named(row["precision"] or "") == "fp32")
     return frozenset(row["accelerator"] for row in named if _share_of_peak(row, asked, ("fp32",))[0] > 1)
 
@@ -164,10 +162,10 @@ def in_tf32(rows: Iterable[Mapping[str, Any]], asked: Asked) -> frozenset[str | 
 def _share_of_peak(
     row: Mapping[str, Any], asked: Asked, among: Sequence[Precision]
 ) -> tuple[float, Accelerator | None]:
-    """FLOP per second that a row needs over the highest peak of some precisions, and whose that is; 0 and
-    None where that is not known.
+    """A row's FLOP per second over the highest peak of some precisions, and its accelerator; 0, None if
+    unknown.
 
-    Of a row that states no accelerator, the fastest of those asked about is the limit.
+    For a row without accelerator, the fastest one in the question is used.
     """
     flop = None if asked.known is None else asked.known.train_flop_per_sample
     if flop is None or row["samples_per_s"] is None:
@@ -180,7 +178,7 @@ def _share_of_peak(
 
 
 def not_used_notes(unused: Iterable[Unused], num_rows: int, where: str) -> Iterator[Note]:
-    """How many rows are not used, with the most frequent reason; then the other reasons, a note each."""
+    """Yield a note with the number of unused rows and the most frequent reason, and one per other reason."""
     kinds = by_key((each.kind, each) for each in unused)
     if not kinds:
         return
@@ -191,18 +189,20 @@ def not_used_notes(unused: Iterable[Unused], num_rows: int, where: str) -> Itera
         reasons = "another reason" if len(others) == 1 else f"{len(others)} other reasons"
         more = f"; {format_count(num_unused - len(most))} for {reasons}"
     total = f"{format_count(num_unused)} of {format_count(num_rows)} rows of {where}"
-    yield Note(_in_file(f"{total}: {_of_kind(most, is_counted=bool(others))}{more}.", where), "not_used")
+    yield Note(_in_file(f"{total}: {_kind_text(most, is_counted=bool(others))}{more}.", where), "not_used")
     for kind in others:
-        yield Note(_in_file(f"Rows of {where} that are not used: {_of_kind(kind, is_counted=True)}.", where))
+        yield Note(
+            _in_file(f"Rows of {where} that are not used: {_kind_text(kind, is_counted=True)}.", where)
+        )
 
 
 def _in_file(words: str, where: str) -> str:
-    """Words that name a file once: readers of files name it in each row."""
+    """Text that names a file only once, although reasons for rows repeat it."""
     return words.replace(f" {where}: row", " row")
 
 
-def _of_kind(kind: Sequence[Unused], *, is_counted: bool) -> str:
-    """The rows of one kind: how many, and what all of them are or the first is."""
+def _kind_text(kind: Sequence[Unused], *, is_counted: bool) -> str:
+    """Text on the rows of one kind: their number, and the common reason or that of the first."""
     words = kind[0].words
     if len({each.words for each in kind}) > 1:
         words = f"the first: {words}"
@@ -211,21 +211,19 @@ def _of_kind(kind: Sequence[Unused], *, is_counted: bool) -> str:
     return f"{format_count(len(kind))}{' ' if words.startswith('of ') else ', '}{words}"
 
 
-# Runs of one set-up that differ by more are unlike; by how much more, they contradict each other.
+# Runs of one set-up are reported if they differ by the first factor, and contradict each other by the second.
 UNLIKE: Final = 1.25
 _FAR_UNLIKE: Final = 3.0
 
 
-def unlike(
-    size: int, batch: int | None, num_runs: int, *, ratio: float, told_apart: str = ""
-) -> Iterator[Note]:
-    """That runs of one set-up differ by far; none where they do not. told_apart: what tells them apart."""
+def unlike(size: int, batch: int | None, num_runs: int, *, ratio: float, columns: str = "") -> Iterator[Note]:
+    """Yield a note if runs of one set-up differ much. columns: columns of a file that distinguish them."""
     if ratio > UNLIKE:
         at_batch = "" if batch is None else f" at batch {format_count(batch)}"
-        and_in = f", and in {told_apart}" if told_apart else ""
-        so = "keep those of one" if told_apart else "see what was different"
+        and_in = f", and in {columns}" if columns else ""
+        so = "keep those of one" if columns else "see what was different"
         yield Note(
             f"Your {num_runs} runs on {plural(size, 'accelerator')}{at_batch} differ by a factor of "
             f"{ratio:.1f}{and_in}, and count alike: {so}.",
-            "check" if told_apart or ratio > _FAR_UNLIKE else "remark",
+            "check" if columns or ratio > _FAR_UNLIKE else "remark",
         )
