@@ -1,6 +1,6 @@
-"""What budget and deadline allow: the most tokens (samples) of a workload, or the largest such model.
+"""Solves for the most tokens (samples) of a workload, or the largest model, within budget and deadline.
 
-The candidates are those of `decision`: asking for the amount found gives the budget or the deadline back.
+Candidates are those of `decision`: a question for the amount found uses exactly the budget or the deadline.
 """
 
 from collections.abc import Iterator
@@ -30,15 +30,14 @@ from equipoise.spec.mlperf import Scores
 from equipoise.stats import one_thread
 from equipoise.units import SI_PREFIXES
 
-# Times and money are solved for from those of so many samples.
+# Number of samples for which times and costs are first computed, before they are scaled.
 _START_SAMPLES: Final = SI_PREFIXES["G"]
 
 
 class Reaches(Struct, frozen=True, kw_only=True):
-    """What budget and deadline allow on the system that gets furthest, and on the others, the furthest first.
+    """The result on the best system, and on the others in decreasing order.
 
-    titles: of these systems in the order of the question. chosen_for_you: what the question left open and was
-    chosen, in words.
+    titles: of these systems in the order of the question. chosen_for_you: text on open choices.
     """
 
     best: BudgetReach
@@ -49,18 +48,18 @@ class Reaches(Struct, frozen=True, kw_only=True):
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """The training to do on each system, the furthest first."""
+        """The recommended training on each system, best first."""
         return tuple(each.recommended for each in (self.best, *self.others))
 
 
 def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue | None = None) -> Reaches:
-    """The most tokens, or the largest model, that the question's budget and deadline allow on each system.
+    """The most tokens, or the largest model, within the question's budget and deadline on each system.
 
-    Raises UsageError where neither is asked for, where the question states tokens or samples, or where budget
-    and deadline do not allow a start; EvidenceError where nothing fits or the workload has no family of
-    models; what `decision.answer` raises.
-    Assumes that every token costs the same; the rest as `decision.answer` does. Ends of an amount's
-    interval are where time and money at the ends of theirs reach deadline or budget.
+    Raises UsageError if neither is asked for, if the question states tokens or samples, or if budget and
+    deadline are too small for a step; EvidenceError if nothing fits or the workload has no family of models;
+    and what `decision.answer` raises.
+    Assumes every token costs the same; otherwise as in `decision.answer`. The ends of an amount's interval
+    are where the ends of time and cost reach deadline or budget.
     """
     if query.ask is None:
         raise UsageError("no quantity to solve for: give --ask tokens or --ask model")
@@ -72,7 +71,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     start = max(_START_SAMPLES, float(query.global_batch_samples or 1))
     with one_thread():
-        # The most may lie at any size: one between the usual ones may share out a batch that they do not.
+        # All sizes are tried, because one between the usual ones may divide a batch that they do not.
         extra = ExtraSizes(between=None)
         asked = CandidatesByBatch(query=query, known=known, scores=scores, extra=extra)
         collected = asked.collected(start)
@@ -114,7 +113,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
 
 
 def _most_words(query: TrainingQuery, one: SystemCandidates, best: Candidate) -> Iterator[str]:
-    """Up to how many accelerators were tried, where as many are taken and the question leaves it open."""
+    """Yield a text on the largest size tried, if it is recommended and the question states no limit."""
     usual = usual_most(query, one.system, None)
     if not states_sizes(query, one) and not paid_for(query, one) and best.num_accelerators >= usual:
         yield f"at most {best.num_accelerators:,} accelerators (--max-accelerators)"

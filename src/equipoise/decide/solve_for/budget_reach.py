@@ -1,4 +1,4 @@
-"""What budget and deadline allow on a system, and the sizes that are looked at for it."""
+"""Results of solving for an amount within budget and deadline, and the sizes considered."""
 
 import math
 from typing import Final, Literal, TypeAlias
@@ -16,12 +16,12 @@ from equipoise.units import HOUR_S, format_stated
 
 ReachLimit: TypeAlias = Literal["budget", "deadline", "memory"]
 Unit: TypeAlias = Literal["tokens", "samples"]
-# The fastest training counts as good as the best where it falls short by so little: estimates are less sure.
+# A faster training is preferred if its amount is at most this fraction below the largest.
 AS_GOOD: Final = 0.02
 
 
 class Within(Struct, frozen=True, kw_only=True):
-    """What one number of accelerators does within budget and deadline. amount: tokens or samples."""
+    """The amount that one number of accelerators trains within budget and deadline, in tokens or samples."""
 
     amount: Interval
     candidate: Candidate
@@ -29,7 +29,7 @@ class Within(Struct, frozen=True, kw_only=True):
 
 
 class LargerModel(Struct, frozen=True, kw_only=True):
-    """A model that limits do not allow, by its parameters, with the training of it that breaks them least."""
+    """The parameters of a model beyond the limits, and its training that exceeds them least."""
 
     params: float
     time_s: float
@@ -37,7 +37,7 @@ class LargerModel(Struct, frozen=True, kw_only=True):
 
 
 class FasterModel(Struct, frozen=True, kw_only=True):
-    """The next smaller model, where its training is much faster, by its parameters."""
+    """The parameters of the next smaller model, if its training is much faster."""
 
     params: float
     num_accelerators: int
@@ -45,14 +45,13 @@ class FasterModel(Struct, frozen=True, kw_only=True):
 
 
 class BudgetReach(Struct, frozen=True, kw_only=True):
-    """What budget and deadline allow on one system.
+    """The result on one system within budget and deadline.
 
-    ask: for tokens of the workload's model, or for a model of its family. training_budget: how many tokens
-    or samples (`unit`) the training takes. params: of the model; its interval is that of the answer where a
-    model is asked for. shape: of that model. recommended: the training to do. by_size: what each number of
-    accelerators does, where tokens are asked for. limit: what ends it. larger: the smallest model tried that
-    the limit does not allow, where much of it is left. faster: the next smaller one, where its training is
-    much faster for its size.
+    ask: for tokens of the workload's model, or for a model of its family. training_budget: tokens or samples
+    (`unit`) of the training. params: of the model, with an interval if a model is asked for. shape: of that
+    model. recommended: the training. by_size: amount by number of accelerators, if tokens are asked for.
+    limit: the binding limit. larger: the smallest model tried beyond the limit, if much of the limit is
+    unused. faster: the next smaller model, if its training is much faster for its size.
     """
 
     ask: Ask
@@ -73,28 +72,28 @@ class BudgetReach(Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> Interval:
-        """What was asked for: parameters of the largest model, or tokens (samples)."""
+        """The requested quantity: parameters of the largest model, or tokens (samples)."""
         return self.params if self.ask == "model" and self.params is not None else self.training_budget
 
 
 def of_usual_sizes(query: TrainingQuery, one: SystemCandidates) -> tuple[Candidate, ...]:
-    """The candidates of sizes that are usually tried, where the question states no limit.
+    """The candidates of usual sizes, if the question states no limit; otherwise all allowed ones.
 
-    Up to how many that are depends on the amount of training, which is what is asked for.
+    A default limit cannot depend on the amount of training, which is unknown here.
     """
     if states_sizes(query, one):
         return one.allowed
     usual = max(usual_most(query, one.system, None), paid_for(query, one))
     beyond = (each.num_accelerators for each in one.allowed if each.num_accelerators >= usual)
-    most = min(beyond, default=usual)  # whole nodes may be more
+    most = min(beyond, default=usual)  # whole nodes may exceed the usual size
     return tuple(each for each in one.allowed if each.num_accelerators <= most)
 
 
 def paid_for(query: TrainingQuery, one: SystemCandidates) -> int:
-    """How many accelerators of a system the budget pays for through the whole deadline; 0 without both.
+    """Number of accelerators that the budget pays for until the deadline; 0 unless both are stated.
 
-    Of more, the budget ends a training before the deadline does. Nobody has so many cards for desktop
-    computers, and no published training had more than half of LARGE_SYSTEM.
+    With more, the budget is used up before the deadline. 0 for cards of desktop computers, and at most
+    LARGE_SYSTEM: no published training used more than half of it.
     """
     rates = [each.usd_per_hour / each.num_accelerators for each in one.allowed if each.usd_per_hour]
     hours = query.within_s / HOUR_S
@@ -104,14 +103,14 @@ def paid_for(query: TrainingQuery, one: SystemCandidates) -> int:
 
 
 def states_sizes(query: TrainingQuery, one: SystemCandidates) -> bool:
-    """Whether the question says up to how many accelerators of a system there are."""
+    """Whether the question limits the number of accelerators of a system."""
     return query.states_size or one.system.stock is not None
 
 
 def used_fraction(query: TrainingQuery, candidate: Candidate, end: str) -> tuple[float, ReachLimit]:
-    """The larger of the fractions of budget and deadline that a candidate uses, and which of the two it is.
+    """The larger of the fractions of budget and deadline that a candidate uses, and the name of that limit.
 
-    At an end of its intervals. Infinite where its time, or with a budget its money, is not known.
+    end: of its intervals. Infinite if its time, or with a budget its cost, is unknown.
     """
     usd, time_s = candidate.usd, candidate.time_s
     unpriced = 0.0 if query.budget_usd is None else math.inf
@@ -121,7 +120,7 @@ def used_fraction(query: TrainingQuery, candidate: Candidate, end: str) -> tuple
 
 
 def stated_limits(query: TrainingQuery) -> str:
-    """Budget and deadline, as options."""
+    """Text of budget and deadline as options."""
     stated = []
     if query.budget_usd is not None:
         stated.append(f"--budget {query.budget_usd:,.10g}")

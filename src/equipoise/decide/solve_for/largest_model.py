@@ -1,4 +1,4 @@
-"""The largest model in the proportions of the workload's whose training budget and deadline allow."""
+"""The largest model with the workload's proportions whose training is within budget and deadline."""
 
 import math
 from collections.abc import Mapping
@@ -33,13 +33,13 @@ from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 from equipoise.units import SI_PREFIXES, format_si
 
-# Models from toys to what nobody has trained.
-_LEAST_PARAMS: Final = SI_PREFIXES["M"]
-_MOST_PARAMS: Final = 100 * SI_PREFIXES["T"]
-# What the search for the largest model leaves open; half a layer is as much.
+# Range of models searched, beyond any trained so far.
+_MIN_PARAMS: Final = SI_PREFIXES["M"]
+_MAX_PARAMS: Final = 100 * SI_PREFIXES["T"]
+# Relative tolerance of the search for the largest model; half a layer is as much.
 _TOLERANCE: Final = 0.02
-_MOST_TRIES: Final = 40
-# The work of a training grows as the square of its model, whose tokens grow with it.
+_MAX_TRIES: Final = 40
+# Work grows with the square of the parameters, because tokens are proportional to them.
 _SLOPE: Final = 2.0
 _BATCH_FACTOR: Final = 0.292
 _BATCH_POWER: Final = 0.3271
@@ -47,23 +47,23 @@ _WHY_TOKENS: Final = (
     "20 give the least loss of a training budget (Hoffmann et al. 2022); models that are used much are "
     "trained on more: --tokens-per-param"
 )
-# The loss of mixtures is stated in active parameters; how many tokens each is best trained on differs with
-# the number of experts, so 20 is carried over from dense models.
+# The loss of mixtures depends on active parameters; the best number of tokens for each varies with the number
+# of experts, so 20 is assumed as for dense models.
 _WHY_TOKENS_OF_A_MIXTURE: Final = (
     "the loss of a mixture follows from these (Ludziejewski et al. 2025), but 20 is best for dense models "
     "(Hoffmann et al. 2022): --tokens-per-param"
 )
-# From which gain of speed on a model hardly smaller is taken for it: by no more than a layer of 20 has of the
-# parameters, where the interval of what is allowed is many times as wide.
+# Gain of speed from which a slightly smaller model is preferred, and how much smaller it may be: one layer of
+# 20, a small part of the interval of the result.
 _MUCH_FASTER: Final = 0.1
-_HARDLY_SMALLER: Final = 0.05
-# Where less of budget or deadline is used, what the next larger model would take is said.
+_SLIGHTLY_SMALLER: Final = 0.05
+# If less of budget or deadline is used, the next larger model is reported with its needs.
 _NEARLY_USED: Final = 0.97
 _NEXT_NEEDS: Final = 1.1
 
 
 class ModelFamily(Struct, kw_only=True):
-    """Models in the proportions of the workload's, on one system. tried: by parameters asked for."""
+    """Models with the workload's proportions on one system. tried: models by requested parameters."""
 
     query: TrainingQuery
     inputs: Inputs
@@ -71,7 +71,7 @@ class ModelFamily(Struct, kw_only=True):
     tried: dict[float, "TriedModel"] = field(default_factory=dict)
 
     def at(self, params: float) -> "TriedModel":
-        """The model of about so many parameters, with the candidates of its training."""
+        """The model with about this number of parameters, and the candidates of its training; cached."""
         if params not in self.tried:
             self.tried[params] = self._try(params)
         return self.tried[params]
@@ -94,7 +94,7 @@ class ModelFamily(Struct, kw_only=True):
                 budget=fixed_budget(workload, samples),
                 global_batch_samples=self._batch(workload, tokens),
             ),
-            # The user's runs and traces are of another model; the links stay what they are.
+            # The user's runs and traces are of another model; measured links still apply.
             user=UserEvidence(collectives=self.inputs.user.collectives),
         )
         candidates = of_usual_sizes(self.query, system_candidates(inputs, assess(inputs, self.system)))
@@ -108,9 +108,9 @@ class ModelFamily(Struct, kw_only=True):
         )
 
     def _batch(self, workload: Workload, tokens: float) -> int:
-        """The global batch asked for, else the one that loses least at such a training's FLOP.
+        """The requested global batch, else the best one for the training's FLOP, as a power of two.
 
-        Assumes the FLOP of the model alone. Source: Bi et al. 2024 (DeepSeek LLM), equation 1:
+        Assumes FLOP of the model without recomputation. Source: Bi et al. 2024 (DeepSeek LLM), equation 1:
         0.292 C ** 0.3271 tokens.
         """
         assert workload.sequence_tokens is not None
@@ -123,40 +123,40 @@ class ModelFamily(Struct, kw_only=True):
         return int(2 ** max(0, math.floor(math.log2(min(samples, most)))))
 
     def largest_fitting(self) -> "TriedModel | None":
-        """Of the models tried, the largest that budget and deadline allow."""
+        """The largest model tried that is within budget and deadline."""
         fit = [each for each in self.tried.values() if each.used["value"] <= 1.0]
         return max(fit, key=lambda each: each.shape.params, default=None)
 
     @property
     def smallest(self) -> "TriedModel":
-        """The smallest model tried: the smallest there is, after a search in which none is allowed."""
+        """The smallest model tried; after a search without any allowed model, the smallest possible."""
         return min(self.tried.values(), key=lambda each: each.shape.params)
 
     def largest(self, end: str) -> float:
-        """About the most parameters that budget and deadline allow, at one end of their intervals.
+        """The approximate largest number of parameters within budget and deadline.
 
-        end: of the interval of time and money. Returns 0 where no model is small enough.
-        Assumes that larger models take more; where divisors of sizes make some take less, one of them may be
-        passed over. Source: the work grows as the square of the parameters; bisection where that misleads.
+        end: of the intervals of time and cost. Returns 0 if no model is small enough.
+        Assumes larger models take more time; where divisibility of sizes makes some take less, one of them
+        may be missed. Source: work grows with the square of the parameters; bisection where that fails.
         """
-        base = self.inputs.training.workload.params or _LEAST_PARAMS
-        self.at(min(max(base, _LEAST_PARAMS), _MOST_PARAMS))
+        base = self.inputs.training.workload.params or _MIN_PARAMS
+        self.at(min(max(base, _MIN_PARAMS), _MAX_PARAMS))
         fits, fails = 0.0, math.inf
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_TRIES):
             used = {params: each.used[end] for params, each in self.tried.items()}
             fits = max((params for params, share in used.items() if share <= 1.0), default=0.0)
             fails = min((params for params in used if params > fits), default=math.inf)
             spent = used.get(fits, 0.0) >= (1.0 - _TOLERANCE) ** _SLOPE
-            if spent or fits == _MOST_PARAMS or fails <= max(fits * (1.0 + _TOLERANCE), _LEAST_PARAMS):
+            if spent or fits == _MAX_PARAMS or fails <= max(fits * (1.0 + _TOLERANCE), _MIN_PARAMS):
                 break
-            self.at(_next(used, fits, fails))
+            self.at(_next_size(used, fits, fails))
         return fits
 
 
 class TriedModel(Struct, frozen=True, kw_only=True):
-    """A model, the candidates of its training, and the least fraction of budget or deadline that one uses.
+    """A model and the candidates of its training.
 
-    used: by end of the intervals, the larger of both fractions.
+    used: by end of the intervals, the smallest fraction of its limits that any candidate uses.
     """
 
     shape: Transformer
@@ -164,23 +164,23 @@ class TriedModel(Struct, frozen=True, kw_only=True):
     used: Mapping[str, float]
 
     def fastest_within(self, query: TrainingQuery) -> Candidate:
-        """The fastest of the candidates that keep budget and deadline, of which there is one."""
+        """The fastest candidate within budget and deadline; there must be one."""
         rule = Rule(objective="time", deadline_s=query.within_s, spend_usd=query.spend_usd)
         chosen = choose(timed_figures(self.candidates), rule, {})
         return next(each for each in self.candidates if each.id == chosen)
 
 
-def _next(used: Mapping[float, float], fits: float, fails: float) -> float:
-    """The next size to try: by how work grows with it from the size nearest to the end, within the bracket.
+def _next_size(used: Mapping[float, float], fits: float, fails: float) -> float:
+    """The next size to try, by extrapolation of work from the size nearest to the limit, within the bracket.
 
-    used: fraction of budget or deadline, by size; infinite where nothing fits into memory.
+    used: fraction of budget or deadline by size; infinite where nothing fits into memory.
     """
-    low, high = max(fits, _LEAST_PARAMS), min(fails, _MOST_PARAMS)
+    low, high = max(fits, _MIN_PARAMS), min(fails, _MAX_PARAMS)
     known = {params: share for params, share in used.items() if 0.0 < share < math.inf}
     if not known:
         return math.sqrt(low * high)
     near = min(known, key=lambda params: abs(math.log(known[params])))
-    # A little below the law: what just fits ends the search.
+    # Slightly below the extrapolated size, so that it fits and ends the search.
     better = near * math.pow(known[near], -1.0 / _SLOPE) * (1.0 - _TOLERANCE / 2)
     if not math.isfinite(fails):
         return min(max(better, 2.0 * low), high)
@@ -200,16 +200,16 @@ def largest_model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -
         least = format_si(float(family.smallest.shape.params))
         raise UsageError(
             f"{stated_limits(query)} does not allow the smallest model in the proportions of {base.title}, "
-            f"of {least} parameters, with {query.tokens_per_param:g} tokens per{_active(base_shape)} "
+            f"of {least} parameters, with {query.tokens_per_param:g} tokens per{_active_text(base_shape)} "
             "parameter"
         )
-    found, smaller = _with_smaller(query, family, found)
+    found, smaller = _with_faster_model(query, family, found)
     best = found.fastest_within(query)
     limit, larger = _limit(query, best, found, family)
     count = float(found.shape.params)
     size = Interval(
         value=count,
-        # Where the high end of time or money allows no model, the smallest there is ends the interval.
+        # If the high end of time or cost allows no model, the interval starts at the smallest one.
         low=min(family.largest("high") or float(family.smallest.shape.params), count),
         high=max(family.largest("low"), count),
         level=best.known_time_s.level,
@@ -233,7 +233,7 @@ def largest_model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -
         faster=smaller,
         by_size=(),
         assumes=(
-            f"{query.tokens_per_param:g} tokens per{_active(found.shape)} parameter; "
+            f"{query.tokens_per_param:g} tokens per{_active_text(found.shape)} parameter; "
             + (_WHY_TOKENS_OF_A_MIXTURE if found.shape.idle_params else _WHY_TOKENS),
             f"the proportions of {base.title}; width and depth grow together",
             "the global batch that --global-batch states"
@@ -244,9 +244,9 @@ def largest_model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -
 
 
 def _shape_of_family(inputs: Inputs, one: SystemCandidates) -> Transformer:
-    """The sizes whose proportions all models of the workload's family have.
+    """The transformer whose proportions define the workload's family.
 
-    Raises EvidenceError where there is no such family, or its models cannot be timed.
+    Raises EvidenceError if there is no such family, or its models cannot be timed.
     """
     base = inputs.training.workload
     if base.transformer is None or base.sequence_tokens is None:
@@ -268,19 +268,18 @@ def _shape_of_family(inputs: Inputs, one: SystemCandidates) -> Transformer:
     return base.transformer
 
 
-def _active(shape: Transformer) -> str:
-    """Which parameters the tokens are counted for, where not all are meant."""
+def _active_text(shape: Transformer) -> str:
+    """The word "active" for models in which tokens are counted per active parameter."""
     return " active" if shape.idle_params else ""
 
 
-def _with_smaller(
+def _with_faster_model(
     query: TrainingQuery, family: ModelFamily, largest: TriedModel
 ) -> tuple[TriedModel, FasterModel | None]:
-    """The largest model, and the next smaller one where its training is much faster for its size.
+    """The largest model, and the next smaller one if its training is much faster for its size.
 
-    One that is hardly smaller is taken in its place, as `_fastest_of_the_best` does, unless a deadline says
-    how long training may take; the next may be much smaller where layers are few. Compared are times over the
-    square of the parameters, as which the work grows.
+    Without a deadline, a slightly smaller one replaces it, as in `_fastest_of_the_best`; with few layers, the
+    next one may be much smaller. Times are compared per square of the parameters.
     """
     near = family.at(largest.shape.params * (1.0 - AS_GOOD))
 
@@ -290,7 +289,7 @@ def _with_smaller(
     is_smaller = near.used["value"] <= 1.0 and near.shape.params < largest.shape.params
     if not is_smaller or pace(near) >= pace(largest) * (1.0 - _MUCH_FASTER):
         return largest, None
-    if query.deadline_s is None and near.shape.params >= (1.0 - _HARDLY_SMALLER) * largest.shape.params:
+    if query.deadline_s is None and near.shape.params >= (1.0 - _SLIGHTLY_SMALLER) * largest.shape.params:
         return near, None
     best = near.fastest_within(query)
     return largest, FasterModel(
@@ -303,9 +302,9 @@ def _with_smaller(
 def _limit(
     query: TrainingQuery, best: Candidate, found: TriedModel, family: ModelFamily
 ) -> tuple[ReachLimit, LargerModel | None]:
-    """What ends it: what the next larger model tried would break, and that model where much of it is left.
+    """The limit exceeded by the next larger model tried, and that model if much of the limit is unused.
 
-    The memory where no strategy of it fits. best: the training of the model found.
+    Memory if no strategy of it fits. best: the training of the model found.
     """
     larger = (
         each
@@ -320,7 +319,7 @@ def _limit(
         return "memory", None
     least = min(timed, key=lambda each: used_fraction(query, each, "value")[0])
     needed, limit = used_fraction(query, least, "value")
-    # Where the next one is far beyond, models between were left out: the search was near enough to the end.
+    # If the next model exceeds the limit by far, the search did not need to try models between.
     if used_fraction(query, best, "value")[0] >= _NEARLY_USED or needed > _NEXT_NEEDS:
         return limit, None
     usd = None if least.usd is None else least.usd.value

@@ -1,4 +1,4 @@
-"""The most tokens (samples) of a workload that budget and deadline allow."""
+"""The most tokens (samples) of a workload within budget and deadline."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -29,21 +29,21 @@ from equipoise.spec.mlperf import Scores
 from equipoise.spec.workload import Workload
 from equipoise.units import HOUR_S
 
-_ALIKE: Final = "every token or sample takes the same time; whether this many are useful is not judged"
-# How near to its limit a solution comes; amounts are rounded down to as many digits.
-_NEAR: Final = 1e-6
+_ASSUMPTION: Final = "every token or sample takes the same time; whether this many are useful is not judged"
+# Relative distance of a solution from its limit; amounts are rounded down to this number of digits.
+_TOLERANCE: Final = 1e-6
 _NUM_DIGITS: Final = 6
-_MOST_STEPS: Final = 60
-# How often tokens are solved for, each time with the usual batch of the amount found before.
-_MOST_BATCHES: Final = 4
-# How closely the amount is found from which on the usual batch is larger: to the digits that documents state.
-_AMOUNT_APART: Final = 1e-6
+_MAX_STEPS: Final = 60
+# Iterations of solving for tokens, each with the usual batch of the previous amount.
+_MAX_BATCHES: Final = 4
+# Relative tolerance of the amount at which the usual batch changes.
+_AMOUNT_TOLERANCE: Final = 1e-6
 
 
 class CandidatesByBatch(Struct, frozen=True, kw_only=True):
-    """The question for amounts of training: candidates follow from the batch, and it may from the amount.
+    """Candidates of the question by global batch, which may depend on the amount of training.
 
-    extra: what is tried besides the usual sizes. found: what was collected, by the training's global batch.
+    extra: sizes tried in addition to the usual ones. found: cached candidates by global batch.
     """
 
     query: TrainingQuery
@@ -53,9 +53,9 @@ class CandidatesByBatch(Struct, frozen=True, kw_only=True):
     found: dict[int | None, Collected] = field(default_factory=dict)
 
     def collected(self, samples: float, before: Collected | None = None) -> Collected:
-        """The candidates of the question for so many samples, or for others with the same batch.
+        """The candidates for this number of samples, or for another one with the same batch.
 
-        before: of another amount; the same where its batch is stated, or that of the user's own model.
+        before: candidates for another amount, which are returned if the batch does not depend on the amount.
         """
         if before is not None and before.inputs.training.batch_words is None:
             return before
@@ -67,7 +67,7 @@ class CandidatesByBatch(Struct, frozen=True, kw_only=True):
 
 
 def most_tokens(asked: CandidatesByBatch, collected: Collected, one: SystemCandidates) -> BudgetReach:
-    """The number of accelerators that trains on the most tokens."""
+    """The number of accelerators that trains the most tokens on a system."""
     query, inputs, title = asked.query, collected.inputs, one.system.title
     allowed = of_usual_sizes(query, one)
     if not allowed:
@@ -96,12 +96,12 @@ def most_tokens(asked: CandidatesByBatch, collected: Collected, one: SystemCandi
         recommended=most.candidate,
         limit=most.limit,
         by_size=tuple(each for each in within if each.candidate.terms == most.candidate.terms),
-        assumes=(_ALIKE,),
+        assumes=(_ASSUMPTION,),
     )
 
 
 def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) -> EvidenceError:
-    """Why no amount is limited on a system, or none can be estimated."""
+    """The error for a system on which no amount can be found."""
     committed = [each for each in allowed if each.charges and each.charges.minimum_usd > query.spend_usd]
     if len(committed) == len(allowed):
         least = min(each.charges.minimum_usd for each in committed if each.charges)
@@ -117,23 +117,22 @@ def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) ->
     )
 
 
-# Sizes that nobody ran were off by so much beside own runs (median, docs/experiments/0024): a size that ran,
-# and does no less than that, is as good as one that did not.
-_AS_GOOD_AS_UNTRIED: Final = 0.09
+# Median error of estimates at sizes without runs (docs/experiments/0024): a size with runs is preferred if
+# its amount is at most this fraction below that of a size without.
+_UNTRIED_MARGIN: Final = 0.09
 
 
 def _fastest_of_the_best(within: Sequence[Within], ran: Collection[int], *, is_timed: bool) -> Within:
-    """The fastest of those that train on as much as any, or hardly less.
+    """The fastest of the results with the largest amount, or slightly less.
 
-    ran: the sizes with runs. is_timed: a deadline says how long training may take, so that less is no better
-    for being faster.
+    ran: sizes with runs. is_timed: whether there is a deadline, so that a faster training is no advantage.
     """
     most = max(within, key=lambda each: each.amount.value)
     is_untried = most.candidate.num_accelerators not in ran
 
     def is_as_good(each: Within) -> bool:
         is_surer = is_untried and each.candidate.num_accelerators in ran
-        short = _AS_GOOD_AS_UNTRIED if is_surer else 0.0 if is_timed else AS_GOOD
+        short = _UNTRIED_MARGIN if is_surer else 0.0 if is_timed else AS_GOOD
         return each.amount.value >= most.amount.value * (1.0 - short)
 
     as_good = (each for each in within if is_as_good(each))
@@ -143,23 +142,22 @@ def _fastest_of_the_best(within: Sequence[Within], ran: Collection[int], *, is_t
 def _within(
     asked: CandidatesByBatch, collected: Collected, one: SystemCandidates, size: Candidate
 ) -> Within | None:
-    """What one size of a system does, its usual batch that of a training on as much.
+    """The amount for one size of a system, with the usual batch of that amount.
 
-    None where not known, and where the size shares out no batch that is usual for as much.
-    one, size: of those collected.
-    Assumes that the batch hardly changes once it is that of the amount before: a usual one grows more slowly.
+    None if unknown, or if the size divides no usual batch of that amount. one, size: among those collected.
+    Assumes the iteration converges, because the usual batch grows more slowly than the amount.
     """
     workload = collected.inputs.training.workload
     before: tuple[Collected, _SizeSolver, Within] | None = None
-    for _ in range(_MOST_BATCHES):
+    for _ in range(_MAX_BATCHES):
         solver = _SizeSolver(query=asked.query, inputs=collected.inputs, system=one, start=size)
         found = solver.within()
-        # Less than a step is refused later, whatever its batch.
+        # Amounts below one step are rejected later, with any batch.
         if found is None or found.amount.value < _step_amount(size, workload):
             break
         following = asked.collected(found.amount.value / unit_tokens(workload), collected)
         if before is not None and following is before[0]:
-            return _where_the_batch_grows(asked, before, (collected, solver, found))
+            return _at_batch_change(asked, before, (collected, solver, found))
         same = (
             (system, each) for system in following.systems for each in system.candidates if each.id == size.id
         )
@@ -172,20 +170,20 @@ def _within(
     return found
 
 
-def _where_the_batch_grows(
+def _at_batch_change(
     asked: CandidatesByBatch,
     one: tuple[Collected, "_SizeSolver", Within],
     other: tuple[Collected, "_SizeSolver", Within],
 ) -> Within:
-    """What a size does where each of two batches reaches an amount whose usual batch is the other.
+    """The amount for a size if each of two batches leads to an amount whose usual batch is the other.
 
-    So it is where the larger batch, which more tokens have, is shared out worse: the most is the last amount
-    before the batch grows.
+    This occurs if the larger batch, which is usual for more tokens, is less efficient: the solution is the
+    last amount before the batch grows.
     """
     (smaller, solver, found), (_, _, less) = sorted((one, other), key=lambda each: -each[2].amount.value)
     low, high = less.amount.value, found.amount.value
     unit = unit_tokens(smaller.inputs.training.workload)
-    while high - low > _AMOUNT_APART * high:
+    while high - low > _AMOUNT_TOLERANCE * high:
         middle = (low + high) / 2.0
         if asked.collected(middle / unit, smaller) is smaller:
             low = middle
@@ -195,12 +193,12 @@ def _where_the_batch_grows(
 
 
 def _step_amount(candidate: Candidate, workload: Workload) -> float:
-    """Tokens or samples of a step."""
+    """Tokens or samples per step."""
     return float((candidate.global_batch_samples or 1) * unit_tokens(workload))
 
 
 def unit_tokens(workload: Workload) -> int:
-    """Tokens of a sample, of which amounts are stated; 1 where they are stated in samples."""
+    """Tokens per sample for amounts in tokens; 1 for amounts in samples."""
     return workload.budget_tokens or 1
 
 
@@ -214,7 +212,7 @@ def _refuse_less_than_a_step(query: TrainingQuery, most: Within, workload: Workl
 
 
 class _SizeSolver(Struct, frozen=True, kw_only=True):
-    """One size of a system. start: its candidate for as many samples as `inputs` state."""
+    """Solver for one size of a system. start: its candidate for the samples in `inputs`."""
 
     query: TrainingQuery
     inputs: Inputs
@@ -222,7 +220,7 @@ class _SizeSolver(Struct, frozen=True, kw_only=True):
     start: Candidate
 
     def within(self) -> Within | None:
-        """The amount that each limit allows, the least of them; None where no limit can be reached."""
+        """The smallest of the amounts allowed by each limit; None if no amount can be found."""
         within_s, spend_usd, work_s = self.query.within_s, self.query.spend_usd, self.start.work_s.value
         usd_per_hour = self.start.usd_per_hour
         bounds: list[tuple[float, float, float, ReachLimit]] = []
@@ -248,7 +246,7 @@ class _SizeSolver(Struct, frozen=True, kw_only=True):
         )
 
     def at_amount(self, amount: float, found: Within) -> Within:
-        """The same for less than a limit allows."""
+        """The result for an amount below the limit."""
         less = _rounded_down(amount)
         return Within(
             amount=replace(found.amount, value=less, low=min(less, found.amount.low)),
@@ -265,7 +263,7 @@ class _SizeSolver(Struct, frozen=True, kw_only=True):
     def _bounds(
         self, limit: float, amount: Callable[[Candidate], Interval | None], factor: float
     ) -> tuple[float, float, float]:
-        """How many times the samples keep a limit: the central value and both ends; 0 where none do."""
+        """The largest factor on the samples within a limit: central value and both ends; 0 if none."""
 
         def most(end: str) -> float:
             def at(times: float) -> float:
@@ -278,7 +276,7 @@ class _SizeSolver(Struct, frozen=True, kw_only=True):
         return (value, most("high"), most("low")) if value > 0.0 else (0.0, 0.0, 0.0)
 
     def _at(self, factor: float) -> Candidate:
-        """The candidate for so many times the samples, as the question for them has it."""
+        """The candidate for the samples times a factor, as in the question for that amount."""
         about = self.inputs.training
         samples = factor * self._samples
         unit = about.workload.budget_tokens
@@ -292,19 +290,19 @@ class _SizeSolver(Struct, frozen=True, kw_only=True):
 
 
 def most_within(limit: float, amount: Callable[[float], float], factor: float) -> float:
-    """The largest factor whose amount keeps a limit, to _NEAR of the limit; 0 where none does.
+    """The largest factor whose amount is within a limit, to a relative _TOLERANCE; 0 if none is.
 
-    amount: grows with the factor, about in proportion; infinite where it is not known. factor: to start from.
-    Assumes one crossing. Source: fixed-point iteration, factor <- factor x limit / amount(factor), within a
-    bracket that is halved where it leaves it.
+    amount: grows about in proportion to the factor; infinite if unknown. factor: initial value.
+    Assumes one crossing. Source: fixed-point iteration, factor <- factor x limit / amount(factor), with
+    bisection of the bracket when the iteration leaves it.
     """
     fits, fails = 0.0, math.inf
-    goal = limit * (1.0 - _NEAR / 2)
-    for _ in range(_MOST_STEPS):
+    goal = limit * (1.0 - _TOLERANCE / 2)
+    for _ in range(_MAX_STEPS):
         found = amount(factor)
         if found <= limit:
             fits = factor
-            if found >= limit * (1.0 - _NEAR):
+            if found >= limit * (1.0 - _TOLERANCE):
                 break
         else:
             fails = factor
@@ -316,6 +314,6 @@ def most_within(limit: float, amount: Callable[[float], float], factor: float) -
 
 
 def _rounded_down(amount: float) -> float:
-    """The amount with the digits that documents state, never more than it was."""
+    """The amount rounded down to the digits stated in documents."""
     unit = 10.0 ** (math.floor(math.log10(amount)) + 1 - _NUM_DIGITS)
     return math.floor(amount / unit) * unit
