@@ -435,13 +435,13 @@ _MSGSPEC_LOCK: Final = RLock()
 
 
 def converted(value: object, kind: type[Record]) -> Record:
-    """A parsed value as a record. Thread-safe; raises as `msgspec.convert` does."""
+    """A parsed value as a record. Thread-safe; raises what msgspec does."""
     with _MSGSPEC_LOCK:
         return msgspec.convert(value, kind)
 
 
 def decoded(content: bytes, kind: type[Record]) -> Record:
-    """JSON as a record. Thread-safe; raises as `msgspec.json.decode` does."""
+    """JSON as a record. Thread-safe; raises what msgspec does."""
     with _MSGSPEC_LOCK:
         return msgspec.json.decode(content, type=kind)
 
