@@ -493,6 +493,53 @@ def test_a_diffusion_model_costs_what_the_catalogues_does(name, slug, tmp_path):
     assert kept == pytest.approx(published, rel=0.2)
 
 
+# Pixels along the side of a latent: Podell et al. 2023 (8), Esser et al. 2024 (8), Chen et al. 2024 (8), Xie et
+# al. 2024 (32), Wan 2025 (8); FLUX.1 packs two by two of 8 into one.
+@pytest.mark.parametrize(
+    ("name", "latent_pixels"),
+    [
+        ("flux1_dev", 16),
+        ("sd3_medium", 8),
+        ("pixart_sigma", 8),
+        ("sana_1600m", 32),
+        ("sdxl", 8),
+        ("wan21_1_3b", 8),
+    ],
+)
+def test_images_of_a_diffusion_model_are_those_of_its_file_or_of_the_question(name, latent_pixels, tmp_path):
+    keys = DIFFUSION[name]["config"]
+    usual = read_config(written(tmp_path, keys)).workload
+    half = usual.image.of_side(min(usual.image.width, usual.image.height) // 2)
+    latents = {"sample_width": half.width // latent_pixels, "sample_height": half.height // latent_pixels}
+    stated, asked = read_config(written(tmp_path, keys | latents)).workload, usual.on_images(half)
+    assert (stated.image.pixels, stated.sequence_tokens) == (half.pixels, asked.sequence_tokens)
+    # Texts, whose keys do not grow, are up to 2 % of a U-Net on 512 pixels.
+    assert asked.train_flop_per_sample == pytest.approx(stated.train_flop_per_sample, rel=0.03)
+    assert asked.frozen_share == pytest.approx(stated.frozen_share, rel=0.03)
+    if stated.transformer is None:
+        kept = stated.activation_bytes_per_sample
+        assert asked.activation_bytes_per_sample == pytest.approx(kept, rel=0.03)
+
+
+# Counted on diffusers 0.42 (sources of the catalogue). SDXL's figure counts attention too: twice in 70 layers.
+@pytest.mark.truth
+@pytest.mark.parametrize(
+    ("name", "slug", "attends"), [("sdxl", "sdxl", 140), ("sd15", "stable_diffusion", 0)]
+)
+def test_a_u_net_launches_as_many_products_as_were_counted(name, slug, attends, tmp_path):
+    found = read_config(written(tmp_path, DIFFUSION[name]["config"])).workload
+    assert found.layers == pytest.approx(workload(slug).layers - attends, rel=0.01)
+
+
+@pytest.mark.truth
+def test_scores_and_texts_of_a_u_net_are_the_share_that_was_counted(tmp_path):
+    # Counted on diffusers 0.42 (source of the catalogue's SDXL).
+    found, known = read_config(written(tmp_path, DIFFUSION["sdxl"]["config"])).workload, workload("sdxl")
+    assert found.image.squared_share == pytest.approx(known.image.squared_share, rel=0.05)
+    # Tables of words, which look up, count as products in the file.
+    assert found.image.text_share == pytest.approx(known.image.text_share, rel=0.2)
+
+
 def test_a_pipeline_is_the_network_that_its_folder_holds(tmp_path):
     keys = DIFFUSION["sd3_medium"]["config"]
     index = {"_class_name": "StableDiffusion3Pipeline", "transformer": ["diffusers", keys["_class_name"]]}

@@ -15,7 +15,14 @@ from msgspec import Struct
 from equipoise.errors import DataError, SpecError
 from equipoise.files import parsed_json, read_input
 from equipoise.spec import is_number, shown
-from equipoise.spec.hub_diffusion import UNet, denoiser_sizes, denoiser_tokens, latents, with_frozen
+from equipoise.spec.hub_diffusion import (
+    UNet,
+    denoiser_image,
+    denoiser_sizes,
+    denoiser_tokens,
+    latents,
+    with_frozen,
+)
 from equipoise.spec.hub_keys import (
     MOST_LAYERS,
     MOST_NAME,
@@ -183,7 +190,7 @@ def _transformer_facts(config: HubConfig) -> dict[str, Any]:
         "params": float(model.params),
         "transformer": model,
         "sequence_tokens": _sample_tokens(config, model),
-        "image": patched_image(config),
+        "image": patched_image(config) if config.family.denoiser is None else denoiser_image(config),
     }
 
 
@@ -198,6 +205,7 @@ def _unet_facts(config: HubConfig) -> dict[str, Any]:
         "layers": found.layers,
         "adapter_width": found.adapter_width,
         "linear_adapter_width": found.adapter_width + found.linear_adapter_width,
+        "image": found.image,
     }
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from equipoise.spec import is_number
 from equipoise.spec.hub_keys import MOST_LAYERS, Denoiser, HubConfig, Sizes, is_whole
 from equipoise.spec.transformer import Tower, Transformer, feed_forward_stack, matrix_tower
-from equipoise.spec.workload import Workload
+from equipoise.spec.workload import LEAST_SIDE, Image, Workload
 
 _MOST_SIDE: Final = 100_000
 _MOST_PATCH: Final = 64
@@ -32,6 +32,17 @@ class Latents(Struct, frozen=True, kw_only=True):
     def num_pixels(self) -> int:
         """Pixels of all frames of a sample."""
         return self.width * self.height * self.pixels_each**2 * self.pixel_frames
+
+    def image(self, *, patch: int | None, frames: int = 1, other_tokens: int = 0) -> Image | None:
+        """What a question may state another size of; None of sides nobody trains on.
+
+        patch: columns of latents that make a token; None where there are none. frames: tokens in time.
+        """
+        width, height = self.width * self.pixels_each, self.height * self.pixels_each
+        if min(width, height) < LEAST_SIDE:
+            return None
+        side = None if patch is None else patch * self.pixels_each
+        return Image(width=width, height=height, patch=side, frames=frames, other_tokens=other_tokens)
 
     @property
     def words(self) -> str:
@@ -63,11 +74,15 @@ def with_frozen(workload: Workload, config: HubConfig) -> Workload:
     about, forward_flop = config.family.denoiser, workload.train_flop_per_sample
     if not config.frozen or about is None or forward_flop is None:
         return workload
-    pixels = latents(config).num_pixels
-    flop = sum(each.flop(text_tokens=about.text_tokens, num_pixels=pixels) for each in config.frozen)
+    pixels, image = latents(config).num_pixels, workload.image
+    flop = {each: each.flop(text_tokens=about.text_tokens, num_pixels=pixels) for each in config.frozen}
+    of_texts = sum(amount for each, amount in flop.items() if each.flop_per_pixel is None)
+    if image is not None:
+        image = replace(image, text_share=_PASSES * of_texts / forward_flop)
     return replace(
         workload,
-        frozen_share=_PASSES * flop / forward_flop,
+        image=image,
+        frozen_share=_PASSES * sum(flop.values()) / forward_flop,
         frozen_params=sum(each.params for each in config.frozen),
     )
 
@@ -102,6 +117,14 @@ def denoiser_tokens(config: HubConfig) -> int:
     of = latents(config)
     found = math.ceil(of.width / side) * math.ceil(of.height / side) * math.ceil(of.frames / frames)
     return found + (about.text_tokens if about.joins_text else 0)
+
+
+def denoiser_image(config: HubConfig) -> Image | None:
+    """The images that a diffusion transformer is trained on."""
+    about, (frames, side) = config.family.denoiser, _patch(config)
+    assert about is not None
+    of, texts = latents(config), about.text_tokens if about.joins_text else 0
+    return of.image(patch=side, frames=math.ceil(of.frames / frames), other_tokens=texts)
 
 
 def denoiser_sizes(config: HubConfig, _found: Sizes) -> Sizes:
@@ -202,11 +225,12 @@ class UNet:
     def __init__(self, config: HubConfig) -> None:
         """Walk through the network as its configuration describes it. Raises SpecError where it is unlike."""
         self.params = self.forward_flop = self.kept_values = self.widest_values = self.layers = 0
+        self.squared_flop = 0  # of forward_flop, scores of pixels by pixels
         self.adapter_width = self.linear_adapter_width = 0
         self.text_tokens = config.family.denoiser.text_tokens if config.family.denoiser else 0
         self.text_width = config.size("cross_attention_dim", 1280)
         encoded = config.size("encoder_hid_dim", 0, least=0)
-        of = latents(config)
+        of = self.latents = latents(config)
         widths = config.sizes("block_out_channels") or [320, 640, 1280, 1280]
         depths = _by_level(config, "transformer_layers_per_block", 1, len(widths))
         resnets = _by_level(config, "layers_per_block", 2, len(widths))
@@ -247,6 +271,12 @@ class UNet:
                 self.convolve(channels, channels, places[level - 1])
         self.convolve(channels, config.size("out_channels", 4), places[0])
 
+    @property
+    def image(self) -> Image | None:
+        """The images that it is trained on."""
+        found = self.latents.image(patch=None)
+        return found and replace(found, squared_share=self.squared_flop / self.forward_flop)
+
     def product(self, columns: int, channels: int, places: int) -> None:
         """Add a matrix or convolution of so many inputs a channel, applied at so many places."""
         self.params += columns * channels
@@ -282,8 +312,10 @@ class UNet:
         for keys, width in ((places, channels), (self.text_tokens, self.text_width)):
             self.product(channels, 2 * channels, places)
             self.product(width, 2 * channels, keys)
+            self.layers += 2  # queries, keys, values and the way out are products of their own
             self.forward_flop += 4 * channels * places * keys
             self.adapter_width += 6 * channels + 2 * width
+        self.squared_flop += 4 * channels * places * places
         self.product(channels, 8 * channels, places)
         self.product(4 * channels, channels, places)
         self.linear_adapter_width += 14 * channels

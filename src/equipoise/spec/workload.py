@@ -158,7 +158,8 @@ class Image(Struct, frozen=True, kw_only=True):
 
     width, height: in pixels, of what the data set holds, where latents of it are computed, too. patch: pixels
     along the side of what makes one token; None where the figures grow with pixels, as of convolutions.
-    other_tokens: tokens of a sample that are no patches: a class token, words.
+    frames: of a video, layers of patches in time. other_tokens: tokens of a sample that are no patches: a
+    class token, words.
     squared_share: of its FLOP, those that grow with the square of what the figures grow with: scores of
     attention over the whole image. text_share: of encoders that run forward only, FLOP that do not grow, as
     a share of those of the model's forward pass.
@@ -167,13 +168,14 @@ class Image(Struct, frozen=True, kw_only=True):
     width: Side
     height: Side
     patch: int | None = None
+    frames: int = 1
     other_tokens: int = 0
     squared_share: float = 0.0
     text_share: float = 0.0
 
     @property
     def pixels(self) -> int:
-        """Pixels of the image.
+        """Pixels of the image, or of one frame.
 
         >>> Image(width=224, height=224, patch=16, other_tokens=1).pixels
         50176
@@ -189,7 +191,8 @@ class Image(Struct, frozen=True, kw_only=True):
         """
         if self.patch is None:
             return self.pixels
-        return math.ceil(self.width / self.patch) * math.ceil(self.height / self.patch) + self.other_tokens
+        patches = math.ceil(self.width / self.patch) * math.ceil(self.height / self.patch)
+        return self.frames * patches + self.other_tokens
 
     def of_side(self, pixels: int) -> "Image":
         """An image of the same shape whose shorter side has so many pixels.

@@ -86,6 +86,20 @@ def test_the_size_of_images_that_examples_are_taken_to_be_is_named():
     assert not [each for each in stated.chosen_for_you if "pixels" in each]
 
 
+def test_the_images_of_a_file_of_diffusers_are_those_that_a_question_states(tmp_path):
+    # Peebles and Xie 2023, table 4: DiT-XL/2 has 256 tokens at 256 pixels, four times as many at 512.
+    config = tmp_path / "config.json"
+    sizes = {"num_layers": 28, "num_attention_heads": 16, "attention_head_dim": 72, "patch_size": 2}
+    config.write_text(json.dumps({"_class_name": "DiTTransformer2DModel", "sample_size": 32, **sizes}))
+    asked = {"config": config, "samples": "1M", "global_batch": 256}
+    plain, stated = (
+        training(query({**asked, **more}), shipped(), None) for more in ({}, {"image_size": 512})
+    )
+    assert (plain.workload.sequence_tokens, stated.workload.sequence_tokens) == (256, 1024)
+    assert [each for each in plain.chosen_for_you if "--image-size" in each]
+    assert not [each for each in stated.chosen_for_you if "pixels" in each]
+
+
 @pytest.mark.parametrize("method", [{"train": "grpo", "completion": 500}, {"train": "dpo"}])
 def test_an_encoder_which_generates_no_answers_is_not_trained_on_them(tmp_path, method):
     config = tmp_path / "config.json"

@@ -533,8 +533,8 @@ def _workload_of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
     if query.sequence_tokens is None and found.workload.area == "language" and "grpo" not in query.train:
         tokens = format_count(found.workload.sequence_tokens or 0)
         chosen.append(f"samples of {tokens} tokens (--sequence for another number)")
-    if query.sequence_tokens is None and found.of_samples:
-        other = " (--sequence for another number)" if found.workload.transformer is not None else ""
+    if query.sequence_tokens is None and query.image_side_pixels is None and found.of_samples:
+        other = "" if found.workload.image is None else " (--image-size for another side)"
         chosen.append(f"samples are {found.of_samples}{other}")
     if found.left_out:
         left_out = ", ".join(found.left_out)
