@@ -5,12 +5,13 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-NoteKind: TypeAlias = Literal["remark", "not_used", "check", "not_compared", "nothing_fits"]
+NoteKind: TypeAlias = Literal["remark", "not_used", "check", "not_compared", "nothing_fits", "not_bought"]
 _LABELS: Mapping[NoteKind, str] = {
     "not_used": "Not used: ",
     "check": "Check: ",
     "not_compared": "Not compared: ",
     "nothing_fits": "Nothing fits on ",
+    "not_bought": "Buying was not compared: ",
 }
 
 
@@ -19,7 +20,7 @@ class Note(Struct, frozen=True):
 
     kind: selects notes for the first lines of an answer. not_used: evidence given and rejected; check:
     evidence or a strategy that looks wrong; not_compared: a system without a time; nothing_fits: out of
-    memory.
+    memory; not_bought: why buying was not compared.
     """
 
     words: str

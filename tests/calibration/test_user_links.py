@@ -15,9 +15,15 @@ from msgspec.structs import replace
 from equipoise import plan
 from equipoise.bench.collectives import CollectiveRun, Timing
 from equipoise.calibration.profiles import prior_model, with_links
-from equipoise.calibration.user_collectives import TimedCollectives, given_collectives, refuse_unnamed
+from equipoise.calibration.user_collectives import (
+    TimedCollectives,
+    given_collectives,
+    refuse_unnamed,
+    timed_operations,
+)
 from equipoise.calibration.user_links import link_words, user_links
 from equipoise.errors import EvidenceError, UsageError
+from equipoise.notes import Note
 from equipoise.perfmodel.collectives import OPERATIONS as TIMERS
 from equipoise.perfmodel.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from equipoise.perfmodel.machine import Group, machine
@@ -204,6 +210,16 @@ def test_what_speaks_of_something_else_is_not_used_and_that_is_said(changed, wor
     assert re.search(words, text)
     assert "catalogue" in text
     assert {each.kind for each in found.notes} == {"not_used"}  # so that the first lines of an answer show it
+
+
+def test_a_whole_file_that_is_not_used_is_named_before_rows_of_it():
+    # First lines of an answer have room for one.
+    timed = replace(given(run(line(30e-6, 20e9), device=PCIE)), notes=(Note("2 rows: size 0.", "not_used"),))
+    _, notes = timed_operations(timed, cluster("a100-sxm4-80gb", num_accelerators=8))
+    assert [("own.txt" in note.words, note.kind) for note in notes] == [
+        (True, "not_used"),
+        (False, "not_used"),
+    ]
 
 
 def test_copies_in_each_others_way_and_processors_are_not_used():

@@ -339,6 +339,14 @@ def test_a_plan_that_may_not_fit_says_how_likely_it_does(chance, words):
     assert ("likely" in text) == bool(words)
 
 
+def test_buying_that_was_asked_for_and_not_compared_says_so_on_one_screen():
+    # Nobody states what a Gaudi 3 costs to rent (`list prices`).
+    asked = {"workload": "llama31_8b", "tokens": "100G", "accelerator": ["gaudi3"], "max_accelerators": 8}
+    found = answer(query({**asked, "buy": True}), scores=None)
+    assert found.ownership is None
+    assert "--price" in facts(found)["Buying"]
+
+
 def taking(answer, times_s):
     """The candidates of an answer, those at some places with other times."""
     return tuple(

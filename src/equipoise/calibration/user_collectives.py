@@ -182,7 +182,7 @@ def timed_operations(
         _operation(name, Group(ranks_per_node=ranks, num_nodes=num_nodes), together[name, ranks, num_nodes])
         for name, ranks, num_nodes in sorted(together)
     )
-    return tuple(found), (*given.notes, *of_runs)
+    return tuple(found), (*of_runs, *given.notes)  # a whole file before rows of it
 
 
 def _operation(name: str, group: Group, runs: Sequence[CollectiveRun]) -> TimedOperation:

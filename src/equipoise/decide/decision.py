@@ -298,7 +298,7 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
                     *_notes_of_all(collected, own, best),
                     *does_not_fit(systems.values()),
                     *_notes_on_unused_inputs(collected),
-                    *map(Note, unbought),
+                    *(Note(each, "not_bought") for each in unbought),
                 )
             )
         ),
@@ -480,9 +480,7 @@ def _compare_buying(
         return None, ()
     cluster, time = own.assessment.cluster, best.time_s
     if cluster is None:
-        return None, (
-            f"Buying was not compared: {best.accelerator} is not in the catalogue (--hardware FILE.toml).",
-        )
+        return None, (f"{best.accelerator} is not in the catalogue (--hardware FILE.toml).",)
     rent = price(cluster.accelerator.slug, terms=best.terms) if best.is_owned else best.price
     rates = replace(own.rates[best.terms], price=rent)
     try:
@@ -492,8 +490,7 @@ def _compare_buying(
             hosting_usd_per_month=query.hosting_usd_per_month,
         )
         if bought is None:
-            unknown = f"no purchase price of {best.accelerator} is known (--purchase USD)"
-            return None, (f"Buying was not compared: {unknown}.",)
+            return None, (f"no purchase price of {best.accelerator} is known (--purchase USD).",)
         return (
             ownership(
                 bought,
@@ -508,4 +505,4 @@ def _compare_buying(
         )
     except EvidenceError as err:
         missing = f": give {', '.join(err.missing)}" if err.missing else ""
-        return None, (f"Buying was not compared: {err}{missing}.",)
+        return None, (f"{err}{missing}.",)

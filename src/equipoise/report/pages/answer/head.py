@@ -197,6 +197,8 @@ def _trade_offs(
         yield "If time", hours
     if answer.ownership is not None:
         yield "Buying", buying_words(answer.ownership)
+    for each in answer.notes_of("not_bought"):
+        yield "Buying", f"Not compared: {sentence(each.words)}"
 
 
 def _among_words(answer: Answer, best: Candidate) -> str:
