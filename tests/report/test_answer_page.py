@@ -9,13 +9,13 @@ from made_answer import SIZES, candidate, made_answer, time_s
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from equipoise.decide.answer import CONSTRAINTS, Constraint, Flip, UnfitSize
+from equipoise.decide.answer import CONSTRAINTS, Constraint, Flip, UnfitSize, beside_balance_words
 from equipoise.decide.decision import answer
 from equipoise.decide.evidence import Shortfall
 from equipoise.decide.question.field import Sizes
 from equipoise.decide.question.query import query
 from equipoise.economics import Offer
-from equipoise.intervals import Interval
+from equipoise.intervals import Interval, exact
 from equipoise.library.decisions import candidate_rows
 from equipoise.notes import Note
 from equipoise.report import format as amounts
@@ -337,6 +337,38 @@ def test_a_plan_that_may_not_fit_says_how_likely_it_does(chance, words):
     assert "79.3 GB of 80 GB" in text
     assert words in text
     assert ("likely" in text) == bool(words)
+
+
+def test_larger_sizes_on_which_nothing_fits_are_named_where_the_steps_are():
+    made = made_answer()
+    unfit = tuple(UnfitSize(num_accelerators=size, needed_bytes=82.5e9) for size in (4, 64, 128))
+    best = keeping((made.candidates[0],))
+    systems = tuple(replace(each, unfit=unfit) for each in made.systems)
+    nothing_else = dict.fromkeys(("flips", "alternatives", "offers", "time_values"), ())
+    found = replace(made, candidates=best, recommended=best[0], systems=systems, **nothing_else)
+    assert best[0].num_accelerators == 8
+    words = facts(found)["Larger?"]
+    assert all(each in words for each in ("64 and 128", "82.5 GB", "80 GB"))
+    assert "4 " not in words.replace("64 ", "")
+
+
+# By hand: 30 x 8,000 over 32 x 8,100 hours is 0.926 times the money; 36 x 7,000 over 32 x 8,000 is 0.984.
+@pytest.mark.parametrize(
+    ("balance_s", "size", "taken_s", "words"),
+    [(8100.0, 30, 8000.0, ("30", "32", "0.926x")), (8000.0, 36, 7000.0, ("36", "0.984x"))],
+)
+def test_a_size_beside_the_balance_that_is_faster_for_less_is_said_to_be(balance_s, size, taken_s, words):
+    made = made_answer()
+    rows = keeping(
+        tuple(
+            replace(candidate(number), work_s=exact(time), time_s=exact(time), usd=exact(number * time))
+            for number, time in sorted({32: balance_s, size: taken_s}.items())
+        )
+    )
+    best = next(each for each in rows if each.num_accelerators == size)
+    found = beside_balance_words(best, made.system.balance_size, rows)
+    assert made.system.balance_size == 32
+    assert all(word in found for word in words)
 
 
 def test_buying_that_was_asked_for_and_not_compared_says_so_on_one_screen():

@@ -314,23 +314,32 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return None if self.user_run is None else self.user_run.strategy
 
 
-def beyond_balance_words(
+def beside_balance_words(
     best: Candidate, balance_size: int | None, candidates: Sequence[Candidate]
 ) -> str | None:
-    """Words on a size beyond the balance size although a smaller one keeps the limits; None if not so.
+    """Words on why the balance size or a smaller one was not taken although it keeps the limits; None if not
+    so.
 
     balance_size: of its system. candidates: of the answer.
     """
-    if balance_size is None or best.num_accelerators <= balance_size:
-        return None
-    alike = (each for each in candidates if each.feasible and each.group == best.group)
+    alike = [each for each in candidates if each.feasible and each.group == best.group]
     ascending = sorted(alike, key=lambda each: each.num_accelerators)
     smaller = [each for each in ascending if each.num_accelerators < best.num_accelerators]
+    if balance_size is None or best.num_accelerators == balance_size:
+        return None
+    if best.num_accelerators < balance_size:
+        passed = [each for each in ascending if best.num_accelerators < each.num_accelerators <= balance_size]
+        return _is_faster(best, passed[-1], f" than {passed[-1].num_accelerators:,}") if passed else None
     if not smaller:
         return None
     within = [each for each in smaller if each.num_accelerators <= balance_size]
     other = within[-1] if within else smaller[0]
     than = "" if within else f" than {other.num_accelerators:,}, the smallest that keeps every limit,"
+    return _is_faster(best, other, than)
+
+
+def _is_faster(best: Candidate, other: Candidate, than: str) -> str:
+    """That a size is faster, and for how much of the money."""
     if best.usd is not None and other.usd is not None and other.usd.value > 0.0:
         paid = f"{best.usd.value / other.usd.value:.3g}x the money"
     else:

@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from equipoise.calibration import EvidenceSource, HeldOutErrors
 from equipoise.calibration.curves import COMBINED, PUBLISHED, shipped_advice
-from equipoise.decide.answer import Candidate, Reason, beyond_balance_words
+from equipoise.decide.answer import Candidate, Reason, beside_balance_words
 from equipoise.decide.assessment import Assessment, Inputs, at_full_power, software_ratios
 from equipoise.decide.candidates import SystemCandidates
 from equipoise.decide.combine import CombinedRecord, WorkloadPlans, combined_record, workload_plans
@@ -181,10 +181,9 @@ def _nearest_words(best: Candidate, answer: Equilibrium, candidates: Sequence[Ca
     if best.num_accelerators == answer.num_accelerators:
         return ""
     size = format_count(best.num_accelerators)
-    if best.num_accelerators < answer.num_accelerators:
-        return f"; {size} is the largest size up to it that keeps every limit"
-    beyond = beyond_balance_words(best, answer.num_accelerators, candidates)
-    return f"; {beyond or f'{size} is the smallest size that keeps every limit'}"
+    beside = beside_balance_words(best, answer.num_accelerators, candidates)
+    which = "largest size up to it" if best.num_accelerators < answer.num_accelerators else "smallest size"
+    return f"; {beside or f'{size} is the {which} that keeps every limit'}"
 
 
 def _time_reason(best: Candidate) -> Reason:

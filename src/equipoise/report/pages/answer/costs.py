@@ -139,12 +139,38 @@ def buying_words(found: Ownership) -> str:
 def larger(answer: Answer) -> tuple[Span, ...] | None:
     """Whether the step to the recommended size pays, and the step beyond it; None of a single size."""
     steps = answer.steps
-    if steps is None:
-        return None
-    spans = [] if steps.taken is None else [*_taken(answer, steps.taken, steps.longer)]
-    if steps.beyond is not None:
-        spans += [". " if spans else "", *_beyond(answer, steps.beyond, steps.taken)]
-    return (*spans, ".")
+    taken, beyond = (None, None) if steps is None else (steps.taken, steps.beyond)
+    spans = [] if steps is None or taken is None else [*_taken(answer, taken, steps.longer)]
+    further = [*_unfit(answer)] if beyond is None else [*_beyond(answer, beyond, taken)]
+    if spans and further:
+        spans.append(". ")
+    return (*spans, *further, ".") if spans or further else None
+
+
+# Sizes that a line names one by one.
+_MOST_NAMED: Final = 3
+
+
+def _unfit(answer: Answer) -> Iterator[Span]:
+    """The larger sizes on which nothing fits, where no larger one has a time."""
+    best = answer.recommended
+    larger = [
+        each
+        for each in answer.system.unfit
+        if best is not None and each.num_accelerators > best.num_accelerators
+    ]
+    needed = [each.needed_bytes for each in larger if each.needed_bytes is not None]
+    if best is None or not larger:
+        return
+    sizes = [count(each.num_accelerators) for each in larger]
+    named = listed(sizes) if len(sizes) <= _MOST_NAMED else f"{sizes[0]} to {sizes[-1]}"
+    yield Strong("No")
+    if not needed:
+        yield f", no strategy runs on {named}"
+        return
+    available = None if best.memory is None else best.memory.available_bytes
+    of = "" if available is None else f" of {amounts.memory(available)}"
+    yield f", nothing fits on {named}: at least {amounts.memory(min(needed))}{of}"
 
 
 def _least(step: SizeStep) -> str:

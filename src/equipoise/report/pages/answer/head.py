@@ -14,7 +14,7 @@ from equipoise.decide.answer import (
     Candidate,
     MemoryUse,
     SaferStrategy,
-    beyond_balance_words,
+    beside_balance_words,
 )
 from equipoise.perfmodel.generation import RolloutSplit
 from equipoise.report import format as amounts
@@ -183,11 +183,11 @@ def _trade_offs(
 ) -> Iterator[Labelled]:
     """Where returns diminish, what an hour is worth, and what buying brings."""
     if with_returns:
-        beyond = None
+        beside = None
         if answer.question.objective == "balance":
-            beyond = beyond_balance_words(best, answer.system.balance_size, answer.candidates)
+            beside = beside_balance_words(best, answer.system.balance_size, answer.candidates)
         words = f"{returns_words(answer.equilibria, subject='they')}{_among_words(answer, best)}"
-        yield "Returns", capital(f"{words}; {beyond}" if beyond else words)
+        yield "Returns", capital(f"{words}; {beside}" if beside else words)
     hours = values_around(answer, best)
     # On one screen what is paid for takes its lines, but where the question states what an hour is worth.
     is_asked = answer.question.objective == "value_of_time"
