@@ -339,6 +339,18 @@ def test_a_plan_that_may_not_fit_says_how_likely_it_does(chance, words):
     assert ("likely" in text) == bool(words)
 
 
+def test_one_screen_has_the_energy_of_each_size_where_the_least_is_asked_for():
+    made = made_answer()
+    found = replace(made, question=replace(made.question, objective="energy"))
+    columns = [
+        [column.title for column in each.columns]
+        for answer in (found, made)
+        for each in ANSWER.brief(answer, 5)
+        if isinstance(each, Table)
+    ]
+    assert ["Energy" in each for each in columns] == [True, False]
+
+
 def test_larger_sizes_on_which_nothing_fits_are_named_where_the_steps_are():
     made = made_answer()
     unfit = tuple(UnfitSize(num_accelerators=size, needed_bytes=82.5e9) for size in (4, 64, 128))

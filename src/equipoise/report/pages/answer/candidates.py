@@ -190,7 +190,9 @@ def sizes_table(
 
     is_tight: without the reasons of those that have no estimate.
     """
-    with_speedup = not is_brief or len({each.group for each in answer.candidates}) == 1
+    is_of_energy = is_brief and answer.question.objective == "energy"
+    is_alone = len({each.group for each in answer.candidates}) == 1
+    with_speedup = not is_brief or (is_alone and not is_of_energy)  # one line has no room for both
     known = [each for each in candidates if each.time_s is not None]
     longest_s = {group: members[0].known_time_s.value for group, members in groups(known).items()}
     speedup = numbers(
@@ -205,6 +207,7 @@ def sizes_table(
         ENDS,
         *((speedup,) if with_speedup else ()),
         numbers(amounts.currency(), "usd", amounts.sums, is_kept=True),
+        *((numbers("Energy", "energy_j", amounts.watt_hours, is_kept=True),) if is_of_energy else ()),
         words("Status", lambda each: _status(answer, each, is_tight=is_tight), is_kept=True),
         *(() if is_brief else (ENERGY, numbers("MFU", "mfu", amounts.share, is_wide=True))),
     )
