@@ -339,6 +339,19 @@ def test_a_plan_that_may_not_fit_says_how_likely_it_does(chance, words):
     assert ("likely" in text) == bool(words)
 
 
+def test_a_published_step_of_the_very_model_that_contradicts_the_answer_is_named():
+    # OpenCLIP trained ViT-L/14 on LAION-400M on 400 A100 of 40 GB at 27,996.5 samples/s (its README): the same
+    # samples take 127 hours.
+    asked = {"workload": "clip_vit_l14", "samples": 12.8e9, "accelerator": ["a100-sxm4-40gb"]}
+    found = answer(query({**asked, "accelerators": 400}), scores=None)
+    longer = 12.8e9 / 27_996.5 / found.recommended.work_s.value
+    assert longer * found.recommended.time_s.value > found.recommended.time_s.high
+    evidence = facts(found)["Evidence"]
+    assert all(each in evidence for each in ("400", f"{longer:.2g}x"))
+    few = answer(query({**asked, "accelerators": 16}), scores=None)
+    assert "400" not in facts(few)["Evidence"]
+
+
 def test_one_screen_has_the_energy_of_each_size_where_the_least_is_asked_for():
     made = made_answer()
     found = replace(made, question=replace(made.question, objective="energy"))

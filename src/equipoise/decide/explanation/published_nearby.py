@@ -79,14 +79,7 @@ def nearest_steps(
     """
     import polars as pl  # noqa: PLC0415 - only where such steps are shown
 
-    rows = table.filter(
-        (pl.col("row_id") == pl.col("execution"))
-        & pl.col("step_s").is_not_null()
-        & pl.col("reason").is_null()
-        & pl.col("trust").is_in(_TRUSTED_SOURCES)
-        & (pl.col("trained") == planned.trained)
-    )
-    rows = rows.filter(
+    rows = _trusted(table, planned.trained).filter(
         pl.col("model") == planned.model
         if planned.model_kind == "other"
         else pl.col("model_kind").is_in(("dense", "experts"))
@@ -244,6 +237,74 @@ def _planned_step(answer: Answer, shown: Candidate) -> PlannedStep:
         num_accelerators=shown.num_accelerators,
         software=trainer,
         dtype=None if shown.strategy is None else shown.strategy.precision,
+    )
+
+
+# A step on so many times the accelerators, or so many times fewer, is another one.
+_OTHER_NUMBER: Final = 2.0
+
+
+class PublishedStep(Struct, frozen=True, kw_only=True):
+    """A published step of an answer's model, on its chip and about as many of them.
+
+    answer_ratio: accelerator time of a sample by the answer, over the published. is_in_range: whether the
+    published lies in the interval of the answer's.
+    """
+
+    num_accelerators: int
+    answer_ratio: float
+    is_in_range: bool
+
+
+def published_step(answer: Answer) -> PublishedStep | None:
+    """The published step of the very model nearest to the recommended candidate; None: there is none.
+
+    Of one precision and number the fastest. Of models of other data than text: of language models, samples of
+    other lengths take other times.
+    """
+    best = answer.recommended
+    if best is None or answer.workload.area == "language" or not best.num_samples:
+        return None
+    import polars as pl  # noqa: PLC0415 - only where such steps are shown
+
+    from equipoise.calibration.published import published_steps  # noqa: PLC0415 - as above
+
+    planned = _planned(answer, best)
+    apart = (pl.col("num_accelerators") / planned.num_accelerators).log(2).abs()
+    per_sample_s = pl.col("step_s") * pl.col("num_accelerators") / pl.col("global_batch_samples")
+    rows = (
+        _trusted(published_steps(), planned.trained)
+        .filter(
+            (pl.col("model") == planned.model)
+            & (pl.col("accelerator") == planned.accelerator)
+            & (apart <= math.log2(_OTHER_NUMBER))
+            & pl.col("global_batch_samples").is_not_null()
+        )
+        .with_columns(per_sample_s=per_sample_s)
+        .sort(pl.col("dtype").ne_missing(planned.dtype), apart, "per_sample_s", "row_id")
+    )
+    if rows.is_empty():
+        return None
+    row = rows.row(0, named=True)
+    time, work_s = best.known_time_s, best.work_s.value
+    ratio = work_s * best.num_accelerators / best.num_samples / row["per_sample_s"]
+    return PublishedStep(
+        num_accelerators=row["num_accelerators"],
+        answer_ratio=ratio,
+        is_in_range=time.low <= time.value / ratio <= time.high,
+    )
+
+
+def _trusted(table: "pl.DataFrame", trained: Trained) -> "pl.DataFrame":
+    """Steps that the model predicts, of sources that are evidence of one, that train as much of the model."""
+    import polars as pl  # noqa: PLC0415 - only where such steps are shown
+
+    return table.filter(
+        (pl.col("row_id") == pl.col("execution"))
+        & pl.col("step_s").is_not_null()
+        & pl.col("reason").is_null()
+        & pl.col("trust").is_in(_TRUSTED_SOURCES)
+        & (pl.col("trained") == trained)
     )
 
 

@@ -250,6 +250,8 @@ def evidence_words(answer: Answer, best: Candidate) -> str:
     """What the answer rests on, and on measurements of which software where that is known."""
     software, factor = answer.system.software, answer.system.time_per_step_time
     full = f"{GRADES[best.grade][1]}{_converted(answer, best)}"
+    if best.grade == "priors":
+        return f"{full}{_step_words(answer)}"
     is_of_steps = best.grade == "measured" and answer.system.trainings is None
     if is_of_steps and factor is not None and factor != 1.0:
         return f"{full}, their step time \u00d7 {factor:.2f}"
@@ -269,6 +271,7 @@ def _model_words(answer: Answer, best: Candidate) -> str:
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
     is_unlike = answer.workload.is_unlike_published(trained)
     lacks = "none published of its kind" if is_unlike else "no run of this training"
+    lacks = _step_words(answer).removeprefix("; ") or lacks
     if factor is None or factor == 1.0:
         return f", its steps alone; {lacks}"
     if answer.workload.rollout is not None:
@@ -315,6 +318,19 @@ def _published_words(answer: Answer, best: Candidate) -> str | None:
         differs.append(f"not on {count(best.num_accelerators)}")
     side = "below" if found.answer_ratio > 1.0 else "above"
     return f"{words}, {side} its range ({listed(differs or ['other software'])})"
+
+
+def _step_words(answer: Answer) -> str:
+    """What a sample took in a published step of the very model, of the answer's; empty: there is none."""
+    from equipoise.decide.explanation.published_nearby import published_step  # noqa: PLC0415 - of few answers
+
+    found = None if answer.question.is_to_target else published_step(answer)
+    if found is None:
+        return ""
+    side = "below" if found.answer_ratio > 1.0 else "above"
+    outside = "" if found.is_in_range else f", {side} its range"
+    ratio = f"{1.0 / found.answer_ratio:.2g}x this answer's time per sample"
+    return f"; a published step on {count(found.num_accelerators)}: {ratio}{outside}"
 
 
 def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
