@@ -269,7 +269,7 @@ def published_step(answer: Answer) -> PublishedStep | None:
 
     from equipoise.calibration.published import published_steps  # noqa: PLC0415 - as above
 
-    planned = _planned(answer, best)
+    planned = _planned_step(answer, best)
     apart = (pl.col("num_accelerators") / planned.num_accelerators).log(2).abs()
     per_sample_s = pl.col("step_s") * pl.col("num_accelerators") / pl.col("global_batch_samples")
     rows = (
