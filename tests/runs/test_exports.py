@@ -409,7 +409,7 @@ def test_prometheus_reads_what_is_written(tmp_path):
     assert set(families) == {"equipoise_time_to_train_seconds", "equipoise_energy_joules"}
     times = families["equipoise_time_to_train_seconds"]
     assert times.type == "gauge"
-    assert times.documentation.startswith("official clock")
+    assert "run_start" in times.documentation
     assert [sample.value for sample in times.samples] == [300.5, 160.25, 1.0]
     assert times.samples[0].labels["submitter"] == 'a "quoted"\\ name\nin two lines'
     assert "num_accelerators" not in times.samples[2].labels
