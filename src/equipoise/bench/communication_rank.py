@@ -1,8 +1,8 @@
-"""One rank of a measurement of communication, once the ranks have met. Needs torch.
+"""One rank of a measurement of communication, after rendezvous. Needs torch.
 
-Collectives alone, or messages and computing at once and how much they slow each other. A time is that of the
-slowest rank, of several calls in a row: their median on a CPU, their mean on a device,
-which is not stopped between them. Sizes come in another order each round: no drift looks like an effect.
+Measures collectives alone, or how messages and computation slow each other. A time is the slowest rank's time
+per call over several consecutive calls: the median on a CPU, the mean on a device, which is not synchronised
+between calls. The order of sizes is random in each round, so that a drift does not look like an effect.
 """
 
 import platform
@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -28,23 +28,24 @@ from equipoise.bench.training import OptimizerSettings, Trainee, method
 from equipoise.errors import first_line
 from equipoise.units import FP32_BYTES
 
-# Calls in a row last so long: some see the 4 ms that a sleeping core may take to wake, most do not.
+# The target duration of a batch of calls. A sleeping core may take 4 ms to wake, which few calls then
+# include.
 LEAST_BATCH_S = 0.05
 MOST_CALLS = 100
-# Warm when two batches in a row differ by no more than this; after so many it is measured regardless.
+# Warm-up ends when consecutive batches differ by no more than this fraction, or after MOST_WARM_UPS batches.
 STEADY_FRACTION = 0.1
 MOST_WARM_UPS = 10
-# Patterns repeat after so many elements: sums of them over 1024 ranks are exact in float32.
+# The period of test patterns in elements. Their sums over 1024 ranks are exact in float32.
 _PATTERN = 251
 
 Report = Callable[[Mapping[str, Any]], None]
 
 
 class Exercise(Struct, frozen=True, kw_only=True):
-    """One operation on buffers of one size: a call, what it reads, what it writes, and what that must hold.
+    """One operation on buffers of one size: the call, its input and output, and their test values.
 
-    pattern: what rank r puts into `given`. expected: in `taken`, by the rank that asks, after a call.
-    group: the ranks, as one whose calls may not hang for long; None for all of them.
+    pattern: the values that rank r puts into `given`. expected: this rank's values of `taken` after a call.
+    group: a process group with a short timeout; None for the default group.
     """
 
     call: Callable[[], None]
@@ -56,14 +57,14 @@ class Exercise(Struct, frozen=True, kw_only=True):
 
     @property
     def payload_bytes(self) -> int:
-        """What a rank holds whole, before or after."""
+        """The full payload on one rank: the larger of its input and output."""
         return FP32_BYTES * max(int(self.given.numel()), int(self.taken.numel()))
 
 
 def exercise(
     operation: str, payload_bytes: int, device: torch.device, group: dist.ProcessGroup | None
 ) -> Exercise:
-    """An operation ready to call. payload_bytes: rounded down to whole elements for each rank."""
+    """Return an operation ready to call. payload_bytes: rounded down to whole elements per rank."""
     rank, size = dist.get_rank(), dist.get_world_size()
     count = max(payload_bytes // FP32_BYTES // size, 1)
     whole, other = torch.zeros(count * size, device=device), torch.zeros(count * size, device=device)
@@ -114,30 +115,30 @@ def exercise(
 
 
 def num_wrong(one: Exercise) -> int:
-    """Elements that one call leaves wrong on the worst rank. Its buffers are zero again afterwards."""
+    """Return the number of wrong elements after one call, on the worst rank; then zero the input buffer."""
     one.taken.zero_()
     one.given.copy_(one.pattern(dist.get_rank()))
     one.call()
     wrong = int((one.taken != one.expected()).sum())
-    one.given.zero_()  # sums of zeros stay what they are however often they are taken
+    one.given.zero_()  # repeated sums of zeros cannot overflow
     return int(_over_ranks(one.group, float(wrong))[0])
 
 
-def _over_ranks(group: dist.ProcessGroup | None, value: float, also: float = 0.0) -> tuple[float, float]:
-    """The largest of all ranks' values, and the mean of the others."""
-    # On the CPU, over which gloo exchanges, next to NCCL.
-    largest = torch.tensor([value], dtype=torch.float64)
-    total = torch.tensor([also], dtype=torch.float64)
+def _over_ranks(group: dist.ProcessGroup | None, to_max: float, to_mean: float = 0.0) -> tuple[float, float]:
+    """Return the maximum of `to_max` and the mean of `to_mean` over all ranks."""
+    # CPU tensors are reduced over gloo, which is available alongside NCCL.
+    largest = torch.tensor([to_max], dtype=torch.float64)
+    total = torch.tensor([to_mean], dtype=torch.float64)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
     dist.all_reduce(total, group=group)
     return float(largest), float(total) / dist.get_world_size()
 
 
 def batch(one: Exercise, num_calls: int) -> tuple[float, float]:
-    """Seconds of a call, of so many in a row, on the slowest rank; and how many cores a rank was busy on.
+    """Run consecutive calls; return seconds per call on the slowest rank, and the cores used per rank.
 
-    The latter is the processor time of the whole process over the wall's, mean over ranks: what is taken from
-    computing meanwhile.
+    Cores used are the CPU time of the process divided by wall-clock time, as a mean over ranks. They are not
+    available to computation meanwhile.
     """
     dist.barrier(group=one.group)
     began, worked = time.perf_counter(), time.process_time()
@@ -148,14 +149,14 @@ def batch(one: Exercise, num_calls: int) -> tuple[float, float]:
     if one.given.is_cuda:
         torch.cuda.synchronize()
     took_s, worked_s = time.perf_counter() - began, time.process_time() - worked
-    # Starts of calls on a device end long before the calls do.
+    # On a device, calls return long before the work is done.
     calls_s = [] if one.given.is_cuda else [end - start for start, end in pairwise((began, *ends))]
     call_s = median(calls_s) if calls_s else took_s / num_calls
     return _over_ranks(one.group, call_s, worked_s / took_s)
 
 
 def warmed_up(one: Exercise) -> tuple[int, bool]:
-    """How many calls make a batch, and whether two batches in a row came to take equally long."""
+    """Warm up; return the calls per batch, and whether two consecutive batches took equally long."""
     num_calls, before_s = 1, float("inf")
     for _ in range(MOST_WARM_UPS):
         took_s, _ = batch(one, num_calls)
@@ -168,20 +169,20 @@ def warmed_up(one: Exercise) -> tuple[int, bool]:
 
 
 def measure_collectives(task: CollectivesTask, rank: int, report: Report) -> dict[str, Any] | None:
-    """The result, on rank 0: rows of every operation, what the backend refused, and where ranks were.
+    """Return the result on rank 0: rows of every operation, refused operations, and backend facts.
 
-    report: called by rank 0 with the result so far and what comes next, before each piece of work.
+    report: called by rank 0 before each piece of work, with the result so far and the next piece.
     """
-    # A call that hangs ends after this limit: on the group that all ranks are in it is half an hour.
+    # A hanging call ends after this limit; the timeout of the default group is half an hour.
     group = dist.new_group(timeout=timedelta(seconds=task.limit_s))
     rows, refused = list[dict[str, Any]](), dict[str, str]()
-    so_far = {"rows": rows, "refused": refused, **_setting(task.device)}
+    so_far = {"rows": rows, "refused": refused, **_backend_facts(task.device)}
     num_pieces = len(task.sizes_bytes) * (1 + task.num_rounds)
-    order = random.Random(task.seed)  # noqa: S311 - an order, the same on every rank
+    order = random.Random(task.seed)  # noqa: S311 - for ordering, identical on every rank
     for number, operation in enumerate(order.sample(task.operations, len(task.operations))):
         found: list[dict[str, Any]] = []
         try:
-            for piece, payload_bytes in enumerate(_pieces(operation, task, group, order, found)):
+            for piece, payload_bytes in enumerate(_measure_operation(operation, task, group, order, found)):
                 if rank == 0:
                     share = (number + piece / num_pieces) / len(task.operations)
                     report({**so_far, "now": [operation, payload_bytes], "done_fraction": share})
@@ -194,14 +195,14 @@ def measure_collectives(task: CollectivesTask, rank: int, report: Report) -> dic
     return so_far if rank == 0 else None
 
 
-def _pieces(
+def _measure_operation(
     operation: str,
     task: CollectivesTask,
     group: dist.ProcessGroup | None,
     order: random.Random,
     found: list[dict[str, Any]],
 ) -> Iterator[int]:
-    """Fills `found` with a row per size; yields the size before each piece of work."""
+    """Fill `found` with one row per size; yield the size before each piece of work."""
     ready: list[tuple[Exercise, dict[str, Any]]] = []
     for payload_bytes in task.sizes_bytes:
         yield payload_bytes
@@ -224,13 +225,13 @@ def _pieces(
             took_s, cpu_fraction = batch(one, row["num_calls"])
             row["seconds"].append(took_s)
             row["cpu_fraction"].append(cpu_fraction)
-    for one, row in ready:  # what was right once may not be after thousands of calls
+    for one, row in ready:  # a call that was correct at first may not be after thousands of calls
         row["num_wrong"] += num_wrong(one)
     found.extend(row for _, row in ready)
 
 
-def _setting(device: str) -> dict[str, Any]:
-    """The backend of the ranks, and how many hosts they were on: a network namespace counts as a host."""
+def _backend_facts(device: str) -> dict[str, Any]:
+    """Return the backend of the ranks and their number of hosts; each network namespace counts as a host."""
     namespace = Path("/proc/self/ns/net")
     network = namespace.stat().st_ino if namespace.exists() else None
     on_accelerator = device == "cuda"
@@ -245,35 +246,37 @@ def _setting(device: str) -> dict[str, Any]:
     }
 
 
-# A piece of computing: short against messages, long against the clock.
+# The side of the square matrices of one product: short compared with messages, long compared with the clock.
 _SIDE = 96
-_NUM_PIECES_WARM = 200
+_NUM_WARM_PRODUCTS = 200
 # Weights, momenta and activations that a step touches for each gradient.
 _STATE = 3
-# Pieces are timed together for so long: what else disturbs a core does so with a message and without.
+# Products are timed together for this long, so that other disturbances of a core occur with and without a
+# message.
 _LEAST_WINDOW_S, _MOST_WINDOW_S = 0.004, 0.04
-# Large messages vary less, and take longer.
+# Large messages vary less and take longer, so they are timed in fewer rounds.
 _FEW_ROUNDS, _LARGE_BYTES = 5, 2**22
 _NUM_WARM, _NUM_TIMED = 4, 11
-# Made-up weights: (tensors, side of each), from a handful of values to 32 MiB; the first few in any case.
-_FEWEST_MODELS = 3
-# Of a made-up batch whose computing is watched: work of matrices, as in training.
+# The batch of the synthetic models whose slowdown is measured.
 _NUM_SAMPLES = 32
+# Synthetic models as (tensors, side of each), from one value to 32 MiB; the first few are always measured.
+_FEWEST_MODELS = 3
 _MODELS = ((1, 1), (64, 1), (4, 128), (4, 512), (8, 1024))
 
 
 def measure_interference(task: InterferenceTask, rank: int) -> dict[str, Any] | None:
-    """What rank 0 leaves; None on other ranks."""
+    """Return the result on rank 0; None on other ranks."""
     on = device(task.device)
     if task.num_ranks == 1:
         return {"own_work": [row for text in task.methods for row in _method_work(text, task, on)]}
-    rows = [_message(operation, size, task, on) for operation in task.operations for size in task.sizes_bytes]
-    slowed = [_slowed(num, side, task, rank, on) for num, side in _models(task)]
+    wanted = product(task.operations, task.sizes_bytes)
+    rows = [_measure_message(operation, size, task, on) for operation, size in wanted]
+    slowed = [_measure_slowdown(num, side, task, rank, on) for num, side in _models(task)]
     return None if rank else {"messages": rows, "slowed": slowed}
 
 
 def _models(task: InterferenceTask) -> list[tuple[int, int]]:
-    """The made-up models no larger than the largest message; the first few in any case."""
+    """Return the synthetic models no larger than the largest message, and always the first few."""
     largest_bytes = max(task.sizes_bytes)
     return [
         (num, side)
@@ -286,10 +289,12 @@ def _bytes_of(num_tensors: int, side: int) -> int:
     return num_tensors * side * side * FP32_BYTES
 
 
-def _slowed(num_tensors: int, side: int, task: InterferenceTask, rank: int, on: DeviceKind) -> dict[str, Any]:
-    """Seconds of a step without a method: while other ranks rest, while they compute, and after a message.
+def _measure_slowdown(
+    num_tensors: int, side: int, task: InterferenceTask, rank: int, on: DeviceKind
+) -> dict[str, Any]:
+    """Return seconds of a single-rank step: while other ranks idle, while they compute, and after a message.
 
-    Means over the ranks, by round. Steps follow a step of the same kind, so that caches hold what they can.
+    Means over ranks, by round. An untimed step of the same kind runs first, to warm the caches.
     """
     gradient_bytes = _bytes_of(num_tensors, side)
     run = _step("single", num_tensors, side, on, num_samples=_NUM_SAMPLES)
@@ -320,8 +325,10 @@ def _slowed(num_tensors: int, side: int, task: InterferenceTask, rank: int, on: 
     }
 
 
-def _message(operation: str, payload_bytes: int, task: InterferenceTask, on: DeviceKind) -> dict[str, Any]:
-    """Seconds of one message, alone and during computing, and what of computing it took; by round."""
+def _measure_message(
+    operation: str, payload_bytes: int, task: InterferenceTask, on: DeviceKind
+) -> dict[str, Any]:
+    """Return seconds of one message alone and during computation, and its share of the core; by round."""
     place = torch.device(on.name)
     count = max(1, payload_bytes // FP32_BYTES // task.num_ranks) * task.num_ranks
     whole = torch.zeros(count, device=place)
@@ -332,7 +339,7 @@ def _message(operation: str, payload_bytes: int, task: InterferenceTask, on: Dev
         "all_gather": lambda: dist.all_gather_into_tensor(whole, part, async_op=True),
     }
     matrix = torch.rand(_SIDE, _SIDE, device=place)
-    for _ in range(_NUM_PIECES_WARM):
+    for _ in range(_NUM_WARM_PRODUCTS):
         torch.mm(matrix, matrix)
     num_rounds = task.num_rounds if payload_bytes < _LARGE_BYTES else _FEW_ROUNDS
     rounds = [_round(start[operation], matrix, (step_state, whole), on) for _ in range(num_rounds + 1)][1:]
@@ -353,12 +360,12 @@ def _message(operation: str, payload_bytes: int, task: InterferenceTask, on: Dev
 def _round(
     start: Callable[[], Any], matrix: torch.Tensor, touched: Sequence[torch.Tensor], on: DeviceKind
 ) -> tuple[float, float, float]:
-    """Seconds alone, seconds during computing, share of the core that it took meanwhile.
+    """Return a message's seconds alone, its seconds during computation, and its share of the core then.
 
-    touched: what computing has just read and written, so that caches hold it and not what messages need.
+    touched: tensors to read and write first, so that caches hold them instead of the message's data.
     """
     dist.barrier()
-    _piece_s(matrix, on, _LEAST_WINDOW_S)
+    _product_s(matrix, on, _LEAST_WINDOW_S)
     for each in touched:
         each.mul_(1.0)
     on.synchronise()
@@ -367,31 +374,31 @@ def _round(
     on.synchronise()
     alone_s = perf_counter() - begun
     dist.barrier()
-    piece_s = _piece_s(matrix, on, min(max(alone_s, _LEAST_WINDOW_S), _MOST_WINDOW_S))
+    product_s = _product_s(matrix, on, min(max(alone_s, _LEAST_WINDOW_S), _MOST_WINDOW_S))
     dist.barrier()
-    begun, num_pieces = perf_counter(), 0
+    begun, num_products = perf_counter(), 0
     message = start()
     while not message.is_completed():
         torch.mm(matrix, matrix)
         on.synchronise()
-        num_pieces += 1
+        num_products += 1
     during_s = perf_counter() - begun
     message.wait()
-    return alone_s, during_s, max(0.0, 1.0 - num_pieces * piece_s / during_s)
+    return alone_s, during_s, max(0.0, 1.0 - num_products * product_s / during_s)
 
 
-def _piece_s(matrix: torch.Tensor, on: DeviceKind, window_s: float) -> float:
-    """Seconds of a piece of computing, over pieces that fill a window."""
-    begun, num_pieces = perf_counter(), 0
+def _product_s(matrix: torch.Tensor, on: DeviceKind, window_s: float) -> float:
+    """Return the mean seconds of a matrix product, over products that fill a window."""
+    begun, num_products = perf_counter(), 0
     while perf_counter() - begun < window_s:
         torch.mm(matrix, matrix)
         on.synchronise()
-        num_pieces += 1
-    return (perf_counter() - begun) / num_pieces
+        num_products += 1
+    return (perf_counter() - begun) / num_products
 
 
 def _method_work(text: str, task: InterferenceTask, on: DeviceKind) -> list[dict[str, Any]]:
-    """What a method's step takes above one without a method, on a rank that exchanges with none."""
+    """Return the extra seconds of a method's step over a plain step, on a rank that exchanges with none."""
     rows: list[dict[str, Any]] = []
     for num_tensors, side in _models(task):
         plain = _step("single", num_tensors, side, on)

@@ -1,7 +1,4 @@
-"""Counters of energy, power, use and bytes: NVIDIA (NVML), AMD (amdgpu), processors (RAPL), network.
-
-Also of what other programs take of the cores.
-"""
+"""Readers of counters: energy, power and utilisation (NVML, amdgpu, RAPL), network bytes, use of cores."""
 
 import os
 import re
@@ -22,11 +19,11 @@ Reading = Callable[[], float | None]
 
 
 class PowerMeter(Struct, frozen=True, kw_only=True):
-    """A part of a machine that draws power; readings are None where it does not answer.
+    """A component that draws power, with its readers; a reading is None if the component does not answer.
 
-    part: its name on its machine. meter: what reads it. counter_j: joules since some moment, from zero
-    again beyond range_j. busy_fraction: of the moments before, as many as the meter takes. num_programs: that
-    compute on it.
+    part: its name on its machine. meter: the interface that reads it. counter_j: cumulative joules, which
+    wrap to zero beyond range_j. busy_fraction: over the meter's own sampling window. num_programs: programs
+    that compute on it.
     """
 
     part: str
@@ -39,7 +36,7 @@ class PowerMeter(Struct, frozen=True, kw_only=True):
 
 
 class PowerMeters(Struct, frozen=True, kw_only=True):
-    """The sources found, and why there is none, or not all, where that is so."""
+    """The meters found, and the reason if there are none or some are missing."""
 
     found: tuple[PowerMeter, ...] = ()
     reason: str | None = None
@@ -49,9 +46,9 @@ _MISSING = "accelerators: nvidia-ml-py is not installed: pip install 'equipoise[
 
 
 def nvml_sources(addresses: Sequence[str], library: Any = None) -> PowerMeters:  # noqa: ANN401 - pynvml has no types
-    """The accelerators at these addresses on the PCI bus, or of these names, which begin with `GPU-`.
+    """Return meters of the accelerators with these PCI addresses or UUIDs, which begin with `GPU-`.
 
-    library: what answers as pynvml does; None for pynvml itself.
+    library: an object with the interface of pynvml; None for pynvml itself.
     """
     nvml, reason = _opened(library)
     if nvml is None:
@@ -65,21 +62,21 @@ def nvml_sources(addresses: Sequence[str], library: Any = None) -> PowerMeters: 
 
 
 def _opened(library: Any) -> tuple[Any, str | None]:  # noqa: ANN401 - pynvml has no types
-    """NVML, ready for queries, or None and why not."""
+    """Return NVML, initialised, or None and the reason."""
     if library is None:
         try:
             library = import_module("pynvml")
         except ModuleNotFoundError:
             return None, _MISSING
     try:
-        library.nvmlInit()  # counted: closing is left to the end of the process
+        library.nvmlInit()  # reference-counted; shut down when the process ends
     except library.NVMLError as err:
         return None, f"accelerators: NVML does not start ({err})"
     return library, None
 
 
 def _handle(nvml: Any, address: str) -> Any:  # noqa: ANN401 - pynvml has no types
-    """The accelerator at an address on the PCI bus, or of that name."""
+    """Return the accelerator with this PCI address or UUID."""
     if address.startswith("GPU-"):
         return nvml.nvmlDeviceGetHandleByUUID(address.encode())
     return nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
@@ -93,7 +90,7 @@ def _nvml_source(nvml: Any, address: str, handle: Any) -> PowerMeter:  # noqa: A
             except nvml.NVMLError:
                 return None
 
-        return None if reading() is None else reading  # what it does not have now it never has
+        return None if reading() is None else reading  # a counter that fails now is not supported
 
     return PowerMeter(
         part=f"accelerator {address}",
@@ -106,7 +103,7 @@ def _nvml_source(nvml: Any, address: str, handle: Any) -> PowerMeter:  # noqa: A
 
 
 def nvml_conditions(address: str) -> dict[str, Any]:
-    """Driver, clocks and power limit of one accelerator; None where not known."""
+    """Return driver, clocks and power limit of one accelerator; None where not known."""
     nvml, _ = _opened(None)
     found: dict[str, Any] = dict.fromkeys(
         ("driver", "accelerator_clock_hz", "accelerator_most_clock_hz", "accelerator_power_limit_w")
@@ -126,14 +123,14 @@ def nvml_conditions(address: str) -> dict[str, Any]:
 
 
 BUS = Path("/sys/bus/pci/devices")
-# Lines of pp_dpm_sclk: `1: 2100Mhz *`, a star behind the clock it has now.
+# Lines of pp_dpm_sclk, e.g. `1: 2100Mhz *`; the asterisk marks the current clock.
 _CLOCK = re.compile(r"\d+:\s*(\d+)\s*mhz\s*\*", re.IGNORECASE)
 
 
 def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> PowerMeters:
-    """The accelerators at these addresses on the PCI bus.
+    """Return meters of the accelerators at these PCI addresses.
 
-    bus: a folder that looks like /sys/bus/pci/devices.
+    bus: a folder structured like /sys/bus/pci/devices.
     """
     found = []
     for address in addresses:
@@ -145,7 +142,8 @@ def amdgpu_sources(addresses: Sequence[str], bus: Path = BUS) -> PowerMeters:
 
 
 def _amdgpu_source(card: Path, sensor: Path) -> PowerMeter:
-    # Newer drivers name the instantaneous reading `input`, older ones an average over some milliseconds.
+    # `input` is the instantaneous reading of newer drivers; `average` of older ones is over some
+    # milliseconds.
     power = next(
         (sensor / name for name in ("power1_input", "power1_average") if (sensor / name).exists()), None
     )
@@ -174,7 +172,7 @@ _AMDGPU_VERSION = Path("/sys/module/amdgpu/version")
 
 
 def amdgpu_conditions(address: str, bus: Path = BUS) -> dict[str, Any]:
-    """Driver and clock of one accelerator; None where not known."""
+    """Return driver and clock of one accelerator; None where not known."""
     clock = _CLOCK.search(file_text(bus / address / "pp_dpm_sclk"))
     return {
         "driver": file_text(_AMDGPU_VERSION) or None,
@@ -183,16 +181,16 @@ def amdgpu_conditions(address: str, bus: Path = BUS) -> dict[str, Any]:
 
 
 POWERCAP = Path("/sys/class/powercap")
-# Packages, and what lies below them. The same packages are shown again as intel-rapl-mmio.
+# Packages and their subzones. The kernel lists the same packages again as intel-rapl-mmio.
 _ZONE = re.compile(r"intel-rapl:\d+(:\d+)?")
-# `core` and `uncore` are within their package, `psys` holds it; memory is counted apart.
+# Zones to add up: `core` and `uncore` are part of their package and `psys` includes it; memory is separate.
 _ADDED = re.compile(r"package-\d+(-die-\d+)?|dram")
 
 
 def rapl_sources(root: Path = POWERCAP) -> PowerMeters:
-    """Every package and its memory.
+    """Return meters of every CPU package and its memory.
 
-    root: a folder that looks like /sys/class/powercap.
+    root: a folder structured like /sys/class/powercap.
     """
     if not root.is_dir():
         return PowerMeters(
@@ -219,7 +217,7 @@ def rapl_sources(root: Path = POWERCAP) -> PowerMeters:
 
 
 def _zones(root: Path) -> Iterator[tuple[Path, str]]:
-    """Zones to add up, with a name for each."""
+    """Yield the zones to add up, each with a name."""
     for zone in sorted(root.iterdir()):
         name = file_text(zone / "name")
         if _ZONE.fullmatch(zone.name) and _ADDED.fullmatch(name):
@@ -231,17 +229,17 @@ def _number(path: Path) -> float:
     return float(path.read_text(encoding="ascii"))
 
 
-# Of a core's line in /proc/stat after its name: user, nice, system, and what the host gave to other machines.
-# Interrupts are left out: those of the loopback are a program's own messages.
+# Fields of a core's line in /proc/stat after its name: user, nice, system and steal. Interrupts are excluded,
+# because those of the loopback interface carry a program's own messages.
 _TAKEN = (0, 1, 2, 7)
-# Of /proc/PID/stat after the name: user and system time, of the process and of children that have ended.
+# Fields of /proc/PID/stat after the name: user and system time of the process, and of its ended children.
 _USED = (11, 12, 13, 14)
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class CoreUse(Struct, frozen=True, kw_only=True):
-    """What cores did until a moment, or between two. cores: their numbers. taken_s: core-seconds that all
-    programs took of them; own_s: of these, this process with all that it started.
+    """The use of cores until a moment, or between two. taken_s: core-seconds used by all programs. own_s: the
+    part of them used by this process and its descendants.
     """
 
     cores: tuple[int, ...]
@@ -250,7 +248,7 @@ class CoreUse(Struct, frozen=True, kw_only=True):
     own_s: float
 
     def since(self, before: "CoreUse") -> "CoreUse":
-        """What they did since an earlier moment."""
+        """Return the use since an earlier moment."""
         return CoreUse(
             cores=self.cores,
             wall_s=self.wall_s - before.wall_s,
@@ -260,7 +258,7 @@ class CoreUse(Struct, frozen=True, kw_only=True):
 
 
 def core_use() -> CoreUse | None:
-    """What the cores that this process may use did until now; None where the system does not count it."""
+    """Return the use until now of the cores available to this process; None if the system has no counts."""
     cores = usable_cores()
     lines = (line.split() for line in file_text(PROCESSES / "stat").splitlines())
     taken = {line[0]: line[1:] for line in lines if line and line[0].startswith("cpu")}
@@ -272,22 +270,22 @@ def core_use() -> CoreUse | None:
 
 
 def _family_s(process: int) -> float:
-    """Processor seconds of a process and of all that it started, ended or not."""
+    """Return the CPU seconds of a process and all its descendants, running or ended."""
     fields = file_text(PROCESSES / str(process) / "stat").rpartition(")")[2].split()
     used_s = sum(int(fields[at]) for at in _USED) * _TICK_S if fields else 0.0
     children = (PROCESSES / str(process) / "task").glob("*/children")
     return used_s + sum(_family_s(int(each)) for path in children for each in file_text(path).split())
 
 
-# Ticks of the clock, threads of the kernel and a few shells take less than this share of the cores.
+# Timer ticks, kernel threads and a few shells use less than this fraction of the cores.
 MOST_OTHERS = 0.1
 
 
 def others_fraction(uses: Iterable[tuple[str, CoreUse]]) -> float | None:
-    """The share of their cores that other programs took of programs that ran at the same time.
+    """Return the fraction of the ranks' cores that other programs used, the largest over sets of cores.
 
-    uses: of each, with its machine. The largest over machines and sets of cores; None for none.
-    Assumes programs of one machine have the same cores or none in common. Source: definition.
+    uses: the machine and core use of each rank, over the same period. Returns None if `uses` is empty.
+    Assumes ranks on one machine have the same cores or none in common. Source: definition.
     """
     together: dict[tuple[str, tuple[int, ...]], list[CoreUse]] = {}
     for machine, use in uses:
@@ -301,17 +299,17 @@ def others_fraction(uses: Iterable[tuple[str, CoreUse]]) -> float | None:
 
 
 _LOOPBACK = "lo"
-# Of /proc/net/dev: after the name 8 numbers of what was received, then the bytes that were sent.
+# Index of the bytes sent in /proc/net/dev: 8 fields about received data come first after the name.
 _SENT = 8
 # InfiniBand counts words of four bytes (Linux Documentation/ABI/stable/sysfs-class-infiniband).
 _WORD_BYTES = 4
 
 
 def sent_bytes(processes: Path = PROCESSES, system: Path = Path("/sys")) -> dict[str, int]:
-    """Bytes sent so far by network: `wire` over all interfaces but the loopback, and `loopback`.
+    """Return bytes sent so far: `wire` over all interfaces except the loopback, and `loopback`.
 
-    Bridges and bonds are left out: what they send is counted at the interfaces below them. InfiniBand, which
-    the kernel does not see sending, is counted by its ports.
+    Bridges and bonds are excluded, because their traffic is counted at the interfaces below them. InfiniBand
+    traffic, which bypasses the kernel, is read from the counters of its ports.
     """
     sent = {"wire": _infiniband_bytes(system / "class" / "infiniband"), "loopback": 0}
     for line in file_text(processes / "self" / "net" / "dev").splitlines():

@@ -1,4 +1,4 @@
-"""The devices that ranks compute on: how they are taken, exchanged over, waited for and read."""
+"""The devices that ranks compute on: binding, communication backend, synchronisation, clocks and memory."""
 
 import resource
 import sys
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Stamps of when the work given to a device up to a point was done, without waiting for it."""
+    """Takes timestamps of when the work submitted to a device is done, without waiting for it."""
 
     def now(self) -> Any:  # noqa: ANN401 - a number or an event; only `moments` reads it
-        """A stamp of this point in the program."""
+        """Return a timestamp of this point in the program."""
 
     def moments(self, stamps: Sequence[Any]) -> list[float]:
-        """Seconds from the first stamp to each; waits until the last is reached."""
+        """Return the seconds from the first timestamp to each; wait until the last is reached."""
 
 
 class DeviceKind(Struct, frozen=True, kw_only=True):
-    """A kind of device; functions are called in the process of the rank, after its cores are set.
+    """A kind of device. Its functions are called in the rank's process, after the rank's cores are set.
 
-    backend: what ranks exchange over. why_not: why no rank can compute on it here; None where it can.
-    refusal: why it cannot compute in a precision; None where it can. bind: of the rank's number on its node,
-    the device it has for itself from now on; raises UsageError where there is none. synchronise: returns
-    when all work given to it is done. set_precision: whether products may take tf32. clock: of a device.
-    restart_peak: forgets the peak of memory. memory: bytes of a device by name, `peak` among them. Both are
-    of the device that was bound unless one is given. address: unlike
-    those of all others of its machine; None where ranks share it. activities: of torch.profiler, by name.
+    backend: the communication backend. why_not: the reason why no rank can compute on it here; None if it
+    can. refusal: the reason why it does not support a precision; None if it does. bind: takes the local rank,
+    returns the device reserved for that rank; raises UsageError if there is none. synchronise: waits until
+    all submitted work is done. set_precision: sets whether matrix products may use tf32. clock: creates a
+    clock of a device. restart_peak: resets the peak of memory. memory: bytes by name, including `peak`. Both
+    default to the bound device. address: unique on its machine; None if ranks share the device. activities:
+    names of torch.profiler's activities.
     """
 
     name: str
@@ -58,20 +58,20 @@ class DeviceKind(Struct, frozen=True, kw_only=True):
 
 
 _STATUS = Path("/proc/self/status")
-# Names of the kernel: resident set now, and its high-water mark.
+# The kernel's names of the current resident set size and its high-water mark.
 _KEYS = (("now", "VmRSS"), ("peak", "VmHWM"))
 
 
 class HostClock:
-    """The processor's own clock: all work given to it before a point is done there."""
+    """The host clock: on a CPU, all earlier work is done at each point in the program."""
 
     now = staticmethod(perf_counter)
 
     def __init__(self, _place: "torch.device | None" = None) -> None:
-        """All cores have one clock."""
+        """All cores share one clock."""
 
     def moments(self, stamps: Sequence[float]) -> list[float]:
-        """Seconds from the first stamp to each."""
+        """Return the seconds from the first timestamp to each."""
         return [stamp - stamps[0] for stamp in stamps]
 
 
@@ -82,13 +82,13 @@ def _cpu_refusal(precision: str) -> str | None:
 
 
 def _cpu_restart_peak() -> None:
-    """Have the kernel count the peak from now on, where it allows that."""
+    """Have the kernel reset the memory peak, if it permits that."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _cpu_memory(_place: "torch.device | None" = None) -> Mapping[str, int]:
-    """Resident now, and at its peak since it was restarted; since the process began where it cannot be."""
+    """Return resident bytes now and at the peak since its reset, or since the process began."""
     facts = dict(line.split(":", 1) for line in file_text(_STATUS).splitlines() if ":" in line)
     counted = {name: int(facts[key].split()[0]) * KIB for name, key in _KEYS if key in facts}
     if "peak" not in counted:
@@ -102,26 +102,26 @@ CPU = DeviceKind(
     activities=("CPU",),
     why_not=no_torch,
     refusal=_cpu_refusal,
-    bind=lambda _local_rank: _torch().device("cpu"),  # its cores were set before torch was loaded
+    bind=lambda _local_rank: _torch().device("cpu"),  # cores were set before torch was imported
     set_precision=lambda _precision: None,
     synchronise=lambda: None,
     clock=HostClock,
     restart_peak=_cpu_restart_peak,
     memory=_cpu_memory,
     address=lambda _place: None,
-    conditions=lambda _place: {},  # the processor is recorded with its machine
+    conditions=lambda _place: {},  # the processor is part of the machine's conditions
 )
 
 
 def _torch() -> Any:  # noqa: ANN401 - torch is not followed
-    """Torch, imported when it is used: after the cores of a rank are set."""
+    """Return torch, imported only after the cores of a rank are set."""
     import torch  # noqa: PLC0415 - see above
 
     return torch
 
 
 def every_rank(value: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles
-    """The value of each rank, by rank. All must call."""
+    """Return the value of each rank, by rank. All ranks must call."""
     import torch.distributed as dist  # noqa: PLC0415 - see above
 
     values: list[Any] = [None] * dist.get_world_size()
@@ -130,22 +130,22 @@ def every_rank(value: Any) -> list[Any]:  # noqa: ANN401 - whatever pickles
 
 
 class EventClock:
-    """Events in the stream that computes; each is reached when all work given before it is done."""
+    """Records events in the compute stream; each is reached when all work submitted before it is done."""
 
     def __init__(self, place: "torch.device | None" = None) -> None:
-        """place: the device that computes; the current one without it."""
+        """place: the device that computes; None for the current device."""
         self._place = place
 
     def now(self) -> tuple[float, Any]:
-        """The time on the host, and an event that the device will reach."""
+        """Return the host time and an event that the device will reach."""
         cuda = _torch().cuda
         event = cuda.Event(enable_timing=True)
-        # A loop that nobody bound to its device computes on another than the current one.
+        # A user's loop that did not set its device computes on a device other than the current one.
         event.record(cuda.current_stream(self._place))
         return perf_counter(), event
 
     def moments(self, stamps: Sequence[tuple[float, Any]]) -> list[float]:
-        """Seconds from the first stamp to each, on the device's clock; waits for the last."""
+        """Return the seconds from the first timestamp to each on the device's clock; wait for the last."""
         if not stamps:
             return []
         stamps[-1][1].synchronize()
@@ -167,7 +167,7 @@ def _cuda_why_not() -> str | None:
 def _cuda_refusal(precision: str) -> str | None:
     torch = _torch()
     name = torch.cuda.get_device_name()
-    # Before torch 2.6 it has no question of its own: NVIDIA has had both since the same architecture.
+    # torch has is_tf32_supported since 2.6. NVIDIA introduced tf32 and bf16 with the same architecture.
     has_tf32 = getattr(
         torch.cuda, "is_tf32_supported", partial(torch.cuda.is_bf16_supported, including_emulation=False)
     )
@@ -179,10 +179,10 @@ def _cuda_refusal(precision: str) -> str | None:
 
 
 def accelerator_index(local_rank: int, num_visible: int) -> int:
-    """Which of the accelerators that a rank sees it takes.
+    """Return the index of the visible accelerator that a rank uses.
 
-    A scheduler may show each rank one alone: then it is the first whatever the rank's number.
-    Raises UsageError when there are too few.
+    If a scheduler makes only one visible to each rank, the index is 0 for every rank.
+    Raises UsageError if there are too few.
 
     >>> accelerator_index(3, 8), accelerator_index(3, 1)
     (3, 0)
@@ -205,16 +205,16 @@ def _cuda_bind(local_rank: int) -> "torch.device":
 
 
 def _set_precision(precision: str) -> None:
-    """fp32 means it: torch's convolutions take tf32 by default."""
+    """Enable or disable tf32, which torch uses for fp32 convolutions by default."""
     torch = _torch()
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def takes_tf32() -> bool:
-    """Whether matrix products in fp32 may take tf32, whichever of torch's settings states it.
+    """Return whether fp32 matrix products may use tf32, from whichever of torch's settings applies.
 
-    From torch 2.9 on there are two, and the older one raises where the newer one was set.
+    torch has two settings since 2.9, and the older one raises if the newer one was set.
     """
     products = _torch().backends.cuda.matmul
     precision = getattr(products, "fp32_precision", None)
@@ -230,7 +230,7 @@ def _cuda_restart_peak() -> None:
 
 
 def _cuda_memory(place: "torch.device | None" = None) -> Mapping[str, int]:
-    """What tensors take now and took at most, and what torch's allocator held at most."""
+    """Return bytes of tensors now and at the peak, and the peak bytes reserved by torch's allocator."""
     torch = _torch()
     return {
         "now": torch.cuda.memory_allocated(place),
@@ -244,7 +244,7 @@ def _address(place: "torch.device") -> str | None:
 
 
 def address_of(properties: Any) -> str | None:  # noqa: ANN401 - torch's properties of a device, which vary with torch
-    """The address on the PCI bus, as the kernel writes it; where torch has none, NVIDIA's own name."""
+    """Return the PCI address as the kernel writes it, or the UUID if torch does not report the address."""
     if hasattr(properties, "pci_bus_id"):
         return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
     return f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None
@@ -285,9 +285,9 @@ DEVICES = (CPU, CUDA)
 
 
 def device(name: str) -> DeviceKind:
-    """The device of that name.
+    """Return the device of that name.
 
-    Raises UsageError listing those there are.
+    Raises UsageError that lists the known devices.
 
     >>> device("cpu").backend
     'gloo'
@@ -298,21 +298,21 @@ def device(name: str) -> DeviceKind:
     raise UsageError(f"device {name!r}; expected one of {', '.join(each.name for each in DEVICES)}")
 
 
-# Drivers of NVIDIA and AMD accelerators; without one of them torch need not be started.
+# Device files of NVIDIA's and AMD's drivers; if neither exists, torch need not be imported to count devices.
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 _COUNT = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 _COUNT_S = 60.0
 
 
 class AvailableDevices(Struct, frozen=True, kw_only=True):
-    """A kind of device, as torch names it, and how many there are."""
+    """A kind of device, as torch names it, and the number available."""
 
     device: str
     num_devices: int
 
 
 def available_devices(device: str) -> AvailableDevices:
-    """The devices that `auto`, `cpu` or `cuda` means here: accelerators where torch sees any, else cores."""
+    """Return the devices for `auto`, `cpu` or `cuda`; `auto` prefers accelerators to cores."""
     if device != "cpu":
         count = _num_accelerators()
         if count or device == "cuda":
@@ -321,7 +321,7 @@ def available_devices(device: str) -> AvailableDevices:
 
 
 def _num_accelerators() -> int:
-    """How many accelerators torch sees; 0 where there is no driver, or no torch."""
+    """Return the number of accelerators that torch sees; 0 without a driver or without torch."""
     if not any(driver.exists() for driver in _DRIVERS):
         return 0
     printed = command_output((sys.executable, "-c", _COUNT), limit_s=_COUNT_S).strip()

@@ -1,4 +1,4 @@
-"""The conditions of a run: what it ran on and with; unlike ones are never pooled."""
+"""The conditions of a run (machine and software); runs under different conditions are never pooled."""
 
 import ctypes
 import os
@@ -17,24 +17,24 @@ from equipoise.errors import DataError
 from equipoise.units import NANOSECOND_S, SI_PREFIXES
 
 PROCESSES = Path("/proc")
-# Numbers of sched_setattr(2) and sched_getattr(2), for which the C library has no functions.
+# System call numbers of sched_setattr(2) and sched_getattr(2), for which the C library has no wrappers.
 SCHEDULING_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275), "riscv64": (274, 275)}
 # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period.
 SCHEDULING_ATTRIBUTES = struct.Struct("=IIQiIQQQ")
-# Policies whose runtime is the length of a slice.
-_SHARING = (0, 3)  # SCHED_OTHER, SCHED_BATCH
+# Policies whose runtime field is the length of the time slice.
+_TIME_SHARING = (0, 3)  # SCHED_OTHER, SCHED_BATCH
 
 
 def time_slice_s() -> float | None:
-    """How long a turn of this thread on its core may last; None where the kernel does not say."""
+    """Return the time slice of this thread; None if the kernel does not report it."""
     found = scheduling()
-    if found is None or found[1] not in _SHARING:
+    if found is None or found[1] not in _TIME_SHARING:
         return None
     return found[5] * NANOSECOND_S or None
 
 
 def scheduling() -> tuple[int, ...] | None:
-    """The fields of this thread's `sched_attr`; None where there is no such call."""
+    """Return the fields of this thread's `sched_attr`; None if the system call does not exist."""
     calls = SCHEDULING_CALLS.get(platform.machine())
     if sys.platform != "linux" or calls is None:
         return None
@@ -43,7 +43,7 @@ def scheduling() -> tuple[int, ...] | None:
     return None if refused else SCHEDULING_ATTRIBUTES.unpack(buffer.raw)
 
 
-# What must be equal before two runs may be pooled; clock and load change all the time and are recorded only.
+# Fields that must be equal for two runs to be pooled. Clock and load always vary, so they are only recorded.
 COMPARED = (
     "host",
     "kernel",
@@ -57,7 +57,7 @@ COMPARED = (
     "backend",
     "core_sets",
     "launcher",
-    # Of the nodes that ranks leave; None on processors.
+    # From the records of nodes that ranks write; None without accelerators.
     "accelerator",
     "driver",
     "cuda",
@@ -71,9 +71,9 @@ _PACKAGES = ("torch", "equipoise", "numpy", "transformers")
 def conditions(
     *, core_sets: Sequence[Sequence[int]], launcher: str, backend: str | None = None, here: bool = True
 ) -> dict[str, Any]:
-    """The conditions of this machine now, as one record that fits into JSON; None where not readable.
+    """Return the current conditions of this machine as a JSON-compatible record; None where not readable.
 
-    core_sets: the cores each rank is bound to, by rank. here: whether ranks run on this machine; if not,
+    core_sets: the cores that each rank is bound to, by rank. here: whether ranks run on this machine; if not,
     only its software is recorded.
     """
     machine = _machine()
@@ -88,7 +88,7 @@ def conditions(
 
 
 def _machine() -> dict[str, Any]:
-    """What a machine is, and its clock and load now."""
+    """Return the facts of this machine, and its current clock and load."""
     page_bytes, num_pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
     clock_mhz = cpuinfo("cpu MHz")
     return {
@@ -105,9 +105,9 @@ def _machine() -> dict[str, Any]:
 
 
 def refuse_unlike(records: Sequence[Mapping[str, Any]], where: str) -> None:
-    """Nothing, when every record may be pooled with every other.
+    """Raise DataError that names the differing field if the records may not be pooled.
 
-    where: what they are runs of. Raises DataError that names the field that differs.
+    where: the folder or configuration, for the message.
     """
     for one, other in pairwise(records):
         for name in COMPARED:
@@ -119,9 +119,9 @@ def refuse_unlike(records: Sequence[Mapping[str, Any]], where: str) -> None:
 
 
 def refuse_unlike_nodes(runs: Sequence[Sequence[Mapping[str, Any]]], where: str) -> None:
-    """Nothing, when the nodes of every run are the same: as many of each kind, in any order.
+    """Raise DataError that names the differing field if runs used different nodes, in any order.
 
-    runs: the records that ranks left of their nodes, by run. Raises DataError that names the field.
+    runs: the records of nodes that the ranks wrote, by run.
     """
     kinds = [sorted((_kind(node) for node in nodes), key=repr) for nodes in runs]
     for one, other in pairwise(kinds):
@@ -135,28 +135,28 @@ def refuse_unlike_nodes(runs: Sequence[Sequence[Mapping[str, Any]]], where: str)
 
 
 def _kind(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What is compared of a node of several: all but its name; of its ranks, how many cores each has."""
+    """Return the compared fields of a node, without its name and with the number of cores of each rank."""
     shared_out = sorted(len(cores) for cores in node.get("core_sets", ()))
     return {name: node.get(name) for name in COMPARED} | {"host": None, "core_sets": shared_out}
 
 
 def usable_cores() -> tuple[int, ...]:
-    """Numbers of the cores that this process may use, which in a container are fewer than the machine has."""
+    """Return the cores that this process may use; in a container these may be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def core_sets(num_ranks: int, *, most_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """The cores of every rank here: as many as the largest trial of the sweep can give each of its ranks.
+    """Return the cores of each rank on this machine, which are divided among `most_ranks` ranks.
 
-    Raises DataError when there are more ranks than cores.
+    most_ranks: of the largest trial of the sweep. Raises DataError if there are more ranks than cores.
     """
     return core_sets_by_node([(kernel_id(), usable_cores())], most_ranks)[0][:num_ranks]
 
 
 def shared_core_sets(num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """The same where ranks share cores if there are too few."""
+    """Return the cores of each rank on this machine; ranks share cores if there are too few."""
     cores = usable_cores()
     if num_ranks > len(cores):
         return tuple((cores[rank % len(cores)],) for rank in range(num_ranks))
@@ -166,10 +166,10 @@ def shared_core_sets(num_ranks: int) -> tuple[tuple[int, ...], ...]:
 def core_sets_by_node(
     nodes: Sequence[tuple[str, tuple[int, ...]]], most_ranks: int
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The cores of each of the ranks that a node can have, by node: every rank of all nodes has as many.
+    """Return the cores of each rank of a node, by node; every rank of all nodes has equally many.
 
-    nodes: the kernel of each, and the cores it has there. Nodes that share both, as emulated ones may,
-    share the cores out. most_ranks: on a node. Raises DataError when there are more ranks than cores.
+    nodes: the kernel identity and the cores of each. Nodes equal in both, as emulated nodes may be, divide
+    the cores among them. most_ranks: per node. Raises DataError if there are more ranks than cores.
     """
     neighbours = Counter(nodes)
     each = min(len(node[1]) // (most_ranks * neighbours[node]) for node in nodes)
@@ -189,31 +189,31 @@ def core_sets_by_node(
 
 
 def no_torch() -> str | None:
-    """Why nothing can train here; None where torch is installed."""
+    """Return the reason why training is not possible here; None if torch is installed."""
     return None if find_spec("torch") else "torch is not installed: pip install 'equipoise[torch]'"
 
 
 def kernel_id() -> str:
-    """The same for all processes of one machine, whatever name its containers give it."""
+    """Return an identity of this machine that is the same in all its containers."""
     return file_text(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
 
 
 def this_node() -> dict[str, Any]:
-    """What other nodes of a job must know of this one: its name, its kernel, and the cores it may use."""
+    """Return this node's name, kernel identity and usable cores, for the other nodes of a job."""
     return {"host": platform.node(), "kernel": kernel_id(), "cores": list(usable_cores())}
 
 
 def num_memory_kills() -> int | None:
-    """How often this machine's kernel has killed a process because memory ran out; None where not known."""
+    """Return the number of out-of-memory kills by this machine's kernel; None if not known."""
     text = file_text(Path("/proc/vmstat"))
     counts = [line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")]
     return int(counts[0]) if counts else None
 
 
 def cpuinfo(key: str, processes: Path = PROCESSES) -> str | None:
-    """What the kernel states first of its processors under that key; None where it does not.
+    """Return the first value of a key in /proc/cpuinfo; None if the key is absent.
 
-    processes: a folder that looks like /proc.
+    processes: a folder structured like /proc.
     """
     for line in file_text(processes / "cpuinfo").splitlines():
         name, _, value = line.partition(":")
@@ -227,7 +227,7 @@ _MOST_OUTPUT_BYTES = 1_000_000
 
 
 def file_text(path: Path) -> str:
-    """The text of a file of the kernel without blanks around it; empty where it cannot be read."""
+    """Return the stripped text of a kernel file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -235,7 +235,7 @@ def file_text(path: Path) -> str:
 
 
 def command_output(command: Sequence[str], *, limit_s: float = _COMMAND_S) -> str:
-    """What a command prints within so many seconds; nothing where it is not installed or fails."""
+    """Return the output of a command; empty if it is not installed, fails or exceeds the time limit."""
     try:
         ended = subprocess.run(
             command,
@@ -251,8 +251,8 @@ def command_output(command: Sequence[str], *, limit_s: float = _COMMAND_S) -> st
 
 
 def version_of(package: str) -> str | None:
-    """The installed version of a package; None where it is not installed."""
-    from importlib import metadata  # noqa: PLC0415 - it loads the parser of e-mails, which nothing else needs
+    """Return the installed version of a package; None if it is not installed."""
+    from importlib import metadata  # noqa: PLC0415 - slow to import, because it loads the email parser
 
     try:
         return metadata.version(package)

@@ -1,7 +1,4 @@
-"""What works on this machine and what to install for the rest: libraries, devices, meters, launchers.
-
-The launcher of a name, or the first that works.
-"""
+"""Checks of this machine (libraries, devices, meters, launchers) and the choice of a launcher."""
 
 import platform
 import shutil
@@ -26,15 +23,15 @@ from equipoise.errors import UsageError
 from equipoise.files import shipped_table
 from equipoise.runs import embedded
 
-# Ways to start the processes of a trial on this machine; Slurm and Ray start them on others.
+# Launchers that start the processes of a trial on this machine; Slurm and Ray start them on others.
 LAUNCHERS = (INPROCESS, TORCHRUN)
 
 
 def launcher(name: str, options: Mapping[str, str] | None = None) -> Launcher:
-    """The launcher of that name; `auto` is the first of this machine's that can be used here.
+    """Return the launcher of that name; `auto` means the first of LAUNCHERS that is usable.
 
-    options: of `slurm`, as sbatch names them; of `ray`, its address.
-    Raises UsageError when there is none of that name, or when it cannot be used and why.
+    options: for `slurm`, by sbatch's names; for `ray`, its address.
+    Raises UsageError if the name is unknown, or with the reason if the launcher is not usable.
     """
     wanted = _named(name, options or {})
     reasons = [(one, one.why_not()) for one in wanted]
@@ -45,7 +42,7 @@ def launcher(name: str, options: Mapping[str, str] | None = None) -> Launcher:
 
 
 def _named(name: str, options: Mapping[str, str]) -> list[Launcher]:
-    """The launchers that a name can stand for, at least one."""
+    """Return the launchers that a name can mean, at least one."""
     hosts = over_hosts()
     if hosts is not None:
         if name in {"auto", "torchrun", "srun"}:
@@ -63,7 +60,7 @@ def _named(name: str, options: Mapping[str, str]) -> list[Launcher]:
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One thing that may be there. found: what was, None where it does not work; install: then what to do."""
+    """The check of one component. found: its version or facts, None if missing; install: the remedy then."""
 
     name: str
     works: bool
@@ -73,7 +70,7 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Installation(Struct, frozen=True, kw_only=True):
-    """What every verb needs, what measuring here can use, and the extras of the package that are missing."""
+    """The requirements of every verb, the equipment for measuring, and the missing extras of the package."""
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("missing_extras",)
 
@@ -83,7 +80,7 @@ class Installation(Struct, frozen=True, kw_only=True):
 
 
 def installation() -> Installation:
-    """Everything checked; what is missing hinders nothing else."""
+    """Return all checks; a missing component does not affect the other checks."""
     return Installation(
         checks=checks(),
         measuring=equipment(),
@@ -96,13 +93,13 @@ def installation() -> Installation:
 
 
 def check(name: str, found: str | None, needed_for: str, *, fix: str | None = None) -> Check:
-    """One check: it works where something was found; else `fix` has what to do."""
+    """Return one check: the component works if something was found, otherwise `fix` is the remedy."""
     works = found is not None
     return Check(name=name, works=works, found=found, needed_for=needed_for, install=None if works else fix)
 
 
 def equipment() -> tuple[Check, ...]:
-    """What `bench` and `collectives` measure with."""
+    """Return the checks of what `bench` and `collectives` use to measure."""
     fix = "pip install 'equipoise[zoo]'"
     models = check("transformers", version_of("transformers"), "larger models by name", fix=fix)
     return (*_devices(), *_meters(), models, *_launchers())
@@ -119,7 +116,7 @@ def _devices() -> list[Check]:
 
 
 def _meters() -> list[Check]:
-    """Called without an address each library reports whether it starts."""
+    """Return checks of the meters. Without an address, a library reports only whether it starts."""
     processors, accelerators = counters.rapl_sources(), counters.nvml_sources([])
     counted = ", ".join(source.part for source in processors.found) or None
     started = None if accelerators.reason else f"nvidia-ml-py {version_of('nvidia-ml-py')}"
@@ -130,7 +127,7 @@ def _meters() -> list[Check]:
 
 
 def _launchers() -> list[Check]:
-    """A launcher works when it reports no reason against it; the reason says what to do."""
+    """Return checks of the launchers. A launcher's reason for not working includes the remedy."""
     launchers = (
         (TORCHRUN, "torch", "one node, or several"),
         (slurm({}), "submitit", "nodes of Slurm"),
@@ -145,7 +142,7 @@ def _launchers() -> list[Check]:
 
 
 def _reason_line(reason: str | None) -> str | None:
-    """A reason in one line, without the name of what it is about, which stands next to it."""
+    """Return a reason in one line, without its subject, which is displayed next to it."""
     if reason is None:
         return None
     for about in ("accelerators: ", "processors: "):
@@ -153,12 +150,12 @@ def _reason_line(reason: str | None) -> str | None:
     return " ".join(reason.split())
 
 
-# Libraries, extras of the package and programs, each with what it is for.
+# Libraries and extras of the package, each with its purpose.
 _KNOWN = shipped_table(Path(__file__).with_name("equipment.toml"))
 
 
 def checks() -> tuple[Check, ...]:
-    """What every verb needs."""
+    """Return the checks of what every verb needs."""
     libraries = _KNOWN["libraries"]
     return (
         check("equipoise", __version__, "this command"),

@@ -1,6 +1,6 @@
-"""What a window of a run used: power, energy, memory, processors and network, over ranks and machines.
+"""Resource use in a window of a run: energy, memory, processors and network, over ranks and machines.
 
-Torch is imported where ranks exchange what they read.
+Functions that exchange readings between ranks import torch.
 """
 
 import math
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def counted_j(readings_j: Sequence[float], range_j: float) -> float | None:
-    """Joules between the first and the last reading of a counter; None where it was reset between them.
+    """Return the joules between the first and last reading of a counter; None if it was reset in between.
 
-    readings_j: in order of time. range_j: the counter begins again at zero beyond it; infinite for one that
-    only a reset sets back.
-    Assumes it begins again at most once between two readings.
+    readings_j: in order of time. range_j: the value beyond which the counter wraps to zero; infinite if it
+    never wraps.
+    Assumes it wraps at most once between two readings.
     Source: Linux Documentation/power/powercap, max_energy_range_uj.
 
     >>> counted_j([90.0, 98.0, 4.0, 10.0], 100.0)
@@ -46,10 +46,10 @@ def counted_j(readings_j: Sequence[float], range_j: float) -> float | None:
 
 
 def integrated_j(moments_s: Sequence[float], power_w: Sequence[float]) -> float:
-    """Joules under power readings, connected by straight lines.
+    """Return the energy in joules from power readings, integrated by linear interpolation.
 
     moments_s, power_w: (n_readings,), in order of time.
-    Assumes instantaneous readings; sensors that average over a while lag behind.
+    Assumes instantaneous readings; sensors that average over a period lag behind.
     Source: the trapezoidal rule.
 
     >>> integrated_j([0.0, 2.0, 3.0], [100.0, 200.0, 0.0])
@@ -59,19 +59,20 @@ def integrated_j(moments_s: Sequence[float], power_w: Sequence[float]) -> float:
     return sum((end - begun) * (low + high) / 2 for (begun, low), (end, high) in pairwise(points))
 
 
-# Ten readings a second cost a thousandth of a core; sensors renew theirs about as often.
+# Ten readings per second use a thousandth of a core; sensors update about as often.
 PERIOD_S = 0.1
-# Counter and polled power that differ by more are noted. Sensors are good to 5 %, and some
-# look at a part of the time only: Yang et al. 2023, arXiv 2312.02741.
+# A larger difference between counter and polled power is reported. Sensors are accurate to 5 %, and some
+# sample only part of the time: Yang et al. 2023, arXiv 2312.02741.
 AGREED_FRACTION = 0.1
-# A window of fewer readings does not show agreement.
-_LEAST_READINGS = 20
+# With fewer readings, counter and polled power are not compared.
+_MIN_READINGS = 20
 
+# Times in seconds, and the values read at these times.
 Series = tuple[list[float], list[float]]
 
 
 class Readings(Struct):
-    """Readings of one source, each series with its moments."""
+    """The series of readings of one meter."""
 
     counter: Series = field(default_factory=lambda: ([], []))
     power: Series = field(default_factory=lambda: ([], []))
@@ -79,10 +80,10 @@ class Readings(Struct):
 
 
 class Sampler:
-    """Reads sources at the beginning, every period, and at the end, on a thread of its own."""
+    """Reads meters at the beginning, periodically, and at the end, on a separate thread."""
 
     def __init__(self, sources: Sequence[PowerMeter], period_s: float = PERIOD_S) -> None:
-        """period_s: between readings."""
+        """period_s: the interval between readings."""
         self._sources = sources
         self._readings = [Readings() for _ in sources]
         self._period_s = period_s
@@ -90,7 +91,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Take the first reading and start the thread."""
         self._read()
         if self._sources:
             self._thread.start()
@@ -99,7 +100,7 @@ class Sampler:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End with a last reading."""
+        """Stop the thread and take the last reading."""
         self._over.set()
         if self._sources:
             self._thread.join()
@@ -111,36 +112,36 @@ class Sampler:
 
     def _read(self) -> None:
         for source, seen in zip(self._sources, self._readings, strict=True):
-            _noted(source.counter_j, seen.counter)
-            _noted(source.power_w, seen.power)
-            _noted(source.busy_fraction, seen.busy)
+            _append_reading(source.counter_j, seen.counter)
+            _append_reading(source.power_w, seen.power)
+            _append_reading(source.busy_fraction, seen.busy)
 
     def drawn(self) -> list[dict[str, Any]]:
-        """One record a source, after the end."""
+        """Return one record per meter, after the end."""
         return [drawn(*pair) for pair in zip(self._sources, self._readings, strict=True)]
 
 
-def _asked(readings: Iterable[Reading | None]) -> list[float]:
-    return [value for ask in readings if ask is not None and (value := ask()) is not None]
+def _read_all(readers: Iterable[Reading | None]) -> list[float]:
+    return [value for read in readers if read is not None and (value := read()) is not None]
 
 
-def _noted(ask: Reading | None, series: Series) -> None:
-    value = ask() if ask else None
+def _append_reading(read: Reading | None, series: Series) -> None:
+    value = read() if read else None
     if value is not None:
         series[0].append(perf_counter())
         series[1].append(value)
 
 
 def drawn(source: PowerMeter, readings: Readings) -> dict[str, Any]:
-    """Energy of one source: by its counter where it has one, else by its power; and what does not agree.
+    """Return the energy of one meter, from its counter or else its power, and any disagreement of the two.
 
-    Assumes readings often enough that a counter begins again at most once between two.
+    Assumes readings frequent enough that a counter wraps at most once between two.
     Source: counted_j, integrated_j.
     """
     counter = counted_j(readings.counter[1], source.range_j) if len(readings.counter[1]) > 1 else None
     polled = integrated_j(*readings.power) if len(readings.power[1]) > 1 else None
     note = None
-    if counter and polled and len(readings.power[1]) >= _LEAST_READINGS:
+    if counter and polled and len(readings.power[1]) >= _MIN_READINGS:
         apart = abs(polled - counter) / counter
         if apart > AGREED_FRACTION:
             note = (
@@ -162,15 +163,15 @@ def drawn(source: PowerMeter, readings: Readings) -> dict[str, Any]:
     }
 
 
-Share = Mapping[str, Any]  # what one rank read in the window
+Share = Mapping[str, Any]  # the readings of one rank in the window
 
 
 def utilisation(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
-    """How busy processors, accelerators and network were in the window.
+    """Return the utilisation of processors, accelerators and network in the window.
 
-    shares: one per rank. Fractions are means over ranks or accelerators. Bytes are those sent by the network
-    that sent most: over wires where ranks see several networks, over the loopback where processors share
-    one; accelerators of one node exchange where no network counts, and one rank exchanges nothing: None.
+    shares: one per rank. Fractions are means over ranks or accelerators. The byte rate is that of the network
+    that sent most: of its wires if ranks see several networks, of the loopback if processors share one. It is
+    None for a single rank, and for accelerators of one node, whose traffic no network counter sees.
     Assumes one window. Source: definition; docs/measure/phases.md.
     """
     by_rank = [share["cpu_s"] / (share["wall_s"] * share["num_cores"]) for share in shares]
@@ -189,10 +190,10 @@ def utilisation(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, 
 
 
 def others(shares: Sequence[Share]) -> dict[str, Any]:
-    """What other programs took: of the ranks' cores, and of accelerators before the ranks computed.
+    """Return the use by other programs: of the ranks' cores, and of accelerators before the ranks computed.
 
-    shares: one per rank. num_others_on_accelerators: programs at the end besides the ranks. None where
-    nothing counts it. Source: definition; docs/measure/phases.md.
+    shares: one per rank. num_others_on_accelerators: programs on them at the end other than the ranks. A
+    value is None if nothing counts it. Source: definition; docs/measure/phases.md.
     """
     used = [(share["machine"], share["use"]) for share in shares if share["use"] is not None]
     before = [each for share in shares for each in share["busy_before"]]
@@ -207,9 +208,10 @@ def others(shares: Sequence[Share]) -> dict[str, Any]:
 
 
 def energy(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
-    """Joules of all machines in the window, or why they were not measured.
+    """Return the joules of all machines in the window, or the reason why they were not measured.
 
-    of_accelerators: ranks compute on some; then a sum without every one of them is none.
+    of_accelerators: whether ranks compute on accelerators; if so, the sum is None unless it includes all of
+    them.
     Assumes each part of a machine is read by one rank. Source: definition; docs/measure/phases.md.
     """
     metering = [share for share in shares if share["meters"]]
@@ -232,7 +234,7 @@ def energy(shares: Sequence[Share], *, of_accelerators: bool) -> dict[str, Any]:
 
 
 def memory(shares: Sequence[Share]) -> dict[str, Any]:
-    """Peaks by rank, and their growth over what was there before the model."""
+    """Return the peak bytes by rank, and their growth over the bytes in use before the model."""
     peaks = [share["memory"]["peak"] for share in shares]
     before = [share["memory_before"] for share in shares]
     reserved = [share["memory"].get("reserved") for share in shares]
@@ -249,19 +251,19 @@ _NETWORK = Path("/proc/self/ns/net")
 
 
 class Metering:
-    """A window that every rank enters and leaves; afterwards `gathered` has what was used in it.
+    """A window that every rank enters and leaves; afterwards `gathered` returns the resource use in it.
 
-    What other programs take is noticed from when it is made.
+    Use by other programs is measured from the creation of this object.
     """
 
     def __init__(self, on: DeviceKind, place: "torch.device") -> None:
-        """Every rank makes its own before it computes anything."""
+        """Every rank creates its own before it computes anything."""
         self._on = on
         everyone = every_rank((kernel_id(), _network(), on.address(place)))
         refuse_shared(everyone)
         rank = _rank()
         machine, network, _ = everyone[rank]
-        # The first rank of a machine reads its meters, the first of a network its counters.
+        # The first rank of a machine reads its meters, the first rank of a network its counters.
         self._reads_meters = rank == min(other for other, each in enumerate(everyone) if each[0] == machine)
         self._reads_network = rank == min(other for other, each in enumerate(everyone) if each[1] == network)
         addresses = [each[2] for each in everyone if each[0] == machine and each[2] is not None]
@@ -269,10 +271,10 @@ class Metering:
         self._meters = [meter for each in self._sources for meter in each.found]
         self._sampler = Sampler(self._meters)
         self._machine, self._use = machine, core_use()
-        self._busy_before = _asked(meter.busy_fraction for meter in self._meters)
+        self._busy_before = _read_all(meter.busy_fraction for meter in self._meters)
 
     def __enter__(self) -> Self:
-        """Begin: what is used from now on is counted."""
+        """Start counting."""
         self._sampler.__enter__()
         self._sent = sent_bytes() if self._reads_network else None
         self._cpu_s, self._begun = process_time(), perf_counter()
@@ -281,7 +283,7 @@ class Metering:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Stop counting, after the device has finished its work."""
         self._on.synchronise()
         self._wall_s, self._cpu_s = perf_counter() - self._begun, process_time() - self._cpu_s
         if self._sent is not None:
@@ -291,12 +293,12 @@ class Metering:
         self._memory = self._on.memory()
         now = core_use()
         self._use = None if now is None or self._use is None else now.since(self._use)
-        self._num_programs = _asked(meter.num_programs for meter in self._meters)
+        self._num_programs = _read_all(meter.num_programs for meter in self._meters)
 
     def gathered(self, *, memory_before: int) -> Mapping[str, Any]:
-        """On rank 0 the fields of a result: memory, utilisation, energy; nothing on others. All must call.
+        """Return memory, utilisation and energy on rank 0; nothing on others. All ranks must call.
 
-        memory_before: bytes in use before there was a model; growth is counted from it.
+        memory_before: bytes in use before the model was created, from which growth is counted.
         """
         shares = every_rank(
             {
@@ -327,7 +329,7 @@ class Metering:
 
 
 def refuse_shared(everyone: Sequence[tuple[str, str, str | None]]) -> None:
-    """Nothing, when no two ranks have the same accelerator. Raises UsageError naming the two.
+    """Raise UsageError if two ranks have the same accelerator.
 
     everyone: machine, network and address of the accelerator, by rank.
     """
@@ -344,27 +346,27 @@ def refuse_shared(everyone: Sequence[tuple[str, str, str | None]]) -> None:
 
 
 def _sources(on: DeviceKind, addresses: Sequence[str]) -> tuple[PowerMeters, ...]:
-    """Processors of this machine, and its accelerators that ranks have."""
+    """Return the meters of this machine's processors and of the accelerators at these addresses."""
     processors = counters.rapl_sources()
     if on.name == "cpu":
         return (processors,)
     if not addresses:
         reason = "accelerators: this torch does not report which they are"
         return (processors, PowerMeters(reason=reason))
-    import torch  # noqa: PLC0415 - only in a rank, which has it
+    import torch  # noqa: PLC0415 - only ranks need torch
 
     read = counters.amdgpu_sources if getattr(torch.version, "hip", None) else counters.nvml_sources
     return (processors, read(addresses))
 
 
 def _rank() -> int:
-    import torch.distributed as dist  # noqa: PLC0415 - only in a rank, which has it
+    import torch.distributed as dist  # noqa: PLC0415 - only ranks need torch
 
     return int(dist.get_rank())
 
 
 def _network() -> str:
-    """An identity of the network that this process sees, among those of all machines."""
+    """Return an identity of this process's network namespace that is unique over all machines."""
     try:
         return f"{kernel_id()} {_NETWORK.stat().st_ino}"
     except OSError:

@@ -1,7 +1,7 @@
-"""A training loop as marks, cut into steps, and steps into phases: parts that sum to the step.
+"""Splits the marks of a training loop into steps, and steps into phases that sum to the step.
 
-What begins when is marked by hooks. Exposed communication is what of a backward pass is left after its last
-gradient was ready: only exchanges are waited for then. It works with any communication hook.
+Hooks mark when each phase begins. Exposed communication is the part of a backward pass after its last
+gradient was ready, because ranks then wait only for communication. This works with any communication hook.
 docs/measure/phases.md defines every phase.
 """
 
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from equipoise.intervals import covered_s
 from equipoise.units import NANOSECOND_S
 
-# A step shorter than a nanosecond or longer than thirty years is none.
+# Valid steps take between a nanosecond and thirty years.
 SHORTEST_S, LONGEST_S = NANOSECOND_S, 1 / NANOSECOND_S
 
 STEP = "step"
 INPUT, FORWARD, BACKWARD, OPTIMIZER, REST = "input", "forward", "backward", "optimizer", "rest"
 EXPOSED = "communication_exposed"
 TOTAL, OVERLAPPED = "communication_total", "communication_overlapped"
-# What a method marks around exchanges that no backward pass hides: averaging weights, say.
+# The mark of exchanges outside backward passes, such as averaging weights.
 COMMUNICATION = "communication"
 
 PARTS = (INPUT, FORWARD, BACKWARD, EXPOSED, OPTIMIZER, REST)
@@ -30,12 +30,12 @@ Span = tuple[float, float]
 
 
 def parts(marks: Sequence[Mark], end_s: float, ready_s: Sequence[float]) -> dict[str, float]:
-    """Seconds of each part of one step, and of the step; parts sum to it, by construction.
+    """Return the seconds of each part of one step, and of the step, which is their sum by construction.
 
-    marks: what begins when, in order; an unknown name belongs to the rest. end_s: when the step ended.
-    ready_s: when each gradient was ready, in order; empty where that was not observed: then exposed
-    communication stays within backward and is left out.
-    Assumes one clock, and that a backward pass ends where the next mark stands.
+    marks: phases with their start times, in order; an unknown name counts as rest. end_s: the end of the
+    step. ready_s: when each gradient was ready, in order; empty if not observed, in which case exposed
+    communication is omitted and remains part of the backward pass.
+    Assumes one clock, and that a backward pass ends at the next mark.
     Source: the definition above.
 
     >>> split = parts([("forward", 0.0), ("backward", 3.0), ("optimizer", 8.0)], 9.0, [4.0, 6.0])
@@ -59,7 +59,7 @@ def parts(marks: Sequence[Mark], end_s: float, ready_s: Sequence[float]) -> dict
 
 
 def uncovered_s(spans: Iterable[Span], by: Iterable[Span]) -> float:
-    """Seconds covered by a span and by none of the others.
+    """Return the seconds covered by `spans` but not by `by`.
 
     Assumes begin <= end. Source: definition.
 
@@ -71,7 +71,7 @@ def uncovered_s(spans: Iterable[Span], by: Iterable[Span]) -> float:
 
 
 def without_exposed(split: Mapping[str, float]) -> dict[str, float]:
-    """The phases with exposed communication counted as part of the backward pass again.
+    """Return the phases with exposed communication counted as part of the backward pass again.
 
     >>> without_exposed({"backward": 2.0, "communication_exposed": 1.0, "step": 3.0})
     {'backward': 3.0, 'step': 3.0}
@@ -82,9 +82,9 @@ def without_exposed(split: Mapping[str, float]) -> dict[str, float]:
 
 
 def with_share_exposed(split: Mapping[str, float], share: float) -> dict[str, float]:
-    """The phases of a step with a share of its forward and backward pass counted as exposed communication.
+    """Return a step's phases with a share of its forward and backward pass counted as exposed communication.
 
-    For methods that exchange throughout both passes, so that no moment parts computing from waiting.
+    For methods that exchange throughout both passes, where computing and waiting alternate.
     share: 0..1, exposed communication of profiled steps over their forward and backward passes.
     Assumes the same share in timed and profiled steps. Source: definition; docs/measure/phases.md.
 
@@ -102,10 +102,10 @@ def with_share_exposed(split: Mapping[str, float], share: float) -> dict[str, fl
 
 
 def with_total(split: Mapping[str, float], *, total_s: float, step_s: float) -> dict[str, float]:
-    """The phases of a step with communication in total and its overlapped part.
+    """Return the phases of a step with total communication and its overlapped part.
 
-    total_s: time in which a collective ran, in a profiled step of step_s. It is carried over as a share:
-    profiling slows a step. Never less than what is exposed.
+    total_s: time in which a collective ran, in a profiled step of step_s. Only its share of the step is used,
+    because profiling slows a step. The total is at least the exposed communication.
     Assumes collectives take the same share of timed and of profiled steps.
     Source: definition; docs/reference/tables.md.
     """
@@ -117,10 +117,10 @@ def with_total(split: Mapping[str, float], *, total_s: float, step_s: float) -> 
 
 
 def with_exchanges(split: Mapping[str, float], seen: Mapping[str, float]) -> Mapping[str, float]:
-    """The phases of a step with communication as profiled steps show it; as they are where none was profiled.
+    """Return the phases of a step with communication as in profiled steps; unchanged if none was profiled.
 
-    seen: `communication_s` in `step_s` of profiled steps; where ranks exchange throughout both passes also
-    `exposed_s` in `passes_s`. Assumes and source: as with_share_exposed and with_total.
+    seen: `communication_s` in `step_s` of profiled steps; if ranks exchange throughout both passes, also
+    `exposed_s` in `passes_s`. Assumes and Source: as for with_share_exposed and with_total.
     """
     if not seen.get("step_s"):
         return split
@@ -130,7 +130,7 @@ def with_exchanges(split: Mapping[str, float], seen: Mapping[str, float]) -> Map
 
 
 def overlapped_fraction(exposed_s: float | None, total_s: float | None) -> float | None:
-    """The fraction of communication that computation hides; None where it is not known, or there is none.
+    """Return the fraction of communication that computation hides; None if unknown or without communication.
 
     >>> overlapped_fraction(1.0, 4.0)
     0.75
@@ -139,7 +139,7 @@ def overlapped_fraction(exposed_s: float | None, total_s: float | None) -> float
 
 
 def largest_gap(splits: Iterable[Mapping[str, float]]) -> float:
-    """The largest fraction of a step by which its parts miss it.
+    """Return the largest difference between a step and the sum of its parts, as a fraction of the step.
 
     Source: definition.
 
@@ -152,20 +152,20 @@ def largest_gap(splits: Iterable[Mapping[str, float]]) -> float:
     )
 
 
-# Time that belongs to no step: evaluation, checkpoints, between two passes over the data.
+# Time that belongs to no step: evaluation, checkpoints, between epochs.
 PAUSED = "paused"
 # A forward pass in evaluation mode that records gradients: training with frozen statistics, or an evaluation.
-# Only the whole step shows which: it is training where the step has no other.
+# It counts as training if the whole step has no other forward pass.
 MAYBE = "maybe"
 
 _MOST_MARKS = 1_000_000
 
 
 class WatchedStep(NamedTuple):
-    """One step as it was seen: from one update of the weights to the next. A tuple: thousands wait in a loop.
+    """The recorded marks of one step. It is a tuple because thousands are held during a loop.
 
-    names and stamps: what begins when, by the clock. ready: when each gradient was. num_samples: 0 where
-    batches were not seen.
+    names and stamps: phases and the clock's timestamps of their starts. ready: timestamps of when gradients
+    were ready. num_samples: 0 if batches were not observed.
     """
 
     names: tuple[str, ...]
@@ -177,9 +177,9 @@ class WatchedStep(NamedTuple):
 
 
 class Loop:
-    """What one rank's loop does, as its hooks mark it, cut into steps.
+    """Collects the marks of one rank's training loop and splits them into steps.
 
-    is_counting: whether steps are only counted for now, by `optimizer_ended` and `cut`; set between steps.
+    is_counting: whether steps are currently only counted, by `optimizer_ended` and `cut`; set between steps.
     """
 
     def __init__(
@@ -189,10 +189,10 @@ class Loop:
         on_step: Callable[[WatchedStep | None], None],
         on_first: Callable[[Any], None] = lambda _model: None,
     ) -> None:
-        """now: gives a stamp of this moment. on_step: takes each step, None if it was only counted.
+        """now: returns a timestamp. on_step: called with each step, or with None if it was only counted.
 
-        The time of `on_step` belongs to no step. on_first: called within the first forward pass that trains,
-        with the model.
+        The time of `on_step` belongs to no step. on_first: called with the model, within the first forward
+        pass that records gradients.
         """
         self._now = now
         self._on_step, self._on_first = on_step, on_first
@@ -201,33 +201,33 @@ class Loop:
         self._names: list[str] = []
         self._stamps: list[Any] = []
         self._ready: list[Any] = []
-        # Most steps have the same names: they are kept once.
-        self._kinds: dict[tuple[str, ...], tuple[str, ...]] = {}
+        # Interned tuples of names, because most steps have the same names.
+        self._interned: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._num_batches = self._num_samples = 0
-        # How deep in passes, updates and pauses within each other; what is over stays in a pause.
+        # Nesting depth of backward passes, updates and pauses; a loop that is over stays paused.
         self._in_backward = self._in_optimizer = 0
         self._in_pause = 0.0
         self._trains = self._updated = False
 
     def next_batch(self) -> None:
-        """The loop fetches its next batch: what was before it is a step if it has updated weights."""
+        """Record that the loop fetches its next batch; this ends a step that has updated weights."""
         self.cut()
         if not self.is_counting:
-            self._forget()
+            self._limit_marks()
             self._mark(INPUT)
 
     def fetching(self) -> None:
-        """A batch is fetched, perhaps ahead of its step."""
+        """Record that a batch is being fetched, possibly ahead of its step."""
         self._mark(INPUT)
 
     def batch_fetched(self, num_samples: int) -> None:
-        """The batch is there."""
+        """Record that the batch has been fetched."""
         self._num_batches += 1
         self._num_samples += num_samples
         self._mark(REST)
 
     def cut(self) -> None:
-        """End the step here, if it has updated weights."""
+        """End the step now if it has updated weights."""
         if not self._updated or self._in_pause:
             return
         if self.is_counting:
@@ -238,7 +238,7 @@ class Loop:
             return
         end = self._now()
         names = tuple(self._names)
-        names = self._kinds.setdefault(names, names)
+        names = self._interned.setdefault(names, names)
         ready = tuple(self._ready)
         self._on_step(
             WatchedStep(names, tuple(self._stamps), ready, end, self._num_batches, self._num_samples)
@@ -246,13 +246,13 @@ class Loop:
         self._begin_step()
 
     def begin_anew(self) -> None:
-        """What came since the last step belongs to none, if the next one has not begun to compute."""
+        """Discard the time since the last step, unless the next step has begun to compute."""
         if self._names and all(name in {REST, INPUT, PAUSED} for name in self._names):
             self._restart()
 
     def forward(self, model: Any, *, records: bool) -> None:  # noqa: ANN401 - a module; torch is not followed
-        """A model is called. records: gradients, for a backward pass to come."""
-        if self._in_backward:  # computed again for the backward pass
+        """Record a call of a model. records: whether gradients are recorded for a backward pass."""
+        if self._in_backward:  # activation recomputation
             return
         if records:
             self._trains = self._trains or model.training
@@ -264,25 +264,25 @@ class Loop:
             self._mark(PAUSED)
 
     def backward_begins(self) -> None:
-        """A backward pass begins; those within another belong to it."""
+        """Record the start of a backward pass; a nested one belongs to the outer one."""
         self._in_backward += 1
         if self._in_backward == 1:
             self._mark(BACKWARD)
 
     def backward_ended(self) -> None:
-        """It has returned."""
+        """Record the end of a backward pass."""
         self._in_backward -= 1
         if not self._in_backward:
-            self._mark(self._around())
+            self._mark(self._enclosing_phase())
 
     def optimizer_begins(self) -> None:
-        """An update begins; updates that a backward pass makes by itself stay within it."""
+        """Record the start of an update; updates within a backward pass belong to that pass."""
         self._in_optimizer += 1
         if self._in_optimizer == 1 and not self._in_backward:
             self._mark(OPTIMIZER)
 
     def optimizer_ended(self) -> None:
-        """The update was made."""
+        """Record the end of an update."""
         if self.is_counting:
             self._updated = self._updated or not self._in_pause
             return
@@ -290,27 +290,27 @@ class Loop:
         if self._in_pause:
             return
         self._updated, self._trains = True, False
-        self._forget()
+        self._limit_marks()
         if not self._in_optimizer and not self._in_backward:
             self._mark(REST)
 
     def ready(self) -> None:
-        """A gradient is ready."""
+        """Record that a gradient is ready."""
         if self._in_backward:
             self._ready.append(self._now())
 
     @contextmanager
     def communication(self) -> Iterator[None]:
-        """An exchange that no backward pass hides runs within."""
+        """Record a communication that no backward pass hides."""
         self._mark(COMMUNICATION)
         try:
             yield
         finally:
-            self._mark(self._around())
+            self._mark(self._enclosing_phase())
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What runs within belongs to no step."""
+        """Exclude the time within from all steps."""
         self.pause()
         try:
             yield
@@ -318,30 +318,30 @@ class Loop:
             self.go_on()
 
     def pause(self) -> None:
-        """What follows belongs to no step, until `go_on`."""
+        """Exclude the following time from all steps, until `go_on`."""
         self._mark(PAUSED)
         self._in_pause += 1
 
     def end(self) -> None:
-        """Nothing is marked any more."""
+        """Stop recording for good."""
         self._in_pause = inf
 
     @property
     def is_over(self) -> bool:
-        """Whether it was ended."""
+        """Return whether `end` was called."""
         return self._in_pause == inf
 
     def go_on(self) -> None:
-        """The loop goes on."""
+        """End a pause."""
         self._in_pause = max(0, self._in_pause - 1)
-        self._mark(self._around())
+        self._mark(self._enclosing_phase())
 
     def between(self) -> None:
-        """The loop over the data is left: what follows belongs to no step."""
+        """Record the end of the loop over the data; the following time belongs to no step."""
         self._mark(PAUSED)
 
-    def _around(self) -> str:
-        """The phase around a pass or pause that has ended."""
+    def _enclosing_phase(self) -> str:
+        """Return the phase that continues after a pass or pause has ended."""
         return OPTIMIZER if self._in_optimizer else REST
 
     def _mark(self, name: str) -> None:
@@ -349,49 +349,49 @@ class Loop:
             self._names.append(name)
             self._stamps.append(self._now())
 
-    def _forget(self) -> None:
-        """Keep no more than any step has, of a loop in which no step ends."""
+    def _limit_marks(self) -> None:
+        """Discard the marks of a loop that ends no step, to bound memory."""
         if len(self._names) + len(self._ready) > _MOST_MARKS:
             self._ready = []
             self._restart()
 
     def _begin_step(self) -> None:
-        """Nothing of the next step has been seen yet."""
+        """Reset the state of a step."""
         self._num_batches = self._num_samples = 0
         self._trains = self._updated = False
-        self._in_optimizer = 0  # one that raised has marked its begin only
+        self._in_optimizer = 0  # an update that raised has only marked its start
         self._ready = []
         self._restart()
 
     def _restart(self) -> None:
-        """The step begins now."""
+        """Discard the marks and let the step begin now."""
         self._names, self._stamps = [REST], [self._now()]
 
 
 def phases_of(step: WatchedStep, moments: Callable[[Sequence[Any]], list[float]]) -> dict[str, float]:
-    """Seconds of each phase of a step, pauses taken out; without input where no batch was seen.
+    """Return the seconds of each phase of a step without its pauses; without input if no batch was observed.
 
-    moments: of stamps, seconds from the first to each.
+    moments: returns the seconds from the first timestamp to each.
     """
     seconds = moments([*step.stamps, *step.ready, step.end])
-    marks = _settled(list(zip(step.names, seconds, strict=False)))
+    marks = _with_maybe_resolved(list(zip(step.names, seconds, strict=False)))
     ready_s, end_s = seconds[len(marks) : -1], seconds[-1]
-    split = parts(*_unpaused(marks, end_s, ready_s))
+    split = parts(*_without_pauses(marks, end_s, ready_s))
     if not any(name == INPUT for name, _ in marks):
         del split[INPUT]
     return split
 
 
-def _settled(marks: Sequence[Mark]) -> list[Mark]:
-    """The marks with every `maybe` decided."""
+def _with_maybe_resolved(marks: Sequence[Mark]) -> list[Mark]:
+    """Return the marks with every MAYBE replaced by FORWARD or PAUSED."""
     trained = any(name == FORWARD for name, _ in marks)
     return [(name if name != MAYBE else PAUSED if trained else FORWARD, at) for name, at in marks]
 
 
-def _unpaused(
+def _without_pauses(
     marks: Sequence[Mark], end_s: float, ready_s: Sequence[float]
 ) -> tuple[list[Mark], float, list[float]]:
-    """The same step as if its pauses had not been."""
+    """Return the step's marks, end and gradient times with its pauses removed from the timeline."""
     if not any(name == PAUSED for name, _ in marks):
         return list(marks), end_s, list(ready_s)
     ends = [*(at for _, at in marks[1:]), end_s]

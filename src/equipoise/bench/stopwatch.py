@@ -1,4 +1,4 @@
-"""Marks of a step on its device's clock, split into phases afterwards; profiled steps. Needs torch."""
+"""Times marked steps on a device's clock, splits them into phases, profiles communication. Needs torch."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -36,9 +36,9 @@ from equipoise.units import MICROSECOND_S
 
 
 class ProfileEvent(Struct, frozen=True, kw_only=True):
-    """A span of a profile: of the host, on one of its threads, or of the device.
+    """A span of a profile, on a thread of the host or on the device.
 
-    is_annotation: it only names what runs below it.
+    is_annotation: whether it only labels the spans nested in it.
     """
 
     name: str
@@ -49,17 +49,17 @@ class ProfileEvent(Struct, frozen=True, kw_only=True):
 
 
 class Profiled(Struct, frozen=True, kw_only=True):
-    """Seconds in which a collective ran, and of those in which nothing was computed."""
+    """Seconds in which a collective ran, and the part of them in which nothing was computed."""
 
     communication_s: float
     exposed_s: float
 
 
 def profiled(events: Iterable[ProfileEvent]) -> Profiled:
-    """Communication of a profile: by the kernels of a device, or by what a CPU backend's threads worked on.
+    """Return the communication in a profile, from a device's kernels or a CPU backend's threads.
 
-    Assumes one rank's events. A device's collective counts from its launch, and so while it waits for other
-    ranks; a CPU backend's from when its thread takes it up.
+    Assumes one rank's events. A device's collective counts from its launch, including any wait for other
+    ranks; a CPU backend's collective counts from when its thread starts it.
     Source: names of kernels, trace/activity.py.
     """
     every = list(events)
@@ -69,7 +69,8 @@ def profiled(events: Iterable[ProfileEvent]) -> Profiled:
         communicating = [event.span for event in kernels if communicates(event.name)]
         computing = [event.span for event in kernels if not communicates(event.name)]
     else:
-        threads = {event.thread for event in every if host_operation(event.name)}  # copies there are its own
+        # Copies on the backend's threads are part of communication.
+        threads = {event.thread for event in every if host_operation(event.name)}
         communicating = [event.span for event in every if host_operation(event.name)]
         computing = [
             event.span for event in every if event.thread not in threads and computes_on_host(event.name)
@@ -82,7 +83,7 @@ def profiled(events: Iterable[ProfileEvent]) -> Profiled:
 def exchanges_seen(
     seen: Profiled, splits: Sequence[Mapping[str, float]], *, throughout: bool
 ) -> dict[str, float]:
-    """What `with_exchanges` takes, of profiled steps; empty without any. throughout: both passes exchange."""
+    """Return the input of `with_exchanges`; empty without steps. throughout: both passes exchange."""
     if not splits:
         return {}
     found = {"communication_s": seen.communication_s, "step_s": sum(split[STEP] for split in splits)}
@@ -93,23 +94,23 @@ def exchanges_seen(
 
 
 class CommunicationProfile:
-    """Communication from `begin` to `ended`, by torch's profiler."""
+    """Measures communication from `begin` to `ended` with torch's profiler."""
 
     def __init__(self, on: DeviceKind) -> None:
-        """on: the device of which activities are recorded."""
+        """on: the device whose activities are recorded."""
         self._on = on
         self._profile: Any = None
 
     def begin(self) -> bool:
-        """Whether profiling began: not where another profiler runs."""
-        if torch.autograd._profiler_enabled():  # noqa: SLF001 - there is no other way to ask
+        """Start profiling unless another profiler runs; return whether it started."""
+        if torch.autograd._profiler_enabled():  # noqa: SLF001 - torch has no public equivalent
             return False
         self._profile = profile(activities=[getattr(ProfilerActivity, name) for name in self._on.activities])
         self._profile.start()
         return True
 
     def ended(self) -> Profiled | None:
-        """Communication since `begin`; None where nothing was profiled."""
+        """Return the communication since `begin`; None if nothing was profiled."""
         if self._profile is None:
             return None
         self._on.synchronise()
@@ -127,21 +128,21 @@ class CommunicationProfile:
         )
 
 
-# Where a method's backward pass exchanges: nowhere, in itself (gradients), or throughout (weights too).
+# When a method communicates: outside both passes, in the backward pass (gradients), or in both (weights too).
 APART, BACKWARDS, THROUGHOUT = "apart", "backwards", "throughout"
 
-# What marks cost a short step, mostly by what they push out of caches, and what they may cost:
+# The cost of marks in a short step, mostly due to evicted caches, and their allowed share of all steps:
 # docs/measure/phases.md.
 _MARKS_S = 300 * MICROSECOND_S
-_SHARE_OF_MARKS = 0.003
-# Phases of fewer cycles would be those of chance.
-_FEWEST_MARKED = 4
+_MARKS_SHARE = 0.003
+# Phases of fewer marked cycles would be too noisy.
+_MIN_MARKED = 4
 
 
 class Lap(NamedTuple):
-    """One step as it was marked: names and stamps, stamps of gradients, its end, and the host's seconds.
+    """One timed step: names and timestamps of its marks, timestamps of gradients, its end, and host seconds.
 
-    Without names it was timed as a whole. It is split afterwards: that takes time.
+    Without names it was timed as a whole. Splitting is deferred, because it takes time.
     """
 
     names: Sequence[str]
@@ -152,32 +153,33 @@ class Lap(NamedTuple):
 
     @property
     def is_marked(self) -> bool:
-        """Whether it can be split."""
+        """Return whether the step can be split into phases."""
         return bool(self.names)
 
 
 def marked_every(step_s: float, num_steps: int, period: int) -> int:
-    """Of every so many cycles one is marked, so that marks cost no more than 0.3 %.
+    """Return n, where marking one of every n cycles costs no more than 0.3 %.
 
-    step_s: a step of this kind. period: steps of a cycle. At least four cycles are marked where there are.
+    step_s: seconds of one step. period: steps per cycle. At least four cycles are marked if there are that
+    many.
     Source: docs/measure/phases.md, what it costs.
 
     >>> marked_every(0.001, 400, 1), marked_every(0.001, 20, 1), marked_every(0.02, 20, 1)
     (100, 5, 5)
     """
-    wanted = ceil(_MARKS_S / (_SHARE_OF_MARKS * step_s))
-    return max(1, min(wanted, num_steps // period // _FEWEST_MARKED))
+    wanted = ceil(_MARKS_S / (_MARKS_SHARE * step_s))
+    return max(1, min(wanted, num_steps // period // _MIN_MARKED))
 
 
 class GradientHooks:
-    """Calls back when gradients are ready: all at first, then only those that were the last in some step.
+    """Calls back when gradients are ready: at first all, later only those that were last in some step.
 
-    After the last gradient of a backward pass, ranks wait for exchanges only. last: by id, the parameters
-    whose gradients were the last in some step.
+    After the last gradient of a backward pass, ranks only wait for communication. last: the parameters whose
+    gradients were last in some step, by id.
     """
 
     def __init__(self, parameters: Iterable[Any], ready: Callable[[], None]) -> None:
-        """ready: called when a gradient is."""
+        """ready: called when a gradient is ready."""
         self.last: dict[int, Any] = {}
         self._parameters = list(parameters)
         self._ready = ready
@@ -186,7 +188,7 @@ class GradientHooks:
         self.observe_all()
 
     def observe_all(self) -> None:
-        """From now on observe every gradient, and which is the last."""
+        """Observe every gradient from now on, and which is the last."""
 
         def note(parameter: object) -> None:
             self._latest = parameter
@@ -195,15 +197,15 @@ class GradientHooks:
         self._observe(self._parameters, note)
 
     def settle(self) -> None:
-        """From now on observe only gradients that were the last in some step."""
+        """Observe only gradients that were last in some step from now on."""
         self._observe(list(self.last.values()), lambda _parameter: self._ready())
 
     def release(self) -> None:
-        """From now on observe no gradient."""
+        """Observe no gradients from now on."""
         self._observe((), lambda _parameter: None)
 
     def step_ended(self) -> None:
-        """Remember which gradient of the step was the last."""
+        """Record which gradient of the step was the last."""
         if self._latest is not None:
             self.last[id(self._latest)] = self._latest
             self._latest = None
@@ -214,26 +216,26 @@ class GradientHooks:
         self.go_on()
 
     def pause(self) -> None:
-        """Observe nothing until `go_on`."""
+        """Stop observing until `go_on`."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def go_on(self) -> None:
-        """Observe what was observed before the pause."""
+        """Resume observing after a pause."""
         self._handles = [each.register_post_accumulate_grad_hook(self._hook) for each in self._observed]
 
 
 class Stopwatch:
-    """Runs steps one at a time, each to its end on the device, and notes when its phases begin."""
+    """Runs steps one at a time, each until the device is done, and records when its phases begin."""
 
     def __init__(self, step: TrainingStep, subject: Trainee, on: DeviceKind, *, num_ranks: int) -> None:
-        """Every gradient is observed until `settle`, to find those that are ready last."""
+        """Observe every gradient until `settle` is called, to find those that are ready last."""
         self._on, self._step, self._batches = on, step, subject.batches
         self._clock = on.clock()
         self.exchanges = exchanges(step, num_ranks)
         self._parameters = [each for each in subject.model.parameters() if each.requires_grad]
-        # Of the step under way.
+        # Marks of the current step.
         self._names: list[str] = []
         self._stamps: list[Any] = []
         self._ready: list[Any] = []
@@ -251,27 +253,27 @@ class Stopwatch:
         self._ready.append(self._clock.now())
 
     def settle(self) -> None:
-        """From now on observe only gradients that were the last in some step."""
+        """Observe only gradients that were last in some step from now on."""
         self._settled = set(self._gradients.last)
         self._gradients.settle()
 
     def run(self, num_steps: int, *, every: int = 1, period: int = 1) -> list[Lap]:
-        """So many steps; marked in the first of every so many cycles of so many steps."""
+        """Run steps and return their laps; the first of every `every` cycles of `period` steps is marked."""
         if every == 1:
-            return [self._marked() for _ in range(num_steps)]
+            return [self._run_marked() for _ in range(num_steps)]
         found: list[Lap] = []
         group = every * period
         for first in range(0, num_steps, group):
             num_marked = min(period, num_steps - first)
-            found += [self._marked() for _ in range(num_marked)]
+            found += [self._run_marked() for _ in range(num_marked)]
             self._step.marks.remove(self._mark)
             self._gradients.pause()
-            found += self._unmarked(min(group, num_steps - first) - num_marked)
+            found += self._run_unmarked(min(group, num_steps - first) - num_marked)
             self._step.marks.append(self._mark)
             self._gradients.go_on()
         return found
 
-    def _marked(self) -> Lap:
+    def _run_marked(self) -> Lap:
         self._names, self._stamps, self._ready = [], [], []
         start_s = perf_counter()
         self._mark(INPUT)
@@ -282,8 +284,8 @@ class Stopwatch:
         self._gradients.step_ended()
         return Lap(self._names, self._stamps, self._ready, end, host_s)
 
-    def _unmarked(self, num_steps: int) -> list[Lap]:
-        """So many steps in which nothing is marked, each run to its end."""
+    def _run_unmarked(self, num_steps: int) -> list[Lap]:
+        """Run steps without marks, each until the device is done."""
         run, batches, synchronise = self._step.run, self._batches, self._on.synchronise
         ends = [perf_counter()]
         for _ in range(num_steps):
@@ -293,21 +295,21 @@ class Stopwatch:
         return [Lap((), (), (), None, end - start) for start, end in pairwise(ends)]
 
     def split(self, lap: Lap) -> dict[str, float]:
-        """Seconds of a step by phase, which sum to it; of one that was not marked, only its own.
+        """Return the seconds of a step by phase, which sum to it; only its total if it was not marked.
 
-        The step ends where the host has seen the device end it: what follows the last mark is rest.
+        The step ends when the host observes that the device is done.
         """
         if not lap.is_marked:
             return {STEP: lap.host_s}
         moments = self._clock.moments([*lap.stamps, *lap.ready, lap.end])
         marks = list(zip(lap.names, moments, strict=False))
-        # Passes that only add up gradients exchange nothing: what follows their last gradient is computing.
+        # Backward passes that only accumulate gradients do not communicate, so they have no exposed part.
         ready = moments[len(marks) : -1] if self.exchanged(lap) else ()
         found = parts(marks, max(moments[-1], lap.host_s), ready)
         return found if self.exchanges == THROUGHOUT else {EXPOSED: 0.0, **found}
 
     def slowest_s(self, laps: Sequence[Lap]) -> list[float]:
-        """Seconds of each step on the rank that took longest; all ranks must call."""
+        """Return the seconds of each step on the slowest rank; all ranks must call."""
         place = self._parameters[0].device if self._parameters else "cpu"
         seconds = torch.tensor([lap.host_s for lap in laps], dtype=torch.float64, device=place)
         dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
@@ -315,17 +317,17 @@ class Stopwatch:
         return found
 
     def exchanged(self, lap: Lap) -> bool:
-        """Whether ranks exchanged anything in that step; passes that only add up gradients do not."""
+        """Return whether ranks communicated in that step; a step that only accumulates gradients does not."""
         return (COMMUNICATION if self.exchanges == APART else OPTIMIZER) in lap.names
 
     def with_communication(
         self, timed: Sequence[Lap], profiled: Sequence[Lap], seen: Profiled
     ) -> list[Mapping[str, float]]:
-        """The phases of timed steps, communication among them as the profiled ones show it.
+        """Return the phases of timed steps, with total communication taken from the profiled steps.
 
-        Steps that exchange nothing have none, and exchanges that are marked are all there is of it.
-        Where gradients are looked at, profiled steps must show the same last ones as warm-up did: a model
-        that trains now these weights and now others has no gradient that is always last, and no such number.
+        Steps without exchanges have no communication. If exchanges are marked (APART), they are all of it.
+        With BACKWARDS, the last gradients of profiled steps must equal those of the warm-up. Otherwise the
+        model trains different weights in different steps, and exposed communication is unknown.
         """
         shown = exchanges_seen(
             seen,
@@ -347,7 +349,7 @@ class Stopwatch:
 
 
 def exchanges(step: TrainingStep, num_ranks: int) -> str:
-    """Where the backward pass of a method exchanges."""
+    """Return when a method communicates: APART, BACKWARDS or THROUGHOUT."""
     if num_ranks == 1:
         return APART
     if isinstance(step.module, DistributedDataParallel):

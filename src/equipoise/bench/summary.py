@@ -1,6 +1,6 @@
-"""Repetitions combined: steadiness, outliers, medians with intervals; and the tables that keep a sweep.
+"""Summaries of repetitions (steadiness, outliers, medians with intervals) and the tables of a sweep.
 
-Other measurements write the same tables from rows of their own: `run_row`, `step_rows`, `write`.
+Other measurements write the same tables from their own rows with `run_row`, `step_rows` and `write`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,29 +31,30 @@ from equipoise.runs.store import (
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.stats import by_key, log_t_interval, median_interval, series_mean_interval
 
-# 12 values: the smallest number for which the normal approximation of Kendall's S is used in textbooks is 10.
+# Textbooks use the normal approximation of Kendall's S for 10 or more values.
 WINDOW_STEPS = 12
-# Steadiness is checked every so many steps, since every rank then waits for the slowest; after MOST_WARM_UP
-# steps are taken as they are, and marked.
+# Steadiness is checked only every CHECKED_EVERY steps, because every rank then waits for the slowest. After
+# MOST_WARM_UP steps, timing starts regardless and the run is marked as not steady.
 CHECKED_EVERY, MOST_WARM_UP = 4, 120
-_LEVEL = 0.05
-# A trend that changes steps by less over a window is no reason to wait, however sure it is.
+_SIGNIFICANCE = 0.05
+# A trend that changes steps by less over a window is ignored, even if it is significant.
 _TREND_FRACTION = 0.03
-# Halves that differ by more are unsteady even where scatter hides a trend, unless it explains them.
+# A larger difference between the halves of a window is unsteady, unless scatter explains it.
 _HALVES_FRACTION = 0.05
 _OUTLIER_SCORE = 3.5
 _MAD_TO_SIGMA = 0.6745
 
 
 def is_steady(step_s: Sequence[float], kinds: Sequence[object] | None = None) -> bool:
-    """Whether the last steps show no trend and no jump that matters and that scatter does not explain.
+    """Return whether the last steps show neither a relevant trend nor a relevant jump.
 
-    step_s: (n_steps,) in order of time; fewer than a window are never steady. kinds: what each step did; only
-    steps of one kind are compared, so that a method may exchange in every eighth. Not steady is a window with
-    a rank correlation with time that is significant at 5 % and changes steps by over 3 %, or with halves that
-    differ in their medians by over 5 % and by twice the standard error of that difference.
-    Assumes steps are independent but for a trend; the two fractions keep chance and autocorrelation from
-    delaying a start (docs/measure/phases.md gives the rates).
+    step_s: (n_steps,) in order of time; fewer than a window are never steady. kinds: the kind of each step;
+    only steps of one kind are compared, because a method may exchange in every eighth step only. A window is
+    unsteady if its rank correlation with time is significant at 5 % and the trend changes steps by over 3 %,
+    or if the medians of its halves differ by over 5 % and by over twice the standard error of that
+    difference.
+    Assumes steps are independent apart from a trend. The two fractions prevent chance and autocorrelation
+    from delaying the start (docs/measure/phases.md gives the rates).
     Source: Mann 1945, Kendall 1975, for kinds Hirsch et al. 1982: S of pairs within a kind, normal
     approximation, two-sided; Sen 1968: the median slope.
 
@@ -62,7 +63,7 @@ def is_steady(step_s: Sequence[float], kinds: Sequence[object] | None = None) ->
     """
     if len(step_s) < WINDOW_STEPS:
         return False
-    num_steps = max(WINDOW_STEPS, len(step_s) // 2)  # a slow start among scatter shows in a long window only
+    num_steps = max(WINDOW_STEPS, len(step_s) // 2)  # only a long window reveals a slow start amid scatter
     window = step_s[-num_steps:]
     step_kinds = [None] * num_steps if kinds is None else list(kinds[-num_steps:])
     by_kind = {kind: [at for at, each in enumerate(step_kinds) if each == kind] for kind in step_kinds}
@@ -72,7 +73,7 @@ def is_steady(step_s: Sequence[float], kinds: Sequence[object] | None = None) ->
 
 
 def _drifts(values: Sequence[float], groups: Sequence[Sequence[int]]) -> bool:
-    """Whether values follow time, surely and by enough. groups: places of those that can be compared."""
+    """Return whether values have a significant and relevant trend. groups: indices of comparable values."""
     pairs = [
         (values[early], values[late], late - early)
         for places in groups
@@ -84,11 +85,11 @@ def _drifts(values: Sequence[float], groups: Sequence[Sequence[int]]) -> bool:
     variance = sum(len(each) * (len(each) - 1) * (2 * len(each) + 5) / 18 for each in groups)
     chance = erfc(max(0, abs(score) - 1) / sqrt(variance) / sqrt(2))
     slope = median((later - earlier) / steps for earlier, later, steps in pairs)
-    return chance < _LEVEL and abs(slope) * (len(values) - 1) > _TREND_FRACTION
+    return chance < _SIGNIFICANCE and abs(slope) * (len(values) - 1) > _TREND_FRACTION
 
 
 def _jumps(values: Sequence[float]) -> bool:
-    """Whether the halves of a window differ, by enough and by more than their scatter explains."""
+    """Return whether the halves of a window differ relevantly and by more than their scatter explains."""
     half = len(values) // 2
     halves = values[:half], values[half:]
     first, second = median(halves[0]), median(halves[1])
@@ -99,10 +100,10 @@ def _jumps(values: Sequence[float]) -> bool:
 
 
 def outliers(values: Sequence[float]) -> tuple[bool, ...]:
-    """Which values are outliers; they are marked, never dropped.
+    """Return which values are outliers; they are marked, never dropped.
 
-    values: (n_values,). Returns (n_values,); none where half of the values are equal.
-    Assumes the rest is about normal.
+    values: (n_values,). Returns (n_values,); all False if half of the values are equal.
+    Assumes the other values are approximately normal.
     Source: Iglewicz and Hoaglin 1993: modified z-score 0.6745 (x - median) / MAD above 3.5.
 
     >>> outliers([1.0, 1.1, 0.9, 1.05, 9.0])
@@ -116,13 +117,14 @@ def outliers(values: Sequence[float]) -> tuple[bool, ...]:
 
 
 class TimedRun(Struct, frozen=True, kw_only=True):
-    """One run of timed steps; None is not measured.
+    """One run of timed steps; None means not measured.
 
-    step_s: the mean, as steps add up to a training; median_step_s: over cycles, of a cycle's mean. shares:
-    each phase's fraction of the time of all marked steps; the parts sum to 1. parts_sum: whether they do so
-    in each of them, within 5 %. memory_bytes: of the rank that took most. energy_j: of one step, on all
-    nodes. others_cpu_fraction: of the ranks' cores, what other programs took; others_accelerator_fraction: of
-    accelerators before the ranks computed; num_others_on_accelerators: programs on them at the end.
+    step_s: the mean, because the time of a training is the sum of its steps. median_step_s: the median over
+    cycles of the mean step. shares: each phase's fraction of the time of all marked steps; PARTS sum to 1.
+    parts_sum: whether the phases sum to their step within 5 %, in every marked step. memory_bytes: on the
+    rank that used most. energy_j: per step, over all nodes. others_cpu_fraction: the fraction of the ranks'
+    cores used by other programs. others_accelerator_fraction: utilisation of accelerators before the ranks
+    computed. num_others_on_accelerators: other programs on them at the end.
     """
 
     step_s: float
@@ -145,12 +147,12 @@ class TimedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def was_disturbed(self) -> bool:
-        """Whether other programs took a part of the machine that matters."""
+        """Return whether other programs used a relevant part of the machine."""
         fractions = (self.others_cpu_fraction, self.others_accelerator_fraction)
         return any((each or 0.0) > MOST_OTHERS for each in fractions) or bool(self.num_others_on_accelerators)
 
 
-# What a run took of its machines, by fields of `TimedRun`.
+# The resource use of a run, as fields of `TimedRun`.
 UTILISATION = (
     "cpu_fraction",
     "accelerator_fraction",
@@ -162,7 +164,7 @@ UTILISATION = (
 
 
 class TrainedRun(Struct, frozen=True, kw_only=True):
-    """One training: held-out loss and accuracy at its end, and the seconds spent on training."""
+    """One training: held-out loss and accuracy at its end, and the seconds of training."""
 
     num_samples: int
     seconds: float
@@ -171,9 +173,9 @@ class TrainedRun(Struct, frozen=True, kw_only=True):
 
 
 def timed_run(finished: FinishedTrial) -> TimedRun | None:
-    """The timed steps of a trial; None where it failed or trained.
+    """Return the timed steps of a trial; None if it failed or was a training.
 
-    Raises DataError for a result that no worker leaves.
+    Raises DataError if the result is not one that a worker writes.
     Source: definitions in docs/measure/bench.md.
     """
     steps: Sequence[Mapping[str, float]] = finished.result.get("steps") or ()
@@ -187,10 +189,10 @@ def timed_run(finished: FinishedTrial) -> TimedRun | None:
     period: int = finished.result.get("period") or 1
     cycles = [steps[first : first + period] for first in range(0, len(steps) - period + 1, period)]
     cycle_s = [_mean_s(cycle) for cycle in cycles or [steps]]
-    # Marks take time of short steps, of which most are then timed as a whole: these stall as often.
+    # Marks slow short steps, most of which are then timed as a whole. Unmarked steps stall equally often.
     unmarked_s = [_mean_s(cycle) for cycle in cycles if all(len(step) == 1 for step in cycle)]
     counted_s = unmarked_s if 2 * len(unmarked_s) > len(cycle_s) else cycle_s
-    marked = [step for step in steps if len(step) > 1]  # the others were timed as a whole
+    marked = [step for step in steps if len(step) > 1]  # the others have no phases
     whole_s = fsum(step[STEP] for step in marked)
     named = [name for name in (*PARTS, TOTAL, OVERLAPPED) if all(name in step for step in marked)]
     use: Mapping[str, Any] = finished.result.get("utilisation") or {}
@@ -226,7 +228,7 @@ def _is_split(step: object) -> bool:
 
 
 def trained_run(finished: FinishedTrial) -> TrainedRun | None:
-    """The end of a trial's training; None where it failed or only timed steps."""
+    """Return the end of a trial's training; None if it failed or only timed steps."""
     curve: Sequence[Mapping[str, Any]] = finished.result.get("curve") or ()
     if finished.status != SUCCESS or not curve:
         return None
@@ -240,23 +242,23 @@ def trained_run(finished: FinishedTrial) -> TrainedRun | None:
 
 
 LEVEL = 0.95
-# From so many repetitions on, order statistics give an interval at the level without assuming a shape.
-_FEWEST_FOR_ORDER = 6
-# The median deviation of three or four values is often tiny by chance.
-_FEWEST_FOR_OUTLIERS = 5
+# With this many repetitions, order statistics give an interval at LEVEL without assuming a distribution.
+_MIN_FOR_ORDER = 6
+# The median absolute deviation of three or four values is often tiny by chance.
+_MIN_FOR_OUTLIERS = 5
 ORDER_STATISTICS = "order statistics of the repetitions"
 STUDENT = "Student's t on the logarithms of the repetitions"
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """The median over repetitions, and its interval; None with one repetition, which has no spread."""
+    """A median over repetitions and its interval, which is None for a single repetition."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
     def rate(self, amount: float) -> "Spread":
-        """That amount over the value: samples per second, of seconds."""
+        """Return `amount` divided by the value, e.g. samples per second from seconds."""
         low = None if self.high is None else amount / self.high
         high = None if self.low is None else amount / self.low
         return Spread(value=amount / self.value, low=low, high=high)
@@ -265,7 +267,7 @@ class Spread(Struct, frozen=True, kw_only=True):
 class ConfigurationSummary(Struct, frozen=True, kw_only=True):
     """All repetitions of one configuration.
 
-    trial: one of them, for what they share. timed and trained: of those that succeeded, in order.
+    trial: one of them, for the shared fields. timed and trained: of the successful ones, in order.
     """
 
     trial: Trial
@@ -275,22 +277,22 @@ class ConfigurationSummary(Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> tuple[FinishedTrial, ...]:
-        """The repetitions that failed."""
+        """Return the repetitions that failed."""
         return failed(self.finished)
 
     @property
     def step_s(self) -> Spread | None:
-        """Seconds of a step; None where no repetition timed one."""
+        """Seconds per step; None if no repetition timed steps."""
         return spread([run.step_s for run in self.timed]) if self.timed else None
 
     @property
     def samples_per_s(self) -> Spread | None:
-        """Samples of all ranks trained in a second."""
+        """Samples per second over all ranks."""
         return None if self.step_s is None else self.step_s.rate(self.trial.batch_samples)
 
     @property
     def phases(self) -> dict[str, float]:
-        """Seconds by phase: median shares of the timed time, of the median step; the parts sum to it."""
+        """Seconds by phase: median shares of the step time, scaled so that PARTS sum to `step_s`."""
         step_s = self.step_s
         if step_s is None:
             return {}
@@ -302,36 +304,36 @@ class ConfigurationSummary(Struct, frozen=True, kw_only=True):
 
     @property
     def is_steady(self) -> bool:
-        """Whether every repetition became steady before it was timed."""
+        """Return whether every repetition was steady before it was timed."""
         return all(run.is_steady for run in self.timed)
 
     @property
     def parts_sum(self) -> bool:
-        """Whether the phases of every repetition sum to its steps within 5 %."""
+        """Return whether the phases of every repetition sum to its steps within 5 %."""
         return all(run.parts_sum for run in self.timed)
 
     @property
     def num_disturbed(self) -> int:
-        """How many of the timed repetitions other programs disturbed."""
+        """Number of timed repetitions that other programs disturbed."""
         return sum(run.was_disturbed for run in self.timed)
 
     @property
     def outlying(self) -> tuple[bool, ...]:
-        """Which of the timed repetitions are outliers, and kept; none of a few, whose spread is uncertain."""
-        if len(self.timed) < _FEWEST_FOR_OUTLIERS:
+        """Which timed repetitions are outliers; none if there are too few to estimate the spread."""
+        if len(self.timed) < _MIN_FOR_OUTLIERS:
             return (False,) * len(self.timed)
         return outliers([run.step_s for run in self.timed])
 
     def median_of(self, quantity: str) -> float | None:
-        """The median of a field of runs over the repetitions that measured it; None where none did."""
+        """Return the median of a TimedRun field over the repetitions that measured it; None if none did."""
         values = [value for run in self.timed if (value := getattr(run, quantity)) is not None]
         return median(values) if values else None
 
 
 def summaries(finished: Iterable[FinishedTrial]) -> tuple[ConfigurationSummary, ...]:
-    """One summary a configuration, ordered by workload, precision, batch, ranks and method.
+    """Return one summary per configuration, ordered by workload, precision, batch, ranks and method.
 
-    Raises DataError naming the field where repetitions of one configuration ran under unlike conditions.
+    Raises DataError naming the field if repetitions of one configuration ran under different conditions.
     """
     by_configuration = by_key((one.trial.configuration, one) for one in finished)
     return tuple(sorted(map(_summary, by_configuration.values()), key=_sort_key))
@@ -364,14 +366,14 @@ def _sort_key(summary: ConfigurationSummary) -> tuple[object, ...]:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """The median over repetitions and its interval at LEVEL.
+    """Return the median over repetitions and its interval at LEVEL.
 
-    values: (n_repetitions,). Student's interval where repetitions are too few for order statistics; none of
-    one, or where one of a few has no logarithm.
+    values: (n_repetitions,). With too few repetitions for order statistics, Student's interval of the
+    logarithms is used. There is no interval for a single value, or if one of few values is not positive.
     Assumes repetitions are independent: each ran in fresh processes.
     Source: stats.median_interval, stats.log_t_interval.
     """
-    is_few = len(values) < _FEWEST_FOR_ORDER
+    is_few = len(values) < _MIN_FOR_ORDER
     if len(values) == 1 or (is_few and min(values) <= 0):
         return Spread(value=median(values))
     interval = log_t_interval if is_few else median_interval
@@ -380,27 +382,28 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def interval_method(num_repetitions: int) -> str | None:
-    """What the interval of so many repetitions rests on; None where there is none."""
+    """Return the method of the interval for this number of repetitions; None if there is no interval."""
     if num_repetitions <= 1:
         return None
-    return ORDER_STATISTICS if num_repetitions >= _FEWEST_FOR_ORDER else STUDENT
+    return ORDER_STATISTICS if num_repetitions >= _MIN_FOR_ORDER else STUDENT
 
 
 ORIGIN = "measured"
-# A score is the time to a stated target; steps and trainings of a stated length have none.
+# A score is the time to a quality target; timed steps and trainings of a fixed length have none.
 NO_SCORE = "measured steps; no training to a target"
 
 
-# So many times the median, a mean is of stalls that most steps do not have.
+# A mean of more than this many times the median is dominated by stalls that most steps do not have.
 UNEVEN = 1.5
-# Fewer values of a series have no interval of their mean.
+# The mean of a series of fewer values has no interval.
 FEWEST_OF_SERIES = 6
 
 
 def spread_of_steps(step_s: Sequence[float]) -> Spread:
-    """The mean of the steps of one run and its interval at LEVEL; none where they are few.
+    """Return the mean step of one run and its interval at LEVEL, which is None for few steps.
 
-    step_s: (n_steps,) in order of time. Steps add up to a training, so that stalls that recur count.
+    step_s: (n_steps,) in order of time. The mean is used because recurring stalls are part of a training's
+    time.
     Source: stats.series_mean_interval.
     """
     if len(step_s) < FEWEST_OF_SERIES:
@@ -410,18 +413,18 @@ def spread_of_steps(step_s: Sequence[float]) -> Spread:
 
 
 def uneven(step_s: Sequence[float]) -> float | None:
-    """How many times their median steps take on average, where that is far more."""
+    """Return the ratio of the mean step to the median step if it exceeds UNEVEN; None otherwise."""
     ratio = fsum(step_s) / len(step_s) / median(step_s)
     return ratio if ratio > UNEVEN else None
 
 
 def run_row(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `runs`: every column, null where the facts do not say."""
+    """Return a row of `runs` with every column; columns missing from `facts` are null."""
     return {**dict.fromkeys(RUNS.names), "origin": ORIGIN, **facts}
 
 
 def step_rows(run_id: str, steps: Iterable[Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Rows of `steps`: one a phase of each timed step, in order."""
+    """Return rows of `steps`: one per phase of each timed step, in order."""
     return [
         {"run_id": run_id, "repetition": number, "phase": phase, "seconds": seconds}
         for number, step in enumerate(steps, 1)
@@ -430,9 +433,9 @@ def step_rows(run_id: str, steps: Iterable[Mapping[str, float]]) -> list[dict[st
 
 
 def write(folder: Path, runs: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> None:
-    """Write the three tables into a folder, each atomically; `scores` has an entry per configuration.
+    """Write the three tables into a folder, each atomically; `scores` has one entry per configuration.
 
-    Raises DataError when rows break the schema, share a name, or cannot be written.
+    Raises DataError if rows violate the schema, share a name, or cannot be written.
     """
     entries = [{**entry, "entry_id": _entry_id(entry)} for entry in unscored_entries(runs, NO_SCORE)]
     write_table(frame_of(steps, STEPS), folder / f"{STEPS.name}.parquet", STEPS)
@@ -440,7 +443,7 @@ def write(folder: Path, runs: Sequence[Mapping[str, Any]], steps: Sequence[Mappi
 
 
 def _entry_id(entry: Mapping[str, Any]) -> str:
-    """A name made of every part of the configuration that is known, so that no two entries share it."""
+    """Return a unique name of an entry, made of every known part of its configuration."""
     named = ("workload", "strategy", "precision", "accelerator")
     words = [entry[name] for name in named if entry[name] is not None]
     words.append(f"{entry['num_accelerators']}x{entry['global_batch_samples']}")
@@ -450,10 +453,10 @@ def _entry_id(entry: Mapping[str, Any]) -> str:
 
 
 def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None:
-    """Write the tables of the trials that are finished in a sweep's folder. Raises DataError, as `write`.
+    """Write the tables of a sweep's finished trials into its folder. Raises DataError as `write` does.
 
-    Of a search (`bench --find`), those of its runs. catalogue: what names of devices mean; the shipped one
-    unless given.
+    folder: of a sweep, or of a search (`bench --find`). catalogue: resolves names of devices; the shipped one
+    by default.
     """
     finished = finished_in(folder)
     runs = sweep_rows(folder, finished, catalogue)
@@ -468,13 +471,13 @@ def write_sweep_tables(folder: Path, catalogue: Catalogue | None = None) -> None
 def sweep_rows(
     folder: Path, finished: Sequence[FinishedTrial], catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """The rows of `runs` of a sweep's finished trials; nothing is written. catalogue: as above."""
+    """Return the rows of `runs` for a sweep's finished trials. catalogue: as for `write_sweep_tables`."""
     campaign, known = folder.resolve().name, catalogue or shipped()
     return [_run(one, campaign, known) for one in finished]
 
 
 def run_id(campaign: str, finished: FinishedTrial) -> str:
-    """The name of a trial's run in the tables."""
+    """Return the name of a trial's run in the tables."""
     return f"{campaign}/{finished.trial.trial_id}"
 
 
@@ -510,6 +513,6 @@ def _run(finished: FinishedTrial, campaign: str, catalogue: Catalogue) -> dict[s
 
 
 def accelerator_of(device: str, machine: Mapping[str, Any], catalogue: Catalogue | None = None) -> str | None:
-    """The slug of what the ranks computed on; its raw name where the catalogue does not have it."""
+    """Return the slug of the device that the ranks used; its raw name if the catalogue does not list it."""
     raw = machine.get("processor") if device == "cpu" else machine.get("accelerator")
     return None if not raw else (catalogue or shipped()).accelerator_slug(str(raw)) or str(raw)

@@ -1,4 +1,4 @@
-"""A sweep: its runs in random order, or chosen one after another, each on disk before the next."""
+"""Sweeps of trials, in random order or chosen adaptively; each trial is on disk before the next starts."""
 
 import errno
 import json
@@ -33,11 +33,11 @@ from equipoise.units import MIB
 Report = Callable[[str], None]
 Scaling = Literal["strong", "weak"]
 
-# The files of a trial are far smaller; below this a trial may fail because the disk is full.
-_LEAST_FREE_BYTES = MIB
-# The one way to train that is for one rank.
+# A trial's files are far smaller. With less free space a trial may fail because the disk is full.
+_MIN_FREE_BYTES = MIB
+# The only training method for a single rank.
 ALONE = "single"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def planned(
@@ -50,12 +50,12 @@ def planned(
     seed: int = 0,
     scaling: Scaling = "strong",
     num_arms: int = 1,
-    **rest: Any,  # noqa: ANN401 - fields of a trial, which checks them
+    **rest: Any,  # noqa: ANN401 - fields of Trial, which checks them
 ) -> tuple[Trial, ...]:
-    """Every combination, once a repetition and arm; one rank is trained without any method, once.
+    """Return one trial per combination, repetition and arm; a single rank always uses the method `single`.
 
-    batches: of all ranks together; with `weak` scaling of each rank. rest: precision, num_steps, device,
-    train_samples and learning_rate, as a trial has them. A training's seed is `seed` + its repetition.
+    batches: samples over all ranks, or per rank with `weak` scaling. rest: the fields precision, num_steps,
+    device, train_samples and learning_rate of Trial. The seed of a training is `seed` + its repetition.
     Raises UsageError for a combination that cannot be run.
     """
     trials = {}
@@ -80,11 +80,11 @@ def planned(
 
 
 def in_random_order(trials: Iterable[Trial], *, seed: int) -> tuple[Trial, ...]:
-    """The trials of every repetition shuffled, repetitions one after the other.
+    """Return the trials shuffled within each repetition, with repetitions in order.
 
-    Slow drifts of the machine then fall on all configurations equally.
+    A slow drift of the machine then affects all configurations equally.
     """
-    rng = random.Random(seed)  # noqa: S311 - an order, no secret
+    rng = random.Random(seed)  # noqa: S311 - used for ordering, not for security
     shuffled = sorted(trials, key=lambda trial: trial.trial_id)
     rng.shuffle(shuffled)
     return tuple(sorted(shuffled, key=lambda trial: trial.repetition))
@@ -101,11 +101,11 @@ def run_sweep(
     settings: Mapping[str, str] | None = None,
     most_ranks: int | None = None,
 ) -> tuple[FinishedTrial, ...]:
-    """Every trial finished, failed ones with their reasons; those on disk already are not run again.
+    """Run the trials that are not yet on disk; return all of them, failed ones with their reasons.
 
-    limit_s: how long a trial may take. settings: kept with the plan, for readers of the sweep.
-    most_ranks: by which cores are shared out, where sweeps with more ranks belong to this one.
-    Raises DataError when a trial cannot be written, or when a sweep is resumed under other conditions.
+    limit_s: time limit of a trial. settings: stored with the plan, for readers of the sweep.
+    most_ranks: the number of ranks among which cores are divided, if this sweep belongs to a larger one.
+    Raises DataError if a trial cannot be written, or if a sweep is resumed under different conditions.
     """
     store = Store(folder)
     most_ranks = max(most_ranks or 1, *(trial.num_ranks for trial in trials))
@@ -114,7 +114,7 @@ def run_sweep(
             shutil.rmtree(leftover, ignore_errors=True)
         order = store.plan()
         if not all(map(store.has, order)):
-            _refuse_other_machine(store, launch_with)
+            _refuse_other_conditions(store, launch_with)
         for number, trial in enumerate(order):
             if store.has(trial):
                 continue
@@ -133,7 +133,7 @@ def run_sweep(
 def _run(
     trial: Trial, folder: Path, launch_with: Launcher, *, limit_s: float, most_ranks: int, report: Report
 ) -> FinishedTrial:
-    """One trial, run. Raises DataError where the disk is full: that is no property of the trial."""
+    """Run one trial. Raises DataError if the disk is full, because that is not a failure of the trial."""
     sets = core_sets(trial.num_ranks, most_ranks=most_ranks) if launch_with.binds_here else ()
     found = launch_with.conditions(sets)
     _refuse_full(folder)
@@ -153,7 +153,7 @@ def _run(
             if outcome.result is None:
                 _refuse_full(folder, outcome.reason or "")
     except OSError as err:
-        if err.errno in _NO_ROOM:
+        if err.errno in _DISK_FULL:
             raise _full(folder) from err
         raise
     return FinishedTrial(
@@ -166,9 +166,9 @@ def _run(
 
 
 def _refuse_full(folder: Path, reason: str = "") -> None:
-    """Refuse to go on where the disk is full, or where a trial failed because it was."""
-    lacked_room = any(os.strerror(number) in reason for number in _NO_ROOM)
-    if lacked_room or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
+    """Raise DataError if the disk is full, or if a trial failed for that reason."""
+    was_full = any(os.strerror(number) in reason for number in _DISK_FULL)
+    if was_full or shutil.disk_usage(folder).free < _MIN_FREE_BYTES:
         raise _full(folder)
 
 
@@ -179,11 +179,11 @@ def _full(folder: Path) -> DataError:
     )
 
 
-def _refuse_other_machine(store: Store, launch_with: Launcher) -> None:
-    """Refuse to go on where trials on disk were measured under other conditions."""
+def _refuse_other_conditions(store: Store, launch_with: Launcher) -> None:
+    """Raise DataError if trials on disk were measured under different conditions."""
     before = [one.conditions for one in store.finished()][:1]
     if before:
-        # Core sets are those of a trial: trials of other sizes have others.
+        # Core sets are not compared, because they depend on the size of a trial.
         both = [{**each, "core_sets": None} for each in (before[0], launch_with.conditions())]
         refuse_unlike(both, str(store.folder))
 
@@ -196,13 +196,12 @@ _INTERFERENCE_LIMIT_S = 300.0
 
 
 class InterferenceTask(Struct, frozen=True, kw_only=True):
-    """What exchanging and computing cost each other on a rank, and each way to train without a network.
+    """A measurement of how communication and computation slow each other, and of each method's own work.
 
-    A message takes longer where its core computes, and computing where a message is under way; gradients are
-    copied, rounded or sorted before they are sent. Both are measured on made-up weights: with one rank the
-    work of methods themselves, with more messages during computing.
-    operations and sizes_bytes: of messages, what a rank holds whole. num_rounds: how often each is timed;
-    large ones less often.
+    A message takes longer while its core computes, and computation takes longer while a message is under way.
+    Methods also copy, round or sort gradients before sending them. Both are measured on synthetic weights:
+    with one rank the methods' own work, with several ranks messages during computation.
+    sizes_bytes: the full payload on each rank. num_rounds: repetitions of each size; large ones have fewer.
     """
 
     kind: ClassVar[str] = "interference"
@@ -217,9 +216,9 @@ class InterferenceTask(Struct, frozen=True, kw_only=True):
 
 
 def interference(task: InterferenceTask, launch_with: Launcher) -> dict[str, Any]:
-    """One document: messages between the ranks alone and during computing, and methods' work on one rank.
+    """Return one document: messages alone and during computation, and the methods' own work on one rank.
 
-    Raises EvidenceError where it could not be measured, with the reason.
+    Raises EvidenceError with the reason if it could not be measured.
     """
     alone = replace(task, num_ranks=1)
     return {
@@ -233,7 +232,7 @@ def interference(task: InterferenceTask, launch_with: Launcher) -> dict[str, Any
 
 
 def _interference_result(task: InterferenceTask, launch_with: Launcher, most_ranks: int) -> Mapping[str, Any]:
-    """What processes left; a rank has as many cores as it would among the most."""
+    """Run the task and return its result; each rank gets as many cores as with `most_ranks` ranks."""
     with tempfile.TemporaryDirectory(prefix="equipoise-", ignore_cleanup_errors=True) as name:
         cores = shared_core_sets(most_ranks)[: task.num_ranks]
         job = LaunchJob(
@@ -253,7 +252,7 @@ _PLAN_SCHEMA = "equipoise.trials/1"
 
 
 class AdaptiveSweep(Struct, frozen=True, kw_only=True):
-    """A folder of runs that are chosen on the way. most_ranks: by which cores are shared out."""
+    """A folder of runs that are chosen adaptively. most_ranks: the ranks among which cores are divided."""
 
     folder: Path
     launch_with: Launcher
@@ -262,9 +261,9 @@ class AdaptiveSweep(Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
 
     def begin(self, options: dict[str, Any], *, resume: bool) -> None:
-        """Keep the options, or check that they are those of before.
+        """Write the options, or check that they equal those on disk.
 
-        Raises UsageError when the folder holds trials and `resume` is not given, or others.
+        Raises UsageError if the folder holds trials and `resume` is not set, or if their options differ.
         """
         path = self.folder / SEARCH_FILE
         document = {"schema": _PLAN_SCHEMA, **options}
@@ -283,7 +282,7 @@ class AdaptiveSweep(Struct, frozen=True, kw_only=True):
             )
 
     def measured(self, trials: Sequence[Trial]) -> tuple[FinishedTrial, ...]:
-        """Every trial, run or found on disk. Raises DataError as `run_sweep`."""
+        """Return every trial, run now or read from disk. Raises DataError as `run_sweep` does."""
         return tuple(
             finished
             for trial in trials
@@ -299,7 +298,7 @@ class AdaptiveSweep(Struct, frozen=True, kw_only=True):
         )
 
     def costs(self, task: InterferenceTask) -> dict[str, Any]:
-        """The document of what messages between so many ranks cost, measured or found on disk."""
+        """Return the document of `interference`, measured now or read from disk."""
         num_ranks = task.num_ranks
         path = self.folder / f"interference-{num_ranks}.json"
         if not path.exists():

@@ -1,6 +1,6 @@
-"""A trial: one run of a sweep, in processes of its own; its parameters and its permanent name.
+"""A trial is one run of a sweep in its own processes: its parameters, its permanent name and its file.
 
-Finished ones are on disk, one file each, whole or absent, from which follows how far a sweep is.
+Each finished trial is one file, written atomically; the progress of a sweep is derived from these files.
 """
 
 import fcntl
@@ -29,20 +29,20 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 DEVICES = ("cpu", "cuda")
 
 _HASH_DIGITS = 10
-_LONGEST_WORD = 40
+_MAX_NAME_CHARS = 40
 
 
-# Numbers are parts of file names, and columns of tables have 64 bits.
+# Bounded, because these integers become parts of file names and 64-bit columns of tables.
 Whole: TypeAlias = Annotated[int, Meta(ge=-(10**15), le=10**15)]
 
 
 class Trial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One run: what is trained, how, on how many ranks; `repetition` counts equal runs from 1.
+    """One run: what is trained, how, and on how many ranks; `repetition` numbers identical runs from 1.
 
-    batch_samples: samples of a step over all ranks. num_steps: timed steps, after warm-up.
-    device: where ranks compute, as torch names it (`cuda` is AMD's too). train_samples: None to time steps;
-    else how many samples to train on, with the held-out loss on the way. learning_rate: None for the
-    workload's own. arm: 1, or 2 for the second of two equal arms that are compared with each other (A/A).
+    batch_samples: samples per step over all ranks. num_steps: timed steps, after warm-up.
+    device: torch's name for it (`cuda` includes AMD accelerators). train_samples: None to time steps, else
+    the number of samples to train on while the held-out loss is recorded. learning_rate: None for the
+    workload's default. arm: 1, or 2 for the second of two identical arms of an A/A comparison.
     """
 
     kind: ClassVar[str] = "trial"
@@ -85,25 +85,25 @@ class Trial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def rank_batch_samples(self) -> int:
-        """Samples of a step on each rank."""
+        """Samples per step on each rank."""
         return self.batch_samples // self.num_ranks
 
     @property
     def trial_id(self) -> str:
-        """A name that is safe for a file: readable words, and a hash over every field."""
+        """A name that is safe as a file name: readable words and a hash of every field."""
         return f"{self._words}-{self.repetition}-{_digest(to_builtins(self))}"
 
     @property
     def configuration(self) -> tuple[object, ...]:
-        """What repetitions of the same run share: every field but the repetition and the arm.
+        """The fields that repetitions of the same run share: all except the repetition and the arm.
 
-        Trainings start from other weights each: their seed is no part of it either.
+        The seed of a training is excluded too, because each repetition starts from different weights.
         """
         return tuple(self._shared().values())
 
     @property
     def configuration_id(self) -> str:
-        """A name of what repetitions share, safe for a file."""
+        """A name of the configuration that is safe as a file name."""
         return f"{self._words}-{_digest(self._shared())}"
 
     def _shared(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Trial(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def _words(self) -> str:
-        words = re.sub(r"[^A-Za-z0-9]+", "-", f"{self.workload}-{self.method}")[:_LONGEST_WORD].strip("-")
+        words = re.sub(r"[^A-Za-z0-9]+", "-", f"{self.workload}-{self.method}")[:_MAX_NAME_CHARS].strip("-")
         return f"{words}-{self.num_ranks}x{self.rank_batch_samples}"
 
 
@@ -121,22 +121,22 @@ def _digest(named: Mapping[str, Any]) -> str:
 
 
 _TRIAL_SCHEMA = "equipoise.trial/1"
-# Sweeps of earlier versions, whose trials were called cells: read and resumed as they are.
+# Earlier versions called trials cells; their sweeps can still be read and resumed.
 _EARLIER_TRIAL_SCHEMA, _EARLIER_FOLDER = "equipoise.cell/1", "cells"
 _EARLIER_NAMES = {"cell": "trial", "cells": "trials"}
 _PLAN_SCHEMA = "equipoise.sweep/1"
-# Of a trial's file or a plan; a trial of ten thousand steps takes a tenth of it.
-_MOST_BYTES = 64 * MIB
-# Where `equipoise.watch` keeps its runs.
+# The size limit of a trial's file or a plan. A trial of ten thousand steps takes a tenth of it.
+_MAX_FILE_BYTES = 64 * MIB
+# The subfolder in which `equipoise.watch` stores its runs.
 WATCHED = "watched"
 SUCCESS = "success"
 FAILED = "failed"
 
 
 class FinishedTrial(Struct, frozen=True, kw_only=True):
-    """A trial that was run: its status, why it failed if it did, and what was measured.
+    """A trial that has run: its status, the reason if it failed, and its measurements.
 
-    result: empty when failed. conditions: those of the machine while it ran. file: inside the sweep's folder.
+    result: empty if it failed. conditions: of the machine while it ran. file: relative to the sweep's folder.
     """
 
     trial: Trial
@@ -148,24 +148,24 @@ class FinishedTrial(Struct, frozen=True, kw_only=True):
 
 
 class _Plan(Struct, frozen=True, kw_only=True):
-    """What a sweep's folder holds of the sweep: its trials in their order, and settings for its readers."""
+    """The plan stored in a sweep's folder: its trials in order, and settings for the sweep's readers."""
 
     trials: Annotated[tuple[Trial, ...], Meta(min_length=1)]
     settings: dict[str, str] = field(default_factory=dict)
 
 
-_Kept = TypeVar("_Kept", _Plan, FinishedTrial)
+_Record = TypeVar("_Record", _Plan, FinishedTrial)
 
 
 def failed(finished: Iterable[FinishedTrial]) -> tuple[FinishedTrial, ...]:
-    """Those that failed."""
+    """Return the trials that failed."""
     return tuple(one for one in finished if one.status != SUCCESS)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Put content under a name at once, safely on disk.
+    """Write a file atomically and flush it to disk.
 
-    Raises DataError with the reason where it cannot be written; then nothing of it is left.
+    Raises DataError with the reason if it cannot be written; no partial file is left then.
     """
     try:
         with written_synced(path) as file:
@@ -178,12 +178,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def trials_folder(folder: Path) -> Path:
-    """Where a sweep keeps a file for each trial."""
+    """Return the folder in which a sweep stores one file per trial."""
     earlier = folder / _EARLIER_FOLDER
     return earlier if earlier.is_dir() else folder / "trials"
 
 
-# What to do about a damaged file of a trial, and about a damaged plan, which trials outlive.
+# What to do about a damaged trial file, and about a damaged plan, whose finished trials remain usable.
 _TRIAL_REMEDY: Final = "delete it to measure the trial again"
 _PLAN_REMEDY: Final = (
     "it is the plan of the sweep, whose finished trials are kept: delete it, and give the command that began "
@@ -192,9 +192,10 @@ _PLAN_REMEDY: Final = (
 
 
 def kept_document(path: Path, remedy: str = _TRIAL_REMEDY) -> dict[str, Any]:
-    """The JSON document in a file of a sweep. Raises DataError when it is none."""
+    """Return the JSON object in a file of a sweep. Raises DataError if the file does not hold one."""
     try:
-        found = parsed_json(read_input(path, _MOST_BYTES, expected="a file of a sweep", may_be_pipe=False))
+        content = read_input(path, _MAX_FILE_BYTES, expected="a file of a sweep", may_be_pipe=False)
+        found = parsed_json(content)
     except (ValueError, RecursionError) as err:
         raise DataError(f"{path}: not valid JSON ({err}); {remedy}") from err
     if not isinstance(found, dict):
@@ -202,8 +203,8 @@ def kept_document(path: Path, remedy: str = _TRIAL_REMEDY) -> dict[str, Any]:
     return found
 
 
-def _kept(path: Path, kind: type[_Kept], *schemas: str, remedy: str = _TRIAL_REMEDY) -> _Kept:
-    """The record in a file. Raises DataError when it holds none, or one of another schema."""
+def _read_record(path: Path, kind: type[_Record], *schemas: str, remedy: str = _TRIAL_REMEDY) -> _Record:
+    """Return the record in a file. Raises DataError if it holds none, or one of another schema."""
     found = kept_document(path, remedy)
     if found.get("schema") not in schemas:
         raise DataError(f"{path}: not a document of schema {schemas[0]!r}; {remedy}")
@@ -214,10 +215,10 @@ def _kept(path: Path, kind: type[_Kept], *schemas: str, remedy: str = _TRIAL_REM
 
 
 class Store:
-    """The folder of one sweep: its plan and a file for every finished trial."""
+    """The folder of one sweep: its plan and one file per finished trial."""
 
     def __init__(self, folder: Path) -> None:
-        """folder: made if it is absent when the sweep begins."""
+        """folder: created when the sweep begins, if it does not exist."""
         self.folder = folder
         self._trials = trials_folder(folder)
         self._plan = folder / SWEEP_FILE
@@ -226,11 +227,11 @@ class Store:
     def opened(
         self, order: Sequence[Trial], *, resume: bool, settings: Mapping[str, str] | None = None
     ) -> Iterator["Store"]:
-        """The store, held by this process alone, with the plan on disk.
+        """Yield the store, locked by this process, with the plan on disk.
 
         settings: written with the plan of a new sweep.
-        Raises UsageError when another sweep holds the folder, when it holds a sweep and `resume` is not
-        given, or when that sweep had another plan.
+        Raises UsageError if another process holds the lock, if the folder already holds a sweep and `resume`
+        is not set, or if that sweep has a different plan.
         """
         if (self.folder / WATCHED).exists():
             raise UsageError(
@@ -238,7 +239,7 @@ class Store:
             )
         try:
             self._trials.mkdir(parents=True, exist_ok=True)
-            # Not emptied and not waited for, whatever it is.
+            # Neither truncated nor waited for, even if the path is a pipe or a device.
             descriptor = os.open(
                 self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666
             )
@@ -247,17 +248,17 @@ class Store:
             raise DataError(f"{self.folder}: cannot be written: {err.strerror or err}") from err
         with lock:
             try:
-                # The kernel releases it when the process ends, however it ends.
+                # The kernel releases the lock when the process ends, even if it is killed.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as err:
                 raise UsageError(f"{self.folder}: another sweep is writing there; use another --out") from err
-            # What was being written when a sweep was killed: the plan, a trial, or the tables.
+            # Temporary files of a sweep that was killed while it wrote its plan, a trial or the tables.
             for leftover in (*self.folder.glob(UNFINISHED), *self._trials.glob(UNFINISHED)):
                 leftover.unlink(missing_ok=True)
-            self._keep_plan(order, resume=resume, settings=settings or {})
+            self._write_plan(order, resume=resume, settings=settings or {})
             yield self
 
-    def _keep_plan(self, order: Sequence[Trial], *, resume: bool, settings: Mapping[str, str]) -> None:
+    def _write_plan(self, order: Sequence[Trial], *, resume: bool, settings: Mapping[str, str]) -> None:
         """Write the plan, or check that the one on disk is the same."""
         names = sorted(trial.trial_id for trial in order)
         if not self._plan.exists():
@@ -275,43 +276,43 @@ class Store:
             )
 
     def plan(self) -> tuple[Trial, ...]:
-        """The trials of the sweep, in the order they are run. Raises DataError when there is none."""
-        return self._planned().trials
+        """Return the trials of the sweep in the order they run. Raises DataError if there is no plan."""
+        return self._read_plan().trials
 
     def settings(self) -> dict[str, str]:
-        """What was written with the plan. Raises DataError when there is none."""
-        return self._planned().settings
+        """Return the settings written with the plan. Raises DataError if there is no plan."""
+        return self._read_plan().settings
 
-    def _planned(self) -> _Plan:
-        return _kept(self._plan, _Plan, _PLAN_SCHEMA, remedy=_PLAN_REMEDY)
+    def _read_plan(self) -> _Plan:
+        return _read_record(self._plan, _Plan, _PLAN_SCHEMA, remedy=_PLAN_REMEDY)
 
     def path(self, trial: Trial) -> Path:
-        """Where a trial's file is, or will be."""
+        """Return the path of a trial's file, whether or not it exists yet."""
         return self._trials / f"{trial.trial_id}.json"
 
     def has(self, trial: Trial) -> bool:
-        """Whether the trial is finished."""
+        """Return whether the trial is finished."""
         return self.path(trial).exists()
 
     def num_finished(self) -> int:
-        """How many trials are on disk."""
+        """Return the number of finished trials on disk."""
         return sum(1 for _ in self._trials.glob("*.json"))
 
     def holds_all(self, trials: Sequence[Trial]) -> bool:
-        """Whether the folder's plan is these trials and every one is finished."""
+        """Return whether the plan consists of exactly these trials and all of them are finished."""
         if not self.has_plan:
             return False
         planned = {trial.trial_id for trial in self.plan()}
         return planned == {trial.trial_id for trial in trials} and all(map(self.has, trials))
 
     def add(self, finished: FinishedTrial) -> None:
-        """Put a finished trial on disk; when this returns, it stays. Raises DataError, as write_whole."""
+        """Write a finished trial durably to disk. Raises DataError as `write_whole` does."""
         document = {"schema": _TRIAL_SCHEMA, **to_builtins(finished)}
         del document["file"]
         write_whole(self.path(finished.trial), encoded(document))
 
     def finished(self) -> tuple[FinishedTrial, ...]:
-        """Every finished trial of the plan, in its order. Raises DataError for a damaged file."""
+        """Return every finished trial in the order of the plan. Raises DataError for a damaged file."""
         return tuple(self._read(trial) for trial in self.plan() if self.has(trial))
 
     @property
@@ -321,7 +322,7 @@ class Store:
 
     def _read(self, trial: Trial) -> FinishedTrial:
         path = self.path(trial)
-        found = _kept(path, FinishedTrial, _TRIAL_SCHEMA, _EARLIER_TRIAL_SCHEMA)
+        found = _read_record(path, FinishedTrial, _TRIAL_SCHEMA, _EARLIER_TRIAL_SCHEMA)
         if found.trial != trial:
             raise DataError(
                 f"{path}: holds the trial {found.trial.trial_id}; expected {trial.trial_id}; delete it"
@@ -330,7 +331,7 @@ class Store:
 
 
 def stores_in(folder: Path) -> list[Store]:
-    """The store of a sweep's folder; of a search's, those of its runs, each in a folder of its own."""
+    """Return the store of a sweep's folder, or one store per run if the folder is that of a search."""
     own = Store(folder)
     if own.has_plan:
         return [own]
@@ -338,7 +339,10 @@ def stores_in(folder: Path) -> list[Store]:
 
 
 def finished_in(folder: Path) -> tuple[FinishedTrial, ...]:
-    """Every finished trial of a sweep or search; files are named from its folder on. Raises DataError."""
+    """Return every finished trial of a sweep or search, its file relative to `folder`.
+
+    Raises DataError for a damaged file.
+    """
     return tuple(
         replace(one, file=str((each.folder / one.file).relative_to(folder)))
         for each in stores_in(folder)
@@ -347,25 +351,25 @@ def finished_in(folder: Path) -> tuple[FinishedTrial, ...]:
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """A document as the file of a sweep holds it."""
+    """Return the bytes of a document as a sweep's files store it."""
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
-# Between two trials none is under way for a moment.
+# A sweep with no trial under way counts as running for this long after a trial has ended.
 _PAUSE_S = 5.0
-# The time left follows from the latest trials: a machine may have become slower.
-_MOST_PACED = 20
-_MOST_FOLDERS = 200
-_DEEPEST = 2
-# Entries of one folder that are looked at: a user may name a home folder.
-_MOST_ENTRIES = 2000
+# The remaining time is estimated from this many latest trials, because a machine may have become slower.
+_NUM_PACE_TRIALS = 20
+_MAX_FOLDERS = 200
+_MAX_DEPTH = 2
+# At most this many entries of a folder are examined, because a user may name a home folder.
+_MAX_ENTRIES = 2000
 
 
 class SweepProgress(Struct, frozen=True, kw_only=True):
-    """How far the sweep in a folder is.
+    """The progress of the sweep in a folder.
 
-    is_running: whether a process holds it. left_s: seconds that the rest takes at the pace of the latest
-    trials; None before two have ended, or where nothing runs.
+    is_running: whether a process is running it. left_s: estimated seconds to completion at the pace of the
+    latest trials; None before two have ended or if the sweep is not running.
     """
 
     folder: Path
@@ -376,17 +380,17 @@ class SweepProgress(Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every trial has ended."""
+        """Return whether every trial has ended."""
         return self.num_finished >= self.num_planned
 
 
 def folders_below(folder: Path) -> tuple[Path, ...]:
-    """The folder itself if runs are in it, and those one or two levels below; at most 200, by name."""
-    return tuple(sorted(islice(_folders(folder, _DEEPEST), _MOST_FOLDERS)))
+    """Return the folders with runs: this one, or those up to two levels below; at most 200, sorted."""
+    return tuple(sorted(islice(_folders(folder, _MAX_DEPTH), _MAX_FOLDERS)))
 
 
 def is_watched(folder: Path) -> bool:
-    """Whether a folder holds loops that were watched, and no sweep."""
+    """Return whether a folder holds watched training loops and no sweep."""
     return not (folder / SWEEP_FILE).is_file() and (folder / WATCHED).is_dir()
 
 
@@ -397,20 +401,20 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
     if depth == 0:
         return
     with suppress(OSError), os.scandir(folder) as found:
-        for each in islice(found, _MOST_ENTRIES):
+        for each in islice(found, _MAX_ENTRIES):
             if each.is_dir(follow_symlinks=False):
                 yield from _folders(Path(each.path), depth - 1)
 
 
 def sweep_progress(folder: Path) -> SweepProgress:
-    """How far the sweep in a folder is. Raises DataError where its plan cannot be read."""
+    """Return the progress of the sweep in a folder. Raises DataError if its plan cannot be read."""
     num_planned = len(Store(folder).plan())
-    ended_s = _ended_s(folder)
+    ended_s = _end_times_s(folder)
     num_finished = min(len(ended_s), num_planned)
     is_running = num_finished < num_planned and _is_running(folder, ended_s)
     left_s = None
     if is_running and len(ended_s) > 1:
-        paces = [later - earlier for earlier, later in pairwise(ended_s[-_MOST_PACED:])]
+        paces = [later - earlier for earlier, later in pairwise(ended_s[-_NUM_PACE_TRIALS:])]
         left_s = median(paces) * (num_planned - num_finished)
     return SweepProgress(
         folder=folder,
@@ -421,7 +425,7 @@ def sweep_progress(folder: Path) -> SweepProgress:
     )
 
 
-def _ended_s(folder: Path) -> list[float]:
+def _end_times_s(folder: Path) -> list[float]:
     try:
         return sorted(each.stat().st_mtime for each in trials_folder(folder).glob("*.json"))
     except OSError as err:
@@ -429,10 +433,10 @@ def _ended_s(folder: Path) -> list[float]:
 
 
 def _is_running(folder: Path, ended_s: Sequence[float]) -> bool:
-    """Whether a process holds the sweep.
+    """Return whether a process is running the sweep.
 
-    A trial under way has a folder, which a killed sweep leaves behind: only then is the lock tried, for a
-    moment, so that no sweep that begins finds it taken.
+    The lock is tried only if the folder of an unfinished trial exists, which a killed sweep leaves behind.
+    A sweep that is just starting therefore does not find its lock taken.
     """
     if any(folder.glob("running-*")):
         return is_held(folder / "lock")
@@ -440,7 +444,7 @@ def _is_running(folder: Path, ended_s: Sequence[float]) -> bool:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a process holds a lock; the lock is tried for a moment."""
+    """Return whether a process holds a lock, by acquiring it for a moment."""
     if not lock.is_file():  # opening anything else may wait forever
         return False
     try:

@@ -1,7 +1,7 @@
-"""One rank of a trial: steps timed by phase, or a training with its held-out loss on the way. Needs torch.
+"""One rank of a trial: steps timed by phase, or a training with its held-out loss curve. Needs torch.
 
-Steps are warmed up until steady, then counted, then profiled. In a training, different seeds give different
-initial weights, orders of samples and dropout masks; what is held out is the same for all.
+Steps are warmed up until steady, then timed, then profiled. In a training, the seed determines the initial
+weights, the order of samples and the dropout masks; the held-out data are the same for all seeds.
 """
 
 import gc
@@ -28,20 +28,20 @@ from equipoise.bench.training.steps import TrainingStep, average
 from equipoise.bench.trial import Trial
 from equipoise.errors import UsageError
 
-_NUM_STEPS = 3
+_NUM_GRADIENT_STEPS = 3
 
 
 def gradients(step: TrainingStep, subject: Trainee, on: DeviceKind) -> dict[str, Any]:
-    """Gradients in the order they are ready, and buffers, of a rank that trains alone.
+    """Return the gradients in the order they become ready, and the buffers, of a rank that trains alone.
 
-    `gradients`: shape, bytes and `ready`, the share of the backward pass after which each is there.
-    `buffers`: bytes of each tensor of statistics, by its dtype.
+    `gradients`: shape, bytes, dtype and `ready`, the fraction of the backward pass after which it is ready.
+    `buffers`: bytes and dtype of each buffer of the model.
     """
     clock = on.clock()
     trained = [each for each in subject.model.parameters() if each.requires_grad]
     seen: list[list[float]] = [[] for _ in trained]
-    for _ in range(_NUM_STEPS):
-        for each, share in zip(seen, _one_step(step, subject, on, clock, trained), strict=True):
+    for _ in range(_NUM_GRADIENT_STEPS):
+        for each, share in zip(seen, _ready_fractions(step, subject, on, clock, trained), strict=True):
             each.append(share)
     ready = [median(each) for each in seen]
     order = sorted(range(len(trained)), key=ready.__getitem__)
@@ -54,21 +54,21 @@ def gradients(step: TrainingStep, subject: Trainee, on: DeviceKind) -> dict[str,
 
 
 def _size(tensor: torch.Tensor) -> dict[str, Any]:
-    """Its bytes and of what."""
+    """Return a tensor's bytes and dtype."""
     return {
         "bytes": tensor.numel() * tensor.element_size(),
         "dtype": str(tensor.dtype).removeprefix("torch."),
     }
 
 
-def _one_step(
+def _ready_fractions(
     step: TrainingStep,
     subject: Trainee,
     on: DeviceKind,
-    clock: Any,  # noqa: ANN401 - a Clock's stamps are its own
+    clock: Any,  # noqa: ANN401 - each Clock has its own type of timestamp
     trained: list[Any],
 ) -> list[float]:
-    """The share of one backward pass after which each gradient was ready."""
+    """Run one step; return the fraction of its backward pass after which each gradient was ready."""
     stamps: list[Any] = []
     places: dict[object, int] = {}
 
@@ -85,21 +85,21 @@ def _one_step(
         hook.remove()
     moments = clock.moments(stamps)
     begun, ended = moments[places[BACKWARD]], moments[places[OPTIMIZER]]
-    # A weight that took no part in this step is there when the pass ends.
+    # A weight that took no part in this step counts as ready at the end of the pass.
     return [
         (moments[places[at]] - begun) / (ended - begun) if at in places else 1.0 for at in range(len(trained))
     ]
 
 
 def moved(batch: Any, place: torch.device) -> Any:  # noqa: ANN401 - a tensor, or tensors in containers
-    """The batch with its tensors on that device."""
+    """Return the batch with its tensors on that device."""
     return tree_map_only(torch.Tensor, lambda each: each.to(place), batch)
 
 
 def placed(subject: Trainee, place: torch.device) -> Trainee:
-    """The trainee with its model there, and every batch copied there when it is drawn.
+    """Return the trainee with its model on that device and every batch copied there when it is drawn.
 
-    A batch that is drawn again stays there: a user's own, say, which is the same in every step.
+    A batch that is the same object as the previous one is not copied again: a user's workload may repeat one.
     """
     if place.type == "cpu":
         return subject
@@ -120,7 +120,7 @@ def placed(subject: Trainee, place: torch.device) -> Trainee:
 
 
 def in_precision(subject: Trainee, precision: str, place: torch.device) -> Trainee:
-    """The trainee with its forward pass and loss in that precision."""
+    """Return the trainee with its forward pass and loss in that precision."""
     if precision != "bf16":
         return subject
 
@@ -132,12 +132,12 @@ def in_precision(subject: Trainee, precision: str, place: torch.device) -> Train
 
 
 _NUM_PROFILED_STEPS = 4
-# Phases that miss their step, or steps that miss the time that all of them took, by more are marked.
+# A run is marked if phases differ from their step, or steps from their total time, by a larger fraction.
 _LARGEST_GAP = 0.05
 
 
 class PreparedTraining(Struct, frozen=True, kw_only=True):
-    """A trainee on its device, the steps of its method, and the bytes in use without its weights."""
+    """A trainee on its device, the training step of its method, and the bytes in use without its weights."""
 
     subject: Trainee
     step: TrainingStep
@@ -145,9 +145,9 @@ class PreparedTraining(Struct, frozen=True, kw_only=True):
 
 
 def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.device) -> PreparedTraining:
-    """The trainee of a trial on its device and in its precision, and the steps of its method.
+    """Return the trainee of a trial on its device and in its precision, with the step of its method.
 
-    Raises UsageError where device, precision or method cannot be had.
+    Raises UsageError if the device does not support the precision or the method cannot run.
     """
     found, argument = method(trial.method)
     refusal = found.why_not(trial.num_ranks, on.backend)
@@ -165,7 +165,7 @@ def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.devi
         num_ranks=trial.num_ranks,
     )
     subject = in_precision(placed(subject, place), trial.precision, place)
-    # A first optimizer loads what torch loads late, 75 MB.
+    # Creating a first optimizer loads 75 MB of torch's lazily imported modules.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     weight_bytes = sum(each.nbytes for each in (*subject.model.parameters(), *subject.model.buffers()))
     memory_before = on.memory()["now"] - weight_bytes
@@ -176,7 +176,7 @@ def prepared_training(trial: Trial, rank: int, on: DeviceKind, place: torch.devi
 
 
 def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None:
-    """What rank 0 leaves: steps of the slowest rank, warm-up, and what they used; None on other ranks."""
+    """Return the result on rank 0 (steps of the slowest rank, warm-up, resource use); None on other ranks."""
     on = device(trial.device)
     on.restart_peak()
     meter = Metering(on, place)
@@ -185,7 +185,7 @@ def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] |
     watch = Stopwatch(step, subject, on, num_ranks=trial.num_ranks)
     warm_up_s, steady = _warm_up(watch, step.period)
     watch.settle()
-    num_steps = _whole_cycles(trial.num_steps, step.period)  # parts of a cycle are unlike
+    num_steps = _round_up(trial.num_steps, step.period)  # the steps within a cycle differ from each other
     every = marked_every(median(warm_up_s[-WINDOW_STEPS:]), num_steps, step.period)
     gc.collect()
     with meter:
@@ -207,21 +207,21 @@ def time_steps(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] |
         "marked_every": every,
         "num_warm_up": len(warm_up_s),
         "steady": steady,
-        **_sums(everyone),
+        **_consistency(everyone),
         **used,
         **made,
     }
 
 
-def _whole_cycles(num_steps: int, period: int) -> int:
+def _round_up(num_steps: int, period: int) -> int:
     return -(-num_steps // period) * period
 
 
 def _warm_up(watch: Stopwatch, period: int) -> tuple[list[float], bool]:
-    """Seconds of the warm-up steps, and whether steps became steady.
+    """Return the seconds of the warm-up steps and whether steps became steady.
 
-    All ranks test the same series, that of the slowest of them: with a test of its own on each rank, false
-    alarms of any rank would delay all.
+    All ranks test the same series, the slowest rank's time for each step. If each rank tested its own series,
+    a false alarm on any rank would delay all of them.
     """
     step_s: list[float] = []
     kinds: list[object] = []
@@ -237,18 +237,18 @@ def _warm_up(watch: Stopwatch, period: int) -> tuple[list[float], bool]:
 
 
 def _profiled(watch: Stopwatch, on: DeviceKind, period: int) -> tuple[Profiled, list[Lap]]:
-    """Communication of steps that are profiled and not counted, and those steps."""
+    """Run profiled steps, which are not timed; return their communication and the steps."""
     watch.observe_all()
     profile = CommunicationProfile(on)
     profile.begin()
-    laps = watch.run(_whole_cycles(_NUM_PROFILED_STEPS, period))
+    laps = watch.run(_round_up(_NUM_PROFILED_STEPS, period))
     seen = profile.ended()
     assert seen is not None  # no other profiler runs in a rank of a trial
     return seen, laps
 
 
-def _sums(everyone: list[dict[str, Any]]) -> dict[str, Any]:
-    """Whether parts sum to their steps and steps to the time they took together, on every rank."""
+def _consistency(everyone: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return whether phases sum to their step, and steps to the total time, on every rank."""
     marked = [split for one in everyone for split in one["steps"] if len(split) > 1]
     parts_gap = largest_gap(marked)
     steps_gap = max(1 - sum(split[STEP] for split in one["steps"]) / one["whole_s"] for one in everyone)
@@ -262,27 +262,27 @@ def _sums(everyone: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 NUM_POINTS = 20
-# Held-out samples are evaluated in parts: a forward pass over all of them could be the peak of memory.
-_PART_SAMPLES = 120
+# Held-out samples are evaluated in chunks: one forward pass over all of them could set the memory peak.
+_CHUNK_SAMPLES = 120
 
 
 class HeldOutEvaluator:
-    """Held-out loss and accuracy of weights, found on a model of its own: training is not disturbed."""
+    """Computes held-out loss and accuracy on a separate copy of the model, so training is not disturbed."""
 
     def __init__(self, subject: Trainee, rank: int, num_ranks: int) -> None:
-        """subject: not the one that is trained; its weights are overwritten."""
+        """subject: a trainee other than the one being trained; its weights are overwritten."""
         self._subject = subject
         self._model = subject.model.eval()
         self._rank, self._num_ranks = rank, num_ranks
 
     def evaluate(self, weights: dict[str, torch.Tensor]) -> dict[str, float | None]:
-        """Loss and accuracy of the mean of all ranks' weights, on rank 0; every rank must call.
+        """Return loss and accuracy of the mean of all ranks' weights, on rank 0 only; every rank must call.
 
-        weights: of this rank, by name; overwritten. Where a method holds them equal the mean changes nothing;
-        where ranks train alone it is what their next exchange starts from.
+        weights: this rank's weights by name; overwritten. The mean changes nothing if the method keeps the
+        ranks' weights equal; if ranks train independently, it is what their next exchange starts from.
         """
         if self._num_ranks > 1:
-            # In double precision, so that the mean of equal numbers is that number.
+            # In double precision, so that the mean of equal numbers is exactly that number.
             real = (each for each in weights.values() if each.is_floating_point())
             average(real, self._num_ranks, dtype=torch.float64)
         if self._rank:
@@ -291,7 +291,7 @@ class HeldOutEvaluator:
         self._model.load_state_dict(weights)
         loss, num_correct, num_samples = 0.0, 0, 0
         with torch.no_grad():
-            for places in torch.arange(subject.num_samples(subject.held_out)).split(_PART_SAMPLES):
+            for places in torch.arange(subject.num_samples(subject.held_out)).split(_CHUNK_SAMPLES):
                 part = rows_of(subject.held_out, places)
                 loss += float(subject.loss(self._model, part)) * len(places)
                 num_correct += subject.num_correct(self._model, part) if subject.num_correct else 0
@@ -301,9 +301,10 @@ class HeldOutEvaluator:
 
 
 def evaluated_after(num_runs: int, period: int) -> tuple[int, ...]:
-    """After which runs a loss is taken: some 20 points, each at the end of a cycle, and after the last run.
+    """Return after which runs the loss is evaluated: about 20 ends of cycles, and after the last run.
 
-    Between ends of cycles, ranks that train alone differ, and gradients that are summed are not applied.
+    Within a cycle, the weights of ranks that train independently differ, and accumulated gradients are not
+    applied yet.
 
     >>> evaluated_after(100, 8)[:3], evaluated_after(100, 8)[-2:], evaluated_after(3, 8)
     ((8, 16, 24), (96, 100), (3,))
@@ -314,11 +315,12 @@ def evaluated_after(num_runs: int, period: int) -> tuple[int, ...]:
 
 
 def train(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None:
-    """What rank 0 leaves of a training: its curve, and what it used; None on other ranks.
+    """Return a training's loss curve and resource use on rank 0; None on other ranks.
 
-    `seconds` of a point are those of the slowest rank, without evaluation; what was used includes it. Whole
-    batches are trained on: what is left of `train_samples` is not. What ends an unfinished cycle is training.
-    Raises UsageError where the method cannot run or the workload holds nothing out.
+    `seconds` of a point is training time of the slowest rank, without evaluation; resource use includes
+    evaluation. Only whole batches are trained on, so a remainder of `train_samples` is dropped. Completing an
+    unfinished cycle counts as training.
+    Raises UsageError if the method cannot run or the workload has no held-out data.
     """
     on = device(trial.device)
     on.restart_peak()
@@ -347,7 +349,7 @@ def train(trial: Trial, rank: int, place: torch.device) -> dict[str, Any] | None
 
 
 def _with_held_out(trial: Trial, place: torch.device) -> Trainee:
-    """The workload built once more, for its held-out data. Raises UsageError where it has none."""
+    """Return a second instance of the workload, to evaluate. Raises UsageError if it has no held-out data."""
     subject = trainee(trial.workload, batch_samples=trial.batch_samples, seed=trial.seed)
     if subject.held_out is None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""One process of a job: `python -m equipoise.bench.worker FOLDER`, RANK and WORLD_SIZE being set."""
+"""One process of a job: `python -m equipoise.bench.worker FOLDER`, with RANK and WORLD_SIZE set."""
 
 import ctypes
 import os
@@ -38,17 +38,17 @@ _PR_SET_PDEATHSIG = 1
 def end_with_parent() -> None:
     """Have the kernel kill this process when its parent ends.
 
-    Covers what reading a pipe does not: a process that hangs and no longer runs any of its threads.
+    Unlike `end_with_input`, this also ends a process that hangs and no longer runs any of its threads.
     """
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent or parent == 1:  # it ended before the kernel knew
+        if os.getppid() != parent or parent == 1:  # the parent ended before the call
             os._exit(1)
 
 
 def end_with_input() -> None:
-    """End this process when its standard input is closed: the parent holds the other end and never writes."""
+    """End this process when its standard input closes; the parent holds the other end and never writes."""
 
     def wait() -> None:
         while os.read(sys.stdin.fileno(), 1):
@@ -59,7 +59,7 @@ def end_with_input() -> None:
 
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-# What a user's own model can raise.
+# A user's own model can raise anything.
 _RAISED = (Exception,)
 _TASKS: Mapping[str, type[WorkerTask]] = {
     each.kind: each for each in (Trial, CollectivesTask, InterferenceTask)
@@ -67,13 +67,13 @@ _TASKS: Mapping[str, type[WorkerTask]] = {
 
 
 def _run(folder: Path, rank: int) -> None:
-    """Meet the other ranks, measure, leave the result."""
+    """Rendezvous with the other ranks, measure, and write the result."""
     job = read_document(folder, INSTRUCTIONS) or {}
     task: WorkerTask = convert(job["task"], _TASKS[job["kind"]])
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     cores = job["core_sets"][int(os.environ.get(SEAT, local_rank))]
     os.sched_setaffinity(0, cores)
-    import torch  # noqa: PLC0415 - its threads take the cores they find
+    import torch  # noqa: PLC0415 - torch's threads use the cores set at import
     import torch.distributed as dist  # noqa: PLC0415 - likewise
 
     torch.set_num_threads(len(cores))
@@ -83,23 +83,23 @@ def _run(folder: Path, rank: int) -> None:
     if refusal:
         raise UsageError(refusal)
     place = on.bind(local_rank)
-    # By its path rather than by a URI, in which torch does not read the escapes of spaces; by its bytes, for
-    # names need not be UTF-8.
-    place_to_meet: Any = os.fsencode(folder / "meeting")
-    meeting = None if "MASTER_ADDR" in os.environ else dist.FileStore(place_to_meet, task.num_ranks)
-    dist.init_process_group(on.backend, store=meeting, rank=rank, world_size=task.num_ranks)
+    # A path instead of a URI, because torch does not decode escaped spaces; bytes, because file names need
+    # not be UTF-8.
+    store_path: Any = os.fsencode(folder / "meeting")
+    store = None if "MASTER_ADDR" in os.environ else dist.FileStore(store_path, task.num_ranks)
+    dist.init_process_group(on.backend, store=store, rank=rank, world_size=task.num_ranks)
     nodes = _nodes(rank, local_rank, cores, on.conditions(place))
-    result = _measured(task, rank, folder, place)
+    result = _measure(task, rank, folder, place)
     if result is not None:
         write_document(folder, RESULT, {**result, "nodes": nodes})
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _measured(task: WorkerTask, rank: int, folder: Path, place: "torch.device") -> dict[str, Any] | None:
-    """What came of a task; None on ranks that leave nothing."""
+def _measure(task: WorkerTask, rank: int, folder: Path, place: "torch.device") -> dict[str, Any] | None:
+    """Run a task and return its result; None on ranks without one."""
     if isinstance(task, Trial):
-        from equipoise.bench import trial_rank  # noqa: PLC0415 - torch's threads take the cores they find
+        from equipoise.bench import trial_rank  # noqa: PLC0415 - torch's threads use the cores set at import
 
         run = trial_rank.time_steps if task.train_samples is None else trial_rank.train
         return run(task, rank, place)
@@ -116,10 +116,10 @@ def _measured(task: WorkerTask, rank: int, folder: Path, place: "torch.device") 
 def _nodes(
     rank: int, local_rank: int, cores: Sequence[int], accelerator: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The conditions of every node that takes part, each with its ranks and their cores."""
+    """Return the conditions of every participating node, with its ranks and their cores."""
     import torch.distributed as dist  # noqa: PLC0415 - after the cores are set
 
-    # The first rank of a node has its conditions: ranks of one node follow each other.
+    # The first rank of a node reports its conditions; ranks of one node are consecutive.
     here = {**conditions(core_sets=(), launcher="", backend=dist.get_backend()), **accelerator}
     found = None if local_rank else here
     everyone = every_rank({"rank": rank, "cores": list(cores), "node": found})
@@ -134,7 +134,7 @@ def _nodes(
 
 
 def main() -> None:
-    """Run one rank and leave; with exit code 1 and a reason when it fails."""
+    """Run one rank and exit; with exit code 1 and a written reason if it fails."""
     end_with_parent()
     end_with_input()
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
@@ -148,7 +148,8 @@ def main() -> None:
         message = f"{type(err).__name__}: {first_line(err)}"
         write_reason(folder, rank, f"ran {OUT_OF_MEMORY}: {message}" if short else f"raised {message}")
         raise
-    # All is on disk. A thread of gloo that still runs aborts an interpreter that closes: 2 of 26 trials.
+    # Skip the interpreter's shutdown, because a running gloo thread aborted it in 2 of 26 trials. All results
+    # are on disk.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
