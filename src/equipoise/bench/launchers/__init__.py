@@ -1,6 +1,4 @@
-"""What a launcher is; the folder of a job: what its worker is given, and what its processes left; and those
-processes on one host: started directly or by torchrun, waited for, and ended.
-"""
+"""Launchers: their interface, the files in a job's folder, and processes on one host (direct or torchrun)."""
 
 import fcntl
 import json
@@ -23,29 +21,30 @@ from equipoise.bench.environment import conditions, no_torch, num_memory_kills
 
 
 class WorkerTask(Protocol):
-    """What the processes of a job are to do: a Trial, or something else that a worker knows the kind of."""
+    """The task of a job's processes: a Trial, or another task whose kind the worker knows."""
 
     kind: ClassVar[str]
 
     @property
     def num_ranks(self) -> int:
-        """How many processes."""
+        """Number of processes."""
 
     @property
     def seed(self) -> int:
-        """Of whatever is random."""
+        """Seed of all random numbers."""
 
     @property
     def device(self) -> str:
-        """Where they compute, as torch names it."""
+        """The device that ranks compute on, as torch names it."""
 
 
 class LaunchJob(Struct, frozen=True, kw_only=True):
-    """A trial, or another task, to run: where its processes leave their files, on which cores, how long.
+    """A task to run, with its folder, cores and time limit.
 
-    folder: empty, the job's own. core_sets: one per rank; none where the launcher does not bind here.
-    limit_s: it is ended after so many seconds. most_ranks: of the largest trial of its sweep, by which cores
-    and devices are shared out; 0 for its own. report: called with what happens on the way, as "queued".
+    folder: empty, used by this job alone. core_sets: one per rank; empty if the launcher does not bind here.
+    limit_s: the job is killed after this time. most_ranks: number of ranks of the sweep's largest trial,
+    among which cores and devices are divided; 0 for the task's own. report: called with status such as
+    "queued".
     """
 
     task: WorkerTask
@@ -57,19 +56,19 @@ class LaunchJob(Struct, frozen=True, kw_only=True):
 
 
 class JobOutcome(Struct, frozen=True, kw_only=True):
-    """What a job measured, or why it failed: exactly one of both."""
+    """The result of a job, or the reason why it failed: exactly one of the two."""
 
     result: Mapping[str, Any] | None = None
     reason: str | None = None
 
 
 class Launcher(Struct, frozen=True, kw_only=True):
-    """A way to start the processes of a trial.
+    """A way to start the processes of a job.
 
-    why_not: why it cannot be used here, with what to do; None where it can.
-    launch: runs a job to its end, whatever that is; no process of it is left when it returns. Raises
-    DataError when nothing more can be run with it. binds_here: ranks run on this machine, on cores that the
-    job names; otherwise their own machines choose.
+    why_not: the reason why it is not usable here, with the remedy; None if it is usable.
+    launch: runs a job to completion or failure; no process of the job is left when it returns. Raises
+    DataError if the launcher cannot run further jobs. binds_here: ranks run on this machine, on the job's
+    core sets; otherwise the machines of the ranks choose cores.
     """
 
     name: str
@@ -78,40 +77,40 @@ class Launcher(Struct, frozen=True, kw_only=True):
     binds_here: bool = True
 
     def conditions(self, core_sets: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
-        """The conditions that a run with it has now. core_sets: of each rank, where it binds here."""
+        """Return the current conditions of a run. core_sets: by rank, if the launcher binds here."""
         return conditions(core_sets=core_sets, launcher=self.name, here=self.binds_here)
 
 
-# What workers are to do; what rank 0 measured, in the end and up to now.
+# The workers' task; rank 0's final result; rank 0's result so far.
 INSTRUCTIONS, RESULT, SO_FAR = "job.json", "result.json", "so_far.json"
-# Names the core set of a worker where that is not the number of its LOCAL_RANK.
+# Environment variable with the index of a worker's core set, if that is not its LOCAL_RANK.
 SEAT = "EQUIPOISE_SEAT"
-_TAIL_CHARS = 400
-# How long other ranks may take to write their reasons, after one has failed.
+_TAIL_BYTES = 400
+# The time that other ranks have to write their reasons after one has failed.
 GRACE_S = 2.0
 _LOST = re.compile(r"closed by peer|reset by peer|connection (closed|refused)|broken pipe", re.IGNORECASE)
-# As torch's C++ begins a line that is no error.
+# The prefix of information and warnings logged by torch's C++ code.
 _WARNING = re.compile(r"\[[IW]\d{4} ")
-# What ends a process from outside; NCCL's watchdog aborts those that wait for it.
+# Signals that kill a process from outside. SIGABRT is not among them: NCCL's watchdog aborts waiting ranks.
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGSEGV, -signal.SIGBUS)
 OUT_OF_MEMORY = "out of memory"
 
 
 def instructions(job: LaunchJob, core_sets: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """What the workers of a node are to do: the task, and the cores of each rank of the node."""
-    shared_out = [list(cores) for cores in core_sets]
-    return {"kind": job.task.kind, "task": to_builtins(job.task), "core_sets": shared_out}
+    """Return the instructions of a node's workers: the task, and the cores of each rank of the node."""
+    by_rank = [list(cores) for cores in core_sets]
+    return {"kind": job.task.kind, "task": to_builtins(job.task), "core_sets": by_rank}
 
 
 def write_document(folder: Path, name: str, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole, in place of one of that name."""
-    aside = folder / f".{name}"
-    aside.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
-    aside.replace(folder / name)
+    """Write or replace a JSON file atomically."""
+    temporary = folder / f".{name}"
+    temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+    temporary.replace(folder / name)
 
 
 def read_document(folder: Path, name: str) -> Mapping[str, Any] | None:
-    """The content of a JSON file; None where there is none yet."""
+    """Return the content of a JSON file; None if it does not exist yet."""
     try:
         found: Mapping[str, Any] = json.loads((folder / name).read_bytes())
     except FileNotFoundError:
@@ -120,17 +119,17 @@ def read_document(folder: Path, name: str) -> Mapping[str, Any] | None:
 
 
 def write_reason(folder: Path, rank: int, reason: str) -> None:
-    """Write why a rank failed."""
+    """Write the reason why a rank failed."""
     (folder / f"reason.{rank}").write_text(reason, encoding="utf-8", errors="backslashreplace")
 
 
 def output_path(folder: Path, rank: int) -> Path:
-    """Where standard output and error of a rank go."""
+    """Return the file for the standard output and error of a rank."""
     return folder / f"stderr.{rank}"
 
 
 class End(Struct, frozen=True, kw_only=True):
-    """How a rank ended: its exit code, and why, unless it is 0."""
+    """The end of a rank: its exit code, and the reason unless the code is 0."""
 
     rank: int
     code: int
@@ -144,10 +143,10 @@ def collect_ends(
     limit_s: float,
     grace_s: Callable[[End], float] = lambda _end: GRACE_S,
 ) -> tuple[list[End], bool]:
-    """The ends of ranks in the order they are known, and whether time ran out before all had ended.
+    """Return the ends of ranks in the order they become known, and whether the job timed out.
 
-    new_ends: waits a moment and returns those since the last call. grace_s: how long after a failed rank the
-    others may take, which wait for it and would never end.
+    new_ends: waits briefly and returns the ends since the last call. grace_s: the time that other ranks have
+    after a rank has failed, because they may wait for it forever.
     """
     deadline = time.monotonic() + limit_s
     ends: list[End] = []
@@ -162,10 +161,10 @@ def collect_ends(
 def outcome(
     job: LaunchJob, ends: Sequence[End], *, ran_out: bool, hosts: Mapping[int, str] | None = None
 ) -> JobOutcome:
-    """What came of a job that has ended.
+    """Return the outcome of a job that has ended.
 
-    ends: of the ranks that ended by themselves, in the order they are known. ran_out: whether the job was
-    ended because its time was over. hosts: of every rank, where there are several.
+    ends: of the ranks that ended by themselves, in the order they became known. ran_out: whether the job was
+    killed at its time limit. hosts: by rank, if there are several.
     """
     failed = [end for end in ends if end.code]
     result = read_document(job.folder, RESULT)
@@ -175,7 +174,7 @@ def outcome(
         return JobOutcome(reason=f"hung: ended after {job.limit_s:g} s (--limit for more)")
     if not failed:
         return JobOutcome(reason="ended without a result")
-    # Others fail when a rank is killed or ends by itself, and their ends may be known first.
+    # When a rank is killed or exits, the others fail as a consequence, and their ends may become known first.
     early = next((end for end in ends if not end.code), None)
     if early is not None and all(map(lost_another, failed)):
         first, why = early, "ended without an error before the others, which lost it"
@@ -187,12 +186,12 @@ def outcome(
 
 
 def lost_another(end: End) -> bool:
-    """Whether a rank failed because it could no longer reach another."""
+    """Return whether a rank failed because it lost its connection to another."""
     return bool(end.why and _LOST.search(end.why))
 
 
 def cause(folder: Path, rank: int, code: int, kills_before: int | None) -> str:
-    """Why one process ended as it did."""
+    """Return the reason for a process's exit code."""
     stated = folder / f"reason.{rank}"
     if stated.exists():
         return stated.read_text(encoding="utf-8")
@@ -208,13 +207,13 @@ def cause(folder: Path, rank: int, code: int, kills_before: int | None) -> str:
 
 
 def _last_line(path: Path) -> str:
-    """The last line of words that a process wrote, after a colon."""
+    """Return a colon and the last line of words that a process wrote; empty if there is none."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_CHARS))
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    # A line of no letters is a rule, as below torchrun's account of which process failed and why.
+    # Lines without letters are separators, such as those of torchrun's error summary.
     words = [line for line in lines if re.search(r"[a-z]", line) and not _WARNING.match(line)]
     return f": {words[-1].strip()}" if words else ""
 
@@ -224,17 +223,17 @@ _POLL_S = 0.02
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """What to start, and with which environment."""
+    """A command line and its environment."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
 
 
 class Ranks:
-    """Processes of a job on this host, by rank, each in a process group of its own."""
+    """Processes of a job on this host, by rank, each in its own process group."""
 
     def __init__(self, commands: Mapping[int, Command], folder: Path) -> None:
-        """commands: started at once. folder: where the processes write their files."""
+        """commands: started immediately. folder: for the files of the processes."""
         self._folder = folder
         self._kills_before = num_memory_kills()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -245,7 +244,7 @@ class Ranks:
                     self._running[rank] = subprocess.Popen(
                         command.arguments,
                         env=dict(command.environment),
-                        stdin=subprocess.PIPE,  # never written: it closes when this process ends
+                        stdin=subprocess.PIPE,  # never written to; closes when this process ends
                         stdout=output,
                         stderr=output,
                         start_new_session=True,
@@ -255,7 +254,7 @@ class Ranks:
             raise
 
     def ends(self) -> list[End]:
-        """The ranks that have ended since this was called last."""
+        """Return the ends of ranks since the last call."""
         found = []
         for rank, process in self._running.items():
             code = process.poll()
@@ -266,28 +265,28 @@ class Ranks:
         return found
 
     def end(self) -> None:
-        """Kill every process that is left, with its children; returns when none is."""
+        """Kill every remaining process with its children, and wait until they have ended."""
         for process in self._running.values():
             with suppress(ProcessLookupError):
-                # Also after it ended by itself: its children may still be in its group.
+                # Also if the process has ended, because its children may still be in its group.
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if process.stdin:
                 process.stdin.close()
 
 
-# What the kernel calls the request for an interface's address, and how long its name may be.
+# The ioctl request for an interface's address, and the maximum length of an interface's name.
 _SIOCGIFADDR = 0x8915
 _NAME_BYTES = 16
 _ANY_PORT_BUT_0 = 9
 
 
 def interface_towards(address: str) -> str | None:
-    """The name of the interface over which this host reaches an address; None where it is not known."""
+    """Return the name of the interface over which this host reaches an address; None if not known."""
     try:
         family, _, _, _, target = socket.getaddrinfo(address, _ANY_PORT_BUT_0, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)  # sends nothing: the kernel chooses a route
+            probe.connect(target)  # sends nothing; the kernel only chooses a route
             here = str(probe.getsockname()[0])
     except OSError:
         return None
@@ -297,7 +296,7 @@ def interface_towards(address: str) -> str | None:
                 found = fcntl.ioctl(
                     probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[: _NAME_BYTES - 1])
                 )
-            except OSError:  # it has no address of this family
+            except OSError:  # the interface has no IPv4 address
                 continue
         if socket.inet_ntoa(found[20:24]) == here:
             return name
@@ -305,27 +304,27 @@ def interface_towards(address: str) -> str | None:
 
 
 def free_port() -> int:
-    """A port that is free on this host now."""
+    """Return a port that is currently free on this host."""
     with socket.create_server(("", 0)) as probe:
         return int(probe.getsockname()[1])
 
 
 def rank_command(job: LaunchJob, rank: int) -> Command:
-    """How one rank is started."""
+    """Return the command that starts one rank."""
     environment = {name: value for name, value in os.environ.items() if name != "MASTER_ADDR"}
     environment |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(job.task.num_ranks),
         "OMP_NUM_THREADS": str(len(job.core_sets[rank])),
-        # Ranks of one host need no name of it, which may not resolve.
+        # The loopback, because the host's name may not resolve.
         "GLOO_SOCKET_IFNAME": "lo",
     }
     return Command(arguments=(sys.executable, "-m", WORKER, str(job.folder)), environment=environment)
 
 
 def run_commands(job: LaunchJob, commands: Sequence[Command], *, by_agent: bool = False) -> JobOutcome:
-    """What came of a job run by these commands: one per rank, or one agent that starts the ranks itself."""
+    """Run a job by one command per rank, or by one agent that starts the ranks; return its outcome."""
     write_document(job.folder, INSTRUCTIONS, instructions(job, job.core_sets))
     ranks = Ranks(dict(enumerate(commands)), job.folder)
 
@@ -340,21 +339,21 @@ def run_commands(job: LaunchJob, commands: Sequence[Command], *, by_agent: bool 
     if by_agent and ends:
         ends = _ends_of_ranks(job, ends[0])
     else:
-        # A rank writes its reason before it ends; on a busy host the rest takes longer than it is waited for.
+        # A rank writes its reason before it ends; on a busy host it may end only after the grace period.
         known = {end.rank for end in ends}
         ends += [end for end in _stated_ends(job.folder, 1) if end.rank not in known]
     return outcome(job, ends, ran_out=ran_out)
 
 
 def _ends_of_ranks(job: LaunchJob, agent: End) -> list[End]:
-    """An agent's end as that of all ranks, or of those that failed and wrote a reason."""
+    """Return an agent's end as the ends of all ranks, or of those that failed and wrote a reason."""
     if not agent.code:
         return [End(rank=rank, code=0, why=None) for rank in range(job.task.num_ranks)]
     return _stated_ends(job.folder, agent.code) or [End(rank=0, code=agent.code, why=agent.why)]
 
 
 def _stated_ends(folder: Path, code: int) -> list[End]:
-    """The ranks that wrote why they failed, as ended with a code."""
+    """Return an end with this code for each rank that wrote a reason for its failure."""
     ranks = sorted(int(reason.name.partition(".")[2]) for reason in folder.glob("reason.*"))
     return [End(rank=rank, code=code, why=cause(folder, rank, code, None)) for rank in ranks]
 
@@ -365,15 +364,17 @@ INPROCESS = Launcher(
     launch=lambda job: run_commands(job, [rank_command(job, rank) for rank in range(job.task.num_ranks)]),
 )
 
-# What torchrun sets for its own processes must not reach workers of another group.
+# Prefixes of variables that torchrun sets for its own processes; workers of another group must not inherit
+# them.
 _FOREIGN = ("TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_")
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """What a host is to do for a job: its ranks, of how many, and where they meet.
+    """The part of a job that one host runs: its ranks, their total number, and the rendezvous address.
 
-    instructions: for every worker, with the cores of each of `ranks`. first_local_rank: of `ranks`, where
-    others of the host have an order of their own. num_local_ranks: of the host; 0 for as many as `ranks`.
+    instructions: for every worker, with the cores of each of `ranks`. first_local_rank: local rank of the
+    first of `ranks`, if other ranks of the host have a separate order. num_local_ranks: number of ranks on
+    the host; 0 for the number of `ranks`.
     """
 
     ranks: tuple[int, ...]
@@ -386,7 +387,7 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 def begin(order: Order, folder: Path) -> Ranks:
-    """Start the ranks of an order. folder: on this host, where processes write their files."""
+    """Start the ranks of an order. folder: on this host, for the files of the processes."""
     write_document(folder, INSTRUCTIONS, order.instructions)
     inherited = _inherited(order.address)
     commands = {}
@@ -409,15 +410,15 @@ def begin(order: Order, folder: Path) -> Ranks:
 
 
 def _inherited(address: str) -> dict[str, str]:
-    """What workers have of the environment of this process, and the interface that leads to an address."""
+    """Return the environment that workers inherit, with the network interface that reaches an address."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    # A backend would take the interface that the host's name resolves to, which may be the loopback.
+    # By default, a backend uses the interface that the host's name resolves to, which may be the loopback.
     interface = interface_towards(address)
     chosen = {} if interface is None else {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
     return chosen | inherited
 
 
-# The agent itself must not outlive this process; its workers see to themselves.
+# The agent must not outlive this process either; its workers check that themselves.
 _AGENT = (
     "from equipoise.bench.worker import end_with_parent; end_with_parent(); "
     "from torch.distributed.run import main; main()"
@@ -426,7 +427,7 @@ _AGENT = (
 
 def _torchrun_launch(job: LaunchJob) -> JobOutcome:
     agent = Command(
-        # Port 0: any that is free, so that sweeps do not meet.
+        # Port 0 means any free port, so that concurrent sweeps do not collide.
         arguments=(
             *(sys.executable, "-c", _AGENT, "--nnodes=1", f"--nproc-per-node={job.task.num_ranks}"),
             *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"),

@@ -1,4 +1,4 @@
-"""Hosts on each of which torchrun or srun has started this program: the first coordinates the sweep."""
+"""A sweep over hosts on which torchrun or srun has started this program; the first host coordinates."""
 
 import atexit
 import hmac
@@ -35,20 +35,20 @@ from equipoise.bench.launchers import (
 )
 from equipoise.errors import DataError, UsageError, first_line
 
-# A host whose connection breaks without being closed counts as gone after about so long.
+# A host whose connection breaks without being closed is considered lost after about this time.
 _PATIENCE_S = 25
 _PROBE_S = 5
 _CHUNK_BYTES = 1 << 16
-# What anybody who connects may send before its first message ends, and how many may do so at once.
+# Limits on unauthenticated connections: bytes before the end of the first message, and their number.
 _FIRST_BYTES = 1 << 16
 _MOST_UNKNOWN = 256
 
 
 class HostConnection:
-    """One end of a connection between hosts; `lost` once the other end is gone."""
+    """One end of a connection between hosts; `lost` becomes True when the other end is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """connection: an open TCP connection; owned from here on."""
+        """connection: an open TCP connection, owned by this object."""
         self._connection = connection
         self._pending = b""
         self.lost = False
@@ -61,20 +61,20 @@ class HostConnection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _PATIENCE_S * 1000)
 
     def fileno(self) -> int:
-        """What `select` waits for."""
+        """Return the file descriptor for `select`."""
         return self._connection.fileno()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; where the other end is gone, note that it is."""
+        """Send a message; set `lost` if the other end is gone."""
         try:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             self.lost = True
 
     def received(self) -> list[dict[str, Any]]:
-        """The messages that have come, none or more; call it when `select` has found it readable.
+        """Return the messages received, possibly none; call it when `select` reports it readable.
 
-        The other end is lost where it sends anything else.
+        Anything but a JSON object sets `lost`.
         """
         try:
             chunk = self._connection.recv(_CHUNK_BYTES)
@@ -92,7 +92,7 @@ class HostConnection:
         return []
 
     def introduction(self, token: str) -> dict[str, Any] | None:
-        """The first message where it has the token; the other end is lost where it has sent anything else."""
+        """Return the first message if it contains the token; anything else sets `lost`."""
         messages = self.received()
         if messages and hmac.compare_digest(str(messages[0].get("token")).encode(), token.encode()):
             return messages[0]
@@ -100,24 +100,24 @@ class HostConnection:
         return None
 
     def close(self) -> None:
-        """Let the other end know that nothing more comes."""
+        """Close the connection."""
         self._connection.close()
 
 
 _MEETING_S = 120.0
-_PORTS = range(20_000, 32_000)  # below those that Linux gives away
+_PORTS = range(20_000, 32_000)  # below Linux's range of ephemeral ports
 
 
 def shared_port(name: str) -> int:
-    """A port that follows from a name which processes share, and other jobs have not."""
+    """Return a port derived from a name that the processes of a job share and other jobs do not have."""
     return _PORTS[crc32(name.encode()) % len(_PORTS)]
 
 
 class Member(Struct, frozen=True, kw_only=True):
-    """This process among those started together: its number, how many they are, and by what.
+    """This process as one of several started together. starter: the program that started them.
 
-    address: of the host of member 0. port: of the store there that has the port of its listener.
-    has_store: whether torchrun keeps a store there already.
+    address: of the host of member 0. port: of the store on that host, which holds the port of its listener.
+    has_store: whether torchrun already runs a store there. attempt: an identity of this start.
     """
 
     number: int
@@ -130,9 +130,9 @@ class Member(Struct, frozen=True, kw_only=True):
 
 
 def member(environment: Mapping[str, str] = os.environ) -> Member | None:
-    """This process as one of several started together, one per host; None when it is alone.
+    """Return this process as one of several started together, one per host; None if it is alone.
 
-    Raises UsageError when a host has more than one of them.
+    Raises UsageError if a host has more than one of them.
     """
     if "TORCHELASTIC_RUN_ID" in environment and int(environment["WORLD_SIZE"]) > 1:
         _refuse_several(int(environment["LOCAL_WORLD_SIZE"]), "--nproc-per-node=1")
@@ -147,7 +147,7 @@ def member(environment: Mapping[str, str] = os.environ) -> Member | None:
                 environment.get(f"TORCHELASTIC_{name}", "0") for name in ("RUN_ID", "RESTART_COUNT")
             ),
         )
-    # Only steps that srun starts have these; a batch script has not.
+    # These variables are set in steps started by srun, not in batch scripts.
     if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and "SLURM_PROCID" in environment:
         num_nodes = int(environment["SLURM_STEP_NUM_NODES"])
         _refuse_several(-(-int(environment["SLURM_STEP_NUM_TASKS"]) // num_nodes), "--ntasks-per-node=1")
@@ -173,7 +173,7 @@ def _refuse_several(num_processes: int, option: str) -> None:
 
 
 def slurm_address(nodes: str) -> str:
-    """Where Slurm itself reaches the first of the nodes: it holds also where their names do not resolve."""
+    """Return Slurm's own address of the first node, which works even if names of nodes do not resolve."""
     first = hostnames(nodes)[:1] or [nodes]
     words = command_output(("scontrol", "show", "node", first[0], "-o")).split()
     facts = dict(word.partition("=")[::2] for word in words)
@@ -181,14 +181,14 @@ def slurm_address(nodes: str) -> str:
 
 
 def hostnames(nodes: str) -> list[str]:
-    """The names of nodes that Slurm abbreviates as n[1-4]; none where that fails."""
+    """Return the names of nodes that Slurm abbreviates as n[1-4]; empty if that fails."""
     return command_output(("scontrol", "show", "hostnames", nodes)).split()
 
 
 def listening(of: Member) -> tuple[socket.socket, str, Any]:
-    """Where member 0 waits for the others, the token they show, and the store in which they find both.
+    """Return member 0's listening socket, the token for others, and the store that holds port and token.
 
-    Raises DataError where there can be no store.
+    Raises DataError if the store cannot be created.
     """
     try:
         store = _store(of)
@@ -200,11 +200,11 @@ def listening(of: Member) -> tuple[socket.socket, str, Any]:
 
 
 def connection_to_first(of: Member) -> tuple[HostConnection, str]:
-    """A connection to member 0, and the token to show. Raises DataError for none."""
+    """Return a connection to member 0 and the token to send. Raises DataError if it fails."""
     try:
         port, token = bytes(_store(of).get(_key(of))).decode().split()
         connection = socket.create_connection((of.address, int(port)), timeout=_MEETING_S)
-    except (OSError, RuntimeError) as err:  # a store raises kinds of RuntimeError
+    except (OSError, RuntimeError) as err:  # a store raises subclasses of RuntimeError
         raise DataError(
             f"{of.address}:{of.port}: no host coordinates the sweep there ({first_line(err)}); check "
             "on that host whether it started, or give each host the address that others use: "
@@ -214,8 +214,8 @@ def connection_to_first(of: Member) -> tuple[HostConnection, str]:
 
 
 def _store(of: Member) -> Any:  # noqa: ANN401 - torch is not followed
-    """The store that torchrun keeps; one that member 0 opens where nothing does."""
-    from torch.distributed import TCPStore  # noqa: PLC0415 - only hosts that are started together need it
+    """Return torchrun's store, or one that member 0 opens if there is none."""
+    from torch.distributed import TCPStore  # noqa: PLC0415 - only needed with several hosts
 
     return TCPStore(
         of.address,
@@ -237,9 +237,9 @@ _RESUME = "finished trials are stored: start it again on every host, with --resu
 
 
 def served() -> bool:
-    """Whether this process is one of several hosts but not the first, and has now served to the end.
+    """Serve the coordinator until it finishes, if this is a host other than the first; return whether it is.
 
-    Raises DataError when the host that coordinates is gone before it finished.
+    Raises DataError if the coordinator is lost before it finishes.
     """
     this = member()
     if this is None or this.number == 0:
@@ -252,7 +252,7 @@ def served() -> bool:
 
 
 def _serve(wire: HostConnection, folder: Path) -> None:
-    """Run what the coordinator orders, until it finishes."""
+    """Run the orders of the coordinator until it finishes."""
     running: Ranks | None = None
     num_jobs = 0
     try:
@@ -279,14 +279,14 @@ def _serve(wire: HostConnection, folder: Path) -> None:
             running.end()
 
 
-def _others(unknown: Sequence[HostConnection]) -> list[HostConnection]:
-    """Of connections that nobody knows yet those that are of no host, and the oldest where they are many."""
-    most = len(unknown) - _MOST_UNKNOWN
-    return [wire for place, wire in enumerate(unknown) if wire.lost or place < most]
+def _to_drop(unknown: Sequence[HostConnection]) -> list[HostConnection]:
+    """Return the unauthenticated connections to close: lost ones, and the oldest beyond the limit."""
+    excess = len(unknown) - _MOST_UNKNOWN
+    return [wire for place, wire in enumerate(unknown) if wire.lost or place < excess]
 
 
 class _Hosts:
-    """The hosts of a sweep, this one first; the others are met when the first job is run."""
+    """The hosts of a sweep, this one first; the others connect when the first job is run."""
 
     def __init__(self, this: Member) -> None:
         self._this = this
@@ -294,7 +294,7 @@ class _Hosts:
         self._known: list[Mapping[str, Any]] = []
 
     def _meet(self) -> None:
-        """Wait for every other host. Raises DataError with how many came."""
+        """Wait for every other host. Raises DataError with the number of hosts that connected in time."""
         listener, token, store = listening(self._this)
         self._known = [this_node()]
         came: dict[int, tuple[HostConnection, Mapping[str, Any]]] = {}
@@ -311,19 +311,19 @@ class _Hosts:
                 waited_for: list[Any] = [listener, *unknown]
                 for wire in select.select(waited_for, [], [], 1.0)[0]:
                     if wire is listener:
-                        with suppress(OSError):  # gone again
+                        with suppress(OSError):  # already disconnected
                             unknown.append(HostConnection(listener.accept()[0]))
                         continue
                     message = wire.introduction(token)
                     if message is not None:
                         came[int(message["number"])] = (wire, message)
                         unknown.remove(wire)
-                for wire in _others(unknown):
+                for wire in _to_drop(unknown):
                     unknown.remove(wire)
                     wire.close()
         for wire in unknown:
             wire.close()
-        del store  # nobody asks it any more
+        del store  # no longer needed
         for number in sorted(came):
             self._wires.append(came[number][0])
             self._known.append(came[number][1])
@@ -340,24 +340,24 @@ class _Hosts:
         num_hosts = len(self._known)
         most_ranks = max(job.most_ranks, job.task.num_ranks)
         # The largest trial is spread over all hosts; smaller ones fill them in order.
-        most_a_host = -(-most_ranks // num_hosts)
-        sets = core_sets_by_node([(one["kernel"], tuple(one["cores"])) for one in self._known], most_a_host)
+        per_host = -(-most_ranks // num_hosts)
+        sets = core_sets_by_node([(one["kernel"], tuple(one["cores"])) for one in self._known], per_host)
         address, port = self._this.address, free_port()
         orders = [
             Order(
-                ranks=tuple(range(first, min(first + most_a_host, job.task.num_ranks))),
+                ranks=tuple(range(first, min(first + per_host, job.task.num_ranks))),
                 num_ranks=job.task.num_ranks,
                 address=address,
                 port=port,
                 instructions=instructions(job, core_sets),
             )
-            for first, core_sets in zip(range(0, num_hosts * most_a_host, most_a_host), sets, strict=True)
+            for first, core_sets in zip(range(0, num_hosts * per_host, per_host), sets, strict=True)
             if first < job.task.num_ranks
         ]
         return self._run(job, orders)
 
     def _run(self, job: LaunchJob, orders: Sequence[Order]) -> JobOutcome:
-        """What came of a job, once no process of it is left anywhere."""
+        """Run a job and return its outcome, after all its processes have ended on all hosts."""
         wires = self._wires[: len(orders) - 1]
         ranks = begin(orders[0], job.folder)
         try:
@@ -370,19 +370,19 @@ class _Hosts:
             ranks.end()
             for wire in wires:
                 wire.send({"end": True})
-        self._until_ended(job, wires)
+        self._await_ended(job, wires)
         hosts = {
             rank: one["host"] for one, each in zip(self._known, orders, strict=False) for rank in each.ranks
         }
         return outcome(job, ends, ran_out=ran_out, hosts=hosts)
 
     def _new_ends(self, job: LaunchJob, ranks: Ranks, wires: Sequence[HostConnection]) -> list[End]:
-        """The ends of ranks since the last call, here and on other hosts."""
+        """Return the ends of ranks since the last call, on this and other hosts."""
         messages = self._received(job, wires)
         return ranks.ends() + [convert(message, End) for message in messages if "rank" in message]
 
-    def _until_ended(self, job: LaunchJob, wires: Sequence[HostConnection]) -> None:
-        """Return when nothing of the job is left on any other host."""
+    def _await_ended(self, job: LaunchJob, wires: Sequence[HostConnection]) -> None:
+        """Wait until no process of the job is left on any other host."""
         deadline = time.monotonic() + _END_S
         missing = list(wires)
         while missing and time.monotonic() < deadline:
@@ -394,7 +394,7 @@ class _Hosts:
         self._refuse_loss(job)
 
     def _received(self, job: LaunchJob, wires: Sequence[HostConnection]) -> list[dict[str, Any]]:
-        """Messages of other hosts within a moment. Raises DataError when one is gone."""
+        """Return messages of other hosts after a brief wait. Raises DataError if a host is lost."""
         if not wires:
             time.sleep(_POLL_S)
             return []
@@ -416,9 +416,9 @@ class _Hosts:
 
 @cache
 def over_hosts() -> Launcher | None:
-    """The launcher of this process where it is the first of several hosts; None where it is alone.
+    """Return the launcher of this process if it is the first of several hosts; None if it is alone.
 
-    Raises UsageError on the other hosts, where `served` should have been called.
+    Raises UsageError on the other hosts, which should call `served` instead.
     """
     this = member()
     if this is None:

@@ -1,4 +1,4 @@
-"""A run as actors on the nodes of a Ray cluster: each actor starts a rank as other launchers do."""
+"""The launcher for a Ray cluster: each rank is started by an actor on one of the cluster's nodes."""
 
 import os
 import shutil
@@ -42,21 +42,21 @@ _RAY_TASK_POLL_S = 0.05
 
 
 def _ray() -> Any:  # noqa: ANN401 - Ray is not followed
-    """Ray, imported where it is used."""
+    """Return Ray, imported only when it is used."""
     import ray  # noqa: PLC0415 - see above
 
     return ray
 
 
 class RankActor:
-    """One rank of a job, on the node that Ray chose; its folder is on that node alone."""
+    """One rank of a job, on the node that Ray chose; its folder is local to that node."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="equipoise-"))
         self._ranks: Ranks | None = None
 
     def place(self) -> dict[str, Any]:
-        """Where this is: host, kernel and cores, Ray's node and address, and a port that is free there."""
+        """Return this actor's host, kernel identity, cores, Ray node, address and a free port."""
         ray = _ray()
         return {
             **this_node(),
@@ -66,7 +66,7 @@ class RankActor:
         }
 
     def begin(self, order: Mapping[str, Any], folder: str) -> None:
-        """Start the rank. folder: where the sweep was started; the user's own module may be there."""
+        """Start the rank. folder: the sweep's working directory, which may contain the user's own module."""
         if Path(folder).is_dir():
             os.chdir(folder)
         ray = _ray()
@@ -74,7 +74,7 @@ class RankActor:
         self._ranks = begin(convert(order, Order), self._folder)
 
     def ended(self, wait_s: float) -> dict[str, Any] | None:
-        """How the rank ended, with what it left; None when it has not within that time."""
+        """Return the end of the rank with its result; None if it has not ended within that time."""
         assert self._ranks is not None
         deadline = time.monotonic() + wait_s
         while True:
@@ -85,29 +85,29 @@ class RankActor:
             time.sleep(_RAY_TASK_POLL_S)
 
     def end(self) -> None:
-        """Kill what is left of the rank, and remove its folder."""
+        """Kill the rank if it still runs, and remove its folder."""
         if self._ranks is not None:
             self._ranks.end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 NAME = "ray"
-# What Ray raises where no cluster answers.
+# Exceptions that Ray raises if no cluster answers.
 _NO_CLUSTER = (ConnectionError, RuntimeError, ValueError)
 _CONNECT = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='error')"
 _ANSWER_S = 20.0
 _ASK_S = 2
 _POLL_S = 1.0
 _END_S = 20.0
-# Answers of the kernel, as exit codes have them: an actor that is gone took its rank with it.
+# The exit code reported for the rank of a dead actor, which dies with it.
 _DEAD = -signal.SIGKILL
 
 
 def ray_cluster(options: Mapping[str, str]) -> Launcher:
-    """The launcher that runs ranks on a Ray cluster.
+    """Return the launcher that runs ranks on a Ray cluster.
 
-    address: of the cluster; else RAY_ADDRESS, else `auto`, which finds the one of this machine.
-    cpus_per_rank: CPUs of Ray that a rank takes; else what fills the nodes with the sweep's largest trial.
+    address: of the cluster; RAY_ADDRESS by default, else `auto`, which finds this machine's cluster.
+    cpus_per_rank: Ray CPUs per rank; by default the sweep's largest trial fills the nodes.
     """
     unknown = sorted(set(options) - {"address", "cpus_per_rank"})
     cpus = options.get("cpus_per_rank", "0")
@@ -127,10 +127,10 @@ def ray_cluster(options: Mapping[str, str]) -> Launcher:
 
 
 def _why_not(address: str) -> str | None:
-    """Why nothing can be run there; None where a cluster answers.
+    """Return the reason why nothing can run there; None if a cluster answers.
 
-    Asked in a process of its own: where a cluster has just ended Ray waits for minutes, and prints meanwhile;
-    and it ends a connected process a minute after its cluster, whatever else that process does.
+    The check runs in a separate process. If a cluster has just ended, Ray waits for minutes and prints; and
+    it ends any connected process a minute after its cluster has ended.
     """
     if find_spec("ray") is None:
         return "ray is not installed: pip install 'equipoise[ray]'"
@@ -150,7 +150,8 @@ def _no_answer(address: str, why: str) -> str:
 
 
 def _connect(address: str) -> None:
-    # Ray would hide the accelerators of a node from actors that ask for none, and say so on every start.
+    # By default, Ray hides a node's accelerators from actors that request none, and warns of that on every
+    # start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     ray = _ray()
     if not ray.is_initialized():
@@ -158,8 +159,8 @@ def _connect(address: str) -> None:
 
 
 def _launch(job: LaunchJob, cpus: int) -> JobOutcome:
-    """What came of a trial; its actors and their place are gone when this returns."""
-    import ray  # noqa: PLC0415 - only where it is wanted
+    """Run a job and return its outcome, after removing its actors and placement group."""
+    import ray  # noqa: PLC0415 - only if Ray is used
     from ray.util.placement_group import placement_group, remove_placement_group  # noqa: PLC0415 - likewise
 
     bundle = _bundle(job, cpus)
@@ -178,25 +179,25 @@ def _launch(job: LaunchJob, cpus: int) -> JobOutcome:
         actors = [_actor(group, index, bundle) for index in range(job.task.num_ranks)]
         return _run(job, actors, int(bundle["CPU"]))
     finally:
-        _let_go(actors)
+        _end_actors(actors)
         remove_placement_group(group)
 
 
 def _bundle(job: LaunchJob, cpus: int) -> dict[str, float]:
-    """What a rank asks Ray for."""
+    """Return the resources that a rank requests from Ray."""
     ray = _ray()
     if not cpus:
         most_ranks = max(job.most_ranks, job.task.num_ranks)
         offers = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
         offers = [offer for offer in offers if offer >= 1]
-        # The largest trial is spread over all nodes; smaller ones have as many cores per rank.
-        a_node = -(-most_ranks // max(1, len(offers)))
-        cpus = max(1, int(min(offers, default=1)) // a_node)
+        # The largest trial is spread over all nodes; smaller ones have equally many cores per rank.
+        per_node = -(-most_ranks // max(1, len(offers)))
+        cpus = max(1, int(min(offers, default=1)) // per_node)
     return {"CPU": float(cpus)} | ({"GPU": 1.0} if job.task.device == "cuda" else {})
 
 
-def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - Ray's own
-    """Whether all ranks were placed; waiting does not count as time of the trial."""
+def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - a Ray type
+    """Wait for resources and return whether all ranks were placed; the wait is not part of the job's time."""
     deadline = time.monotonic() + job.limit_s
     while time.monotonic() < deadline:
         if group.wait(_ASK_S):
@@ -205,28 +206,28 @@ def _placed(job: LaunchJob, group: Any) -> bool:  # noqa: ANN401 - Ray's own
     return False
 
 
-def _actor(group: Any, index: int, bundle: Mapping[str, float]) -> Any:  # noqa: ANN401 - Ray's own
-    import ray  # noqa: PLC0415 - only where it is wanted
+def _actor(group: Any, index: int, bundle: Mapping[str, float]) -> Any:  # noqa: ANN401 - a Ray type
+    import ray  # noqa: PLC0415 - only if Ray is used
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: PLC0415 - likewise
 
     strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-    made = ray.remote(RankActor).options(
+    actor_class = ray.remote(RankActor).options(
         num_cpus=bundle["CPU"],
         num_gpus=bundle.get("GPU", 0),
         scheduling_strategy=strategy,
         max_restarts=0,
     )
-    return made.remote()
+    return actor_class.remote()
 
 
 def _run(job: LaunchJob, actors: Sequence[Any], num_cores: int) -> JobOutcome:
-    """What came of the ranks of these actors."""
+    """Run the ranks in these actors and return the outcome."""
     ray = _ray()
     try:
         places = ray.get([actor.place.remote() for actor in actors], timeout=job.limit_s)
     except (ray.exceptions.RayError, TimeoutError) as err:
         return JobOutcome(reason=f"the actors did not start: {_first(err)}")
-    # Ranks of a node follow each other; the order of nodes is the order in which Ray named them.
+    # Ranks of a node are consecutive; nodes are in the order of their first actor.
     nodes = list(dict.fromkeys(place["node"] for place in places))
     by_rank = sorted(range(len(actors)), key=lambda index: nodes.index(places[index]["node"]))
     actors, places = [actors[index] for index in by_rank], [places[index] for index in by_rank]
@@ -240,7 +241,7 @@ def _run(job: LaunchJob, actors: Sequence[Any], num_cores: int) -> JobOutcome:
 
 
 def _orders(job: LaunchJob, places: Sequence[Mapping[str, Any]], num_cores: int) -> list[Order]:
-    """An order for each actor; ranks with the same kernel and affinity have different cores."""
+    """Return an order for each actor; ranks with the same kernel and affinity get different cores."""
     seats: Counter[tuple[str, tuple[int, ...]]] = Counter()
     on_node = Counter(place["node"] for place in places)
     local: Counter[str] = Counter()
@@ -268,7 +269,7 @@ def _orders(job: LaunchJob, places: Sequence[Mapping[str, Any]], num_cores: int)
 def _ends(
     job: LaunchJob, actors: Sequence[Any], places: Sequence[Mapping[str, Any]], began: Sequence[Any]
 ) -> tuple[list[End], bool]:
-    """The ends of ranks in the order they are known, and whether time ran out before."""
+    """Return the ends of ranks in the order they become known, and whether the job timed out."""
     ray = _ray()
     waiting = dict(zip(began, range(len(actors)), strict=True))
 
@@ -289,14 +290,14 @@ def _ends(
         return ends
 
     def grace_s(end: End) -> float:
-        # Ray is slower to see that a node is dead than the ranks that exchange with it.
+        # Ray notices a dead node later than the ranks that communicate with it.
         return _END_S if lost_another(end) else GRACE_S
 
     return collect_ends(len(actors), new_ends, limit_s=job.limit_s, grace_s=grace_s)
 
 
-def _let_go(actors: Sequence[Any]) -> None:
-    """End every rank and its actor, as far as they are there."""
+def _end_actors(actors: Sequence[Any]) -> None:
+    """End every rank and kill its actor, if they still exist."""
     ray = _ray()
     ending = [actor.end.remote() for actor in actors]
     if ending:
@@ -307,7 +308,7 @@ def _let_go(actors: Sequence[Any]) -> None:
 
 
 def _fate(err: BaseException, node: str) -> str:
-    """What became of a rank whose actor does not answer, once Ray knows whether its node is gone."""
+    """Return the reason why a rank's actor does not answer, once Ray knows whether its node has failed."""
     ray = _ray()
     deadline = time.monotonic() + _END_S
     while time.monotonic() < deadline:
@@ -315,13 +316,13 @@ def _fate(err: BaseException, node: str) -> str:
         if not alive.get(node, False):
             return "is gone: its node failed"
         if not isinstance(err, ray.exceptions.ActorUnavailableError):
-            break  # Ray is sure that it is the actor
+            break  # Ray attributes the failure to the actor
         time.sleep(_POLL_S)
     return f"is gone: {_first(err)}"
 
 
 def _first(err: BaseException) -> str:
-    """Ray's reason of a failure, in a line."""
+    """Return Ray's reason of a failure in one line."""
     lines = [line.strip() for line in str(err).splitlines() if line.strip()]
     reasons = [line for line in lines if "died because" in line or "dead because" in line]
     return (reasons or lines or [type(err).__name__])[0]

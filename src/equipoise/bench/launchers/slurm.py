@@ -1,4 +1,4 @@
-"""A trial as a job of Slurm, submitted by submitit from a folder that all nodes share."""
+"""The launcher for Slurm: each trial is a job submitted by submitit from a folder that all nodes share."""
 
 import math
 import os
@@ -37,14 +37,14 @@ from equipoise.units import MINUTE_S
 
 NAME = "slurm"
 _POLL_S = 0.2
-# The controller is queried often at first, then seldom: queues can be long, and it serves everybody.
+# The interval of queries grows, because queues can be long and all users share the controller.
 _FIRST_QUERY_S, _LAST_QUERY_S, _QUERY_GROWTH = 0.5, 10.0, 1.3
-# For Slurm to start a job and to take it down, above what the trial may take.
+# Added to the trial's time limit, for Slurm to start and end the job.
 _MARGIN_S = 120.0
 _GONE_S = 60.0
 _ENDING_S = 40.0
 _PENDING = "PENDING"
-# What follows from the size of a trial.
+# Options of sbatch that are derived from the size of a trial or set by submitit.
 _DERIVED = {"nodes", "ntasks", "output", "error", "array"}
 _LIVING = {
     "CONFIGURING",
@@ -61,19 +61,19 @@ _STATE = re.compile(r"[A-Z_]+")
 _TASK_DIED = re.compile(r"error: (?P<host>\S+): tasks? (?P<task>\d+)[\d,-]*: (?P<how>.+)")
 _NODE_DIED = re.compile(r"error: (?:Node failure on (?P<host>\S+)|Aborting, .* on node (?P<number>\d+))")
 
-# What a task leaves when its rank has ended, and what the driver writes to show that it lives.
+# Files: a task writes the first when its rank has ended; the driver updates the second while it is alive.
 _END, _HEARTBEAT = "end.json", "heartbeat"
 _HEARTBEAT_S = 5.0
-# Caches of a shared file system may hold back what was written a minute ago.
+# Caches of a shared file system may delay changes by a minute.
 _PATIENCE_S = 150.0
 _TASK_POLL_S = 0.05
 _SIGNAL_S = 3.0
 
 
 def slurm(options: Mapping[str, str]) -> Launcher:
-    """The launcher that submits jobs with options of sbatch, by their names: partition, account, time.
+    """Return the launcher that submits jobs with sbatch's options by name: partition, account, time.
 
-    tasks_per_node: ranks of a node, 1 unless gpus_per_node gives its accelerators.
+    tasks_per_node: ranks per node; by default gpus_per_node if given, else 1.
     """
     chosen = {name.replace("-", "_"): value for name, value in options.items()}
     text = chosen.pop("tasks_per_node", chosen.pop("ntasks_per_node", chosen.get("gpus_per_node", "1")))
@@ -99,7 +99,7 @@ def _why_not() -> str | None:
 
 
 class JobState(Struct, frozen=True, kw_only=True):
-    """The state of a job in Slurm, why it is in it, and the nodes it was given; gone once it is over."""
+    """The state of a job in Slurm with its reason and nodes. gone: whether the job is over."""
 
     name: str
     why: str = ""
@@ -107,7 +107,7 @@ class JobState(Struct, frozen=True, kw_only=True):
     gone: bool = False
 
     def node(self, number: int) -> str:
-        """The name of a node of the job, by its place among them; the place where it is not known."""
+        """Return the name of the job's node with this index; the index itself if the name is not known."""
         names = hostnames(self.nodes)
         return names[number] if number < len(names) else str(number)
 
@@ -116,13 +116,13 @@ _UNKNOWN = JobState(name="UNKNOWN")
 
 
 def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobOutcome:
-    """What came of a trial; its job is over when this returns."""
+    """Run a job and return its outcome; the Slurm job is over then."""
     tasks = min(most_tasks, job.task.num_ranks)
     if job.task.num_ranks % tasks:
         return JobOutcome(reason=f"refused: {job.task.num_ranks} ranks cannot fill nodes of {tasks} each")
     folder = job.folder.resolve()
     try:
-        job_id = _submitted(job, folder, options, tasks, most_tasks)
+        job_id = _submit(job, folder, options, tasks, most_tasks)
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as err:
         words = (str(err).strip().splitlines() or [type(err).__name__])[-1]
         return JobOutcome(reason=f"refused: sbatch: {words}")
@@ -133,13 +133,13 @@ def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobO
     finally:
         failed = [end for end in ends if end.code]
         is_ending = len(ends) == job.task.num_ranks if not failed else all(map(lost_another, failed))
-        # Ranks see that a node is gone before Slurm does, whose log says which.
+        # Ranks notice the loss of a node before Slurm, whose log then names the node.
         last = _cancelled(job_id, state or _UNKNOWN, patience_s=_ENDING_S if is_ending else 0.0)
     first = replace(job, folder=_task_folder(folder, 0))
     found = outcome(first, ends, ran_out=state is None, hosts=hosts)
     if found.result is not None or state is None or any(end.code < 0 for end in ends):
         return found
-    # A rank whose task or node was killed left nothing; others only saw that it was gone.
+    # A rank whose task or node was killed wrote no file; the others only lost their connection to it.
     missing = set(range(job.task.num_ranks)) - set(hosts)
     died = who_died(_log(folder, job_id), last, missing=missing)
     if died is None and ends and missing and is_ending:
@@ -151,13 +151,13 @@ def _launch(job: LaunchJob, options: Mapping[str, str], most_tasks: int) -> JobO
     return JobOutcome(reason=f"job {job_id} ended as {last.name}{_last_log(folder, job_id)}")
 
 
-def _submitted(job: LaunchJob, folder: Path, options: Mapping[str, str], tasks: int, most_tasks: int) -> str:
+def _submit(job: LaunchJob, folder: Path, options: Mapping[str, str], tasks: int, most_tasks: int) -> str:
     import submitit  # noqa: PLC0415 - only where jobs are submitted
 
     (folder / _HEARTBEAT).write_text("0", encoding="utf-8")
     executor = submitit.SlurmExecutor(folder=folder / NAME, max_num_timeout=0)
     srun_args = ["--kill-on-bad-exit=1"]
-    if "cpus_per_task" in options:  # steps do not take it from their job since Slurm 22.05
+    if "cpus_per_task" in options:  # since Slurm 22.05, steps do not inherit it from their job
         srun_args.append(f"--cpus-per-task={options['cpus_per_task']}")
     executor.update_parameters(
         job_name="equipoise",
@@ -165,7 +165,7 @@ def _submitted(job: LaunchJob, folder: Path, options: Mapping[str, str], tasks: 
         nodes=job.task.num_ranks // tasks,
         ntasks_per_node=tasks,
         srun_args=srun_args,
-        # A job whose node fails is a failed trial, not one to begin again behind its back.
+        # A job whose node fails is a failed trial; Slurm must not restart it on its own.
         additional_parameters={"no_requeue": True} | {name: value or True for name, value in options.items()},
     )
     submitted = executor.submit(run_task, str(folder), instructions(job, ()), most_tasks)
@@ -173,7 +173,7 @@ def _submitted(job: LaunchJob, folder: Path, options: Mapping[str, str], tasks: 
 
 
 class _Controller:
-    """The state of one job in Slurm, queried as seldom as will do, and reported."""
+    """Queries the state of one Slurm job at growing intervals and reports it."""
 
     def __init__(self, job: LaunchJob, job_id: str) -> None:
         self._report = job.report
@@ -183,7 +183,7 @@ class _Controller:
         self.state = JobState(name=_PENDING)
 
     def refreshed(self) -> bool:
-        """Whether it was time to query again; then `state` is new."""
+        """Update `state` if a query is due; return whether it was."""
         now_s = time.monotonic()
         if now_s - self._queried_s < self._wait_s:
             return False
@@ -199,11 +199,11 @@ class _Controller:
 
 
 def _ends(job: LaunchJob, folder: Path, job_id: str) -> tuple[list[End], dict[int, str], JobState | None]:
-    """The ends of ranks as they come, and their hosts; the last state, None when time ran out."""
+    """Return the ends of ranks in order, their hosts, and the last state; None as state on a timeout."""
     controller = _Controller(job, job_id)
     ends: list[End] = []
     hosts: dict[int, str] = {}
-    # Time in the queue is not the trial's.
+    # Time in the queue does not count towards the trial's limit.
     deadline, begun, num_heartbeats = math.inf, False, 0
     while len(ends) < job.task.num_ranks and time.monotonic() < deadline:
         for rank in sorted(set(range(job.task.num_ranks)) - set(hosts)):
@@ -224,7 +224,7 @@ def _ends(job: LaunchJob, folder: Path, job_id: str) -> tuple[list[End], dict[in
 
 
 def _output(*command: str) -> str:
-    """What a command of Slurm prints, errors included."""
+    """Return the output of a Slurm command, including errors; empty on a timeout."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GONE_S)
     except subprocess.TimeoutExpired:
@@ -233,21 +233,21 @@ def _output(*command: str) -> str:
 
 
 def _state(job_id: str, before: JobState) -> JobState:
-    """The state of a job; the one before where the controller does not answer."""
+    """Return the state of a job; the previous state if the controller does not answer."""
     line = _output("squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%T|%N|%r")
-    if "Invalid job id" in line:  # over for so long that it is forgotten
+    if "Invalid job id" in line:  # the job ended so long ago that Slurm has dropped its record
         return replace(before, gone=True)
     name, nodes, why = (*line.split("|", 2), "", "")[:3]
     if not _STATE.fullmatch(name):
         return before
-    # A job that ends names only the nodes that it has not yet left.
+    # A completing job lists only the nodes that it has not yet released.
     return JobState(name=name, why=why, nodes=before.nodes or nodes, gone=name not in _LIVING)
 
 
 def _cancelled(job_id: str, before: JobState, *, patience_s: float) -> JobState:
-    """The last state of a job that is over when this returns; a node that is dead is not waited for long.
+    """Wait until a job is over, cancel it if necessary, and return its last state.
 
-    patience_s: how long it may take to end by itself.
+    patience_s: the time it has to end by itself. A dead node is not waited for longer than _GONE_S.
     """
     begun_s = time.monotonic()
     state, cancelled = _state(job_id, before), False
@@ -261,9 +261,9 @@ def _cancelled(job_id: str, before: JobState, *, patience_s: float) -> JobState:
 
 
 def who_died(log: str, last: JobState, *, missing: set[int]) -> str | None:
-    """Which node failed, or which rank ended without a file, by Slurm's log; None where it logged nothing.
+    """Return which node failed, or which rank in `missing` was killed, from Slurm's log; None if not logged.
 
-    Slurm ends the tasks of the other nodes when one fails, and may log that first.
+    When a node fails, Slurm ends the tasks of the other nodes and may log that first.
     """
     node = _NODE_DIED.search(log)
     if node:
@@ -291,11 +291,11 @@ def _task_folder(folder: Path, rank: int) -> Path:
 
 
 def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: int) -> None:
-    """Run the rank of this task, on its node; how it ended is in its folder. Called by submitit, by its name.
+    """Run the rank of this task on its node and write its end to its folder. submitit calls it by name.
 
-    folder_text: of the job, shared by all nodes. most_tasks: on a node, in the whole sweep.
+    folder_text: of the job, shared by all nodes. most_tasks: per node, over the whole sweep.
     """
-    from submitit.helpers import TorchDistributedEnvironment  # noqa: PLC0415 - only where jobs run
+    from submitit.helpers import TorchDistributedEnvironment  # noqa: PLC0415 - only in a task
 
     seat = TorchDistributedEnvironment()
     folder = _task_folder(Path(folder_text), seat.rank)
@@ -304,8 +304,8 @@ def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: 
     order = Order(
         ranks=(seat.rank,),
         num_ranks=seat.world_size,
-        # The name that submitit would take need not resolve; its port follows from the number of the job,
-        # which jobs of another cluster may have too. The folder of a job is its own.
+        # The host name that submitit would use need not resolve. Its port is derived from the job number,
+        # which a job of another cluster may share; the folder is unique to this job.
         address=slurm_address(os.environ["SLURM_JOB_NODELIST"]),
         port=shared_port(folder_text),
         instructions={**job_instructions, "core_sets": [cores]},
@@ -318,13 +318,13 @@ def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: 
         ranks.end()
         os._exit(1)
 
-    # submitit lets the signal pass, for jobs that save their state; this one is over when it is cancelled.
+    # submitit ignores SIGTERM so that jobs can save their state; this job must end when it is cancelled.
     signal.signal(signal.SIGTERM, end_at_once)
     try:
         end = _ended(ranks, Path(folder_text) / _HEARTBEAT)
         if end.code == -signal.SIGTERM:
-            # Slurm signals every process of a step that it ends, and the rank may be gone before this task
-            # knows: it has that signal within a moment then, and leaves nothing that looks like a cause.
+            # Slurm signals every process of a step it ends, and the rank may end before this task gets the
+            # signal. Wait for it, so that this task writes nothing that looks like a cause.
             time.sleep(_SIGNAL_S)
     finally:
         ranks.end()
@@ -333,7 +333,7 @@ def run_task(folder_text: str, job_instructions: Mapping[str, Any], most_tasks: 
 
 
 def _ended(ranks: Ranks, heartbeat: Path) -> End:
-    """How the rank ended; ends this task when the driver no longer shows that it lives."""
+    """Return the end of the rank. Raises TimeoutError if the driver's heartbeat stops."""
     last, since = b"", time.monotonic()
     looked = 0.0
     while True:
@@ -352,7 +352,7 @@ def _ended(ranks: Ranks, heartbeat: Path) -> End:
 
 
 def _cores(local_rank: int, most_tasks: int) -> tuple[int, ...]:
-    """The cores of a rank: those that Slurm bound it to, or its share of the node's."""
+    """Return the cores of a rank: those that Slurm bound it to, or its share of the node's cores."""
     mine = usable_cores()
     on_node = int(os.environ.get("SLURM_CPUS_ON_NODE", len(mine)))
     each = int(os.environ.get("SLURM_CPUS_PER_TASK", max(1, on_node // most_tasks)))

@@ -1,6 +1,6 @@
-"""What is trained, a model of the zoo or a user's function, and the ways to train it that can be measured.
+"""Workloads (models of the zoo or a user's function) and training methods, named e.g. `accumulate:4`.
 
-Text such as `accumulate:4` names a way. Torch loads on use.
+Torch is imported only when it is used.
 """
 
 from difflib import get_close_matches
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OptimizerSettings(Struct, frozen=True, kw_only=True):
-    """What updates the weights on each rank; momentum is SGD's, AdamW keeps its usual 0.9 and 0.999."""
+    """Settings of the optimizer; momentum applies to SGD only, AdamW uses its default betas 0.9 and 0.999."""
 
     name: Literal["sgd", "adamw"] = "sgd"
     learning_rate: float = 0.1
@@ -30,20 +30,20 @@ class OptimizerSettings(Struct, frozen=True, kw_only=True):
 
 
 class Trainee(Struct, frozen=True, kw_only=True):
-    """A model with its data: each batch is this rank's part of a global batch."""
+    """A model with its data; each batch is this rank's part of a global batch."""
 
     model: Any  # torch.nn.Module
     batches: "Iterator[Any]"
     loss: "Callable[[Any, Any], torch.Tensor]"  # of model and batch: the mean over the batch's samples
     num_samples: "Callable[[Any], int]"
-    held_out: Any = None  # a batch never trained on, or None where the data are random
-    # Of model and batch; None where answers are not right or wrong.
+    held_out: Any = None  # a batch never trained on; None if the data are random
+    # Of model and batch; None if the outputs cannot be classified as correct or wrong.
     num_correct: "Callable[[Any, Any], int] | None" = None
     settings: OptimizerSettings = field(default_factory=OptimizerSettings)
 
 
 class ZooModel(Struct, frozen=True, kw_only=True):
-    """A model that has a name. builder: the function of `models`, with these sizes; the name unless given."""
+    """A named model. builder: a function of `models`, called with `sizes`; the model's name by default."""
 
     name: str
     title: str
@@ -63,7 +63,7 @@ ZOO = convert(
 
 
 def known_name(name: str) -> bool:
-    """Whether it is a model of the zoo. Raises UsageError when it cannot be a user's function either."""
+    """Return whether it is a model of the zoo. Raises UsageError if it is not a user's function either."""
     known = [each.name for each in ZOO]
     if ":" not in name and name not in known:
         near, own = get_close_matches(name, known, n=3), "your own module:function"
@@ -73,12 +73,12 @@ def known_name(name: str) -> bool:
 
 
 def trainee(name: str, *, batch_samples: int, seed: int, rank: int = 0, num_ranks: int = 1) -> Trainee:
-    """The model that a name of the zoo or `module:function` stands for, with this rank's batches.
+    """Return the model named by the zoo or by `module:function`, with this rank's batches.
 
-    batch_samples: of all ranks together. Every rank builds the same weights and draws the same global batches
-    from the seed, and takes its rows of each.
+    batch_samples: over all ranks. Every rank builds the same weights and draws the same global batches from
+    the seed, and uses its own rows of each batch.
     Raises UsageError for an unknown name, a batch that the ranks cannot share equally, or a missing package;
-    SpecError for what is wrong with a user's function.
+    SpecError if a user's function is invalid.
     """
     if batch_samples < 1 or batch_samples % num_ranks:
         raise UsageError(
@@ -104,13 +104,13 @@ def trainee(name: str, *, batch_samples: int, seed: int, rank: int = 0, num_rank
 
 Argument = int | float | None
 
-# The tests run over gloo; nccl is what PyTorch documents these features for, and was not run here. A
-# collective that hangs gives no message, so others are not offered.
+# The tests run over gloo. PyTorch documents these features for nccl, which was not tested here. Other
+# backends are not offered, because a hanging collective gives no message.
 OFFERED_BACKENDS = ("gloo", "nccl")
 
 
 class MethodArgument(Struct, frozen=True, kw_only=True):
-    """The argument behind a method's colon: what it means and which values make sense."""
+    """The argument after a method's colon: its meaning and its range."""
 
     meaning: str
     example: str
@@ -120,10 +120,7 @@ class MethodArgument(Struct, frozen=True, kw_only=True):
     needed: bool = True
 
     def read(self, name: str, text: str) -> int | float:
-        """The argument's value.
-
-        Raises UsageError if it is no number or out of range.
-        """
+        """Return the argument's value. Raises UsageError if it is not a number or is out of range."""
         try:
             value = int(text) if self.is_whole else float(text)
         except ValueError:
@@ -138,7 +135,7 @@ class MethodArgument(Struct, frozen=True, kw_only=True):
 
 
 class MethodSetup(Struct, frozen=True, kw_only=True):
-    """What the steps of a rank are made of; the method's name, as one function may serve several."""
+    """The input of a function that begins a method. name: of the method, as methods may share a function."""
 
     name: str
     trainee: Trainee
@@ -150,11 +147,11 @@ Effect = Literal["exact", "exact for a larger batch", "lossy", "changes the algo
 
 
 class Method(Struct, frozen=True, kw_only=True):
-    """A way to train. begins: a function of `steps`, which imports torch and is loaded on use.
+    """A training method. begins: a function of `steps`, which is imported on use because it needs torch.
 
-    effect: on what is learned from a sample. work_like: what it computes beyond the model is that of another
-    method, so many times; None where only it does such work. ranks: those it needs: one, several that
-    exchange something, or several with weights sharded.
+    effect: on what is learned from a sample. work_like: another method and the multiple of its extra
+    computation that this method does; None if no other method does similar work. ranks: the number of ranks
+    required; with `sharded`, several ranks with sharded weights.
     """
 
     name: str
@@ -167,11 +164,11 @@ class Method(Struct, frozen=True, kw_only=True):
     ranks: Literal["one", "several", "sharded"] = "several"
 
     def why_not(self, world_size: int, backend: str) -> str | None:
-        """Why it cannot run on so many ranks over a backend; None if it can."""
+        """Return the reason why it cannot run on this many ranks over a backend; None if it can."""
         if self.ranks == "one":
             wrong = world_size != 1
             return f"trains on one rank; got {world_size} ranks; use ddp or another" if wrong else None
-        if world_size < 2:  # noqa: PLR2004 - one has no other to exchange with
+        if world_size < 2:  # noqa: PLR2004 - a single rank has no peer
             return f"needs at least 2 ranks; got {world_size}; use single"
         if backend not in OFFERED_BACKENDS:
             return f"was not tested over {backend}; available over {' and '.join(OFFERED_BACKENDS)}"
@@ -182,21 +179,21 @@ class Method(Struct, frozen=True, kw_only=True):
         return int(argument or 1) if self.name == "accumulate" else 1
 
     def begin(self, trainee: Trainee, *, world_size: int, argument: Argument = None) -> Any:  # noqa: ANN401 - a TrainingStep of `steps`
-        """The steps of one rank, ready to run.
+        """Return the step of one rank, ready to run.
 
-        Assumes that `why_not` has no objection, and that the process group exists where ranks share.
+        Assumes that `why_not` returned None, and that the process group exists if there are several ranks.
         """
         steps = import_module("equipoise.bench.training.steps")
         setup = MethodSetup(name=self.name, trainee=trainee, world_size=world_size, argument=argument)
         return getattr(steps, self.begins)(setup)
 
 
-# The first torch whose `fully_shard` is public: torch.distributed.fsdp.fully_shard.
+# The first version of torch with a public `torch.distributed.fsdp.fully_shard`.
 _FIRST_SHARDING = (2, 6)
 
 
 def _no_sharding() -> str | None:
-    """Why the installed torch cannot shard weights; None if it can."""
+    """Return the reason why the installed torch cannot shard weights; None if it can."""
     try:
         found = version("torch")
     except PackageNotFoundError:
@@ -210,14 +207,14 @@ METHODS = convert(
     shipped_table(Path(__file__).with_name("methods.toml"))["methods"],
     tuple[Method, ...],
 )
-# Those that exchange whole gradients as they are, and change nothing else.
+# Methods that exchange complete, uncompressed gradients and change nothing else.
 PLAIN = frozenset({"single", "ddp", "static_graph", "accumulate"})
 
 
 def method(text: str) -> tuple[Method, Argument]:
-    """The method and the argument that `name` or `name:argument` names.
+    """Return the method and argument of `name` or `name:argument`.
 
-    Raises UsageError with the nearest names, or with what the argument must be.
+    Raises UsageError with the nearest names, or with the expected argument.
 
     >>> found, argument = method("accumulate:4")
     >>> found.name, argument

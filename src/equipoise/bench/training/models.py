@@ -1,4 +1,4 @@
-"""The zoo: what each model is trained on and counts as a loss, and the models. Needs torch."""
+"""The model zoo: models with their data and losses, and a user's own function. Needs torch."""
 
 import gzip
 import math
@@ -21,13 +21,13 @@ from equipoise.errors import SpecError
 from equipoise.spec.torch_model import load_factory
 from equipoise.spec.torch_model.fakes import tensors_in
 
-# Random samples are drawn once and used again: what is measured is training, not the drawing of numbers.
+# Random samples are drawn once and reused, so that the time of drawing them is not measured.
 NUM_RANDOM_SAMPLES = 64
 HELD_OUT_EVERY = 5
 
 
 class ZooParts(Struct, frozen=True, kw_only=True):
-    """What a builder of the zoo returns; the first dim of each tensor of `pool` counts samples."""
+    """The result of a builder of the zoo; the first dim of each tensor of `pool` is samples."""
 
     model: nn.Module
     pool: tuple[torch.Tensor, ...]
@@ -39,7 +39,7 @@ class ZooParts(Struct, frozen=True, kw_only=True):
 def made_trainee(
     name: str, model: ZooModel | None, *, batch_samples: int, seed: int, share: tuple[int, int]
 ) -> Trainee:
-    """The trainee of a model of the zoo, or without one of the user's function `name`, for one rank.
+    """Return one rank's trainee: of a model of the zoo, or of the user's function `name` if `model` is None.
 
     share: rank and number of ranks.
     """
@@ -49,19 +49,19 @@ def made_trainee(
         if model is None
         else _of_zoo(model, batch_samples, seed, share)
     )
-    # Equal weights on every rank, but not equal dropout: ranks see different samples, and different masks.
+    # Every rank has the same weights, but different samples and therefore different dropout masks.
     torch.manual_seed(seed + share[0])
     return made
 
 
 def built(model: ZooModel) -> ZooParts:
-    """What its builder returns for its sizes."""
+    """Call the model's builder with its sizes."""
     found: ZooParts = globals()[model.builder or model.name](**model.sizes)
     return found
 
 
 def _of_zoo(model: ZooModel, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
-    """The trainee of a builder's parts."""
+    """Return the trainee of a model of the zoo."""
     made = built(model)
     places = shuffled_places(len(made.pool[0]), batch_samples, seed=seed, share=share)
     return Trainee(
@@ -78,31 +78,31 @@ def _of_zoo(model: ZooModel, batch_samples: int, seed: int, share: tuple[int, in
 def shuffled_places(
     num_samples: int, batch_samples: int, *, seed: int, share: tuple[int, int]
 ) -> Iterator[torch.Tensor]:
-    """This rank's rows of one global batch after another, in an order that is the same on all ranks.
+    """Yield this rank's row indices of successive global batches, in an order that is the same on all ranks.
 
-    Every sample is seen once before any is seen again; a batch may span two such rounds.
+    Every sample is used once per epoch; a batch may span two epochs.
     """
     rank, num_ranks = share
     rows = batch_samples // num_ranks
-    drawing = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     order = torch.empty(0, dtype=torch.long)
     while True:
         while len(order) < batch_samples:
-            order = torch.cat((order, torch.randperm(num_samples, generator=drawing)))
+            order = torch.cat((order, torch.randperm(num_samples, generator=generator)))
         yield order[rank * rows : (rank + 1) * rows]
         order = order[batch_samples:]
 
 
 def _of_user(reference: str, batch_samples: int, seed: int, share: tuple[int, int]) -> Trainee:
-    """The trainee of a user's function.
+    """Return the trainee of a user's function.
 
-    Its batch is repeated or cut to the rows needed. Where it holds a batch out, the other is what there is
-    to train on, and batches are drawn from it.
+    Without held-out data, the function's batch is repeated or cut to the rows needed. With held-out data, its
+    batch is the training set, from which batches are drawn.
 
-    Raises SpecError if what it returns cannot be trained on.
+    Raises SpecError if the function's result cannot be trained on.
     """
     model, batch, loss, held_out = load_factory(reference).made_with_held_out()
-    # A list of tensors is what a tuple of them is: what the model takes.
+    # A list of tensors is treated like a tuple: the inputs of the model.
     batch, held_out = (tuple(each) if isinstance(each, list) else each for each in (batch, held_out))
     tensors = _tensors(reference, batch)
     num_given = min(len(each) for each in tensors)
@@ -121,7 +121,7 @@ def _of_user(reference: str, batch_samples: int, seed: int, share: tuple[int, in
 
 
 def _tensors(reference: str, batch: object) -> list[torch.Tensor]:
-    """The batch's tensors, each with samples in its first dim."""
+    """Return the batch's tensors, each with samples in its first dim."""
     tensors = [each for each in tensors_in(batch) if each.ndim]
     if not tensors or min(len(each) for each in tensors) == 0:
         raise SpecError(
@@ -132,7 +132,7 @@ def _tensors(reference: str, batch: object) -> list[torch.Tensor]:
 
 
 def rows_of(batch: Any, places: torch.Tensor) -> Any:  # noqa: ANN401 - a tensor, tuple or dict
-    """The samples of a batch at these places."""
+    """Return the samples of a batch with these indices."""
     return tree_map_only(
         torch.Tensor, lambda each: each[places.to(each.device)] if each.ndim else each, batch
     )
@@ -144,7 +144,7 @@ def _loss(
     batch: Any,  # noqa: ANN401 - a tensor, tuple or dict
     loss: Callable[..., torch.Tensor] | None,
 ) -> torch.Tensor:
-    """The loss of a user's model, called as `spec.torch_model.count` calls it."""
+    """Return the loss of a user's model, called in the same way as by `spec.torch_model.count`."""
     if isinstance(batch, dict):
         output = module(**batch)
         found = loss(output, batch) if loss else _loss_of_output(output)
@@ -163,7 +163,7 @@ def _loss(
 
 
 def _loss_of_output(output: Any) -> Any:  # noqa: ANN401 - whatever a model returns
-    """The loss that a model's output holds, or None."""
+    """Return the loss in a model's output, or None."""
     return output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
 
 
@@ -171,9 +171,9 @@ SMALL_NUM_CLASSES = 10
 
 
 class Residual(nn.Module):  # type: ignore[misc] # torch is not followed
-    """Two convolutions of 3 x 3 whose output is added to the input, halved and widened where they differ.
+    """A residual block of two 3 x 3 convolutions; the shortcut is projected if the shape changes.
 
-    Source: He et al. 2015, figure 2; the projection of equation 2 where the shape changes.
+    Source: He et al. 2015, figure 2; the projection of equation 2.
     """
 
     def __init__(self, channels_in: int, channels_out: int, *, stride: int) -> None:
@@ -196,12 +196,12 @@ class Residual(nn.Module):  # type: ignore[misc] # torch is not followed
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(num_samples, channels_out, side / stride, side / stride)."""
+        """Return (num_samples, channels_out, side / stride, side / stride)."""
         return functional.relu(self.shortcut(x) + self.change(x))
 
 
 def mlp(hidden: int) -> ZooParts:
-    """64 pixels, two hidden layers, 10 digits."""
+    """Return an MLP with 64 pixels as input, two hidden layers and 10 classes."""
     model = nn.Sequential(
         nn.Flatten(),
         nn.Linear(64, hidden),
@@ -214,7 +214,7 @@ def mlp(hidden: int) -> ZooParts:
 
 
 def small_resnet() -> ZooParts:
-    """One block a width: 64, 128, 256 channels on 8 x 8, 4 x 4, 2 x 2 pixels."""
+    """Return a ResNet with one block per width: 64, 128, 256 channels on 8 x 8, 4 x 4, 2 x 2 pixels."""
     model = nn.Sequential(
         nn.Conv2d(1, 64, 3, padding=1, bias=False),
         nn.BatchNorm2d(64),
@@ -230,7 +230,7 @@ def small_resnet() -> ZooParts:
 
 
 def small_cnn() -> ZooParts:
-    """The network of torch's MNIST example, whose images have 28 x 28 pixels."""
+    """Return the network of PyTorch's MNIST example, for images of 28 x 28 pixels."""
     model = nn.Sequential(
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),
@@ -248,16 +248,17 @@ def small_cnn() -> ZooParts:
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Images of (num_samples, 8, 8) pixels from 0 to 16, and which digit each shows.
+    """Return images (num_samples, 8, 8) with pixels from 0 to 16, and their digits.
 
-    Read from scikit-learn's file where it is: importing its reader takes every rank of every run a second.
+    They are read directly from scikit-learn's file if it is found, because importing scikit-learn takes every
+    rank of every run a second.
     """
     spec = find_spec("sklearn")
     path = Path(str(spec and spec.origin)).parent / "datasets" / "data" / "digits.csv.gz"
     if path.exists():
         with gzip.open(path, "rt") as file:
             rows = np.loadtxt(file, delimiter=",")
-    else:  # another layout of that package
+    else:  # the package has another file layout
         from sklearn.datasets import load_digits  # noqa: PLC0415 - see above
 
         found = load_digits()
@@ -273,9 +274,9 @@ def on_digits(
     num_channels: int = 1,
     scores: Callable[..., torch.Tensor] = nn.Module.__call__,
 ) -> ZooParts:
-    """The model with the digits as images of side x side, every fifth held out.
+    """Return the model with the digits as images of side x side, every fifth of them held out.
 
-    scores: of model and images: (num_samples, num_classes).
+    scores: a function of model and images that returns (num_samples, num_classes).
     """
     pixels, labels = digits()
     images = pixels[:, None] / 16
@@ -300,13 +301,13 @@ def on_digits(
 
 
 class LowRank(nn.Module):  # type: ignore[misc] # torch is not followed
-    """A frozen linear layer plus a trained product of two thin matrices, which starts at zero.
+    """A frozen linear layer plus a trained low-rank product, which starts at zero.
 
     Source: Hu et al. 2021, equation 3: W x + (alpha / rank) B A x.
     """
 
     def __init__(self, frozen: nn.Linear, *, rank: int, alpha: float) -> None:
-        """frozen: the layer that is replaced; its weights are kept and no longer trained."""
+        """frozen: the layer that is replaced; its weights are kept but not trained."""
         super().__init__()
         self.frozen = frozen.requires_grad_(requires_grad=False)
         self.down = nn.Parameter(torch.empty(rank, frozen.in_features, device=frozen.weight.device))
@@ -315,13 +316,13 @@ class LowRank(nn.Module):  # type: ignore[misc] # torch is not followed
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The layer's output with the change."""
+        """Return the frozen layer's output plus the low-rank update."""
         changed: torch.Tensor = self.frozen(x) + self.scale * (x @ self.down.T @ self.up.T)
         return changed
 
 
 def add_lora(model: nn.Module, names: tuple[str, ...], *, rank: int, alpha: float) -> None:
-    """Freezes the model and gives each linear layer of one of these names a trained change."""
+    """Freeze the model and add a trained low-rank update to each linear layer with one of these names."""
     model.requires_grad_(requires_grad=False)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -332,30 +333,30 @@ def add_lora(model: nn.Module, names: tuple[str, ...], *, rank: int, alpha: floa
 LARGE_NUM_CLASSES = 1000
 IMAGE_SIDE = 224
 MASKED_FRACTION = 0.15  # Devlin et al. 2018, section 3.1
-IGNORED = -100  # the label that torch's cross entropy leaves out
+IGNORED = -100  # the label that torch's cross entropy ignores
 
 
-def _code() -> Any:  # noqa: ANN401 - a module
-    """Transformers, loaded when a model is built: without it this module can still be read."""
+def _transformers() -> Any:  # noqa: ANN401 - a module
+    """Return the optional package transformers, imported only when a model needs it."""
     return import_module("transformers")
 
 
 def image_classifier(architecture: str, **sizes: Any) -> ZooParts:  # noqa: ANN401 - fields of its configuration
-    """A classifier of transformers with random images and labels. architecture: as its classes begin."""
-    config = getattr(_code(), f"{architecture}Config")(num_labels=LARGE_NUM_CLASSES, **sizes)
-    model = getattr(_code(), f"{architecture}ForImageClassification")(config)
+    """Return a classifier of transformers with random images. architecture: prefix of its class names."""
+    config = getattr(_transformers(), f"{architecture}Config")(num_labels=LARGE_NUM_CLASSES, **sizes)
+    model = getattr(_transformers(), f"{architecture}ForImageClassification")(config)
     images = torch.randn(NUM_RANDOM_SAMPLES, 3, IMAGE_SIDE, IMAGE_SIDE)
     labels = torch.randint(LARGE_NUM_CLASSES, (NUM_RANDOM_SAMPLES,))
-    return ZooParts(model=model, pool=(images, labels), loss=_classified)
+    return ZooParts(model=model, pool=(images, labels), loss=_classification_loss)
 
 
 def digits_mobilenet() -> ZooParts:
-    """Width 1.0, for digits of 32 x 32 pixels, the least its five halvings take."""
-    config = _code().MobileNetV2Config(num_labels=SMALL_NUM_CLASSES, image_size=32)
-    model = _code().MobileNetV2ForImageClassification(config)
+    """Return MobileNetV2 of width 1.0 on digits of 32 x 32 pixels, the minimum for its five halvings."""
+    config = _transformers().MobileNetV2Config(num_labels=SMALL_NUM_CLASSES, image_size=32)
+    model = _transformers().MobileNetV2ForImageClassification(config)
     for each in model.modules():
         if isinstance(each, nn.BatchNorm2d):
-            # The code sets 0.997, which with small batches makes the statistics those of the last one.
+            # transformers sets 0.997, with which the running statistics are those of the last small batch.
             each.momentum = 0.1
     return on_digits(
         model,
@@ -366,40 +367,40 @@ def digits_mobilenet() -> ZooParts:
 
 
 def bert(num_tokens: int, **sizes: Any) -> ZooParts:  # noqa: ANN401 - as above
-    """Random text of which some words are to be found."""
-    config = _code().BertConfig(**sizes)
-    model = _code().BertForMaskedLM(config)
+    """Return BERT with random text, some of whose tokens are to be predicted."""
+    config = _transformers().BertConfig(**sizes)
+    model = _transformers().BertForMaskedLM(config)
     tokens = _text(config.vocab_size, num_tokens=num_tokens)
     labels = tokens.clone()
     labels[torch.rand(labels.shape) >= MASKED_FRACTION] = IGNORED
-    return ZooParts(model=model, pool=(tokens, labels), loss=_predicted)
+    return ZooParts(model=model, pool=(tokens, labels), loss=_token_loss)
 
 
 def llama(lora_rank: int = 0, **sizes: Any) -> ZooParts:  # noqa: ANN401 - as above
-    """Random text as long as the model takes; input and output embeddings are shared.
+    """Return a Llama model with random text of its maximum length; input and output embeddings are shared.
 
-    lora_rank: of changes to queries and values, of which these alone are trained; 0 to train all weights.
+    lora_rank: rank of trained updates to query and value projections; 0 to train all weights instead.
     """
-    config = _code().LlamaConfig(tie_word_embeddings=True, use_cache=False, **sizes)
+    config = _transformers().LlamaConfig(tie_word_embeddings=True, use_cache=False, **sizes)
     tokens = _text(config.vocab_size, num_tokens=config.max_position_embeddings)
-    model = _code().LlamaForCausalLM(config)
+    model = _transformers().LlamaForCausalLM(config)
     if lora_rank:
         add_lora(model, ("q_proj", "v_proj"), rank=lora_rank, alpha=2 * lora_rank)
-    return ZooParts(model=model, pool=(tokens, tokens), loss=_predicted)
+    return ZooParts(model=model, pool=(tokens, tokens), loss=_token_loss)
 
 
 def _text(num_words: int, *, num_tokens: int) -> torch.Tensor:
-    """Random words: (num_samples, num_tokens)."""
+    """Return random tokens (num_samples, num_tokens)."""
     return torch.randint(num_words, (NUM_RANDOM_SAMPLES, num_tokens))
 
 
-def _classified(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _classification_loss(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
     images, labels = batch
     loss: torch.Tensor = nn.functional.cross_entropy(model(pixel_values=images).logits, labels)
     return loss
 
 
-def _predicted(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _token_loss(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
     tokens, labels = batch
     loss: torch.Tensor = model(input_ids=tokens, labels=labels).loss
     return loss

@@ -1,4 +1,4 @@
-"""Steps of the methods: gradients exchanged every update, or weights averaged every so many steps."""
+"""Training steps of the methods, which exchange gradients at every update or average weights periodically."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from equipoise.bench.training import MethodSetup
 
 
 class TrainingStep:
-    """Runs batches through a module; every `num_accumulated` runs update, every `period` runs exchange."""
+    """Trains a module on batches; updates every `num_accumulated` runs and exchanges every `period` runs."""
 
     def __init__(
         self,
@@ -28,9 +28,9 @@ class TrainingStep:
         exchange_every: int = 1,
         hook_state: Any = None,  # noqa: ANN401 - torch's, or a Sparsifier
     ) -> None:
-        """module: the model as it is called, where it is wrapped. exchange: called after updates.
+        """module: the wrapped model; None for the model itself. exchange: called after updates.
 
-        hook_state: what a communication hook keeps between steps.
+        hook_state: the state that a communication hook keeps between steps.
         """
         self.hook_state = hook_state
         self._trainee = setup.trainee
@@ -45,9 +45,9 @@ class TrainingStep:
         self._num_runs = 0
 
     def run(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The batch's loss on this rank, after forward, backward, and what of update and exchange is due."""
+        """Run forward and backward, and update and exchange if due; return the batch's loss on this rank."""
         if self._is_plain and not self.marks:
-            # A plain loop: any further call costs a step of a millisecond 1 %.
+            # Kept minimal, because each further call would slow a step of a millisecond by 1 %.
             loss = self._loss(self.module, batch)
             loss.backward()
             self.optimizer.step()
@@ -56,16 +56,16 @@ class TrainingStep:
         return self._run(batch)
 
     def _run(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """A step that is marked, or that does not do all there is."""
+        """Run a step with marks, gradient accumulation or exchanges."""
         self._num_runs += 1
         updates = self._num_runs % self._num_accumulated == 0
-        # Only the last of the accumulated backward passes sends: it carries the sum of all.
-        waiting: Any = nullcontext() if updates else self.module.no_sync()
-        with waiting:
+        # Only the last of the accumulated backward passes communicates, with the sum of all gradients.
+        synchronisation: Any = nullcontext() if updates else self.module.no_sync()
+        with synchronisation:
             self._mark("forward")
             loss = self._loss(self.module, batch)
             self._mark("backward")
-            # Dividing by one would cost a short step a percent.
+            # Dividing by one would slow a short step by a percent.
             (loss / self._num_accumulated if self._num_accumulated > 1 else loss).backward()
         if updates:
             self._mark("optimizer")
@@ -78,12 +78,12 @@ class TrainingStep:
         return loss
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Every weight and buffer, whole, under its name in the model without wrappers."""
+        """Return copies of every weight and buffer, unsharded, by name in the unwrapped model."""
         state = self._trainee.model.state_dict()
         return {name: whole(tensor.detach()).clone() for name, tensor in state.items()}
 
     def close(self) -> None:
-        """Ends with equal weights on all ranks; gradients of an unfinished cycle are dropped."""
+        """End with equal weights on all ranks; gradients of an unfinished cycle are dropped."""
         self.optimizer.zero_grad(set_to_none=True)
         if self._exchange is not None and self._num_runs % self.period:
             self._exchange()
@@ -95,7 +95,7 @@ class TrainingStep:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, gathered if it is sharded."""
+    """Return the tensor, gathered if it is sharded."""
     gathered = getattr(tensor, "full_tensor", None)
     return tensor if gathered is None else gathered()
 
@@ -114,19 +114,19 @@ def _optimizer(setup: MethodSetup) -> torch.optim.Optimizer:
 
 
 def start_equal(model: nn.Module) -> None:
-    """Gives every rank the weights and buffers of rank 0, as DistributedDataParallel does by itself."""
+    """Broadcast the weights and buffers of rank 0, as DistributedDataParallel does by itself."""
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.data, src=0)
 
 
 def begin_single(setup: MethodSetup) -> TrainingStep:
-    """Steps on this rank's own batches."""
+    """Return a step without communication."""
     return TrainingStep(setup)
 
 
 def begin_ddp(setup: MethodSetup) -> TrainingStep:
-    """Steps that average gradients; the argument is the bucket in MiB, torch's own choice without it."""
+    """Return a step that averages gradients. The argument is the bucket size in MiB (None: default)."""
     module = DistributedDataParallel(
         setup.trainee.model, bucket_cap_mb=setup.argument, static_graph=setup.name == "static_graph"
     )
@@ -134,7 +134,7 @@ def begin_ddp(setup: MethodSetup) -> TrainingStep:
 
 
 def begin_accumulate(setup: MethodSetup) -> TrainingStep:
-    """Steps of which every `argument`-th sends gradients and updates."""
+    """Return a step that averages gradients and updates in every `argument`-th run."""
     module = DistributedDataParallel(setup.trainee.model)
     return TrainingStep(
         setup,
@@ -144,7 +144,7 @@ def begin_accumulate(setup: MethodSetup) -> TrainingStep:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The layers of a stack: what is gathered together, one ahead of its use."""
+    """Return the layers of the model's outermost module lists, which are the units of sharding."""
     stacks = [each for each in model.modules() if isinstance(each, nn.ModuleList)]
     nested = {inner for stack in stacks for inner in stack.modules() if inner is not stack}
     return [
@@ -157,8 +157,8 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def begin_fsdp(setup: MethodSetup) -> TrainingStep:
-    """Steps on sharded weights; each layer of a stack is one unit, the rest of the model another."""
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - torch has it from 2.6 on
+    """Return a step on sharded weights; each of `blocks` is a unit, and so is the rest of the model."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - new in torch 2.6
 
     model = setup.trainee.model
     start_equal(model)
@@ -174,38 +174,38 @@ _DTYPE = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def begin_rounded(setup: MethodSetup) -> TrainingStep:
-    """Steps whose gradients cross the wire as `name`."""
+    """Return a step that communicates gradients in the data type `name`."""
     module = DistributedDataParallel(setup.trainee.model)
     dtype = _DTYPE[setup.name]
 
-    # torch's own bf16 hook refuses without CUDA, although gloo adds bfloat16; one hook serves both types.
+    # torch's own bf16 hook requires CUDA, although gloo can sum bfloat16; this hook serves both types.
     def hook(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradient = bucket.buffer()
-        # Divided before it is added, as torch does: a sum of many ranks could exceed float16's 65,504.
+        # Divided before the sum, as in torch, because a sum over many ranks could exceed float16's 65,504.
         sent = gradient.div(setup.world_size).to(dtype)
-        adding = dist.all_reduce(sent, async_op=True).get_future()
+        summing = dist.all_reduce(sent, async_op=True).get_future()
 
         def restored(_done: object) -> torch.Tensor:
             gradient.copy_(sent)
             received: torch.Tensor = gradient
             return received
 
-        return adding.then(restored)
+        return summing.then(restored)
 
     module.register_comm_hook(None, hook)
     return TrainingStep(setup, module)
 
 
-# The callbacks of torch's hook wait for further all-reduces on gloo's own threads: with several buckets in
-# flight every thread waits and none works. With one bucket that cannot happen, but nothing overlaps.
+# The callbacks of torch's hook wait for further all-reduces on gloo's own threads, so several buckets in
+# flight can deadlock. A single bucket avoids that, at the cost of no overlap.
 _ONE_BUCKET_MIB = 100_000
 
-# The first steps are sent whole: buckets are laid out anew after the first, and errors belong to a layout.
+# The first steps are not compressed: buckets are rebuilt after the first, and error feedback is per bucket.
 NUM_WHOLE_STEPS = 2
 
 
 def begin_powersgd(setup: MethodSetup) -> TrainingStep:
-    """Steps whose gradients are sent as matrices of rank `argument`."""
+    """Return a step that compresses gradients to matrices of rank `argument` (PowerSGD)."""
     one_bucket = _ONE_BUCKET_MIB if dist.get_backend() == "gloo" else None
     module = DistributedDataParallel(setup.trainee.model, bucket_cap_mb=one_bucket)
     state = powerSGD_hook.PowerSGDState(
@@ -218,28 +218,28 @@ def begin_powersgd(setup: MethodSetup) -> TrainingStep:
 
 
 def largest(corrected: torch.Tensor, num_sent: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Places and values of the largest entries by size, and the tensor without them: what is rest.
+    """Return indices and values of the largest entries by magnitude, and the residual without them.
 
-    corrected: (num_values,), a gradient plus what was rest of earlier ones. The parts add up to it exactly.
+    corrected: (num_values,), a gradient plus the residual of earlier ones. The parts sum to it exactly.
     """
     places = torch.topk(corrected.abs(), num_sent, sorted=False).indices
-    rest = corrected.clone()
-    rest[places] = 0
-    return places, corrected[places], rest
+    residual = corrected.clone()
+    residual[places] = 0
+    return places, corrected[places], residual
 
 
 class Sparsifier:
-    """A communication hook with the memory of what was not sent yet, one tensor a bucket."""
+    """A top-k communication hook with error feedback: the unsent residual of each bucket is kept."""
 
     def __init__(self, fraction: float, world_size: int) -> None:
-        """fraction: of the values of a bucket, 0..1; at least one value is sent."""
+        """fraction: of a bucket's values to send, 0..1; at least one value is sent."""
         self.unsent: dict[int, torch.Tensor] = {}
         self._fraction = fraction
         self._world_size = world_size
         self._num_steps = 0
 
     def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The future of the averaged bucket."""
+        """Return a future of the averaged bucket."""
         gradient = bucket.buffer()
         whole = self._num_steps < NUM_WHOLE_STEPS
         self._num_steps += bucket.is_last()
@@ -247,8 +247,8 @@ class Sparsifier:
 
     def _averaged(self, gradient: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         gradient.div_(self._world_size)
-        adding = dist.all_reduce(gradient, async_op=True).get_future()
-        return adding.then(lambda _done: gradient)
+        summing = dist.all_reduce(gradient, async_op=True).get_future()
+        return summing.then(lambda _done: gradient)
 
     def _sparse(self, gradient: torch.Tensor, index: int) -> torch.futures.Future[torch.Tensor]:
         corrected = gradient.float()
@@ -256,7 +256,7 @@ class Sparsifier:
             corrected = corrected + self.unsent[index]
         num_sent = max(1, math.ceil(self._fraction * corrected.numel()))
         places, values, self.unsent[index] = largest(corrected, num_sent)
-        # Places and values travel together, as bytes of one message: an exchange costs one latency, not two.
+        # Indices and values are sent in one message, so that an exchange incurs one latency instead of two.
         sent = torch.cat((places.to(torch.int32), values.view(torch.int32)))
         received = torch.empty(self._world_size * sent.numel(), dtype=torch.int32, device=sent.device)
         gathering = dist.all_gather_into_tensor(received, sent, async_op=True).get_future()
@@ -272,7 +272,7 @@ class Sparsifier:
 
 
 def begin_topk(setup: MethodSetup) -> TrainingStep:
-    """Steps that send the fraction `argument` of their gradients' values."""
+    """Return a step that sends the fraction `argument` of its gradients' values."""
     module = DistributedDataParallel(setup.trainee.model)
     sparsifier = Sparsifier(float(setup.argument or 1.0), setup.world_size)
     module.register_comm_hook(None, sparsifier.hook)
@@ -280,13 +280,13 @@ def begin_topk(setup: MethodSetup) -> TrainingStep:
 
 
 def drifting(model: nn.Module) -> list[torch.Tensor]:
-    """What differs between ranks that train alone: trained weights, and statistics such as batch norm's."""
+    """Return the tensors that diverge between independent ranks: trained weights and real-valued buffers."""
     weights = [each.data for each in model.parameters() if each.requires_grad]
     return [*weights, *(each for each in model.buffers() if each.is_floating_point())]
 
 
 def average(tensors: Iterable[torch.Tensor], world_size: int, *, dtype: torch.dtype = torch.float32) -> None:
-    """Replaces each tensor by its mean over the ranks, in one message. dtype: the least that is added in."""
+    """Replace each tensor by its mean over the ranks, in one message. dtype: lowest precision of the sum."""
     tensors = list(tensors)
     sizes = [each.numel() for each in tensors]
     flat = torch.cat([each.reshape(-1).to(torch.promote_types(each.dtype, dtype)) for each in tensors])
@@ -296,13 +296,14 @@ def average(tensors: Iterable[torch.Tensor], world_size: int, *, dtype: torch.dt
 
 
 def average_changes(tensors: Sequence[torch.Tensor], agreed: Sequence[torch.Tensor], world_size: int) -> None:
-    """Moves the tensors, and what was agreed on, to what was agreed on plus the ranks' mean change.
+    """Set `tensors` and `agreed` to `agreed` plus the ranks' mean change.
 
-    Changes are sent as float16: they are small, and rounding takes up to 2^-11 of a change, not of a weight.
-    Every rank adds the same numbers to equal weights: they stay equal bit by bit.
+    agreed: the values that are equal on all ranks. Changes are sent as float16, which rounds up to 2^-11 of a
+    change rather than of a weight. Every rank adds the same numbers to equal values, so they stay bitwise
+    equal.
     """
     changes = [tensor - old for tensor, old in zip(tensors, agreed, strict=True)]
-    # Divided before it is added: a sum of many ranks could exceed float16's 65,504.
+    # Divided before the sum, because a sum over many ranks could exceed float16's 65,504.
     flat = torch.cat([each.reshape(-1) for each in changes]).div_(world_size).half()
     dist.all_reduce(flat)
     means = flat.split([each.numel() for each in changes])
@@ -311,37 +312,37 @@ def average_changes(tensors: Sequence[torch.Tensor], agreed: Sequence[torch.Tens
 
 
 class Averaging:
-    """Averages what differs between ranks that train alone; methods named *_fp16 send float16."""
+    """Averages the tensors that diverge between independent ranks; methods named *_fp16 send float16."""
 
     def __init__(self, name: str, model: nn.Module, world_size: int) -> None:
-        """What the model is now, all ranks agree on."""
+        """Assumes that the model is currently equal on all ranks."""
         self.tensors = drifting(model)
         self._world_size = world_size
         self._agreed = [each.clone() for each in self.tensors] if name.endswith("_fp16") else []
 
     def run(self) -> None:
-        """Replaces the tensors by their mean."""
+        """Replace the tensors by their mean."""
         if self._agreed:
             average_changes(self.tensors, self._agreed, self._world_size)
         else:
             average(self.tensors, self._world_size)
 
     def restart(self) -> None:
-        """From now on, all ranks agree on what the tensors are now."""
+        """Set the agreed values to the current tensors, which must be equal on all ranks."""
         for old, now in zip(self._agreed, self.tensors, strict=False):
             old.copy_(now)
 
 
-# Douillard et al. 2023, table 5: Nesterov momentum 0.9 and learning rate 0.7 were best of those tried.
+# Douillard et al. 2023, table 5: Nesterov momentum 0.9 and learning rate 0.7 performed best.
 OUTER_LEARNING_RATE = 0.7
 OUTER_MOMENTUM = 0.9
 
 
 class OuterStep:
-    """Moves the weights all ranks agree on by the mean of what each rank changed."""
+    """DiLoCo's outer optimizer: updates the agreed weights by the ranks' mean change."""
 
     def __init__(self, name: str, model: nn.Module, world_size: int) -> None:
-        """The weights as they are now are the first that all ranks agree on."""
+        """Assumes that the model is currently equal on all ranks."""
         self._averaging = Averaging(name, model, world_size)
         self._trained = [each.data for each in model.parameters() if each.requires_grad]
         self._agreed = [each.clone() for each in self._trained]
@@ -350,7 +351,7 @@ class OuterStep:
         )
 
     def run(self) -> None:
-        """One outer step; every rank then goes on from the same weights."""
+        """Run one outer step, after which every rank has the same weights."""
         self._averaging.run()
         for agreed, mean in zip(self._agreed, self._trained, strict=True):
             agreed.grad = agreed - mean
@@ -361,9 +362,9 @@ class OuterStep:
 
 
 def begin_local(setup: MethodSetup) -> TrainingStep:
-    """Steps on this rank's own batches, of which every `argument`-th ends with an average or an outer step.
+    """Return a local step, which in every `argument`-th run ends with an average or an outer step.
 
-    Momentum stays with its rank; the optimizer of a diloco is the inner one.
+    Momentum is local to each rank. For diloco, the step's optimizer is the inner one.
     """
     start_equal(setup.trainee.model)
     kind = OuterStep if setup.name.startswith("diloco") else Averaging
