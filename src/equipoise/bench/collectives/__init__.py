@@ -1,6 +1,6 @@
-"""Collectives: what to time, a row of a table, a run of the program that printed it; and timing them here.
+"""Collective timings: the task, one timing, a run of a benchmark program; and measuring them here.
 
-Files of timings, those written here among them, are read by files.py.
+Files of timings, including those written here, are read by files.py.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ _MOST_DIGITS = 12
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """One of operations.toml, which says what the fields are."""
+    """One operation of operations.toml, which documents the fields."""
 
     name: str
     programs: tuple[str, ...]
@@ -50,10 +50,11 @@ OPERATIONS = tuple(each.name for each in KNOWN if each.is_measured)
 
 
 class CollectivesTask(Struct, frozen=True, kw_only=True):
-    """Operations and sizes to time between so many ranks.
+    """Operations and sizes to time between num_ranks ranks.
 
-    sizes_bytes: what a rank holds whole, before or after. num_rounds: how often each size is timed in one
-    start of the processes, in another order each time. limit_s: of one call, after which it counts as hung.
+    sizes_bytes: full payloads on a rank, before or after the operation. num_rounds: how often each size is
+    timed in one start of the processes, in a different order each time. limit_s: a call that takes longer has
+    hung.
     """
 
     kind: ClassVar[str] = "collectives"
@@ -67,8 +68,8 @@ class CollectivesTask(Struct, frozen=True, kw_only=True):
     limit_s: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse what no ranks can do."""
-        if not 2 <= self.num_ranks <= MOST_RANKS:  # noqa: PLR2004 - one rank has no other to send to
+        """Raise UsageError for invalid ranks, devices, sizes or operations."""
+        if not 2 <= self.num_ranks <= MOST_RANKS:  # noqa: PLR2004 - a single rank has no peer
             raise UsageError(f"--ranks {self.num_ranks}: expected 2 to {MOST_RANKS:,}")
         if self.device not in DEVICES:
             raise UsageError(f"device {self.device!r}; expected one of {', '.join(DEVICES)}")
@@ -84,7 +85,7 @@ class CollectivesTask(Struct, frozen=True, kw_only=True):
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
-    """Sizes in bytes of a list such as `1K,64KiB,4M`, in powers of 1024 as nccl-tests reads them.
+    """Return the bytes of a list of sizes such as `1K,64KiB,4M`, in powers of 1024 as in nccl-tests.
 
     >>> sizes_of("1K, 64KiB,4M,1G") == (2**10, 2**16, 2**22, 2**30)
     True
@@ -103,10 +104,10 @@ class Timing(Struct, frozen=True, kw_only=True):
     """One timed message size of one collective.
 
     operation: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, `send`, ... .
-    payload_bytes: as nccl-tests prints `size`: what a rank holds whole, before or after. num_nodes: None
-    where that is not known. num_wrong: elements that came out wrong; None where not checked. line: of
-    the file, or which result of a JSON document, from 1. resolution: half of the last printed digit over
-    the time. cpu_fraction: how many cores a rank's process was busy on meanwhile; None where not measured.
+    payload_bytes: the `size` of nccl-tests, the full payload on a rank before or after. num_nodes: None if
+    not known. num_wrong: wrong elements in the result; None if not checked. line: line number in the file, or
+    number of the result in a JSON document, from 1. resolution: half a unit of the last printed digit,
+    relative to the time. cpu_fraction: cores used by a rank's process meanwhile; None if not measured.
     """
 
     operation: str
@@ -124,17 +125,17 @@ class Timing(Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """The one or two times measured."""
+        """The one or two measured times."""
         return tuple(each for each in (self.out_of_place_s, self.in_place_s) if each is not None)
 
 
 class CollectiveRun(Struct, frozen=True, kw_only=True):
-    """What one run of the program measured: rows that may be pooled.
+    """The timings of one run of a benchmark program, which may be pooled.
 
-    device: the accelerator as the program names it; None where it does not, or names several.
-    num_copies: how many copies of the program ran at once and disturbed each other.
-    backend: of torch.distributed; None for nccl-tests and rccl-tests. link: the rate of the network that
-    joins the ranks, as stated, e.g. `1gbit`.
+    device: the accelerator as the program names it; None if it names none or several.
+    num_copies: copies of the program that ran at the same time and disturbed each other.
+    backend: of torch.distributed; None for nccl-tests and rccl-tests. link: stated rate of the network
+    between the ranks, e.g. `1gbit`.
     """
 
     file: str
@@ -150,7 +151,7 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
 
 
 class CollectiveRuns(Struct, frozen=True, kw_only=True):
-    """What was read of files: runs, what was refused and why, and what a reader of the numbers must know."""
+    """The runs read from files, the rejected rows with reasons, and notes for readers of the numbers."""
 
     runs: tuple[CollectiveRun, ...]
     rejected: Tally
@@ -158,12 +159,12 @@ class CollectiveRuns(Struct, frozen=True, kw_only=True):
 
     @property
     def num_rows(self) -> int:
-        """Rows that can be used."""
+        """Number of usable rows."""
         return sum(len(run.timings) for run in self.runs)
 
 
 def bus_fraction(operation: str, num_ranks: int) -> float:
-    """What a ring's link carries for each byte of the payload: busbw over algbw.
+    """Return the bytes on a ring's link per byte of payload, which is busbw / algbw.
 
     Source: NVIDIA/nccl-tests doc/PERFORMANCE.md.
 
@@ -176,10 +177,10 @@ def bus_fraction(operation: str, num_ranks: int) -> float:
 
 MEASURED_SCHEMA = "equipoise.timed_collectives/1"
 DEFAULT_STARTS = 3
-# A sweep of the default sizes at 1 Gbit/s takes two minutes; one call is bounded much more closely.
+# A sweep of the default sizes at 1 Gbit/s takes two minutes; a single call has a much lower limit.
 LIMIT_S = 1800.0
-_LOOK_S = 0.2
-_PARTS = 1000
+_PROGRESS_POLL_S = 0.2
+_PROGRESS_UNITS = 1000
 
 
 def timed_document(
@@ -189,11 +190,11 @@ def timed_document(
     num_starts: int,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """What was measured, as one document with everything that was timed.
+    """Measure a task and return one document with all timings.
 
-    num_starts: how often fresh processes measure all of it. An operation that hangs or fails is measured no
-    more, and the others in new processes.
-    Raises EvidenceError where nothing could be measured, with the reason.
+    num_starts: number of repetitions in fresh processes. An operation that hangs or fails is skipped from
+    then on, and the others continue in new processes.
+    Raises EvidenceError with the reason if nothing could be measured.
     """
     refused: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
@@ -202,7 +203,7 @@ def timed_document(
 
         def show(what: str, done_fraction: float, start: int = start) -> None:
             if progress is not None:
-                progress(what, round((start + done_fraction) * _PARTS), num_starts * _PARTS)
+                progress(what, round((start + done_fraction) * _PROGRESS_UNITS), num_starts * _PROGRESS_UNITS)
 
         todo = [each for each in task.operations if each not in refused]
         while todo:
@@ -242,11 +243,11 @@ def _cores(task: CollectivesTask, launch_with: Launcher) -> tuple[tuple[int, ...
 def _one_start(
     task: CollectivesTask, launch_with: Launcher, show: Callable[[str, float], None]
 ) -> tuple[dict[str, Any], str | None]:
-    """What processes left that measured all of it, or up to where they failed; and why they did.
+    """Run the task once; return its result, complete or up to a failure, and the reason of a failure.
 
-    show: called with what is done, and which share of all of it is.
+    show: called with the current piece of work and the fraction that is done.
     """
-    # Other machines see the folder that a user works in rather than this one's own for passing things.
+    # Other machines are more likely to share the working directory than this machine's temporary folder.
     place = None if launch_with.binds_here else Path.cwd()
     with tempfile.TemporaryDirectory(prefix="running-", dir=place, ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -257,7 +258,7 @@ def _one_start(
             limit_s=LIMIT_S,
             report=lambda message: show(message, 0.0),
         )
-        with _watched(folder, show):
+        with _showing_progress(folder, show):
             outcome = launch_with.launch(job)
         if outcome.result is not None:
             return dict(outcome.result), None
@@ -267,12 +268,12 @@ def _one_start(
 
 
 @contextmanager
-def _watched(folder: Path, show: Callable[[str, float], None]) -> Iterator[None]:
-    """Shows progress of rank 0, as often as one can read it."""
+def _showing_progress(folder: Path, show: Callable[[str, float], None]) -> Iterator[None]:
+    """Show the progress of rank 0 periodically."""
     over = Event()
 
     def watch() -> None:
-        while not over.wait(_LOOK_S):
+        while not over.wait(_PROGRESS_POLL_S):
             found = read_document(folder, SO_FAR) or {}
             if "now" in found:
                 operation, payload_bytes = found["now"]
@@ -288,9 +289,9 @@ def _watched(folder: Path, show: Callable[[str, float], None]) -> Iterator[None]
 
 
 def result_of(row: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
-    """One result of the document: a size of an operation, in one start of the processes.
+    """Return one result of the document: one size of an operation, in one start of the processes.
 
-    row: as communication_rank.py leaves it, with `start`.
+    row: a row of communication_rank.measure_collectives, with `start`.
     """
     operation, size = row["operation"], row["payload_bytes"]
     seconds = median(row["seconds"])

@@ -1,6 +1,6 @@
-"""Files of timed collectives as runs whose rows may be pooled; what was refused is counted with reasons.
+"""Reads files of timed collectives into runs whose rows may be pooled; rejected rows are counted by reason.
 
-Files are text of nccl-tests and rccl-tests (text.py), JSON of nccl-tests -J, and the documents written here.
+The files are text of nccl-tests and rccl-tests (text.py), JSON of nccl-tests -J, and our own documents.
 """
 
 import re
@@ -39,17 +39,17 @@ from equipoise.files import printed_text
 from equipoise.runs import Tally
 from equipoise.units import MIB, listed
 
-# A sweep of 30 sizes on a thousand ranks that all log is some MB.
+# The log of a sweep of 30 sizes on a thousand ranks is a few MB.
 MAX_FILE_BYTES = 64 * MIB
 
 _WORDS = re.compile(r"[a-z]+")
 
 
 def read_files(paths: Sequence[Path], *, operation: str | None = None) -> CollectiveRuns:
-    """The runs in files, text and JSON mixed.
+    """Return the runs in text and JSON files.
 
-    operation: of tables that do not name it and whose columns leave it open.
-    Raises DataError for a file that cannot be read, or in which no row was found.
+    operation: for tables that do not name their operation and whose columns are ambiguous.
+    Raises DataError for a file that cannot be read or has no row.
     """
     runs, rejected, notes = list[CollectiveRun](), Tally(), list[str]()
     for path in paths:
@@ -58,7 +58,7 @@ def read_files(paths: Sequence[Path], *, operation: str | None = None) -> Collec
 
 
 def named_operation(name: str) -> str:
-    """The operation of a name as programs and people write it. Raises UsageError for another word.
+    """Return the operation for a name as programs and people write it. Raises UsageError if unknown.
 
     >>> named_operation("alltoall"), named_operation("all-reduce")
     ('all_to_all', 'all_reduce')
@@ -103,7 +103,7 @@ def _read_file(
 
 
 def _text(path: Path, notes: list[str]) -> str:
-    """The content of a file as text; what no encoding explains becomes a replacement character."""
+    """Return the content of a file as text; undecodable bytes become replacement characters."""
     data = bytearray()
     try:
         for piece in pieces(path):
@@ -120,7 +120,7 @@ def _text(path: Path, notes: list[str]) -> str:
 
 
 def _named(path: Path) -> list[str]:
-    """Operations that a file's name names, e.g. of `nccl_alltoall.log`."""
+    """Return the operations in a file's name, e.g. `nccl_alltoall.log`."""
     words = _WORDS.findall(path.stem.lower())
     pairs = [f"{one}_{two}" for one, two in pairwise(words)]
     return [PROGRAMS[each] for each in (*pairs, *words) if each in PROGRAMS]
@@ -129,7 +129,7 @@ def _named(path: Path) -> list[str]:
 def _runs(
     table: PrintedTable, file: str, num_before: int, rejected: Tally, notes: list[str]
 ) -> Iterator[CollectiveRun]:
-    """The runs of one table: one a copy of the program that ran, and one an operation."""
+    """Yield the runs of one table, one per copy of the program."""
 
     def refuse(kind: str, rows: Sequence[PrintedRow], detail: str) -> None:
         if rows:
@@ -173,7 +173,7 @@ def _sides(rows: Iterable[PrintedRow]) -> Iterator[tuple[int, Side]]:
 def _run(
     table: PrintedTable, rows: Sequence[PrintedRow], all_rows: Sequence[PrintedRow], *, file: str, number: int
 ) -> CollectiveRun | str:
-    """The run that rows are of, or why that is not known. all_rows: of all copies of the program."""
+    """Return the run of these rows, or the reason why it is not known. all_rows: of all program copies."""
     parts = {num_parts(row.payload_bytes, row.count, row.dtype) for row in all_rows}
     clues = Clues(
         possible=possible_operations(all_rows[0].redop, all_rows[0].root),
@@ -181,7 +181,7 @@ def _run(
         bounds=fraction_bounds(_sides(all_rows)),
         is_in_place_checked=_is_in_place_checked(all_rows),
     )
-    if _silent(all_rows):
+    if _is_single_rank(all_rows):
         return "one rank: no data were sent; nccl-tests without MPI=1 runs separately in every process"
     operation = operation_of(clues, table.programs)
     if operation is None:
@@ -191,7 +191,7 @@ def _run(
             f"the operation is not known: {open_to}; name it in the file's name, as {example}, or with --ops "
             "of `collectives`"
         )
-    # Those that are cut off count up to the last.
+    # In a truncated listing, ranks count up to the highest listed.
     listed = max(table.devices) + 1 if table.devices and not table.num_listed_again else None
     num_ranks = ranks_of(operation, listed, clues)
     if num_ranks is None:
@@ -213,24 +213,24 @@ def _run(
 
 
 def _is_in_place_checked(rows: Sequence[PrintedRow]) -> bool | None:
-    """Whether results in place were checked as those out of place were; None where no row shows it."""
+    """Return whether in-place results were checked in the rows whose out-of-place results were; else None."""
     checked = {in_place for out_of_place, in_place in (row.is_checked for row in rows) if out_of_place}
     return checked.pop() if len(checked) == 1 else None
 
 
-def _silent(rows: Sequence[PrintedRow]) -> bool:
-    """Whether even the largest message shows no rate: so it is with one rank."""
+def _is_single_rank(rows: Sequence[PrintedRow]) -> bool:
+    """Return whether even the largest message has a bus bandwidth of zero, as with one rank."""
     largest = max(rows, key=lambda row: row.payload_bytes)
     bounds = fraction_bounds(_sides([largest]))
     return bounds is not None and bounds[1] < _LEAST_FRACTION
 
 
-# Two ranks that gather carry half of a payload on a link: nothing carries less.
+# The lowest ratio of bytes on a link to payload: an all-gather between two ranks.
 _LEAST_FRACTION = 0.5
 
 
 def _num_nodes(table: PrintedTable, num_ranks: int) -> int | None:
-    """Hosts, where every one of them can have been listed."""
+    """Return the number of hosts if every rank is listed; None otherwise."""
     whole = len(table.devices) == num_ranks and not table.num_listed_again
     return len({host for host, _ in table.devices.values()}) if whole else None
 
@@ -239,9 +239,9 @@ _MOST_NAMED = 4
 
 
 def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
-    """The runs of a document: one an operation.
+    """Return the runs of a document, one per operation.
 
-    where: names it. Raises DataError for a document of another form.
+    where: the document's name, for messages. Raises DataError for a document of another form.
     """
     rejected, notes = Tally(), list[str]()
     by_operation: dict[str, list[Timing]] = {}
@@ -306,19 +306,19 @@ def _whole(value: object) -> int:
     return value
 
 
-# Printed with %lf: six digits after the point, of microseconds and of GB/s.
+# Half a unit of the last digit: %lf prints six decimals of microseconds and GB/s.
 _HALF = 5e-7
 _INFINITE = re.compile(r"(?<=:)-?(?:inf|nan)(?=[,}])")
 _MOST_PRINTED_BYTES = 2**62
 
 
 def document_in(text: str, *, where: str) -> dict[str, Any]:
-    """The document without the environment it was written in.
+    """Return the document without its environment variables.
 
-    Raises DataError where the text is no JSON object, or neither of nccl-tests nor of `collectives`.
+    Raises DataError if the text is not a JSON object of nccl-tests or of `collectives`.
     """
     try:
-        # A rate over no time is printed as `inf`, which JSON does not have.
+        # A rate at zero time is printed as `inf`, which is not valid JSON.
         whole = orjson.loads(_INFINITE.sub("null", text.lstrip("\ufeff")))
     except (orjson.JSONDecodeError, RecursionError) as err:
         raise DataError(
@@ -334,7 +334,7 @@ def document_in(text: str, *, where: str) -> dict[str, Any]:
 
 
 def tables_in_document(document: Mapping[str, Any]) -> PrintedLog:
-    """The one table of a document; lines are counted by result, from 1."""
+    """Return the single table of a document; line numbers are numbers of results, from 1."""
     config = document.get("config")
     config = config if isinstance(config, dict) else {}
     table = PrintedTable(programs=_programs(document), devices=_devices(config))
@@ -360,7 +360,7 @@ def _programs(document: Mapping[str, Any]) -> list[str]:
 
 
 def _devices(config: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-    """Host and name by rank. Of each process only the first rank is listed: the others are like it."""
+    """Return host and device name by rank. The first rank of a process, which is listed, stands for all."""
     listed = config.get("devices")
     counts = [config.get(key, 1) for key in ("nthreads", "ngpus")]
     num_each = (
@@ -372,7 +372,7 @@ def _devices(config: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
         if type(first) is int and 0 <= first < MAX_RANKS:
             each = (str(device.get("hostname"))[:256], str(device.get("device_info"))[:256])
             for rank in range(first, min(first + num_each, MAX_RANKS)):
-                if rank in found:  # of the next process: no rank is looked at twice
+                if rank in found:  # a rank of the next process
                     break
                 found[rank] = each
     return found
@@ -411,7 +411,7 @@ def _side_of(result: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _side(values: Mapping[str, Any]) -> Side | None:
-    """One side; None where it was not run, or took what is no number (`nan`)."""
+    """Return one side; None if it was not run or its values are not numbers (`nan`)."""
     time_us = values.get("time", values.get("cpu_time"))
     bus = values.get("bus_bw")
     if not isinstance(time_us, int | float) or not isinstance(bus, int | float):

@@ -1,4 +1,4 @@
-"""The tables that nccl-tests and rccl-tests print, as runs: three layouts, with or without their header."""
+"""Parses the tables that nccl-tests and rccl-tests print, in three layouts, with or without a header."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from equipoise.units import MICROSECOND_S
 
 MAX_RANKS = 1_000_000
 
-# What runs by the names of the programs.
+# Operations by the names of the programs.
 PROGRAMS = {program: each.name for each in KNOWN for program in each.programs}
 _WIDTH_BYTES = (
     (r"u?int8|u?char|fp8\w*|f8\w*|float8\w*", 1),
@@ -32,24 +32,24 @@ class Printed(Struct, frozen=True, kw_only=True):
 
     @property
     def low(self) -> float:
-        """The least that is printed so."""
+        """The lowest value that is printed like this."""
         return max(0.0, self.value - self.half)
 
     @property
     def high(self) -> float:
-        """The most that is printed so."""
+        """The highest value that is printed like this."""
         return self.value + self.half
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """One half of a row: the time in microseconds and the bandwidth of the bus in GB/s, as printed."""
+    """One half of a row (out of place or in place): printed time in microseconds, bus bandwidth in GB/s."""
 
     time_us: Printed
     bus: Printed
 
 
 def printed(text: str) -> Printed:
-    """A number as printed, with what its digits leave open; a whole number may be off by half.
+    """Return a printed number with its rounding error, half a unit of the last digit.
 
     >>> printed("0.05").half, printed("16215").half, printed("1.2e+05").half
     (0.005, 0.5, 5000.0)
@@ -58,9 +58,9 @@ def printed(text: str) -> Printed:
 
 
 def fraction_bounds(rows: Iterable[tuple[int, Side]]) -> tuple[float, float] | None:
-    """Bounds of busbw / algbw that all rows agree on; None where they contradict each other.
+    """Return bounds of busbw / algbw consistent with all rows; None if the rows contradict each other.
 
-    rows: payload bytes and what was printed for them. algbw is taken as bytes over time: more digits.
+    rows: payload bytes with the printed values. algbw is computed as bytes over time, which has more digits.
     """
     low, high = 0.0, math.inf
     for payload_bytes, side in rows:
@@ -71,14 +71,14 @@ def fraction_bounds(rows: Iterable[tuple[int, Side]]) -> tuple[float, float] | N
 
 
 def possible_operations(redop: str | None, root: int | None) -> tuple[str, ...]:
-    """Operations that print these columns; `none` and -1 are how newer versions print an empty column."""
+    """Return the operations that print these columns; `none` and -1 are empty columns of newer versions."""
     reduces = redop is not None and redop != "none"
     rooted = root is not None and root >= 0
     return tuple(each.name for each in KNOWN if (each.reduces, each.is_rooted) == (reduces, rooted))
 
 
 def rank_range(operation: str, bounds: tuple[float, float]) -> tuple[int, int] | None:
-    """The fewest and most ranks for which an operation has a busbw / algbw within bounds; None if none has.
+    """Return the fewest and most ranks for which an operation's busbw / algbw is within bounds, or None.
 
     >>> rank_range("all_reduce", (1.7499, 1.7501))
     (8, 8)
@@ -89,7 +89,7 @@ def rank_range(operation: str, bounds: tuple[float, float]) -> tuple[int, int] |
     whole = float(BY_NAME[operation].ring_passes)
     if not whole:
         return (2, MAX_RANKS) if low <= 1.0 <= high else None
-    # whole x (n - 1) / n, solved for n; with slack for products of floats.
+    # whole x (n - 1) / n, solved for n, with a tolerance for rounding.
     first = math.ceil(1.0 / (1.0 - min(low / whole, 1.0 - 0.5 / MAX_RANKS)) - 1e-6)
     last = MAX_RANKS if high >= whole else math.floor(1.0 / (1.0 - high / whole) + 1e-6)
     first = max(first, 2)
@@ -97,7 +97,7 @@ def rank_range(operation: str, bounds: tuple[float, float]) -> tuple[int, int] |
 
 
 def num_parts(payload_bytes: int, count: int, dtype: str) -> int | None:
-    """Into how many parts a payload is cut: 1, or the number of ranks; None where the type is not known.
+    """Return the number of parts of a payload: 1, or the number of ranks; None if the type is not known.
 
     >>> num_parts(4096, 128, "float"), num_parts(4096, 1024, "float"), num_parts(4096, 1024, "posit")
     (8, 1, None)
@@ -109,11 +109,11 @@ def num_parts(payload_bytes: int, count: int, dtype: str) -> int | None:
 
 
 class Clues(Struct, frozen=True, kw_only=True):
-    """What rows of one run agree on.
+    """What the rows of one run imply about its operation.
 
-    possible: operations that print such columns. parts: see num_parts; None where unknown or rows differ.
-    bounds: of busbw / algbw; None where rows contradict each other.
-    is_in_place_checked: whether results in place were checked; None where none were.
+    possible: operations that print such columns. parts: see num_parts; None if unknown or rows differ.
+    bounds: of busbw / algbw; None if rows contradict each other.
+    is_in_place_checked: whether in-place results were checked; None if no results were.
     """
 
     possible: Sequence[str]
@@ -122,7 +122,7 @@ class Clues(Struct, frozen=True, kw_only=True):
     is_in_place_checked: bool | None = None
 
     def allow(self, operation: str) -> bool:
-        """Whether the rows can be of this operation."""
+        """Return whether the rows are consistent with this operation."""
         if operation not in self.possible:
             return False
         if self.parts is not None and (self.parts > 1) != BY_NAME[operation].is_cut:
@@ -131,25 +131,25 @@ class Clues(Struct, frozen=True, kw_only=True):
 
 
 def operation_of(clues: Clues, stated: Sequence[str]) -> str | None:
-    """The operation: the first stated that the rows can be of, else the only one they can be of."""
+    """Return the first stated operation consistent with the rows, else the only consistent one, else None."""
     allowed = [each for each in clues.possible if clues.allow(each)]
     named = [each for each in stated if each in allowed]
     if named:
         return named[0]
     if len(allowed) > 1 and clues.is_in_place_checked is not None:
-        # Between two ranks an all-reduce and a send print alike but for this.
+        # Between two ranks, only this distinguishes an all-reduce from a send.
         allowed = [each for each in allowed if _is_checked(each) in (None, clues.is_in_place_checked)]
     return allowed[0] if len(allowed) == 1 else None
 
 
 def _is_checked(operation: str) -> bool | None:
-    """Whether nccl-tests checks what a reducing operation does in place; None of others."""
+    """Return whether nccl-tests checks in-place results of a reducing operation; None for others."""
     known = BY_NAME[operation]
     return known.is_in_place if known.reduces else None
 
 
 def ranks_of(operation: str, listed: int | None, clues: Clues) -> int | None:
-    """The number of ranks: as listed where the rows allow it, else what the rows alone imply."""
+    """Return the number of ranks: as listed if consistent with the rows, else as implied by the rows."""
     parts = clues.parts if BY_NAME[operation].is_cut else None
     allowed = None if clues.bounds is None else rank_range(operation, clues.bounds)
     if allowed is None:
@@ -160,7 +160,7 @@ def ranks_of(operation: str, listed: int | None, clues: Clues) -> int | None:
     return allowed[0] if allowed[0] == allowed[1] else None
 
 
-# 1,000,000 rows are a thousand sweeps; beyond, a file is not what a person ran.
+# 1,000,000 rows are a thousand sweeps, more than any real file has.
 MAX_ROWS = 1_000_000
 MAX_LINE_CHARS = 4096
 
@@ -184,15 +184,15 @@ _REDOP = re.compile(r"[A-Za-z]\w{1,15}$")
 _WHOLE = re.compile(r"-?\d{1,9}")
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:[eE][+-]?\d{1,2})?$")
 _TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
-# Columns of one side: time algbw busbw #wrong, then bits that differ between repeats (-B) and four of single
-# iterations (-I).
+# Numbers of columns of one side: time, algbw, busbw and #wrong; one more with -B (bits that differ between
+# repeats), and four more with -I (single iterations).
 _SIDE_WIDTHS = (4, 8, 5, 9)
 
 
 class PrintedRow(Struct, frozen=True, kw_only=True):
-    """One row as printed. num_wrong: None where the column is N/A, or holds an error and not a count.
+    """One row as printed. num_wrong: None if the column is N/A or holds an error instead of a count.
 
-    is_checked: of each side, whether its results were: whether #wrong is not N/A.
+    is_checked: for each side, whether its results were checked (#wrong is not N/A).
     """
 
     line: int
@@ -207,9 +207,10 @@ class PrintedRow(Struct, frozen=True, kw_only=True):
 
 
 class PrintedTable(Struct, kw_only=True):
-    """One run of the program as found: its rows, and what the lines before them name.
+    """One run of the program: its rows, and facts from the lines before them.
 
-    programs: operations named, the surest first. devices: by rank, (host, name); again: ranks listed twice.
+    programs: named operations, the most reliable first. devices: (host, name) by rank. num_listed_again:
+    ranks listed more than once.
     """
 
     programs: list[str] = field(default_factory=list)
@@ -220,18 +221,18 @@ class PrintedTable(Struct, kw_only=True):
 
 
 class BrokenRowError(ValueError):
-    """A line that begins as a row but is none; the message has the reason."""
+    """A line that begins like a row but is not one; the message has the reason."""
 
 
 class _Stream(Struct, kw_only=True):
-    """The lines of one writer: the table being read, and a row whose second half is still to come."""
+    """The state of one writer's lines: the current table, and a row whose second half has yet to come."""
 
     table: PrintedTable = field(default_factory=PrintedTable)
     half_row: tuple[int, str] | None = None
 
 
 class PrintedLog(Struct, kw_only=True):
-    """What the lines of a log hold: tables in order, and lines that began as a row, with the reason."""
+    """The tables of a log in order, and its broken rows with reasons. is_cut: it has more than MAX_ROWS."""
 
     tables: list[PrintedTable] = field(default_factory=list)
     broken: list[tuple[int, str]] = field(default_factory=list)
@@ -239,7 +240,7 @@ class PrintedLog(Struct, kw_only=True):
 
 
 def tables_in(lines: Iterable[str], *, programs: Sequence[str]) -> PrintedLog:
-    """The tables of a log. programs: operations named outside it, e.g. by its file name, the least sure."""
+    """Return the tables of a log. programs: operations named elsewhere, e.g. in the file's name."""
     found, streams = PrintedLog(), dict[str, _Stream]()
     num_rows = 0
     for number, line in enumerate(lines, 1):
@@ -259,7 +260,7 @@ def tables_in(lines: Iterable[str], *, programs: Sequence[str]) -> PrintedLog:
             found.is_cut = True
             break
     for stream in streams.values():
-        _give_up(stream, found)
+        _drop_half_row(stream, found)
         found.tables.append(stream.table)
     found.tables = [table for table in found.tables if table.rows]
     found.tables.sort(key=lambda table: table.rows[0].line)
@@ -269,13 +270,13 @@ def tables_in(lines: Iterable[str], *, programs: Sequence[str]) -> PrintedLog:
 
 
 def _read(stream: _Stream, number: int, line: str, found: PrintedLog) -> PrintedRow | None:
-    """What one line adds: a whole row, else something the stream remembers, else nothing."""
+    """Process one line; return a row if it completes one, otherwise update the stream."""
     text = _INLINE_TAG.sub(" ", _LIBRARY.sub("", line)).rstrip()
     head = _HEAD.search(text)
     if head is not None and (row := _row(number, head)) is not None:
         return row
     if head is not None and _DTYPES.fullmatch(head["dtype"]):
-        _give_up(stream, found)
+        _drop_half_row(stream, found)
         stream.half_row = (number, text)
         return None
     if stream.half_row is not None and _only_numbers(text):
@@ -287,12 +288,12 @@ def _read(stream: _Stream, number: int, line: str, found: PrintedLog) -> Printed
             stream.half_row = None
         return row
     if text.strip():
-        _remember(stream, line, found)
+        _read_other_line(stream, line, found)
     return None
 
 
-def _give_up(stream: _Stream, found: PrintedLog) -> None:
-    """Count a row whose second half never came."""
+def _drop_half_row(stream: _Stream, found: PrintedLog) -> None:
+    """Record a row without a second half as broken."""
     if stream.half_row is not None:
         found.broken.append((stream.half_row[0], "the row ends after its first columns"))
     stream.half_row = None
@@ -303,8 +304,8 @@ def _only_numbers(text: str) -> bool:
     return bool(tokens) and all(_NUMBER.match(each) or each == "N/A" for each in tokens)
 
 
-def _remember(stream: _Stream, line: str, found: PrintedLog) -> None:
-    """Take in what a line that is no row states of the rows to come; a new head after rows is a new run."""
+def _read_other_line(stream: _Stream, line: str, found: PrintedLog) -> None:
+    """Read facts about the following rows from another line; a header after rows starts a new run."""
     program, sizes, rank = _PROGRAM.search(line), _SIZES.search(line), _RANK.search(line)
     operation = PROGRAMS.get(program[1]) if program else None
     concluded = "concluded" in line
@@ -315,7 +316,7 @@ def _remember(stream: _Stream, line: str, found: PrintedLog) -> None:
         stream.table = PrintedTable(programs=named)
     table = stream.table
     if operation and operation not in table.programs:
-        # What the program prints of itself counts more than what a shell echoed before it.
+        # The program's own output is more reliable than a command echoed by a shell.
         table.programs.insert(0 if "Collective test" in line else len(table.programs), operation)
     if rank:
         number = int(rank[1])
@@ -326,7 +327,7 @@ def _remember(stream: _Stream, line: str, found: PrintedLog) -> None:
 
 
 def _row(number: int, head: re.Match[str]) -> PrintedRow | None:
-    """The row that a line begins; None where its second half is still to come, or where it is no row."""
+    """Return the row that begins in a line; None if its second half is on a later line or it is not a row."""
     tokens = _TIMESTAMP.sub("", head["rest"]).split()
     known = _DTYPES.fullmatch(head["dtype"])
     redop = tokens.pop(0) if tokens and _REDOP.match(tokens[0]) and tokens[0] != "N/A" else None
@@ -360,24 +361,24 @@ def _row(number: int, head: re.Match[str]) -> PrintedRow | None:
 
 
 def _side(tokens: Sequence[str]) -> Side | None:
-    """One side of a row; None where it was not run."""
+    """Return one side of a row; None if it was not run."""
     if "N/A" in (tokens[0], tokens[2]):
         return None
     return Side(time_us=printed(tokens[0]), bus=printed(tokens[2]))
 
 
 def _num_wrong(text: str) -> int | None:
-    """Wrong elements, up to 2.17 the largest error: that has a fraction or an exponent such as 2e-07."""
+    """Return the number of wrong elements; None for a largest error, printed up to 2.17 (e.g. 0.5, 2e-07)."""
     if text == "N/A" or "." in text or "e-" in text.lower() or text.lower() == "0e+00":
         return None
     return int(float(text))
 
 
 def copies(rows: Sequence[PrintedRow]) -> list[list[PrintedRow]]:
-    """Rows of one writer by the copy of the program that printed them: one list unless copies ran at once.
+    """Group the rows of one writer by the copy of the program that printed them.
 
-    A program goes through its sizes upwards, so rows that go back and forth come from several. Sweeps after
-    one another (-N, or another type) are one copy.
+    A program goes through sizes in ascending order, so interleaved sizes come from several copies.
+    Consecutive sweeps (-N, or another type) are one copy.
     """
     chains: list[list[PrintedRow]] = []
     for row in rows:
@@ -394,7 +395,7 @@ def copies(rows: Sequence[PrintedRow]) -> list[list[PrintedRow]]:
     copied: list[list[PrintedRow]] = []
     for chain in chains:
         earlier = [each for each in copied if each[-1].line < chain[0].line]
-        # One row of a size that was there before is rounding: sizes are multiples of the ranks.
+        # A single row with a repeated size is due to rounding, because sizes are multiples of the ranks.
         into = earlier or (copied if len(chain) == 1 else [])
         if into:
             into[0].extend(chain)
@@ -404,7 +405,7 @@ def copies(rows: Sequence[PrintedRow]) -> list[list[PrintedRow]]:
 
 
 def without_empty(rows: Iterable[PrintedRow]) -> Iterator[PrintedRow]:
-    """Rows that moved something, with the sides that took time."""
+    """Yield the rows that moved data, without the sides that have no valid time."""
     for row in rows:
         if row.payload_bytes > 0 and row.count > 0:
             first, second = row.sides
@@ -419,9 +420,9 @@ def _timed(side: Side | None) -> Side | None:
 
 
 def timing_of(row: PrintedRow, operation: str, num_ranks: int, num_nodes: int | None) -> Timing:
-    """The row as a timing of an operation between so many ranks; of the sides that have a time."""
+    """Return the row as a timing of an operation between num_ranks ranks, from its sides with a time."""
     seconds = [None if side is None else side.time_us.value * MICROSECOND_S for side in row.sides]
-    spread = [side.time_us.half / side.time_us.value for side in row.sides if side is not None]
+    errors = [side.time_us.half / side.time_us.value for side in row.sides if side is not None]
     return Timing(
         operation=operation,
         payload_bytes=row.payload_bytes,
@@ -433,5 +434,5 @@ def timing_of(row: PrintedRow, operation: str, num_ranks: int, num_nodes: int | 
         dtype=row.dtype,
         num_wrong=row.num_wrong,
         line=row.line,
-        resolution=math.fsum(spread) / len(spread),
+        resolution=math.fsum(errors) / len(errors),
     )

@@ -1,6 +1,6 @@
-"""A topology from pasted text, or of this machine: from its vendor's tools, else from the kernel.
+"""Reads a topology from pasted text, or of this machine from the vendor's tools or else from the kernel.
 
-What rocm-smi and amd-smi print is read here, what nvidia-smi prints in nvidia.py.
+Output of rocm-smi and amd-smi is parsed here, that of nvidia-smi in nvidia.py.
 """
 
 import re
@@ -29,27 +29,27 @@ _NUMA = re.compile(r"GPU\[(\d{1,3})\]\s*:\s*\(Topology\)\s*Numa Affinity:\s*(-?\
 _SERIES = re.compile(
     r"GPU\[(\d{1,3})\]\s*:\s*(?:Card series|Market name|Device Name)\s*:\s*(\S.*)", re.IGNORECASE
 )
-# A hop over Infinity Fabric weighs 15 (Linux, drivers/gpu/drm/amd/amdkfd/kfd_crat.c: KFD_CRAT_XGMI_WEIGHT);
-# accelerator to processor to accelerator 40, and more where processors lie between.
+# A hop over Infinity Fabric weighs 15 (Linux, drivers/gpu/drm/amd/amdkfd/kfd_crat.c: KFD_CRAT_XGMI_WEIGHT).
+# The path between two accelerators over one processor weighs 40, over several processors more.
 _XGMI_HOP_WEIGHT = 15
 _ONE_NODE_WEIGHT, _ONE_NODE_HOPS = 40, 2
 
 
 class _AmdTable(Struct, kw_only=True):
-    """One titled table: heads of its columns, and rows by name, cells from the left."""
+    """One titled table: column headers, and the cells of each row from the left."""
 
     columns: list[str] = field(default_factory=list)
     rows: dict[str, list[str]] = field(default_factory=dict)
 
     def cell(self, a: str, b: str) -> str | None:
-        """The word of a row and column; None where it is missing."""
+        """Return the cell of a row and column; None if it is missing."""
         row = self.rows.get(a, [])
         place = self.columns.index(b) if b in self.columns else len(row)
         return row[place] if place < len(row) else None
 
 
 def read_amd(lines: Sequence[str]) -> Topology | None:
-    """The topology in a text of rocm-smi or amd-smi; None where it has no table of either."""
+    """Return the topology in the output of rocm-smi or amd-smi; None if it has no table of either."""
     tables = _tables(lines)
     if not tables:
         return None
@@ -66,7 +66,7 @@ def read_amd(lines: Sequence[str]) -> Topology | None:
 
 
 def _tables(lines: Sequence[str]) -> dict[str, _AmdTable]:
-    """The tables by kind; the first of each."""
+    """Return the first table of each kind."""
     found: dict[str, _AmdTable] = {}
     current: _AmdTable | None = None
     for line in lines:
@@ -91,7 +91,7 @@ def _add_line(table: _AmdTable, texts: Sequence[str]) -> None:
 
 def _link(tables: dict[str, _AmdTable], pair: tuple[str, str], shown: tuple[str, str]) -> DeviceLink:
     words = {kind: [tables[kind].cell(*pair), tables[kind].cell(*reversed(pair))] for kind in tables}
-    weight, hops = (_whole(words.get(kind, [])) for kind in ("weight", "hops"))
+    weight, hops = (_agreed_number(words.get(kind, [])) for kind in ("weight", "hops"))
     types = [word for word in words.get("type", []) if word is not None]
     disagree = len(set(types)) > 1
     return DeviceLink(
@@ -104,18 +104,18 @@ def _link(tables: dict[str, _AmdTable], pair: tuple[str, str], shown: tuple[str,
     )
 
 
-def _whole(words: Sequence[str | None]) -> int | None:
-    """The number that row and column agree on; None where they do not."""
+def _agreed_number(words: Sequence[str | None]) -> int | None:
+    """Return the number in both cells of a pair; None if they differ or hold no number."""
     given = {word for word in words if word is not None}
     word = given.pop() if len(given) == 1 else ""
     return int(word) if re.fullmatch(r"\d{1,6}", word) else None
 
 
 def _class(link_type: str, weight: int | None, hops: int | None) -> str | None:
-    """The class of a pair in the words of nvidia-smi; XGMI stays, as NVLink's counterpart.
+    """Return the link class of a pair in nvidia-smi's terms; XGMI is kept as the counterpart of NVLink.
 
-    Hops are 1 over XGMI however many there are: the weight counts. PCIe between two NUMA nodes is what SYS
-    means; inside one, rocm-smi does not see switches.
+    Over XGMI, the hop count is always 1, so hops are computed from the weight. PCIe between NUMA nodes is
+    SYS; within a NUMA node, rocm-smi does not report switches.
     """
     if link_type == "XGMI":
         count = 1 if weight is None else max(1, round(weight / _XGMI_HOP_WEIGHT))
@@ -167,20 +167,20 @@ def _notes(tables: dict[str, _AmdTable]) -> Iterator[str]:
 MOST_BYTES = 4_000_000
 MOST_LINES = 20_000
 MOST_LINE_CHARS = 20_000
-# Colours and cursor movements (CSI), titles (OSC), and two-character escapes; colours also where copying the
-# text has lost their first character.
+# Colours and cursor movements (CSI), titles (OSC), and two-character escapes; also colours whose first
+# character was lost when the text was copied.
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])|\[\d{0,3}(?:;\d{1,3})*m"
 )
-# mpirun --tag-output, srun --label, quotes of mail.
+# Line prefixes of mpirun --tag-output, srun --label and quoted mail.
 _PREFIXES = re.compile(r"^\s*(?:(?:\[\d+,\s?\d+\]<std\w+>:?|\d{1,5}:(?=\s)|>+)\s?)+")
 
 
 def plain_lines(content: bytes, where: str) -> tuple[str, ...]:
-    """The lines of a text, each without escapes and control characters; tabs become two spaces.
+    """Return the lines of a text without escape sequences and control characters; tabs become two spaces.
 
     where: the name of the file, for messages.
-    Raises DataError for what is binary or larger than any topology.
+    Raises DataError for binary content, or content larger than any topology.
     """
     if len(content) > MOST_BYTES:
         raise DataError(
@@ -199,7 +199,7 @@ def plain_lines(content: bytes, where: str) -> tuple[str, ...]:
 
 
 def _decoded(content: bytes, where: str) -> str:
-    """The content as text. Raises DataError where it is none."""
+    """Return the content as text. Raises DataError if it is binary."""
     if b"\0" in content and not is_utf16(content):
         line = content[: content.index(b"\0")].count(b"\n") + 1
         raise DataError(f"{where}: line {line}: a NUL byte; expected text that nvidia-smi or rocm-smi print")
@@ -212,15 +212,15 @@ def _plain(line: str) -> str:
     return _PREFIXES.sub("", text).rstrip()
 
 
-# Which functions read which tool's text; the first that finds anything is used.
+# Parsers of the tools' output; the first that finds a device is used.
 READERS = (read_amd, read_nvidia)
 
 
 def read(content: bytes, *, where: str) -> Topology:
-    """The topology of a machine from what its tools printed.
+    """Return the topology of a machine from the output of its tools.
 
     where: the name of the file, for messages.
-    Raises DataError where it is no text, or has no accelerator; EvidenceError where it has no link.
+    Raises DataError if it is not text or has no accelerator; EvidenceError if it has no link.
     """
     lines = plain_lines(content, where)
     for reader in READERS:
@@ -240,7 +240,7 @@ def read(content: bytes, *, where: str) -> Topology:
 
 
 def _check_has_links(found: Topology, where: str) -> None:
-    """Refuse a text of which only the heads of the columns are left."""
+    """Raise EvidenceError for a text in which only the column headers are left."""
     absent = {row.name for row in found.missing_rows if row.num_cells == 0}
     names = [device.name for device in found.devices if device.name in absent]
     shown = any(link.peers or link.weight for link in found.links) or any(
@@ -253,16 +253,16 @@ def _check_has_links(found: Topology, where: str) -> None:
         )
 
 
-# Of a bit a second: Ethernet in millions, InfiniBand in thousands of millions.
+# Byte/s of the kernel's units of rates: Mbit/s for Ethernet, Gbit/s for RDMA devices.
 _ETHERNET_BYTE_PER_S = 1e6 / 8
 _RDMA_BYTE_PER_S = 1e3 * _ETHERNET_BYTE_PER_S
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*Gb/sec")
 
 
 def sockets(system: Path, processes: Path) -> Topology:
-    """Processor sockets as devices, with the link between them, and the cards of the network.
+    """Return a topology with processor sockets as devices, the links between them, and network cards.
 
-    Assumes two sockets are connected as NUMA nodes are: what nvidia-smi calls SYS.
+    Assumes sockets are connected like NUMA nodes, which nvidia-smi calls SYS.
     """
     devices = tuple(_sockets(system, processes))
     links = tuple(
@@ -277,7 +277,7 @@ def sockets(system: Path, processes: Path) -> Topology:
 
 
 def _numbered(folder: Path, name: str) -> list[tuple[int, Path]]:
-    """Entries of a folder that are called by a name and a number, in the order of the numbers."""
+    """Return the entries of a folder whose names are `name` and a number, ordered by the number."""
     found = [
         (int(match[1]), path)
         for path in (folder.iterdir() if folder.is_dir() else ())
@@ -292,7 +292,7 @@ def _sockets(system: Path, processes: Path) -> Iterator[Device]:
     for number, path in _numbered(system / "devices" / "system" / "cpu", "cpu"):
         package = file_text(path / "topology" / "physical_package_id")
         if package.lstrip("-").isdigit():
-            place = max(0, int(package))  # -1 where the kernel does not know
+            place = max(0, int(package))  # the kernel reports -1 if unknown
             threads.setdefault(place, []).append(number)
             cores.setdefault(place, set()).add(file_text(path / "topology" / "core_id"))
     title = cpuinfo("model name", processes) or None
@@ -313,7 +313,7 @@ def _sockets(system: Path, processes: Path) -> Iterator[Device]:
 
 
 def _expanded(text: str) -> set[int]:
-    """Numbers of a list as the kernel prints it: `0-3,8`."""
+    """Return the numbers in a list of the kernel such as `0-3,8`."""
     found: set[int] = set()
     for first, last in re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", text):
         found.update(range(int(first), int(last or first) + 1))
@@ -321,7 +321,7 @@ def _expanded(text: str) -> set[int]:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Numbers as the kernel prints them.
+    """Return numbers as a list in the kernel's format.
 
     >>> _ranges([0, 1, 2, 8])
     '0-2,8'
@@ -336,7 +336,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _cards(system: Path) -> Iterator[Nic]:
-    """Interfaces that are devices, with the rate of their link, and RDMA devices with theirs."""
+    """Yield physical network interfaces and RDMA devices, with the rates of their links."""
     folder = system / "class" / "net"
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if (path / "device").exists():
@@ -349,7 +349,7 @@ def _cards(system: Path) -> Iterator[Nic]:
 
 
 def rdma_byte_per_s(system: Path, name: str) -> float | None:
-    """The rate of an RDMA device's fastest port, one direction; None where the kernel does not know it."""
+    """Return the one-direction rate of an RDMA device's fastest port; None if not known."""
     if not re.fullmatch(r"[\w.-]+", name):
         return None
     ports = _numbered(system / "class" / "infiniband" / name / "ports", "")
@@ -357,7 +357,7 @@ def rdma_byte_per_s(system: Path, name: str) -> float | None:
     return max(rates) * _RDMA_BYTE_PER_S if rates else None
 
 
-# Byte/s of one lane in one direction, by generation of PCIe (rates of the standard, encoding taken off).
+# Byte/s of one lane in one direction, by PCIe generation (rates of the standard, without encoding overhead).
 _LANE_BYTE_PER_S = {"1": 0.25e9, "2": 0.5e9, "3": 0.984e9, "4": 1.969e9, "5": 3.938e9, "6": 7.563e9}
 _SLOT_QUERY = "--query-gpu=index,pcie.link.gen.max,pcie.link.width.max"
 _SLOT = re.compile(r"\s*(\d+),\s*([1-6]),\s*([1-9]\d?)\s*")
@@ -366,10 +366,9 @@ Run = Callable[[Sequence[str]], str]
 
 
 def here(*, run: Run | None = None, system: Path = Path("/sys"), processes: Path = PROCESSES) -> Topology:
-    """The accelerators of this machine and their links; its processor sockets where it has none.
+    """Return the accelerators of this machine and their links, or its processor sockets if it has none.
 
-    run: what a command prints, empty where there is no such command. system, processes: folders of the
-    kernel.
+    run: returns the output of a command, empty if it does not exist. system, processes: /sys and /proc.
     """
     run = run or command_output
     for reader in (_from_nvidia, _from_amd):
@@ -401,7 +400,7 @@ def _from_nvidia(run: Run) -> Topology | None:
 
 
 def _slots(text: str) -> dict[str, float]:
-    """Byte/s of the slot of each GPU, one direction."""
+    """Return the one-direction byte/s of each GPU's slot."""
     found = filter(None, map(_SLOT.fullmatch, text.splitlines()))
     return {f"GPU{int(each[1])}": _LANE_BYTE_PER_S[each[2]] * int(each[3]) for each in found}
 

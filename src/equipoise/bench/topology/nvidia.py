@@ -1,4 +1,4 @@
-"""What nvidia-smi prints of a machine's topology, as a Topology."""
+"""Parses nvidia-smi's output on a machine's topology into a Topology."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ SELF = "X"
 _HEADS = {"cpu": r"CPU\s+Affinity", "numa": r"NUMA\s+Affinity", "numa_id": r"GPU\s+NUMA\s+ID"}
 _HEAD = re.compile("|".join(f"(?P<{key}>{pattern})" for key, pattern in _HEADS.items()), re.IGNORECASE)
 _NUMBERED = r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+"
-# Devices of the kernel's RDMA layer: vendor's prefix and number, or a name after the slot (rocep145s0).
+# RDMA devices of the kernel: a vendor's prefix and a number, or a name derived from the slot (rocep145s0).
 _RDMA = (
     r"(?:hfi1|efa|qedr|hns|irdma|erdma|cxi|mana|usnic|ionic|i40iw|mthca|siw|rxe|ib|iw)[\w.]*_?\d+"
     r"|bnxt_re\w*\d+|(?:roce|ib|iw|rdma)[a-z]*\d\w*|[a-z]\w*_\d+"
@@ -24,7 +24,7 @@ _MATRIX_NAME = re.compile(rf"(?:{_NUMBERED}|{_RDMA})")
 _NAMES_RUN_TOGETHER = re.compile(rf"(?:{_NUMBERED}){{2,}}")
 _WORD = r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC"
 _CELLS_RUN_TOGETHER = re.compile(rf"(?:{_WORD}){{2,}}")
-# A class of some later driver, or one that is cut.
+# A link class of a later driver, or a truncated one.
 _UNKNOWN_CELL = re.compile(r"[A-Z][A-Z0-9#!?]{1,5}")
 _AFFINITY = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*,?|N/A|0x[0-9a-f,]+)", re.IGNORECASE)
 
@@ -32,7 +32,7 @@ Kind: TypeAlias = Literal["name", "cell", "head", "legend", "other"]
 
 
 class MatrixWord(Struct, frozen=True, kw_only=True):
-    """One word of the text, of what kind, and the line it stands on."""
+    """One word of the text with its kind and line number."""
 
     text: str
     kind: Kind
@@ -40,7 +40,7 @@ class MatrixWord(Struct, frozen=True, kw_only=True):
 
 
 class LinkRow(Struct, kw_only=True):
-    """A row as read: cells from the left; what stands behind them on its line."""
+    """A row as read: cells from the left, and the words behind them on its line."""
 
     name: str
     line: int
@@ -50,9 +50,9 @@ class LinkRow(Struct, kw_only=True):
 
 
 class LinkMatrix(Struct, kw_only=True):
-    """A matrix as read: columns as headed (none where the heads are cut off), and rows in order.
+    """A matrix as read: its column headers (empty if they are cut off), and rows in order.
 
-    heads: of the affinities, in order.
+    heads: headers of the affinity columns, in order.
     """
 
     line: int
@@ -62,13 +62,13 @@ class LinkMatrix(Struct, kw_only=True):
 
     @property
     def is_of_peers(self) -> bool:
-        """Whether its words are of `topo -p2p`."""
+        """Return whether its words are those of `topo -p2p`."""
         words = {cell for row in self.rows for cell in row.cells} - {SELF}
         return bool(words) and words <= PEER_WORDS.keys()
 
 
 def words(lines: Sequence[str]) -> Iterator[MatrixWord]:
-    """The words of a text; names, cells and heads that are run together are taken apart."""
+    """Yield the words of a text; names, cells and headers that are run together are split."""
     for number, line in enumerate(lines, start=1):
         marked = _HEAD.sub(lambda found: f" \0{found.lastgroup} ", line.replace("|", " "))
         for chunk in marked.split():
@@ -96,7 +96,7 @@ def _parts(chunk: str) -> Iterator[tuple[str, Kind]]:
 
 
 def _name_and_cells(chunk: str) -> Iterator[tuple[str, Kind]]:
-    """A row's name that is run together with its cells, or just some other word."""
+    """Split a row's name that is run together with its cells; yield any other word as it is."""
     fused = re.fullmatch(rf"((?:GPU|NIC)\d+)((?:{_WORD})+)", chunk)
     if fused is None:
         yield chunk, "other"
@@ -107,7 +107,7 @@ def _name_and_cells(chunk: str) -> Iterator[tuple[str, Kind]]:
 
 
 def _heads_of_columns(names: Sequence[MatrixWord]) -> list[str]:
-    """Names each once, from the line of the first accelerator on; words before it are not of the table."""
+    """Return each name once, from the line of the first accelerator on; earlier words are not headers."""
     accelerators = [word.line for word in names if word.text.startswith("GPU")]
     if not accelerators:
         return []
@@ -115,7 +115,7 @@ def _heads_of_columns(names: Sequence[MatrixWord]) -> list[str]:
 
 
 class _MatrixReader:
-    """Makes matrices of words, one word at a time."""
+    """Builds matrices from a sequence of words."""
 
     def __init__(self, stream: Sequence[MatrixWord]) -> None:
         self.stream = stream
@@ -124,7 +124,7 @@ class _MatrixReader:
         self.current: LinkMatrix | None = None
 
     def read(self) -> list[LinkMatrix]:
-        """Every matrix of the stream that has columns or rows."""
+        """Return every matrix in the stream that has rows or affinity headers."""
         while self.place < len(self.stream):
             word = self.stream[self.place]
             if word.kind == "legend":
@@ -135,8 +135,10 @@ class _MatrixReader:
                 self.place += 1
         return [matrix for matrix in self.matrices if matrix.rows or matrix.heads]
 
-    def _taken(self, wanted: Callable[[MatrixWord], bool], *, most: int | None = None) -> list[MatrixWord]:
-        """The next words that are wanted, at most so many; the place is behind them then."""
+    def _take_while(
+        self, wanted: Callable[[MatrixWord], bool], *, most: int | None = None
+    ) -> list[MatrixWord]:
+        """Consume and return the following words while they are wanted, at most `most`."""
         start = self.place
         end = len(self.stream) if most is None else min(len(self.stream), start + most)
         while self.place < end and wanted(self.stream[self.place]):
@@ -144,8 +146,8 @@ class _MatrixReader:
         return list(self.stream[start : self.place])
 
     def _names(self) -> None:
-        """A run of names: columns, rows that are cut to their name, and perhaps a row that begins."""
-        run = self._taken(lambda word: word.kind == "name")
+        """Read consecutive names: column headers, rows without cells, and possibly the name of a row."""
+        run = self._take_while(lambda word: word.kind == "name")
         behind = self.stream[self.place] if self.place < len(self.stream) else None
         begins_row = behind is not None and self._is_cell(behind, run[-1])
         heads = run[:-1] if begins_row else run
@@ -155,7 +157,7 @@ class _MatrixReader:
             self._row(run[-1])
 
     def _columns(self, names: Sequence[MatrixWord]) -> None:
-        """Names that head columns; or the names of rows without a cell, under columns that are known."""
+        """Read names as column headers, or as rows without cells if they are among the current columns."""
         current = self.current
         if current is not None and {word.text for word in names} < set(current.columns):
             current.rows += [LinkRow(name=word.text, line=word.line) for word in names]
@@ -164,7 +166,7 @@ class _MatrixReader:
         if texts and (current is None or texts != current.columns or current.rows):
             self.current = LinkMatrix(line=names[0].line, columns=texts)
             self.matrices.append(self.current)
-        heads = self._taken(lambda word: word.kind == "head")
+        heads = self._take_while(lambda word: word.kind == "head")
         if self.current is not None:
             self.current.heads += [word.text for word in heads]
 
@@ -173,9 +175,9 @@ class _MatrixReader:
             self.current = LinkMatrix(line=name.line)
             self.matrices.append(self.current)
         width = len(self.current.columns) or MOST_COLUMNS
-        cells = self._taken(lambda word: self._is_cell(word, name), most=width)
+        cells = self._take_while(lambda word: self._is_cell(word, name), most=width)
         last = self.stream[self.place - 1].line
-        behind = self._taken(lambda word: word.kind in ("other", "cell") and word.line == last)
+        behind = self._take_while(lambda word: word.kind in ("other", "cell") and word.line == last)
         row = LinkRow(
             name=name.text,
             line=name.line,
@@ -186,7 +188,7 @@ class _MatrixReader:
         self.current.rows.append(row)
 
     def _is_cell(self, word: MatrixWord, name: MatrixWord) -> bool:
-        """Whether a word is a cell of a row: a class, or what looks like one where a class has to stand."""
+        """Return whether a word is a cell of a row: a link class, or similar text where one is expected."""
         if word.kind == "cell":
             return True
         if self.current is None or name.text not in self.current.columns or word.line != name.line:
@@ -195,14 +197,14 @@ class _MatrixReader:
 
 
 def matrices(lines: Sequence[str]) -> list[LinkMatrix]:
-    """Every matrix of device names that a text holds, in order."""
+    """Return every matrix of device names in a text, in order."""
     return _MatrixReader(list(words(lines))).read()
 
 
 def affinities(matrix: LinkMatrix, row: LinkRow) -> dict[str, str]:
-    """What stands behind the cells of a whole row, by head; empty where it is ambiguous.
+    """Return the affinities of a complete row by header; empty if they are ambiguous.
 
-    Assumes no affinity is left blank but for a card's, of which all are.
+    Assumes that an accelerator has either all affinities or, like a card, none.
     """
     found = [text for text in row.behind if _AFFINITY.fullmatch(text)]
     if len(found) != len(row.behind) or len(found) > len(matrix.heads):
@@ -214,13 +216,13 @@ _LISTED = re.compile(r"^\s*GPU\s+(\d{1,3}):\s*(\S.*?)\s*(?:\(UUID.*)?$")
 _SLICE = re.compile(r"^\s*MIG\s+(\S+)\s+Device\s+\d+:")
 _LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$")
 _PEERS_OPTION = re.compile(r"-p2p\s+(\w+)")
-# What `topo -p2p` shows of memory; its other tables are of NVLink, atomics and PCIe.
+# The options of `topo -p2p` about memory access; its other tables are about NVLink, atomics and PCIe.
 _OF_MEMORY = frozenset({"r", "w", "rw", "p"})
 _ACCELERATOR = "GPU"
 
 
 class _Cells(Struct, kw_only=True):
-    """Words of a matrix by row and column, the rows that are not whole, and what was left out."""
+    """Cells of a matrix by row and column, its incomplete rows, and notes on what was not used."""
 
     names: list[str]
     words: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -229,7 +231,7 @@ class _Cells(Struct, kw_only=True):
 
 
 def read_nvidia(lines: Sequence[str]) -> Topology | None:
-    """The topology in a text of nvidia-smi; None where there is none."""
+    """Return the topology in the output of nvidia-smi; None if there is none."""
     found = matrices(lines)
     links = [matrix for matrix in found if not matrix.is_of_peers]
     peers = [matrix for matrix in found if matrix.is_of_peers and _peers_option(matrix, lines) in _OF_MEMORY]
@@ -258,20 +260,20 @@ def read_nvidia(lines: Sequence[str]) -> Topology | None:
 
 
 def _by_number(name: str) -> tuple[str, int, str, str]:
-    """By what names sort: GPU2 before GPU10. Python refuses to read a number of more than 4,300 digits."""
+    """Return a sort key with GPU2 before GPU10. It avoids int(), which refuses more than 4,300 digits."""
     prefix = name.rstrip("0123456789")
     digits = name.removeprefix(prefix).lstrip("0")
     return prefix, len(digits), digits, name
 
 
 def _peers_option(matrix: LinkMatrix, lines: Sequence[str]) -> str:
-    """Which table of peers is that of the last command before it; `rw` where none is echoed."""
+    """Return the -p2p option of the last command echoed before a matrix; `rw` if there is none."""
     options = _PEERS_OPTION.findall("\n".join(lines[: matrix.line]))
     return options[-1] if options else "rw"
 
 
 def _listed(lines: Iterable[str]) -> dict[str, Device]:
-    """Every GPU that `nvidia-smi -L` lists, with its title and slices, by name."""
+    """Return every GPU that `nvidia-smi -L` lists, with its title and slices, by name."""
     found: dict[str, Device] = {}
     last: str | None = None
     for line in lines:
@@ -293,7 +295,7 @@ def _others(links: Sequence[LinkMatrix]) -> Iterator[str]:
 
 
 def _cells(matrix: LinkMatrix) -> _Cells:
-    """The words of a matrix by row and column; rows that do not line up with the heads are left out."""
+    """Return the cells of a matrix by row and column; rows that do not match the headers are left out."""
     cells = _Cells(names=list(matrix.columns))
     if not matrix.columns:
         cells.names = _columns_by_self(matrix)
@@ -302,9 +304,9 @@ def _cells(matrix: LinkMatrix) -> _Cells:
     for row in matrix.rows:
         if row.name in seen and (not row.cells or row.cells == seen[row.name].cells):
             continue
-        trouble = _trouble(row, cells.names, seen)
-        if trouble:
-            cells.notes.append(f"Row {row.name}, line {row.line}: {trouble}; it is not used.")
+        problem = _problem(row, cells.names, seen)
+        if problem:
+            cells.notes.append(f"Row {row.name}, line {row.line}: {problem}; it is not used.")
             continue
         seen[row.name] = row
     _add_rows(cells, seen)
@@ -312,9 +314,9 @@ def _cells(matrix: LinkMatrix) -> _Cells:
 
 
 def _columns_by_self(matrix: LinkMatrix) -> list[str]:
-    """Names of the columns where their heads are cut off: each is that of the row that has its X there.
+    """Return column names for a matrix without headers: a column is named by the row with its X there.
 
-    A name stands for one column: of rows of one name the first counts, and the others do not line up with it.
+    A name is used for one column only: the first row of that name counts, and others do not match it.
     """
     places: dict[int, str] = {}
     for row in matrix.rows:
@@ -323,14 +325,14 @@ def _columns_by_self(matrix: LinkMatrix) -> list[str]:
     return [places.get(place, "") for place in range(max(places, default=-1) + 1)]
 
 
-def _trouble(row: LinkRow, names: Sequence[str], seen: dict[str, LinkRow]) -> str | None:
-    """Why a row cannot be used; None where it can."""
+def _problem(row: LinkRow, names: Sequence[str], seen: dict[str, LinkRow]) -> str | None:
+    """Return the reason why a row cannot be used; None if it can."""
     if row.name in seen:
         return "it differs from an earlier row of that name"
     if row.cells.count(SELF) > 1:
         return f"{row.cells.count(SELF)} cells are X"
     if row.name not in names:
-        # An X among the columns is of a device that has one: the head of this row's is missing.
+        # An X under an existing column belongs to that column's device, so this row's own header is missing.
         return "its name heads no column" if SELF in row.cells[: len(names)] else None
     place = names.index(row.name)
     is_off = SELF in row.cells and row.cells.index(SELF) != place
@@ -359,9 +361,9 @@ def _add_rows(cells: _Cells, rows: dict[str, LinkRow]) -> None:
 
 
 def _drop_cut_cell(cells: _Cells, row: LinkRow) -> int:
-    """Forget the last cell of a row in which the text ends, where more of it may have been cut; 1 if so.
+    """Delete the last cell of a row at the end of the text if it may be truncated; return the number deleted.
 
-    Assumes whole tables end in an X or an affinity.
+    Assumes complete tables end in an X or an affinity.
     """
     if not (row.ends_text and row.cells) or row.behind or row.cells[-1] == SELF:
         return 0
@@ -375,7 +377,7 @@ def _drop_cut_cell(cells: _Cells, row: LinkRow) -> int:
 
 
 def _device(listed: Device, links: Sequence[LinkMatrix]) -> Device:
-    """The device with what stands behind its row of the first matrix."""
+    """Return the device with the affinities of its row in the first matrix."""
     rows = [row for row in links[0].rows if row.name == listed.name] if links else []
     is_whole = bool(rows) and len(rows[0].cells) == len(links[0].columns)
     found = affinities(links[0], rows[0]) if is_whole else {}
@@ -396,7 +398,7 @@ def _nics(names: Iterable[str], lines: Iterable[str]) -> tuple[Nic, ...]:
 
 
 def _links(cells: _Cells, peers: Sequence[LinkMatrix], *, is_of_peers: bool) -> Iterator[DeviceLink]:
-    """Every pair of accelerators and cards: first those of accelerators, all in order."""
+    """Yield the link of every pair of accelerators and cards, accelerators first."""
     access: dict[tuple[str, str], str] = {}
     for matrix in peers:
         access |= _cells(matrix).words

@@ -1,4 +1,4 @@
-"""What a topology is: devices, network cards, the class of link of every pair, and islands of good links."""
+"""A machine's topology: devices, network cards, link classes of all pairs, and islands of fast links."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -9,11 +9,11 @@ from equipoise.spec.links import FABRICS, kind, most_links, number, rank
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """One accelerator, or one processor socket of a machine without any.
+    """One accelerator, or one processor socket of a machine without accelerators.
 
-    title: what the tool calls it; None where the text does not say. kind: gpu or cpu. cpu_affinity,
-    numa_affinity: lists as the tool prints them. numa_id: of the accelerator's own memory. slices: profiles
-    of its MIG slices. slot_byte_per_s: of its PCIe slot, one direction.
+    title: the product name that the tool prints, if any. kind: gpu or cpu. cpu_affinity, numa_affinity: lists
+    as the tool prints them. numa_id: of the accelerator's own memory. slices: profiles of its MIG slices.
+    slot_byte_per_s: of its PCIe slot, one direction.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Nic(Struct, frozen=True, kw_only=True):
-    """One network card. title: the name the system knows it by. byte_per_s: one direction, where known."""
+    """One network card. title: its name in the system. byte_per_s: one direction; None if not known."""
 
     name: str
     title: str | None = None
@@ -36,10 +36,10 @@ class Nic(Struct, frozen=True, kw_only=True):
 
 
 class DeviceLink(Struct, frozen=True, kw_only=True):
-    """The link between two devices or cards; no link_class where the text has none or contradicts itself.
+    """The link between two devices or cards. link_class is None if the text lacks or contradicts it.
 
-    conflict: class by the row of `a`, and by the row of `b`, where these differ. peers: whether each reaches
-    the other's memory itself, in the words of `nvidia-smi topo -p2p`. weight, hops: as rocm-smi has them.
+    conflict: the classes in the rows of `a` and `b`, if they differ. peers: whether each can access the
+    other's memory directly, in the words of `nvidia-smi topo -p2p`. weight, hops: as rocm-smi prints them.
     """
 
     a: str
@@ -52,7 +52,7 @@ class DeviceLink(Struct, frozen=True, kw_only=True):
 
 
 class MissingRow(Struct, frozen=True, kw_only=True):
-    """A row that the heads of columns promise and the text does not hold whole; num_cells of it were read."""
+    """A missing or incomplete row, according to the column headers. num_cells: cells that were read."""
 
     name: str
     num_cells: int
@@ -62,7 +62,7 @@ class MissingRow(Struct, frozen=True, kw_only=True):
 class Topology(Struct, frozen=True, kw_only=True):
     """Devices and cards of one machine; `links` has every pair of them, in order.
 
-    origin: where it was read: the tools, or this machine. notes: what the reader could not use, in sentences.
+    origin: the tools or machine it was read from. notes: sentences on what could not be used.
     """
 
     origin: str
@@ -74,22 +74,22 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     @property
     def between_devices(self) -> tuple[DeviceLink, ...]:
-        """The links whose both ends are devices."""
+        """The links between two devices."""
         names = {device.name for device in self.devices}
         return tuple(link for link in self.links if link.a in names and link.b in names)
 
     @property
     def classes(self) -> dict[frozenset[str], str]:
-        """The class of every pair where it is known."""
+        """The known link classes by pair."""
         return {
             frozenset((link.a, link.b)): link.link_class for link in self.links if link.link_class is not None
         }
 
     @property
     def is_switched(self) -> bool:
-        """Whether NVLinks go through a switch: then each pair may have all of its accelerators' links.
+        """Return whether NVLinks go through a switch; each pair may then use all links of its accelerators.
 
-        Assumes what no accelerator has enough links for goes through a switch.
+        Assumes a switch if the links of an accelerator's pairs add up to more than any accelerator has.
         """
         for device in self.devices:
             counts = [
@@ -103,26 +103,25 @@ class Topology(Struct, frozen=True, kw_only=True):
 
 
 def pairs(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Every pair of names once, in their order."""
+    """Return every pair of names once, in order."""
     return tuple(combinations(names, 2))
 
 
-# A search for groups gives up after so many steps; real machines take a few hundred.
-_MOST_STEPS = 50_000
+# The limit of steps in a search for a group; real machines take a few hundred.
+_MAX_SEARCH_STEPS = 50_000
 
 
 class Islands(Struct, frozen=True, kw_only=True):
-    """Devices connected without what is slowest here. unplaced: those whose island is not known."""
+    """Groups of devices connected by fast links. unplaced: devices whose group is not known."""
 
     members: tuple[tuple[str, ...], ...]
     unplaced: tuple[str, ...]
 
 
 class BestGroup(Struct, frozen=True, kw_only=True):
-    """The group of so many devices whose weakest link is the best there is.
+    """The group of num_devices devices with the best weakest link.
 
-    link_class: of that weakest link. worst_class: the weakest of all links; None where some are
-    unknown.
+    link_class: of its weakest link. worst_class: the weakest link of all devices; None if some are unknown.
     """
 
     num_devices: int
@@ -132,9 +131,9 @@ class BestGroup(Struct, frozen=True, kw_only=True):
 
 
 def islands(topology: Topology) -> Islands:
-    """Devices connected by NVLink or XGMI, where any are; else without crossing from socket to socket.
+    """Return groups of devices connected by NVLink or XGMI if there are any, else by links within a socket.
 
-    Assumes links that are unknown may be of any class.
+    Assumes that an unknown link may be of any class.
     """
     known = topology.classes
     names = tuple(device.name for device in topology.devices)
@@ -151,7 +150,7 @@ def islands(topology: Topology) -> Islands:
 
 
 def _components(names: tuple[str, ...], connected: set[frozenset[str]]) -> Iterator[tuple[str, ...]]:
-    """Sets of names that are connected, each in the order of the names."""
+    """Yield the connected components, each in the order of `names`."""
     rest = dict.fromkeys(names)
     while rest:
         reached, front = set[str](), [next(iter(rest))]
@@ -165,9 +164,9 @@ def _components(names: tuple[str, ...], connected: set[frozenset[str]]) -> Itera
 
 
 def best_groups(topology: Topology) -> tuple[BestGroup, ...]:
-    """For 2, 4, 8 ... and all devices, the group with the best weakest link, and the worst of any other.
+    """Return the group with the best weakest link for 2, 4, 8, ... and all devices.
 
-    Sizes for which no group has all its links known, or that a bounded search does not settle, are left out.
+    A size is omitted if no group of it has only known links, or if the bounded search finds none.
     """
     names = tuple(device.name for device in topology.devices)
     known = {pair: name for pair, name in topology.classes.items() if pair <= set(names)}
@@ -205,7 +204,7 @@ def _best(
 
 
 def _clique(names: tuple[str, ...], connected: set[frozenset[str]], size: int) -> tuple[str, ...] | None:
-    """So many names, every two connected; None where there are none, or the search is too long."""
+    """Return a clique of this size; None if there is none or the search exceeds its limit."""
     near = {name: {other for other in names if frozenset((name, other)) in connected} for name in names}
     steps = [0]
 
@@ -214,7 +213,7 @@ def _clique(names: tuple[str, ...], connected: set[frozenset[str]], size: int) -
             return group
         for place, name in enumerate(rest):
             steps[0] += 1
-            if len(group) + len(rest) - place < size or steps[0] > _MOST_STEPS:
+            if len(group) + len(rest) - place < size or steps[0] > _MAX_SEARCH_STEPS:
                 return None
             found = extended((*group, name), [other for other in rest[place + 1 :] if other in near[name]])
             if found is not None:

@@ -1,4 +1,4 @@
-"""One rank's trace: where its steps begin and end, and what each was spent on, in parts that sum exactly."""
+"""Reads profiler traces of ranks: the bounds of steps, and the parts of each step, which sum exactly."""
 
 import math
 import re
@@ -22,16 +22,17 @@ from equipoise.runs import Progress, RowRejection, Tally
 from equipoise.runs.sources import ARCHIVE_SUFFIXES, BLOCK_BYTES, has_tar_header, open_source
 from equipoise.units import plural
 
-# Work of a device after the last step's end on the host, as a share of its work, from which on its own steps
-# are taken. In the samples a device that keeps up has 0 %, those that lag 13 % and 19 %.
+# A device with a larger share of its work after the host's last step lags, so steps are measured on the
+# device. In sample traces, the share is 0 % for a device that keeps up, and 13 % and 19 % for devices that
+# lag.
 LAGS_SHARE = 0.02
 
 
 class Steps(Struct, frozen=True, kw_only=True):
     """The steps of one device.
 
-    numbers: None for a whole trace without marks. lagging: whether they are those of the device, which ran
-    behind the host.
+    numbers: None for a whole trace without step marks. lagging: whether steps are measured on the device,
+    because it ran behind the host.
     """
 
     numbers: tuple[int | None, ...]
@@ -40,10 +41,10 @@ class Steps(Struct, frozen=True, kw_only=True):
 
 
 def steps_of(activity: Activity, device: DeviceActivity) -> Steps:
-    """The steps of a device of a trace; the whole trace where no step is marked.
+    """Return the steps of a device of a trace; the whole trace as one step if none is marked.
 
-    Where a device lags, its busiest stream, which works in order, decides when it comes to a step; what other
-    streams do meanwhile is of the step that the busiest is in.
+    If a device lags, the steps are bounded by the kernels of its busiest stream, which run in order. Work of
+    other streams counts to the step during which it runs.
     """
     if not activity.host_steps and not activity.device_steps:
         whole = (activity.first_ns or 0, activity.last_ns or 0)
@@ -64,7 +65,7 @@ def _spans(pairs: list[tuple[int, int]]) -> Spans:
 
 
 def _contiguous(steps: Mapping[int, tuple[int, int]]) -> tuple[tuple[int, ...], Spans]:
-    """Numbers and windows in order; each lasts to the next where that follows, so that no moment is lost."""
+    """Return numbers and windows in order; a window ends where the next consecutive step begins."""
     numbers = sorted(steps, key=lambda number: (steps[number], number))
     pairs = [
         (
@@ -79,12 +80,12 @@ def _contiguous(steps: Mapping[int, tuple[int, int]]) -> tuple[tuple[int, ...], 
 
 
 def work(device: DeviceActivity) -> Spans:
-    """All moments at which a device did anything, merged."""
+    """Return the merged spans in which a device did anything."""
     return union(union(device.compute.spans, device.copy.spans), device.communication.spans)
 
 
 def _lags(device: DeviceActivity, windows: Spans) -> bool:
-    """Whether much of what a device did came after the host's last step had ended."""
+    """Return whether more than LAGS_SHARE of a device's work ran after the host's last step."""
     done = work(device)
     total = int((done.end - done.start).sum())
     if total == 0:
@@ -94,7 +95,7 @@ def _lags(device: DeviceActivity, windows: Spans) -> bool:
 
 
 def _as_launched(activity: Activity, device: DeviceActivity, windows: Spans) -> Spans | None:
-    """Each window from the first kernel launched in it to that of the next; None without launches."""
+    """Return windows from the first kernel launched in each to that of the next; None without launches."""
     launches = np.array(activity.launched.correlation, dtype=np.int64)
     order = np.argsort(launches, kind="stable")
     launches, moments = launches[order], activity.launched.times.spans.start[order]
@@ -116,7 +117,7 @@ def _as_launched(activity: Activity, device: DeviceActivity, windows: Spans) -> 
     if begins.max() >= launched_at.size or (ends == 0).any():
         return None
     begin = first_of_rest[begins]
-    # What was launched next, in a step or not, ends a step; where nothing was, the last work launched in it.
+    # A step ends with the next launched work, in a step or not; if there is none, with its own last work.
     nothing_next = ends == launched_at.size
     finish = np.where(
         nothing_next, last_so_far[ends - 1], first_of_rest[np.minimum(ends, launched_at.size - 1)]
@@ -131,9 +132,9 @@ _NAMED_RANK = re.compile(r"(?:rank|worker)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 class TraceStep(Struct, frozen=True, kw_only=True):
     """One step: step_s = compute_s + exposed_s + idle_s.
 
-    number: of ProfilerStep#; None where the whole trace is taken. communication_s: all of it, exposed_s: what
-    does not overlap with computation; both None where it is not traced. copy_s: the part of compute_s
-    in which nothing but copies ran.
+    number: of ProfilerStep#; None for the whole trace. communication_s: total communication; exposed_s: the
+    part that does not overlap with computation; both None if not traced. copy_s: the part of compute_s in
+    which only copies ran.
     """
 
     number: int | None
@@ -146,10 +147,10 @@ class TraceStep(Struct, frozen=True, kw_only=True):
 
 
 class Collectives(Struct, frozen=True, kw_only=True):
-    """The communications of one rank in its steps, in order of their start; arrays of (n_communications,).
+    """The communications of one rank in its steps, ordered by start; arrays of (n_communications,).
 
-    group: which operation over which ranks, as text. step: index into the rank's steps. start_s: since the
-    step began; communications may overlap. seconds: how long each took.
+    group: the operation and its ranks, as text. step: index into the rank's steps. start_s: since the start
+    of the step; communications may overlap. seconds: durations.
     """
 
     group: tuple[str, ...]
@@ -159,15 +160,15 @@ class Collectives(Struct, frozen=True, kw_only=True):
 
 
 def to_nanoseconds(seconds: float) -> float:
-    """Seconds to the nanosecond, which is what traces resolve."""
+    """Return seconds rounded to nanoseconds, the resolution of traces."""
     return round(seconds, 9)
 
 
 class RankTrace(Struct, frozen=True, kw_only=True):
-    """What one device of one rank did.
+    """The steps and communications of one device of one rank.
 
-    where: the file. device: None where only the host was traced; device_name: as the trace names it.
-    process: that marked its steps. notes: what a reader must know.
+    where: the file. device: None if only the host was traced. device_name: as in the trace. process: the
+    process that marked its steps. notes: for readers of the numbers.
     """
 
     where: str
@@ -181,7 +182,7 @@ class RankTrace(Struct, frozen=True, kw_only=True):
     process: int | None = None
 
     def total_s(self, part: str) -> float | None:
-        """The sum over the steps of a part; None if one lacks it."""
+        """Return the sum of a part over the steps; None if a step lacks it."""
         values = [getattr(step, part) for step in self.steps]
         return None if any(value is None for value in values) else to_nanoseconds(math.fsum(values))
 
@@ -194,19 +195,19 @@ class RankTrace(Struct, frozen=True, kw_only=True):
 
 
 def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
-    """The trace of one file: one record per device, most often one.
+    """Return the trace of one file, one record per device, usually one.
 
-    pieces: the bytes of the file in order. where: names it in messages; it may name the rank too.
-    Raises DataError where it is no trace, or nothing in it took time.
+    pieces: the bytes of the file in order. where: the file's name, for messages; it may include the rank.
+    Raises DataError if it is not a trace, or if nothing in it took time.
     """
     stream = TraceStream(pieces, where)
     activity = Activity(where=where)
     for batch in stream.batches():
         activity.add(batch)
     if activity.first_ns is None:
-        raise DataError(f"{where}: {_nothing(activity, is_cut=stream.is_cut)}")
+        raise DataError(f"{where}: {_why_unusable(activity, is_cut=stream.is_cut)}")
     if stream.is_cut:
-        # Operators stand before kernels, neither in order of time: what is missing is of every step.
+        # Operators precede kernels and neither are in time order, so the missing events affect every step.
         raise DataError(
             f"{where}: cut before its end, or not JSON to its end; events are not written in order of time, "
             "so that no step is whole: copy or export it again"
@@ -233,8 +234,8 @@ def rank_traces(pieces: Iterator[bytes], where: str) -> list[RankTrace]:
     return found
 
 
-def _nothing(activity: Activity, *, is_cut: bool) -> str:
-    """Why nothing of a trace can be used, and what was expected."""
+def _why_unusable(activity: Activity, *, is_cut: bool) -> str:
+    """Return the reason why nothing in a trace is usable, and what was expected."""
     if activity.num_odd:
         return (
             f"none of its {plural(activity.num_odd, 'event')} has times that can be used; expected ts and "
@@ -252,7 +253,7 @@ _LAGGING = (
 
 
 def _has_communication(activity: Activity) -> bool:
-    """Whether the trace has communication: not so where the host only launched that of devices unseen."""
+    """Return whether communication was traced; not so if the host only launched it on untraced devices."""
     return bool(activity.devices) or not (activity.num_launches and not activity.host.communication.start)
 
 
@@ -272,9 +273,9 @@ def _notes(activity: Activity) -> Iterator[str]:
 
 
 def _identity(metadata: Mapping[str, Any], where: str) -> tuple[int | None, int | None]:
-    """Rank and number of ranks: as the trace has it, else the rank in the file's name.
+    """Return rank and number of ranks from the trace, or else the rank from the file's name.
 
-    Raises DataError for a rank that so many ranks do not have.
+    Raises DataError if the rank is not below the number of ranks.
     """
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
@@ -326,7 +327,7 @@ def _seconds(nanoseconds: np.int64) -> float:
 
 
 def _collectives(device: DeviceActivity, windows: Spans, activity: Activity) -> Collectives:
-    """Communications that begin in a step."""
+    """Return the communications that begin in a step."""
     spans = device.communication.spans
     order = np.argsort(spans.start, kind="stable")
     start, took = spans.start[order], (spans.end - spans.start)[order]
@@ -347,14 +348,14 @@ def _collectives(device: DeviceActivity, windows: Spans, activity: Activity) -> 
 
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
-# A folder with more is no folder of traces: the largest systems have some ten thousand ranks.
+# The largest systems have some ten thousand ranks; a folder with more files is not a folder of traces.
 MAX_FILES = 100_000
 
 
 class Traces(Struct, frozen=True, kw_only=True):
-    """What was read: one record per rank and device, in order of ranks, and what was refused.
+    """The traces that were read, one record per rank and device in order of ranks, and the rejected ones.
 
-    unread: every trace that was refused, with why; they are counted in rejected too.
+    unread: every rejected trace with its reason; these are counted in `rejected` too.
     """
 
     ranks: tuple[RankTrace, ...]
@@ -363,7 +364,7 @@ class Traces(Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """A sentence for each trace that was not read, and for each kind of anything else."""
+        """A sentence for each rejected trace, and for each kind of other rejections."""
         kinds = {each.kind for each in self.unread}
         others = [each for kind, each in self.rejected.kinds.items() if kind not in kinds]
         return (
@@ -373,9 +374,9 @@ class Traces(Struct, frozen=True, kw_only=True):
 
 
 def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> Traces:
-    """The traces in files, folders and archives; a file that is named twice counts once.
+    """Return the traces in files, folders and archives; a file that is named twice counts once.
 
-    Raises DataError where none of them can be read: with the first reason.
+    Raises DataError with the first reason if none can be read.
     """
     found, rejected, unread = list[RankTrace](), Tally(), list[RowRejection]()
     first: DataError | None = None
@@ -393,13 +394,13 @@ def read_traces(paths: Sequence[Path], *, progress: Progress | None = None) -> T
         named = ", ".join(str(path) for path in paths[:3])
         raise first or DataError(f"{named}: no trace in it; expected files that end in {', '.join(SUFFIXES)}")
     found.sort(key=lambda each: (each.rank is None, each.rank or 0, each.device or 0))
-    ranks = tuple(_joined(_of_one_job(found, unread), unread))
+    ranks = tuple(_merged_by_rank(_of_one_job(found, unread), unread))
     rejected.extend(unread)
     return Traces(ranks=ranks, rejected=rejected, unread=tuple(unread))
 
 
 def _of_one_job(traces: Sequence[RankTrace], unread: list[RowRejection]) -> list[RankTrace]:
-    """The traces of as many ranks as most of them are; others are of another job, and are refused."""
+    """Return the traces with the most common number of ranks; others are rejected as of another job."""
     sizes = Counter(each.world_size for each in traces if each.world_size is not None)
     ((size, _),) = sizes.most_common(1) or ((None, 0),)
     kept = [each for each in traces if each.world_size in {None, size}]
@@ -412,7 +413,7 @@ def _of_one_job(traces: Sequence[RankTrace], unread: list[RowRejection]) -> list
 
 
 def _difference(one: RankTrace, other: RankTrace) -> str | None:
-    """What shows that two files of a rank are of different jobs; None where nothing does."""
+    """Return the difference that shows that two files of a rank are of different jobs, or None."""
     for what, ours, theirs in (
         ("device", one.device_name, other.device_name),
         ("process", one.process, other.process),
@@ -422,11 +423,11 @@ def _difference(one: RankTrace, other: RankTrace) -> str | None:
     return None
 
 
-def _joined(traces: Sequence[RankTrace], unread: list[RowRejection]) -> Iterator[RankTrace]:
-    """One record per rank and device: a profiler with a schedule writes a file for each of its cycles.
+def _merged_by_rank(traces: Sequence[RankTrace], unread: list[RowRejection]) -> Iterator[RankTrace]:
+    """Yield one record per rank and device; a profiler with a schedule writes one file per cycle.
 
-    A file with a step that an earlier one has is of another run, or a copy, and one of another process or
-    device is of another job: they are refused.
+    A file that repeats a step of an earlier one is rejected as a copy or of another run; a file of another
+    process or device is rejected as of another job.
     """
     of_rank: dict[tuple[int | None, int | None, str], RankTrace] = {}
     for each in traces:
@@ -454,7 +455,7 @@ def _joined(traces: Sequence[RankTrace], unread: list[RowRejection]) -> Iterator
 
 
 def _with_steps(first: RankTrace, then: RankTrace) -> RankTrace:
-    """A rank's trace with the steps of another file of it."""
+    """Return a rank's trace extended by the steps of another file of that rank."""
     one, two = first.collectives, then.collectives
     return replace(
         first,
@@ -470,7 +471,7 @@ def _with_steps(first: RankTrace, then: RankTrace) -> RankTrace:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or the traces and archives in a folder."""
+    """Return the file, or the traces and archives in a folder."""
     if not path.is_dir():
         return [path]
     files = sorted(
@@ -484,7 +485,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _contents(path: Path, rejected: Tally) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Name and content of the trace in a file, or of each in an archive."""
+    """Yield name and content of the trace in a file, or of each trace in an archive."""
     content = pieces(path)
     first = next(content, b"")
     if not has_tar_header(first[:BLOCK_BYTES]):

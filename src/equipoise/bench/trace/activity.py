@@ -1,7 +1,4 @@
-"""What a trace's events add up to.
-
-When each device computed, copied and communicated, in exact nanoseconds.
-"""
+"""Collects a trace's events: when each device computed, copied and communicated, in exact nanoseconds."""
 
 import math
 import re
@@ -19,14 +16,14 @@ Nanoseconds: TypeAlias = NDArray[np.int64]
 
 
 class Spans(Struct, frozen=True, kw_only=True):
-    """Spans of time that may overlap, each from start up to but not including end; both (n_spans,)."""
+    """Time spans [start, end) that may overlap; both arrays are (n_spans,)."""
 
     start: Nanoseconds
     end: Nanoseconds
 
 
 def merged(spans: Spans) -> Spans:
-    """The same moments as spans that neither overlap nor touch, in order.
+    """Return the union of spans as ordered spans that neither overlap nor touch.
 
     >>> whole = merged(Spans(start=np.array([5, 0, 3]), end=np.array([9, 2, 6])))
     >>> whole.start.tolist(), whole.end.tolist()
@@ -44,7 +41,7 @@ def merged(spans: Spans) -> Spans:
 
 
 def union(one: Spans, other: Spans) -> Spans:
-    """Moments that are in either, merged."""
+    """Return the merged spans of both."""
     return merged(
         Spans(
             start=np.concatenate([one.start, other.start]),
@@ -54,9 +51,9 @@ def union(one: Spans, other: Spans) -> Spans:
 
 
 def covered_ns(whole: Spans, windows: Spans) -> Nanoseconds:
-    """How much of each window is covered, in nanoseconds: (n_windows,).
+    """Return the nanoseconds of each window that are covered: (n_windows,).
 
-    whole: merged. windows: in any order; they may overlap.
+    whole: merged spans. windows: in any order; they may overlap.
 
     >>> whole = Spans(start=np.array([0, 10]), end=np.array([4, 20]))
     >>> covered_ns(whole, Spans(start=np.array([2, 0, 4]), end=np.array([12, 100, 10]))).tolist()
@@ -66,7 +63,7 @@ def covered_ns(whole: Spans, windows: Spans) -> Nanoseconds:
 
 
 def _covered_before(whole: Spans, moment: Nanoseconds) -> Nanoseconds:
-    """Nanoseconds covered before each moment."""
+    """Return the nanoseconds covered before each moment."""
     if whole.start.size == 0:
         return np.zeros(moment.shape, dtype=np.int64)
     total = np.concatenate([[0], np.cumsum(whole.end - whole.start)])
@@ -76,10 +73,10 @@ def _covered_before(whole: Spans, moment: Nanoseconds) -> Nanoseconds:
     return np.where(place > 0, total[last] + inside, 0)
 
 
-# NCCL before 2.19 (ncclKernel_AllReduce_RING_LL_Sum_float, ncclAllReduceRingLLKernel_sum_f32) and since
-# (ncclDevKernel_, ncclSymDevKernel_, ncclSymkDevKernel_, with a template before it at times), RCCL, and what
-# replaces them: MSCCL, oneCCL, custom all-reduce of vLLM and TensorRT-LLM, symmetric memory of torch, DeepEP,
-# NVSHMEM. Copies between peers are communication too: pipelines and FSDP make them.
+# Kernels of NCCL before 2.19 (ncclKernel_AllReduce_RING_LL_Sum_float, ncclAllReduceRingLLKernel_sum_f32) and
+# since (ncclDevKernel_, ncclSymDevKernel_, ncclSymkDevKernel_, sometimes after a template), of RCCL, and of
+# alternatives: MSCCL, oneCCL, custom all-reduce of vLLM and TensorRT-LLM, torch's symmetric memory, DeepEP,
+# NVSHMEM. Copies between peers are communication too: pipelines and FSDP use them.
 _COMMUNICATES = re.compile(
     r"^(?:void\s+)?(?:\w+::)*(?:nccl|rccl|mscclpp?|oneccl|ccl_|cross_device_reduce|deep_ep|nvshmem|nixl)"
     r"|(?<![a-z])nccl(?:Sym|Symk)?(?:Dev)?Kernel"
@@ -87,11 +84,11 @@ _COMMUNICATES = re.compile(
     r"|^memcpy (?:ptop|peer)",
     re.IGNORECASE,
 )
-# What the host records while the library of a CPU backend works: the span of the operation itself.
+# Host spans of CPU backends, which cover the operation itself.
 _HOST_COMMUNICATES = re.compile(r"^(?:gloo|mpi|ucc):(\w+)")
-# The same for backends of accelerators: the span of its launch, which is not that of the operation.
+# Host spans of accelerator backends, which cover only the launch of the operation.
 _HOST_LAUNCHES = re.compile(r"^(?:nccl|rccl|xccl|hccl):")
-# Operators that hold others, or only wait: their spans are not computation.
+# Operators that contain others or only wait; their spans are not computation.
 _WRAPS = re.compile(
     r"^(?:autograd::|torch::autograd::|c10d::|c10d_functional::|_c10d_functional::|record_param_comms|gloo:|nccl:"
     r"|torch::distributed::reducer::search|ProfilerStep|Optimizer\.|DistributedDataParallel\.|DataLoader|enumerate)"
@@ -106,7 +103,7 @@ _COPIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
 
 
 def communicates(name: str) -> bool:
-    """Whether a kernel or copy of the device moves data between accelerators.
+    """Return whether a kernel or copy of the device moves data between accelerators.
 
     >>> communicates("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)")
     True
@@ -117,7 +114,7 @@ def communicates(name: str) -> bool:
 
 
 def operation(name: str) -> str:
-    """The collective in a kernel's name, or the start of the name where it is none of the known.
+    """Return the collective in a kernel's name, or the start of the name if it is not a known one.
 
     >>> operation("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)")
     'allreduce'
@@ -127,7 +124,7 @@ def operation(name: str) -> str:
 
 
 def host_operation(name: str) -> str | None:
-    """The collective that a CPU backend works on in a span of the host; None for another span.
+    """Return the collective that a CPU backend runs in a host span; None for another span.
 
     >>> host_operation("gloo:all_reduce"), host_operation("nccl:all_reduce")
     ('all_reduce', None)
@@ -137,7 +134,7 @@ def host_operation(name: str) -> str | None:
 
 
 def computes_on_host(name: str) -> bool:
-    """Whether an operator's span on the host is computation.
+    """Return whether an operator's span on the host is computation.
 
     >>> computes_on_host("aten::mm"), computes_on_host("c10d::allreduce_"), computes_on_host("AddmmBackward0")
     (True, False, False)
@@ -146,7 +143,7 @@ def computes_on_host(name: str) -> bool:
 
 
 def step_number(name: str) -> int | None:
-    """The number of a step that a span marks; None for another span.
+    """Return the number of the step that a span marks; None for another span.
 
     >>> step_number("ProfilerStep#12"), step_number("ProfilerStep")
     (12, None)
@@ -155,12 +152,12 @@ def step_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-# Starts and ends of so many events are some GB of memory; the largest traces seen have a few million.
+# Starts and ends of this many events take some GB of memory; the largest traces seen have a few million.
 MAX_EVENTS = 50_000_000
 MAX_DEVICES = 64
 MAX_STREAMS = 1024
 MAX_STEPS = 1_000_000
-# A microsecond count beyond is no time: 1e15 us are 31 years, and traces count from 1970 at most.
+# Larger values are not times: 1e15 us are 31 years, and traces count from 1970 at the earliest.
 _MOST_US = 9e15
 
 _DEVICE_KINDS = frozenset({"kernel", "concurrent_kernel", *_COPIES})
@@ -169,19 +166,19 @@ _HOST_STEPS = frozenset({"user_annotation", "cpu_op", "operator", "python_functi
 
 
 class Times(Struct):
-    """Starts and ends of events as they come, in nanoseconds."""
+    """Starts and ends of events in the order of the trace, in nanoseconds."""
 
     start: "array[int]" = field(default_factory=lambda: array("q"))
     end: "array[int]" = field(default_factory=lambda: array("q"))
 
     def add(self, start_ns: int, end_ns: int) -> None:
-        """One span more."""
+        """Append a span."""
         self.start.append(start_ns)
         self.end.append(end_ns)
 
     @property
     def spans(self) -> Spans:
-        """All of them."""
+        """All spans as arrays."""
         return Spans(
             start=np.array(self.start, dtype=np.int64),
             end=np.array(self.end, dtype=np.int64),
@@ -189,22 +186,23 @@ class Times(Struct):
 
 
 class Numbered(Struct):
-    """Spans of events with the number that a launch on the host shares with what it launched."""
+    """Spans of events with the correlation number that a launch on the host shares with its kernel."""
 
     times: Times = field(default_factory=Times)
     correlation: "array[int]" = field(default_factory=lambda: array("q"))
 
     def add(self, start_ns: int, end_ns: int, correlation: Any) -> None:  # noqa: ANN401 - any JSON value
-        """One event more, where it has a number."""
+        """Append an event if it has a correlation number."""
         if type(correlation) is int and abs(correlation) < _MOST_US:
             self.times.add(start_ns, end_ns)
             self.correlation.append(correlation)
 
 
 class DeviceActivity(Struct):
-    """What one device did.
+    """The activity of one device.
 
-    groups: which group of ranks and operation each communication is of. streams: kernels by where they queue.
+    groups: for each communication, the number of its group of ranks and operation. streams: kernels by
+    stream.
     """
 
     compute: Times = field(default_factory=Times)
@@ -214,7 +212,7 @@ class DeviceActivity(Struct):
     streams: dict[int, Numbered] = field(default_factory=dict)
 
     def computes(self, span: tuple[int, int], arguments: dict[str, Any]) -> None:
-        """Take in a kernel that computes."""
+        """Add a compute kernel."""
         self.compute.add(*span)
         stream = arguments.get("stream")
         if type(stream) is int and (stream in self.streams or len(self.streams) < MAX_STREAMS):
@@ -222,16 +220,16 @@ class DeviceActivity(Struct):
 
     @property
     def busiest(self) -> Numbered:
-        """The stream that most kernels ran on."""
+        """The kernels of the stream with the most kernels."""
         return max(self.streams.values(), key=lambda each: len(each.correlation), default=Numbered())
 
 
 class Activity(Struct, kw_only=True):
-    """What the events of one trace add up to.
+    """The activity in one trace.
 
-    devices: by number. host: the processor, as if it were one. host_steps, device_steps: number to start and
-    end. process: that marked the first of the host's steps. names: groups of ranks with their operation, by
-    the number that Device.groups holds.
+    devices: by number. host: the processor, treated like a device. host_steps, device_steps: start and end by
+    step number. process: the process that marked the host's first step. names: the numbers used in
+    DeviceActivity.groups, by group of ranks and operation. num_odd: events without valid times.
     """
 
     where: str
@@ -249,7 +247,7 @@ class Activity(Struct, kw_only=True):
     last_ns: int | None = None
 
     def add(self, batch: list[Event]) -> None:
-        """Take in the events of a batch. Raises DataError for more of them than are kept."""
+        """Add the events of a batch. Raises DataError for more than MAX_EVENTS events."""
         for event in batch:
             if type(event) is not dict or event.get("ph") != "X":
                 continue
@@ -271,7 +269,7 @@ class Activity(Struct, kw_only=True):
             )
 
     def _span(self, event: Event) -> tuple[int, int] | None:
-        """Start and end in nanoseconds; None, and counted, where they are no times."""
+        """Return start and end in nanoseconds; None, and counted in num_odd, if they are not valid times."""
         start_ns, took_ns = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur"))
         if start_ns is None or took_ns is None or took_ns < 0:
             self.num_odd += 1
@@ -315,7 +313,7 @@ class Activity(Struct, kw_only=True):
         return found
 
     def _group(self, arguments: dict[str, Any], name: str) -> int:
-        """The number of a communication's group of ranks and operation."""
+        """Return the number of a communication's group of ranks and operation."""
         ranks = arguments.get("Process Group Ranks") or arguments.get("Process Group Name") or ""
         what = arguments.get("Collective name") or operation(name)
         key = (str(ranks)[:200], str(what)[:60])
@@ -337,14 +335,15 @@ class Activity(Struct, kw_only=True):
                 self.host.groups.append(self._group({}, operation))
             return
         self.num_launches += _HOST_LAUNCHES.match(name) is not None
-        # Once a device is seen, what the host computes is left out: memory for millions of operators.
+        # Once a device has been seen, host computation is not stored, to save memory for millions of
+        # operators.
         if not self.devices and category in {"cpu_op", "operator"} and computes_on_host(name):
             span = self._span(event)
             if span is not None:
                 self.host.compute.add(*span)
 
     def _add_step(self, steps: dict[int, tuple[int, int]], event: Event, name: str) -> bool:
-        """Note a step's span; spans of several streams and threads that mark one step are joined."""
+        """Add a step's span, merging spans of several streams and threads; return whether it marks a step."""
         number = step_number(name)
         if number is None:
             return False
@@ -356,7 +355,7 @@ class Activity(Struct, kw_only=True):
 
 
 def _nanoseconds(microseconds: Any) -> int | None:  # noqa: ANN401 - any JSON value
-    """Microseconds as whole nanoseconds, with the digits that a large float still has; None for no time."""
+    """Return microseconds as integer nanoseconds without losing digits of a large float; None if invalid."""
     if type(microseconds) is int and abs(microseconds) < _MOST_US:
         return microseconds * 1000
     if type(microseconds) is not float or not math.isfinite(microseconds) or abs(microseconds) >= _MOST_US:

@@ -1,4 +1,4 @@
-"""Files of any size as pieces of bytes, and the events of a trace read as a stream, with bounded memory."""
+"""Reads files of any size in pieces, and the events of a trace as a stream, with bounded memory."""
 
 import gzip
 import json
@@ -16,9 +16,10 @@ from equipoise.files import is_utf16
 from equipoise.runs.sources.gate import UNPACKING_ERRORS, Compression, Read, compression
 from equipoise.units import GIB, MIB
 
-# 256 KiB: what is made of a piece fits into the processor's caches (docs/decisions/0006-streamed-traces.md).
+# The objects parsed from 256 KiB fit into the processor's caches (docs/decisions/0006-streamed-traces.md).
 PIECE_BYTES = MIB // 4
-# Traces and logs compress 8 to 40 times. gzip cannot exceed 1032 times: only bombs come near.
+# Traces and logs compress by factors of 8 to 40. gzip's maximum is 1032; only decompression bombs come near
+# it.
 MAX_EXPANSION = 200
 EXPANSION_FLOOR_BYTES = 64 * MIB
 MAX_TOTAL_BYTES = 256 * GIB
@@ -27,9 +28,9 @@ _MAGIC_BYTES = 8
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """The content of a file, decompressed where it is compressed, in pieces of at most PIECE_BYTES.
+    """Yield the content of a file, decompressed if necessary, in pieces of at most PIECE_BYTES.
 
-    Raises DataError for what is no regular file, is damaged, or expands more than any trace or log.
+    Raises DataError if it is not a regular file, is damaged, or expands more than any trace or log.
     """
     try:
         status = path.stat()
@@ -45,7 +46,7 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 def stream_pieces(file: BinaryIO, num_bytes: int, *, where: str) -> Iterator[bytes]:
-    """The same of an open file of num_bytes as it lies; where: names it in messages."""
+    """Yield the content of an open file like `pieces`. num_bytes: its size on disk. where: its name."""
     kind = compression(file.read(_MAGIC_BYTES))
     file.seek(0)
     if kind is not None and kind.opened is None:
@@ -80,27 +81,27 @@ def stream_pieces(file: BinaryIO, num_bytes: int, *, where: str) -> Iterator[byt
 
 
 def _reader(file: BinaryIO, kind: Compression | None) -> Read:
-    """Reads up to so many bytes, decompressed; none at the end."""
+    """Return a function that reads up to n decompressed bytes, and none at the end."""
     if kind is None or kind.opened is None:
         return file.read
-    if kind.name == "gzip":  # its plain `read` loses what came before a cut
+    if kind.name == "gzip":  # `read` would lose the data before a truncation
         return gzip.GzipFile(fileobj=file, mode="rb").read1
     return kind.opened(file)
 
 
 class DamagedError(DataError):
-    """Compressed data that end or break in the middle: what came before them stands."""
+    """Compressed data are truncated or damaged; the data before that point are valid."""
 
 
 Event: TypeAlias = dict[str, Any]
 
-# Before and after the events stand the devices and the groups of ranks: some MB for thousands of ranks.
+# Devices and groups of ranks precede and follow the events; for thousands of ranks they take some MB.
 MAX_HEAD_BYTES = 32 * MIB
-# One event holds the shapes and the stack of one operator: some KB. Beyond, this is not a list of events.
+# An event holds the shapes and the stack of one operator, some KB. A larger one is not an event.
 MAX_EVENT_BYTES = 8 * MIB
-# Places tried before more is read: the last may lie inside a string or a nested list, not all of several.
+# Candidate ends of an event to try before more is read; one may lie inside a string or a nested list.
 _TRIES = 4
-# The same where the file is cut in its last event, and for the words that begin the list.
+# Candidates to try in a truncated last event, and for the start of the list.
 _MORE_TRIES = 32
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -110,14 +111,14 @@ _NO_NUMBERS = re.compile(rb"NaN|Infinity")
 
 
 class TraceStream:
-    """The events of one trace in batches; afterwards what stands around them.
+    """Yields the events of one trace in batches; afterwards the other attributes are set.
 
-    metadata: the other fields of the document. is_cut: whether it ends before its end, as when the writer was
-    stopped; the events before that were given.
+    metadata: the other fields of the document. is_cut: whether the document is truncated, for example because
+    the writer was stopped; the events before that were yielded.
     """
 
     def __init__(self, pieces: Iterator[bytes], where: str) -> None:
-        """pieces: the file's bytes in order. where: names it in messages."""
+        """pieces: the file's bytes in order. where: the file's name, for messages."""
         self._pieces = pieces
         self._where = where
         self._text = b""
@@ -126,9 +127,9 @@ class TraceStream:
         self.is_cut = False
 
     def batches(self) -> Iterator[list[Event]]:
-        """Events in order, a batch a piece of the file.
+        """Yield the events in order, in batches of about one piece of the file.
 
-        Raises DataError for what is no trace, is damaged or has an event larger than in any trace.
+        Raises DataError if it is not a trace, is damaged, or has an event above MAX_EVENT_BYTES.
         """
         if not self._skip_head():
             return
@@ -140,7 +141,7 @@ class TraceStream:
         yield self._last()
 
     def _more(self) -> bool:
-        """Read a piece more; False at the end of the file."""
+        """Read another piece; return False at the end of the file."""
         try:
             piece = next(self._pieces, b"")
         except DamagedError:
@@ -151,11 +152,11 @@ class TraceStream:
         return bool(piece)
 
     def _skip_head(self) -> bool:
-        """Go to the first event; False where there is no more than a head."""
+        """Skip to the first event; return whether there is a list of events."""
         start = num_tries = 0
         while True:
             self._text = self._text.lstrip(b"\xef\xbb\xbf \t\r\n")
-            if self._text.startswith(b"["):  # the events alone, as Chrome accepts them
+            if self._text.startswith(b"["):  # a bare list of events, which Chrome accepts
                 self._text = self._text[1:]
                 return True
             if self._text and not self._text.startswith(b"{"):
@@ -165,7 +166,7 @@ class TraceStream:
                 )
             for found in islice(_EVENTS.finditer(self._text, start), _MORE_TRIES):
                 head = _parsed(self._text[: found.end()] + b"]}")
-                if isinstance(head, dict):  # else the words stand in a string or deeper
+                if isinstance(head, dict):  # otherwise the match is in a string or nested deeper
                     self.metadata = {key: value for key, value in head.items() if key != "traceEvents"}
                     self._text = self._text[found.end() :]
                     return True
@@ -177,7 +178,7 @@ class TraceStream:
                 )
 
     def _take(self) -> list[Event] | None:
-        """The next events; None when only the last ones and what follows the list are left."""
+        """Return the next events; None when the whole file has been read."""
         while self._more():
             if len(self._text) > MAX_EVENT_BYTES + MIB:
                 raise DataError(
@@ -190,19 +191,19 @@ class TraceStream:
                 self._text = self._text[end:].lstrip()[1:]  # without the comma
                 self._try_at_bytes = 0
                 return batch
-            self._try_at_bytes = 2 * len(self._text)  # each try reads all of it again
+            self._try_at_bytes = 2 * len(self._text)  # each try parses all of it again
         return None
 
     def _parsed_until(self, num_tries: int) -> tuple[list[Event] | None, int]:
-        """The events up to the last place tried that parses, and where they end; None where none does."""
-        for place in islice(self._places(), num_tries):
+        """Return the events up to the last candidate end that parses, and that end; None if none parses."""
+        for place in islice(self._candidate_ends(), num_tries):
             batch = _parsed(b"[" + self._text[: place + 1] + b"]")
             if isinstance(batch, list):
                 return batch, place + 1
         return None, 0
 
-    def _places(self) -> Iterator[int]:
-        """Where an event may end, the last first."""
+    def _candidate_ends(self) -> Iterator[int]:
+        """Yield the positions where an event may end, the last first."""
         end = len(self._text)
         while end > 0:
             start = max(0, end - _BETWEEN_BYTES)
@@ -211,10 +212,10 @@ class TraceStream:
             end = found[0] + 2 if found else start + 64 if start else 0
 
     def _last(self) -> list[Event]:
-        """The last events, and the fields after the list."""
+        """Return the last events, and store the fields after the list."""
         whole = _parsed(b'{"traceEvents":[' + self._text)
         if not isinstance(whole, dict):
-            whole = _parsed(b'{"traceEvents":[' + self._text + b"}")  # the events alone
+            whole = _parsed(b'{"traceEvents":[' + self._text + b"}")  # a bare list of events
         if isinstance(whole, dict):
             events = whole.pop("traceEvents")
             self.metadata |= whole
@@ -224,9 +225,9 @@ class TraceStream:
 
 
 def _parsed(text: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    """The value of a JSON text; None where it is none.
+    """Return the value of a JSON text; None if it is invalid.
 
-    NaN and infinities, which programs write although JSON has none, are null.
+    NaN and infinities, which some programs write although JSON lacks them, become None.
     """
     try:
         return orjson.loads(text)
