@@ -1,6 +1,6 @@
-"""A user's own training loop, watched: the phases of its steps, recorded as a sweep records them.
+"""Records of watched training loops: the append-only file of one rank, and its reader.
 
-Here is what one rank saw, in a file that grows: each line whole or absent, whatever happens.
+The phases of steps are recorded as in a sweep. Each line of the file is written completely or not at all.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from equipoise.files import parsed_json, read_input
 from equipoise.units import MIB, MILLISECOND_S
 
 _SCHEMA = "equipoise.watched/1"
-# Of a file: a hundred thousand steps, the most that are watched, take less than half of it.
+# The size limit of a file; a hundred thousand steps, the most that are watched, take less than half of it.
 _MOST_BYTES = 64 * MIB
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
@@ -29,10 +29,7 @@ Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e300)]
 
 
 class RecordedStep(Struct, frozen=True, kw_only=True):
-    """One step in a rank's file. step: number of the update, from 1, the same on every rank.
-
-    seconds: by phase.
-    """
+    """One step in a rank's file. step: number of the update, from 1, the same on every rank."""
 
     step: Count
     batches: Count
@@ -42,11 +39,11 @@ class RecordedStep(Struct, frozen=True, kw_only=True):
 
 
 class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank wrote at its end.
+    """The last record of a rank.
 
-    exchanged: seconds of communication (`communication_s`, `exposed_s`) in so many seconds of profiled steps
-    (`step_s`) and of their passes (`passes_s`); empty where nothing was profiled. reason: why it failed.
-    use: what this rank's cores did meanwhile.
+    exchanged: seconds of communication (`communication_s`, `exposed_s`) in the profiled steps (`step_s`) and
+    in their passes (`passes_s`); empty if nothing was profiled. reason: of a failure. use: of this rank's
+    cores.
     """
 
     memory_bytes: Count | None = None
@@ -56,7 +53,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
     use: CoreUse | None = None
 
     def __post_init__(self) -> None:
-        """Refuse shares that cannot be computed."""
+        """Raise ValueError for values from which no shares can be computed."""
         used = self.use
         if used is not None and not (
             used.cores and 0 < used.wall_s < LONGEST_S and abs(used.taken_s) + abs(used.own_s) < LONGEST_S
@@ -68,7 +65,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Facts(Struct, kw_only=True):
-    """What is known of a run beyond its conditions, by its first lines."""
+    """Facts about a run other than its conditions, from its first lines."""
 
     workload: str | None = None
     device: str | None = None
@@ -77,7 +74,7 @@ class _Facts(Struct, kw_only=True):
 
 
 class _FirstLine(_Facts, kw_only=True):
-    """The line that a file of a rank begins with."""
+    """The first line of a rank's file."""
 
     schema: Literal["equipoise.watched/1"]
     rank: Annotated[int, Meta(ge=0)]
@@ -87,17 +84,17 @@ class _FirstLine(_Facts, kw_only=True):
     num_steps: Count | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a rank that is none of its ranks."""
+        """Raise ValueError for an impossible rank or conditions."""
         is_run = self.rank < self.num_ranks and isinstance(self.conditions.get("core_sets", []), list)
         if not is_run or not isinstance(self.conditions.get("host", ""), str | None):
             raise ValueError("rank or conditions of no run")
 
 
 class RankRecord(Struct, frozen=True, kw_only=True):
-    """What one rank left of one run.
+    """The record of one rank of one run.
 
-    about: what it ran on and with. steps: in order; warm-up is among them. end: None before its end.
-    is_whole: whether all of its file was read.
+    about: facts and conditions of the run. steps: in order, including warm-up. end: None while it runs.
+    is_whole: whether its file was read completely.
     """
 
     about: Mapping[str, Any]
@@ -107,35 +104,35 @@ class RankRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> int:
-        """Its number."""
+        """Number of the rank."""
         return int(self.about["rank"])
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks the run had."""
+        """Number of ranks of the run."""
         return int(self.about["num_ranks"])
 
     @property
     def host(self) -> str:
-        """Where it ran."""
+        """Host that the rank ran on."""
         return str(self.about["conditions"].get("host") or "unknown")
 
 
 def run_folder(out: Path, run: str) -> Path:
-    """Where the ranks of a run leave their files."""
+    """Return the folder of a run's files."""
     return out / WATCHED / run
 
 
 def runs_in(out: Path) -> list[Path]:
-    """The folders of all runs that were watched into a folder, oldest first."""
+    """Return the folders of all watched runs in a folder, oldest first."""
     return sorted(path for path in (out / WATCHED).glob("*") if path.is_dir())
 
 
 class RankFile:
-    """The file of one rank of one run, to which lines are added; held while the process lives."""
+    """The append-only file of one rank of one run; locked while the process is alive."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """Raises DataError when it cannot be made."""
+        """Create the file. Raises DataError if that fails."""
         self.path = folder / f"rank-{about['rank']}.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -146,9 +143,9 @@ class RankFile:
         self._try_lock()
 
     def _try_lock(self) -> None:
-        """Lock the file, so that who looks knows that this process lives: the kernel unlocks when it ends.
+        """Lock the file to show that this process is alive; the kernel unlocks it when the process ends.
 
-        That fails while another process tests the lock, or on disks without locks: it is tried again.
+        Locking fails while another process tests the lock, and on file systems without locks; it is retried.
         """
         with suppress(OSError):
             descriptor = os.open(self.path, os.O_RDWR)
@@ -160,7 +157,7 @@ class RankFile:
             self._lock = descriptor
 
     def close(self) -> None:
-        """Hold it no longer."""
+        """Release the lock."""
         if self._lock is not None:
             with suppress(OSError):
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
@@ -168,7 +165,7 @@ class RankFile:
             self._lock = None
 
     def add(self, lines: Sequence[RecordedStep | Mapping[str, Any]]) -> None:
-        """Put lines on disk; when this returns they stay. Raises DataError when they cannot be written."""
+        """Append lines durably to the file. Raises DataError if they cannot be written."""
         if not lines:
             return
         if self._lock is None:
@@ -181,7 +178,7 @@ class RankFile:
 
 
 def _write_whole_lines(file: BinaryIO, content: bytes) -> None:
-    """All of the content, synced; nothing of it where the disk is full."""
+    """Append and sync all of the content, or nothing if the disk is full."""
     before = file.seek(0, os.SEEK_END)
     try:
         file.write(content)
@@ -197,13 +194,13 @@ def _line(content: RecordedStep | Mapping[str, Any]) -> bytes:
 
 
 def rank_record(path: Path, *, most_bytes: int | None = None) -> RankRecord:
-    """What a rank left; a last line that was cut by a kill or a crash is dropped.
+    """Return the record of a rank; an incomplete last line, due to a kill or a crash, is dropped.
 
-    most_bytes: of a longer file its first line and its latest ones are read, so many bytes.
-    Raises DataError for another file.
+    most_bytes: of a longer file, only the first line and the last most_bytes are read.
+    Raises DataError for another kind of file.
     """
     first, tail = _lines(path, most_bytes)
-    # Of lines between the two parts the number is not known: they are counted as if none were left out.
+    # Line numbers in messages ignore lines that were skipped, because their number is not known.
     found = [_parsed(path, number, line) for number, line in enumerate([*first, *tail], 1)]
     if not found:
         raise DataError(f"{path}: empty; expected a file of a watched run; delete the run's folder")
@@ -228,17 +225,17 @@ def rank_record(path: Path, *, most_bytes: int | None = None) -> RankRecord:
 
 
 def _step(line: Mapping[str, Any]) -> RecordedStep:
-    """The step of a line. Raises ValidationError for one that is none."""
+    """Return the step of a line. Raises ValidationError if it is invalid."""
     step = convert(line, RecordedStep)
-    # Differences of moments may miss zero by what clocks of devices do not resolve.
-    right = all(-MILLISECOND_S <= each <= LONGEST_S for each in step.seconds.values())
-    if not right or step.seconds.get(STEP, 0.0) < SHORTEST_S:
+    # Differences of timestamps may be slightly negative, because device clocks have a limited resolution.
+    is_valid = all(-MILLISECOND_S <= each <= LONGEST_S for each in step.seconds.values())
+    if not is_valid or step.seconds.get(STEP, 0.0) < SHORTEST_S:
         raise ValidationError("seconds of no step")
     return step
 
 
 def _lines(path: Path, most_bytes: int | None) -> tuple[list[bytes], list[bytes]]:
-    """The whole lines of a file: the first alone where some behind it are left out, and the rest."""
+    """Return a file's complete lines: its first line if lines after it are skipped, and the others."""
     try:
         size = path.stat().st_size
         if most_bytes is not None and size > most_bytes:
@@ -249,7 +246,7 @@ def _lines(path: Path, most_bytes: int | None) -> tuple[list[bytes], list[bytes]
     except OSError as err:
         raise DataError(f"{path}: {err.strerror or err}; expected a file of a watched run") from err
     content = read_input(path, _MOST_BYTES, expected="a file of a watched run", may_be_pipe=False)
-    return [], content.split(b"\n")[:-1]  # what follows the last end of line is empty, or was cut
+    return [], content.split(b"\n")[:-1]  # the last part is empty or an incomplete line
 
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -263,7 +260,7 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def rank_records(folder: Path) -> list[RankRecord]:
-    """What the ranks of a run left, by rank. Raises DataError where none did."""
+    """Return the records of a run by rank. Raises DataError if there are none."""
     found = [rank_record(path) for path in folder.glob("rank-*.jsonl")]
     if not found:
         raise DataError(f"{folder}: no rank wrote a file; expected rank-0.jsonl")

@@ -1,4 +1,4 @@
-"""What torch shows of a watched loop: facts of its run, and removable hooks that mark its steps."""
+"""torch-specific parts of watching a loop: facts about the run, and removable hooks that mark its steps."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -26,20 +26,20 @@ _PRECISIONS = {
     torch.float16: "fp16",
     torch.float64: "fp64",
 }
-# Ranks begin to watch at about the same time: where training begins.
+# Ranks start watching at about the same time, when training begins.
 _MEETING_S = 60.0
 _numbers = count(1)
 
 
 def ranks() -> tuple[int, int]:
-    """The number of this rank, and of how many."""
+    """Return this rank and the number of ranks."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
 def device_of(models: Sequence[nn.Module]) -> tuple[DeviceKind, torch.device]:
-    """The kind of device that the models compute on, and which one."""
+    """Return the kind of device that the models compute on, and the device itself."""
     places = [parameter.device for model in models for parameter in model.parameters()]
     place = next((each for each in places if each.type == "cuda"), torch.device("cpu"))
     return device(place.type), place
@@ -49,20 +49,21 @@ _STAMP = "%Y%m%dT%H%M%S"
 
 
 def run_name(rank: int, num_ranks: int, *, after: str) -> str:
-    """A name for this run that all its ranks know, from rank 0: the time and some digits.
+    """Return a name for this run, which rank 0 chooses for all ranks: the time and random digits.
 
-    after: the name of the latest run there, which this one follows in order also where the clock was set
-    back since. Raises UsageError where rank 0 does not watch.
+    after: the name of the latest run in the folder, after which this name sorts even if the clock was set
+    back.
+    Raises UsageError if rank 0 does not watch.
     """
     begun = datetime.now(UTC)
-    with suppress(ValueError, OverflowError):  # the name of something else
+    with suppress(ValueError, OverflowError):  # not the name of a run
         latest = datetime.strptime(after.partition("-")[0], _STAMP).replace(tzinfo=UTC)
         begun = max(begun, latest + timedelta(seconds=1))
     name = f"{begun:{_STAMP}}-{token_hex(3)}"
     number = next(_numbers)
     if num_ranks == 1:
         return name
-    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - a collective would hang without a rank
+    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - a collective would hang if a rank does not watch
     key = f"equipoise/watch/{number}"
     if rank == 0:
         store.set(key, name)
@@ -81,14 +82,14 @@ def run_name(rank: int, num_ranks: int, *, after: str) -> str:
 def about(
     models: Sequence[nn.Module], *, name: str | None, rank: int, num_ranks: int, batch_samples: int | None
 ) -> dict[str, Any]:
-    """What is known of a run before its first step, as one record that fits into JSON."""
+    """Return what is known about a run before its first step, as a JSON-compatible record."""
     on, place = device_of(models)
     cores = usable_cores()
     backend = dist.get_backend() if num_ranks > 1 else None
     return {
         "rank": rank,
         "num_ranks": num_ranks,
-        "workload": name or _kind(models[0]),
+        "workload": name or _class_name(models[0]),
         "num_params": sum(parameter.numel() for model in models for parameter in model.parameters()),
         "device": on.name,
         "batch_samples": batch_samples,
@@ -101,12 +102,12 @@ def about(
 
 
 def facts_of_forward(model: nn.Module, on: DeviceKind) -> dict[str, Any]:
-    """Precision and strategy, from within a forward pass in training."""
+    """Return precision and strategy; call it within a forward pass in training."""
     return {"precision": _precision(model, on), "strategy": _strategy(model)}
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """The model within what torch wraps around it."""
+    """Return the model without torch's wrappers."""
     for name in ("module", "_orig_mod"):
         inner = getattr(model, name, None)
         if isinstance(inner, nn.Module):
@@ -114,14 +115,14 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def _kind(model: nn.Module) -> str:
-    """The name of its class, before torch made it one whose weights are sharded."""
+def _class_name(model: nn.Module) -> str:
+    """Return the name of the model's class, before `fully_shard` replaced it."""
     kinds = [kind.__name__ for kind in type(_unwrapped(model)).__mro__]
     return kinds[kinds.index("FSDPModule") + 1] if "FSDPModule" in kinds else kinds[0]
 
 
 def _precision(model: nn.Module, on: DeviceKind) -> str | None:
-    """Of the matrix products, by autocast, the weights and torch's settings."""
+    """Return the precision of matrix products, from autocast, the weights and torch's settings."""
     dtype = next((each.dtype for each in model.parameters() if each.dtype.is_floating_point), None)
     if torch.is_autocast_enabled(on.name):
         dtype = torch.get_autocast_dtype(on.name)
@@ -131,7 +132,7 @@ def _precision(model: nn.Module, on: DeviceKind) -> str | None:
 
 
 def _strategy(model: nn.Module) -> str | None:
-    """How ranks share the model, by the sweep's names; None where that is not known."""
+    """Return the training method, by the sweep's names; None if not known."""
     if isinstance(model, DistributedDataParallel) or DistributedDataParallel._active_ddp_module:  # noqa: SLF001 - the model may be inside
         return "ddp"
     kinds = {kind.__name__ for kind in type(model).__mro__}
@@ -140,7 +141,7 @@ def _strategy(model: nn.Module) -> str | None:
 
 @contextmanager
 def updates_seen(loop: Loop) -> Iterator[None]:
-    """A hook that tells the loop of every update of weights."""
+    """Report every update of weights to the loop."""
     after = register_optimizer_step_post_hook(lambda *_: loop.optimizer_ended())
     try:
         yield
@@ -150,7 +151,7 @@ def updates_seen(loop: Loop) -> Iterator[None]:
 
 @contextmanager
 def phases_marked(loop: Loop, models: Iterable[nn.Module]) -> Iterator[None]:
-    """Hooks that mark on the loop what these models do, and where each backward pass and update begins."""
+    """Mark the models' forward passes, and all backward passes and starts of updates, on the loop."""
     with ExitStack() as removals:
         removals.enter_context(_backward_marked(loop))
         before = register_optimizer_step_pre_hook(lambda *_: loop.optimizer_begins())
@@ -161,21 +162,21 @@ def phases_marked(loop: Loop, models: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def trained_once(models: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """The parameters that get a gradient of their own; one that models share counts once."""
+    """Return the parameters that get a gradient; a parameter shared between models counts once."""
     shared = {id(each): each for model in models for each in model.parameters()}
     return [each for each in shared.values() if each.requires_grad and each.is_leaf]
 
 
 def exchanges_throughout(models: Iterable[nn.Module]) -> bool:
-    """Whether weights are exchanged in both passes, as where they are sharded."""
+    """Return whether weights are exchanged in both passes, as with sharded weights."""
     return any(hasattr(model, "set_requires_gradient_sync") for model in models)
 
 
 @contextmanager
 def _forward_marked(loop: Loop, model: nn.Module) -> Iterator[None]:
-    """Marks each call of the model."""
+    """Mark each call of the model."""
     if getattr(model, "_compiled_call_impl", None) is not None:
-        # Compiled in place: hooks would be compiled too.
+        # The model is compiled in place, so hooks would be compiled too.
         with runs_within(model, "_compiled_call_impl", partial(forward, loop, model)):
             yield
         return
@@ -183,7 +184,7 @@ def _forward_marked(loop: Loop, model: nn.Module) -> Iterator[None]:
     def begins(module: nn.Module, _arguments: object) -> None:
         loop.forward(module, records=torch.is_grad_enabled())
 
-    # First of all hooks: what others do before the pass, gathering weights say, is part of it.
+    # Before other hooks, so that their work, such as gathering weights, counts as part of the pass.
     handle = model.register_forward_pre_hook(begins, prepend=True)
     try:
         yield
@@ -193,13 +194,13 @@ def _forward_marked(loop: Loop, model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _backward_marked(loop: Loop) -> Iterator[None]:
-    """Marks backward passes: all ways to start one end in `torch.autograd.backward`."""
+    """Mark backward passes; all ways to start one call `torch.autograd.backward`."""
     plain = torch.autograd.backward
-    watches = True
+    is_active = True
 
     @wraps(plain)
     def marked(*arguments: Any, **named: Any) -> None:  # noqa: ANN401 - torch's own
-        if not watches:
+        if not is_active:
             plain(*arguments, **named)
             return
         loop.backward_begins()
@@ -212,15 +213,15 @@ def _backward_marked(loop: Loop) -> Iterator[None]:
     try:
         yield
     finally:
-        watches = False
-        # A wrapper that was put around it later stays; ours then only passes calls on.
+        is_active = False
+        # If another wrapper was added later, ours stays inside it and only forwards calls.
         if torch.autograd.backward is marked:
             torch.autograd.backward = plain
 
 
 @contextmanager
 def forward(loop: Loop, model: Any) -> Iterator[None]:  # noqa: ANN401 - a module
-    """What runs within is a forward pass of that model."""
+    """Mark the code within as a forward pass of that model."""
     loop.forward(model, records=torch.is_grad_enabled())
     yield
 
@@ -231,7 +232,7 @@ def runs_within(
     name: str,
     within: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[None]:
-    """Each call of a method of this one object runs within a context."""
+    """Run each call of one object's method within a context."""
     plain, is_own = getattr(owner, name), name in vars(owner)
 
     @wraps(plain)
@@ -251,13 +252,13 @@ def runs_within(
 
 @contextmanager
 def fetches_marked(loop: Loop, loader: Any) -> Iterator[None]:  # noqa: ANN401 - a DataLoader, or what wraps one
-    """Marks when a batch of this torch DataLoader is fetched, whatever iterates over it."""
+    """Mark when a batch of this torch DataLoader is fetched, whatever code iterates over it."""
     inner = getattr(loader, "base_dataloader", loader)  # Accelerate's wrapper
     plain: Callable[[], Any] | None = getattr(inner, "_get_iterator", None)
-    if plain is None:  # no torch DataLoader: its input is not seen
+    if plain is None:  # not a torch DataLoader: its input is not recorded
         yield
         return
-    # Not kept alive: an iterator that is dropped ends its workers.
+    # Weak references, because an iterator that is garbage-collected ends its workers.
     marked: WeakKeyDictionary[Any, type] = WeakKeyDictionary()
 
     def marking_iterator() -> Any:  # noqa: ANN401 - torch's own
@@ -277,7 +278,7 @@ def fetches_marked(loop: Loop, loader: Any) -> Iterator[None]:  # noqa: ANN401 -
 
 @contextmanager
 def iterator_marked(loop: Loop, batches: Any) -> Iterator[None]:  # noqa: ANN401 - an iterator of Lightning
-    """Marks when this iterator fetches a batch."""
+    """Mark when this iterator fetches a batch."""
     kind = type(batches)
     batches.__class__ = _marking(loop, kind)
     try:
@@ -287,7 +288,7 @@ def iterator_marked(loop: Loop, batches: Any) -> Iterator[None]:  # noqa: ANN401
 
 
 def _marking(loop: Loop, kind: Any) -> type:  # noqa: ANN401 - a class of torch's iterators
-    """The same iterator, which marks each batch on the loop."""
+    """Return a subclass of an iterator's class that marks each batch on the loop."""
 
     def following(self: Any) -> Any:  # noqa: ANN401 - a batch
         loop.fetching()
@@ -303,9 +304,9 @@ def _marking(loop: Loop, kind: Any) -> type:  # noqa: ANN401 - a class of torch'
 
 
 def num_samples(batch: Any, depth: int = 3) -> int:  # noqa: ANN401 - whatever a loader yields
-    """How many samples a batch holds: the length of its first tensor; 0 where none is found.
+    """Return the number of samples of a batch: the length of its first tensor; 0 if none is found.
 
-    depth: of nested containers that are searched for a tensor.
+    depth: of the search for a tensor in nested containers.
     """
     shape = getattr(batch, "shape", None)
     if shape is not None:

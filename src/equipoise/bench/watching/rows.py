@@ -1,4 +1,4 @@
-"""Watched runs from their files: many ranks as one run, the tables of them, and runs while they train."""
+"""Watched runs from the files of their ranks: combined runs, their tables, and the state of running ones."""
 
 import os
 import stat
@@ -49,14 +49,15 @@ from equipoise.units import MIB, MILLISECOND_S, format_si, plural, whole_percent
 
 
 class CombinedRun(Struct, frozen=True, kw_only=True):
-    """One run as the tables hold it.
+    """One run of all its ranks, as in the tables.
 
-    steps: seconds by phase of each step that counts, of its slowest rank; their numbers in `numbers`.
-    num_unlike: steps left out because they took another number of batches or samples than most, as with a
-    skipped update or the end of the data. num_counted: updates between recorded steps that some rank did not
-    record: where steps are short, most are only counted. missing_ranks: those that left nothing.
-    num_samples: of a step, over the ranks; None where batches were not seen or a rank is missing.
-    others_cpu_fraction: of the ranks' cores, what other programs took; None where a rank did not say.
+    steps: seconds by phase of each step that counts, on its slowest rank; their numbers are in `numbers`.
+    num_unlike: steps excluded because their number of batches or samples differs from most, for example after
+    a skipped update or at the end of the data. num_counted: updates between recorded steps that some rank did
+    not record, because most short steps are only counted. missing_ranks: ranks without a file.
+    num_samples: per step, over all ranks; None if batches were not observed or a rank is missing.
+    others_cpu_fraction: fraction of the ranks' cores used by other programs; None if a rank did not report
+    it.
     """
 
     about: Mapping[str, Any]
@@ -74,18 +75,18 @@ class CombinedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks the run had."""
+        """Number of ranks of the run."""
         return int(self.about["num_ranks"])
 
     @property
     def batch_samples(self) -> int | None:
-        """Samples of a step over the ranks, as stated or as seen."""
+        """Samples per step over all ranks, as stated or else as observed."""
         stated: int | None = self.about["batch_samples"]
         return stated or self.num_samples
 
     @property
     def strategy(self) -> str | None:
-        """How ranks share the model, by the sweep's names; None on one rank, or where that is not known."""
+        """The training method, by the sweep's names; None on one rank, or if not known."""
         found: str | None = self.about.get("strategy")
         if found == "ddp" and self.num_batches > 1:
             found = f"accumulate:{self.num_batches}"
@@ -93,10 +94,10 @@ class CombinedRun(Struct, frozen=True, kw_only=True):
 
 
 def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
-    """The run that these ranks saw; steps that some rank did not see are left out.
+    """Return the run recorded by these ranks; steps that some rank did not record are left out.
 
-    Assumes updates are counted the same on all ranks, as where they train one model together.
-    Source: the same choices as the sweep's timed steps; docs/measure/watch.md.
+    Assumes all ranks count the same updates, as when they train one model together.
+    Source: the same definitions as for the sweep's timed steps; docs/measure/watch.md.
     """
     first = records[0]
     by_number = [{step.step: step for step in record.steps} for record in records]
@@ -105,13 +106,13 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
     series = [number for number in common if number not in profiled]
     num_warm_up, steady = _warm_up([max(steps[n].seconds[STEP] for steps in by_number) for n in series])
     timed = series[num_warm_up:]
-    usual = [_usual([steps[number] for number in timed]) for steps in by_number]
+    usual = [_most_common_size([steps[number] for number in timed]) for steps in by_number]
     like = [
         number
         for number in timed
         if all(_size(steps[number]) == size for steps, size in zip(by_number, usual, strict=True))
     ]
-    shares = [_share(record) for record in records]
+    shares = [_communication(record) for record in records]
     missing = sorted(set(range(first.num_ranks)) - {record.rank for record in records})
     samples = sum(size[1] for size in usual)
     return CombinedRun(
@@ -131,7 +132,7 @@ def combine_ranks(records: Sequence[RankRecord]) -> CombinedRun:
 
 
 def _others(records: Sequence[RankRecord]) -> float | None:
-    """What other programs took of the ranks' cores; None where a rank did not say what it took itself."""
+    """Return the fraction of the ranks' cores used by other programs; None if a rank did not report."""
     uses = [
         (record.host, record.end.use)
         for record in records
@@ -141,9 +142,9 @@ def _others(records: Sequence[RankRecord]) -> float | None:
 
 
 def _warm_up(step_s: Sequence[float]) -> tuple[int, bool]:
-    """How many of the first steps are warm-up, and whether steps were steady after them.
+    """Return the number of warm-up steps, and whether steps were steady after them.
 
-    step_s: (n_steps,), of the rank that took longest. A run too short to become steady keeps its second half.
+    step_s: (n_steps,), on the slowest rank. A run too short to become steady keeps its second half.
     """
     for num_first in range(WINDOW_STEPS, min(MOST_WARM_UP + 1, len(step_s)), CHECKED_EVERY):
         if is_steady(step_s[:num_first]):
@@ -155,14 +156,14 @@ def _size(step: RecordedStep) -> tuple[int, int]:
     return step.batches, step.samples
 
 
-def _usual(steps: Sequence[RecordedStep]) -> tuple[int, int]:
-    """Batches and samples of most steps."""
+def _most_common_size(steps: Sequence[RecordedStep]) -> tuple[int, int]:
+    """Return the most common number of batches and samples per step."""
     found = Counter(map(_size, steps)).most_common(1)
     return found[0][0] if found else (0, 0)
 
 
-def _share(record: RankRecord) -> Mapping[str, float]:
-    """Seconds of communication, in so many seconds of steps and passes; empty where not profiled."""
+def _communication(record: RankRecord) -> Mapping[str, float]:
+    """Return the communication in profiled steps, the input of `with_exchanges`; empty if not profiled."""
     if record.num_ranks == 1:
         return {"communication_s": 0.0, "step_s": 1.0}
     return {} if record.end is None else record.end.exchanged
@@ -171,12 +172,12 @@ def _share(record: RankRecord) -> Mapping[str, float]:
 def _slowest(
     splits: Sequence[Mapping[str, float]], shares: Sequence[Mapping[str, float]]
 ) -> Mapping[str, float]:
-    """The split of the rank whose step took longest, with communication in total where it was profiled."""
+    """Return the phases on the slowest rank, with total communication if it was profiled."""
     split, share = max(zip(splits, shares, strict=True), key=lambda each: each[0][STEP])
     return with_exchanges(split, share)
 
 
-# A part that takes less is not worth a line.
+# Phases with a smaller share of the step are not reported as a possible gain.
 _WORTH_FRACTION = 0.1
 
 _NAMES = {EXPOSED: "exposed communication"}
@@ -189,7 +190,7 @@ _WAYS = {
 
 
 def summary(watched: CombinedRun) -> str:
-    """Lines for a terminal; step and rate are of the mean over the steps that count."""
+    """Return lines for a terminal; step time and rate are from the mean over the steps that count."""
     if not watched.steps:
         return (
             "No step was seen after warm-up: iterate over seen.batches(loader), or call seen.end_step() "
@@ -209,10 +210,10 @@ def summary(watched: CombinedRun) -> str:
 
 
 def gains(shares: Mapping[str, float], watched: CombinedRun) -> list[str]:
-    """What a step could gain, a line for each part that takes enough of it, and how.
+    """Return a line on the possible gain for each phase with a relevant share of the step.
 
-    shares: of phases in the time of the steps.
-    Assumes the other parts take as long as before. Source: Amdahl 1967.
+    shares: fractions of the step time by phase.
+    Assumes the other phases are unchanged. Source: Amdahl 1967.
     """
     workload = watched.about["workload"]
     model = workload if ":" in (workload or "") else "MODULE:FUNCTION"
@@ -239,7 +240,7 @@ def _headline(watched: CombinedRun, step_s: list[float]) -> str:
 
 
 def shares_of(watched: CombinedRun) -> dict[str, float]:
-    """Each phase's fraction of all the time of the steps that count; parts sum to 1."""
+    """Return each phase's fraction of the total time of the steps that count; PARTS sum to 1."""
     whole_s = sum(step[STEP] for step in watched.steps)
     named = [name for name in (*PARTS, TOTAL) if all(name in step for step in watched.steps)]
     return {name: sum(step[name] for step in watched.steps) / whole_s for name in named}
@@ -253,7 +254,7 @@ def _split(shares: dict[str, float]) -> str:
 
 
 def _notes(watched: CombinedRun, step_s: list[float]) -> list[str]:
-    """What to know before relying on it."""
+    """Return lines with caveats."""
     notes = [
         f"warm-up {plural(watched.num_warm_up, 'step')}, {plural(sum(outliers(step_s)), 'outlier')} kept"
     ]
@@ -280,7 +281,7 @@ def _notes(watched: CombinedRun, step_s: list[float]) -> list[str]:
     return found
 
 
-# Ranks end at about the same time; one that died has nothing more to say.
+# Ranks end at about the same time; a rank that does not end within this time has died.
 _END_S = 10.0
 _POLL_S = 0.02
 
@@ -293,9 +294,10 @@ class WatchedTables(Struct, frozen=True, kw_only=True):
 
 
 def write_tables(out: Path, run: str, *, wait: bool) -> CombinedRun:
-    """The run as all its ranks saw it, once the tables of every run in the folder are written.
+    """Write the tables of every run in the folder, and return the combined run.
 
-    wait: for ranks that have not written their end, for a while. Raises DataError as `summary.write`.
+    wait: whether to wait up to _END_S for ranks that have not ended. Raises DataError as `summary.write`
+    does.
     """
     folder = run_folder(out, run)
     deadline = time.monotonic() + (_END_S if wait else 0.0)
@@ -308,10 +310,10 @@ def write_tables(out: Path, run: str, *, wait: bool) -> CombinedRun:
 
 
 def watched(out: str | Path) -> WatchedTables:
-    """The tables of every run that was watched into a folder, made anew from what its ranks left.
+    """Return the tables of every watched run in a folder, rebuilt from the files of its ranks.
 
-    Also of runs that were killed; warns of those that left nothing to read. Raises UsageError for what is no
-    path, DataError where no run can be read.
+    Killed runs are included; a run that cannot be read causes a warning. Raises UsageError if `out` is not a
+    path, DataError if no run can be read.
     """
     folder = one_path(out)
     if not runs_in(folder):
@@ -322,9 +324,9 @@ def watched(out: str | Path) -> WatchedTables:
 
 
 def write_all(out: Path) -> None:
-    """Write the tables of every run that was watched into a folder; warns of those that cannot be read.
+    """Write the tables of every watched run in a folder; warn of runs that cannot be read.
 
-    Raises DataError as `summary.write`, and where no run can be read.
+    Raises DataError as `summary.write` does, and if no run can be read.
     """
     runs: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
@@ -333,7 +335,7 @@ def write_all(out: Path) -> None:
         try:
             records = rank_records(folder)
             watched = combine_ranks(records)
-        except DataError as err:  # killed as it started
+        except DataError as err:  # e.g. killed at its start
             refused.append(err)
             continue
         row = _run(watched, records, folder)
@@ -375,7 +377,7 @@ TRAINING = "training"
 
 
 def _status(watched: CombinedRun, records: Sequence[RankRecord], *, is_alive: bool = False) -> str:
-    """`success`, `training` or what went wrong; steps that were seen before it stand."""
+    """Return `success`, `training` or the failure; steps recorded before a failure remain valid."""
     if is_alive and not all(record.end for record in records):
         return TRAINING
     for record in records:
@@ -392,15 +394,17 @@ MOST_RUNS = 20
 MOST_RANKS = 64
 _MOST_BYTES = 4 * MIB
 _LIVE_BYTES = 8192
-# A rank writes every five seconds or once a step, whichever is longer; where disks have no locks, that shows.
+# Without file locks, a rank is considered alive if it has written within this time: it writes every five
+# seconds, or once per step if steps are longer.
 _SILENT_S = 15.0
 _MOST_ENTRIES = 4096
 
 
 class RunFiles(Struct, frozen=True, kw_only=True):
-    """The files of one run: rank-N.jsonl, by number; at most MOST_RANKS of `num_files`.
+    """The files of one run, rank-N.jsonl, by number; `ranks` has at most MOST_RANKS of `num_files`.
 
-    changed_s: when one was last written. is_alive: whether a process holds one, or wrote a moment ago.
+    changed_s: time of the last write. is_alive: whether a process has locked a file or recently written to
+    one.
     """
 
     folder: Path
@@ -412,14 +416,14 @@ class RunFiles(Struct, frozen=True, kw_only=True):
 
     @property
     def stamp(self) -> str:
-        """What changes when the run does."""
+        """A text that changes whenever the run's files change."""
         return f"{self.folder.name}:{self.num_files}:{self.num_bytes}:{self.changed_s}:{self.is_alive}"
 
 
 class RunNow(Struct, frozen=True, kw_only=True):
-    """What one run saw so far.
+    """The current state of one run.
 
-    status: `success`, `training`, or what went wrong. is_whole: whether every rank and every step was read.
+    status: `success`, `training`, or the failure. is_whole: whether every rank and every step was read.
     """
 
     files: RunFiles
@@ -430,12 +434,12 @@ class RunNow(Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        """Whether it still trains."""
+        """Return whether the run is still training."""
         return self.status == TRAINING
 
 
 def runs_files(out: Path) -> tuple[tuple[RunFiles, ...], int]:
-    """The runs that were watched into a folder, the newest first, at most MOST_RUNS; and how many more."""
+    """Return the newest watched runs in a folder, at most MOST_RUNS, and the number of further runs."""
     names: list[str] = []
     with suppress(OSError), os.scandir(out / WATCHED) as found:
         names = sorted(
@@ -447,7 +451,7 @@ def runs_files(out: Path) -> tuple[tuple[RunFiles, ...], int]:
 
 
 def run_files(folder: Path) -> RunFiles:
-    """The files of the run in a folder."""
+    """Return the files of the run in a folder."""
     found: list[tuple[int, Path, os.stat_result]] = []
     with suppress(OSError), os.scandir(folder) as entries:
         for each in islice(entries, _MOST_ENTRIES):
@@ -466,12 +470,12 @@ def run_files(folder: Path) -> RunFiles:
         num_files=len(found),
         num_bytes=sum(status.st_size for _, _, status in found),
         changed_s=changed_s,
-        is_alive=any(_lives(path, status) for _, path, status in found[:MOST_RANKS]),
+        is_alive=any(_is_alive(path, status) for _, path, status in found[:MOST_RANKS]),
     )
 
 
-def _lives(path: Path, status: os.stat_result) -> bool:
-    """Whether a process holds the file; or wrote a moment ago, and not that it ends."""
+def _is_alive(path: Path, status: os.stat_result) -> bool:
+    """Return whether a process has locked the file, or has recently written to it without ending."""
     if is_held(path):
         return True
     if not 0.0 <= time.time() - status.st_mtime < _SILENT_S:
@@ -485,7 +489,7 @@ def _lives(path: Path, status: os.stat_result) -> bool:
 
 
 def run_now(files: RunFiles) -> RunNow:
-    """What a run saw so far. Raises DataError where a file is damaged, or no rank left one."""
+    """Return the current state of a run. Raises DataError if a file is damaged or there is none."""
     if not files.ranks:
         raise DataError(f"{files.folder}: no rank wrote a file; expected rank-0.jsonl")
     each_bytes = _MOST_BYTES // len(files.ranks)
@@ -503,13 +507,13 @@ def run_now(files: RunFiles) -> RunNow:
 
 
 def row_now(now: RunNow) -> dict[str, Any]:
-    """The row of `runs` of what a run saw so far: that of one that trains is as if it ended now."""
+    """Return the row of `runs` for the current state; a running one is treated as if it ended now."""
     row = _run(now.watched, now.records, now.files.folder)
     return {**row, "status": SUCCESS} if now.is_running and now.watched.steps else row
 
 
 def latest_step(files: RunFiles) -> tuple[int, bool] | None:
-    """The number of the step that the first rank wrote last, and whether it was the last; None before it."""
+    """Return the latest step in the first rank's file and whether it is the final one; None before one."""
     try:
         record = rank_record(files.ranks[0], most_bytes=_LIVE_BYTES) if files.ranks else None
     except DataError:

@@ -20,32 +20,32 @@ class TrainerWatch(TrainerCallback):  # type: ignore[misc]  # transformers is no
     def __init__(
         self, out: str | Path | None = None, *, name: str | None = None, num_steps: int = 1000
     ) -> None:
-        """As `equipoise.watch`."""
+        """Take the arguments of `equipoise.watch`."""
         self.watch: Watch | None = None
         self._out, self._name, self._num_steps = out, name, num_steps
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:  # noqa: ANN401 - the Trainer's own
-        """Begin."""
+        """Start watching."""
         del args, state, control
-        if self.watch is not None:  # of a training that ended in an error, of which no callback came
+        if self.watch is not None:  # a previous training raised, for which there is no callback
             self.watch.end()
         self.watch = watch(parts["model"], out=self._out, name=self._name, num_steps=self._num_steps)
         self.watch.__enter__()
         self.watch.fetches(parts["train_dataloader"])
 
     def on_step_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - the Trainer's own
-        """A step ends here where it updated weights."""
+        """End the step if it has updated weights."""
         if self.watch is not None:
             self.watch.end_step()
 
     def on_evaluate(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - the Trainer's own
-        """What was since the step's end belongs to none."""
+        """Exclude the time since the end of the last step."""
         if self.watch is not None:
             self.watch.loop.begin_anew()
 
     on_save = on_evaluate
 
     def on_train_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - the Trainer's own
-        """End: the tables are written."""
+        """Stop watching and write the tables."""
         if self.watch is not None:
             self.watch.end()

@@ -1,4 +1,4 @@
-"""`equipoise.watch`: a user's own loop, from the first hook to its tables. Imports torch when loaded."""
+"""`equipoise.watch`: watches a user's own training loop and writes its tables. Imports torch when loaded."""
 
 import atexit
 import sys
@@ -33,18 +33,18 @@ except ModuleNotFoundError as err:
 
 
 class Batches:
-    """A loader's batches, as the loop fetches them."""
+    """An iterable over a loader's batches that marks when they are fetched."""
 
     def __init__(self, loader: Iterable[Any], loop: Loop) -> None:
-        """loop: what batches are marked on."""
+        """loop: the loop on which batches are marked."""
         self._loader, self._loop = loader, loop
 
     def __len__(self) -> int:
-        """How many there are, where the loader has a length."""
+        """Return the number of batches, if the loader has a length."""
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches; every pass is new."""
+        """Yield the batches of a new pass over the loader."""
         loop = self._loop
         loop.next_batch()
         following = iter(self._loader)
@@ -56,33 +56,33 @@ class Batches:
                 loop.next_batch()
             loop.begin_anew()
         finally:
-            # Also where the loop was left: whether its last step ended is known later, when none failed.
+            # Also if the loop was left early; whether its last step counts is decided when watching ends.
             loop.between()
 
 
-# At most so much is lost when the process is killed.
+# Steps are written at this interval, which bounds the loss if the process is killed.
 _FLUSH_S = 5.0
-# So often rank 0 says on standard error how far it is.
-_SAY_EVERY_S = 30.0
-# They are kept in memory, and a table has at most a million rows.
-_MOST_STEPS = 100_000
-# Of an update, over all ranks: as many as a record holds.
-_MOST_SAMPLES = 2**53 - 1
-# Steps that are profiled, by number, the same on every rank: within what is warm-up anyway.
+# The interval at which rank 0 reports progress on standard error.
+_PROGRESS_EVERY_S = 30.0
+# Steps are held in memory, and a table has at most a million rows.
+_MAX_STEPS = 100_000
+# The maximum of an update's samples over all ranks, as in a record.
+_MAX_SAMPLES = 2**53 - 1
+# Numbers of the profiled steps, equal on every rank and within warm-up.
 _PROFILED = range(9, 13)
-# So many steps are recorded before short ones are sampled: warm-up, and enough for medians of phases.
+# Steps recorded before short steps are sampled: warm-up, and enough for medians of phases.
 _ALL_RECORDED = 64
-# What recording a step costs, and one among counted ones, for which hooks are put on and taken off: mostly by
-# what they push out of caches. What both may cost of a step: docs/measure/watch.md.
+# The cost of recording every step, and of one step among counted ones, which includes attaching and removing
+# hooks; both mostly due to evicted caches. Then the allowed fractions of a step: docs/measure/watch.md.
 _RECORDING_S, _RECORDING_ONE_S = 50 * MICROSECOND_S, 150 * MICROSECOND_S
 _SHARE_OF_ALL, _SHARE_OF_SOME = 0.008, 0.002
-_LEAST_RECORDED = 1 / 64
+_MIN_RECORDED = 1 / 64
 
 
 def recorded_share(step_s: float) -> float:
-    """The share of steps that is recorded; the others are only counted.
+    """Return the share of steps to record; the others are only counted.
 
-    All where that costs no more than 0.8 % of a step, else so many that they cost 0.2 %. step_s: a step.
+    It is 1 if recording costs no more than 0.8 % of a step, otherwise recording costs 0.2 % on average.
     Source: docs/measure/watch.md, what it does to your training.
 
     >>> recorded_share(0.01), round(recorded_share(0.003), 3), recorded_share(1e-6)
@@ -90,16 +90,16 @@ def recorded_share(step_s: float) -> float:
     """
     if _SHARE_OF_ALL * step_s >= _RECORDING_S:
         return 1.0
-    return max(_LEAST_RECORDED, _SHARE_OF_SOME * step_s / _RECORDING_ONE_S)
+    return max(_MIN_RECORDED, _SHARE_OF_SOME * step_s / _RECORDING_ONE_S)
 
 
 def is_recorded(number: int, share: float) -> bool:
-    """Whether the step of this number is among the share that is recorded.
+    """Return whether the step of this number is among the share that is recorded.
 
-    By a hash of the number: what a loop does every so many steps is met as often as it happens, and of two
-    ranks the one with the smaller share records none that the other does not.
-    Source: the finalizer of MurmurHash3 for 32 bits (Appleby, public domain). A checksum will not do: of
-    every 11th step CRC-32 records a fifth more than of all.
+    Steps are chosen by a hash of the number, so that periodic work of the loop is sampled in proportion, and
+    a rank with a smaller share records a subset of the steps of a rank with a larger share.
+    Source: the finalizer of MurmurHash3 for 32 bits (Appleby, public domain). A checksum is not suitable: of
+    every 11th step, CRC-32 records a fifth more than of all steps.
     """
     mixed = number % 2**32
     mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B % 2**32
@@ -116,14 +116,14 @@ def watch(
     batch_samples: int | None = None,
     profiles: bool = True,
 ) -> "Watch":
-    """What is seen of a training loop while the `with` block around it runs; its hooks are gone afterwards.
+    """Watch the training loop in the `with` block; all hooks are removed afterwards.
 
-    model: wrapped or not, or several. out: a folder for the tables; without one nothing is written.
-    name: of the workload; the model's class without it. num_steps: after so many updates every hook is
-    removed. batch_samples: of an update over all ranks, where the batches do not show it. profiles: whether
-    torch's profiler sees four steps of warm-up on several ranks; False where you profile yourself.
-    Raises UsageError without torch, for what is no model or another value than stated, DataError where `out`
-    cannot be written.
+    model: one or several models, wrapped or not. out: a folder for the tables; None to write nothing.
+    name: of the workload; the model's class by default. num_steps: number of updates after which all hooks
+    are removed. batch_samples: samples per update over all ranks, if the batches do not show it. profiles:
+    whether torch's profiler records four warm-up steps if there are several ranks; set False if you profile
+    yourself.
+    Raises UsageError without torch or for invalid arguments, DataError if `out` cannot be written.
     """
     is_several = isinstance(model, Iterable) and not isinstance(model, nn.Module)
     models = list(model) if is_several else [model]
@@ -133,9 +133,9 @@ def watch(
         raise UsageError(f"watch: {found}; expected a torch.nn.Module, or several")
     if not (name is None or isinstance(name, str)):
         raise UsageError(f"watch: name={in_a_line(name)}; expected a text")
-    num_steps = expect_whole("watch: num_steps", num_steps, most=_MOST_STEPS)
+    num_steps = expect_whole("watch: num_steps", num_steps, most=_MAX_STEPS)
     if batch_samples is not None:
-        batch_samples = expect_whole("watch: batch_samples", batch_samples, most=_MOST_SAMPLES)
+        batch_samples = expect_whole("watch: batch_samples", batch_samples, most=_MAX_SAMPLES)
     folder = None if out is None else one_path(out)
     if folder is not None and (folder / SWEEP_FILE).exists():
         raise UsageError(f"{folder}: holds a sweep; take another folder for watched runs")
@@ -150,7 +150,7 @@ def watch(
 
 
 class Watch:
-    """A loop that is watched; made by `watch`. loop: what is marked, for callbacks of trainers."""
+    """A watched loop, created by `watch`. loop: the loop that hooks and callbacks of trainers mark."""
 
     def __init__(
         self,
@@ -162,12 +162,12 @@ class Watch:
         batch_samples: int | None,
         profiles: bool,
     ) -> None:
-        """out: None to write nothing. Nothing is hooked before it is entered."""
+        """out: None to write nothing. No hook is attached before the `with` block."""
         self.result: CombinedRun | None = None
         self._models, self._out = models, out
         self._name, self._num_steps, self._batch_samples = name, num_steps, batch_samples
         self._may_profile = profiles
-        # The hooks of recorded steps alone are in `_marks`.
+        # `_marks` has the hooks that are attached during recorded steps only.
         self._hooks, self._marks = ExitStack(), ExitStack()
         self._on, self._place = hooks.device_of(models)
         self._clock = self._on.clock(self._place)
@@ -177,13 +177,13 @@ class Watch:
         self._fresh: list[tuple[int, WatchedStep, bool]] = []
         self._steps: list[RecordedStep] = []
         self._number = 0
-        # When the first steps ended: how long they take tells which of those to come are recorded.
+        # End times of the first steps, whose duration decides which later steps are recorded.
         self._ends_s: list[float] = []
         self._share = 1.0
         self._next = 1
 
     def __enter__(self) -> Self:
-        """Begin: hooks are attached, the file of this rank is made."""
+        """Attach the hooks and create this rank's file."""
         rank, num_ranks = hooks.ranks()
         self._about = hooks.about(
             self._models,
@@ -199,12 +199,12 @@ class Watch:
         self._profile = CommunicationProfile(self._on) if num_ranks > 1 and self._may_profile else None
         self._profiled: Profiled | None = None
         self._forward_facts: dict[str, Any] = {}
-        self._flushed_s = self._said_s = monotonic()
+        self._flushed_s = self._reported_s = monotonic()
         self._begun = process_time(), perf_counter()
         self._use = core_use()
         self._hooks.enter_context(hooks.updates_seen(self.loop))
         self._marks.enter_context(hooks.phases_marked(self.loop, self._models))
-        # Without another rank, what follows the last gradient is computing.
+        # On a single rank, the time after the last gradient is not communication.
         self._alone = num_ranks == 1
         self._throughout = hooks.exchanges_throughout(self._models)
         self._gradients = None
@@ -217,48 +217,48 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End: hooks are removed, what was seen is on disk, and rank 0 writes the tables."""
+        """Remove the hooks, write the remaining steps, and on rank 0 write the tables."""
         self.end(error)
 
     def batches(self, loader: Iterable[Any]) -> Batches:
-        """The batches of a loader; each update ends a step when the next batch is fetched.
+        """Iterate over a loader's batches; a step with an update ends when the next batch is fetched.
 
-        Raises UsageError outside of the `with` block, as the other methods do that count something.
+        Raises UsageError outside of the `with` block, as `fetches`, `calls`, `pauses` and `summary` do.
         """
         self._expect_entered()
         return Batches(loader, self.loop)
 
     def fetches(self, loader: Any) -> None:  # noqa: ANN401 - a DataLoader, what wraps one, an iterator
-        """Count as input what a torch DataLoader or an iterator takes, where other code iterates over it."""
+        """Count the time in a torch DataLoader or an iterator as input, if other code iterates over it."""
         self._expect_entered()
         marked = hooks.iterator_marked if hasattr(loader, "__next__") else hooks.fetches_marked
         self._hooks.enter_context(marked(self.loop, loader))
 
     def calls(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
-        """Count a method as the forward pass."""
+        """Count calls of a method as forward passes."""
         self._expect_entered()
         within = partial(hooks.forward, self.loop, owner)
         self._hooks.enter_context(hooks.runs_within(owner, name, within))
 
     def pauses(self, owner: Any, name: str) -> None:  # noqa: ANN401 - whatever has the method
-        """Count what a method takes to no step."""
+        """Exclude the time in a method from all steps."""
         self._expect_entered()
         self._hooks.enter_context(hooks.runs_within(owner, name, self.loop.paused))
 
     def end_step(self) -> None:
-        """End a step here, in a loop without `batches`; nothing where no update was made."""
+        """End a step now, for a loop without `batches`; does nothing if no update was made."""
         self.loop.cut()
 
     def paused(self) -> AbstractContextManager[None]:
-        """A `with` block that belongs to no step: evaluation, checkpoints."""
+        """Return a context for code that belongs to no step: evaluation, checkpoints."""
         return self.loop.paused()
 
     def communication(self) -> AbstractContextManager[None]:
-        """A `with` block that is communication nothing hides: averaging by hand, say."""
+        """Return a context for exposed communication, such as averaging weights manually."""
         return self.loop.communication()
 
     def summary(self) -> str:
-        """Some lines on where the steps went, from what has been seen so far."""
+        """Return some lines on how the time of steps is spent, from the steps so far."""
         self._expect_entered()
         if self.result is None:
             self._flush()
@@ -266,7 +266,7 @@ class Watch:
         return summary(self.result)
 
     def end(self, error: BaseException | None = None) -> None:
-        """What leaving the `with` block does; error: what it was left by."""
+        """Stop watching, as at the end of the `with` block. error: the exception that ended the block."""
         if not self._run or self.result is not None:
             return
         atexit.unregister(self._cut_off)
@@ -293,7 +293,7 @@ class Watch:
         try:
             self.result = write_tables(self._out, self._run, wait=error is None)
         except DataError as err:
-            self._gave_up(err)
+            self._stop_recording(err)
 
     def _expect_entered(self) -> None:
         if not self._run:
@@ -302,17 +302,17 @@ class Watch:
             )
 
     def _cut_off(self) -> None:
-        """The process ends within the loop, and the block was not left."""
+        """Stop watching because the process ends within the block."""
         self.end(RuntimeError("the process ended within the loop"))
 
     def _on_step(self, step: WatchedStep | None) -> None:
-        """Take a step that has ended, None where it was only counted."""
+        """Handle a step that has ended; None if it was only counted."""
         self._number += 1
         if step is None:
             if self._number + 1 == self._next:
                 self._record_steps()
             return
-        self._fresh.append((self._number, step, self._profiles()))
+        self._fresh.append((self._number, step, self._update_profiling()))
         if self._gradients is not None and self._number < _PROFILED.stop:
             self._gradients.step_ended()
             if self._number == _PROFILED.stop - 1:
@@ -322,7 +322,7 @@ class Watch:
             if self._number == _ALL_RECORDED:
                 steps_s = [end - start for start, end in pairwise(self._ends_s[_ALL_RECORDED // 2 :])]
                 self._share = recorded_share(median(steps_s))
-        self._next = self._following(self._number)
+        self._next = self._next_recorded(self._number)
         if self._next > self._number + 1:
             self._count_steps()
         if self._number >= self._num_steps:
@@ -330,27 +330,27 @@ class Watch:
         if self.loop.is_over or monotonic() - self._flushed_s > _FLUSH_S:
             self._flush()
 
-    def _following(self, number: int) -> int:
-        """The next step that is recorded; the last one always is, which says that it was."""
+    def _next_recorded(self, number: int) -> int:
+        """Return the next step to record; the last one is always recorded, to show the run is complete."""
         later = range(number + 1, self._num_steps)
         return next((each for each in later if is_recorded(each, self._share)), self._num_steps)
 
     def _count_steps(self) -> None:
-        """From the next step on only count."""
+        """Only count steps from the next one on."""
         self.loop.is_counting = True
         self._marks.close()
         if self._gradients is not None:
             self._gradients.pause()
 
     def _record_steps(self) -> None:
-        """From the next step on mark what it does."""
+        """Record steps from the next one on."""
         self.loop.is_counting = False
         self._marks.enter_context(hooks.phases_marked(self.loop, self._models))
         if self._gradients is not None:
             self._gradients.go_on()
 
-    def _profiles(self) -> bool:
-        """Whether the step that has just ended was profiled; begins or ends that where it is time."""
+    def _update_profiling(self) -> bool:
+        """Start or stop profiling if due; return whether the step that has just ended was profiled."""
         if self._profile is None:
             return False
         if self._number == _PROFILED.start - 1 and not self._profile.begin():
@@ -363,7 +363,7 @@ class Watch:
         self._forward_facts = hooks.facts_of_forward(model, self._on)
 
     def _flush(self) -> None:
-        """Put what has been seen since the last time on disk."""
+        """Write the steps since the last flush to disk."""
         unmeasured = {EXPOSED: 0.0} if self._alone else {}
         steps = [
             RecordedStep(
@@ -379,34 +379,34 @@ class Watch:
         self._steps += steps
         self._write([{"stated": self._forward_facts}, *steps])
         self._flushed_s = monotonic()
-        if not self.loop.is_over and self._number and self._flushed_s - self._said_s > _SAY_EVERY_S:
-            self._said_s = self._flushed_s
+        if not self.loop.is_over and self._number and self._flushed_s - self._reported_s > _PROGRESS_EVERY_S:
+            self._reported_s = self._flushed_s
             if not self._about["rank"]:
-                self._say_progress()
+                self._report_progress()
 
-    def _say_progress(self) -> None:
-        """One line on standard error: how many updates were seen, and how long until the last."""
+    def _report_progress(self) -> None:
+        """Print a line on standard error with the number of updates so far and the time left."""
         left_s = (perf_counter() - self._begun[1]) * (self._num_steps / self._number - 1)
         seen = f"{self._number:,} of at most {self._num_steps:,} updates seen"
-        with suppress(OSError, ValueError):  # nobody reads it
+        with suppress(OSError, ValueError):  # standard error is closed
             sys.stderr.write(f"equipoise.watch: {seen}, {format_duration(round(left_s))} left\n")
             sys.stderr.flush()
 
     def _write(self, lines: Sequence[RecordedStep | Mapping[str, Any]]) -> None:
-        """Add lines to this rank's file; training goes on where that fails."""
+        """Append lines to this rank's file; if that fails, training continues without a record."""
         try:
             if self._file is not None:
                 self._file.add(lines)
         except DataError as err:
-            self._gave_up(err)
+            self._stop_recording(err)
 
     def _exchanged(self) -> dict[str, float]:
-        """Communication in profiled steps, and how long these took; empty where none was profiled."""
+        """Return the communication in profiled steps and their time; empty if none was profiled."""
         splits = [step.seconds for step in self._steps if step.profiled]
         return exchanges_seen(self._profiled, splits, throughout=self._throughout) if self._profiled else {}
 
     def _record(self, end: RankEnd) -> RankRecord:
-        """What this rank has seen, as its file would be read."""
+        """Return this rank's record, as it would be read from its file."""
         return RankRecord(about={**self._about, **self._forward_facts}, steps=self._steps, end=end)
 
     def _detach(self) -> None:
@@ -417,8 +417,8 @@ class Watch:
         self._marks.close()
         self._hooks.close()
 
-    def _gave_up(self, err: DataError) -> None:
-        """Training is worth more than its measurement: warn and write no more."""
+    def _stop_recording(self, err: DataError) -> None:
+        """Warn and write nothing further, because training matters more than its measurement."""
         if self._file is not None:
             self._file.close()
         self._file = None
@@ -426,7 +426,7 @@ class Watch:
 
 
 def _reason(error: BaseException | None) -> str | None:
-    """Why the loop was left, where it failed; stopping it by hand is no failure."""
+    """Return the reason of a failure; None if there was none, or if the loop was interrupted by hand."""
     if error is None or not isinstance(error, Exception):
         return None
     return f"raised {type(error).__name__}: {first_line(error)}"
