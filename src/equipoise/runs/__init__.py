@@ -1,6 +1,6 @@
-"""What was seen? Tables of runs and scores, their readers, writers and store. No statistics live here.
+"""Tables of runs and scores, their readers, writers and store. No statistics live here.
 
-Here is the seam between a source of bytes and the tables: blobs in, rows, rejections and unknown names out.
+This module defines the interface of readers: blobs in; rows, rejections and unknown names out.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 Row: TypeAlias = dict[str, Any]  # a row of `runs` or `scores`: column name -> value
-# Called with what is under way, how much is done, and of how much: trials, files, folds or bytes.
+# Called with the current item, the amount done and the total amount: trials, files, folds or bytes.
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 
-# In a folder that `bench`, `watch` or `ingest` wrote. The store has the name too, and loads Polars.
+# The table in a folder of `bench`, `watch` or `ingest`. The store defines the name too, but imports Polars.
 RUNS_FILE = "runs.parquet"
-# What `bench` keeps of a sweep from its first moment on, and of a search.
+# The files that `bench` writes at the start of a sweep and of a search.
 SWEEP_FILE, SEARCH_FILE = "sweep.json", "trials.json"
 
 
 def lacks_tables(folder: Path) -> str | None:
-    """Why a folder that `bench` wrote has no table of runs, in words; None where it has, or is another."""
+    """Return why a folder of `bench` has no table of runs; None if it has one, or is another folder."""
     if (folder / RUNS_FILE).is_file():
         return None
     if (folder / SWEEP_FILE).is_file():
@@ -38,9 +38,9 @@ def lacks_tables(folder: Path) -> str | None:
 
 
 class RowRejection(Struct, frozen=True, kw_only=True):
-    """Something not used, or used with a warning.
+    """Input that was not used, or was used with a warning.
 
-    kind: groups like cases. where: names the file. detail: what was found.
+    kind: groups similar cases. where: the file. detail: what was found.
     """
 
     kind: str
@@ -63,16 +63,16 @@ class RejectionCount(Struct, kw_only=True):
 
 
 class Tally(Struct):
-    """Rejections counted by kind, each with its first example: bounded memory however many there are."""
+    """Rejections counted by kind, each with its first example, in bounded memory."""
 
     kinds: dict[str, RejectionCount] = field(default_factory=dict)
 
     def refuse(self, kind: str, where: str, detail: str, *, count: int = 1) -> None:
-        """Count a rejection, as RowRejection has it."""
+        """Count a rejection; arguments as the fields of RowRejection."""
         self.add(RowRejection(kind=kind, where=where, detail=detail), count)
 
     def add(self, rejection: RowRejection, count: int = 1) -> None:
-        """Count one more of its kind; the first of a kind is kept as the example."""
+        """Count a rejection; the first of each kind is kept as its example."""
         seen = self.kinds.get(rejection.kind)
         if seen is None:
             self.kinds[rejection.kind] = RejectionCount(count=count, first=rejection)
@@ -85,12 +85,12 @@ class Tally(Struct):
             self.add(rejection)
 
     def merge(self, other: "Tally") -> None:
-        """Count what another tally counted; examples already here stay."""
+        """Add the counts of another tally; existing examples are kept."""
         for counted in other.kinds.values():
             self.add(counted.first, counted.count)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One record a kind, `{kind, count, first, where}`, sorted by kind."""
+        """Return one record per kind, `{kind, count, first, where}`, sorted by kind."""
         return [
             {"kind": kind, "count": seen.count, "first": seen.first.detail, "where": seen.first.where}
             for kind, seen in sorted(self.kinds.items())
@@ -98,9 +98,9 @@ class Tally(Struct):
 
 
 class UnknownName(Struct, frozen=True, kw_only=True):
-    """A name that no table maps: its kind, the raw text, how many entries use it, the file to edit.
+    """A name that no table maps: its kind, raw text, number of entries, and the file to edit.
 
-    near: names that may have been meant.
+    near: similar known names.
     """
 
     kind: str
@@ -111,9 +111,9 @@ class UnknownName(Struct, frozen=True, kw_only=True):
 
 
 class ReaderResult(Struct, frozen=True, kw_only=True):
-    """What a reader makes of its sources: rows of the tables, what it refused, the names it did not know.
+    """A reader's result: rows of the tables, rejections and unknown names.
 
-    num_runs_rejected: files that look like the log of a run and are in no row.
+    num_runs_rejected: files that look like the log of a run but are not in any row.
     """
 
     runs: list[Row]
@@ -124,11 +124,11 @@ class ReaderResult(Struct, frozen=True, kw_only=True):
 
 
 class SourceFacts(Struct, frozen=True, kw_only=True):
-    """What was parsed of one source.
+    """The facts parsed from one source.
 
-    context: names of the folders above the source's paths, outermost first; an archive's own name.
+    context: names of the folders above the source's paths, outermost first; for an archive, its own name.
     facts: by path inside the source.
-    named: whether the user named the source; False for descriptions that were found next to one.
+    named: whether the user named the source; False for descriptions found next to a named source.
     """
 
     context: tuple[str, ...]
@@ -137,12 +137,12 @@ class SourceFacts(Struct, frozen=True, kw_only=True):
 
 
 class Reader(Struct, frozen=True, kw_only=True):
-    """A kind of evidence that can be read. Functions are importable by name, so that workers can run them.
+    """A reader of one kind of evidence. Its functions are importable by name, so that workers can run them.
 
-    wanted: whether the reader has a use for a file, from its path and size in bytes; nothing else is loaded.
-    passed_over: why a file that is not wanted looks like evidence all the same; None for ordinary files.
-    parse: one file to small facts, or a RowRejection; runs in workers, in any order; raises on no content.
-    assemble: the facts of all sources, in order, to rows; the catalogue resolves names.
+    wanted: whether the reader needs a file, from its path and size in bytes; other files are not loaded.
+    passed_over: a warning for an unwanted file that looks like evidence; None for ordinary files.
+    parse: converts one file to small facts, or a RowRejection; runs in workers, in any order; never raises.
+    assemble: converts the facts of all sources, in order, to rows; the catalogue resolves names.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The dataset inside the package: its tables, version and rounds, and what replaces it."""
+"""The dataset inside the package: its tables, version and rounds, and the folders that replace it."""
 
 from functools import cache, reduce
 from hashlib import sha256
@@ -22,7 +22,7 @@ _REMEDY = "reinstall the package, or run `make dataset`"
 
 
 class Round(Struct, frozen=True, kw_only=True):
-    """One round of a dataset: its name (`v4.1`) and what it holds."""
+    """One round of a dataset: its name (`v4.1`) and its numbers of entries and runs."""
 
     name: str
     num_entries: int
@@ -32,7 +32,7 @@ class Round(Struct, frozen=True, kw_only=True):
 
 @cache
 def _facts() -> dict[str, Any]:
-    """The content of dataset.toml. Raises DataError when it is absent or damaged."""
+    """Return the content of dataset.toml. Raises DataError if it is absent or damaged."""
     try:
         return shipped_table(_DATA / _FACTS)
     except (OSError, ValueError) as err:
@@ -40,18 +40,18 @@ def _facts() -> dict[str, Any]:
 
 
 def version() -> str:
-    """The version of the embedded dataset: first and last round, and the head of a hash over both tables."""
+    """Return the version of the embedded dataset: first and last round, and a short hash of both tables."""
     return str(_facts()["version"])
 
 
 def rounds() -> tuple[Round, ...]:
-    """The rounds of the embedded dataset, oldest first."""
+    """Return the rounds of the embedded dataset, oldest first."""
     return tuple(Round(**each) for each in _facts()["rounds"])
 
 
 def load() -> "Tables":
-    """The embedded tables. Raises DataError when their bytes are not those that dataset.toml promises."""
-    from equipoise.runs.store import Tables  # noqa: PLC0415 - Polars only where tables are loaded
+    """Return the embedded tables. Raises DataError if their hashes differ from those in dataset.toml."""
+    from equipoise.runs.store import Tables  # noqa: PLC0415 - imports Polars
 
     return Tables(runs=_shipped_table("runs"), scores=_shipped_table("scores"))
 
@@ -65,26 +65,26 @@ def _shipped_table(name: str) -> "pl.DataFrame":
 
 
 def _checked(name: str) -> bytes:
-    """The bytes of a file, as dataset.toml names and promises them."""
-    promised = _facts()[name]
-    data: bytes = (_DATA / promised["file"]).read_bytes()
-    if sha256(data).hexdigest() != promised["sha256"]:
-        raise DataError(f"the embedded table {promised['file']} differs from {_FACTS}; {_REMEDY}")
+    """Return the bytes of a file listed in dataset.toml, after checking their hash."""
+    stated = _facts()[name]
+    data: bytes = (_DATA / stated["file"]).read_bytes()
+    if sha256(data).hexdigest() != stated["sha256"]:
+        raise DataError(f"the embedded table {stated['file']} differs from {_FACTS}; {_REMEDY}")
     return data
 
 
 @cache
 def _shipped_scores() -> "Scores":
-    from equipoise.spec.mlperf import read_scores  # noqa: PLC0415 - only where results are asked for
+    from equipoise.spec.mlperf import read_scores  # noqa: PLC0415 - only needed for results
 
     return read_scores(_checked("results"))
 
 
 def tables(*, data: Folders | None = None, also: Folders = ()) -> "Tables":
-    """The tables `runs` and `scores` that everything here reads.
+    """Return the tables `runs` and `scores` in use.
 
-    data: folders that `ingest --into` wrote, in place of the embedded dataset. also: such folders too;
-    where two hold the same entry (see `merged`), the later one's is taken.
+    data: folders of `ingest --into` that replace the embedded dataset. also: further such folders; if two
+    contain the same entry (see `merged`), that of the later folder is used.
     """
     from equipoise.runs.store import merged, read_tables  # noqa: PLC0415 - as in load
 
@@ -94,14 +94,14 @@ def tables(*, data: Folders | None = None, also: Folders = ()) -> "Tables":
 
 
 def score_table(*, data: Folders | None = None, also: Folders = ()) -> "pl.DataFrame":
-    """The table `scores` of `tables`, without reading the runs that are embedded."""
+    """Return the table `scores` of `tables`, without reading the embedded runs."""
     if not data and not paths(also):
         return _shipped_table("scores")
     return tables(data=data, also=also).scores
 
 
 def scores(*, data: Folders | None = None, also: Folders = ()) -> "Scores":
-    """The comparable entries of `tables`, which every estimate reads; those embedded without any frame."""
+    """Return the comparable entries of `tables`, which every estimate reads; embedded ones without Polars."""
     if not data and not paths(also):
         return _shipped_scores()
     from equipoise.runs.store import scores_of  # noqa: PLC0415 - as in load

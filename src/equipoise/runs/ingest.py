@@ -1,4 +1,4 @@
-"""Results to tables: published ones, divided among workers, and runs that other tools exported."""
+"""Ingests results into tables: published results, divided among workers, and runs exported by other tools."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,18 +54,18 @@ if TYPE_CHECKING:
 
     from equipoise.runs.store import Tables
 
-# Below this a second process costs more than it saves: one starts in about 0.1 s, which parses 40 MB.
-_WORTH_SHARING_BYTES = 40_000_000
-# The rounds v0.5 to v5.0 as .tar.zst hold 11 to 35 times their size; only the progress bar depends on it.
+# Below this, a second process does not pay off: starting one takes about 0.1 s, the time to parse 40 MB.
+_MIN_SHARED_BYTES = 40_000_000
+# The rounds v0.5 to v5.0 as .tar.zst expand 11 to 35 times; this affects only the progress bar.
 _COMPRESSION = 20
-# Every worker reads its own way through an archive, so more of them gain ever less.
+# Every worker reads a whole archive, so further workers have diminishing returns.
 _MAX_WORKERS = 8
-# What a caller may ask for.
-_MOST_PROCESSES = 1024
+# The largest `num_workers` that a caller may request.
+_MAX_PROCESSES = 1024
 
 
 class IngestReport(Struct, frozen=True, kw_only=True):
-    """What was read: the two tables, and everything that was refused, warned of or not known by name."""
+    """The result of ingesting: the two tables, rejections and warnings, and unknown names."""
 
     runs: "pl.DataFrame"
     scores: "pl.DataFrame"
@@ -75,27 +75,27 @@ class IngestReport(Struct, frozen=True, kw_only=True):
 
     @property
     def rounds(self) -> tuple[str, ...]:
-        """The rounds found, in order, and other campaigns; of rows that name none, none."""
+        """The rounds found, in order, and other campaigns."""
         return tuple(sorted(self.scores["campaign"].drop_nulls().unique(), key=round_order))
 
     @property
     def num_entries_kept(self) -> int:
-        """Entries found, unscored ones included."""
+        """Number of entries, including unscored ones."""
         return len(self.scores)
 
     @property
     def num_entries_unscored(self) -> int:
-        """Entries without an official score; each states its reason."""
+        """Number of entries without an official score; each states its reason."""
         return self.scores["score_s"].null_count()
 
     @property
     def num_runs_kept(self) -> int:
-        """Logs that are a row of `runs`."""
+        """Number of rows of `runs`."""
         return len(self.runs)
 
 
 class _Work(Struct, frozen=True, kw_only=True):
-    """One source with what is known of it before it is read."""
+    """One source to read, with its size."""
 
     source: DataSource
     size_bytes: int
@@ -116,22 +116,22 @@ def ingest(
 ) -> IngestReport:
     """Read rounds, folders, archives, git repositories, single logs, or exports of trackers into tables.
 
-    into: a folder for runs.parquet and scores.parquet, written whole or not at all; nothing is written when
-    no entry was found. column, workload, accelerator: of exports only: what their columns are called, or the
-    number that they do not state, as `num_accelerators=8` or {"num_accelerators": 8}; and what every row is
-    of that names none. num_workers: processes that parse results, one per core unless given; the tables do
-    not depend on it. catalogue: what names mean; the shipped one unless given. limits: of each source that is
-    no export.
-    Raises UsageError for what is no path, or for arguments of exports without one, DataError for a file that
-    cannot be opened and for exports without a readable row. Other bad content never raises: it is counted in
-    the report.
+    into: a folder for runs.parquet and scores.parquet, written atomically; nothing is written if no entry was
+    found. column: for exports only, the names of their columns, or a number that they do not state, e.g.
+    `num_accelerators=8` or {"num_accelerators": 8}. workload, accelerator: for exports only, of every row
+    that does not name its own. num_workers: processes that parse results, by default one per core; the tables
+    do not depend on it. catalogue: resolves names; the shipped one by default. limits: of each source other
+    than an export.
+    Raises UsageError for invalid paths, or for arguments of exports without an export; DataError for a file
+    that cannot be opened and for exports without a readable row. Other bad content never raises but is
+    counted in the report.
     """
     named = [*given_paths(paths)]
     if not named:
         raise UsageError("paths: none is given; expected checkouts, archives, git repositories or logs")
     folder = None if into is None else one_path(into)
     if num_workers is not None:
-        expect_whole("num_workers", num_workers, most=_MOST_PROCESSES)
+        expect_whole("num_workers", num_workers, most=_MAX_PROCESSES)
     constants = {
         name: each
         for name, each in (("workload", workload), ("accelerator", accelerator))
@@ -162,7 +162,7 @@ def ingest(
 
 
 def _tables(runs: Sequence[Row], scores: Sequence[Row], *, into: Path | None) -> "Tables":
-    """Both tables from their rows, written into a folder where one is named."""
+    """Return both tables from their rows, and write them into a folder if one is given."""
     from equipoise.runs.store import RUNS, SCORES, Tables, frame_of, write_tables  # noqa: PLC0415 - see _load
 
     tables = Tables(runs=frame_of(runs, RUNS), scores=frame_of(scores, SCORES))
@@ -172,13 +172,13 @@ def _tables(runs: Sequence[Row], scores: Sequence[Row], *, into: Path | None) ->
 
 
 def _load() -> None:
-    """Load what turns facts into tables, which this process has time for while workers parse."""
+    """Import what is needed to build tables, while workers parse."""
     import_module("equipoise.runs.store")
     shipped()
 
 
 def _works(path: Path, limits: ReadLimits) -> list[_Work]:
-    """The source at a path, archives in a folder, and the system descriptions of a part of a round."""
+    """Return the source at a path, archives in a folder, and system descriptions for a part of a round."""
     source = open_source(path, limits)
     found = [_measured(source)]
     if source.kind.name == "directory":
@@ -198,9 +198,9 @@ def _works(path: Path, limits: ReadLimits) -> list[_Work]:
 
 
 def _measured(source: DataSource, *, named: bool = True) -> _Work:
-    """A source with its size: of a folder what is wanted of it, of others an estimate."""
+    """Return a source with its size: the wanted bytes of a folder, an estimate for other sources."""
     if source.kind.name in {"archive", "git"}:
-        size = source.path.stat().st_size if source.path.is_file() else _WORTH_SHARING_BYTES
+        size = source.path.stat().st_size if source.path.is_file() else _MIN_SHARED_BYTES
         if source.path.suffix not in {".tar", ".git"}:
             size *= _COMPRESSION
         return _Work(source=source, size_bytes=size, named=named)
@@ -218,9 +218,9 @@ def _measured(source: DataSource, *, named: bool = True) -> _Work:
 
 
 def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, SourceShare]]:
-    """The shares of each source, by its index, largest first so that the last one to end ends soon.
+    """Return the shares of each source with its index, largest first to balance the workers.
 
-    Large sources go whole where they are as many as the workers; fewer are divided among these.
+    Large sources are divided among the workers only if there are fewer of them than workers.
     """
     total = sum(work.size_bytes for work in works)
     large = {index for index, work in enumerate(works) if work.size_bytes * num_workers * 2 > total}
@@ -234,12 +234,9 @@ def _shares(works: Sequence[_Work], num_workers: int) -> list[tuple[int, SourceS
 
 
 def _parsed(works: Sequence[_Work], progress: Progress | None, num_workers: int) -> list[list[ShareResult]]:
-    """The results of every source's shares, by source, in the order of the shares."""
+    """Return the results of every source's shares, by source, in the order of the shares."""
     total = sum(work.size_bytes for work in works)
-    if (
-        not any(work.source.kind.name in {"archive", "git"} for work in works)
-        and total < _WORTH_SHARING_BYTES
-    ):
+    if not any(work.source.kind.name in {"archive", "git"} for work in works) and total < _MIN_SHARED_BYTES:
         num_workers = 1
     shares = _shares(works, num_workers)
     sizes = {work.source.path: work.size_bytes for work in works}
@@ -268,10 +265,10 @@ def _parsed(works: Sequence[_Work], progress: Progress | None, num_workers: int)
 def _assembled(
     works: Sequence[_Work], results: Sequence[Sequence[ShareResult]], catalogue: Catalogue
 ) -> tuple[list[ReaderResult], Tally]:
-    """What each reader makes of all sources, and the tally of everything refused on the way."""
+    """Return each reader's result over all sources, and the tally of all rejections."""
     rejected = Tally()
     for found in results:
-        # Each share met the refusals that concern the whole source.
+        # Every share repeats the rejections that concern the whole source.
         rejected.extend(dict.fromkeys(each for result in found for each in result.rejections))
         for result in found:
             rejected.merge(result.passed_over)
@@ -298,7 +295,7 @@ def _assembled(
 
 
 def _merged(results: Sequence[ShareResult], reader: str) -> dict[str, Any]:
-    """One source's facts of one reader, sorted by path."""
+    """Return the facts of one source for one reader, sorted by path."""
     facts: dict[str, Any] = {}
     for result in results:
         facts |= result.facts.get(reader, {})
@@ -306,23 +303,23 @@ def _merged(results: Sequence[ShareResult], reader: str) -> dict[str, Any]:
 
 
 SUFFIXES = frozenset({".csv", ".tsv", ".parquet", ".jsonl", ".extra-p"})
-_TABLES = frozenset({".csv", ".tsv"})  # that a folder may hold
+_TABLES = frozenset({".csv", ".tsv"})  # exports that are found in a folder
 _OF_LOGS = frozenset({".txt", ".log", *ARCHIVE_SUFFIXES})
 _JSON, _HEAD_BYTES = ".json", 1024
-# What the Trainer of transformers writes of a training (`save_metrics`, `save_state`).
+# Files that the Trainer of transformers writes about a training (`save_metrics`, `save_state`).
 OF_TRAINER = frozenset({"all_results.json", "train_results.json", "trainer_state.json"})
 ORIGIN = "imported"
-# A score is the official time to a stated target.
+# A score is the official time to a quality target.
 NO_SCORE = "imported runs; no official score"
-# The names that a catalogue knows, and the file to edit where it does not.
+# The columns whose names the catalogue resolves, and the file to edit for an unknown name.
 _EDITS = {"workload": workload.EDIT, "accelerator": hardware.EDIT}
 _TEXTS = ("system", "submitter", "division", "availability", PRECISION, "framework", STRATEGY)
 
 
 def _exports_of(paths: Sequence[Path]) -> list[Path]:
-    """The exports of trackers that paths name, by their names; none where none does.
+    """Return the exports of other tools at these paths, recognised by file name; empty if there are none.
 
-    Raises UsageError where only some are exports.
+    Raises UsageError if only some paths are exports.
     """
     found = [_exports_at(path) for path in paths]
     exports = [path for some in found for path in some]
@@ -335,13 +332,14 @@ def _exports_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def _exports_at(path: Path) -> list[Path]:
-    """The export at a path, or those in a folder that has nothing else to read, such as logs and folders."""
+    """Return the export at a path, or the tables in a folder without logs and subfolders."""
     if path.is_dir():
         inside = sorted(path.iterdir())
         is_of_logs = any(each.is_dir() or each.suffix.lower() in _OF_LOGS for each in inside)
         return [] if is_of_logs else [each for each in inside if each.suffix.lower() in _TABLES]
     suffix = path.suffix.lower()
-    # Of other JSON a list of rows alone, which is refused in words: a system's description is one object.
+    # Other JSON counts only if it is a list, which is rejected later with a reason; a system description is
+    # an object.
     is_export = suffix in SUFFIXES or path.name in OF_TRAINER
     is_export = is_export or (suffix == _JSON and path.is_file() and _begins_as_list(path))
     return [path] if is_export and path.is_file() else []
@@ -360,12 +358,12 @@ def _import_runs(
     into: Path | None = None,
     catalogue: Catalogue | None = None,
 ) -> IngestReport:
-    """The runs of exported files as the two tables, written into a folder where one is named.
+    """Import the runs of exported files into the two tables; write them into a folder if one is given.
 
-    columns: our names -> theirs. constants: workload and accelerator of files that have no such column.
-    catalogue: what names mean; the shipped one unless given.
-    Rows that cannot be read are counted. Raises DataError naming file, row and column of the first, what was
-    found and what was expected, where no row can; and for a file that is no table.
+    columns: our names -> theirs. constants: workload and accelerator of files without such a column.
+    catalogue: resolves names; the shipped one by default.
+    Unreadable rows are counted. Raises DataError for a file that is not a table, and if no row is readable;
+    it then names file, row and column of the first row, with the value found and what was expected.
     """
     from equipoise.runs.store import unscored_entries  # noqa: PLC0415 - see _load
 
@@ -375,7 +373,7 @@ def _import_runs(
     refused: list[DataError] = []
     num_unfinished = 0
     files: dict[str, Path] = {}
-    for path, campaign in zip(paths, _campaigns(paths), strict=True):
+    for path, campaign in zip(paths, _campaign_names(paths), strict=True):
         found = runs_of_file(path, columns=columns, constants=constants, catalogue=known, campaign=campaign)
         _expect_new(found.rows, path, files)
         runs += found.rows
@@ -402,8 +400,8 @@ def _import_runs(
     )
 
 
-def _campaigns(paths: Sequence[Path]) -> list[str]:
-    """What the runs of each file are named after: the file, with the folders it takes to tell files apart.
+def _campaign_names(paths: Sequence[Path]) -> list[str]:
+    """Return the campaign of each file: its name, with as many folders as needed to make it unique.
 
     Raises UsageError for a file that is given twice.
     """
@@ -417,9 +415,9 @@ def _campaigns(paths: Sequence[Path]) -> list[str]:
 
 
 def _expect_new(rows: Sequence[Row], path: Path, files: dict[str, Path]) -> None:
-    """Raises DataError where a file states a run of another, as exports of one folder do.
+    """Raise DataError if a file repeats a run of an earlier file.
 
-    files: by run id, of the files before; those of this one are added.
+    files: the earlier files by run id, to which the runs of this file are added.
     """
     for row in rows:
         file = files.setdefault(row["run_id"], path)
@@ -431,9 +429,9 @@ def _expect_new(rows: Sequence[Row], path: Path, files: dict[str, Path]) -> None
 
 
 class Unstated(Struct, frozen=True, kw_only=True):
-    """What rows are of that do not state it; None is not known.
+    """Default values for rows that do not state them; None is unknown.
 
-    sequence_tokens: of a sample, where a row has a rate in tokens.
+    sequence_tokens: tokens per sample, for rows with a rate in tokens.
     """
 
     sequence_tokens: float | None = None
@@ -444,10 +442,10 @@ NOTHING: Final = Unstated()
 
 
 class FileRuns(Struct, frozen=True, kw_only=True):
-    """Rows of `runs` that a file holds, why others were refused, and notes of what was assumed.
+    """The rows of `runs` from a file, the errors of refused rows, and notes on assumptions.
 
-    unfinished: runs of a tracker that did not finish or lack a value, each in words. apart: by run id, what
-    else rows state, by the file's columns, which no column of `runs` that tells ways to train apart has.
+    unfinished: a sentence for each tracked run that did not finish or lacks a value. apart: by run id, the
+    values of columns that do not map to a column of `runs` by which configurations are distinguished.
     """
 
     rows: tuple[Row, ...]
@@ -467,11 +465,11 @@ def runs_of_file(
     asked: Sequence[str] = (),
     campaign: str | None = None,
 ) -> FileRuns:
-    """The runs of one exported file; columns, constants and catalogue are as in `_import_runs`.
+    """Return the runs of one exported file; columns, constants and catalogue are as in `_import_runs`.
 
-    unstated: what rows are taken to be of that do not state it. asked: slugs of the accelerators that a
-    question names. campaign: what the runs are named after; the file unless given.
-    Raises DataError for a file that is no table, or has no row.
+    unstated: defaults for rows that do not state a value. asked: slugs of the accelerators in a question.
+    campaign: the prefix of run names; by default the file's name.
+    Raises DataError for a file that is not a table or has no row.
     """
     exports = exported(path, columns, campaign=campaign)
     if not exports.rows:
@@ -494,7 +492,7 @@ def runs_of_file(
     )
 
 
-# Columns that have a meaning, and yet leave runs that differ in them one way to train.
+# Known columns that are nevertheless not used to distinguish configurations.
 _NOT_TOLD_APART: Final = frozenset({"framework", "system"})
 
 
@@ -507,13 +505,13 @@ def _apart(row: TextRow) -> dict[str, str]:
 
 
 def _expect_whole(row: TextRow) -> None:
-    """Raises DataError for a row whose cells cannot be told apart."""
+    """Raise DataError for a row whose cells cannot be assigned to columns."""
     if row.fault:
         raise DataError(row.fault)
 
 
-def _run(row: TextRow, campaign: str, file: str, usual: Unstated) -> dict[str, Any]:
-    """One row of `runs`. Raises DataError for a value that its column does not allow."""
+def _run(row: TextRow, campaign: str, file: str, defaults: Unstated) -> dict[str, Any]:
+    """Return one row of `runs`. Raises DataError for a value that its column does not allow."""
     if SIZE not in row.cells:
         raise DataError(
             f"{row.place}: no column {SIZE}; rename it, or `ingest --column {SIZE}=NAME` names it, "
@@ -531,7 +529,7 @@ def _run(row: TextRow, campaign: str, file: str, usual: Unstated) -> dict[str, A
         "campaign": campaign,
         SIZE: size,
         "num_nodes": count(row, "num_nodes") if row.cells.get("num_nodes", "").strip() else None,
-        BATCH: count(row, BATCH) if row.cells.get(BATCH, "").strip() else usual.global_batch_samples,
+        BATCH: count(row, BATCH) if row.cells.get(BATCH, "").strip() else defaults.global_batch_samples,
         "status": "success" if is_success(status) else status,
         SEQUENCE: sequence_tokens,
         "energy_j": stated_amount(row, "energy_j"),
@@ -539,11 +537,11 @@ def _run(row: TextRow, campaign: str, file: str, usual: Unstated) -> dict[str, A
         "source_uri": file,
         "source_line": row.line,
     }
-    return facts | _timed(row, facts[BATCH], sequence_tokens or usual.sequence_tokens)
+    return facts | _timed(row, facts[BATCH], sequence_tokens or defaults.sequence_tokens)
 
 
 def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> dict[str, float]:
-    """Seconds to train and samples per second, from the columns that state either, tokens, or steps."""
+    """Return seconds to train and samples per second, from columns of times, samples, tokens or steps."""
     timed = {name: unit for name in row.cells if (unit := TIMED.fullmatch(name)) is not None}
     filled = {name: unit for name, unit in timed.items() if row.cells[name].strip()}
     if timed and not filled:
@@ -551,7 +549,7 @@ def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> di
         raise DataError(f"{row.place}, column {row.written(name)}: empty; expected a number")
     found: dict[str, float] = {}
     rated = []
-    # In this order: what is measured in samples, in tokens, or neither.
+    # In this order: rates in samples, rates in tokens, and times.
     for name, unit in sorted(filled.items(), key=lambda each: each[1][3] or "z"):
         if unit[1] == "time_to_train":
             found["time_to_train_s"] = expect_time(row, name, amount(row, name) * UNIT_S[unit[2]])
@@ -573,9 +571,9 @@ def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> di
 def _names(
     row: TextRow, constants: Mapping[str, str], catalogue: Catalogue, asked: Sequence[str]
 ) -> dict[str, str | None]:
-    """Workload and accelerator as the catalogue spells them; a raw name where it does not have it.
+    """Return the catalogue's slugs of workload and accelerator; the raw name if it is not in the catalogue.
 
-    Raises DataError for an accelerator that may mean several.
+    Raises DataError for an ambiguous accelerator.
     """
     raw = {name: row.cells.get(name, "").strip() or constants.get(name) for name in _EDITS}
     model = row.cells.get(MODEL, "").strip()
@@ -595,7 +593,7 @@ def _slug(catalogue: Catalogue, kind: str, name: str, asked: Sequence[str] = ())
 
 
 def _unknown(runs: Sequence[Row], catalogue: Catalogue) -> tuple[UnknownName, ...]:
-    """Names that no catalogue has, kept raw."""
+    """Return the names that are not in the catalogue."""
     found = Counter((kind, row[kind]) for row in runs for kind in _EDITS if row[kind] is not None)
     return tuple(
         UnknownName(kind=kind, raw=raw, count=count, edit=_EDITS[kind], near=catalogue.near(kind, raw))

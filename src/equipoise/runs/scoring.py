@@ -1,7 +1,7 @@
-"""What the runs of an entry amount to, as MLPerf Training computes it: score and energy. No files, no names.
+"""Score and energy of an entry from its runs, as MLPerf Training computes them. No files, no names.
 
-Of power a node logs readings, a switch one estimate. MLPerf does not integrate over the run: it takes the
-mean power between the meter's own start and stop, and multiplies by the official time.
+Power logs have readings for a node and a single estimate for a switch. MLPerf does not integrate over the
+run: it multiplies the mean power between the meter's own start and stop by the official time.
 Source: MLPerf Training rules, with the appendix on power, as applied by the official result summarizer
 (mlperf-logging).
 """
@@ -16,23 +16,23 @@ from msgspec import DecodeError, Struct, json
 from equipoise.spec.workload import MlperfRules
 
 SUCCESS = "success"
-# Reasons that disqualify a run by rule although it trained to the target: a lenient score forgives them.
+# Reasons that disqualify a run although it reached the target; the lenient score ignores them.
 CORRUPT_LINE = "corrupt_line"
 SLOW_INIT = "slow_init"
 FORGIVABLE = frozenset({CORRUPT_LINE, SLOW_INIT})
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
-    """How one run ended: official time in seconds (None without a clock), and `success` or why it failed."""
+    """The outcome of one run: official time in seconds (None if unknown), and `success` or the failure."""
 
     time_s: float | None
     status: str
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """What an entry's runs amount to; `counted` holds the indices of the runs whose mean is the score.
+    """The score of an entry; `counted` holds the indices of the runs whose mean is the score.
 
-    reason: why there is no score; None when there is one.
+    reason: why there is no score; None if there is one.
     """
 
     score_s: float | None
@@ -47,10 +47,10 @@ class Score(Struct, frozen=True, kw_only=True):
 
 
 def olympic_runs(times_s: Sequence[float], *, num_failed: int, num_dropped_each_end: int) -> tuple[int, ...]:
-    """Indices of the runs that remain when the fastest and the slowest are dropped, fastest first.
+    """Return the indices of the runs that remain after dropping the fastest and slowest, fastest first.
 
-    times_s: of the successful runs. Failed runs are the slowest of all, so they are dropped first.
-    Empty when nothing remains or more runs failed than are dropped.
+    times_s: of the successful runs. Failed runs count as the slowest, so they are dropped first.
+    Empty if nothing remains or more runs failed than are dropped.
     Source: MLPerf Training rules, section on result calculation (olympic mean).
 
     >>> olympic_runs([3.0, 1.0, 2.0, 5.0], num_failed=0, num_dropped_each_end=1)
@@ -65,7 +65,7 @@ def olympic_runs(times_s: Sequence[float], *, num_failed: int, num_dropped_each_
 
 
 class _Olympic(Struct, frozen=True):
-    """One way of counting: the runs in its mean, and how many failed in its eyes."""
+    """An olympic mean: the counted runs, their mean, and the number of runs treated as failed."""
 
     counted: tuple[int, ...]
     mean_s: float | None
@@ -73,7 +73,7 @@ class _Olympic(Struct, frozen=True):
 
 
 def _olympic(outcomes: Sequence[RunOutcome], rules: MlperfRules, *, forgiven: frozenset[str]) -> _Olympic:
-    """The olympic mean over the runs that succeeded, or failed only for forgiven reasons."""
+    """Return the olympic mean over the runs that succeeded or failed only for forgiven reasons."""
     good = [
         index
         for index, outcome in enumerate(outcomes)
@@ -92,14 +92,14 @@ def _olympic(outcomes: Sequence[RunOutcome], rules: MlperfRules, *, forgiven: fr
 
 
 def _num_missing(outcomes: Sequence[RunOutcome], rules: MlperfRules) -> int:
-    """Logs required and not found; none where the rules of the workload are not known."""
+    """Return the number of required logs that were not found; 0 if the workload's rules are not known."""
     return max(rules.num_runs_required - len(outcomes), 0) if rules.known else 0
 
 
 def _reason(
     outcomes: Sequence[RunOutcome], rules: MlperfRules, olympic: _Olympic, *, gaps: bool, scaled: bool
 ) -> str | None:
-    """Why there is no official score, or None."""
+    """Return why there is no official score, or None."""
     num_missing = _num_missing(outcomes, rules)
     if not outcomes and not num_missing:
         return "no logs found"
@@ -126,13 +126,12 @@ def score(
     convergence_scaling: float | None = 1.0,
     gaps: bool = False,
 ) -> Score:
-    """The official score of an entry, the lenient one, and the counts behind both.
+    """Return the official and the lenient score of an entry, with their counts.
 
     outcomes: of all logs found, in the order of their numbers.
-    convergence_scaling: factor of the reference convergence points; None when it is there but unreadable.
-    gaps: whether the logs found are numbered with gaps, so that a short count means that logs were lost.
-    Without gaps a short count is what was submitted, scored as the official summarizer does, which does not
-    count.
+    convergence_scaling: factor of the reference convergence points; None if stated but unreadable.
+    gaps: whether the numbering of the logs has gaps, in which case missing logs were lost. Without gaps, too
+    few logs are scored as submitted, because the official summarizer does not check their number.
     Source: MLPerf Training rules; mlperf-logging, result_summarizer.
     """
     strict = _olympic(outcomes, rules, forgiven=frozenset())
@@ -164,12 +163,12 @@ _EFFICIENCY = "conversion_eff"
 _ESTIMATE = "interconnect_power_est"
 _KEYS = frozenset({_START, _STOP, _READING, _EFFICIENCY, _ESTIMATE})
 
-# No meter of one run shows more than a power station gives.
+# No training system draws more power.
 _MAX_POWER_W = 100_000_000.0
 
 
 class _Event(Struct, frozen=True, kw_only=True):
-    """One line of a power log. time_ms: since the epoch. value: no power where it is no number."""
+    """One line of a power log. time_ms: since the epoch. value: a power if it is a number."""
 
     time_ms: float
     key: str
@@ -180,7 +179,7 @@ _LINES = json.Decoder(_Event)
 
 
 def _events(data: bytes) -> list[_Event]:
-    """The events of a log in file order; corrupt lines are passed over, as the official code does."""
+    """Return the events of a log in file order; corrupt lines are skipped, as in the official code."""
     found = []
     for line in data.splitlines():
         if _TOKEN in line:
@@ -190,20 +189,18 @@ def _events(data: bytes) -> list[_Event]:
 
 
 def _efficiency(events: Sequence[_Event]) -> float:
-    """The last stated conversion efficiency, watts at the plug per logged watt; 1.0 when none is stated."""
+    """Return the last stated conversion efficiency, watts at the plug per logged watt; 1.0 by default."""
     stated = [event.value for event in events if event.key == _EFFICIENCY and type(event.value) is float]
     return stated[-1] if stated else 1.0
 
 
 def node_power_w(data: bytes) -> float | None:
-    """Mean power of one `node_K.txt`: efficiency x sum(reading x time since the one before) / (stop - start).
+    """Return the mean power of one `node_K.txt`; None if it cannot be used.
 
-    None where it cannot be used.
-
-    Readings after the stop do not count. Where the stop is missing or carries the stamp of the start, the
-    last reading ends the measurement: some v4.0 submissions are so, and the official code divides by zero
-    there.
-    Assumes each reading held since the one before.
+    It is efficiency x sum(reading x time since the previous one) / (stop - start). Readings after the stop do
+    not count. If the stop is missing or has the time of the start, the last reading ends the measurement;
+    this occurs in some v4.0 submissions, for which the official code divides by zero.
+    Assumes each reading applies since the previous one.
     Source: MLPerf Training rules, appendix on power.
     """
     events = sorted(_events(data), key=lambda event: event.time_ms)
@@ -229,11 +226,11 @@ def node_power_w(data: bytes) -> float | None:
 
 
 def switch_power_w(data: bytes) -> float | None:
-    """Power of one `sw_K.txt`: efficiency x the first estimate of the interconnect's power.
+    """Return the power of one `sw_K.txt`: efficiency x the first estimate of the interconnect's power.
 
-    None where it cannot be used. A log with events but no estimate counts as 0 W, also when it holds
-    readings: the official code does not use these (v4.1 Dell logs about 700 W for its switch; the published
-    energy leaves them out).
+    None if it cannot be used. A log with events but no estimate counts as 0 W even if it has readings,
+    because the official code ignores them (v4.1 Dell logs about 700 W for its switch, which the published
+    energy excludes).
     Source: MLPerf Training rules, appendix on power.
     """
     events = _events(data)
@@ -250,11 +247,11 @@ def _checked(power_w: float) -> float | None:
 def run_energy_j(
     nodes_w: Sequence[float | None], switches_w: Sequence[float | None], time_to_train_s: float | None
 ) -> float | None:
-    """Energy of one run: the power of all its meters times its official time, without convergence scaling.
+    """Return the energy of one run: the power of all meters times its official time, without scaling.
 
-    nodes_w, switches_w: of each meter; None of one that cannot be used.
-    None when the run has no time, no node is metered, or one meter cannot be used: a sum over a part of the
-    machine would look like a low energy.
+    nodes_w, switches_w: of each meter; None for an unusable one.
+    None if the run has no time, no node is metered, or a meter is unusable, because a partial sum would
+    understate the energy.
     """
     power_w = [each for each in (*nodes_w, *switches_w) if each is not None]
     if time_to_train_s is None or not nodes_w or len(power_w) < len(nodes_w) + len(switches_w):
@@ -263,10 +260,7 @@ def run_energy_j(
 
 
 def entry_energy_j(counted: Sequence[float | None], convergence_scaling: float) -> float | None:
-    """Official energy of an entry from the runs that make its score: olympic in the order of times.
-
-    None unless every one of them has an energy.
-    """
+    """Return the official energy of an entry, the scaled mean over the counted runs; None if any lacks it."""
     joules = [energy_j for energy_j in counted if energy_j is not None]
     if not joules or len(joules) < len(counted):
         return None

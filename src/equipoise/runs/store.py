@@ -1,7 +1,6 @@
-"""The tables of tables.toml: which rows count, and files checked on the way out and in, written whole.
+"""The tables of tables.toml: schemas, comparable rows, validated reading and atomic writing of files.
 
-WRITERS has the exports of any table: CSV for spreadsheets, Parquet for notebooks, JSON lines, Extra-P,
-Prometheus.
+WRITERS lists the export formats of any table: CSV, Parquet, JSON lines, Extra-P, Prometheus.
 """
 
 import fcntl
@@ -33,7 +32,7 @@ Kind: TypeAlias = Literal["str", "int", "float"]
 class ColumnSchema(Struct, frozen=True, kw_only=True):
     """One column: its name (which ends in its unit), kind, and meaning in one sentence.
 
-    is_optional: files lack it where it is null in every row, as those of versions that did not know it.
+    is_optional: files omit it if it is null in every row, as do files of versions without the column.
     """
 
     name: str
@@ -43,7 +42,7 @@ class ColumnSchema(Struct, frozen=True, kw_only=True):
 
 
 class TableSchema(Struct, frozen=True, kw_only=True):
-    """One table: its name, what a row is, its columns in order, and those that sort and identify a row."""
+    """One table: its name, the meaning of a row, its columns in order, and the key columns."""
 
     name: str
     row: str
@@ -57,7 +56,7 @@ class TableSchema(Struct, frozen=True, kw_only=True):
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """Names of columns that files may lack."""
+        """Names of columns that files may omit."""
         return tuple(column.name for column in self.columns if column.is_optional)
 
 
@@ -66,7 +65,7 @@ _ENTRY_COLUMNS = convert(_FACTS["entry"], tuple[ColumnSchema, ...])
 
 
 def _table(name: str, *, is_of_entries: bool = False) -> TableSchema:
-    """The table of tables.toml; with the columns of an entry after its first where it is of entries."""
+    """Return a table of tables.toml; tables of entries have an entry's columns after the first column."""
     first, *rest = convert(_FACTS[name]["columns"], list[ColumnSchema])
     shared = _ENTRY_COLUMNS if is_of_entries else ()
     row, key = _FACTS[name]["row"], tuple(_FACTS[name]["key"])
@@ -79,18 +78,18 @@ STEPS = _table("steps")
 PUBLISHED_STEPS = _table("published_steps")
 TABLES = (RUNS, SCORES, STEPS)
 
-# The thirteen rounds v0.5 to v5.1 take 2 MB and 15,000 rows; a hostile file must not fill the memory.
+# The thirteen rounds v0.5 to v5.1 take 2 MB and 15,000 rows; a hostile file must not exhaust the memory.
 MAX_TABLE_BYTES = 256 * MIB
 MAX_TABLE_ROWS = 1_000_000
 
 _DTYPES: dict[Kind, type[pl.DataType]] = {"str": pl.String, "int": pl.Int64, "float": pl.Float64}
 
-# Runs with the same values here are repetitions of one configuration.
+# Runs with equal values in these columns are repetitions of one configuration.
 _CONFIGURATION = (
     *("campaign", "system", "workload", "accelerator", "num_accelerators"),
     *("num_nodes", "precision", "strategy", "global_batch_samples", "sequence_tokens"),
 )
-# Rows of `runs` and `scores` with the same values here belong to the same entry.
+# Rows of `runs` and `scores` with equal values in these columns belong to the same entry.
 _ENTRY = ("campaign", "submitter", "system", "workload")
 
 
@@ -102,15 +101,14 @@ class Tables(Struct, frozen=True, kw_only=True):
 
 
 def polars_schema(table: TableSchema) -> pl.Schema:
-    """The columns of a table, in order, with their Polars types."""
+    """Return the columns of a table, in order, with their Polars types."""
     return pl.Schema({column.name: _DTYPES[column.kind]() for column in table.columns})
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]], table: TableSchema) -> pl.DataFrame:
-    """Rows as a table, sorted by its key; null where a row does not state a column.
+    """Return rows as a frame of a table, sorted by its key; columns that a row lacks are null.
 
-    Raises DataError for a column that the table does not have, and for values of another kind than a
-    column's: rows are also made of what files on disk state.
+    Raises DataError for unknown columns and for values of the wrong kind, which may come from files on disk.
     """
     unknown = sorted({name for row in rows for name in row} - set(table.names))
     if unknown:
@@ -127,10 +125,10 @@ def frame_of(rows: Sequence[Mapping[str, Any]], table: TableSchema) -> pl.DataFr
 
 
 def unscored_entries(runs: Sequence[Mapping[str, Any]], reason: str) -> list[dict[str, Any]]:
-    """A row of `scores` for each configuration of runs that have no official score.
+    """Return a row of `scores` for each configuration of runs that have no official score.
 
-    runs: rows of `runs` with every column. reason: why none of them has a score. Names and medians over the
-    runs that state a value are of the configuration; `entry_id` is left to the caller.
+    runs: rows of `runs` with every column. reason: why none of them has a score. Rates and energies are
+    medians over the runs that state them; the caller adds `entry_id`.
     """
 
     def configuration(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -164,7 +162,7 @@ def _check_schema(found: Mapping[str, pl.DataType], table: TableSchema, where: s
 
 
 def _checked(frame: pl.DataFrame, table: TableSchema, where: str) -> pl.DataFrame:
-    """The frame, columns in order, sorted by its key. Raises DataError where it breaks the schema."""
+    """Return the frame, columns in order, sorted by its key. Raises DataError if it violates the schema."""
     _check_schema(frame.schema, table, where)
     frame = _completed(frame, table)
     for column in table.columns:
@@ -181,26 +179,26 @@ def _checked(frame: pl.DataFrame, table: TableSchema, where: str) -> pl.DataFram
 
 
 def _completed(frame: pl.DataFrame, table: TableSchema) -> pl.DataFrame:
-    """The frame with the optional columns that it lacks, null in every row."""
+    """Return the frame with missing optional columns added as null."""
     schema = polars_schema(table)
     lacking = [name for name in table.optional if name not in frame.columns]
     return frame.with_columns(pl.lit(None, schema[name]).alias(name) for name in lacking).select(table.names)
 
 
-# Of 22 levels of zstd. All rounds take 0.02 s at this one, and 0.7 s at 19 for 7 % less.
+# zstd has 22 levels. All rounds take 0.02 s at this level, and 0.7 s at level 19 for 7 % less.
 _ZSTD_LEVEL = 6
-# For tables that ship; the last levels cost seconds and save less than 1 % of the embedded dataset.
+# For shipped tables; higher levels take seconds and save less than 1 % of the embedded dataset.
 SHIPPED_ZSTD_LEVEL: Final = 19
 
 
 def as_stored(frame: pl.DataFrame, table: TableSchema) -> pl.DataFrame:
-    """The frame as files hold it: without the optional columns that no row states."""
+    """Return the frame as stored in files, without optional columns that are null in every row."""
     return frame.drop(name for name in table.optional if frame[name].null_count() == len(frame))
 
 
 def _encoded(frame: pl.DataFrame, path: Path, table: TableSchema, zstd_level: int) -> memoryview:
-    """The file of a table, which was checked."""
-    content = io.BytesIO()  # not the file itself: Polars reports a full disk as a fault of the Parquet format
+    """Return the bytes of a table's file, after checking its schema."""
+    content = io.BytesIO()  # not the file: Polars reports a full disk as an error of the Parquet format
     write_parquet(as_stored(_checked(frame, table, str(path)), table), content, zstd_level=zstd_level)
     return content.getbuffer()
 
@@ -208,16 +206,16 @@ def _encoded(frame: pl.DataFrame, path: Path, table: TableSchema, zstd_level: in
 def write_table(
     frame: pl.DataFrame, path: Path, table: TableSchema, *, zstd_level: int = _ZSTD_LEVEL
 ) -> None:
-    """Write one table: complete and synced, or not at all; equal rows in any order give equal bytes.
+    """Write one table atomically and synced; equal rows in any order give equal bytes.
 
-    zstd_level: how hard to compress, from 1 to 22.
-    Raises DataError when the frame breaks the schema or the file cannot be written.
+    zstd_level: compression level, from 1 to 22.
+    Raises DataError if the frame violates the schema or the file cannot be written.
     """
     _write({path: _encoded(frame, path, table, zstd_level)}, f"{path}:")
 
 
 def write_tables(tables: Tables, folder: Path, *, zstd_level: int = _ZSTD_LEVEL) -> None:
-    """Write both tables into a folder; both are on disk before either takes its name. See write_table."""
+    """Write both tables into a folder; both are on disk before either is renamed. See write_table."""
     contents = {
         _path(folder, table): _encoded(frame, _path(folder, table), table, zstd_level)
         for frame, table in ((tables.runs, RUNS), (tables.scores, SCORES))
@@ -226,18 +224,17 @@ def write_tables(tables: Tables, folder: Path, *, zstd_level: int = _ZSTD_LEVEL)
 
 
 def _write(contents: Mapping[Path, memoryview], what: str) -> None:
-    """Write files, in folders made for them; all are on disk before any takes its name.
+    """Write files, creating their folders; all are on disk before any is renamed.
 
-    Another writer of the same folders waits meanwhile: its tables and ours would be mixed.
-    what: for the error.
+    The folders are locked, so that tables of two writers are not mixed. what: for the error message.
     """
     try:
         with ExitStack() as files:
             for folder in sorted({path.parent for path in contents}):
                 folder.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-                files.callback(os.close, descriptor)  # the last that is done, which lets others write
-                with suppress(OSError):  # some file systems lock no folder
+                files.callback(os.close, descriptor)  # runs last, and releases the lock
+                with suppress(OSError):  # some file systems cannot lock folders
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
             for path, content in contents.items():
                 file = files.enter_context(written_synced(path))
@@ -253,7 +250,7 @@ def _path(folder: Path, table: TableSchema) -> Path:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a table's file. Raises DataError when it is absent, no regular file, or too large."""
+    """Return the bytes of a table's file. Raises DataError if it is absent, too large or not a regular file."""
     if cut_off := lacks_tables(path.parent):
         raise DataError(f"{path.parent}: {cut_off}")
     expected = "what `equipoise ingest PATH... --into DIR` writes"
@@ -261,10 +258,10 @@ def _content(path: Path) -> bytes:
 
 
 def read_bytes(data: bytes, table: TableSchema, where: str, *, is_ours: bool = False) -> pl.DataFrame:
-    """A table from the bytes of its Parquet file, sorted by its key. Raises DataError for anything else.
+    """Return a table from the bytes of its Parquet file, sorted by its key. Raises DataError if invalid.
 
-    is_ours: whether a hash shows that `write_table` wrote them, which checks and sorts what it writes.
-    Bytes of unknown origin can end the process: `read_table` guards against that.
+    is_ours: whether a hash shows that `write_table` wrote them, which validates and sorts.
+    Bytes of unknown origin can crash the process; `read_table` guards against that.
     """
     try:
         _check_schema(pl.read_parquet_schema(io.BytesIO(data)), table, where)
@@ -276,17 +273,17 @@ def read_bytes(data: bytes, table: TableSchema, where: str, *, is_ours: bool = F
     return _completed(frame, table) if is_ours else _checked(frame, table, where)
 
 
-# Digests of tables that another process has read: the next question about the same runs starts none.
-_survived: Final[set[bytes]] = set()
-_MOST_SURVIVED: Final = 1024
+# Hashes of tables that a separate process has read without a crash, so that each table is probed only once.
+_probed: Final[set[bytes]] = set()
+_MAX_PROBED: Final = 1024
 
 
-def _survive(contents: Mapping[Path, tuple[TableSchema, bytes]]) -> None:
-    """Let another process read the tables first. Raises DataError when it refuses or does not survive."""
+def _probe(contents: Mapping[Path, tuple[TableSchema, bytes]]) -> None:
+    """Let a separate process read the tables first. Raises DataError if it rejects them or crashes."""
     digests = {
         sha256(table.name.encode() + b" " + data).digest(): path for path, (table, data) in contents.items()
     }
-    unknown = {path: contents[path] for digest, path in digests.items() if digest not in _survived}
+    unknown = {path: contents[path] for digest, path in digests.items() if digest not in _probed}
     if not unknown:
         return
     named = [
@@ -294,15 +291,15 @@ def _survive(contents: Mapping[Path, tuple[TableSchema, bytes]]) -> None:
     ]
     data = b"".join(data for _, data in unknown.values())
     probed(__name__, read_each.__name__, named, data, where=", ".join(map(str, unknown)))
-    if len(_survived) + len(digests) > _MOST_SURVIVED:
-        _survived.clear()
-    _survived.update(digests)
+    if len(_probed) + len(digests) > _MAX_PROBED:
+        _probed.clear()
+    _probed.update(digests)
 
 
 def read_each(named: Sequence[str], data: bytes) -> str:
-    """Nothing, where every table can be read; called in a process of its own.
+    """Read every table and return nothing; called in a separate process.
 
-    named: of each table its name, where it comes from, and its number of bytes. Raises DataError.
+    named: for each table its name, its origin and its number of bytes. Raises DataError if one is invalid.
     """
     tables, start = {table.name: table for table in TABLES}, 0
     for name, where, num_bytes in zip(*[iter(named)] * 3, strict=True):
@@ -312,26 +309,26 @@ def read_each(named: Sequence[str], data: bytes) -> str:
 
 
 def read_table(path: Path, table: TableSchema) -> pl.DataFrame:
-    """One table from its file, sorted by its key. Raises DataError naming the file and what is wrong."""
+    """Return one table from its file, sorted by its key. Raises DataError naming the file and the problem."""
     data = _content(path)
-    _survive({path: (table, data)})
+    _probe({path: (table, data)})
     return read_bytes(data, table, str(path))
 
 
 def read_tables(folder: Path) -> Tables:
-    """Both tables from a folder that `ingest --into` wrote. Raises DataError as read_table."""
+    """Return both tables from a folder of `ingest --into`. Raises DataError as `read_table` does."""
     contents = {_path(folder, table): (table, _content(_path(folder, table))) for table in (RUNS, SCORES)}
-    _survive(contents)
+    _probe(contents)
     runs, scores = (read_bytes(data, table, str(path)) for path, (table, data) in contents.items())
     return Tables(runs=runs, scores=scores)
 
 
 def merged(base: Tables, also: Tables) -> Tables:
-    """Both sets of evidence together; where both hold an entry, that of `also` replaces it with all its runs.
+    """Return both sets of evidence combined; an entry in both is taken from `also`, with all its runs.
 
-    The entry is replaced whole, never mixed: a score and the runs behind it stay of one source. A submitter's
-    entry is the same when its entry_id is, or its round, system and workload; any other, when every value of
-    its configuration is. Names that other entries and runs of `base` have get a number.
+    An entry is replaced completely, so that a score and its runs come from one source. Submitted entries are
+    the same if their entry_id, or their round, system and workload are equal; other entries, if their whole
+    configuration is equal. A name that a remaining row of `base` already has gets a number.
     """
     on: dict[str, Any] = {"on": _same_entry(), "nulls_equal": True}
     by_name = base.scores.drop_nulls("submitter").join(also.scores, on=SCORES.key, how="semi")
@@ -345,13 +342,13 @@ def merged(base: Tables, also: Tables) -> Tables:
 
 
 def _same_entry() -> list[pl.Expr]:
-    """What is equal in the rows of one entry: of imported and measured ones, the whole configuration."""
+    """Return the expressions equal in all rows of an entry; for unsubmitted ones, the whole configuration."""
     rest = [name for name in _CONFIGURATION if name not in _ENTRY]
     return [*map(pl.col, _ENTRY), pl.when(pl.col("submitter").is_null()).then(pl.col(rest))]
 
 
 def _renamed(added: pl.DataFrame, table: TableSchema, kept: pl.DataFrame) -> pl.DataFrame:
-    """The rows that are added, under names that no kept row has: files of one name number rows alike."""
+    """Return the added rows under unused names, because files of equal name number their rows alike."""
     (key,) = table.key
     taken = {*kept[key]}
     names = []
@@ -362,12 +359,12 @@ def _renamed(added: pl.DataFrame, table: TableSchema, kept: pl.DataFrame) -> pl.
     return added.with_columns(pl.Series(key, names, pl.String))
 
 
-# One row group for any table of this project: its bytes then depend on nothing but the rows.
+# A single row group for any table of this project, so that the bytes depend on the rows only.
 _ROW_GROUP_ROWS = 2**20
 
 
 def write_parquet(frame: pl.DataFrame, file: IO[bytes], *, zstd_level: int = _ZSTD_LEVEL) -> None:
-    """The frame as Parquet, compressed with zstd, without statistics."""
+    """Write the frame as Parquet, compressed with zstd, without statistics."""
     frame.rechunk().write_parquet(
         file,
         compression="zstd",
@@ -377,10 +374,10 @@ def write_parquet(frame: pl.DataFrame, file: IO[bytes], *, zstd_level: int = _ZS
     )
 
 
-# Open entries may change the model and the target: they are listed, but never compared or called published.
+# Open entries may change the model and the target, so they are listed but never compared or called published.
 DIVISION: Final = "closed"
 
-# An official score, and accelerators to divide by (entries of CPUs alone count none).
+# Rows with an official score and accelerators; entries of CPUs only state no accelerators.
 SCORED: Final = (
     pl.col("score_s").is_finite()
     & (pl.col("score_s") > 0)
@@ -389,7 +386,7 @@ SCORED: Final = (
 
 
 def closed(scores: pl.DataFrame) -> pl.DataFrame:
-    """The rows of the closed division, with and without a score.
+    """Return the rows of the closed division, with and without a score.
 
     scores: a frame of the table `scores`.
     """
@@ -397,9 +394,9 @@ def closed(scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def comparable(scores: pl.DataFrame) -> pl.DataFrame:
-    """The rows that can be compared: closed division, with an official score and a number of accelerators.
+    """Return the comparable rows, in order: closed division, official score, and a number of accelerators.
 
-    scores: a frame of the table `scores`. Returns the rows in their order.
+    scores: a frame of the table `scores`.
     """
     return closed(scores).filter(SCORED)
 
@@ -408,7 +405,7 @@ _NAMES: Final = ("entry_id", "campaign", "workload", "accelerator", "submitter",
 
 
 def scores_of(scores: pl.DataFrame) -> Scores:
-    """The comparable rows of a frame of the table `scores`, as estimates read them."""
+    """Return the comparable rows of a frame of the table `scores`, as used by estimates."""
     columns = ScoredEntry.__struct_fields__
     rows = comparable(scores).select(columns).with_columns(pl.col(_NAMES).fill_null(""))
     return Scores(tuple(ScoredEntry(**row) for row in rows.iter_rows(named=True)))
@@ -418,7 +415,7 @@ Write: TypeAlias = Callable[[pl.DataFrame, IO[bytes]], None]
 
 
 class Writer(Struct, frozen=True, kw_only=True):
-    """A format for any table: its name, the suffix of its files, and what writes a frame to an open file."""
+    """An export format for any table: its name, file suffix, and function that writes a frame to a file."""
 
     name: str
     suffix: str
@@ -428,7 +425,7 @@ class Writer(Struct, frozen=True, kw_only=True):
 _SIZE = "num_accelerators"
 _METRICS = ("score_s", "time_to_train_s", "samples_per_s", "samples_to_target", "energy_j")
 _LEVELS = ("workload", "accelerator", "campaign")
-# What parts the levels of a call path; a name that holds it would make two of one.
+# The separator of call path levels, which is replaced in names.
 _ARROW = "->"
 
 
@@ -450,7 +447,7 @@ def _extra_p_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
         for metric in metrics:
             stated = [row for row in rows if row[metric] is not None and 0.0 < row[metric] < float("inf")]
             if {row[_SIZE] for row in stated} < sizes[path]:
-                continue  # energy that few metered, for example: Extra-P would refuse the whole file
+                continue  # e.g. energy measured at some sizes only, for which Extra-P refuses the whole file
             for row in stated:
                 line = {
                     "params": {_SIZE: row[_SIZE]},
@@ -480,13 +477,13 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def _name(column: str) -> str:
-    """A column as a name that Prometheus allows: a letter or underscore first, then digits too."""
+    """Return a column as a valid Prometheus name: letters, digits and underscores, no leading digit."""
     name = _NOT_IN_NAMES.sub("_", column)
     return f"_{name}" if name[:1].isdigit() or not name else name
 
 
 def _escaped(text: str, *, quoted: bool) -> str:
-    """Text with backslash and line feed escaped, and where it is quoted the double quote."""
+    """Return text with escaped backslashes and line feeds, and escaped double quotes if `quoted`."""
     text = text.replace("\\", r"\\").replace("\n", r"\n")
     return text.replace('"', r"\"") if quoted else text
 
@@ -503,7 +500,7 @@ def _prometheus_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
         for row in frame.select(labels).iter_rows()
     ]
     for column in values:
-        # Base units are written out, as the naming rules of Prometheus have it.
+        # Prometheus's naming rules require base units to be written out.
         short, long = next((unit for unit in _UNITS if column.endswith(unit[0])), ("", ""))
         metric = _PREFIX + _name(column.removesuffix(short) + long)
         samples = [
@@ -519,14 +516,14 @@ def _prometheus_write(frame: pl.DataFrame, file: IO[bytes]) -> None:
 
 PROMETHEUS = Writer(name="prometheus", suffix=".prom", write=_prometheus_write)
 
-# What spreadsheets take for the beginning of a formula, also in its full-width forms and after blanks, and
-# the control characters that end a cell early. Source: OWASP, CSV Injection.
+# Text that spreadsheets interpret as a formula, including full-width characters and leading blanks, and
+# control characters that end a cell. Source: OWASP, CSV Injection.
 _FORMULA = r"^\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n\x00]"
 _PLAIN_TEXT_MARK = "'"
 
 
 def neutralised(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with a `'` before every text and column name a spreadsheet would run; numbers untouched."""
+    """Return the frame with a `'` before every text and column name that a spreadsheet would execute."""
     names = pl.Series(frame.columns, dtype=pl.String)
     marked = names.str.replace(_FORMULA, _PLAIN_TEXT_MARK + "$0")
     cells = pl.col(pl.String)

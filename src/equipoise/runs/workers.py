@@ -1,4 +1,4 @@
-"""Worker processes that parse shares of sources: children of this interpreter, safe to start anywhere."""
+"""Worker processes that parse shares of sources; they are started as subprocesses of this interpreter."""
 
 import gc
 import os
@@ -23,7 +23,7 @@ Done: TypeAlias = Callable[[int], None]  # called with the bytes of each file th
 
 
 class SourceShare(Struct, frozen=True, kw_only=True):
-    """The work of one worker on one source: part `index` of `count`. Picklable."""
+    """A worker's share of one source: part `index` of `count`. Picklable."""
 
     source: DataSource
     index: int
@@ -31,7 +31,7 @@ class SourceShare(Struct, frozen=True, kw_only=True):
 
 
 class ShareResult(Struct, kw_only=True):
-    """Facts by reader and path, what the source refused, and what was passed over."""
+    """Facts by reader and path, the source's rejections, and files that were passed over."""
 
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     rejections: list[RowRejection] = field(default_factory=list)
@@ -39,7 +39,7 @@ class ShareResult(Struct, kw_only=True):
 
 
 def context_of(source: DataSource) -> tuple[str, ...]:
-    """The folders above a source's paths; of an archive its own name, which may name the round."""
+    """Return the folders above a source's paths; for an archive, its name, which may state the round."""
     path = source.path.resolve()
     if source.kind.name == "archive":
         name = path.name
@@ -52,9 +52,9 @@ def context_of(source: DataSource) -> tuple[str, ...]:
 
 
 class Division(Struct):
-    """Decides file by file whose it is: the share with the fewest bytes so far.
+    """Assigns each file to the share with the fewest bytes so far.
 
-    Every worker sees the same files in the same order, so all decide the same without exchanging messages.
+    Every worker sees the same files in the same order, so all workers decide equally without communication.
     """
 
     share: SourceShare
@@ -63,23 +63,23 @@ class Division(Struct):
     _bytes: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Begin with no bytes in any share."""
+        """Start with no bytes in any share."""
         self._context = context_of(self.share.source)
         self._bytes = [0] * self.share.count
 
     def full_path(self, path: str) -> str:
-        """A path of the source below the folders above it."""
+        """Return a path of the source with the folders above it."""
         return "/".join((*self._context, path))
 
     def reader(self, path: str, size: int) -> Reader | None:
-        """The reader that wants a file; a single file, which the user named, goes to the first."""
+        """Return the reader that wants a file; a single file named by the user goes to the first reader."""
         for reader in READERS:
             if reader.wanted(self.full_path(path), size):
                 return reader
         return READERS[0] if self.share.source.kind.name == "file" else None
 
     def is_mine(self, path: str, size: int) -> bool:
-        """Whether a file is wanted and in this share."""
+        """Return whether a file is wanted and belongs to this share."""
         if self.reader(path, size) is None:
             self.pass_over(path)
             return False
@@ -88,7 +88,7 @@ class Division(Struct):
         return least == self.share.index
 
     def pass_over(self, path: str) -> None:
-        """Count an unwanted file that looks like evidence; one share does it for all."""
+        """Count an unwanted file that looks like evidence, in the first share only."""
         if self.share.index == 0:
             self.passed_over.extend(
                 RowRejection(kind=found.kind, where=f"{self.share.source.name}:{path}", detail=found.detail)
@@ -98,7 +98,7 @@ class Division(Struct):
 
 
 def parse_share(share: SourceShare, done: Done) -> ShareResult:
-    """Everything in one share of a source, parsed."""
+    """Parse one share of a source."""
     division = Division(share)
     result = ShareResult(passed_over=division.passed_over)
     for blob in share.source.files(division.is_mine):
@@ -114,15 +114,15 @@ def parse_share(share: SourceShare, done: Done) -> ShareResult:
 # Called with a share and the bytes parsed since the last call.
 Parsed: TypeAlias = Callable[[SourceShare, int], None]
 
-# What a worker runs: modules are found where the parent finds them.
+# The code that a worker runs, with the parent's module search path.
 _BOOT = (
     "import sys; descriptor = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
     "from {module} import serve; serve(descriptor)"
 )
 _GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Bytes between two reports of progress: often enough for a bar, seldom enough to cost nothing.
+# Bytes between two progress reports: frequent enough for a progress bar, at negligible cost.
 _REPORT_BYTES = 4 * 2**20
-# Objects made before the youngest are looked through for garbage, which no worker makes.
+# Threshold of the youngest generation of the garbage collector, raised because workers create no cycles.
 NEW_OBJECTS = 400_000
 
 
@@ -148,7 +148,7 @@ def serve(descriptor: int) -> None:
 
 
 class Worker(Struct):
-    """A process, and the pipe to it. ready: whether it has answered yet."""
+    """A process and the pipe to it. ready: whether it has answered yet."""
 
     process: subprocess.Popen[bytes]
     pipe: Connection
@@ -156,17 +156,17 @@ class Worker(Struct):
 
 
 def num_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def new_worker(module: str) -> Worker | None:
-    """A new worker; None where this interpreter cannot start another.
+    """Start a worker; return None if this interpreter cannot start another process.
 
-    module: its `serve(descriptor)` is the body of the worker, with its end of the pipe.
+    module: its `serve(descriptor)` is the body of the worker; the descriptor is its end of the pipe.
     """
     ours, theirs = Pipe()
-    # Signals to the group are this process's to answer; the worker has them blocked, as it inherits that.
+    # Only this process handles signals to the group; workers inherit that the signals are blocked.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)
     try:
         process = subprocess.Popen(
@@ -186,7 +186,7 @@ def new_worker(module: str) -> Worker | None:
 
 @contextmanager
 def _workers(count: int) -> Iterator[list[Worker]]:
-    """Workers that are gone afterwards, however the block ends."""
+    """Yield workers, which are killed at the end of the block."""
     started: list[Worker] = []
     try:
         for _ in range(count):
@@ -205,10 +205,10 @@ def _workers(count: int) -> Iterator[list[Worker]]:
 def parse_shares(
     shares: Sequence[SourceShare], *, num_workers: int, parsed: Parsed, meanwhile: Callable[[], None]
 ) -> list[ShareResult]:
-    """The result of each share, in their order whatever the workers' speed; the first are started first.
+    """Return the result of each share, in order; shares are started in order too.
 
-    meanwhile: what this process does while workers parse. With one worker everything happens here.
-    Raises DataError when a worker dies.
+    meanwhile: called while workers parse. With one worker, this process parses everything itself.
+    Raises DataError if a worker dies.
     """
     results: dict[int, ShareResult] = {}
     if num_workers > 1 and len(shares) > 1:
@@ -227,18 +227,18 @@ def _drive(
     parsed: Parsed,
     meanwhile: Callable[[], None],
 ) -> None:
-    """Hand shares out and collect results until all are there or no worker is left that could start."""
+    """Assign shares and collect results, until all are complete or no worker could be started."""
     todo = list(range(len(shares)))[::-1]
     busy: dict[Connection, tuple[Worker, int]] = {}
 
-    def hand_to(worker: Worker) -> None:
+    def assign_to(worker: Worker) -> None:
         index = todo.pop()
-        with suppress(OSError):  # that it has ended shows where its result is awaited
+        with suppress(OSError):  # a dead worker is detected when its result is awaited
             worker.pipe.send(shares[index])
         busy[worker.pipe] = (worker, index)
 
     for worker in workers[: len(todo)]:
-        hand_to(worker)
+        assign_to(worker)
     meanwhile()
     while busy:
         for pipe in wait(list(busy)):
@@ -247,7 +247,7 @@ def _drive(
             try:
                 message = pipe.recv()
             except (EOFError, OSError) as err:
-                if not worker.ready:  # it never ran: the caller does its share
+                if not worker.ready:  # it never ran, so the caller parses its share
                     del busy[pipe]
                     continue
                 code = worker.process.wait()
@@ -262,4 +262,4 @@ def _drive(
             results[index] = message
             del busy[pipe]
             if todo:
-                hand_to(worker)
+                assign_to(worker)
