@@ -250,7 +250,7 @@ def _path(folder: Path, table: TableSchema) -> Path:
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a table's file. Raises DataError if it is absent, too large or not a regular file."""
+    """Return the bytes of a table's file. Raises DataError if it is absent, too large or not a file."""
     if cut_off := lacks_tables(path.parent):
         raise DataError(f"{path.parent}: {cut_off}")
     expected = "what `equipoise ingest PATH... --into DIR` writes"

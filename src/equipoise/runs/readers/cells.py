@@ -1,4 +1,4 @@
-"""Rows of a user's CSV or Parquet file as text cells and numbers, each with its place for messages."""
+"""Reads rows of a user's CSV or Parquet file as text cells and numbers, with their location for messages."""
 
 import io
 import math
@@ -31,24 +31,24 @@ STATUS = "status"
 STRATEGY = "strategy"
 PRECISION = "precision"
 ACCELERATOR = "accelerator"
-# How programs write that a run came to its end: ours, trackers', Slurm's, Ray's and Kubernetes'; or nothing.
+# Statuses of successful runs in equipoise, trackers, Slurm, Ray and Kubernetes; an empty status counts too.
 _SUCCEEDED = frozenset({"", "success", "succeeded", "ok", "finished", "completed", "complete", "done"})
-# How words begin by which they write anything else.
+# Prefixes of all other statuses.
 _DID_NOT = (
     *("fail", "crash", "kill", "cancel", "timeout", "out_of_me", "oom", "node_fail", "preempt", "run"),
     *("pend", "abort", "interrupt", "error", "stop"),
 )
-# Tokens of a sample, by which a rate in tokens is one in samples.
+# Tokens per sample, which convert a rate in tokens to one in samples.
 SEQUENCE = "sequence_tokens"
 ENTRY = ("entry", "label", "entry_id")
 SERIES = ("workload", ACCELERATOR, STRATEGY, PRECISION)
-# Their product is the number of accelerators, where no column has it.
+# Their product is the number of accelerators, if no column states it.
 NODES, PER_NODE = "num_nodes", "num_accelerators_per_node"
-# Times the data-parallel accelerators their product is the global batch, where no column has it.
+# Their product times the data-parallel accelerators is the global batch, if no column states it.
 MICROBATCH, ACCUMULATED = "microbatch_samples", "num_accumulated"
-# Parameters of a strategy that columns of their own may state, and what each is where it changes nothing.
+# Parameters of a strategy that may have separate columns, with their neutral values.
 OF_STRATEGY = {"dp": "1", "tp": "1", "pp": "1", "cp": "1", "ep": "1", "zero_stage": "0"}
-# What MLPerf's runs state besides, and `export runs` writes; none of it is needed, and zero is an amount.
+# Optional further columns of MLPerf's runs, which `export runs` writes; zero is a valid value.
 OF_MLPERF = (
     "samples_to_target",
     "eval_s",
@@ -57,22 +57,22 @@ OF_MLPERF = (
     "init_s",
     "reported_throughput",
 )
-# What a law of time against size does not need itself.
+# Columns that a scaling law does not need.
 OF_RUNS = (
     *("energy_j", SEQUENCE, "framework", NODES, PER_NODE, "system", "submitter", "division", "availability"),
     *OF_MLPERF,
 )
-# All columns but those of times and rates.
+# All columns except times and rates.
 NAMED = (SIZE, BATCH, STATUS, *ENTRY, *SERIES, *OF_RUNS, *OF_STRATEGY)
 
 UNIT_S = {"ms": MILLISECOND_S, "s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
 TIMED = re.compile(rf"(time_to_train|step)_({'|'.join(UNIT_S)})|(samples|tokens)_per_(s|min|h)")
-# The rate of one accelerator, as torchtitan and Megatron-Bridge print it: the rate of all over their number.
+# The rate per accelerator, as torchtitan and Megatron-Bridge print it.
 PER_ACCELERATOR = re.compile(r"((?:samples|tokens)_per_(?:s|min|h))_per_accelerator")
 
 
 def wanted_column(name: str) -> bool:
-    """Whether a column, by its name in lower case, has a meaning here."""
+    """Return whether a column, by its name in lower case, is known."""
     return name in NAMED or any(each.fullmatch(name) for each in (TIMED, PER_ACCELERATOR))
 
 
@@ -85,13 +85,13 @@ _ECHO = 40
 
 
 class TextRow(Struct, frozen=True, kw_only=True):
-    """One data row: where it stands, in words, and its cells by column.
+    """One data row: its location in words, and its cells by column.
 
-    line: of the file, on which it begins; of a Parquet file, of the CSV file that it would be. theirs: the
-    file's names of columns that go by another here, for messages. fault: why its cells cannot be told apart;
-    None where they can. run_id: of the run, as the table of runs has it once it is ingested. groups_digits:
-    whether a comma inside of a number can only group its digits, since commas separate cells.
-    has_decimal_commas: whether the file has numbers with decimal commas and none with a decimal point.
+    line: the first line in the file; for a Parquet file, in the equivalent CSV file. theirs: for messages,
+    the file's names of renamed columns. fault: why cells cannot be assigned to columns; None if they can.
+    run_id: the run's name in the table of runs. groups_digits: whether a comma in a number can only be a
+    thousands separator, because commas separate cells. has_decimal_commas: whether the file's numbers use
+    decimal commas and never a decimal point.
     """
 
     place: str
@@ -104,11 +104,10 @@ class TextRow(Struct, frozen=True, kw_only=True):
     has_decimal_commas: bool = False
 
     def number(self, column: str, ours: str | None = None) -> str:
-        """A cell without the commas that group the digits of a number, as in `"9,800"`, with a decimal point
-        in place of a decimal comma, and without the letter of a power of ten, as in `95k`: of tokens of a
-        sample one of 1,024, as questions read `2k`.
+        """Return a cell in plain decimal notation.
 
-        ours: what the column is here, where that is another name.
+        Thousands separators (`"9,800"`) are removed, decimal commas become points, and suffixes such as `95k`
+        are expanded; in tokens per sample, `k` means 1,024. ours: our name of the column, if it differs.
         """
         text = self.cells[column]
         if self.has_decimal_commas and _WITH_COMMA.fullmatch(text.strip()):
@@ -122,41 +121,41 @@ class TextRow(Struct, frozen=True, kw_only=True):
         return text.replace(",", "") if is_grouped else text
 
     def written(self, column: str) -> str:
-        """The file's own name of a column."""
+        """Return the file's own name of a column."""
         return self.theirs.get(column, column)
 
     def refusal(self, column: str, expected: str) -> DataError:
-        """The error for a cell."""
+        """Return the error for an invalid cell."""
         return DataError(
             f"{self.place}, column {self.written(column)}: found {echo(self.cells[column])}; "
             f"expected {expected}"
         )
 
 
-# Of tokens of a sample, `2k` are 2,048.
+# In tokens per sample, `2k` means 2,048.
 _K_TOKENS = 1024
-# `m` may be thousandths.
+# `m` is not accepted, because it may mean thousandths.
 _SHORT = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([kKMG])", re.ASCII)
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
-# A number as it is written where a comma is the decimal one and a point groups digits.
+# A number with a decimal comma and points as thousands separators.
 _WITH_COMMA = re.compile(r"(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?", re.ASCII)
 _FIGURES = re.compile(r'(?<![^;\t|" \r\n])\d[\d.,]*(?![^;\t|" \r\n])', re.ASCII)
-# A header with its unit in brackets, as spreadsheets have it.
+# A header with its unit in brackets, as in spreadsheets.
 _BRACKETED = re.compile(r"(.+?)_?[(\[]_?([a-z]+)_?[)\]]")
 
 
 def is_success(status: str) -> bool:
-    """Whether a status says that a run came to its end; one that is not stated does."""
+    """Return whether a status means success; an empty status does."""
     return status.strip().lower() in _SUCCEEDED
 
 
 def is_status(text: str) -> bool:
-    """Whether a text is how programs write the status of a run."""
+    """Return whether a text looks like the status of a run."""
     return is_success(text) or text.strip().lower().startswith(_DID_NOT)
 
 
 def column_name(raw: str) -> str:
-    """A header cell as names are written here: lower case, without blanks, a unit of time at its end.
+    """Return a header cell as a column name: lower case, without blanks, ending in its unit of time.
 
     >>> column_name("GPUs"), column_name("Time (hours)"), column_name("step time [ms]"), column_name("x (y)")
     ('gpus', 'time_h', 'step_time_ms', 'x_(y)')
@@ -168,15 +167,15 @@ def column_name(raw: str) -> str:
 
 
 def time_unit(word: str) -> str | None:
-    """The unit of time that a word means, as names end in it here; None for any other word."""
+    """Return the suffix for a word that means a unit of time; None for any other word."""
     unit_s = duration_s(f"1 {word}")
     return next((unit for unit, factor in UNIT_S.items() if factor == unit_s), None)
 
 
 def rows_of(path: Path) -> tuple[list[str], Iterator[TextRow]]:
-    """The names of the columns, and the rows that are not blank.
+    """Return the names of the columns, and the rows that are not blank.
 
-    Raises DataError naming the file and row, what was found and what was expected.
+    Raises DataError with the file and row, what was found and what was expected.
     """
     return table(text_of(path), path.name)
 
@@ -184,10 +183,11 @@ def rows_of(path: Path) -> tuple[list[str], Iterator[TextRow]]:
 def table(
     text: str, where: str, *, may_repeat: bool = False, keeps_faulty: bool = False
 ) -> tuple[list[str], Iterator[TextRow]]:
-    """The names of the columns in lower case, and the rows that are not blank.
+    """Return the names of the columns in lower case, and the rows that are not blank.
 
-    may_repeat: whether two columns may have one name, as exports of other tools have; the later is `NAME#2`.
-    keeps_faulty: whether rows of too many or too few cells come, with their fault. Raises as rows_of.
+    may_repeat: whether columns may share a name, as in exports of other tools; the second becomes `NAME#2`.
+    keeps_faulty: whether rows with too many or too few cells are returned, with their fault. Raises like
+    rows_of.
     """
     lines = csv_lines(text, where)
     _, titles = next(lines, (0, []))
@@ -214,9 +214,9 @@ def table(
 
 
 def _has_decimal_commas(text: str) -> bool:
-    """Whether the numbers of a table, of which no comma separates cells, show decimal commas.
+    """Return whether the numbers of a table have decimal commas; False if commas separate cells.
 
-    One whose comma may group digits shows none, and where one has a decimal point no comma is decimal.
+    A comma that may be a thousands separator does not count, and any decimal point excludes decimal commas.
     """
     if csv_delimiter(text) == ",":
         return False
@@ -230,7 +230,7 @@ def _has_decimal_commas(text: str) -> bool:
 def _rows(
     lines: Iterator[tuple[int, list[str]]], header: Sequence[str], usual: TextRow, *, keeps_faulty: bool
 ) -> Iterator[TextRow]:
-    """The rows. usual: what all have, in the place of the file."""
+    """Yield the rows. usual: the fields that all rows share; its place is the file's name."""
     where = usual.place
     for number, (line, cells) in enumerate(lines, 1):
         if number > MAX_ROWS:
@@ -247,10 +247,10 @@ def _rows(
 
 
 def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
-    """The file as text: of a Parquet file the CSV of its columns that have a meaning, and of `also`.
+    """Return the file as text; for a Parquet file, the CSV of its known columns and of `also`.
 
-    Of a folder that `bench` or `watch` wrote, its table of runs.
-    Raises DataError when it is absent, no regular file, too large or not text.
+    For a folder of `bench` or `watch`, its table of runs is read.
+    Raises DataError if it is absent, not a regular file, too large or not text.
     """
     table_of_folder = path / RUNS_FILE
     if cut_off := lacks_tables(path):
@@ -275,12 +275,13 @@ def text_of(path: Path, *, also: Sequence[str] = ()) -> str:
 
 
 def csv_text(arguments: Sequence[str], data: bytes) -> str:
-    """The columns of a Parquet file that have a meaning or are named, as CSV; in a process of its own.
+    """Return the known or named columns of a Parquet file as CSV; called in a separate process.
 
-    arguments: the file, for messages, and names of further columns. One row more than are read is converted,
-    so that too many are noticed. Raises DataError for anything that is no Parquet table of plain columns.
+    arguments: the file's name, for messages, and names of further columns. One row beyond the limit is
+    converted, so that an excess is noticed. Raises DataError for anything but a Parquet table of plain
+    columns.
     """
-    import polars as pl  # noqa: PLC0415 - only where such a file is read
+    import polars as pl  # noqa: PLC0415 - only needed for Parquet files
 
     where, *also = arguments
     try:
@@ -303,12 +304,12 @@ def csv_text(arguments: Sequence[str], data: bytes) -> str:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names of a file as a message lists them."""
+    """Return names from a file as a list for a message."""
     return listed(map(echo, names), MOST_LISTED) or "none"
 
 
 def echo(text: str) -> str:
-    """Text of a file, short and quoted."""
+    """Return text from a file, shortened and quoted."""
     return repr(text if len(text) <= _ECHO else f"{text[:_ECHO]}...")
 
 
@@ -317,14 +318,14 @@ _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECA
 
 
 def amount_of(text: str) -> float:
-    """A text as a finite number above 0; NaN for anything else."""
+    """Return a text as a finite number above 0; NaN for anything else."""
     text = text.strip()
     value = float(text) if len(text) <= MAX_TEXT and _NUMBER.fullmatch(text) else math.nan
     return value if 0.0 < value < math.inf else math.nan
 
 
 def amount(row: TextRow, column: str) -> float:
-    """A cell as a number above 0. Raises DataError for anything else."""
+    """Return a cell as a number above 0. Raises DataError for anything else."""
     value = amount_of(row.cells[column])
     if math.isnan(value):
         raise row.refusal(column, "a finite number above 0, with a decimal point")
@@ -332,47 +333,47 @@ def amount(row: TextRow, column: str) -> float:
 
 
 def stated_amount(row: TextRow, column: str) -> float | None:
-    """The amount of a column; None where the row does not state it. Raises DataError as `amount` does."""
+    """Return the amount of a column; None if the cell is empty. Raises DataError as `amount` does."""
     return amount(row, column) if row.cells.get(column, "").strip() else None
 
 
 def stated_amount_or_zero(row: TextRow, column: str) -> float | None:
-    """As `stated_amount`, of what may also be nothing: zero."""
+    """Return the amount of a column like `stated_amount`, but accept zero."""
     cell = row.cells.get(column, "").strip()
     is_zero = len(cell) <= MAX_TEXT and _NUMBER.fullmatch(cell) is not None and float(cell) == 0.0
     return 0.0 if is_zero else stated_amount(row, column)
 
 
 def count(row: TextRow, column: str) -> int:
-    """A cell as a whole number from 1 up. Raises DataError for anything else."""
+    """Return a cell as a whole number from 1. Raises DataError for anything else."""
     value = amount(row, column)
     if not value.is_integer() or value > MAX_COUNT:
         raise row.refusal(column, f"a whole number from 1 to {MAX_COUNT:,}")
     return int(value)
 
 
-# Beyond these a unit must have slipped: a femtosecond, and thirty million years.
+# Outside a femtosecond to thirty million years, the unit must be wrong.
 _SHORTEST_S, _LONGEST_S = 1e-15, 1e15
 
 
 def expect_time(row: TextRow, column: str, seconds: float) -> float:
-    """Seconds that follow from a cell. Raises DataError for those that no training takes."""
+    """Return the seconds computed from a cell. Raises DataError if they are implausible."""
     if not _SHORTEST_S <= seconds <= _LONGEST_S:
         raise row.refusal(column, f"a time between {_SHORTEST_S:g} s and {_LONGEST_S:g} s")
     return seconds
 
 
-# Of one row; more is no rounding, and no pause between steps either.
+# The largest ratio of rates in one row that rounding or pauses between steps can explain.
 _MOST_APART = 1.1
 
 
 def rates_of(
     row: TextRow, columns: Sequence[str], *, batch_samples: float | None, sequence_tokens: float | None
 ) -> dict[str, float]:
-    """Samples per second by each of a row's columns of steps, samples or tokens.
+    """Return samples per second from each of a row's columns of steps, samples or tokens.
 
-    Left out are those that need a batch, or the tokens of a sample, which are not known. Raises DataError for
-    a cell that is no amount, and where columns contradict each other.
+    Columns that need an unknown batch or unknown tokens per sample are omitted. Raises DataError for a cell
+    that is not an amount, and if columns contradict each other.
     """
     found = {}
     for column in columns:

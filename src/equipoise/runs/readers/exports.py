@@ -1,8 +1,8 @@
-"""Files that other tools export, read as rows under the names used here.
+"""Reads files that other tools export into rows with our column names.
 
 Weights & Biases (table of runs, CSV), MLflow (`mlflow experiments csv`, or the table of runs), Extra-P (JSON
 lines), the results of the Trainer of transformers (JSON), and plain CSV or Parquet. Columns are recognised by
-exact names; any other is named by the user.
+exact names; the user names other columns.
 """
 
 import math
@@ -59,12 +59,12 @@ _COLUMNS: Final = shipped_table(Path(__file__).parents[1] / "columns.toml")
 
 
 def _spellings(patterns: Sequence[str]) -> tuple[str, ...]:
-    """The names that patterns stand for, in which `{a|b}` is either.
+    """Return the names described by patterns, in which `{a|b}` means either alternative.
 
     >>> _spellings(["tok{|ens}{/|_per_}s"])
     ('tok/s', 'tok_per_s', 'tokens/s', 'tokens_per_s')
     """
-    # Every other part is what stood in braces.
+    # Every other part was in braces.
     parts = ([part.split("|") for part in re.split(r"[{}]", pattern)] for pattern in patterns)
     return tuple("".join(each) for pattern in parts for each in product(*pattern))
 
@@ -74,7 +74,7 @@ _FURTHER, _OWN, _TIMES = (
     {ours: _spellings(patterns) for ours, patterns in _COLUMNS[kind].items()}
     for kind in ("further", "own", "times")
 )
-# Next to one of these a column that is named by no more than a unit of time may be anything.
+# Next to one of these, a column whose name is only a unit of time is ambiguous.
 _TIMED_NAMES: Final = tuple(
     name
     for known in (_ALIASES, _FURTHER)
@@ -83,18 +83,18 @@ _TIMED_NAMES: Final = tuple(
     for name in names
 )
 _PREFIXES = ("metrics.", "params.", "tags.", "config.", "summary.")
-# In a table of one's own a stroke may stand for `per`, but not behind this.
+# In a plain table a slash may mean `per`, but not after one of these prefixes.
 _GROUPS = (*_PREFIXES, "train/")
 _WANDB = frozenset({"name", "state", "created", "runtime"})
 _MLFLOW = frozenset({"run_id", "experiment_id", "status"})
 _MLFLOW_PAGE = frozenset({"run_id", "source_type", "duration", "status"})
 _STATE = "state"
-# Columns that may say what a row trained, where none is called `workload`.
+# Columns that may name what a row trained, if there is no column `workload`.
 MODEL = "model"
 _MODELS = (MODEL, "model_name")
-# What a table of runs that was written here has, and no other: its rows are named.
+# Columns by which a table of runs written by equipoise is recognised; its rows have names.
 _OF_TABLE = ("run_id", "origin", "campaign")
-# What of all rows of a file the user may state as a number, where no column has it.
+# Columns for which the user may state a number that applies to all rows.
 _STATED_AS_NUMBERS = frozenset({SIZE, BATCH, SEQUENCE})
 _DURATION = "duration"
 _STEPS, _STEP_S = "steps_per_s", "step_s"
@@ -107,9 +107,9 @@ _CLOCK = re.compile(r"(?:(\d{1,5})-)?(\d{1,6}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)
 
 
 class Exported(Struct, frozen=True, kw_only=True):
-    """Rows under our names. theirs: the file's names of columns that go by another here.
+    """Rows with our column names. theirs: the file's names of renamed columns.
 
-    unfinished: runs of a tracker that are no rows, since they did not finish or lack a value, each in words.
+    unfinished: a sentence for each tracked run that is not a row, because it did not finish or lacks a value.
     """
 
     header: tuple[str, ...]
@@ -120,17 +120,20 @@ class Exported(Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> list[str]:
-        """The columns by the names that the file has."""
+        """The columns by the file's names."""
         return [self.theirs.get(each, each) for each in self.header]
 
 
 def campaign_of(path: Path) -> str:
-    """What the runs of a file are named after."""
+    """Return the campaign of a file's runs: the file's name without suffix."""
     return path.name.removesuffix(path.suffix) or path.name
 
 
 def as_written(path: Path) -> tuple[Sequence[str], Sequence[TextRow]]:
-    """The columns of a CSV, Parquet or JSON-lines file by its own names, and its rows. Raises likewise."""
+    """Return the columns of a CSV, Parquet or JSON-lines file by its own names, and its rows.
+
+    Raises DataError as `exported` does.
+    """
     text = text_of(path)
     _expect_no_list(text, path.name)
     if text.lstrip()[:1] == "{":
@@ -142,12 +145,12 @@ def as_written(path: Path) -> tuple[Sequence[str], Sequence[TextRow]]:
 def exported(
     path: Path, columns: Mapping[str, str] | None = None, *, campaign: str | None = None
 ) -> Exported:
-    """The rows of a file, each under our names and with the name of its run.
+    """Return the rows of a file with our column names and the names of their runs.
 
-    columns: our name -> theirs, for columns whose names are not known here; where no column has the number of
-    accelerators, the batch or the tokens of a sample, that number itself. campaign: what runs are named
-    after; the file unless given.
-    Raises DataError naming the file and row, what was found and what was expected.
+    columns: our name -> theirs, for unknown column names; or a number, if no column states the number of
+    accelerators, the batch or the tokens per sample. campaign: prefix of run names; by default the file's
+    name.
+    Raises DataError with the file and row, what was found and what was expected.
     """
     stated = {ours: column_name(theirs) for ours, theirs in (columns or {}).items()}
     if unknown := [ours for ours in stated if not wanted_column(ours)]:
@@ -163,7 +166,7 @@ def exported(
 
 
 def _named(found: Exported, campaign: str) -> Exported:
-    """The rows with the names of their runs: `campaign/number`, or those that a table written here states."""
+    """Return the rows with the names of their runs: `campaign/number`, or as in our own table of runs."""
     names = [f"{campaign}/{number}" for number, _ in enumerate(found.rows, 1)]
     if {*_OF_TABLE} <= {*found.header}:
         stated = [row.cells[_OF_TABLE[0]].strip() for row in found.rows]
@@ -198,7 +201,7 @@ def _tool(header: set[str]) -> str | None:
 def _of_tracker(
     tool: str, header: Sequence[str], rows: Sequence[TextRow], stated: Mapping[str, str], where: str
 ) -> Exported:
-    """The runs of a tracker that finished; how long each took is offered as the column `duration`."""
+    """Return the finished runs of a tracker; the duration of each is added as a column `duration`."""
     status = "state" if tool == "Weights & Biases" else "status"
     if _DURATION not in header:
         rows = [_with_duration(row) for row in rows]
@@ -215,7 +218,7 @@ def _of_tracker(
 
 
 def _unfinished(row: TextRow, needed: Sequence[str], timed: Sequence[str]) -> str | None:
-    """Why a tracker's run is no measurement; None where it is. timed: of which one cell has to be filled."""
+    """Return why a tracked run is not a measurement, or None. timed: columns of which one must be filled."""
     if not row.cells[STATUS].strip() or not is_success(row.cells[STATUS]):
         return f"{row.place}: {row.written(STATUS)} is {echo(row.cells[STATUS])}"
     empty = next((name for name in needed if not row.cells[name].strip()), None)
@@ -225,7 +228,7 @@ def _unfinished(row: TextRow, needed: Sequence[str], timed: Sequence[str]) -> st
 
 
 def _with_duration(row: TextRow) -> TextRow:
-    """A row with the seconds from its start to its end, where it states either way."""
+    """Return a row with its duration in seconds, from `runtime` or from its start and end times."""
     cells = dict(row.cells)
     seconds = cells.get("runtime", "")
     if not seconds:
@@ -238,7 +241,7 @@ def _with_duration(row: TextRow) -> TextRow:
 
 
 def _moment(text: str) -> datetime:
-    """A moment as trackers write it. Raises ValueError for any other text."""
+    """Return the time in a tracker's text. Raises ValueError for any other text."""
     found = datetime.fromisoformat(text.strip()[:MAX_TEXT])
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -246,7 +249,7 @@ def _moment(text: str) -> datetime:
 def _renamed(
     tool: str | None, header: Sequence[str], rows: Sequence[TextRow], stated: Mapping[str, str], where: str
 ) -> Exported:
-    """The rows with our names for the columns that the user states or that have a known alias."""
+    """Return the rows with our names for columns that the user names or that have a known alias."""
     numbers = {
         ours: theirs
         for ours, theirs in stated.items()
@@ -285,7 +288,7 @@ def _renamed(
 
 
 def _states_status(header: Sequence[str], rows: Sequence[TextRow]) -> bool:
-    """Whether a column called `state` has the status of runs, as Slurm's `sacct` writes it."""
+    """Return whether a column `state` contains the status of runs, as in the output of Slurm's `sacct`."""
     if STATUS in header or _STATE not in header:
         return False
     stated = [row.cells[_STATE] for row in rows if row.cells[_STATE].strip()]
@@ -293,9 +296,9 @@ def _states_status(header: Sequence[str], rows: Sequence[TextRow]) -> bool:
 
 
 def _of_models(found: Exported) -> Exported:
-    """The rows with the model that each states as its workload, where a file has several and no workloads.
+    """Return the rows with their model as workload, if the file has several models and no workloads.
 
-    Of one alone the name, which may be a file's or a family's, stands in MODEL.
+    A single model's name, which may be a file or a family, is stored in MODEL instead.
     """
     theirs = next((name for name in found.header if _bare(name) in _MODELS), None)
     if theirs is None or "workload" in found.header:
@@ -311,7 +314,7 @@ def _of_models(found: Exported) -> Exported:
 
 
 def _of_nodes(found: Exported) -> Exported:
-    """The rows with nodes times accelerators of a node, where no column has the number of accelerators."""
+    """Return the rows with nodes times accelerators per node, if no column has the number of accelerators."""
     if SIZE in found.header or not {NODES, PER_NODE} <= {*found.header}:
         return found
     factors = " times ".join(found.theirs.get(each, each) for each in (NODES, PER_NODE))
@@ -319,17 +322,15 @@ def _of_nodes(found: Exported) -> Exported:
 
 
 def _on_nodes(cells: Mapping[str, str]) -> str:
-    """Nodes times accelerators of a node; cells that are no whole numbers as they are, to be refused where
-    the number is read.
-    """
+    """Return nodes times accelerators per node; invalid cells are kept, and rejected when read."""
     factors = (cells[NODES].strip(), cells[PER_NODE].strip())
     is_whole = all(each.isascii() and each.isdecimal() and len(each) <= MAX_TEXT for each in factors)
     return str(math.prod(map(int, factors))) if is_whole else " times ".join(factors)
 
 
 def _of_shares(found: Exported) -> Exported:
-    """The rows with the global batch that micro-batches, their number and data parallelism make, where no
-    column has it: how the Trainer of transformers, accelerate and DeepSpeed define it.
+    """Return the rows with the global batch as micro-batch times accumulation times data-parallel size, if no
+    column has it. The Trainer of transformers, accelerate and DeepSpeed define it in this way.
     """
     if BATCH in found.header or not {SIZE, MICROBATCH, ACCUMULATED} <= {*found.header}:
         return found
@@ -339,14 +340,14 @@ def _of_shares(found: Exported) -> Exported:
 
 
 def _batch(cells: Mapping[str, str]) -> str:
-    """The global batch of a row; nothing where one of its factors is not known."""
+    """Return the global batch of a row; empty if one of its factors is not known."""
     factors = (_data_ranks(cells), cells[MICROBATCH].strip(), cells[ACCUMULATED].strip())
     is_known = all(re.fullmatch("[1-9][0-9]{0,8}", each) for each in factors)
     return str(math.prod(map(int, factors))) if is_known else ""
 
 
 def _data_ranks(cells: Mapping[str, str]) -> str:
-    """Accelerators that take their own samples, by the axes that cells state; nothing where they are none."""
+    """Return the data-parallel size from the axes in the cells; empty if it is not a whole number."""
     size, *factors = (cells.get(each, "").strip() or "1" for each in (SIZE, "tp", "pp", "cp"))
     if not all(re.fullmatch("[1-9][0-9]{0,8}", each) for each in (size, *factors)):
         return ""
@@ -355,10 +356,10 @@ def _data_ranks(cells: Mapping[str, str]) -> str:
 
 
 def _of_parameters(found: Exported) -> Exported:
-    """The rows with the strategy that columns of its parameters state, where no column has it whole.
+    """Return the rows with a strategy built from columns of its parameters, if no column has the strategy.
 
-    Ways to train that differ in one of them are not pooled. dp is left out where it follows from the others
-    and the number of accelerators, as rows of one way have another at each size.
+    Rows that differ in a parameter are not pooled. dp is omitted if it follows from the other parameters and
+    the number of accelerators, because it then differs between sizes of the same strategy.
     """
     named = [name for name in OF_STRATEGY if name in found.header]
     if STRATEGY in found.header or not named:
@@ -369,16 +370,16 @@ def _of_parameters(found: Exported) -> Exported:
 
 
 def _strategy(cells: Mapping[str, str], named: Sequence[str]) -> str:
-    """What cells state of a strategy, in its text form; nothing for what changes nothing."""
+    """Return the strategy in the cells in text form, without neutral values."""
     stated = {name: cells[name].strip().removesuffix(".0") for name in named}
     usual = {**OF_STRATEGY, "dp": _data_ranks({**cells, **stated}) or OF_STRATEGY["dp"]}
     return " ".join(f"{name}={value}" for name, value in stated.items() if value not in {"", usual[name]})
 
 
 def _of_all(found: Exported) -> Exported:
-    """The rows with the rates of one accelerator, where no column has that of all, as rates of all.
+    """Return the rows with total rates computed from rates per accelerator, if no column has the total.
 
-    A rate or a number of accelerators that is none stays as it is, and is refused where it is read.
+    Invalid rates and numbers of accelerators are kept, and rejected when they are read.
     """
     for each in filter(None, map(PER_ACCELERATOR.fullmatch, found.header)):
         if each[1] not in found.header:
@@ -389,9 +390,9 @@ def _of_all(found: Exported) -> Exported:
 
 
 def _of_steps(found: Exported) -> Exported:
-    """The rows with the time of a step, where a column has steps per second and none that time.
+    """Return the rows with the time of a step, if a column has steps per second and none has that time.
 
-    A rate that is none stays as it is, and is refused where it is read.
+    Invalid rates are kept, and rejected when they are read.
     """
     if _STEPS not in found.header or any(name.startswith("step_") for name in found.header):
         return found
@@ -403,8 +404,10 @@ def _of_steps(found: Exported) -> Exported:
 def _with_column(
     found: Exported, name: str, value: Callable[[Mapping[str, str]], str], *, theirs: str, note: str
 ) -> Exported:
-    """The rows with a further column. value: of the cells of a row. theirs: what it follows from, in the
-    file's names. note: how.
+    """Return the rows with a further column.
+
+    value: computes it from a row's cells. theirs: the file's names of its source columns. note: the
+    computation.
     """
     names = {**found.theirs, name: theirs}
     rows = [replace(row, theirs=names, cells={**row.cells, name: value(row.cells)}) for row in found.rows]
@@ -413,19 +416,19 @@ def _with_column(
 
 
 def _inverse(rate: str) -> str:
-    """One over a rate, as cells have it; the rate where it is no amount."""
+    """Return the inverse of a rate as a cell; the rate itself if it is not an amount."""
     value = amount_of(rate)
     return repr(1.0 / value) if math.isfinite(value) and value > 0.0 else rate
 
 
 def _product(cells: Mapping[str, str], rate: str) -> str:
-    """A rate, by its column, times the number of accelerators; the rate where either is no amount."""
+    """Return a column's rate times the number of accelerators; the rate itself if either is not an amount."""
     product = amount_of(cells[rate]) * amount_of(cells.get(SIZE, ""))
     return repr(product) if math.isfinite(product) else cells[rate]
 
 
 def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
-    """The column of the file that the user's word stands for: its name, or its name after the prefixes."""
+    """Return the file's column that the user named, by its full name or its name without prefixes."""
     if ours != theirs and TIMED.fullmatch(ours) and TIMED.fullmatch(_bare(theirs)):
         raise DataError(
             f"{where}: --column {ours}={theirs}: the column states its own unit; leave this option out"
@@ -459,7 +462,7 @@ def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
 
 
 def _known(header: Sequence[str], stated: Mapping[str, str], where: str) -> dict[str, str]:
-    """The columns that are named as here after their prefixes, or by a known alias."""
+    """Return the columns that have our name or a known alias after their prefixes."""
     found: dict[str, str] = {}
     wanted = {alias: ours for ours, aliases in _ALIASES.items() for alias in (ours, *aliases)}
     for name in header:
@@ -484,12 +487,12 @@ def _known(header: Sequence[str], stated: Mapping[str, str], where: str) -> dict
 def _aliased(
     header: Sequence[str], rows: Sequence[TextRow], stated: Mapping[str, str], where: str
 ) -> dict[str, str]:
-    """Columns of a plain table that go by a known alias, where none has the name itself.
+    """Return the columns of a plain table with a known alias, if no column has the name itself.
 
-    Those that a tracker's prefix stands before, as in a part of its export, count where the others lack the
-    number of accelerators or a time. Columns named by no more than a unit of time are times of trainings,
-    where no other column states times.
-    Raises DataError for columns that may both be the number of accelerators and differ.
+    Columns with a tracker's prefix, as in an excerpt of its export, count if the others lack the number of
+    accelerators or a time. A column whose name is only a unit of time is the time to train, if no other
+    column states times.
+    Raises DataError if several differing columns may be the number of accelerators.
     """
     grouped = [name for name in header if name.startswith(_GROUPS)]
     names_here = {*header, *map(_bare, grouped)}
@@ -516,8 +519,8 @@ def _aliased(
 
 
 def _may_be(ours: str, theirs: str, rows: Sequence[TextRow]) -> bool:
-    """Whether cells are what their column is called: accelerators are no numbers, as their count or index,
-    but for those that name a card, as `4090`.
+    """Return whether the cells fit the column's meaning. An accelerator is not a number such as a count or an
+    index, unless the number names a card, such as `4090`.
     """
     cells = {row.cells[theirs].strip() for row in rows} - {""}
     if ours == ACCELERATOR:
@@ -530,7 +533,7 @@ _CARD_DIGITS: Final = (3, 4)
 
 
 def _names_a_card(number: str) -> bool:
-    from equipoise.spec.catalogue import shipped  # noqa: PLC0415 - only where such a column has numbers
+    from equipoise.spec.catalogue import shipped  # noqa: PLC0415 - only needed for numeric names
 
     try:
         return shipped().slug_in_file(number) is not None
@@ -539,9 +542,9 @@ def _names_a_card(number: str) -> bool:
 
 
 def _bare(name: str) -> str:
-    """A tracker's column without what it puts before the name that was logged.
+    """Return a tracker's column without the tracker's prefixes.
 
-    What was logged of evaluation keeps its group: a rate of evaluation is none of training.
+    Values logged in evaluation keep their group, because a rate of evaluation is not a rate of training.
     """
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
@@ -550,7 +553,7 @@ def _bare(name: str) -> str:
 
 
 def _in_unit(ours: str, cell: str) -> str:
-    """A cell; a duration, as `1.2h` or Slurm's `1-02:30:00`, in the unit that the column's name ends in."""
+    """Return a cell; durations such as `1.2h` or Slurm's `1-02:30:00` are converted to the column's unit."""
     timed = TIMED.fullmatch(ours)
     if timed is None or timed[2] is None:
         return cell
@@ -559,7 +562,7 @@ def _in_unit(ours: str, cell: str) -> str:
 
 
 def _expect_no_list(text: str, where: str) -> None:
-    """Raises DataError for a text that begins as a list of objects does, as pandas and jq write it."""
+    """Raise DataError for a JSON list of objects, as pandas and jq write it."""
     if re.match(r"\s*\[\s*\{", text):
         raise DataError(
             f"{where}: one JSON list; expected one object a line (`jq -c '.[]' FILE` writes them), or CSV"
@@ -567,7 +570,7 @@ def _expect_no_list(text: str, where: str) -> None:
 
 
 def _is_of_extrap(text: str) -> bool:
-    """Whether the first of some JSON lines is a measurement as Extra-P writes it."""
+    """Return whether the first of some JSON lines is a measurement in Extra-P's format."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     try:
         found: Any = parsed_json(first) if len(first) <= _LINE_BYTES else None
@@ -577,9 +580,10 @@ def _is_of_extrap(text: str) -> bool:
 
 
 def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
-    """JSON lines of one flat object a row, as `export runs --format jsonl` writes them: names and rows.
+    """Return names and rows of JSON lines, one flat object per row, as `export runs --format jsonl` writes.
 
-    Values that are lists or objects are left out: no column here has such. Raises DataError for other lines.
+    Values that are lists or objects are omitted, because no column has such values. Raises DataError for
+    other lines.
     """
     expected = 'expected one whole object a line, as {"num_accelerators": 8, "samples_per_s": 412.5}'
     found: list[tuple[int, str, dict[str, str]]] = []
@@ -600,10 +604,9 @@ def _of_objects(text: str, where: str) -> tuple[list[str], list[TextRow]]:
 
 
 def _json_lines(text: str, where: str, expected: str) -> Iterator[tuple[int, str, Any]]:
-    """The number of each line that is not blank, its place, and what it holds; or the same of one object over
-    several lines.
+    """Yield number, location and value of each non-blank line, or of a single object over several lines.
 
-    Raises DataError for one that is no JSON.
+    Raises DataError for invalid JSON.
     """
     is_one = text.lstrip().partition("\n")[0].strip() == "{"
     for number, line in enumerate([text] if is_one else text.split("\n"), 1):
@@ -613,11 +616,11 @@ def _json_lines(text: str, where: str, expected: str) -> Iterator[tuple[int, str
                 found = parsed_json(line) if is_one or len(line) <= _LINE_BYTES else None
             except (ValueError, RecursionError) as err:
                 raise DataError(f"{place}: not valid JSON: {str(err)[:MAX_TEXT]}; {expected}") from err
-            yield number, place, _at_its_end(found, where)
+            yield number, place, _final_log(found, where)
 
 
-def _at_its_end(found: Any, where: str) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """Of the state of the Trainer of transformers what it logs when a training ends; all else as it is.
+def _final_log(found: Any, where: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the final log entry if this is a state of transformers' Trainer; any other value unchanged.
 
     Raises DataError for the state of a training that has not ended.
     """
@@ -634,12 +637,12 @@ def _at_its_end(found: Any, where: str) -> Any:  # noqa: ANN401 - whatever JSON 
 
 
 def _cell(value: object) -> str:
-    """A value of JSON as a cell of CSV states it."""
+    """Return a JSON value as the text of a CSV cell."""
     return "" if value is None else value if isinstance(value, str) else repr(value)
 
 
 def _clock_s(cell: str) -> float | None:
-    """Seconds of days, hours, minutes and seconds as Slurm writes them; None for any other text."""
+    """Return the seconds of a duration in Slurm's format; None for any other text."""
     found = _CLOCK.fullmatch(cell.strip())
     if found is None:
         return None
@@ -648,7 +651,7 @@ def _clock_s(cell: str) -> float | None:
 
 
 def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
-    """Extra-P's JSON lines as rows: one for each point and repetition, its metrics side by side."""
+    """Return Extra-P's JSON lines as rows, one per point and repetition, with its metrics as columns."""
     points: dict[tuple[str, tuple[tuple[str, float], ...]], list[dict[str, str]]] = {}
     names: set[str] = set()
     places: dict[int, tuple[int, str]] = {}
@@ -682,13 +685,13 @@ def _of_extrap(text: str, where: str, stated: Mapping[str, str]) -> Exported:
 
 
 def _of_callpath(callpath: str) -> dict[str, str]:
-    """What a call path states: of those of `export`, workload, accelerator and label of the entry."""
+    """Return workload, accelerator and label from a call path as written by `export`."""
     parts = callpath.split("->", 2) if callpath else []
     return dict(zip(("workload", "accelerator", "label"), parts, strict=False))
 
 
 def _point(found: Any, place: str) -> tuple[str, tuple[tuple[str, float], ...], str, list[float]]:  # noqa: ANN401
-    """Call path, parameters, metric and values of a line. Raises DataError for what is no measurement."""
+    """Return call path, parameters, metric and values of a line. Raises DataError for another object."""
     params = found.get("params") if isinstance(found, dict) else None
     if not isinstance(params, dict) or not params or len(params) > MAX_COLUMNS:
         raise DataError(f"{place}: params are missing; {_EXTRAP_EXPECTED}")
@@ -714,9 +717,9 @@ def _number(value: object, place: str) -> float:
 
 
 def columns_of(given: str | Sequence[str] | Mapping[str, object]) -> dict[str, str]:
-    """Our names and theirs, from texts such as `num_accelerators=world_size` or a mapping of names.
+    """Return our names with theirs, from texts such as `num_accelerators=world_size` or a mapping.
 
-    Raises DataError for a text of another form, and for one of our names that is given twice.
+    Raises DataError for a text of another form, and if one of our names is given twice.
     """
     if isinstance(given, Mapping):
         given = [f"{ours}={theirs}" for ours, theirs in given.items()]

@@ -1,6 +1,6 @@
-"""A user's own measurements: numbers of accelerators and times, in a file of his, as times at fixed work.
+"""Reads a user's own measurements: numbers of accelerators and times, converted to times at fixed work.
 
-Units are read from the column's name. Nothing is guessed: what cannot be read is refused with its place.
+Units are read from column names. Nothing is guessed: unreadable input is rejected with its location.
 """
 
 import math
@@ -42,34 +42,33 @@ from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.strategy import Precision, Value, precision_named, without_ranks
 from equipoise.units import plural
 
-# Samples or tokens whose time stands for a throughput: enough for people to read it in seconds.
+# Throughput is converted to the time of this many samples or tokens, which is readable in seconds.
 _WORK_SAMPLES = 1_000_000.0
 _RATES = frozenset({"samples", "tokens"})
 
-# A file with several of these holds several curves; each is spelt as its catalogue spells it, which knows
-# what is asked about.
+# Columns that separate curves in a file, with the functions that normalise their values.
 _SERIES: Mapping[str, Callable[[Catalogue, str, Sequence[str]], str | None]] = {
     "workload": lambda catalogue, raw, _: catalogue.workload_slug(raw),
     "accelerator": Catalogue.slug_in_file,
     STRATEGY: lambda _, raw, __: without_ranks(raw) or "ddp",
     PRECISION: lambda _, raw, __: raw.lower(),
 }
-# Rows without them belong to every value: one rank needs no strategy, and a precision may be stated once.
+# Rows with an empty value belong to every value: one rank needs no strategy, and a precision may be stated
+# once.
 _SHARED = frozenset({STRATEGY, PRECISION})
-# Preferred in this order, where a file has several: the first includes all that training takes.
+# Quantities in order of preference, if a file has several; the first covers the complete training.
 _QUANTITIES = ("time_to_train", "samples", "tokens", "step")
 
 
 class Measurements(Struct, frozen=True, kw_only=True):
-    """Times for one fixed amount of work, one run an item.
+    """Times for one fixed amount of work, one item per run.
 
-    where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a training.
-    num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels; runs of one label share a session; None
-    where the file has none. global_batch_samples: (n_runs,), NaN where unstated. run_ids: (n_runs,), as the
-    table of runs has them. strategy: of all that ran on several accelerators; None where unstated or several.
-    accelerators: (n_runs,) slugs, None where unstated; None where all ran on the one that was asked about.
-    precisions: (n_runs,), None where unstated.
-    notes: what was assumed or left out.
+    where: the file's name. work: the fixed amount, in words. is_time_to_train: whether it is a complete
+    training. num_accelerators, time_s: (n_runs,). entry: (n_runs,) labels, equal for runs of one session;
+    None if the file has none. global_batch_samples: (n_runs,), NaN if not stated. run_ids: (n_runs,), as in
+    the table of runs. strategy: of all runs on several accelerators; None if not stated or not unique.
+    accelerators: (n_runs,) slugs, each None if not stated; None if all runs used the accelerator in question.
+    precisions: (n_runs,), None if not stated. notes: assumptions and exclusions.
     """
 
     where: str
@@ -87,15 +86,15 @@ class Measurements(Struct, frozen=True, kw_only=True):
 
     @property
     def precision(self) -> Precision | None:
-        """The precision that the runs state; None where they state none or several."""
+        """The precision of the runs; None if they state none or several."""
         stated = {*self.precisions} - {None}
         return stated.pop() if len(stated) == 1 else None
 
     def on(self, accelerator: str, precisions: Sequence[Value] = ()) -> "Measurements | None":
-        """The runs on an accelerator in one precision, or of what is not stated; None where there are none.
+        """Return the runs on an accelerator in one precision, and runs that do not state them; None if none.
 
-        precisions: that are asked for, of which the first that ran is taken; else that of the most runs, of
-        as many that of the fastest.
+        precisions: requested precisions, of which the first with a run is used; otherwise the precision of
+        most runs, with ties resolved in favour of the fastest run.
         """
         of_chip = self.accelerators or (None,) * len(self.run_ids)
         kept = [at for at in np.argsort(self.time_s, kind="stable") if of_chip[at] in {None, accelerator}]
@@ -123,19 +122,19 @@ class Measurements(Struct, frozen=True, kw_only=True):
 
     @property
     def common_batch_samples(self) -> int | None:
-        """The global batch that every run states; None where some state another or none."""
+        """The global batch that all runs share; None if they differ or some state none."""
         batches = {*self.global_batch_samples.tolist()}
         batch = batches.pop() if len(batches) == 1 else math.nan
         return int(batch) if batch.is_integer() else None
 
     def runs_nearest(self, num_accelerators: int) -> tuple[str, ...]:
-        """The names of all runs, those of the nearest size first."""
+        """Return the names of all runs, ordered by the distance of their size."""
         distance = np.abs(np.log2(self.num_accelerators / num_accelerators))
         return tuple(self.run_ids[each] for each in np.argsort(distance, kind="stable"))
 
 
 class _Timed(Struct, frozen=True, kw_only=True):
-    """The column that holds the times: its name, what it measures, and one unit of it in seconds."""
+    """A column of times or rates: its name, quantity, and unit in seconds."""
 
     name: str
     quantity: str
@@ -153,19 +152,19 @@ def read_measurements(
     columns: Mapping[str, str] | None = None,
     catalogue: Catalogue | None = None,
 ) -> Measurements:
-    """The measurements of a file, of one workload on one accelerator with one strategy and precision.
+    """Return the measurements of one workload on one accelerator with one strategy and precision.
 
-    workload, accelerator, strategy, precision: which to take where the file has such a column. Rows without a
-    strategy, as those on one accelerator, belong to every strategy; likewise those without a precision.
-    global_batch_samples: which to take where some size has several. columns: our names -> theirs.
-    catalogue: what names mean; the shipped one unless given.
-    Raises DataError naming the file, row and column, what was found and what was expected.
-    Assumes the global batch, where the file gives seconds per step and no batch, is the same at every size.
+    workload, accelerator, strategy, precision: selected value if the file has such a column. Rows without a
+    strategy, such as those on one accelerator, belong to every strategy; likewise for the precision.
+    global_batch_samples: selected value if a size has several. columns: our names -> theirs.
+    catalogue: resolves names; the shipped one by default.
+    Raises DataError with the file, row and column, what was found and what was expected.
+    Assumes an equal global batch at every size, if the file states seconds per step and no batch.
     """
     found = exported(path, columns)
     header, kept = found.header, list(found.rows)
     filled = [name for name in header if not kept or any(row.cells[name].strip() for row in kept)]
-    # First what is no table of measurements, as a log of a trainer: only then cells matter.
+    # Files that are not measurements, such as a trainer's log, are rejected before cells are checked.
     timed = _timed_columns(filled or header, path.name, found.theirs)
     fault = next((row.fault for row in kept if row.fault), None)
     if fault:
@@ -184,7 +183,7 @@ def read_measurements(
     kept, of_unreadable = _without_unreadable(kept, timed, path.name)
     notes += of_unreadable
     if STRATEGY in filled:
-        kept = _with_plain_ways(kept)
+        kept = _with_neutral_strategies(kept)
     series = {"workload": workload, "accelerator": accelerator, STRATEGY: strategy, PRECISION: precision}
     for column, wanted in series.items():
         if column in filled:
@@ -205,14 +204,14 @@ def read_measurements(
 
 
 def _excluded(rows: str, how_many: str) -> Note:
-    """The note of rows that are not used."""
+    """Return a note on excluded rows."""
     return Note(f"{rows} are excluded: {how_many}.", "not_used")
 
 
 def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], list[Note]]:
-    """The rows once, and that in words, where a file is one table several times, as joined exports are.
+    """Return the rows without repetitions of the whole table, as in joined exports, and a note on them.
 
-    One size that stands several times in a row may have been measured so often, to few digits.
+    If all rows are equal, they are kept, because they may be repetitions printed with few digits.
     """
     cells = [tuple(row.cells.items()) for row in rows]
     shares = (size for size in range(2, len(rows) // 2 + 1) if len(rows) % size == 0)
@@ -226,9 +225,9 @@ def _without_copies(rows: list[TextRow], where: str) -> tuple[list[TextRow], lis
 def _without_unreadable(
     rows: list[TextRow], timed: Sequence[_Timed], where: str
 ) -> tuple[list[TextRow], list[Note]]:
-    """The rows but those that succeeded and whose size or time is no number, and a note of these.
+    """Return the rows except successful ones without a numeric size or time, and a note on the excluded ones.
 
-    All of them where none has both: what is wrong is then said of the first.
+    If no successful row is readable, all rows are kept, so that the error is reported for the first.
     """
     why = {row.place: err for row in rows if (err := _unreadable(row, timed)) is not None}
     if not why or len(why) == sum(is_success(row.cells.get(STATUS, "")) for row in rows):
@@ -239,7 +238,7 @@ def _without_unreadable(
 
 
 def _unreadable(row: TextRow, timed: Sequence[_Timed]) -> DataError | None:
-    """Why a row that succeeded has no size or time that is a number; None where it has."""
+    """Return the error in the size or time of a successful row, or None."""
     filled = [each.name for each in timed if row.cells[each.name].strip()] or [timed[0].name]
     if is_success(row.cells.get(STATUS, "")):
         try:
@@ -250,10 +249,11 @@ def _unreadable(row: TextRow, timed: Sequence[_Timed]) -> DataError | None:
     return None
 
 
-def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
-    """The rows with a strategy where columns of its parameters state one that changes nothing, as tp=1.
+def _with_neutral_strategies(rows: Sequence[TextRow]) -> list[TextRow]:
+    """Return the rows with neutral parameter values such as tp=1 as their strategy, if other rows differ.
 
-    Next to rows with other values it is a way of its own, but for one accelerator's, which belongs to all.
+    Among rows with other values, the neutral value is a strategy of its own. Rows on one accelerator keep an
+    empty strategy, because they belong to all strategies.
     """
     named = [name for name in OF_STRATEGY if name != "dp" and rows and name in rows[0].cells]
     varied = [name for name in named if len({row.cells[name].strip() for row in rows} - {""}) > 1]
@@ -266,7 +266,7 @@ def _with_plain_ways(rows: Sequence[TextRow]) -> list[TextRow]:
 
 
 def _expect_one_length(rows: Sequence[TextRow], where: str) -> None:
-    """Raises DataError where samples differ in their tokens: they are not the same work."""
+    """Raise DataError if tokens per sample differ between rows, because the work then differs."""
     stated = [row for row in rows if row.cells[SEQUENCE].strip()]
     lengths = sorted({amount(row, SEQUENCE) for row in stated})
     if len(lengths) > 1:
@@ -280,7 +280,7 @@ def _expect_one_length(rows: Sequence[TextRow], where: str) -> None:
 def _measurements(
     rows: Sequence[TextRow], timed: Sequence[_Timed], header: Sequence[str], where: str, notes: list[Note]
 ) -> Measurements:
-    """The columns of rows that were all kept. timed: the preferred column first."""
+    """Return the measurements in rows. timed: columns of times, the preferred one first."""
     chosen, batch = timed[0], np.array([stated_amount(row, BATCH) for row in rows], dtype=float)
     time_s = np.array([_time_s(row, timed) for row in rows])
     notes += _not_used(rows, timed)
@@ -314,16 +314,16 @@ def _measurements(
 
 
 def common_strategy(runs: Iterable[tuple[int, str | None]]) -> str | None:
-    """The strategy of runs, each with its number of accelerators; None where they state none or several.
+    """Return the strategy of runs without its data-parallel size; None if they state none or several.
 
-    Runs on one accelerator belong to every strategy. It has no data ranks, which differ by size.
+    runs: number of accelerators and strategy of each. Runs on one accelerator belong to every strategy.
     """
     stated = {without_ranks(strategy or "") for size, strategy in runs if size > 1}
     return stated.pop() or None if len(stated) == 1 else None
 
 
 def _time_s(row: TextRow, timed: Sequence[_Timed]) -> float:
-    """Of the fixed work, by the preferred column, or by another where the row has no more and it converts."""
+    """Return the time of the fixed work, from the preferred column or from another that can be converted."""
     chosen = timed[0]
     filled = [each.name for each in timed if row.cells[each.name].strip()] or [chosen.name]
     if chosen.quantity in _RATES:
@@ -341,7 +341,7 @@ def _time_s(row: TextRow, timed: Sequence[_Timed]) -> float:
 
 
 def _rate(row: TextRow, chosen: _Timed, filled: Sequence[str]) -> float:
-    """Samples or tokens per second, by the first column that the row fills. Raises where columns differ."""
+    """Return samples or tokens per second from the row's first filled column. Raises if columns differ."""
     batch, tokens = (stated_amount(row, name) for name in (BATCH, SEQUENCE))
     rates = rates_of(row, filled, batch_samples=batch, sequence_tokens=tokens)
     if filled[0] == chosen.name:
@@ -355,7 +355,7 @@ def _rate(row: TextRow, chosen: _Timed, filled: Sequence[str]) -> float:
 
 
 def _not_used(rows: Sequence[TextRow], timed: Sequence[_Timed]) -> Iterator[Note]:
-    """Of each column of times but the preferred one, in how many rows it was used."""
+    """Yield a note on how often each column of times except the preferred one was used."""
     chosen, *others = timed
     empty = [row for row in rows if not row.cells[chosen.name].strip()]
     ours, *theirs = (rows[0].written(each.name) for each in timed)
@@ -369,12 +369,12 @@ def _not_used(rows: Sequence[TextRow], timed: Sequence[_Timed]) -> Iterator[Note
         )
 
 
-# Shorter by less, a step on more accelerators may well be of a batch that grows with their number.
+# If steps on more accelerators are not shorter by this factor, the batch may grow with their number.
 _SHORTER = 1.1
 
 
 def _expect_falling(sizes: NDArray[np.int64], step_s: NDArray[np.float64], where: str) -> None:
-    """Raises DataError for steps of which no batch is stated, and none on more accelerators is shorter."""
+    """Raise DataError if the batch is not stated and steps on more accelerators are no shorter."""
     at_size_s = [float(np.median(step_s[sizes == size])) for size in np.unique(sizes)]
     if len(at_size_s) > 1 and at_size_s[0] < _SHORTER * min(at_size_s[1:]):
         raise DataError(
@@ -386,7 +386,7 @@ def _expect_falling(sizes: NDArray[np.int64], step_s: NDArray[np.float64], where
 def _at_fixed_samples(
     rows: Sequence[TextRow], step_s: NDArray[np.float64], batch: NDArray[np.float64], timed: _Timed
 ) -> tuple[NDArray[np.float64], str]:
-    """Seconds of a step as seconds of the same number of samples, and that number in words."""
+    """Return seconds per step as seconds of a fixed number of samples, and that number in words."""
     stated = np.isfinite(batch)
     if not stated.any():
         return step_s, "one step"
@@ -402,7 +402,7 @@ def _at_fixed_samples(
 
 
 def _timed_columns(header: Sequence[str], where: str, theirs: Mapping[str, str]) -> list[_Timed]:
-    """The columns of times, the one to take them from first. theirs: as in `Exported`."""
+    """Return the columns of times in order of preference. theirs: as in `Exported`."""
     written = {name: theirs.get(name, name) for name in header}
     found: dict[str, _Timed] = {}
     for name in header:
@@ -428,9 +428,9 @@ def _timed_columns(header: Sequence[str], where: str, theirs: Mapping[str, str])
 def _of_series(
     rows: Sequence[TextRow], column: str, wanted: str | None, where: str, catalogue: Catalogue
 ) -> tuple[list[TextRow], list[Note]]:
-    """The rows of one workload or accelerator, and a note where others were left out.
+    """Return the rows with one value of a column of _SERIES, and a note if others were excluded.
 
-    Raises DataError where one of several must be chosen.
+    Raises DataError if the user must choose one of several values.
     """
     spelt = _SERIES[column]
     aim = None if wanted is None else spelt(catalogue, wanted, ()) or wanted
@@ -462,11 +462,11 @@ def _of_series(
 
 
 def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list[TextRow], list[Note]]:
-    """The rows of one global batch, or of none that is stated, and notes of what that leaves out or assumes.
+    """Return the rows with the wanted global batch or none stated, and notes on exclusions and assumptions.
 
-    Where none is wanted all rows, as long as each size ran with one: a batch that grows with the size is one
-    curve, as of weak scaling; several at one size are several.
-    Raises DataError where one of several must be chosen, or the one that is wanted is not there.
+    If none is wanted, all rows are returned if each size has a single batch. A batch that grows with the size
+    is one curve, as in weak scaling; several batches at one size are several curves.
+    Raises DataError if the user must choose one of several, or if the wanted one does not occur.
     """
     stated = [row for row in rows if stated_amount(row, BATCH)]
     held = quoted([f"{each:,.0f}" for each in sorted({amount(row, BATCH) for row in stated})])

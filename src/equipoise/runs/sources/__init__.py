@@ -1,6 +1,6 @@
-"""Where bytes come from: a folder, an archive, a git repository or one file, behind one small record.
+"""Sources of files behind one interface: a folder, an archive, a git repository or a single file.
 
-Tar archives, plain or compressed, are one streaming pass, nothing unpacked, written for hostile archives.
+Tar archives, plain or compressed, are read in one streaming pass without extraction. Archives are untrusted.
 """
 
 import os
@@ -53,13 +53,14 @@ _USED_RECORDS = frozenset({b"path", b"size", _SPARSE_NAME})
 _PAX_RECORD = re.compile(rb"(\d{1,7}) ([^=\n]{1,255})=")
 
 
-# Members that describe the next one: pax records (x; X on Solaris; g for all), a long name, a link's target.
+# Type flags of members that describe the next: pax records (x; X on Solaris; g global), long name, link
+# target.
 _PAX, _LONG_NAME = frozenset(b"xX"), ord("L")
 _EXTENSIONS = frozenset(b"xXgLK")
 
 
 class _Header(Struct, frozen=True, kw_only=True):
-    """One member: its raw path, type flag, bytes stored, and whether these are pieces of a sparse file."""
+    """One member: its raw path, type flag, stored bytes, and whether these are pieces of a sparse file."""
 
     path: bytes
     flag: int
@@ -68,7 +69,7 @@ class _Header(Struct, frozen=True, kw_only=True):
 
 
 def _number(field: bytes) -> int:
-    """A number of a header: octal digits, or base 256 where GNU needed more. Raises ValueError."""
+    """Return a number of a header: octal digits, or GNU's base 256 for large ones. Raises ValueError."""
     if field[0] & 0x80:
         if field[0] != 0x80:  # noqa: PLR2004 - 0xff marks a negative number
             raise ValueError("a negative number")
@@ -82,7 +83,7 @@ def _number(field: bytes) -> int:
 
 
 def has_tar_header(block: bytes) -> bool:
-    """Whether a block of 512 bytes is a tar header: its checksum (a sum of bytes, signed or not) matches."""
+    """Return whether a block is a tar header, i.e. its checksum (a sum of bytes, signed or not) matches."""
     if len(block) < BLOCK_BYTES or block == _ZERO_BLOCK:
         return False
     try:
@@ -95,7 +96,7 @@ def has_tar_header(block: bytes) -> bool:
 
 
 def _pax_records(data: bytes) -> dict[bytes, bytes]:
-    """The records of a pax header that matter here. Raises ValueError when they are malformed."""
+    """Return the relevant records of a pax header. Raises ValueError if they are malformed."""
     records: dict[bytes, bytes] = {}
     position = 0
     while position < len(data) and data[position]:
@@ -112,12 +113,12 @@ def _pax_records(data: bytes) -> dict[bytes, bytes]:
 
 
 def _padded(size: int) -> int:
-    """Bytes that `size` bytes of content occupy: whole blocks."""
+    """Return the bytes that `size` bytes of content occupy in whole blocks."""
     return size + -size % BLOCK_BYTES
 
 
 def _extension_data(stream: ByteStream, size: int) -> bytes:
-    """The content of an extended header."""
+    """Return the content of an extended header."""
     if size > MAX_EXTENSION_BYTES:
         raise SourceEndError(
             "corrupt_archive", f"an extended header of {size:,} bytes; at most {MAX_EXTENSION_BYTES:,}"
@@ -129,7 +130,7 @@ def _extension_data(stream: ByteStream, size: int) -> bytes:
 
 
 def _skip_sparse_map(stream: ByteStream, block: bytes) -> None:
-    """Pass over the continuation blocks of an old GNU sparse header; each flags whether another follows."""
+    """Skip the continuation blocks of an old GNU sparse header; a flag in each announces the next."""
     more = block[482]
     while more:
         block = stream.take(BLOCK_BYTES)
@@ -141,7 +142,7 @@ def _skip_sparse_map(stream: ByteStream, block: bytes) -> None:
 
 
 def _member(stream: ByteStream, block: bytes, names: dict[bytes, bytes]) -> _Header:
-    """The member that a header block describes, after the extended headers before it."""
+    """Return the member described by a header block and the extended headers before it."""
     path = block[:100].split(b"\x00", 1)[0]
     if block[257:263] == b"ustar\x00" and block[345]:
         path = block[345:500].split(b"\x00", 1)[0] + b"/" + path
@@ -160,7 +161,7 @@ def _member(stream: ByteStream, block: bytes, names: dict[bytes, bytes]) -> _Hea
 
 
 def _headers(stream: ByteStream, gate: Gate) -> Iterator[_Header]:
-    """The members in order; the consumer passes over each one's content. Ends at the end marker."""
+    """Yield the members in order up to the end marker; the consumer must skip the content of each."""
     names: dict[bytes, bytes] = {}
     while True:
         block = stream.take(BLOCK_BYTES)
@@ -186,9 +187,9 @@ def _headers(stream: ByteStream, gate: Gate) -> Iterator[_Header]:
 
 
 def members(stream: ByteStream, gate: Gate) -> Iterator[Blob]:
-    """The wanted regular files of a tar stream, in archive order; everything refused is reported to the gate.
+    """Yield the wanted regular files of a tar stream, in archive order; rejections are reported to the gate.
 
-    Raises SourceEndError where the archive is cut, corrupt or beyond the limits.
+    Raises SourceEndError if the archive is truncated, corrupt or beyond the limits.
     """
     for header in _headers(stream, gate):
         stored_bytes = _padded(header.size)
@@ -216,9 +217,9 @@ ARCHIVE_SUFFIXES = (".tar.zst", ".tar.xz", ".tar.gz", ".tar.bz2", ".tzst", ".txz
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is an archive, by its first block, unpacked where it is compressed.
+    """Return whether a file is an archive, by its first decompressed block.
 
-    So is one that is named like an archive or cannot be unpacked: its damage is reported.
+    A file that is named like an archive or cannot be decompressed counts too, so that its damage is reported.
     """
     if not path.is_file():
         return False
@@ -242,7 +243,7 @@ def is_archive(path: Path) -> bool:
 
 
 def archive_files(path: Path, gate: Gate) -> Iterator[Blob]:
-    """The wanted files of an archive, in the order in which it holds them."""
+    """Yield the wanted files of an archive, in archive order."""
     with path.open("rb") as file:
         kind = compression(file.read(BLOCK_BYTES))
         file.seek(0)
@@ -261,16 +262,16 @@ _KINDS = {
 
 
 def _path_in(folder: bytes, name: bytes) -> bytes:
-    """A path in bytes: names on disk need not be text."""
+    """Return a path in bytes, because names on disk need not be valid text."""
     return folder + b"/" + name if folder else name
 
 
 def _content(path: bytes, flags: int) -> bytes:
-    """The bytes of a regular file, at most one more than the cap. Raises OSError."""
+    """Return the bytes of a regular file, at most one more than the limit. Raises OSError."""
     descriptor = os.open(path, flags)
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):  # it was swapped after it was listed
+        if not stat.S_ISREG(status.st_mode):  # replaced after it was listed
             raise OSError("no longer a regular file")
         pieces = []
         missing = min(status.st_size, MAX_FILE_BYTES) + 1  # one more: the file may have grown
@@ -283,7 +284,7 @@ def _content(path: bytes, flags: int) -> bytes:
 
 
 def _blob(root: bytes, raw: bytes, gate: Gate, status: os.stat_result) -> Blob | None:
-    """The file, when it is a wanted regular one; else None, with a rejection unless it is just unwanted."""
+    """Return the file if it is regular and wanted; otherwise None, with a rejection unless it is unwanted."""
     if not stat.S_ISREG(status.st_mode):
         gate.refuse_kind(raw, _KINDS.get(stat.S_IFMT(status.st_mode), "special file"))
         return None
@@ -302,7 +303,7 @@ def _blob(root: bytes, raw: bytes, gate: Gate, status: os.stat_result) -> Blob |
 
 
 def _entries(root: bytes, folder: bytes, gate: Gate) -> list[tuple[bytes, os.stat_result, bool]]:
-    """What a folder holds but `.git`, last name first: the walk is a stack."""
+    """Return the entries of a folder except `.git`, in reverse order for the stack of the traversal."""
     found = []
     try:
         with os.scandir(_path_in(root, folder)) as entries:
@@ -319,7 +320,7 @@ def _entries(root: bytes, folder: bytes, gate: Gate) -> list[tuple[bytes, os.sta
 
 
 def directory_files(path: Path, gate: Gate) -> Iterator[Blob]:
-    """The wanted files below a folder, sorted by path component; memory of the folders on the way."""
+    """Yield the wanted files below a folder, sorted by path component, with bounded memory."""
     root = os.fsencode(path)
     waiting = _entries(root, b"", gate)
     while waiting:
@@ -335,9 +336,7 @@ def directory_files(path: Path, gate: Gate) -> Iterator[Blob]:
 
 
 def single_file(path: Path, gate: Gate) -> Iterator[Blob]:
-    """One file by its name alone, unpacked where it is compressed. The path itself may be a link: the user
-    named it.
-    """
+    """Yield a single file by its name, decompressed; the path may be a link, because the user named it."""
     gate.count()
     target = path.resolve()
     with target.open("rb") as file:
@@ -354,14 +353,14 @@ def single_file(path: Path, gate: Gate) -> Iterator[Blob]:
 
 
 class SourceKind(Struct, frozen=True, kw_only=True):
-    """A kind of source: whether a path is one, and its files. Functions can be pickled: workers run them."""
+    """A kind of source: whether a path is one, and its files. Functions are picklable for workers."""
 
     name: str
     matches: Callable[[Path], bool]
     files: Callable[[Path, Gate], Iterator[Blob]]
 
 
-# The first that matches is used.
+# The first matching kind is used.
 SOURCE_KINDS = (
     SourceKind(name="git", matches=is_git, files=git_files),
     SourceKind(name="directory", matches=Path.is_dir, files=directory_files),
@@ -371,7 +370,7 @@ SOURCE_KINDS = (
 
 
 class DataSource(Struct, frozen=True, kw_only=True):
-    """One thing to read, picklable. `rejections` holds what the last pass over `files` refused."""
+    """One source to read; picklable. `rejections` holds the rejections of the last pass over `files`."""
 
     path: Path
     kind: SourceKind
@@ -380,15 +379,15 @@ class DataSource(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of the file or folder; of a `.git`, that of the folder around it."""
+        """Name of the file or folder; for a `.git`, of its parent folder."""
         path = self.path if self.path.name not in {"", ".."} else self.path.resolve()
         return path.resolve().parent.name if path.name == ".git" else path.name
 
     def files(self, wanted: Wanted) -> Iterator[Blob]:
-        """Every regular file for which wanted(path, size) is true, in an order given by the content alone.
+        """Yield every regular file for which wanted(path, size) is true, in a deterministic order.
 
-        Content that is not wanted is not loaded; memory is that of one file (at most gate.MAX_FILE_BYTES) and
-        one decompression window. Refusals go to `rejections`; nothing is raised, written or executed.
+        Unwanted content is not loaded. Memory is bounded by one file (at most gate.MAX_FILE_BYTES) and one
+        decompression window. Rejections are added to `rejections`; nothing is raised, written or executed.
         """
         self.rejections.clear()
         gate = Gate(source=self.name, wanted=wanted, rejections=self.rejections, limits=self.limits)
@@ -403,11 +402,10 @@ class DataSource(Struct, frozen=True, kw_only=True):
 
 
 def open_source(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> DataSource:
-    """The source at a path, recognised by its content.
+    """Return the source at a path, recognised by its content.
 
-    A bare repository, a `.git` and a clone with nothing checked out are read through git, other folders as
-    they lie.
-    Raises DataError when there is nothing to read at the path.
+    A bare repository, a `.git` and a clone without checked-out files are read through git, other folders
+    directly. Raises DataError if there is nothing to read at the path.
     """
     try:
         mode = path.stat().st_mode

@@ -1,7 +1,4 @@
-"""What may pass from a source to a reader.
-
-Safe names, sizes and counts within limits, bounded decompression.
-"""
+"""Validates what a source passes to a reader: safe names, limits of sizes and counts, bounded expansion."""
 
 import gzip
 import lzma
@@ -22,16 +19,16 @@ from equipoise.units import GIB, MIB
 
 Wanted: TypeAlias = Callable[[str, int], bool]
 
-# The largest file of the rounds v0.5 to v5.0 has 4.0 MB (v4.1, a GPT-3 log); 16 times that, and two workers
-# that hold one such file each still stay within a few hundred MB.
+# 16 times the largest file of the rounds v0.5 to v5.0, 4.0 MB (v4.1, a GPT-3 log). Two workers with one such
+# file each use a few hundred MB at most.
 MAX_FILE_BYTES = 64 * MIB
-# No archive of results states a larger member, whatever it is asked to hold.
+# A larger stated size of a member means a corrupt archive.
 MAX_MEMBER_BYTES = 64 * GIB
-# The rounds are nested 8 deep with paths of 140 characters; 4096 and 255 are what Linux allows.
+# The rounds are nested 8 deep with paths of 140 characters; 4096 and 255 are Linux's limits.
 MAX_DEPTH = 64
 MAX_PATH_CHARACTERS = 4096
 MAX_NAME_BYTES = 255
-# No real round has a single refused member; beyond this the source is an attack or not a round.
+# Real rounds have no rejected member; beyond this limit the source is an attack or not a round.
 MAX_REJECTIONS = 10_000
 
 SHOWN_CHARACTERS = 200
@@ -41,11 +38,12 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 class ReadLimits(Struct, frozen=True, kw_only=True):
-    """How much of one source is read at most; the options of `ingest` of the same names change it.
+    """Limits on reading one source; `ingest` has options of the same names.
 
     max_members: files, folders and links of any kind. The largest round has 5,660 logs and descriptions, and
-    some 10,000 files with all its code. max_bytes: unpacked. The largest round has 450 MB of logs, and some
-    GB with all its code. max_seconds: by the clock, for each pass over the source; the largest takes 2.
+    some 10,000 files including all its code. max_bytes: uncompressed. The largest round has 450 MB of logs,
+    and some GB including all its code. max_seconds: wall-clock time per pass over the source; the largest
+    takes 2 s.
     """
 
     max_members: int = 50_000
@@ -53,7 +51,7 @@ class ReadLimits(Struct, frozen=True, kw_only=True):
     max_seconds: float = 120.0
 
     def __post_init__(self) -> None:
-        """Refuse limits that let nothing pass."""
+        """Raise UsageError for limits that are not positive."""
         for name in self.__struct_fields__:
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name}={getattr(self, name)!r}; expected a number above 0")
@@ -63,7 +61,7 @@ DEFAULT_LIMITS: Final = ReadLimits()
 
 
 class SourceEndError(Exception):
-    """The source cannot be read any further; what was read before stands. Never leaves this package."""
+    """The source cannot be read further; files read before remain valid. Never leaves this package."""
 
     def __init__(self, kind: str, detail: str) -> None:
         """`kind` and `detail`: as in a Rejection."""
@@ -73,11 +71,11 @@ class SourceEndError(Exception):
 
 
 class UnsafePathError(Exception):
-    """A path that could lead outside, or that no round has. Never leaves this package."""
+    """A path that may escape the source, or that no round has. Never leaves this package."""
 
 
 def decoded(raw: bytes) -> str:
-    """A name as text: UTF-8, else Latin-1, so that every name can be printed and stored."""
+    """Return a name as text, from UTF-8 or else Latin-1, so that every name can be printed and stored."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -85,13 +83,13 @@ def decoded(raw: bytes) -> str:
 
 
 def shown(text: str) -> str:
-    """Text from outside, safe and short enough for a message."""
+    """Return untrusted text, escaped and shortened for a message."""
     cut = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", cut)
 
 
 def clean_path(raw: bytes) -> str:
-    """A relative posix path without `.`, empty or parent components.
+    """Return a relative posix path without `.`, empty or parent components.
 
     Raises UnsafePathError for absolute paths, `..`, backslashes, drive letters, control characters, lengths
     beyond the caps.
@@ -119,9 +117,9 @@ def clean_path(raw: bytes) -> str:
 
 
 class Gate(Struct, kw_only=True):
-    """Decides, counts and remembers for one pass over one source.
+    """Admits files and enforces limits in one pass over one source.
 
-    is_stream: bytes count as they are unpacked; else as files are admitted.
+    is_stream: whether bytes are counted when they are decompressed, or else when files are admitted.
     """
 
     source: str
@@ -135,7 +133,7 @@ class Gate(Struct, kw_only=True):
     _began_s: float = field(default_factory=time.monotonic)
 
     def refuse(self, kind: str, path: str, detail: str) -> None:
-        """Record that one member is not used. Raises SourceEndError beyond MAX_REJECTIONS."""
+        """Record a rejected member. Raises SourceEndError beyond MAX_REJECTIONS."""
         where = f"{self.source}:{shown(path)}" if path else self.source
         self.rejections.append(RowRejection(kind=kind, where=where, detail=detail))
         if len(self.rejections) >= MAX_REJECTIONS:
@@ -144,7 +142,7 @@ class Gate(Struct, kw_only=True):
             )
 
     def count(self) -> None:
-        """One more member of any kind. Raises SourceEndError beyond the limits."""
+        """Count a member of any kind. Raises SourceEndError beyond the limits."""
         self.num_members += 1
         if self.num_members > self.limits.max_members:
             raise SourceEndError(
@@ -154,7 +152,7 @@ class Gate(Struct, kw_only=True):
         self._check_time()
 
     def take(self, num_bytes: int) -> None:
-        """So many more bytes were read. Raises SourceEndError beyond the limits."""
+        """Count bytes that were read. Raises SourceEndError beyond the limits."""
         self.num_bytes += num_bytes
         if self.num_bytes > self.limits.max_bytes:
             raise SourceEndError(
@@ -171,11 +169,11 @@ class Gate(Struct, kw_only=True):
             )
 
     def refuse_kind(self, raw: bytes, what: str) -> None:
-        """Record a link, device, pipe or the like: never followed, opened or created."""
+        """Reject a link, device, pipe or the like, which is never followed, opened or created."""
         self.refuse("not_a_regular_file", decoded(raw), f"a {what}; only regular files are read")
 
     def admitted(self, raw: bytes, size: int) -> str | None:
-        """The clean path of a regular file that is to be loaded; else None, with a rejection if unsafe."""
+        """Return the clean path of a regular file to load; otherwise None, with a rejection if unsafe."""
         try:
             path = clean_path(raw)
         except UnsafePathError as err:
@@ -198,12 +196,12 @@ class Gate(Struct, kw_only=True):
 
 CHUNK_BYTES = MIB
 
-# `zstd --long=31`, the longest the format's own tool writes. The memory touched is that of the content really
-# decompressed, at most the window: a small file cannot claim it. The rounds are packed with 128 MiB.
+# `zstd --long=31`, the largest window of the zstd tool. Memory grows only with the content actually
+# decompressed, so a small file cannot exhaust it. The rounds are compressed with 128 MiB.
 MAX_ZSTD_WINDOW_BYTES = 2 * GIB
-# `xz -9` needs 65 MiB; larger dictionaries exist only by hand.
+# `xz -9` needs 65 MiB; larger dictionaries require custom settings.
 MAX_XZ_BYTES = 512 * MIB
-# The rounds expand 11 to 53 times. gzip cannot exceed 1032; zstd and xz reach 10,000 and more, on bombs only.
+# The rounds expand 11 to 53 times. gzip cannot exceed 1032; zstd and xz exceed 10,000 only for bombs.
 MAX_EXPANSION = 1000
 EXPANSION_FLOOR_BYTES = 256 * MIB
 
@@ -211,7 +209,7 @@ Read: TypeAlias = Callable[[int], bytes]
 
 
 class Compression(Struct, frozen=True, kw_only=True):
-    """A compression: the bytes a file of it begins with, and how to read it (None: not supported)."""
+    """A compression format: its magic bytes, and the function that opens a file (None: not supported)."""
 
     name: str
     magic: bytes
@@ -223,7 +221,7 @@ def _xz_decoder() -> lzma.LZMADecompressor:
 
 
 class _XzReader:
-    """Decompressed bytes of concatenated xz streams, with the cap on memory that `lzma.open` lacks."""
+    """Decompresses concatenated xz streams with a memory limit, which `lzma.open` lacks."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -231,7 +229,7 @@ class _XzReader:
         self._ended = False
 
     def read(self, num_bytes: int) -> bytes:
-        """Up to num_bytes; empty at the end."""
+        """Return up to num_bytes; empty at the end."""
         while not self._ended:
             if self._decoder.eof:
                 rest = (self._decoder.unused_data or self._file.read(CHUNK_BYTES)).lstrip(b"\x00")
@@ -274,19 +272,19 @@ COMPRESSIONS = (
 
 
 def compression(head: bytes) -> Compression | None:
-    """The compression of a file that begins with `head`, or None when it has none that is known."""
+    """Return the compression of a file that begins with `head`, or None."""
     return next((known for known in COMPRESSIONS if head.startswith(known.magic)), None)
 
 
-# What readers of compressed bytes raise where these are cut or damaged.
+# Exceptions of decompressors for truncated or damaged data.
 UNPACKING_ERRORS = (EOFError, OSError, ValueError, MemoryError, zlib.error, lzma.LZMAError)
 
 
 class ByteStream:
-    """Bytes in order: taken exactly, or skipped without a copy. Memory of one chunk; knows a bomb."""
+    """A buffered stream with exact reads and skips; it detects decompression bombs."""
 
     def __init__(self, read: Read, gate: Gate, limit_bytes: float = math.inf) -> None:
-        """read: up to n bytes, empty at the end. limit_bytes: what real content stays below."""
+        """read: returns up to n bytes, empty at the end. limit_bytes: more than any real content has."""
         self._read = read
         self._gate = gate
         self._limit_bytes = limit_bytes
@@ -309,7 +307,7 @@ class ByteStream:
         return bool(self._chunk)
 
     def take(self, num_bytes: int) -> bytes:
-        """The next num_bytes, or fewer where the stream ends."""
+        """Return the next num_bytes, or fewer at the end of the stream."""
         end = self._position + num_bytes
         if end <= len(self._chunk):
             data = self._chunk[self._position : end]
@@ -325,7 +323,7 @@ class ByteStream:
         return b"".join(pieces)
 
     def skip(self, num_bytes: int) -> bool:
-        """Pass over num_bytes; False where the stream ends before."""
+        """Skip num_bytes; return False if the stream ends before."""
         missing = num_bytes - (len(self._chunk) - self._position)
         while missing > 0 and self._next_chunk():
             num_bytes = missing
@@ -338,9 +336,9 @@ class ByteStream:
 
 
 def opened_stream(file: BinaryIO, compressed_bytes: int, kind: Compression | None, gate: Gate) -> ByteStream:
-    """The decompressed bytes of an open file of compressed_bytes; the gate counts them.
+    """Return the decompressed stream of an open file of compressed_bytes; the gate counts its bytes.
 
-    Raises SourceEndError for a compression that is known and not supported.
+    Raises SourceEndError for an unsupported compression.
     """
     gate.is_stream = True
     if kind is None:

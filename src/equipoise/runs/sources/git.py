@@ -1,7 +1,8 @@
-"""A git repository as a source, read without checkout: `git ls-tree` and `git cat-file` over pipes.
+"""Reads a git repository without checkout, through pipes to `git ls-tree` and `git cat-file`.
 
 The repository is not trusted: no hook, filter, text conversion, pager, prompt or transport can run, the
-configuration of user and system is not read, and a git that falls silent (there may be pipes) is ended.
+configuration of user and system is not read, and a git process without output (it may block on a named pipe)
+is killed.
 """
 
 import os
@@ -17,7 +18,7 @@ from equipoise.runs import Blob
 from equipoise.runs.sources.gate import MAX_PATH_CHARACTERS, Gate, SourceEndError, decoded, shown
 from equipoise.units import MIB
 
-# Listing or inflating one object takes git far less than a second; a minute means that it waits.
+# git lists or reads an object in far less than a second; after a minute without output it is blocked.
 SILENCE_S = 60.0
 
 _SAFE_CONFIG = (
@@ -29,7 +30,7 @@ _SAFE_CONFIG = (
     "maintenance.auto=false",
 )
 _SAFE_ENVIRONMENT = {
-    "GIT_ALLOW_PROTOCOL": "none",  # a partial clone must not fetch what it lacks
+    "GIT_ALLOW_PROTOCOL": "none",  # a partial clone must not fetch missing objects
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_NO_LAZY_FETCH": "1",
@@ -44,14 +45,14 @@ _NAMED_MODES = {b"120000": "symbolic link", b"160000": "submodule"}
 
 
 def _is_git_folder(path: Path) -> bool:
-    """Whether a folder is itself a repository's database: bare, or a `.git`."""
+    """Return whether a folder is a repository's database: bare, or a `.git`."""
     return (path / "HEAD").exists() and (path / "objects").is_dir() and (path / "refs").is_dir()
 
 
 def is_git(path: Path) -> bool:
-    """Whether a folder is to be read through git: bare, a `.git`, or with nothing checked out.
+    """Return whether a folder is to be read through git: bare, a `.git`, or without checked-out files.
 
-    A work tree with files is read as a folder: what lies there is what the user sees.
+    A work tree with files is read as a folder, so that the user's current files are used.
     """
     if not path.is_dir():
         return False
@@ -61,7 +62,7 @@ def is_git(path: Path) -> bool:
 
 
 class _Pipe:
-    """The output of a running git, read exactly, with a limit on silence."""
+    """The output of a running git process, read exactly, with a timeout."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._descriptor = stream.fileno()
@@ -78,7 +79,7 @@ class _Pipe:
         return bool(piece)
 
     def line(self, end: bytes) -> bytes | None:
-        """The next line without its end mark; None at the end of the output."""
+        """Return the next line without its terminator; None at the end of the output."""
         searched = 0
         while (found := self._buffer.find(end, searched)) < 0:
             searched = len(self._buffer)
@@ -95,7 +96,7 @@ class _Pipe:
         return line
 
     def exactly(self, num_bytes: int) -> bytes:
-        """The next num_bytes."""
+        """Return exactly the next num_bytes."""
         while len(self._buffer) < num_bytes:
             if not self._fill():
                 raise SourceEndError("git_failed", "git ended in the middle of a file")
@@ -106,7 +107,7 @@ class _Pipe:
 
 @contextmanager
 def _running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A running git over a repository, ended on leaving."""
+    """Run git on a repository; the process is killed at the end of the block."""
     options = [part for setting in _SAFE_CONFIG for part in ("-c", setting)]
     command = ["git", f"--git-dir={folder}", "--no-pager", *options, *arguments]
     try:
@@ -130,7 +131,7 @@ def _running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
 
 
 def _lines(folder: Path, end: bytes, *arguments: str) -> Iterator[bytes]:
-    """The output of one git command. Raises SourceEndError when it fails."""
+    """Yield the output lines of a git command. Raises SourceEndError if it fails."""
     with _running(folder, *arguments) as process:
         assert process.stdout is not None
         pipe = _Pipe(process.stdout)
@@ -141,7 +142,7 @@ def _lines(folder: Path, end: bytes, *arguments: str) -> Iterator[bytes]:
 
 
 def _commit(folder: Path) -> str:
-    """The commit to read: HEAD, or the only branch where HEAD names none (as after a first push)."""
+    """Return the commit to read: HEAD, or the only branch if HEAD names none (as after a first push)."""
     heads = ("for-each-ref", "--count=100", "--format=%(objectname) %(refname:short)", "refs/heads")
     branches = [decoded(line).split(" ", 1) for line in _lines(folder, b"\n", *heads)]
     with _running(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}") as process:
@@ -158,7 +159,7 @@ def _commit(folder: Path) -> str:
 
 
 def _blob(process: subprocess.Popen[bytes], pipe: _Pipe, name: bytes, size: int) -> bytes | None:
-    """The content of one object of a known size, or None when the repository lacks it."""
+    """Return the content of one object of a known size, or None if the repository lacks it."""
     assert process.stdin is not None
     try:
         process.stdin.write(name + b"\n")
@@ -177,7 +178,7 @@ def _blob(process: subprocess.Popen[bytes], pipe: _Pipe, name: bytes, size: int)
 
 
 def git_files(path: Path, gate: Gate) -> Iterator[Blob]:
-    """The wanted files of the commit that HEAD names, sorted by path."""
+    """Yield the wanted files of the commit to read, sorted by path."""
     folder = (path if _is_git_folder(path) else path / ".git").resolve()
     for control in ("HEAD", "config", "packed-refs"):
         found = folder / control

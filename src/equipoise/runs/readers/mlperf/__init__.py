@@ -1,7 +1,4 @@
-"""The reader of MLPerf Training rounds.
-
-Entries to rows of `runs` and `scores`, judged, scored and averaged.
-"""
+"""The reader of MLPerf Training rounds: evaluates and scores entries, and converts them to table rows."""
 
 import math
 from collections import Counter
@@ -45,13 +42,15 @@ from equipoise.spec import mlperf as spellings
 from equipoise.spec.catalogue import Catalogue
 from equipoise.units import HOUR_S, MINUTE_S, listed, plural
 
-# Stable Diffusion stops officially at the first checkpoint that meets both targets, wherever training went.
-# Source: MLPerf Training rules v3.1. The metrics are measured after training, so logged apart, in any order.
+# Officially, Stable Diffusion ends at the first checkpoint that meets both targets, even if training
+# continued.
+# Source: MLPerf Training rules v3.1. The metrics are measured after training and logged separately in any
+# order.
 _CHECKPOINT_TARGETS = {"FID": (0.0, 90.0), "CLIP": (0.15, 1.0)}
 
 
 def _checkpoint(log: LogFacts) -> TrainingProgress | None:
-    """The first checkpoint with all metrics within their targets; None where no metrics are logged apart."""
+    """Return the first checkpoint that meets all targets; None if there is none or metrics are not logged."""
     results: dict[float, dict[str, float]] = {}
     reached: dict[float, TrainingProgress] = {}
     for metric in log.metrics:
@@ -69,7 +68,7 @@ def _checkpoint(log: LogFacts) -> TrainingProgress | None:
 
 
 def stated_progress(log: LogFacts) -> dict[str, float]:
-    """What a log states about the end of training, by the names of its own keys."""
+    """Return the log's numbers about the end of training, by its own keys."""
     stated = dict(_checkpoint(log) or log.progress or {})
     epochs = _early_epochs(log)
     if epochs is not None:
@@ -80,7 +79,7 @@ def stated_progress(log: LogFacts) -> dict[str, float]:
 
 
 def _early_epochs(log: LogFacts) -> float | None:
-    """Epochs trained, where they are numbered by `epoch` (v0.5): from 0 or 1, some evaluations one behind."""
+    """Return epochs trained from `epoch` numbers (v0.5), which start at 0 or 1 and may lag by one."""
     numbered = log.progress.get("epoch") if log.progress else None
     if numbered is None:
         return None
@@ -88,15 +87,16 @@ def _early_epochs(log: LogFacts) -> float | None:
     return last if log.first_train_epoch == 1 else last + 1
 
 
-# Time from the first `init_start` to `init_stop` that the rules allow; from v2.0 on, open submissions may
-# compile for longer. Source: mlperf-logging, compliance checker, common.yaml of each round.
+# Maximum time from the first `init_start` to `init_stop`; since v2.0, open submissions may compile for
+# longer.
+# Source: mlperf-logging, compliance checker, common.yaml of each round.
 _INIT_LIMIT_S = 30 * MINUTE_S
 _OPEN_INIT_LIMIT_S = 4 * HOUR_S
 _FIRST_WITH_OPEN_LIMIT = 2.0
 
 
 class EntryRun(Struct, frozen=True, kw_only=True):
-    """One log of an entry, judged: official clock, why it failed if it did, what it needed and consumed."""
+    """One evaluated log of an entry: its outcome with the official time, samples to target and energy."""
 
     log: Log
     outcome: RunOutcome
@@ -105,7 +105,7 @@ class EntryRun(Struct, frozen=True, kw_only=True):
 
     @property
     def init_s(self) -> float | None:
-        """From the first `init_start` to `run_start`, outside the official clock."""
+        """Seconds from the first `init_start` to `run_start`, outside the official clock."""
         facts = self.log.facts
         if facts.init_start_s is None or facts.run_start_s is None or facts.run_start_s < facts.init_start_s:
             return None
@@ -113,20 +113,20 @@ class EntryRun(Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples to target over the official clock, evaluation included."""
+        """Samples to target divided by the official time, which includes evaluation."""
         time_s = self.outcome.time_s
         return None if self.samples_to_target is None or not time_s else self.samples_to_target / time_s
 
 
 def clock_s(facts: LogFacts, workload: str) -> float | None:
-    """The official time of a run; v0.6 Minigo logs it as the result of an evaluation afterwards."""
+    """Return the official time of a run; v0.6 Minigo logs it as the result of a later evaluation."""
     if workload == "minigo" and facts.dialect == "MLL" and facts.eval_result_s is not None:
         return facts.eval_result_s
     return facts.time_to_train_s
 
 
 def run_status(facts: LogFacts, time_s: float | None, init_limit_s: float) -> str:
-    """`success`, or the first reason why a run does not count."""
+    """Return `success`, or the first reason why a run does not count."""
     if time_s is None:
         return "no_run_start" if facts.run_start_s is None else "no_run_stop"
     init_s = 0.0
@@ -144,13 +144,13 @@ def run_status(facts: LogFacts, time_s: float | None, init_limit_s: float) -> st
 
 
 def _first(*values: str | None) -> str | None:
-    """The first text that is not a placeholder of a submission script, cut where it is far too long."""
+    """Return the first text that is not a placeholder of a submission script, truncated if far too long."""
     found = (value[:MAX_NAME_CHARACTERS] for value in values if value and "PLACEHOLDER" not in value)
     return next(found, None)
 
 
 class JudgedEntry(Struct, frozen=True, kw_only=True):
-    """An entry with mapped names, judged runs and its score."""
+    """An entry with mapped names, evaluated runs and its score."""
 
     entry: ResultEntry
     columns: Row
@@ -164,7 +164,7 @@ class JudgedEntry(Struct, frozen=True, kw_only=True):
 
 
 def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
-    """An entry with its names, runs and score."""
+    """Evaluate an entry and return it with its names, runs and score."""
     logged = entry.logs[0].facts.submission if entry.logs else {}
     system = entry.system or SystemFacts()
     if entry.system is None:
@@ -227,9 +227,9 @@ def judged(entry: ResultEntry, names: Names, rejected: Tally) -> JudgedEntry:
 def _note_conflicts(
     entry: ResultEntry, taken: Mapping[str, str | None], names: Names, rejected: Tally
 ) -> None:
-    """Count what logs state of an entry otherwise than its folder and its system's description do.
+    """Count logs that contradict the entry's folder and system description, which take precedence.
 
-    Those decide, as for MLCommons. taken: benchmark and division of the entry, as slugs where known.
+    MLCommons uses the same precedence. taken: benchmark and division of the entry, as slugs if known.
     """
 
     def slugs(name: str, lookup: Callable[[str], str | None]) -> Counter[str]:
@@ -257,15 +257,15 @@ def _note_conflicts(
             rejected.refuse("unknown_benchmark_folder", entry.uri, detail)
 
 
-# Accelerators take more than this (W) even when they idle, by our convention: none of the metered entries of
-# v4.0 to v5.0 took less than 450 for each. Readings in kW, or of one part, are below it.
-_LEAST_ACCELERATOR_W = 20.0
+# Assumed minimum power of an idle accelerator in W; all metered entries of v4.0 to v5.0 have at least 450
+# each. Lower readings are in kW, or cover only a part of the node.
+_MIN_ACCELERATOR_W = 20.0
 
 
 def _metered(entry: ResultEntry, system: SystemFacts, rejected: Tally) -> Iterator[Log]:
-    """The logs of an entry, without meters where fewer nodes were metered than there are.
+    """Yield the logs of an entry; power readings are dropped if not all nodes were metered.
 
-    What such a system took is not known. Power below what accelerators take is counted, and used.
+    Implausibly low power is counted as a warning but used.
     """
     for log in entry.logs:
         where, metered_w = f"{entry.uri}/{log.name}", [each for each in log.nodes_w if each is not None]
@@ -276,7 +276,7 @@ def _metered(entry: ResultEntry, system: SystemFacts, rejected: Tally) -> Iterat
             continue
         if metered_w and system.num_accelerators:
             each_w = sum(metered_w) / system.num_accelerators
-            if each_w < _LEAST_ACCELERATOR_W:
+            if each_w < _MIN_ACCELERATOR_W:
                 detail = (
                     f"{each_w:.3g} W for each accelerator: expected watts of whole nodes; used as they are"
                 )
@@ -304,7 +304,7 @@ def _run(log: Log, workload: str, round_number: float, init_limit_s: float, cata
 
 
 def _global_batch(entry: ResultEntry, workload: str, rejected: Tally, catalogue: Catalogue) -> int | None:
-    """The batch of an entry; where its logs differ, that of most of them, smallest first, with a warning."""
+    """Return the batch of an entry; if logs differ, the most common and then the smallest, with a warning."""
     logged = [batch for log in entry.logs if (batch := log.facts.global_batch) is not None]
     in_samples = catalogue.workload_table.global_batch_samples
     seen = Counter(
@@ -322,7 +322,7 @@ def _global_batch(entry: ResultEntry, workload: str, rejected: Tally, catalogue:
 
 
 def run_rows(judged_entry: JudgedEntry, names: Names) -> list[Row]:
-    """The rows of `runs` of an entry."""
+    """Return the rows of `runs` of an entry."""
     entry, workload = judged_entry.entry, judged_entry.columns["workload"]
     in_samples = names.catalogue.workload_table.global_batch_samples
     rows = []
@@ -352,13 +352,13 @@ def run_rows(judged_entry: JudgedEntry, names: Names) -> list[Row]:
 
 
 def _mean(runs: Sequence[EntryRun], value: Callable[[EntryRun], float | None]) -> float | None:
-    """The mean over runs that all state a value, else None."""
+    """Return the mean of a value over runs; None unless all runs state it."""
     values = [found for run in runs if (found := value(run)) is not None]
     return math.fsum(values) / len(values) if values and len(values) == len(runs) else None
 
 
 def score_row(judged_entry: JudgedEntry, entry_id: str) -> Row:
-    """The row of `scores` of an entry."""
+    """Return the row of `scores` of an entry."""
     entry, found, counted = judged_entry.entry, judged_entry.score, judged_entry.counted
     samples = _mean(counted, lambda run: run.samples_to_target)
     metered = any(log.nodes_w for log in entry.logs) and bool(counted)
@@ -388,17 +388,17 @@ def score_row(judged_entry: JudgedEntry, entry_id: str) -> Row:
     }
 
 
-# What a file holds, by its kind; a number is a scaling factor, or the power of a meter.
+# The facts of a file, by its kind; a number is a scaling factor, or the power of a meter.
 Fact: TypeAlias = LogFacts | SystemFacts | dict[str, SystemFacts] | float | RowRejection | None
 
 
 def wanted(path: str, size: int) -> bool:
-    """Whether a file may hold results, a description of a system, a scaling factor or power readings."""
+    """Return whether a file may hold results, a system description, a scaling factor or power readings."""
     return file_kind(path) is not None and (size <= MAX_JSON_BYTES or not path.lower().endswith(".json"))
 
 
 def passed_over(path: str) -> RowRejection | None:
-    """Why a text file among the results is not read as a log."""
+    """Return why a text file among the results is not read as a log, or None."""
     if file_kind(path) is not None or not looks_like_log(path):
         return None
     return RowRejection(
@@ -407,7 +407,7 @@ def passed_over(path: str) -> RowRejection | None:
 
 
 def parse(blob: Blob) -> Fact:
-    """The facts of one file; a file that the user named is read as a log whatever its name."""
+    """Return the facts of one file; a file of no known kind, which the user named, is read as a log."""
     match file_kind(blob.path):
         case "system" | "entry":
             return read_system(blob.data) or RowRejection(
@@ -432,7 +432,7 @@ def parse(blob: Blob) -> Fact:
 
 
 def _entry_ids(entries: Sequence[JudgedEntry]) -> list[str]:
-    """A unique name each: round, organisation, system, workload; the folder where that is not enough."""
+    """Return a unique name per entry: round, organisation, system, workload, and the folder if needed."""
     names: list[str] = []
     seen: set[str] = set()
     for each in entries:
@@ -449,7 +449,7 @@ def _entry_ids(entries: Sequence[JudgedEntry]) -> list[str]:
 
 
 def _note_identical_logs(entries: Sequence[ResultEntry], rejected: Tally) -> None:
-    """Warn of logs that are the same run twice; both are kept, as the official scoring keeps them."""
+    """Warn of identical logs; both are kept, as in the official scoring."""
     first: dict[tuple[str, bytes], str] = {}
     for entry in entries:
         for log in entry.logs:
@@ -462,7 +462,7 @@ def _note_identical_logs(entries: Sequence[ResultEntry], rejected: Tally) -> Non
 
 
 def assemble(sources: Sequence[SourceFacts], catalogue: Catalogue) -> ReaderResult:
-    """The rows of both tables from the facts of all sources, sorted by entry."""
+    """Return the rows of both tables from the facts of all sources, sorted by entry."""
     rejected = Tally()
     names = Names(catalogue=catalogue)
     entries, num_runs_rejected = collect(sources, rejected)

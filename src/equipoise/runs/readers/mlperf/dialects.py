@@ -1,7 +1,4 @@
-"""The dialects of MLPerf Training logs, from v0.5 to today, all turned into the events of the latest one.
-
-No meaning is given to them here.
-"""
+"""Parses the dialects of MLPerf Training logs since v0.5 into uniform events, without interpreting them."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,20 +12,20 @@ from msgspec import DecodeError, Struct, ValidationError, convert, json
 from equipoise.files import parsed_json
 from equipoise.units import MIB, MILLISECOND_S
 
-# Marked lines of real logs stay below 40 kB; a longer one is an attack or a broken file.
+# Marked lines of real logs are below 40 kB; a longer one is an attack or a damaged file.
 MAX_LINE_BYTES = MIB // 4
-# Lines that are no JSON and hold facts are some 100 bytes long; guessing at longer ones would only cost time.
+# Informative lines that are not JSON have some 100 bytes, so longer ones are not parsed leniently.
 _MAX_LOOSE_BYTES = 4096
-# Whole numbers are exact up to here; times in ms, tokens and joules of real logs stay far below it.
+# The largest exact integer of a float; times in ms, tokens and joules of real logs are far smaller.
 _MAX_EXACT = 2**53
 # Bounds the decoded events in memory, not the file.
 _CHUNK_BYTES = MIB
 
 
 class Event(Struct):
-    """What one line states; any value but the key's is whatever the line holds. Other fields are not read.
+    """The event in one line; all values except the key are unvalidated. Other fields are ignored.
 
-    time_ms, time_s: since the epoch; `:::MLLOG` writes the first.
+    time_ms, time_s: since the epoch; `:::MLLOG` lines have the first.
     """
 
     key: str
@@ -39,9 +36,9 @@ class Event(Struct):
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """One way to write events: the token that marks a line, one line to an event.
+    """A log format with one event per line. token: marks the lines of events.
 
-    decode: content of a marked line -> event, or None when it cannot be read.
+    decode: returns the event of a marked line, or None if it cannot be read.
     strict: whether an unreadable line disqualifies the run (official rule for `:::MLLOG`).
     """
 
@@ -52,14 +49,14 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     @property
     def pattern(self) -> re.Pattern[bytes]:
-        """A marked line, its content the group: it ends with the line."""
+        """A pattern for a marked line whose group is the rest of the line."""
         return re.compile(self.token + b"(.*)")
 
 
 def finite(value: object) -> float | None:
-    """The number in a value that may be a number or its text; None for anything else.
+    """Return the number in a value that may be a number or its text; None for anything else.
 
-    NaN, infinity and numbers beyond 2^53 are no measured quantity: sums and powers of them would overflow.
+    NaN, infinity and numbers beyond 2^53 are rejected, because sums and powers of them would overflow.
 
     >>> finite("4096"), finite(1e3), finite("n/a"), finite(float("nan")), finite(1e300), finite(True)
     (4096.0, 1000.0, None, None, None, None)
@@ -74,9 +71,9 @@ def finite(value: object) -> float | None:
 
 
 def event_time_s(event: Event) -> float | None:
-    """Seconds since the epoch at which an event was written; None when it is not stated."""
+    """Return the time of an event in seconds since the epoch; None if not stated."""
     time_ms = event.time_ms
-    if type(time_ms) is int and -_MAX_EXACT < time_ms < _MAX_EXACT:  # nearly always
+    if type(time_ms) is int and -_MAX_EXACT < time_ms < _MAX_EXACT:  # the usual case
         return time_ms * MILLISECOND_S
     if time_ms is None:
         return finite(event.time_s)
@@ -85,9 +82,9 @@ def event_time_s(event: Event) -> float | None:
 
 
 def tolerant_json(raw: bytes) -> Any | None:  # noqa: ANN401 - whatever the text holds
-    """What a JSON text holds, NaN and bytes that are not UTF-8 included; None when it is not JSON.
+    """Return the value of a JSON text, allowing NaN and bytes that are not UTF-8; None if it is not JSON.
 
-    Depth, digits and length are bounded by the decoders and by MAX_LINE_BYTES.
+    Depth, digits and length are limited by the decoders and by MAX_LINE_BYTES.
     """
     if len(raw) > MAX_LINE_BYTES:
         return None
@@ -105,7 +102,7 @@ _EVENTS = json.Decoder(Event)
 
 
 def _mllog_event(raw: bytes) -> Event | None:
-    """The event after `:::MLLOG `; what follows the last token counts when ranks wrote into one line."""
+    """Return the event after `:::MLLOG `, or after the last such token if ranks wrote into one line."""
     with suppress(DecodeError, ValueError, RecursionError):
         return _EVENTS.decode(raw)
     found = tolerant_json(raw[raw.rfind(b":::MLLOG ") + 9 :] if b":::MLLOG " in raw else raw)
@@ -123,7 +120,7 @@ _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 
 
 def loose_value(raw: bytes) -> Any | None:  # noqa: ANN401 - whatever the text holds
-    """A value of the older dialects: JSON, single quotes or bare words; other text stays text.
+    """Return a value of the older dialects: JSON, with single quotes or bare words; other text as it is.
 
     >>> loose_value(b"{value: true, metadata: {lineno: 0, file: manual}}")
     {'value': True, 'metadata': {'lineno': 0, 'file': 'manual'}}
@@ -148,7 +145,7 @@ _MLL = re.compile(rb"([\d.]+(?:[eE][+-]?\d+)?) ([^\s:]+):?(.*)")
 
 
 def _mll_event(raw: bytes) -> Event | None:
-    """`:::MLL 1560881700.827 key: {"value": ..., "metadata": {...}}` of v0.6."""
+    """Parse `:::MLL 1560881700.827 key: {"value": ..., "metadata": {...}}` of v0.6."""
     match = _MLL.match(raw)
     time_s = finite(match[1].decode()) if match else None
     if match is None or time_s is None:
@@ -161,7 +158,7 @@ def _mll_event(raw: bytes) -> Event | None:
 
 
 def _early_event(key: str, time_s: float, value: object) -> Event:
-    """An event of v0.5, where what is metadata today stands inside the value."""
+    """Return an event of v0.5, in which today's metadata are part of the value."""
     if key == "run_stop" and isinstance(value, dict) and "success" in value:
         status = "success" if str(value["success"]).lower() == "true" else "failed"
         return Event(key=key, time_s=time_s, value=value, metadata={"status": status})
@@ -175,7 +172,7 @@ _MLP = re.compile(rb"[\d.]+ (\S+) ([\d.]+) (?:\(.*?:\d+\) )?([^\s:]+):?(.*)")
 
 
 def _mlp_event(raw: bytes) -> Event | None:
-    """`:::MLPv0.5.0 resnet 1541720386.943 (file.py:49) key: value` of v0.5."""
+    """Parse `:::MLPv0.5.0 resnet 1541720386.943 (file.py:49) key: value` of v0.5."""
     match = _MLP.match(raw)
     time_s = finite(match[2].decode()) if match else None
     if match is None or time_s is None:
@@ -188,7 +185,7 @@ _PERCENT = re.compile(rb"([\d.]+)%")
 
 
 def _mlperf_event(raw: bytes) -> Event | None:
-    """`MLPerf: resnet [06/13/19 00:30:56], key: value` (v0.6, Alibaba): whole seconds, no status."""
+    """Parse `MLPerf: resnet [06/13/19 00:30:56], key: value` (v0.6, Alibaba): whole seconds, no status."""
     match = _MLPERF.match(raw)
     if match is None:
         return None
@@ -201,7 +198,7 @@ def _mlperf_event(raw: bytes) -> Event | None:
     )
 
 
-# The first whose token a log holds is used.
+# The first dialect whose token occurs in a log is used.
 DIALECTS = (
     Dialect(name="MLLOG", token=b":::MLLOG ", decode=_mllog_event, strict=True),
     Dialect(name="MLL", token=b":::MLL ", decode=_mll_event, strict=False),
@@ -211,12 +208,12 @@ DIALECTS = (
 
 
 def dialect_of(data: bytes) -> Dialect | None:
-    """The dialect a log is written in; None when no line of it is marked."""
+    """Return the dialect of a log; None if no line is marked."""
     return next((dialect for dialect in DIALECTS if dialect.token in data), None)
 
 
 def chunks(data: bytes) -> Iterator[tuple[int, int]]:
-    """Spans of about a MiB that cover the data and end at line ends."""
+    """Yield spans of about a MiB that cover the data and end at line ends."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start + _CHUNK_BYTES) + 1
@@ -225,8 +222,8 @@ def chunks(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def decoded_lines(dialect: Dialect, lines: list[bytes]) -> Sequence[Event | None]:
-    """The event of each marked line, None where it cannot be read."""
+    """Return the event of each marked line, None if it cannot be read."""
     if dialect.decode is _mllog_event:
-        with suppress(DecodeError, ValueError, RecursionError):  # nearly always all lines are events
+        with suppress(DecodeError, ValueError, RecursionError):  # usually all lines are events
             return list(map(_EVENTS.decode, lines))
     return [dialect.decode(line) for line in lines]

@@ -1,7 +1,4 @@
-"""The files of a round to entries.
-
-Where each stands, which logs belong together, what describes their system.
-"""
+"""Groups the files of a round into entries, with their logs and the description of their system."""
 
 import math
 import re
@@ -19,7 +16,7 @@ from equipoise.units import MIB
 FileKind: TypeAlias = Literal["log", "system", "entry", "summary", "scaling", "node_power", "switch_power"]
 Parts: TypeAlias = tuple[str, ...]
 
-# Descriptions are some kB, lists of an organisation's results some 100 kB.
+# Descriptions have some kB, lists of an organisation's results some 100 kB.
 MAX_JSON_BYTES = 4 * MIB
 
 _ROUND_FOLDER = re.compile(
@@ -34,23 +31,23 @@ _JSON_KINDS: dict[str, FileKind] = {
 }
 _LOG_NAME = re.compile(r"results?[_-].*\.(?:txt|log)|result\.(?:txt|log)")
 _LOG_NUMBER = re.compile(r"(\d+)(?!.*\d)")
-_MAX_NUMBER_DIGITS = 6  # longer is a time stamp
+_MAX_NUMBER_DIGITS = 6  # a longer number is a timestamp
 
-# Below `results`: system and benchmark.
+# Folders below `results`: system and benchmark.
 _ENTRY_DEPTH = 2
-# v0.5 alone has folders of submissions between organisation and results.
+# Only v0.5 has folders of submissions between organisation and results.
 _FIRST_WITHOUT_SUBMISSIONS = 0.6
 
 
 class RoundLabel(Struct, frozen=True, kw_only=True):
-    """A round of MLPerf Training: its label as the tables write it, and the number rules are looked up by."""
+    """A round of MLPerf Training: its label in the tables, and the number by which rules are looked up."""
 
     label: str
     number: float
 
 
 def file_kind(path: str) -> FileKind | None:
-    """What a file may hold that is worth reading, from its path; None for everything else.
+    """Return the kind of a relevant file from its path; None for all other files.
 
     >>> file_kind("Dell/results/XE/bert/result_0.txt"), file_kind("Dell/systems/XE.json")
     ('log', 'system')
@@ -71,14 +68,14 @@ def file_kind(path: str) -> FileKind | None:
 
 
 def looks_like_log(path: str) -> bool:
-    """Whether a file of no known kind stands where logs do, so that leaving it out must be reported."""
+    """Return whether a file of no known kind is located among logs, so that its omission must be reported."""
     folders = path.lower().split("/")
     name = folders.pop()
     return "results" in folders and "power" not in folders and name.endswith((".txt", ".log", ".out"))
 
 
 def round_of(folder: str) -> RoundLabel | None:
-    """The round that one folder or archive name states.
+    """Return the round stated in the name of a folder or archive, or None.
 
     >>> round_of("training_results_v4.1").label, round_of("v0.5.0").label, round_of("cloud_v3.8")
     ('v4.1', 'v0.5', None)
@@ -91,12 +88,12 @@ def round_of(folder: str) -> RoundLabel | None:
 
 
 class LogPlace(Struct, frozen=True, kw_only=True):
-    """Where a file of an entry stands.
+    """The location of a file of an entry.
 
-    round: None where no folder above states one. organisation: None where no folder above can be one.
-    system, benchmark: folder names; None where the layout has none.
-    home: the folder whose `systems` describes the system. folder: that of the entry, inside the round.
-    nested: the file lies deeper than any entry does.
+    round: None if no folder above states one. organisation: None if no folder above can be one.
+    system, benchmark: folder names; None if the layout has none.
+    home: the folder whose subfolder `systems` describes the system. folder: of the entry, inside the round.
+    nested: whether the file is deeper than the folder of an entry.
     """
 
     round: RoundLabel | None
@@ -109,7 +106,7 @@ class LogPlace(Struct, frozen=True, kw_only=True):
 
 
 def _round_above(above: Parts) -> tuple[RoundLabel | None, int]:
-    """The innermost round that the folders above state, and the index after its folder."""
+    """Return the innermost round stated in the folders above, and the index after its folder."""
     for index in range(len(above) - 1, -1, -1):
         found = round_of(above[index])
         if found is not None:
@@ -118,18 +115,18 @@ def _round_above(above: Parts) -> tuple[RoundLabel | None, int]:
 
 
 def _inside_round(folders: Parts, after_round: int) -> Parts:
-    """The folders inside the repository of a round, which may itself begin with a folder `v0.5.0`."""
+    """Return the folders inside the repository of a round; a folder `v0.5.0` at its top counts as inside."""
     start = after_round
     while start > 1 and _ROUND_ALONE.fullmatch(folders[start - 1].lower()) and round_of(folders[start - 2]):
         start -= 1
     return folders[start:]
 
 
-@lru_cache(maxsize=64)  # the logs of a folder come one after the other
+@lru_cache(maxsize=64)  # the logs of a folder are consecutive
 def place(folders: Parts, num_above: int = 0) -> LogPlace:
-    """The place of a file from the folders it lies in, of which the first `num_above` lie above its source.
+    """Return the location of a file from its folders, of which the first `num_above` are above its source.
 
-    Without a `results` folder, the innermost folder is the entry and nothing more is claimed.
+    Without a `results` folder, the innermost folder is the entry, and system and organisation are unknown.
     """
     names = tuple(folder.lower() for folder in folders)
     if "results" not in names:
@@ -163,7 +160,7 @@ def place(folders: Parts, num_above: int = 0) -> LogPlace:
 
 
 def log_number(name: str) -> int | None:
-    """The number at the end of a log's name, by which submitters count their logs.
+    """Return the number at the end of a log's name, by which submitters number their logs.
 
     >>> log_number("result_240930043022868987627_01.txt"), log_number("result.txt")
     (1, None)
@@ -172,7 +169,7 @@ def log_number(name: str) -> int | None:
     return None if match is None or len(match[1]) > _MAX_NUMBER_DIGITS else int(match[1])
 
 
-# Dialects that only one round used: they show the round of logs whose folders do not.
+# Dialects that only one round used; they identify the round of logs whose folders do not state it.
 _ROUND_OF_DIALECT: dict[str | None, RoundLabel] = {
     "MLPv0.5": RoundLabel(label="v0.5", number=0.5),
     "MLL": RoundLabel(label="v0.6", number=0.6),
@@ -180,7 +177,7 @@ _ROUND_OF_DIALECT: dict[str | None, RoundLabel] = {
 
 
 class Log(Struct, frozen=True, kw_only=True):
-    """One log of an entry: its file name, its facts, and the meters of its run; None: it cannot be used."""
+    """One log of an entry: its file name, facts, and the power of each meter; None for an unusable meter."""
 
     name: str
     facts: LogFacts
@@ -189,11 +186,11 @@ class Log(Struct, frozen=True, kw_only=True):
 
 
 class ResultEntry(Struct, frozen=True, kw_only=True):
-    """One submitted entry, names still raw.
+    """One submitted entry with raw names.
 
-    round_number: infinite for logs of an unknown round, which are read by the latest rules.
+    round: its number is infinite for an unknown round, to which the latest rules apply.
     uri: its folder inside the round. logs: in the order of their numbers.
-    scaling: None where a `scaling.json` is there and cannot be read.
+    scaling: None if there is a `scaling.json` that cannot be read.
     """
 
     round: RoundLabel
@@ -207,7 +204,7 @@ class ResultEntry(Struct, frozen=True, kw_only=True):
 
     @property
     def has_gaps(self) -> bool:
-        """Whether the logs are numbered as if some were lost: not one after the other from 0 or 1."""
+        """Return whether the numbers of the logs suggest lost ones, i.e. are not consecutive from 0 or 1."""
         numbers = sorted(number for log in self.logs if (number := log_number(log.name)) is not None)
         if len(numbers) < len(self.logs):
             return True
@@ -217,7 +214,7 @@ class ResultEntry(Struct, frozen=True, kw_only=True):
 
 
 class _Folder(Struct):
-    """What was found below the folder of one entry."""
+    """The files found below the folder of one entry."""
 
     place: LogPlace
     label: RoundLabel
@@ -228,7 +225,7 @@ class _Folder(Struct):
 
 
 class _Round(Struct):
-    """Everything found, by folder, before it becomes entries."""
+    """All facts found, by folder, before they are grouped into entries."""
 
     rejected: Tally
     folders: dict[Parts, _Folder] = field(default_factory=dict)
@@ -241,7 +238,7 @@ class _Round(Struct):
     num_runs_rejected: int = 0
 
     def folder(self, parts: Parts, context: Parts) -> _Folder:
-        """The record of an entry's folder."""
+        """Return the record of an entry's folder, created if necessary."""
         found = self.folders.get(parts)
         if found is None:
             where = place(parts, len(context))
@@ -249,8 +246,8 @@ class _Round(Struct):
             found = self.folders[parts] = _Folder(place=where, label=label)
         return found
 
-    def add(self, context: Parts, path: str, fact: Any) -> None:  # noqa: ANN401 - as `parse` makes it of the kind
-        """Put one file's facts where they belong."""
+    def add(self, context: Parts, path: str, fact: Any) -> None:  # noqa: ANN401 - the result of `parse`
+        """Add one file's facts."""
         parts = (*context, *path.split("/"))
         above, name = parts[:-1], parts[-1]
         kind = file_kind("/".join(parts))
@@ -273,7 +270,7 @@ class _Round(Struct):
             self.add_log(context, parts, fact)
 
     def add_log(self, context: Parts, parts: Parts, log: LogFacts) -> None:
-        """A log to its entry, unless it stands where no entry can be."""
+        """Add a log to its entry; reject it if there can be no entry at its location."""
         where = place(parts[:-1], len(context))
         uri = "/".join((*where.folder, parts[-1]))
         if where.nested:
@@ -288,12 +285,12 @@ class _Round(Struct):
             self.folder(parts[:-1], context).logs[parts[-1]] = log
 
     def refuse_log(self, kind: str, where: str, detail: str) -> None:
-        """Count a log that no entry gets."""
+        """Count a log that belongs to no entry."""
         self.num_runs_rejected += 1
         self.rejected.refuse(kind, where, detail)
 
     def system_of(self, folder: Parts, where: LogPlace) -> SystemFacts | None:
-        """What describes the system of an entry: its own file, else an `entry.json` near it, else a list."""
+        """Return an entry's system from its description, or a nearby `entry.json`, or a list of results."""
         if where.system is None:
             return self.entry_systems.get(folder)
         leaf = where.system.rpartition("/")[2]
@@ -309,7 +306,7 @@ class _Round(Struct):
 
 
 def _unknown_round(where: LogPlace, context: Parts) -> str:
-    """A label where no folder states a round: the folder around the organisations, else the source's."""
+    """Return a label if no folder states a round: the folder around the organisations, else the source's."""
     around = where.home[:-1] or context
     return around[-1] if around else "unknown"
 
@@ -324,7 +321,7 @@ def _by_number(name: str) -> tuple[float, str]:
 
 
 def _benchmarks(folder: _Folder) -> dict[str | None, dict[str, LogFacts]]:
-    """Logs by benchmark: that of the folder, or where the layout has none, what each log states."""
+    """Return logs by benchmark: that of the folder, or if the layout has none, the one stated in each log."""
     if folder.place.benchmark is not None and (folder.place.system is not None or not folder.logs):
         return {folder.place.benchmark: folder.logs}
     groups: dict[str | None, dict[str, LogFacts]] = {}
@@ -334,7 +331,7 @@ def _benchmarks(folder: _Folder) -> dict[str | None, dict[str, LogFacts]]:
 
 
 def _round_of(folder: _Folder, logs: Iterable[LogFacts]) -> RoundLabel:
-    """The round of the folders above, else that of a dialect only one round used, else the source's name."""
+    """Return the round from the folders, else from a dialect of a single round, else the source's name."""
     if folder.place.round is None:
         dialects = {log.dialect for log in logs}
         if len(dialects) == 1:
@@ -343,9 +340,9 @@ def _round_of(folder: _Folder, logs: Iterable[LogFacts]) -> RoundLabel:
 
 
 def collect(sources: Sequence[SourceFacts], rejected: Tally) -> tuple[list[ResultEntry], int]:
-    """The entries of all sources, in order, and how many logs are in none of them.
+    """Return the entries of all sources, in order, and the number of logs in none of them.
 
-    The same entry in two sources is taken from the first; what was refused is counted in `rejected`.
+    An entry in two sources is taken from the first; rejections are counted in `rejected`.
     """
     found = _Round(rejected=rejected)
     neighbours: set[Parts] = set()
@@ -358,7 +355,7 @@ def collect(sources: Sequence[SourceFacts], rejected: Tally) -> tuple[list[Resul
     entries: dict[tuple[str, str, str | None], ResultEntry] = {}
     for parts, folder in sorted(found.folders.items(), key=lambda item: item[0]):
         if not folder.logs and (folder.place.system is None or folder.place.benchmark is None):
-            continue  # a stray scaling.json or power log is no entry
+            continue  # a stray scaling.json or power log is not an entry
         for benchmark, logs in sorted(_benchmarks(folder).items(), key=lambda item: item[0] or ""):
             entry = _entry(found, parts, folder, benchmark, logs)
             key = (entry.round.label, entry.uri, benchmark)

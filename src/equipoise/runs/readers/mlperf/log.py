@@ -1,4 +1,4 @@
-"""One MLPerf log to the facts that scoring and the study need, spans of interleaved ranks included."""
+"""Reads the facts of one MLPerf log that scoring and the study need, including spans of interleaved ranks."""
 
 from collections.abc import Callable
 from hashlib import blake2b
@@ -21,9 +21,9 @@ from equipoise.spec.strategy import precision_named
 
 Span: TypeAlias = tuple[float, float]
 
-# Real logs hold below 10,000 spans; more than this is not kept, and then no total is stated.
+# Real logs have below 10,000 spans; beyond this limit spans are dropped and no total is stated.
 MAX_SPANS = 200_000
-# The fields that match a stop to its start: the first that an event states.
+# Fields that match a stop to its start; the first one in an event is used.
 _PAIR_KEYS = ("epoch_num", "first_epoch_num", "samples_count", "step_num", "step")
 
 
@@ -38,7 +38,7 @@ def _pair_key(event: Event) -> float | None:
 
 
 class SpanTracker(Struct):
-    """Spans found so far. A start while its span is open and a stop without a start change nothing."""
+    """The spans found so far. A repeated start and a stop without a start are ignored."""
 
     spans: list[Span] = field(default_factory=list)
     overflow: bool = False
@@ -55,7 +55,7 @@ class SpanTracker(Struct):
         self._open_s.setdefault(_pair_key(event), time_s)
 
     def stop(self, event: Event) -> None:
-        """Close the span of the same key; where starts and stops are numbered apart, the one open longest."""
+        """Close the span of the same key, or the oldest open span if the key is unknown."""
         time_s = event_time_s(event)
         if time_s is None or not self._open_s:
             return
@@ -68,7 +68,7 @@ class SpanTracker(Struct):
 
 
 class ClockShares(Struct, frozen=True, kw_only=True):
-    """Seconds inside the official clock; None where the log has no such spans."""
+    """Seconds within the official clock; None if the log has no such spans."""
 
     eval_s: float | None = None
     eval_outside_s: float | None = None
@@ -76,7 +76,7 @@ class ClockShares(Struct, frozen=True, kw_only=True):
 
 
 def clock_shares(evals: SpanTracker, blocks: SpanTracker, clock: Span) -> ClockShares:
-    """How much of the clock is evaluation, evaluation outside training blocks, and training blocks."""
+    """Return the time of evaluation, evaluation outside training blocks, and training blocks in the clock."""
     eval_s = covered_s(evals.spans, within=clock) if evals.spans and not evals.overflow else None
     block_s = covered_s(blocks.spans, within=clock) if blocks.spans and not blocks.overflow else None
     if eval_s is None or not block_s:
@@ -85,18 +85,18 @@ def clock_shares(evals: SpanTracker, blocks: SpanTracker, clock: Span) -> ClockS
     return ClockShares(eval_s=eval_s, eval_outside_s=max(both_s - block_s, 0.0), train_block_s=block_s)
 
 
-# What distinguishes a log from its neighbours: its size and this much of either end.
+# A log's fingerprint is a hash of its size and of this many bytes at either end.
 _FINGERPRINT_BYTES = 8192
-# Evaluations kept of metrics that are logged apart (FID and CLIP); real logs hold below 200.
+# Limit of evaluations of metrics that are logged separately (FID and CLIP); real logs have below 200.
 _MAX_METRICS = 10_000
 
 
-# How far training was at an evaluation: every number with its result, under the log's own keys.
+# The progress of training at an evaluation: all numbers in the event, under the log's own keys.
 TrainingProgress: TypeAlias = dict[str, float]
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """One result of a metric that is logged apart from others (`FID`, `CLIP`), and how far training was."""
+    """One result of a metric that is logged separately (`FID`, `CLIP`), with the progress of training."""
 
     name: str
     value: float
@@ -104,17 +104,17 @@ class Metric(Struct, frozen=True, kw_only=True):
 
 
 class LogFacts(Struct, frozen=True, kw_only=True):
-    """What one log states. Times in seconds; None where it does not.
+    """The facts in one log. Times in seconds; None if not stated.
 
-    num_lines: of a log without `run_stop`; 0 in others.
-    num_corrupt: marked lines that cannot be read and count against the run.
+    num_lines: of a log without `run_stop`; 0 otherwise.
+    num_corrupt: unreadable marked lines, if they count against the run.
     submission: the first value of each `submission_*` key (`benchmark`, `division`, `org`, ...).
-    progress: that of the last evaluation result before `run_stop`; metrics: results logged apart, in order.
+    progress: at the last evaluation result before `run_stop`. metrics: separately logged results, in order.
     first_train_epoch, last_train_epoch: of `train_epoch` lines (v0.5).
     eval_result_s: `timestamp` of the last `eval_result` (v0.6 Minigo: the official time).
-    missed_target: the last result is below the target that the log states (v0.5; later logs have a status).
-    precision, strategy: of matrix products, and sizes of the axes with the micro-batch; rounds since v6.0 may
-    state them, and those since v6.1 have to.
+    missed_target: whether the last result is below the stated target (v0.5; later logs have a status).
+    precision: of matrix products. strategy: sizes of the axes and the micro-batch. Both are optional since
+    v6.0 and required since v6.1.
     """
 
     dialect: str | None
@@ -145,7 +145,7 @@ class LogFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def time_to_train_s(self) -> float | None:
-        """First `run_stop` less the last `run_start` before it: the official clock, evaluation included."""
+        """Official time from the last `run_start` to the first `run_stop`, including evaluation."""
         if self.run_start_s is None or self.run_stop_s is None:
             return None
         return self.run_stop_s - self.run_start_s
@@ -155,7 +155,7 @@ def _metadata(event: Event) -> dict[str, Any]:
     return event.metadata if isinstance(event.metadata, dict) else {}
 
 
-# An evaluation result counts when it states at least one of these.
+# An evaluation result counts if it states at least one of these.
 _PROGRESS_KEYS = frozenset(
     {"samples_count", "epoch_num", "step_num", "step", "epoch", "train_samples_since_beginning"}
 )
@@ -170,7 +170,7 @@ def _progress(event: Event) -> TrainingProgress:
     }
 
 
-# What logs call the sizes of a strategy: mlperf-logging 4.1.68, mllog/constants.py.
+# The keys of strategy sizes in logs: mlperf-logging 4.1.68, mllog/constants.py.
 _AXIS_KEYS = {
     "tensor_parallelism": "tp",
     "pipeline_parallelism": "pp",
@@ -181,7 +181,7 @@ _AXIS_KEYS = {
 
 
 class _Fold(Struct):
-    """The state while events pass in file order. What follows the first `run_stop` changes no clock."""
+    """The state while events are processed in file order; none after the first `run_stop` changes a time."""
 
     run_start_s: float | None = None
     run_stop_s: float | None = None
@@ -199,77 +199,77 @@ class _Fold(Struct):
     epochs: SpanTracker = field(default_factory=SpanTracker)
 
     def run_start(self, event: Event) -> None:
-        """The last before the stop counts."""
+        """Use the last one before the stop."""
         if self.run_stop_s is None:
             self.run_start_s = event_time_s(event)
 
     def run_stop(self, event: Event) -> None:
-        """The first counts, with its status."""
+        """Use the first one, with its status."""
         if self.run_stop_s is None:
             self.run_stop_s = event_time_s(event)
             status = _metadata(event).get("status")
             self.status = status if isinstance(status, str) else None
 
     def init_start(self, event: Event) -> None:
-        """The earliest before the stop counts: ranks start one by one."""
+        """Use the earliest one before the stop, because ranks start one by one."""
         time_s = event_time_s(event)
         if self.run_stop_s is None and time_s is not None:
             self.init_start_s = time_s if self.init_start_s is None else min(self.init_start_s, time_s)
 
     def init_stop(self, event: Event) -> None:
-        """The last before the stop counts."""
+        """Use the last one before the stop."""
         if self.run_stop_s is None:
             self.init_stop_s = event_time_s(event)
 
     def number(self, event: Event) -> None:
-        """The last number under a key counts: ranks repeat it."""
+        """Use the last number of a key, because ranks repeat it."""
         found = finite(event.value)
         if found is not None:
             self.numbers[event.key] = found
 
     def stated_precision(self, event: Event) -> None:
-        """The lowest precision of matrix products, as it is called here where it is known."""
+        """Store the lowest precision of matrix products, under our name if it is known."""
         value = event.value
         if isinstance(value, str) and value.strip():
             self.precision = precision_named(value) or value.strip()
 
     @property
     def strategy(self) -> str | None:
-        """The sizes of the axes above 1 and the micro-batch, as strategies are written; None without any."""
+        """Strategy text of the axis sizes above 1 and the micro-batch; None if none is stated."""
         sizes = {short: self.numbers.get(key) for key, short in _AXIS_KEYS.items()}
         stated = {short: size for short, size in sizes.items() if size is not None and size >= 1}
         parts = [f"{short}={size:.0f}" for short, size in stated.items() if size > 1 or short == "microbatch"]
         return " ".join(parts) or None
 
     def train_epoch(self, event: Event) -> None:
-        """v0.5: the epoch that begins, counted from 0 or 1."""
+        """Update the range of epochs from a starting epoch of v0.5, which is counted from 0 or 1."""
         found = finite(event.value)
         if found is not None and self.run_stop_s is None:
             self.numbers["first_train_epoch"] = min(found, self.numbers.get("first_train_epoch", found))
             self.numbers["last_train_epoch"] = max(found, self.numbers.get("last_train_epoch", found))
 
     def throughput(self, event: Event) -> None:
-        """The last report counts, under the names the rounds used."""
+        """Use the last report, under the keys of any round."""
         value = event.value
         if not isinstance(value, dict) or "throughput" in value or "imgs_sec" in value:
             self.reported = event
 
     @property
     def reported_throughput(self) -> float | None:
-        """The number in the last report of a throughput."""
+        """Throughput in the last report."""
         value = None if self.reported is None else self.reported.value
         if isinstance(value, dict):
             value = value.get("throughput", value.get("imgs_sec"))
         return finite(value)
 
     def submission_fact(self, event: Event) -> None:
-        """What the submitter states of the run; the first text counts."""
+        """Store a statement of the submitter; the first text is used."""
         value = event.value
         if isinstance(value, str) and value.strip():
             self.submission.setdefault(event.key.removeprefix("submission_"), value.strip())
 
     def evaluated(self, event: Event) -> None:
-        """The last result before the stop counts; metrics that are logged apart are all kept."""
+        """Use the last result before the stop; all results of separately logged metrics are kept."""
         metadata = event.metadata
         if self.run_stop_s is not None or type(metadata) is not dict or _PROGRESS_KEYS.isdisjoint(metadata):
             return
@@ -282,13 +282,13 @@ class _Fold(Struct):
 
     @property
     def missed_target(self) -> bool:
-        """Whether both the last result and its target are stated, and the result is the lower one."""
+        """Return whether the last result is below its target, if both are stated and no status is."""
         value = None if self.evaluation is None else finite(self.evaluation.value)
         target = self.numbers.get("eval_target")
         return self.status is None and value is not None and target is not None and value < target
 
     def eval_result(self, event: Event) -> None:
-        """v0.6 Minigo: seconds of training until the model that reached the target."""
+        """Store the seconds of training until the model that reached the target (v0.6 Minigo)."""
         found = finite(_metadata(event).get("timestamp"))
         if found is not None:
             self.numbers["eval_result"] = found
@@ -326,18 +326,18 @@ _HANDLERS: dict[str, Callable[[_Fold, Event], None]] = {
 
 
 class _Scan(Struct):
-    """One pass over a log, a chunk at a time, so that memory does not grow with its length."""
+    """One pass over a log in chunks, so that memory does not grow with its length."""
 
     data: bytes
     dialect: Dialect | None
     fold: _Fold = field(default_factory=_Fold)
     num_events: int = 0
     num_corrupt: int = 0
-    marks: dict[str, tuple[bytes, int]] = field(default_factory=dict)  # a line's content, and where to look
+    marks: dict[str, tuple[bytes, int]] = field(default_factory=dict)  # a line's content and chunk start
 
     def chunk(self, start: int, end: int) -> None:
-        """Fold the marked lines of one chunk."""
-        assert self.dialect is not None  # read_log scans only what is marked
+        """Process the marked lines of one chunk."""
+        assert self.dialect is not None  # read_log scans only logs with a known dialect
         raws = self.dialect.pattern.findall(self.data, start, end)
         self.num_events += len(raws)
         for event, raw in zip(decoded_lines(self.dialect, raws), raws, strict=True):
@@ -350,7 +350,7 @@ class _Scan(Struct):
                 handler(self.fold, event)
 
     def line_numbers(self) -> dict[str, int]:
-        """The 1-based line of each mark, the log counted through once."""
+        """Return the 1-based line number of each mark, counting lines in a single pass."""
         found = sorted((self.data.find(raw, start), name) for name, (raw, start) in self.marks.items())
         numbers: dict[str, int] = {}
         line, counted = 1, 0
@@ -362,7 +362,7 @@ class _Scan(Struct):
 
 
 def _fingerprint(data: bytes) -> bytes:
-    """What distinguishes a log from another without reading all of it twice: its size and both ends."""
+    """Return a hash of the log's size and both ends, which distinguishes it from other logs."""
     digest = blake2b(len(data).to_bytes(8, "big"), digest_size=16)
     digest.update(data[:_FINGERPRINT_BYTES])
     digest.update(data[-_FINGERPRINT_BYTES:])
@@ -377,11 +377,12 @@ def _clock_shares(fold: _Fold) -> ClockShares:
 
 
 def read_log(data: bytes) -> LogFacts:
-    """The facts of one log, whatever its dialect; dialect None and no events when no line is MLPerf's."""
+    """Return the facts of one log in any dialect; dialect None and no events if no line is marked."""
     if is_utf16(data):
         data = printed_text(data).encode()
     dialect = dialect_of(data)
-    # Progress bars end their lines with a carriage return: the same length, so line numbers stay true.
+    # Progress bars end lines with a carriage return; replacing it keeps offsets, so line numbers remain
+    # correct.
     text = data.replace(b"\r", b"\n") if b"\r" in data else data
     scan = _Scan(data=text, dialect=dialect)
     for start, end in chunks(text) if dialect is not None else ():

@@ -1,4 +1,4 @@
-"""Descriptions of systems (`systems/*.json`, `entry.json`), and raw names as slugs of the catalogue."""
+"""Reads descriptions of systems (`systems/*.json`, `entry.json`), and maps raw names to catalogue slugs."""
 
 import re
 from collections import Counter
@@ -14,22 +14,22 @@ from equipoise.runs.readers.mlperf.dialects import finite
 from equipoise.spec import hardware, mlperf, workload
 from equipoise.spec.catalogue import Catalogue, shipped
 
-# A key one letter off (`divison`, `sumitter`) reaches 0.93; two different keys stay below 0.8.
+# Similarity threshold: a misspelt key (`divison`, `sumitter`) reaches 0.93; different keys are below 0.8.
 _SAME_KEY = 0.9
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
-# The largest system so far has 11,616 accelerators; more than this is a slip or an attack.
+# The largest system so far has 11,616 accelerators; a larger count is an error or an attack.
 _MAX_COUNT = 100_000_000
-# Factors of the rounds v2.0 to v5.0 lie between 1 and 1.2; one far outside is a slip or an attack.
+# Factors of the rounds v2.0 to v5.0 are between 1 and 1.2; one far outside is an error or an attack.
 _MAX_SCALING = 100.0
 _SOCKETS = re.compile(r"\b(\d{1,2}) ?x (?=\D)")
 _LEADING_COUNT = re.compile(r"\s*(\d{1,9})\b")
-# `'num_nodes': '24'`, with any escaping: Python's text of a dict inside the text of a dict.
+# `'num_nodes': '24'` with any escaping, from the repr of a Python dict inside another.
 _QUOTED_PAIR = re.compile(r"""['"](\w+)\\*['"]\s*:\s*\\*['"]([^'"\\]*)""")
 _LOGGED_PAIR = re.compile(r"""^(?:submission_)?(\w+):\s*\{\s*"value"\s*:\s*"([^"]*)\"""", re.MULTILINE)
 
 
 class SystemFacts(Struct, frozen=True, kw_only=True):
-    """What a description states of a system, names as they stand; None where it does not."""
+    """The facts in a description of a system, with raw names; None if not stated."""
 
     division: str | None = None
     availability: str | None = None
@@ -44,7 +44,7 @@ class SystemFacts(Struct, frozen=True, kw_only=True):
 
 
 def tolerant_document(data: bytes) -> Any | None:  # noqa: ANN401 - whatever the file holds
-    """What a JSON file holds, trailing commas, byte order marks, tabs forgiven; None when it is no JSON."""
+    """Return the value of a JSON file, tolerating trailing commas, byte order marks and tabs; else None."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -58,12 +58,12 @@ def tolerant_document(data: bytes) -> Any | None:  # noqa: ANN401 - whatever the
 
 
 def _text(value: object) -> str | None:
-    """A text that is not empty."""
+    """Return a stripped text, or None if it is empty or not a text."""
     return value.strip() or None if isinstance(value, str) else None
 
 
 def _count(value: object) -> int | None:
-    """A count from a number, its text, or a text that begins with it: `8`, `"8"`, `1.0`, `"16 (2 x 8)"`."""
+    """Return a count from a number, or from a text that begins with it: `8`, `"8"`, `1.0`, `"16 (2 x 8)"`."""
     number = finite(value)
     if number is None and isinstance(value, str):
         match = _LEADING_COUNT.match(value)
@@ -76,7 +76,7 @@ def _product(one: int | None, other: int | None) -> int | None:
 
 
 class _SystemFields(Struct, frozen=True):
-    """The fields of a description by any spelling of their keys."""
+    """The fields of a description, looked up by similar spellings of their keys."""
 
     by_name: Mapping[str, object]
 
@@ -87,7 +87,7 @@ class _SystemFields(Struct, frozen=True):
         )
 
     def first(self, *keys: str) -> object | None:
-        """The value under the first key that is there; a key one letter off is that key."""
+        """Return the value of the first key that exists, or else of a misspelt key."""
         for key in keys:
             if key in self.by_name:
                 return self.by_name[key]
@@ -99,7 +99,7 @@ class _SystemFields(Struct, frozen=True):
 
 
 def _of_nodes(fields: _SystemFields, nodes: object) -> dict[str, Any]:
-    """Counts of `entry.json`, where each kind of node has its own record."""
+    """Return the counts of an `entry.json`, in which each kind of node has its own record."""
     records = [
         _SystemFields.of(node)
         for node in (nodes if isinstance(nodes, list) else [nodes])
@@ -120,12 +120,12 @@ def _of_nodes(fields: _SystemFields, nodes: object) -> dict[str, Any]:
         if num_nodes is not None:
             found["num_nodes"] = (found["num_nodes"] or 0) + num_nodes
         if per_node is not None and num_nodes is not None:
-            # A name that states its own count, as `tpuv3-32`, states that of all nodes together.
+            # A count in the accelerator's name, such as `tpuv3-32`, is the total over all nodes.
             is_whole = accelerator is not None and accelerator.endswith(f"-{per_node}")
             total = per_node if is_whole else per_node * num_nodes
             found["num_accelerators"] = (found["num_accelerators"] or 0) + total
     found["system_name"] = _text(fields.first("hardware"))
-    # Early descriptions state sockets in words: "2x Intel(R) Xeon(R) ...", "4-nodes 4x Intel(R) ...".
+    # Early descriptions state sockets in text: "2x Intel(R) Xeon(R) ...", "4-nodes 4x Intel(R) ...".
     match = _SOCKETS.search(f"{found['host_processor'] or ''} {found['system_name'] or ''}")
     if match and found["num_nodes"] is not None:
         found["num_host_processors"] = int(match[1]) * found["num_nodes"]
@@ -162,9 +162,9 @@ def _of_document(document: Mapping[object, object]) -> SystemFacts:
 
 
 def read_system(data: bytes) -> SystemFacts | None:
-    """The facts of a system's description; None when nothing in it can be read as one.
+    """Return the facts in a description of a system; None if it is not readable.
 
-    Also reads the text of v0.6 that is log lines rather than JSON.
+    Descriptions of v0.6 that consist of log lines instead of JSON are read too.
     """
     document = tolerant_document(data)
     if isinstance(document, dict):
@@ -176,9 +176,9 @@ def read_system(data: bytes) -> SystemFacts | None:
 
 
 def read_summary(data: bytes) -> dict[str, SystemFacts] | None:
-    """The systems in an organisation's own list of results, by the name of their description.
+    """Return the systems in an organisation's list of results, by the name of their description.
 
-    It is a JSON list of records whose `details_url` ends with that name; None for anything else.
+    The list is JSON, with records whose `details_url` ends with that name; None for anything else.
     """
     document = tolerant_document(data)
     if not isinstance(document, list):
@@ -192,16 +192,16 @@ def read_summary(data: bytes) -> dict[str, SystemFacts] | None:
 
 
 def read_scaling(data: bytes) -> float | None:
-    """The convergence scaling factor of a `scaling.json`; None when it states no plausible number.
+    """Return the convergence scaling factor of a `scaling.json`; None if it has no plausible number.
 
-    It lengthens times of submissions that converged faster than the reference, so it is never below 1.
+    It lengthens the times of submissions that converged faster than the reference, so it is at least 1.
     """
     document = tolerant_document(data)
     factor = finite(document.get("scaling_factor")) if isinstance(document, dict) else None
     return factor if factor is not None and 1.0 <= factor <= _MAX_SCALING else None
 
 
-# Real names stay below 200 characters; longer ones are cut, since they are shown and stored.
+# Real names are below 200 characters; longer ones are truncated, because they are displayed and stored.
 MAX_NAME_CHARACTERS = 200
 
 _EDITS = {
@@ -214,13 +214,13 @@ _EDITS = {
 
 
 class Names(Struct):
-    """Looks names up and counts those that no table has, once an entry."""
+    """Looks up names and counts unknown ones once per entry."""
 
     catalogue: Catalogue = field(default_factory=shipped)
     unknown: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def slug(self, kind: str, raw: str | None, lookup: Callable[[str], str | None]) -> str | None:
-        """The slug of a raw name; the raw name itself, counted, when the table does not have it."""
+        """Return the slug of a raw name; if it is unknown, count it and return the raw name."""
         if raw is None:
             return None
         found = lookup(raw)
@@ -230,9 +230,9 @@ class Names(Struct):
         return found or raw
 
     def accelerators(self, system: SystemFacts, folder: str | None) -> tuple[str | None, int | None]:
-        """The accelerator as slug or raw name, and how many; None where not stated.
+        """Return the accelerator as slug or raw name, and their number; None if not stated.
 
-        Without accelerators, the processors of all nodes are these.
+        If there are no accelerators, the processors of all nodes count as accelerators.
         """
         count = system.num_accelerators
         if count == 0:
@@ -251,7 +251,7 @@ class Names(Struct):
         return self.catalogue.form_in_nodes_of(alias.slug, per_node), count
 
     def rows(self) -> tuple[UnknownName, ...]:
-        """The unknown names, sorted, each with the file to edit."""
+        """Return the unknown names, sorted, each with the file to edit."""
         return tuple(
             UnknownName(kind=kind, raw=raw, count=count, edit=_EDITS[kind])
             for (kind, raw), count in sorted(self.unknown.items())
