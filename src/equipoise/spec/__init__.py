@@ -1,7 +1,7 @@
-"""What is it? Accelerators, workloads and names as facts with their sources. No durations live here.
+"""Facts about accelerators, workloads and their names, with sources. No durations live here.
 
-Here TOML files of facts are read, those that ship and those that users write alike, with limits and every
-value checked: `FactBlock.read` makes a record of a table by the annotations of the record.
+This module reads TOML files of facts, shipped ones and users' own, with size limits and validation of every
+value: `FactBlock.read` converts a table to a record according to the record's annotations.
 """
 
 import math
@@ -24,15 +24,15 @@ from equipoise.units import listed
 
 RecordT = TypeVar("RecordT", bound=Struct)
 
-# A table of facts is a few hundred kilobytes; tomllib is pure Python and quadratic in dotted keys, so a file
-# that is none must be refused before it is parsed.
+# A table of facts has a few hundred kilobytes. tomllib is pure Python and quadratic in dotted keys, so other
+# files must be rejected before they are parsed.
 MAX_FILE_BYTES = 1_000_000
 MAX_LINE_CHARS = 4_000
 MAX_DOTS_PER_LINE = 50
 MAX_NAME_CHARS = 1_000
 
 SLUG = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
-# The second form is a registered sign that was written as UTF-8 and read as Latin-1.
+# The second form is a registered sign encoded as UTF-8 and decoded as Latin-1.
 _MARKS = re.compile(r"\((?:r|tm|c)\)|\u00c2?[\u00ae\u00a9]|\u2122", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[\W_]+")
 # "[kind.slug]", "[[kind]]", "[kind]" or "kind = ..." at the start of a line.
@@ -44,17 +44,14 @@ _UNIT_APART = re.compile(r"(?<=\d) (?=(?:gb|gib|mb|mib|w)\b)")
 
 
 def close_names(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> list[str]:
-    """Up to five of the canonical `names` that a person may have meant by another.
-
-    cutoff: how much alike they have to be, 0..1.
-    """
+    """Return up to five of the canonical `names` that are similar to a name. cutoff: similarity, 0..1."""
     return get_close_matches(canonical(name)[:_NEAR_CHARS], names, n=5, cutoff=cutoff)
 
 
 def unknown_name(complaint: str, near: Iterable[str], *, kind: str, edit: str) -> UnknownNameError:
-    """For a name that no table has.
+    """Return the error for an unknown name.
 
-    near: names that may be meant. kind: what `equipoise list` lists. edit: the file to add it to.
+    near: similar known names. kind: argument of `equipoise list`. edit: the file to add the name to.
     """
     meant, remedy = hint(near, ""), f"`equipoise list {kind}` has all; describe another in {edit}"
     if not meant:
@@ -62,12 +59,12 @@ def unknown_name(complaint: str, near: Iterable[str], *, kind: str, edit: str) -
     return UnknownNameError(f"{complaint}; {meant}", remedy=f" {remedy}")
 
 
-# Kept: tables are read anew with each file of a user's, and have some thousands of names.
+# Cached, because tables have some thousands of names and are reread for each user's file.
 @lru_cache(maxsize=2**13)
 def canonical(raw: str) -> str:
-    """The spelling under which names are compared: lower case, one space for punctuation, no trademark signs.
+    """Return the canonical spelling of a name: lower case, one space for punctuation, no trademark signs.
 
-    A number keeps together with the unit after it, so that `80 GB` and `80GB` are one spelling.
+    A number and the unit after it are joined, so that `80 GB` and `80GB` are equal.
 
     >>> canonical("NVIDIA H200-NVL-141GB") == canonical("NVIDIA H200 NVL 141 GB")
     True
@@ -75,21 +72,21 @@ def canonical(raw: str) -> str:
     'intel gaudi 2 ai accelerator'
     """
     if len(raw) > MAX_NAME_CHARS:
-        return raw  # no name is so long, and normalising is quadratic in runs of accents
+        return raw  # no name is this long, and normalisation is quadratic in sequences of accents
     text = _MARKS.sub(" ", unicodedata.normalize("NFC", raw))
     text = _SEPARATORS.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
     return _UNIT_APART.sub("", text)
 
 
-# Parts of a slug that distinguish variants of one chip: its form and its memory.
+# Words of a slug that distinguish variants of one chip: its form factor and its memory.
 FORM = re.compile(r"sxm\d?h?|pcie|oam|nvl\d*|superchip|quad|apu|module|m2000|hbm\d?e?|cpu")
-_MOST_VARIANT_WORDS = 4  # a user's slug of dozens would have millions of short names
+_MOST_VARIANT_WORDS = 4  # a user's slug with dozens of them would have millions of short names
 MEMORY = re.compile(r"(\d+)(g|m)(?:i?b)?")
 
 
 @cache
 def family_of(slug: str) -> tuple[str, ...]:
-    """The words of a slug without form and memory: the chip itself.
+    """Return the words of a slug without form factor and memory, which identify the chip.
 
     >>> family_of("rtx-4090-pcie-24gb"), family_of("tpu-v4")
     (('rtx', '4090'), ('tpu', 'v4'))
@@ -98,12 +95,12 @@ def family_of(slug: str) -> tuple[str, ...]:
 
 
 def is_variant(word: str) -> bool:
-    """Whether a word of a slug is a form or a memory size."""
+    """Return whether a word of a slug is a form factor or a memory size."""
     return FORM.fullmatch(word) is not None or MEMORY.fullmatch(word) is not None
 
 
 def compact(name: str) -> str:
-    """A name as short names are compared: canonical, without spaces, a memory in gigabytes.
+    """Return a name in the form in which short names are compared: canonical, without spaces, memory in GB.
 
     >>> compact("A100-80G"), compact("a10g 24 GiB")
     ('a10080gb', 'a10g24gb')
@@ -115,9 +112,9 @@ def compact(name: str) -> str:
 def short_names(
     vendors: Mapping[str, str], exact: Mapping[str, str], claimed: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Every short name without spaces, and the slugs it may mean: the one that claims it, else all.
+    """Return every compact short name with the slugs it may mean: the one that claims it, or else all.
 
-    vendors: by slug. exact: slug by whole name. claimed: by slug, the short name that its block claims.
+    vendors: by slug. exact: slug by full name. claimed: by slug, the short name that its block claims.
     """
     having: dict[tuple[str, ...], list[str]] = {}
     for slug in vendors:
@@ -133,9 +130,9 @@ def short_names(
 
 
 def _shortened(slug: str) -> Iterator[tuple[str, ...]]:
-    """The words of a slug with any of those for form and memory left away; `sxm` for `sxm5` too.
+    """Yield the words of a slug with any subset of its form and memory words; also `sxm` for `sxm5`.
 
-    The maker's line (RTX, RX) may be left away where a number follows it: `4090`, `7900 xtx`.
+    The product line (RTX, RX) may be omitted if a number follows: `4090`, `7900 xtx`.
     """
     family = family_of(slug)
     rest = [word for word in slug.split("-") if is_variant(word)]
@@ -150,16 +147,16 @@ def _shortened(slug: str) -> Iterator[tuple[str, ...]]:
 
 
 def _unnumbered(word: str) -> str:
-    """A form without its number; other words as they are."""
+    """Return a form factor without its number; other words unchanged."""
     bare = word.rstrip("0123456789")
     return bare if FORM.fullmatch(word) and FORM.fullmatch(bare) else word
 
 
 class PlausibleRange(Struct, frozen=True):
-    """What a number of a table can be, as part of its annotation; what lies beyond is in another unit.
+    """The plausible range of a number, as part of its annotation; others are probably in another unit.
 
-    least, most: in `unit`, wide enough for what is small or still to come. usual_power: of ten, which data
-    sheets leave away most often.
+    least, most: in `unit`, wide enough for small and future devices. usual_power: the power of ten that data
+    sheets omit most often.
     """
 
     least: float
@@ -168,7 +165,7 @@ class PlausibleRange(Struct, frozen=True):
     usual_power: int = 9
 
     def expected(self, value: float) -> str:
-        """What an error expects in place of a value, with the power that makes one of it."""
+        """Return what an error message expects, with the power of ten that makes the value plausible."""
         words = f"{self.least:g} to {self.most:g} {self.unit}"
         tried = (self.usual_power, *_POWERS)
         fits = (power for power in tried if self.least <= value * 10.0**power <= self.most)
@@ -176,10 +173,10 @@ class PlausibleRange(Struct, frozen=True):
         return words if power is None else f"{words}, as {value:g}e{power} for {value:g} {_POWERS[power]}"
 
 
-# What data sheets leave away; a value outside of _WRITTEN has its power already.
+# Powers of ten that data sheets omit; a value outside of _WRITTEN already includes its power.
 _POWERS: Final = {9: "giga", 12: "tera", 6: "mega", 3: "kilo", -6: "micro", -3: "milli"}
 _WRITTEN: Final = (1e-2, 1e5)
-# What people call parts of the names of fields.
+# Common names for parts of field names.
 _COMMON_NAMES: Final = {
     "bandwidth": "byte_per_s",
     "flops": "flop_per_s",
@@ -191,7 +188,7 @@ _COMMON_NAMES: Final = {
 
 
 class _Field(NamedTuple):
-    """What a field of a record holds where it is not None, its range, and whether the record needs it."""
+    """A field of a record: its type other than None, its plausible range, and whether it is required."""
 
     kind: Any
     plausible: PlausibleRange | None
@@ -200,7 +197,7 @@ class _Field(NamedTuple):
 
 @cache
 def _fields(kind: type[Struct]) -> dict[str, _Field]:
-    """By name, the fields of a record. Kept: types take long to find."""
+    """Return the fields of a record by name. Cached, because evaluating annotations is slow."""
     found = {}
     for each in fields(kind):
         held, plausible = each.type, None
@@ -213,7 +210,7 @@ def _fields(kind: type[Struct]) -> dict[str, _Field]:
 
 
 class FactBlock(Struct, frozen=True, kw_only=True):
-    """One `[kind.slug]` table of a file: its fields as read, and where it stands."""
+    """One `[kind.slug]` table of a file: its raw fields and its location."""
 
     path: Path
     file_text: str  # of the whole file
@@ -223,24 +220,24 @@ class FactBlock(Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> int:
-        """The line on which the table of the file begins that this block is, or is a part of."""
+        """The line on which this block's top-level table begins."""
         return _line(self.file_text, self.kind, self.slug.partition(".")[0])
 
     @property
     def where(self) -> str:
-        """`file:line [kind.slug]`, the start of every message about this block."""
+        """The location `file:line [kind.slug]`, which begins every message about this block."""
         return f"{self.path}:{self.line}: [{self.kind}.{self.slug}]"
 
     def refuse(self, key: str, expected: str) -> SpecError:
-        """The error for a field that is not what it has to be."""
+        """Return the error for an invalid field."""
         return SpecError(f"{self.where}: {key}={shown(self.fields.get(key))}; expected {expected}")
 
     def lacks(self, keys: Sequence[str]) -> SpecError:
-        """The error for fields that are absent and have no default."""
+        """Return the error for absent fields without a default."""
         return SpecError(f"{self.where}: no {listed(keys)}; expected a value, as there is no default")
 
     def check_keys(self, known: frozenset[str]) -> None:
-        """Refuse fields that nothing reads: a misspelt name would otherwise be lost in silence."""
+        """Raise SpecError for unknown fields, so that a misspelt name is not silently ignored."""
         for key in self.fields:
             if key not in known:
                 meant = key
@@ -251,14 +248,14 @@ class FactBlock(Struct, frozen=True, kw_only=True):
                 raise SpecError(f"{self.where}: unknown field {shown(key)}; {hint(near, expected)}")
 
     def text(self, key: str) -> str | None:
-        """A non-empty text, or None where the field is absent."""
+        """Return a non-empty text, or None if the field is absent."""
         value = self.fields.get(key)
         if value is not None and not (isinstance(value, str) and value.strip()):
             raise self.refuse(key, "text in quotes")
         return value
 
     def number(self, key: str, *, zero: bool = False) -> float | None:
-        """A finite positive number (zero only if allowed), or None where the field is absent."""
+        """Return a finite positive number (zero only if allowed), or None if the field is absent."""
         value = self.fields.get(key)
         if value is None:
             return None
@@ -273,7 +270,7 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         return number
 
     def count(self, key: str, *, zero: bool = False) -> int | None:
-        """A whole number (as 80e9 too), or None where the field is absent."""
+        """Return a whole number (also written as 80e9), or None if the field is absent."""
         number = self.number(key, zero=zero)
         if number is None:
             return None
@@ -282,14 +279,14 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         return int(number)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; empty where the field is absent."""
+        """Return a list of texts; empty if the field is absent."""
         value = self.fields.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
             raise self.refuse(key, 'a list of texts, e.g. ["a", "b"]')
         return tuple(value)
 
     def counts(self, key: str) -> tuple[int, ...]:
-        """A list of whole numbers above 0, ascending; empty where the field is absent."""
+        """Return a list of ascending whole numbers above 0; empty if the field is absent."""
         value = self.fields.get(key, [])
         counts = [each for each in value if type(each) is int and each > 0] if isinstance(value, list) else []
         if counts != value or counts != sorted(set(counts)):
@@ -297,21 +294,21 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         return tuple(counts)
 
     def one_of(self, key: str, allowed: tuple[str, ...]) -> str | None:
-        """A text out of a short list, or None where the field is absent."""
+        """Return a text from a list of allowed ones, or None if the field is absent."""
         value = self.text(key)
         if value is not None and value not in allowed:
             raise self.refuse(key, " or ".join(allowed))
         return value
 
     def flag(self, key: str) -> bool | None:
-        """True or false, or None where the field is absent."""
+        """Return true or false, or None if the field is absent."""
         value = self.fields.get(key)
         if value is not None and not isinstance(value, bool):
             raise self.refuse(key, "true or false")
         return value
 
     def blocks(self, key: str) -> Iterator["FactBlock"]:
-        """The tables of an array of tables, e.g. `[[accelerator.tpu-v2.counted]]`."""
+        """Yield the tables of an array of tables, e.g. `[[accelerator.tpu-v2.counted]]`."""
         value = self.fields.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.refuse(key, f"tables written as [[{self.kind}.{self.slug}.{key}]]")
@@ -319,7 +316,7 @@ class FactBlock(Struct, frozen=True, kw_only=True):
             yield self._inner(key, item)
 
     def block(self, key: str) -> "FactBlock | None":
-        """The table inside this one, e.g. `[workload.bert.transformer]`; None where it is absent."""
+        """Return a nested table, e.g. `[workload.bert.transformer]`; None if it is absent."""
         value = self.fields.get(key)
         if value is None:
             return None
@@ -340,13 +337,13 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         given: Mapping[str, object] | None = None,
         zero: bool = False,
     ) -> RecordT:
-        """The record that this table describes.
+        """Return the record that this table describes.
 
-        Each field is what the table states, else as in `known`, the record of an earlier file, else the
-        default of the record; aliases are those of both.
-        also: names that the table may state besides. given: fields that are not read from the table; None
-        leaves one to `known` and the default. zero: whether numbers may be 0.
-        Raises SpecError for another name, a value that its annotation does not allow, and a missing field.
+        Each field comes from the table, or else from `known`, the record of an earlier file, or else from the
+        record's default; aliases of both are combined.
+        also: further allowed names. given: fields that are not read from the table; None leaves a field to
+        `known` and the default. zero: whether numbers may be 0.
+        Raises SpecError for an unknown name, an invalid value and a missing field.
         """
         given = {} if given is None else given
         read = _fields(kind)
@@ -372,7 +369,7 @@ class FactBlock(Struct, frozen=True, kw_only=True):
         return kind(**found)
 
     def _value(self, key: str, kind: Any, *, zero: bool) -> Any:  # noqa: ANN401 - of the field
-        """A value as a field of a record allows it, which holds such a kind."""
+        """Return the validated value of a field of this type."""
         if kind is int:
             return self.count(key, zero=zero)
         if kind is float:
@@ -394,7 +391,10 @@ _READERS: Final[Mapping[Any, Any]] = {
 
 
 def claim_name(block: FactBlock, spelling: str, slug: str, owners: dict[str, str]) -> str:
-    """A spelling as it is compared, noted as a slug's; refused where another of the same file has it."""
+    """Return the canonical spelling, registered for a slug. Raises SpecError if another slug already has it.
+
+    owners: the slugs by canonical spelling in the same file.
+    """
     name = canonical(spelling)
     if not name:
         raise SpecError(
@@ -407,10 +407,10 @@ def claim_name(block: FactBlock, spelling: str, slug: str, owners: dict[str, str
 
 
 def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[FactBlock]:
-    """Every `[kind.slug]` table of a TOML file, in order.
+    """Yield every `[kind.slug]` table of a TOML file, in order.
 
-    kinds: the only top-level tables allowed.
-    Raises SpecError with file and line for anything that is not such a file.
+    kinds: the allowed top-level tables.
+    Raises SpecError with file and line if the file is invalid.
     """
     text = _read_text(path)
     for kind, blocks in _parse(text, path).items():
@@ -429,12 +429,12 @@ def read_blocks(path: Path, kinds: frozenset[str]) -> Iterator[FactBlock]:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value of a file is a number; true and false are none."""
+    """Return whether a value is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def shown(value: object) -> str:
-    """A value as an error message shows it: its repr, cut short, whatever its size and depth."""
+    """Return a value's repr, shortened for an error message, whatever its size and depth."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deep, or an integer of thousands of digits
@@ -443,7 +443,7 @@ def shown(value: object) -> str:
 
 
 def _read_text(path: Path) -> str:
-    """The file as text, or a SpecError if it cannot be one of ours."""
+    """Return the file as text. Raises SpecError if it is unreadable, too large or not UTF-8."""
     try:
         data = read_input(path, MAX_FILE_BYTES, expected="a small TOML file")
     except DataError as err:
@@ -458,7 +458,7 @@ def _read_text(path: Path) -> str:
 
 
 def _check_lines(text: str, path: Path) -> None:
-    """Refuse lines that take long to parse."""
+    """Raise SpecError for lines that would take long to parse."""
     for number, line_text in enumerate(text.split("\n"), start=1):
         if len(line_text) > MAX_LINE_CHARS or line_text.count(".") > MAX_DOTS_PER_LINE:
             raise SpecError(
@@ -468,13 +468,13 @@ def _check_lines(text: str, path: Path) -> None:
 
 
 def _parse(text: str, path: Path) -> dict[str, object]:
-    """The parsed document; every way in which the parser can fail becomes a SpecError."""
+    """Return the parsed document; any failure of the parser becomes a SpecError."""
     try:
         return shipped_table(path, text.encode(), check=_check_lines)
     except RecursionError as err:
         raise SpecError(f"{path}:1: nested too deeply to be a table of facts") from err
     except ValueError as err:
-        import tomllib  # noqa: PLC0415 - only where parsing failed
+        import tomllib  # noqa: PLC0415 - only needed after a failure
 
         if not isinstance(err, tomllib.TOMLDecodeError):
             raise SpecError(f"{path}:1: a value out of range: {err}") from err
@@ -484,14 +484,14 @@ def _parse(text: str, path: Path) -> dict[str, object]:
 
 
 def _line(text: str, kind: str, slug: str = "") -> int:
-    """The line on which a table begins, else all of its kind, else the first."""
+    """Return the line on which a table begins, or else the first table of its kind, or else 1."""
     lines = _lines_of_tables(text)
     return lines.get(f"{kind}.{slug}", lines.get(kind, 1))
 
 
 @lru_cache(maxsize=4)
 def _lines_of_tables(text: str) -> dict[str, int]:
-    """1-based line on which each table and top-level key first stands, if written in the plain form."""
+    """Return the 1-based line of each table and top-level key, if written in the plain form."""
     lines: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         header = _HEADER.match(line.strip()[:_HEADER_CHARS])

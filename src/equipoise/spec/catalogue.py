@@ -1,7 +1,7 @@
-"""The catalogue of a question: accelerators, systems and workloads, a user's files among them.
+"""The catalogue of a question: accelerators, systems and workloads, including those of a user's files.
 
-It is a value that is passed on: nothing here changes what another caller sees. Reading is elsewhere. Free
-text, such as the hardware column of a table, names a cluster of it by whole words.
+It is an immutable value that is passed as an argument. A cluster can also be found in free text, such as the
+hardware column of a table, by whole words.
 """
 
 import re
@@ -37,13 +37,13 @@ from equipoise.spec.workload import Workload, WorkloadTable, load_workloads, shi
 from equipoise.units import SI_PREFIXES
 
 _COUNTED = re.compile(r"\s*([0-9]{1,12})\s*[x\u00d7]\s*(.+)", re.IGNORECASE)
-_COUNTED_BEHIND = re.compile(r"\s*([^:]+?)\s*:\s*([0-9]{1,12})\s*")  # as SkyPilot and Ray write it
+_COUNTED_BEHIND = re.compile(r"\s*([^:]+?)\s*:\s*([0-9]{1,12})\s*")  # the syntax of SkyPilot and Ray
 
 
 class Catalogue(Systems, frozen=True, kw_only=True):
-    """Accelerators, systems and workloads with every spelling of them. Built by `catalogue`; read-only.
+    """Accelerators, systems and workloads with all their spellings. Built by `catalogue`; read-only.
 
-    Equal where the tables are equal, so it can be part of the key of a cache.
+    Catalogues with equal tables are equal, so a catalogue can be part of a cache key.
 
     >>> shipped().cluster("rtx4090", num_accelerators=2).accelerator.slug
     'rtx-4090-pcie-24gb'
@@ -52,33 +52,33 @@ class Catalogue(Systems, frozen=True, kw_only=True):
     workload_table: WorkloadTable
 
     def __hash__(self) -> int:
-        """Of how much it has, known at once; catalogues of equal sizes are distinguished by comparing."""
+        """Return a hash of the table sizes, which is fast; catalogues of equal sizes are compared."""
         tables = (self.hardware.accelerators, self.by_slug, self.workload_table.workloads)
         return hash(tuple(map(len, tables)))
 
     def __repr__(self) -> str:
-        """How much it has; the tables themselves are thousands of fields."""
+        """Return the table sizes, because the tables have thousands of fields."""
         tables = (self.hardware.accelerators, self.by_slug, self.workload_table.workloads)
         return "Catalogue({} accelerators, {} systems, {} workloads)".format(*map(len, tables))
 
     def accelerator(self, name: str) -> Accelerator:
-        """The accelerator that a person names: by slug, title, alias or a short name (`h100`, `rtx4090`).
+        """Return the accelerator of a slug, title, alias or short name (`h100`, `rtx4090`).
 
-        Raises SpecError with the nearest names and the file to edit, or with what it may mean.
+        Raises SpecError with similar names and the file to edit, or with the candidates if it is ambiguous.
         """
         return self.hardware.accelerator(name)
 
     def accelerator_alias(self, raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
-        """What a raw name of a log or table means, by exact aliases alone; None where there is none."""
+        """Return the alias of a raw name in a log or table, by exact match only; None if unknown."""
         return self.hardware.alias(raw, system_name)
 
     def accelerator_slug(self, raw: str) -> str | None:
-        """The slug that a raw name of a log or table stands for, by exact aliases alone."""
+        """Return the slug of a raw name in a log or table, by exact match only; None if unknown."""
         found = self.accelerator_alias(raw)
         return None if found is None else found.slug
 
     def form_in_nodes_of(self, slug: str, node_size: int) -> str:
-        """The form of a chip whose nodes hold so many, by slug: as given where no form differs in that alone.
+        """Return the slug of the same chip in nodes of this size; the given slug if there is no such form.
 
         >>> shipped().form_in_nodes_of("gh200-superchip-96gb", 4)
         'gh200-quad-96gb'
@@ -87,10 +87,10 @@ class Catalogue(Systems, frozen=True, kw_only=True):
         return _in_nodes_of(node_size, self.hardware.accelerators[slug], family).slug
 
     def slug_in_file(self, raw: str, asked: Sequence[str] = ()) -> str | None:
-        """The slug of what a person calls an accelerator in a table: any name that `cluster` reads.
+        """Return the slug of an accelerator named in a user's table, by any name that `cluster` reads.
 
-        asked: slugs of the question. A chip without its form and memory is the one form of it that is asked
-        about. None for a name that is not known. Raises SpecError where it may mean several.
+        asked: slugs in the question. A chip's name without form and memory means the form in the question, if
+        there is exactly one. None for an unknown name. Raises SpecError if the name is ambiguous.
 
         >>> shipped().slug_in_file("rtx4090"), shipped().slug_in_file("a100", ["a100-pcie-40gb"])
         ('rtx-4090-pcie-24gb', 'a100-pcie-40gb')
@@ -103,17 +103,17 @@ class Catalogue(Systems, frozen=True, kw_only=True):
         return None if found is None else found.slug
 
     def near(self, kind: str, raw: str) -> tuple[str, ...]:
-        """What may have been meant by a name of a workload or an accelerator that is not known."""
+        """Return names similar to an unknown name of a workload or an accelerator."""
         return tuple(self.workload_table.near(raw) if kind == "workload" else self.near_systems(raw))
 
     def accelerators(self) -> tuple[Accelerator, ...]:
-        """Every accelerator, in the order of the files."""
+        """Return every accelerator, in the order of the files."""
         return tuple(self.hardware.accelerators.values())
 
     def forms(self, name: str) -> frozenset[str]:
-        """Slugs of the accelerators that a name means: a chip in all its forms (`h100`), or one of them.
+        """Return the slugs that a name means: all forms of a chip (`h100`), or a single accelerator.
 
-        Raises SpecError for a name that is not known.
+        Raises SpecError for an unknown name.
         """
         chip = name.strip().lower()
         slugs = [each.slug for each in self.accelerators()]
@@ -121,27 +121,27 @@ class Catalogue(Systems, frozen=True, kw_only=True):
         return alike or frozenset({self.accelerator(name).slug})
 
     def systems(self) -> tuple[System, ...]:
-        """Every named system, in the order of the files."""
+        """Return every named system, in the order of the files."""
         return tuple(self.by_slug.values())
 
     def workload(self, name: str) -> Workload:
-        """The workload of a slug, title or alias. Raises SpecError with the nearest names."""
+        """Return the workload of a slug, title or alias. Raises SpecError with similar names."""
         return self.workload_table.workload(name)
 
     def workload_slug(self, raw: str, round_number: float | None = None) -> str | None:
-        """The slug that a raw name stands for, in a round where given; None when unknown."""
+        """Return the slug of a raw name, in a round if given; None if unknown."""
         return self.workload_table.slug(raw, round_number)
 
     def workloads(self) -> tuple[Workload, ...]:
-        """Every workload, in the order of the files."""
+        """Return every workload, in the order of the files."""
         return tuple(self.workload_table.workloads.values())
 
 
 def catalogue(hardware: Sequence[Path] = (), workloads: Sequence[Path] = ()) -> Catalogue:
-    """The shipped tables and then a user's files; of two statements on a field or name the later wins.
+    """Return the shipped tables combined with a user's files, which override fields and names.
 
-    hardware: tables of accelerators and systems, as `--hardware` takes them; workloads: as `--workloads`.
-    Raises SpecError with file and line where a file is not such a table.
+    hardware: tables of accelerators and systems, as for `--hardware`; workloads: as for `--workloads`.
+    Raises SpecError with file and line if a file is invalid.
     """
     if not hardware and not workloads:
         return shipped()
@@ -151,7 +151,7 @@ def catalogue(hardware: Sequence[Path] = (), workloads: Sequence[Path] = ()) -> 
 
 @cache
 def shipped() -> Catalogue:
-    """The catalogue that comes with the package."""
+    """Return the catalogue that ships with the package."""
     return _with_workloads(shipped_systems(), shipped_workloads())
 
 
@@ -161,8 +161,8 @@ def _with_workloads(known: Systems, workloads: WorkloadTable) -> Catalogue:
     )
 
 
-# What says what is in the shipped tables of accelerators and workloads: modules and tables of this package.
-_MADE_OF: Final = (
+# Files on which the cached tables of accelerators and workloads depend: modules and tables of this package.
+_DEPENDENCIES: Final = (
     *("__init__.py", "errors.py", "files.py", "units.py", "spec/__init__.py", "spec/hardware.py"),
     *("spec/hardware.toml", "spec/software.toml", "spec/strategy.py", "spec/transformer.py"),
     *("spec/workload.py", "spec/workloads.toml"),
@@ -170,15 +170,15 @@ _MADE_OF: Final = (
 
 
 def keep_shipped() -> None:
-    """Keep the shipped tables of accelerators and workloads as records, read in a tenth of the time.
+    """Cache the shipped tables of accelerators and workloads as records, which load ten times as fast.
 
-    Installing the package does so.
+    This is done when the package is installed.
     """
-    keep_records({"hardware": load_hardware(), "workloads": load_workloads()}, _MADE_OF)
+    keep_records({"hardware": load_hardware(), "workloads": load_workloads()}, _DEPENDENCIES)
 
 
 def counted_name(text: str) -> tuple[int | None, str]:
-    """The number with a name that a person types, and the name; None where it has no number.
+    """Return the count and the name in a text that a user types; None as count if there is none.
 
     >>> counted_name("3x rtx4090"), counted_name("64xh100"), counted_name("dgx-h100"), counted_name("h100:8")
     ((3, 'rtx4090'), (64, 'h100'), (None, 'dgx-h100'), (8, 'h100'))
@@ -190,22 +190,22 @@ def counted_name(text: str) -> tuple[int | None, str]:
     return (int(found[1]), found[2].rstrip()) if found else (None, text.strip())
 
 
-# The longest column of hardware seen has about 100 characters; what is far longer describes no cluster.
+# The longest hardware column seen has about 100 characters; a far longer text does not describe a cluster.
 MAX_CHARS = 1_000
-# The shipped catalogue, and those of users' files in the same process.
+# The cache holds the shipped catalogue and those of users' files.
 _MOST_CATALOGUES = 8
 
 
 def cluster_in_text(
     text: str, *, num_accelerators: int | None = None, catalogue: Catalogue | None = None
 ) -> Cluster | None:
-    """The cluster that a text describes in words; None where it names no known system or accelerator.
+    """Return the cluster described by a text; None if it names no known system or accelerator.
 
-    num_accelerators: how many there are; one node unless given. catalogue: the shipped one unless given.
-    What the text states of memory, form, size of a node and network stands above the tables. A network rate
-    without a count is that of one card: from 100 Gb/s on a node has its usual number of such cards, below it
-    has one. Assumes that of a chip in several sizes the text means the usual one when it does not state it.
-    Raises SpecError where the tables lack what a cluster needs.
+    num_accelerators: by default one node. catalogue: by default the shipped one.
+    Memory, form, node size and network stated in the text override the tables. A network rate without a count
+    is that of one card; a node has its usual number of cards from 100 Gb/s, and a single card below. Assumes
+    the usual memory size if a chip has several and the text states none.
+    Raises SpecError if the tables lack facts that a cluster needs.
 
     >>> cluster_in_text("8x A100-SXM4-40GB, 100 Gb/s per node", num_accelerators=16).inter.byte_per_s
     1562500000.0
@@ -220,12 +220,12 @@ def cluster_in_text(
     if chip_at is not None and system is not None:
         family = {family_of(slug) for slug in system.accelerators}
         if not family & {family_of(slug) for slug in chip_at.slugs}:
-            system = None  # the word means something else here: the text names another chip
+            system = None  # the text names another chip, so the word does not mean the system
     if chip_at is None and system is None:
         return None
     chip = _chip(words, chip_at, system, known.hardware.accelerators)
     if _OF_LAPTOPS & set(words) and not _OF_LAPTOPS & set(chip.slug.split("-")):
-        return None  # fewer cores, a lower limit of power, often less memory: another chip of that name
+        return None  # a laptop chip of the same name has fewer cores, less power and often less memory
     node = system or usual_system(chip, "bridge" if _is_bridged(words, chip) else None)
     usual = build_cluster(node, accelerator=chip)
     stated = _stated_node(words, chip_at if system is None else None, usual)
@@ -233,12 +233,12 @@ def cluster_in_text(
     return _with_network(text[:MAX_CHARS], whole)
 
 
-# Word sequences, and the slugs that they may mean.
+# Word sequences with the slugs that they may mean.
 _Spellings: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 
 
 class _Match(Struct, frozen=True, kw_only=True):
-    """Where a spelling stands in the words, and the slugs it may mean, the likeliest first."""
+    """The position of a spelling in the words, and the slugs it may mean, the likeliest first."""
 
     start: int
     end: int
@@ -246,7 +246,7 @@ class _Match(Struct, frozen=True, kw_only=True):
 
 
 _COUNT_BEFORE = re.compile(r"(?<![\w.])(\d+)\s*[xX\u00d7]\s*(?=[A-Za-z]|\d{4}(?!\w))")
-# A text that says that nothing joins the cards names the links nevertheless: "no NVLink", "NVLink disabled".
+# Texts that mention links only to deny them: "no NVLink", "NVLink disabled".
 _DENIED_LINK = re.compile(
     r"\b(?:no|non|not|without)[\s-]+(?:(?:an?|any|using)\s+)?(?:(?:NVLinks?|NVSwitch|bridged?|bridges)\b\s*)+"
     r"|\bNV(?:Link|Switch)\s*[:=]?\s*(?:is\s+)?(?:off|disabled|absent|none|no)\b",
@@ -257,13 +257,13 @@ _JOINED_BY_LINKS = frozenset({"nvlink", "nvlink2", "nvlink3", "nvlink4", "nvlink
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """The words of a text as they are compared, a count apart from what it counts."""
+    """Return the canonical words of a text, with a count separated from what it counts."""
     return tuple(canonical(_COUNT_BEFORE.sub(r"\1 ", text)).split())
 
 
 @lru_cache(maxsize=_MOST_CATALOGUES)
 def _spellings(catalogue: Catalogue) -> tuple[_Spellings, _Spellings]:
-    """Every spelling of the accelerators and of the systems of a catalogue."""
+    """Return every spelling of a catalogue's accelerators and of its systems."""
     known = catalogue.accelerators()
     families: dict[tuple[str, ...], list[str]] = {}
     for chip in known:
@@ -280,7 +280,7 @@ def _spellings(catalogue: Catalogue) -> tuple[_Spellings, _Spellings]:
     systems: dict[tuple[str, ...], tuple[str, ...]] = {}
     for system in catalogue.systems():
         for name in (system.slug, system.title, *system.aliases):
-            if catalogue.find(name) == system:  # a later file may have moved the name
+            if catalogue.find(name) == system:  # a later file may have reassigned the name
                 systems[_words(name)] = (system.slug,)
     chips.pop((), None)
     systems.pop((), None)
@@ -288,9 +288,9 @@ def _spellings(catalogue: Catalogue) -> tuple[_Spellings, _Spellings]:
 
 
 def _spelled(chip: Accelerator, family: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """How a family is written: its words, those run together, and without the maker's line (RTX) in front.
+    """Yield spellings of a family: its words, the joined words, and the words without the product line (RTX).
 
-    What is left without the line has a number: "TITAN RTX" is not written "RTX".
+    The line is omitted only if a number remains: "TITAN RTX" is not written "RTX".
     """
     yield family
     yield ("".join(family),)
@@ -299,13 +299,13 @@ def _spelled(chip: Accelerator, family: tuple[str, ...]) -> Iterator[tuple[str, 
 
 
 def _without_vendor(chip: Accelerator, words: tuple[str, ...]) -> tuple[str, ...]:
-    """A name without its maker, and without a remark such as the socket of a CPU."""
+    """Return a name without its vendor, brand and the word `socket`."""
     dropped = {*canonical(chip.vendor).split(), "socket", *BRANDS}
     return tuple(word for word in words if word not in dropped)
 
 
 def _longest(words: tuple[str, ...], spellings: _Spellings) -> _Match | None:
-    """The spelling of most words that occurs; of several the first. A bare number has to follow a count."""
+    """Return the first of the longest spellings in the words. A bare number must follow a count."""
     best: _Match | None = None
     most = max(map(len, spellings), default=0)
     for start in range(len(words)):
@@ -323,19 +323,19 @@ def _longest(words: tuple[str, ...], spellings: _Spellings) -> _Match | None:
 def _chip(
     words: tuple[str, ...], match: _Match | None, system: System | None, known: Mapping[str, Accelerator]
 ) -> Accelerator:
-    """The accelerator that is meant: of the family, the one whose memory and form the text states."""
+    """Return the accelerator of the matched family with the memory and form stated in the text."""
     slugs = match.slugs if match is not None else system.accelerators if system is not None else ()
     if system is not None:
         family = {family_of(slug) for slug in slugs}
         own = [slug for slug in system.accelerators if family_of(slug) in family]
         slugs = (*own, *(slug for slug in slugs if slug not in own))
     memories = {f"{found[1]}{found[2]}b" for word in words if (found := MEMORY.fullmatch(word))}
-    slugs = _those(slugs, lambda slug: slug.rpartition("-")[2] in memories)
+    slugs = _narrowed(slugs, lambda slug: slug.rpartition("-")[2] in memories)
     matched = range(match.start, match.end) if match is not None else ()
     others = [word for at, word in enumerate(words) if at not in matched]
-    slugs = _those(slugs, lambda slug: any(_is_form(word, slug) for word in others))
+    slugs = _narrowed(slugs, lambda slug: any(_is_form(word, slug) for word in others))
     if _JOINED_BY_LINKS & set(words) and not any(map(FORM.fullmatch, words)):
-        slugs = _those(slugs, lambda slug: known[slug].topology != "host")
+        slugs = _narrowed(slugs, lambda slug: known[slug].topology != "host")
     first, size = known[slugs[0]], _node_size(words)
     if size is None or system is not None:
         return first
@@ -343,30 +343,30 @@ def _chip(
 
 
 def _in_nodes_of(size: int, chip: Accelerator, family: Iterable[Accelerator]) -> Accelerator:
-    """The accelerator of a family with nodes of a size that is otherwise like the chip; else the chip."""
+    """Return a family's accelerator with this node size that otherwise equals the chip; else the chip."""
     of_size = (each for each in (chip, *family) if each.node_size == size)
-    return next((each for each in of_size if _is_built_otherwise(each, chip)), chip)
+    return next((each for each in of_size if _differs_in_node_only(each, chip)), chip)
 
 
-def _is_built_otherwise(one: Accelerator, other: Accelerator) -> bool:
-    """Whether two of a family differ in what they are built into alone: GH200 is one or four to a node."""
+def _differs_in_node_only(one: Accelerator, other: Accelerator) -> bool:
+    """Return whether two of a family differ at most in their nodes, as GH200 with one or four per node."""
     same = (one.memory_bytes, one.link) == (other.memory_bytes, other.link)
     return same and has_same_peaks(one, other)
 
 
 def _node_size(words: tuple[str, ...]) -> int | None:
-    """How many accelerators a node has, by the words."""
+    """Return the number of accelerators per node stated in the words, or None."""
     found = _PER_NODE.search(" ".join(words))
     return None if found is None else int(found[1])
 
 
-def _those(slugs: tuple[str, ...], wanted: Callable[[str], bool]) -> tuple[str, ...]:
-    """The slugs that are wanted; all of them where none is."""
+def _narrowed(slugs: tuple[str, ...], wanted: Callable[[str], bool]) -> tuple[str, ...]:
+    """Return the wanted slugs, or all of them if none is wanted."""
     return tuple(filter(wanted, slugs)) or slugs
 
 
 def _is_form(word: str, slug: str) -> bool:
-    """Whether a word names a variant that a slug has: `sxm5`, or `sxm` for any of them."""
+    """Return whether a word names a form factor of the slug: `sxm5`, or `sxm` for any number."""
     parts = slug.split("-")
     return FORM.fullmatch(word) is not None and any(
         part == word or (part.rstrip("0123456789") == word and FORM.fullmatch(part)) for part in parts
@@ -374,12 +374,12 @@ def _is_form(word: str, slug: str) -> bool:
 
 
 def _stated_node(words: tuple[str, ...], counted: _Match | None, usual: Cluster) -> NodeFacts:
-    """What the text states about the size of a node.
+    """Return the node size stated in the text.
 
-    counted: the accelerator, where a number before it is that size (not so with a named system).
+    counted: the accelerator, if a number before it means the node size; None with a named system.
     """
     stated: NodeFacts = {}
-    # Where links join more than a host holds (NVL72), how many a host has says nothing of them.
+    # If links join more accelerators than a host holds (NVL72), the number per host is irrelevant.
     size = _node_size(words) if usual.node_size <= LARGEST_HOST else None
     if size is None and counted is not None:
         size = _count_before(words, counted, usual)
@@ -389,13 +389,13 @@ def _stated_node(words: tuple[str, ...], counted: _Match | None, usual: Cluster)
 
 
 def _is_bridged(words: tuple[str, ...], chip: Accelerator) -> bool:
-    """Whether the text puts a bridge between cards that otherwise meet in their host."""
+    """Return whether the text states a bridge between cards that usually communicate through their host."""
     can_be = chip.bridge_byte_per_s is not None or "bridge" in (chip.link or "").split()
     return chip.topology == "host" and can_be and bool({"nvlink", "bridge", "bridged"} & set(words))
 
 
 def _count_before(words: tuple[str, ...], chip: _Match, usual: Cluster) -> int | None:
-    """The number right before the accelerator, where it can be the size of a node and is no total."""
+    """Return the number directly before the accelerator if it can be the size of a node, not a total."""
     at = chip.start
     while at > 0 and words[at - 1] in {*canonical(usual.accelerator.vendor).split(), "geforce"}:
         at -= 1
@@ -406,7 +406,7 @@ def _count_before(words: tuple[str, ...], chip: _Match, usual: Cluster) -> int |
 
 
 def _with_network(text: str, usual: Cluster) -> Cluster:
-    """The cluster with the network a text states: its rate, and the latency of EFA or TCP where named."""
+    """Return the cluster with the network stated in a text: its rate, and the latency of EFA or TCP."""
     share = _network_share(text, usual)
     link = usual.inter if share is None else replace(usual.inter, byte_per_s=share)
     for words, latency_s in _UNORDERED:
@@ -416,10 +416,10 @@ def _with_network(text: str, usual: Cluster) -> Cluster:
 
 
 def _network_share(text: str, usual: Cluster) -> float | None:
-    """An accelerator's share of the network rate that a text states, in byte/s; None where it states none.
+    """Return an accelerator's share of the network rate stated in a text, in byte/s; None if there is none.
 
-    Assumes that what is stated of a node is of one host, where a text says how many accelerators that has and
-    links join those of several (NVL72).
+    Assumes that a rate per node is per host, if the text states the accelerators per host and links join
+    several hosts (NVL72).
     """
     size = _node_size(_words(text)) or usual.node_size
     for found in _RATE.finditer(text):
@@ -450,7 +450,7 @@ _BITS_PER_BYTE = 8
 _MAX_DIGITS = 4
 _NEAR_CHARS = 30
 _CARD_EACH_BYTE_PER_S = 100 * SI_PREFIXES["G"] / _BITS_PER_BYTE  # slower cards are one per node
-# As `8 GPUs per node`, `8 cards a node`, `4 GPUs / host` or `4 per node`.
+# Matches `8 GPUs per node`, `8 cards a node`, `4 GPUs / host` or `4 per node`.
 _PER_NODE = re.compile(
     r"\b(\d{1,4}) (?:(?:gpus?|accelerators?|cards?|chips?) (?:per |a |each )?|(?:per|a) )"
     r"(?:nodes?|servers?|hosts?)\b"
@@ -463,8 +463,8 @@ _OTHER_LINK = re.compile(r"\W*(?:NVLink|NVSwitch|HBM|memory|GDDR|PCIe|xGMI)", re
 _NETWORK = re.compile(
     r"EFA|\bIB\b|InfiniBand|RoCE|Ethernet|RDMA|\bNIC|network|Slingshot|\bCX-?\d", re.IGNORECASE
 )
-# Networks that deliver out of order, with the latency of a hop: EFA as aws-ofi-nccl has it,
-# TCP by our convention (hardware.toml).
+# Networks that deliver out of order, with the latency per hop: EFA from aws-ofi-nccl, TCP by our convention
+# (hardware.toml).
 _UNORDERED = (
     (re.compile(r"\bEFA\b"), 20e-6),
     (re.compile(r"\bTCP\b|\b[Ee]thernet\b|\d ?GbE\b|\d ?GigE\b"), 25e-6),
@@ -472,7 +472,7 @@ _UNORDERED = (
 _ORDERED = re.compile(r"RoCE|RDMA|InfiniBand|\bIB\b", re.IGNORECASE)
 _EACH = re.compile(r"(?:per|a|each|/)\s*(?:GPU|accelerator|card|chip)", re.IGNORECASE)
 _NODE = re.compile(r"(?:per|a|each|/)\s*(?:node|server|host|machine)", re.IGNORECASE)
-# InfiniBand by its generations, four lanes; Slingshot by its own: 100 Gb/s cards and 200 Gb/s cards
+# Gb/s of generations of InfiniBand (four lanes) and of Slingshot
 # (https://docs.nersc.gov/systems/perlmutter/architecture/).
 _GENERATIONS = {
     "FDR": 56,

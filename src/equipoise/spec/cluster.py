@@ -1,4 +1,4 @@
-"""What joins accelerators: links inside a node and between nodes, and mixtures of unequal ones.
+"""Clusters of accelerators: links inside a node and between nodes, and mixtures of different accelerators.
 
 Facts: clusters.toml, hardware.toml.
 """
@@ -39,7 +39,7 @@ from equipoise.units import MICROSECOND_S, format_si
 
 LinkCounts: TypeAlias = tuple[tuple[int, ...], ...]
 CLUSTERS_FILE = Path(__file__).with_name("clusters.toml")
-# Domains of the fast links that are larger span hosts: racks and pods.
+# The largest host; larger domains of fast links span several hosts (racks and pods).
 LARGEST_HOST = 16
 
 
@@ -53,10 +53,11 @@ def _link_counts(rows: tuple[str, ...]) -> LinkCounts:
 
 @cache
 def ring_links(links: LinkCounts, ranks: tuple[int, ...]) -> int:
-    """Links of each rank that disjoint rings through all ranks use, in each direction; 0 without a ring.
+    """Return the links per rank that disjoint rings through all ranks use, per direction; 0 without a ring.
 
-    links: between each two accelerators. ranks: at least two of them, each once.
-    Assumes that a ring runs both ways, and so uses two links of each rank; two ranks use all they share.
+    links: number between each two accelerators. ranks: at least two distinct ones.
+    Assumes that a ring runs in both directions, and so uses two links per rank; two ranks use all shared
+    links.
     Source: Patarasuk and Yuan 2009; NCCL, src/graph/search.cc.
 
     >>> triangle = ((0, 1, 1), (1, 0, 1), (1, 1, 0))
@@ -73,26 +74,26 @@ def ring_links(links: LinkCounts, ranks: tuple[int, ...]) -> int:
             rings.append(edges)
     left = Counter({(a, b): links[a][b] for a in ranks for b in ranks if a < b})
     most = min(sum(links[a][b] for b in ranks) for a in ranks) // 2
-    return 2 * next((count for count in range(most, 0, -1) if _hold(left, rings, count)), 0)
+    return 2 * next((count for count in range(most, 0, -1) if _fits(left, rings, count)), 0)
 
 
-def _hold(left: Counter[_Pair], rings: Sequence[Counter[_Pair]], count: int) -> bool:
-    """Whether so many of the rings, each perhaps several times, fit into the links that are left."""
+def _fits(left: Counter[_Pair], rings: Sequence[Counter[_Pair]], count: int) -> bool:
+    """Return whether `count` rings, with repetition, fit into the remaining links."""
     if not count:
         return True
     return any(
-        edges <= left and _hold(left - edges, rings[place:], count - 1) for place, edges in enumerate(rings)
+        edges <= left and _fits(left - edges, rings[place:], count - 1) for place, edges in enumerate(rings)
     )
 
 
 class Link(Struct, frozen=True, kw_only=True):
-    """A link as one accelerator sees it: byte/s one way, and the time of an empty message over one hop."""
+    """A link per accelerator: byte/s in one direction, and the time of an empty message over one hop."""
 
     byte_per_s: float
     latency_s: float
 
     def __post_init__(self) -> None:
-        """Refuse links that carry nothing."""
+        """Raise SpecError for an invalid rate or latency."""
         if not self.byte_per_s > 0 or not self.latency_s >= 0:
             raise SpecError(
                 f"link: byte_per_s={self.byte_per_s:g}, latency_s={self.latency_s:g}; "
@@ -101,27 +102,27 @@ class Link(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Its rate and latency, for people."""
+        """Its rate and latency as text."""
         rate, latency = format_si(self.byte_per_s, "B/s"), self.latency_s / MICROSECOND_S
         return f"{rate} one way, {latency:.3g} µs per hop"
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """So many accelerators of one kind, `node_size` to a node.
+    """Accelerators of one kind with `node_size` accelerators per node.
 
     node_size: accelerators connected by the fast links (an NVLink domain, a TPU pod), which may span hosts.
-    intra: the link inside a node, all lanes of one accelerator together; in a mesh each peer has a part.
-    inter: an accelerator's share of its node's network cards, of which there are num_nics.
-    shared_host_byte_per_s: of all accelerators of a node together, where their traffic has to pass the host.
-    switch_reduces: whether the switch inside the node adds up what it carries (NVLink SHARP).
-    keeps_order: whether messages between nodes arrive as they were sent (not so over EFA and TCP).
-    bridged: accelerators that one bridge joins where topology is bridge; beyond it they meet in the host.
-    links_between: rows of how many links join each accelerator of a node to each one, where rings of some
-    have fewer than others; empty where they have as many.
-    oversubscription: rate into a leaf switch over the rate out of it: beyond the leaf_nodes nodes that one
-    joins (with rails: those of one rail's switch), an accelerator has so much less of inter.
-    num_cores: of the processors of a node's hosts together, which decode and feed samples.
-    unstated: facts of the network that nothing states; inter is then the link inside, and of no use.
+    intra: the link inside a node, all lanes of one accelerator; in a mesh it is divided among the peers.
+    inter: an accelerator's share of its node's num_nics network cards.
+    shared_host_byte_per_s: total of all accelerators of a node, if their traffic passes through the host.
+    switch_reduces: whether the switch inside the node performs reductions (NVLink SHARP).
+    keeps_order: whether messages between nodes arrive in order (not over EFA and TCP).
+    bridged: accelerators joined by one bridge if topology is bridge; others communicate through the host.
+    links_between: matrix of the links between accelerators of a node, as text rows, if groups of accelerators
+    differ in their rings; empty otherwise.
+    oversubscription: rate into a leaf switch divided by the rate out of it. Beyond the leaf_nodes nodes of a
+    leaf switch (with rails: of one rail's switch), an accelerator's inter rate is divided by it.
+    num_cores: CPU cores of all hosts of a node, which decode and feed samples.
+    unstated: network facts that are not known; inter then equals intra and must not be used.
     """
 
     accelerator: Accelerator
@@ -144,7 +145,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse clusters without accelerators."""
+        """Raise SpecError for invalid sizes, topologies or links."""
         for name in ("node_size", "num_accelerators", "bridged", "leaf_nodes", "oversubscription"):
             if not getattr(self, name) >= 1:
                 raise SpecError(f"cluster: {name}={getattr(self, name)}; expected at least 1")
@@ -165,7 +166,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
             )
 
     def expect_network(self, num_accelerators: int) -> None:
-        """Raise SpecError where so many are more than a node, and nothing states what joins nodes."""
+        """Raise SpecError if this number exceeds a node and the network between nodes is not known."""
         if self.unstated and num_accelerators > self.node_size:
             raise _missing(
                 self.accelerator,
@@ -175,14 +176,14 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
     @property
     def num_nodes(self) -> int:
-        """Nodes, the last one perhaps not full."""
+        """Number of nodes, of which the last may be partly used."""
         return -(-self.num_accelerators // self.node_size)
 
     @property
     def beyond_bridge_byte_per_s(self) -> float:
-        """An accelerator's rate to those of its node that no bridge joins it to; else that of intra.
+        """An accelerator's rate to others in its node that are not on its bridge; the intra rate otherwise.
 
-        Assumes that accelerators reach each other through their slots.
+        Assumes that accelerators without a common bridge communicate through their slots.
         """
         host = self.accelerator.host_byte_per_s
         if self.topology != "bridge" or self.node_size <= self.bridged or host is None:
@@ -190,11 +191,11 @@ class Cluster(Struct, frozen=True, kw_only=True):
         return min(host, self.intra.byte_per_s)
 
     def group_byte_per_s(self, size: int, stride: int) -> float:
-        """An accelerator's rate in rings through `size` of a node that are `stride` apart, the slowest such.
+        """Return an accelerator's rate in rings through the slowest `size` of a node that are `stride` apart.
 
-        Assumes that where links join them to no ring, they meet in the host; groups that do not fit into the
-        node leave it, and those that do not divide it are its first accelerators.
-        Source: NCCL's rings: disjoint, each of one link a rank and direction (`ring_links`).
+        Assumes that accelerators without a ring communicate through the host, that groups too large for the
+        node use the network, and that groups which do not divide the node are its first accelerators.
+        Source: NCCL's rings, which are disjoint with one link per rank and direction (`ring_links`).
         """
         rate, num = self.intra.byte_per_s, self.node_size
         if not self.links_between or size * stride > num:
@@ -212,7 +213,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
 
 class NodeFacts(TypedDict, total=False):
-    """What a caller may state about a node in place of what the tables state."""
+    """Facts about a node by which a caller may override the tables."""
 
     node_size: int
     num_nics: int
@@ -243,9 +244,9 @@ _NEEDED = (
 
 
 class System(Struct, frozen=True, kw_only=True):
-    """A kind of machine, without a size: its accelerators, and how its nodes differ from the usual.
+    """A kind of machine without a size: its accelerators, and facts in which its nodes differ from the usual.
 
-    accelerators: slugs; the first is meant unless another is named. None: as the accelerator usually sits.
+    accelerators: slugs, of which the first is the default. None means as in the accelerator's usual node.
     """
 
     slug: str
@@ -272,9 +273,9 @@ class System(Struct, frozen=True, kw_only=True):
 
 
 class Systems(Struct, frozen=True, kw_only=True):
-    """The named systems and every spelling that leads to them. Built by `load_systems`; read-only.
+    """The named systems with all their spellings. Built by `load_systems`; read-only.
 
-    hardware: the accelerators that they consist of.
+    hardware: their accelerators.
     """
 
     by_slug: Mapping[str, System]
@@ -282,7 +283,7 @@ class Systems(Struct, frozen=True, kw_only=True):
     hardware: Hardware
 
     def find(self, name: str) -> System | None:
-        """The system of a slug, title or alias; None when the table does not have it."""
+        """Return the system of a slug, title or alias; None if unknown."""
         slug = self.names.get(canonical(name))
         return None if slug is None else self.by_slug[slug]
 
@@ -294,12 +295,12 @@ class Systems(Struct, frozen=True, kw_only=True):
         power_cap_w: float | None = None,
         **stated: Unpack[NodeFacts],
     ) -> Cluster:
-        """A cluster of so many accelerators (one node unless given): facts as stated, else as in the tables.
+        """Return a cluster of num_accelerators (by default one node); `stated` facts override the tables.
 
-        name: a system (`dgx-h100`), or an accelerator, which then sits in its usual node, or several with `+`
-        between them (`rtx 3090+rtx 4090`: equal numbers, equal shares of the work); accelerators by any name
-        that `Hardware.find` reads. power_cap_w: of each.
-        Raises SpecError with the nearest names and the file to edit, or with the facts that are missing.
+        name: a system (`dgx-h100`), or an accelerator in its usual node, or several accelerators joined by
+        `+` (`rtx 3090+rtx 4090`: equal numbers, equal shares of the work), by any name that `Hardware.find`
+        reads. power_cap_w: per accelerator.
+        Raises SpecError with similar names and the file to edit, or with the missing facts.
         """
         found = self.find(name)
         chip = self.chip_of(name)
@@ -313,14 +314,14 @@ class Systems(Struct, frozen=True, kw_only=True):
         return replace(whole, accelerator=capped(whole.accelerator, power_cap_w))
 
     def near_systems(self, name: str) -> list[str]:
-        """Up to five accelerators and systems that may have been meant."""
+        """Return up to five accelerators and systems with similar names."""
         close = [self.names[each] for each in close_names(name, self.names, cutoff=NEAR)]
         return list(dict.fromkeys((*self.hardware.near(name)[:3], *close)))[:5]
 
     def chip_of(self, name: str) -> Accelerator | None:
-        """The accelerator of a name as `cluster` reads it; None for what is neither it nor a system.
+        """Return the accelerator of a name as `cluster` reads it; None if it names no accelerator or system.
 
-        Raises SpecError, naming the candidates, where it may mean several.
+        Raises SpecError with the candidates if the name is ambiguous.
         """
         system = self.find(name)
         chip = self.hardware.accelerators[system.accelerators[0]] if system else self.hardware.find(name)
@@ -337,7 +338,7 @@ def cluster(
     power_cap_w: float | None = None,
     **stated: Unpack[NodeFacts],
 ) -> Cluster:
-    """A cluster of the shipped tables; see `Systems.cluster`.
+    """Return a cluster from the shipped tables; see `Systems.cluster`.
 
     >>> cluster("dgx-h100", num_accelerators=64).num_nodes
     8
@@ -355,10 +356,10 @@ def build_cluster(
     num_accelerators: int | None = None,
     **stated: Unpack[NodeFacts],
 ) -> Cluster:
-    """So many accelerators in nodes of a system: facts as stated, else the system's, else the accelerator's.
+    """Return a cluster of a system's nodes; facts are as stated, else of the system, else of the accelerator.
 
-    accelerator: one of those the system comes with.
-    Raises SpecError naming every fact that none of the three states.
+    accelerator: one of the system's accelerators. num_accelerators: by default one node.
+    Raises SpecError naming every missing fact.
     """
     chip = accelerator
     described, system = system, replace(system, **stated)
@@ -367,13 +368,15 @@ def build_cluster(
     size = node["node_size"]
     count = size if num_accelerators is None else num_accelerators
     unstated = tuple(field for field in ("inter_byte_per_s", "inter_latency_s") if node[field] is None)
-    if size is not None and count is not None and count <= size:  # nothing leaves the node: any link will do
+    if (
+        size is not None and count is not None and count <= size
+    ):  # no traffic leaves the node: any rate will do
         node["inter_byte_per_s"] = node["inter_byte_per_s"] or node["intra_byte_per_s"]
         node["inter_latency_s"] = node["inter_latency_s"] or node["intra_latency_s"]
-    if size == 1 and count == 1:  # it exchanges with nobody: any rate will do
+    if size == 1 and count == 1:  # no communication at all, so any rate is valid
         node["inter_byte_per_s"] = node["inter_byte_per_s"] or chip.memory_byte_per_s
         node["inter_latency_s"] = node["inter_latency_s"] or node["intra_latency_s"] or 0.0
-    if size == 1:  # nothing stays in the node
+    if size == 1:  # no traffic stays in the node
         node["intra_byte_per_s"] = node["intra_byte_per_s"] or node["inter_byte_per_s"]
         node["intra_latency_s"] = node["intra_latency_s"] or node["inter_latency_s"]
         node["topology"] = node["topology"] or "host"
@@ -409,10 +412,10 @@ def _facts(system: System) -> dict[str, Any]:
 
 
 def _node_of(stated: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of a node: as stated, else as usual; an accelerator has its share of the network cards.
+    """Return the facts of a node, as stated or else as usual, with the accelerators' shares of network cards.
 
-    Where a usual node has a card for each accelerator, so has this one. Else it has the cards of the usual
-    one, at most one for each accelerator, which more or fewer share.
+    If the usual node has one card per accelerator, so does a node of another size. Otherwise it has the usual
+    number of cards, at most one per accelerator.
     """
     node = {field: usual[field] if value is None else value for field, value in stated.items()}
     size, usual_size, num_nics = node["node_size"], usual["node_size"], usual["num_nics"]
@@ -426,7 +429,7 @@ def _node_of(stated: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, A
 
 
 def _missing(chip: Accelerator, facts: Sequence[str], *, remedy: str = "") -> SpecError:
-    """The error that names facts of an accelerator's node that nothing states."""
+    """Return the error that names the missing facts of an accelerator's node."""
     return SpecError(
         f"cluster of {chip.slug}: {', '.join(facts)} missing; add to [accelerator.{chip.slug}] in {EDIT} "
         "(there intra_byte_per_s is link_byte_per_s, or host_byte_per_s where topology is host)",
@@ -435,16 +438,16 @@ def _missing(chip: Accelerator, facts: Sequence[str], *, remedy: str = "") -> Sp
 
 
 def _kept_links(rows: tuple[str, ...] | None, node: Mapping[str, Any]) -> tuple[str, ...]:
-    """The links of a system, unless a caller's node is of another topology or larger."""
+    """Return the links of a system; empty if the node has another topology or more accelerators."""
     if rows is None or node["topology"] != "mesh" or node["node_size"] > len(rows):
         return ()
     return rows
 
 
 def usual_system(chip: Accelerator, topology: Topology | None) -> System:
-    """The node an accelerator usually sits in; where its host joins it to others, with the rate of that path.
+    """Return an accelerator's usual node; its intra rate is that of the host or bridge if these connect it.
 
-    topology: what joins the accelerators, where it is not what is usual.
+    topology: overrides the usual topology.
     """
     joins = topology or chip.topology
     rates = {"host": chip.host_byte_per_s, "bridge": chip.bridge_byte_per_s or chip.link_byte_per_s}
@@ -480,11 +483,12 @@ _LATENCIES = ("intra_latency_s", "inter_latency_s")
 
 
 def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
-    """One accelerator that stands for equal numbers of several: the least of each rate and size, mean power.
+    """Return one accelerator that represents equal numbers of several: minimum rates and sizes, mean power.
 
-    Its shares of peaks are those that give the least rate that any of them reaches.
+    Its achievable fractions give the minimum rate that any of them reaches.
 
-    Assumes equal shares of the work, so that the slowest sets the pace; what one does not state is unknown.
+    Assumes equal shares of the work, so that the slowest determines the speed; a fact that one does not state
+    is unknown.
     Source: definition of synchronous training.
     """
     if len({chip.slug for chip in chips}) == 1:
@@ -519,9 +523,10 @@ def mixture(chips: tuple[Accelerator, ...]) -> Accelerator:
 
 
 def _share_of_least(chips: tuple[Accelerator, ...], share: str, dtypes: tuple[Dtype, ...]) -> float:
-    """The share of the lowest peak at which the lowest rate of several accelerators lies.
+    """Return the lowest achievable rate of several accelerators, as a fraction of their lowest peak.
 
-    The least over the types that all of them state; the lowest share of any where there is no such type.
+    It is the minimum over the types that all of them state, or their lowest fraction if there is no such
+    type.
     """
     shares: list[float] = [getattr(chip, share) for chip in chips]
     stated = [[rate for chip in chips if (rate := chip.peak_flop_per_s(each))] for each in dtypes]
@@ -532,22 +537,22 @@ def _share_of_least(chips: tuple[Accelerator, ...], share: str, dtypes: tuple[Dt
 def _of_all(
     chips: tuple[Accelerator, ...], name: str, combine: Callable[[Iterable[float]], float]
 ) -> float | None:
-    """One figure of several accelerators; None where one of them does not state it."""
+    """Return a combined fact of several accelerators; None if one of them does not state it."""
     stated = [getattr(chip, name) for chip in chips]
     return None if None in stated else combine(stated)
 
 
 @cache
 def shipped_systems() -> Systems:
-    """The shipped table."""
+    """Return the shipped table."""
     return load_systems((), shipped_hardware())
 
 
 def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
-    """The shipped table and then the given files; of two statements on a field or name the later wins.
+    """Return the shipped table combined with the given files, which override fields and names.
 
-    known: the accelerators that systems may consist of.
-    Raises SpecError with file and line if a file is not such a table.
+    known: the accelerators that systems may have.
+    Raises SpecError with file and line if a file is invalid.
     """
     table: dict[str, System] = {}
     names: dict[str, str] = {}
@@ -564,6 +569,6 @@ def load_systems(extra: Sequence[Path], known: Hardware) -> Systems:
 
 
 def _system(block: FactBlock, known: System | None, chips: Hardware) -> System:
-    """The system a block describes; fields it does not state are kept from an earlier file."""
+    """Return the system that a block describes; missing fields are taken from an earlier file."""
     found = block.read(System, known, given={"slug": block.slug})
     return replace(found, accelerators=tuple(chips.accelerator(name).slug for name in found.accelerators))

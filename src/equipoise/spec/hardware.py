@@ -1,6 +1,6 @@
-"""Accelerators: what a chip is, by name. Facts live in hardware.toml; this reads and finds them.
+"""Accelerators: reads the facts in hardware.toml and finds accelerators by name.
 
-Functions here look into what ships; a user's files take part in a `spec.catalogue.Catalogue`.
+Module-level functions use the shipped table; `spec.catalogue.Catalogue` includes a user's files.
 """
 
 import math
@@ -33,27 +33,27 @@ from equipoise.spec import (
 from equipoise.units import whole_percent
 
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
-# What a file given with --hardware may hold; blocks of clusters are read by cluster.py.
+# The blocks allowed in a file for --hardware; blocks of clusters are read by cluster.py.
 BLOCK_KINDS = frozenset({"accelerator", "cluster"})
 EDIT = "a file for --hardware FILE (`equipoise list accelerators --example` prints one)"
-# How much alike names have to be for one to be a slip of the other: "Arc A770" is no "Arc Pro B60".
+# Similarity above which a name counts as a misspelling of another: "Arc A770" does not mean "Arc Pro B60".
 NEAR: Final = 0.8
 
 Kind: TypeAlias = Literal["gpu", "tpu", "npu", "ipu", "cpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Dtype: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Topology: TypeAlias = Literal["switch", "mesh", "ring", "torus", "bridge", "host"]
-# Whose GPUs torch does not call `cuda`, as the scripts do that are written here, but `xpu` and `mps`.
+# Vendors whose GPUs torch calls `xpu` and `mps` instead of `cuda`, which generated scripts use.
 _WITHOUT_CUDA = frozenset({"Intel", "Apple"})
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-# Those that matrix units multiply, of which one share of the peak is known together.
+# Data types of matrix units, which share one achievable fraction of their peak.
 NARROW_DTYPES: Final = tuple(dtype for dtype in DTYPES if dtype != "fp32")
-# switch: every pair at full rate (NVSwitch); mesh: the rate is divided over links to the peers; ring, torus:
+# switch: every pair at full rate (NVSwitch); mesh: the rate is divided among links to the peers; ring, torus:
 # neighbours only; bridge: pairs, others through the host; host: all through PCIe and the host bridge.
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
 
-# The terms on which accelerators are rented, and the usual grid: words of a question, free of any table.
+# Rental terms of accelerators and the default grid; they are part of questions and independent of any table.
 PriceTerms: TypeAlias = Literal["on_demand", "reserved", "spot"]
 TERMS: Final[tuple[PriceTerms, ...]] = get_args(PriceTerms)
 TERM_WORDS: Final[dict[PriceTerms, str]] = {"on_demand": "on demand", "reserved": "reserved", "spot": "spot"}
@@ -62,7 +62,7 @@ ON_RECLAIM: Final[tuple[OnReclaim, ...]] = get_args(OnReclaim)
 DEFAULT_GRID: Final = "world"
 
 
-# What numbers of chips and systems can be: from a small CPU or a slow network to a wafer.
+# Plausible ranges for chips and systems, from a small CPU or a slow network to a wafer-scale chip.
 Bytes: TypeAlias = Annotated[int, PlausibleRange(1e7, 1e15, "bytes")]
 MemoryRate: TypeAlias = Annotated[float, PlausibleRange(1e10, 1e17, "bytes per second")]
 LinkRate: TypeAlias = Annotated[float, PlausibleRange(1e6, 1e14, "bytes per second")]
@@ -73,23 +73,23 @@ Latency: TypeAlias = Annotated[float, PlausibleRange(1e-9, 0.5, "seconds")]
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):
-    """One kind of accelerator, as its maker states it: dense peaks, memory, link and power; None is unknown.
+    """One kind of accelerator as its vendor specifies it: dense peaks, memory, link, power; None is unknown.
 
-    A CPU socket is an accelerator too. Rates of links are one direction, whole accelerator.
-    peak_power_w: power at which the peaks hold, where power_w is a lower limit.
-    host_byte_per_s: between the accelerator and the memory of its host. bridge_byte_per_s: over a bridge sold
-    apart, where link_byte_per_s is the slot's.
-    for_desktops: whether it is sold for desktop computers: whoever owns one has it in an office or at home.
-    shares_host_memory: whether its memory is that of its host too: nothing is gained by moving data there.
-    usable_memory_fraction: of its memory, what the operating system leaves to programs on it; None is all.
-    asynchronous_products: generations of asynchronous instructions, without which its matrix units do not
-    reach their peak; kernels of attention from before do not use them.
-    grace_host: whether its host is NVIDIA's Grace, which takes longer to launch a kernel than x86 does.
-    lacks_compiler: whether PyTorch's compiler makes no kernels for it, so that it runs code as written.
-    node_size to topology: the node it usually sits in, where `node_source` names one; see `Cluster`.
-    slice_sizes: of a pod, the numbers that are had together, and multiples of the last; empty: any number.
-    ordered_fraction, ordered_fp32_fraction: `achievable_fraction` and `achievable_fp32_fraction` among the
-    accelerators of its table.
+    A CPU socket is an accelerator too. Link rates are one direction, per accelerator.
+    peak_power_w: power at which the peaks are reached, if power_w is a lower limit.
+    host_byte_per_s: between the accelerator and its host's memory. bridge_byte_per_s: over a bridge that is
+    sold separately, in which case link_byte_per_s is that of the slot.
+    for_desktops: whether it is sold for desktop computers, and so is used in an office or at home.
+    shares_host_memory: whether it shares the host's memory, so that offloading saves nothing.
+    usable_memory_fraction: fraction of memory that the operating system leaves to programs; None means all.
+    asynchronous_products: number of generations of asynchronous instructions that its matrix units need to
+    reach their peak; older attention kernels do not use them.
+    grace_host: whether its host is NVIDIA's Grace, which takes longer to launch a kernel than x86 hosts.
+    lacks_compiler: whether PyTorch's compiler does not support it, so that code runs eagerly.
+    node_size to topology: of its usual node, whose source is `node_source`; see `Cluster`.
+    slice_sizes: numbers of a pod's accelerators that can be rented, and multiples of the last; empty means
+    any. ordered_fraction, ordered_fp32_fraction: `achievable_fraction` and `achievable_fp32_fraction`,
+    computed among the accelerators of its table.
     """
 
     slug: str
@@ -138,31 +138,30 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 
     @property
     def usable_memory_bytes(self) -> float | None:
-        """Bytes that programs on it may hold; None where its memory is not known."""
+        """Bytes available to programs; None if the memory is not known."""
         return None if self.memory_bytes is None else (self.usable_memory_fraction or 1.0) * self.memory_bytes
 
     @property
     def achievable_fraction(self) -> float:
-        """The share of its peak that a large matrix product reaches in 16 bits; above 1 where the clock is
-        above that of the stated peak.
+        """The fraction of peak that a large 16-bit matrix product reaches; above 1 at clocks above the rated.
 
-        Measured (`achieved_bf16_flop_per_s`, or fp16 where it has no bf16) where anyone did; else the median
-        of measured ones of the same vendor and kind: of those with the same peaks, else of the same chip,
-        else of the three whose power per FLOP/s is nearest (of any vendor where fewer were measured). Where
-        power is not known, it is taken to be as little per FLOP/s as any: a missing fact favours nobody.
-        `achievable_is_measured` distinguishes them. At least what gives this accelerator the rate of every
-        one of the same vendor and kind that it equals or exceeds in peaks, memory and power; and where it was
-        not measured, at most the rate of a measured one that exceeds it.
+        It is measured if possible (`achieved_bf16_flop_per_s`, or fp16 without bf16; see
+        `achievable_is_measured`). Otherwise it is the median of measured accelerators of the same vendor and
+        kind: those with equal peaks, else of the same chip, else the three with the nearest power per FLOP/s
+        (of any vendor if fewer were measured). Unknown power counts as the lowest per FLOP/s, so that a
+        missing fact is no advantage. The fraction is raised to the rate of every accelerator of the same
+        vendor and kind that this one equals or exceeds in peaks, memory and power. If not measured, it is
+        limited to the rate of any measured one that exceeds it.
         """
         return self._ordered_fraction(self.ordered_fraction, _NARROW)
 
     @property
     def achievable_fp32_fraction(self) -> float:
-        """The same of fp32, outside matrix units."""
+        """The achievable fraction of the fp32 peak, outside matrix units; see `achievable_fraction`."""
         return self._ordered_fraction(self.ordered_fp32_fraction, _SINGLE)
 
     def _ordered_fraction(self, known: float | None, products: "_Products") -> float:
-        """What is known among a table's accelerators; else made here, among those that ship."""
+        """Return the fraction computed with its table, or else compute it among the shipped accelerators."""
         if known is not None:
             return known
         chips = (*accelerators(), self)
@@ -170,36 +169,36 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 
     @property
     def achievable_is_measured(self) -> bool:
-        """Whether `achievable_fraction` was measured on this very accelerator."""
+        """Return whether `achievable_fraction` was measured on this accelerator."""
         return _NARROW.achieved_fraction(self) is not None
 
     @property
     def power_share(self) -> float:
-        """Allowed power over the power at which the peaks hold; 1 where no limit is known."""
+        """Power limit divided by the power at which the peaks are reached; 1 if no limit is known."""
         return 1.0 if not (self.power_w and self.peak_power_w) else min(1.0, self.power_w / self.peak_power_w)
 
     @property
     def is_started(self) -> bool:
-        """Whether torch's own launcher starts scripts on it that know processors and `cuda` alone."""
+        """Return whether torch's launcher can start scripts on it that support only CPUs and `cuda`."""
         return self.kind == "cpu" or (self.kind == "gpu" and self.vendor not in _WITHOUT_CUDA)
 
     def peak_flop_per_s(self, dtype: Dtype) -> float | None:
-        """Dense peak of one dtype; None where the maker states none."""
+        """Return the dense peak of a dtype; None if the vendor states none."""
         return cast("float | None", getattr(self, f"peak_{dtype}_flop_per_s"))
 
 
 class AcceleratorAlias(Struct, frozen=True, kw_only=True):
-    """What a raw name means: the accelerator, and how many of it one counted unit is (TPU core: 0.5)."""
+    """The meaning of a raw name: the accelerator, and the number of them per counted unit (TPU core: 0.5)."""
 
     slug: str
     accelerators_per_count: float = 1.0
 
 
 class Hardware(Struct, frozen=True, kw_only=True):
-    """A set of accelerators and every spelling that leads to them. Built by `load_hardware`; read-only.
+    """A set of accelerators with all their spellings. Built by `load_hardware`; read-only.
 
-    names: canonical spelling -> what it means, as logs and tables of measurements write it.
-    short_names: what people type in place of names, without spaces -> the slugs it may mean.
+    names: canonical spelling in logs and tables of measurements -> its meaning.
+    short_names: compact short name that users type -> the slugs it may mean.
     """
 
     accelerators: Mapping[str, Accelerator]
@@ -208,9 +207,9 @@ class Hardware(Struct, frozen=True, kw_only=True):
     short_names: Mapping[str, tuple[str, ...]]
 
     def alias(self, raw: str, system_name: str | None = None) -> AcceleratorAlias | None:
-        """What a raw name means, if need be with the name of its system; None when the table lacks it.
+        """Return the meaning of a raw name, with the name of its system if necessary; None if unknown.
 
-        Exact aliases alone: names in logs and measured rows are never completed.
+        Only exact aliases match, because names in logs and measured rows are never completed.
         """
         name = canonical(raw)
         if system_name is not None:
@@ -220,7 +219,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
         return self.names.get(name)
 
     def exact(self, raw: str) -> Accelerator | None:
-        """The accelerator of an exact slug, title or alias, as tables have it; None for other names.
+        """Return the accelerator of an exact slug, title or alias; None for other names.
 
         >>> shipped_hardware().exact("h100") is None
         True
@@ -229,13 +228,13 @@ class Hardware(Struct, frozen=True, kw_only=True):
         return None if found is None else self.accelerators[found.slug]
 
     def find(self, name: str) -> Accelerator | None:
-        """The accelerator of a name that a person typed: exact, or a short one; None when there is none.
+        """Return the accelerator of a name that a user typed, exact or short; None if unknown.
 
-        A short name is the chip's with some of the slug's words for form and memory left away, and with or
-        without spaces: `h100`, `rtx4090`, `a100 80gb`. Where several accelerators have such a name, it means
-        the one whose block claims it (`short`). Any other name may lack the vendor, `H100-80GB-HBM3`, and any
-        may have it with the brand before a short one: `NVIDIA GeForce RTX 4060 Ti`.
-        Raises SpecError, naming the candidates, where it may mean several and no block claims it.
+        A short name omits some of the slug's words for form and memory, and may omit spaces: `h100`,
+        `rtx4090`, `a100 80gb`. If several accelerators share it, it means the one whose block claims it
+        (`short`). Other names may omit the vendor, `H100-80GB-HBM3`, and short names may include vendor and
+        brand: `NVIDIA GeForce RTX 4060 Ti`.
+        Raises SpecError with the candidates if the name is ambiguous and no block claims it.
         """
         found = self.exact(name)
         if found is not None:
@@ -256,9 +255,9 @@ class Hardware(Struct, frozen=True, kw_only=True):
         return self.find(" ".join(rest)) if 0 < len(rest) < len(words) else None
 
     def accelerator(self, name: str) -> Accelerator:
-        """The accelerator of a name as `find` reads it.
+        """Return the accelerator of a name as `find` does.
 
-        Raises SpecError with the nearest names and the file to edit when the table does not have it.
+        Raises SpecError with similar names and the file to edit if the name is unknown.
         """
         found = self.find(name)
         if found is not None:
@@ -267,9 +266,9 @@ class Hardware(Struct, frozen=True, kw_only=True):
         raise unknown_name(f"accelerator {shown(name)} is not known", near, kind="accelerators", edit=EDIT)
 
     def near(self, name: str) -> list[str]:
-        """Up to five slugs that may have been meant.
+        """Return up to five slugs similar to a name.
 
-        First those with every word, then those of the closest short name, then close spellings.
+        Slugs with all its words come first, then those of the closest short name, then close spellings.
 
         >>> shipped_hardware().near("h1000")[0]
         'h100-sxm5-80gb'
@@ -286,14 +285,14 @@ class Hardware(Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys((*having, *short, *close)))[:5]
 
 
-# Words of makers' names for accelerators that nobody needs to tell them apart.
+# Brand words that are not needed to distinguish accelerators.
 BRANDS: Final = frozenset({"geforce", "tesla", "instinct", "habana"})
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator of a slug, title, alias or short name; see `Hardware.find`.
+    """Return the accelerator of a slug, title, alias or short name; see `Hardware.find`.
 
-    Raises SpecError with the nearest names and the file to edit.
+    Raises SpecError with similar names and the file to edit.
 
     >>> accelerator("NVIDIA H100-SXM5-80GB").slug, accelerator("rtx4090").slug
     ('h100-sxm5-80gb', 'rtx-4090-pcie-24gb')
@@ -302,7 +301,7 @@ def accelerator(name: str) -> Accelerator:
 
 
 def accelerator_title(slug: str) -> str:
-    """What people call an accelerator; the slug itself where the shipped table lacks it.
+    """Return the title of an accelerator; the slug itself if it is not in the shipped table.
 
     >>> accelerator_title("h100-sxm5-80gb")
     'NVIDIA H100 SXM5 80 GB'
@@ -312,9 +311,9 @@ def accelerator_title(slug: str) -> str:
 
 
 def slug_typed(name: str) -> str | None:
-    """The slug of a name that a person typed, short names included; None where the table does not have it.
+    """Return the slug of a name that a user typed, including short names; None if unknown.
 
-    Raises SpecError where it may mean several.
+    Raises SpecError if the name is ambiguous.
 
     >>> slug_typed("h100"), slug_typed("h900")
     ('h100-sxm5-80gb', None)
@@ -324,25 +323,26 @@ def slug_typed(name: str) -> str | None:
 
 
 def accelerators() -> tuple[Accelerator, ...]:
-    """Every accelerator of the shipped table, in the order of the file."""
+    """Return every accelerator of the shipped table, in the order of the file."""
     return tuple(shipped_hardware().accelerators.values())
 
 
 @cache
 def shipped_hardware() -> Hardware:
-    """The shipped table."""
+    """Return the shipped table."""
     return kept_record("hardware", Hardware, load_hardware)
 
 
-# Of the rated power: a B200 of 1,000 W takes limits from 200 W on, the lowest share that we know of.
+# Lowest power cap relative to the rated power: a B200 of 1,000 W accepts limits from 200 W, the lowest known
+# share.
 # Source: https://docs.nvidia.com/dgx/dgxb200-user-guide/power-capping.html, read 2026-11-22.
 _LEAST_CAP = 0.2
 
 
 def capped(chip: Accelerator, power_w: float) -> Accelerator:
-    """The accelerator under a limit of power; what is no limit to it changes nothing.
+    """Return the accelerator under a power cap; a cap at or above its power changes nothing.
 
-    Raises SpecError for a limit that is no power, or lower than any that can be set.
+    Raises SpecError for an invalid cap, or one lower than drivers accept.
     """
     if not 0 < power_w < math.inf:
         raise SpecError(f"power cap of {chip.slug}: {power_w!r} W; expected a power above zero")
@@ -362,9 +362,9 @@ def capped(chip: Accelerator, power_w: float) -> Accelerator:
 
 
 def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
-    """The shipped table and then the given files; of two statements on a field or name the later wins.
+    """Return the shipped table combined with the given files, which override fields and names.
 
-    Raises SpecError with file and line if a file is not such a table.
+    Raises SpecError with file and line if a file is invalid.
     """
     read = _shipped_blocks().copied()
     for path in extra:
@@ -390,7 +390,7 @@ def load_hardware(extra: Sequence[Path] = ()) -> Hardware:
 
 
 class _Blocks(Struct, kw_only=True):
-    """What the blocks of some files say: accelerators by slug, by name, by system and name; claimed names."""
+    """The contents of files: accelerators by slug, aliases by name and by system, and claimed short names."""
 
     table: dict[str, Accelerator] = {}
     names: dict[str, AcceleratorAlias] = {}
@@ -398,7 +398,7 @@ class _Blocks(Struct, kw_only=True):
     claimed: dict[str, str] = {}
 
     def copied(self) -> "_Blocks":
-        """The same, to which another file can be added."""
+        """Return a copy, to which another file can be added."""
         return _Blocks(
             table=dict(self.table),
             names=dict(self.names),
@@ -407,7 +407,7 @@ class _Blocks(Struct, kw_only=True):
         )
 
     def add(self, path: Path) -> None:
-        """Add what a file says."""
+        """Add the contents of a file."""
         owners: dict[str, str] = {}
         short_owners: dict[str, str] = {}
         for block in read_blocks(path, BLOCK_KINDS):
@@ -426,7 +426,7 @@ class _Blocks(Struct, kw_only=True):
 
 @cache
 def _shipped_blocks() -> _Blocks:
-    """What the shipped table says. Kept: each question with a file of its own adds to it."""
+    """Return the contents of the shipped table; cached, because each user's file extends it."""
     shipped = _Blocks()
     shipped.add(HARDWARE_FILE)
     return shipped
@@ -442,7 +442,7 @@ _WIDER_THAN: tuple[tuple[Dtype, Dtype], ...] = (
 
 
 def _accelerator(block: FactBlock, known: Accelerator | None) -> Accelerator:
-    """The accelerator a block describes; fields it does not state are kept from an earlier file."""
+    """Return the accelerator that a block describes; missing fields are taken from an earlier file."""
     given = {"slug": block.slug, "ordered_fraction": None, "ordered_fp32_fraction": None}
     chip = block.read(Accelerator, known, also=("short", "counted"), given=given)
     _check_order_of_peaks(block, chip)
@@ -450,7 +450,7 @@ def _accelerator(block: FactBlock, known: Accelerator | None) -> Accelerator:
 
 
 def _check_order_of_peaks(block: FactBlock, chip: Accelerator) -> None:
-    """Refuse a narrower type that is slower than a wider one: nearly always a slip of a column or a power."""
+    """Raise SpecError if a narrower type is slower than a wider one, usually a wrong column or power."""
     for wide, narrow in _WIDER_THAN:
         wide_rate, narrow_rate = chip.peak_flop_per_s(wide), chip.peak_flop_per_s(narrow)
         if wide_rate is not None and narrow_rate is not None and narrow_rate < wide_rate:
@@ -477,27 +477,29 @@ _peaks_and_memory: Callable[[Accelerator], _Amounts] = attrgetter(
 )
 
 
-# Cards for desktops run up to 1.14 times as fast as at the clock of their peak: docs/experiments/0040.
+# Desktop cards reach up to 1.14 times the peak at their rated clock: docs/experiments/0040.
 _MOST_OVER_PEAK = 1.5
-# Of those measured, how many with the nearest power per FLOP/s tell what another reaches.
+# Number of measured chips with the nearest power per FLOP/s whose median is used.
 _NUM_NEAREST = 3
-# How many of one build have to be measured for a curve over power per FLOP/s: twice as many as for a median.
+# Number of measured chips of one design needed for a curve over power per FLOP/s: twice as many as for a
+# median.
 _NUM_FOR_CURVE = 2 * _NUM_NEAREST
-# Tensor units do 2 to 8 times what fp32 units do on NVIDIA's cards for graphics and before A100, 15 times and
-# more on A100 and later chips for servers, which are built wide and clocked low.
+# Ratio of tensor to fp32 peak that separates designs: 2 to 8 on NVIDIA's graphics cards and before A100; 15
+# and more on server chips since A100, which are wide and clocked low.
 _WIDE = 12.0
 
 
 class _Products(Struct, frozen=True):
-    """Matrix products of one kind of unit: the types they run in, and those of which an achieved rate is
-    known, the first to be had counting.
+    """Matrix products of one kind of unit.
+
+    peaks: peaks of its data types. achieved: data types with achieved rates, in order of preference.
     """
 
     peaks: Callable[[Accelerator], _Amounts]
     achieved: tuple[Dtype, ...]
 
     def achieved_fraction(self, chip: Accelerator) -> float | None:
-        """Achieved over peak, where both are known of one type."""
+        """Return achieved rate over peak for the first type with both; None if there is none."""
         for dtype in self.achieved:
             achieved, peak = getattr(chip, f"achieved_{dtype}_flop_per_s"), chip.peak_flop_per_s(dtype)
             if achieved is not None and peak is not None:
@@ -505,7 +507,7 @@ class _Products(Struct, frozen=True):
         return None
 
     def power_per_flop_log(self, chip: Accelerator) -> float:
-        """Log of power over peak; NaN where one is unknown. A power cap changes nothing."""
+        """Return the log of power over peak, without any power cap; NaN if one is unknown."""
         power_w = chip.peak_power_w or chip.power_w
         peak = next((rate for each in self.achieved if (rate := chip.peak_flop_per_s(each))), None)
         return math.log(power_w / peak) if power_w and peak else math.nan
@@ -518,9 +520,9 @@ _SINGLE: Final = _Products(lambda chip: (chip.peak_fp32_flop_per_s,), ("fp32",))
 
 
 def _dominated(chips: Sequence[Accelerator]) -> dict[str, tuple[Accelerator, ...]]:
-    """By slug, those of an accelerator's maker and kind that it equals or exceeds in peaks, memory and power.
+    """Return by slug the accelerators of the same vendor and kind that one equals or exceeds.
 
-    Of two with one slug the later counts.
+    Peaks, memory and power are compared. Of two accelerators with one slug, the later counts.
     """
     amounts = [_amounts(chip) for chip in chips]
     families: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -537,11 +539,11 @@ def _dominated(chips: Sequence[Accelerator]) -> dict[str, tuple[Accelerator, ...
 def _ordered_fractions(
     chips: Sequence[Accelerator], dominated: Mapping[str, tuple[Accelerator, ...]], products: _Products
 ) -> dict[str, float]:
-    """By slug, the achievable share of peak of every accelerator, none below one that it dominates.
+    """Return by slug the achievable fraction of peak, with no rate below that of a dominated accelerator.
 
-    dominated: as `_dominated` has it.
-    Assumes that what a measured accelerator reaches, a better one of its maker reaches with the same
-    software: where a measurement shows otherwise, the better one was measured badly, or under other software.
+    dominated: the result of `_dominated`.
+    Assumes that a better accelerator of the same vendor reaches at least the same rate with the same
+    software; a contrary measurement is due to measurement errors or different software.
     """
     measured = {each.slug: part for each in chips if (part := products.achieved_fraction(each)) is not None}
     of_measured = [
@@ -578,7 +580,7 @@ def _ordered_fractions(
 
 
 class _MeasuredChip(Struct, frozen=True):
-    """An accelerator whose share of peak was measured, with the logarithm of its power per FLOP/s."""
+    """An accelerator with a measured fraction of peak, and the logarithm of its power per FLOP/s."""
 
     chip: Accelerator
     fraction: float
@@ -591,18 +593,18 @@ def _expected_fraction(
     by_power: Sequence[tuple[float, float]],
     products: _Products,
 ) -> float:
-    """The share of peak that is expected of an accelerator nobody measured.
+    """Return the expected fraction of peak of an unmeasured accelerator.
 
-    measured: all accelerators of which it is known. by_power: as `_fractions_by_power` has it.
-    Assumes that power per FLOP/s sets how far a chip's clock is from the one of its peak, among chips built
-    alike where enough of them were measured, by all makers where nothing of its own was, and that power which
-    nobody states is as little as any; of TPUs, that the measured one with the nearest memory bandwidth per
-    FLOP/s reaches the same share.
+    measured: all measured accelerators. by_power: the result of `_fractions_by_power`.
+    Assumes that power per FLOP/s determines how far a chip's clock is from that of its peak: among chips of
+    the same design if enough were measured, or among all vendors if none of its own was; unknown power counts
+    as the lowest. Assumes that a TPU reaches the fraction of the measured TPU with the nearest memory
+    bandwidth per FLOP/s.
     Source: docs/experiments/0040, 0042.
     """
     family = [each for each in measured if is_same_family(each.chip, chip)]
     if family and chip.kind == "tpu":
-        # Their clock is fixed: the more bytes memory feeds a FLOP, the more of the peak was measured.
+        # Their clock is fixed; measured fractions of peak grow with memory bandwidth per FLOP/s.
         fed = _bytes_per_flop_log(chip)
         return min(family, key=lambda each: abs(_bytes_per_flop_log(each.chip) - fed)).fraction
     power_per_flop_log = products.power_per_flop_log(chip)
@@ -624,14 +626,14 @@ def _expected_fraction(
 
 
 def _is_wide(chip: Accelerator) -> bool | None:
-    """Whether tensor units far outdo fp32 units, as on chips for servers; None where a peak is unknown."""
+    """Return whether tensor peaks far exceed fp32 peaks, as on server chips; None if a peak is unknown."""
     narrow = chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s
     single = chip.peak_fp32_flop_per_s
     return None if narrow is None or single is None else narrow > _WIDE * single
 
 
 def _fractions_by_power(measured: Sequence[_MeasuredChip]) -> list[tuple[float, float]]:
-    """The share of peak that chips of any maker reach, by log of power per FLOP/s: not less with more."""
+    """Return fractions of peak by log of power per FLOP/s, as a non-decreasing fit over measured chips."""
     known = [each for each in measured if not math.isnan(each.power_per_flop_log)]
     known.sort(key=attrgetter("power_per_flop_log"))
     fitted = _never_falling([each.fraction for each in known])
@@ -639,10 +641,10 @@ def _fractions_by_power(measured: Sequence[_MeasuredChip]) -> list[tuple[float, 
 
 
 def _fraction_at(by_power: Sequence[tuple[float, float]], power_per_flop_log: float) -> float:
-    """The share of peak at a power per FLOP/s.
+    """Return the fraction of peak at a power per FLOP/s.
 
-    It rises from one measured chip's to the next at most in proportion: with a higher peak at the same power,
-    the rate is no lower.
+    Between measured chips it rises at most in proportion to power per FLOP/s, so that a higher peak at the
+    same power never lowers the rate.
     """
     at_log, found = by_power[0]
     limit = found
@@ -655,9 +657,9 @@ def _fraction_at(by_power: Sequence[tuple[float, float]], power_per_flop_log: fl
 
 
 def _fraction_between(by_power: Sequence[tuple[float, float]], power_per_flop_log: float) -> float:
-    """The share of peak at a power per FLOP/s, on lines between measured chips; beyond them the nearest's.
+    """Return the fraction of peak at a power per FLOP/s, by linear interpolation and constant extrapolation.
 
-    It rises at most in proportion: with a higher peak at the same power, the rate is no lower.
+    It rises at most in proportion, so that a higher peak at the same power never lowers the rate.
     """
     (before_log, before), *later = by_power
     for log, fraction in later:
@@ -671,7 +673,7 @@ def _fraction_between(by_power: Sequence[tuple[float, float]], power_per_flop_lo
 
 
 def _never_falling(values: Sequence[float]) -> list[float]:
-    """The values in their order, neighbours that fall replaced by their mean.
+    """Return the closest non-decreasing values, in order.
 
     Source: isotonic regression by adjacent violators (Ayer et al. 1955, doi:10.1214/aoms/1177728423).
     """
@@ -684,52 +686,52 @@ def _never_falling(values: Sequence[float]) -> list[float]:
 
 
 def _nearest_power(known: Sequence[_MeasuredChip], power_per_flop_log: float) -> list[_MeasuredChip]:
-    """Those with the nearest power per FLOP/s; none where it is not known."""
+    """Return the chips with the nearest power per FLOP/s; empty if it is not known."""
     away = [(abs(each.power_per_flop_log - power_per_flop_log), each) for each in known]
     nearest = sorted((pair for pair in away if not math.isnan(pair[0])), key=itemgetter(0))
     return [each for _, each in nearest[:_NUM_NEAREST]]
 
 
 def _bytes_per_flop_log(chip: Accelerator) -> float:
-    """Log of memory bandwidth over peak; infinity, as far as can be from any, where one is unknown."""
+    """Return the log of memory bandwidth over peak; infinity if one is unknown."""
     peak = chip.peak_bf16_flop_per_s
     return math.log(chip.memory_byte_per_s / peak) if chip.memory_byte_per_s and peak else math.inf
 
 
 def is_same_family(one: Accelerator, other: Accelerator) -> bool:
-    """Whether two accelerators are of the same maker and kind."""
+    """Return whether two accelerators are of the same vendor and kind."""
     return (one.vendor, one.kind) == (other.vendor, other.kind)
 
 
 def is_same_chip(one: Accelerator, other: Accelerator) -> bool:
-    """Whether two accelerators hold the same chip, on any board, with any memory and at any power (Max-Q)."""
+    """Return whether two accelerators have the same chip, with any board, memory and power (Max-Q)."""
     return family_of(one.slug.replace("-max-q", "")) == family_of(other.slug.replace("-max-q", ""))
 
 
 def has_same_peaks(one: Accelerator, other: Accelerator) -> bool:
-    """Whether two accelerators of a maker and kind have the same peak in every data type.
+    """Return whether two accelerators of a vendor and kind have the same peak in every data type.
 
-    As those do that are sold under another name with slower links, or with more memory.
+    This holds for variants with slower links or more memory under another name.
     """
     return is_same_family(one, other) and _peaks(one) == _peaks(other)
 
 
 def usual_peak_flop_per_s(chip: Accelerator) -> float | None:
-    """The dense peak in the usual precision of training: bf16, else fp16, else fp32; None: none is known."""
+    """Return the dense peak in the usual training precision: bf16, else fp16, else fp32; None if unknown."""
     return chip.peak_bf16_flop_per_s or chip.peak_fp16_flop_per_s or chip.peak_fp32_flop_per_s
 
 
 def peak_log2(chip: Accelerator) -> float:
-    """The peak in the usual precision of training, in doublings of 1 FLOP/s; NaN where none is known."""
+    """Return log2 of the peak in the usual training precision; NaN if unknown."""
     peak = usual_peak_flop_per_s(chip)
     return math.nan if peak is None else math.log2(peak)
 
 
 def at_least_as_good(chip: Accelerator, other: Accelerator) -> bool:
-    """Whether a chip of the same maker and kind is in no stated fact below another, nor under a lower cap.
+    """Return whether a chip of the same vendor and kind is at least as good as another in every stated fact.
 
-    Facts: peaks in every data type, memory, its bandwidth, power and the rate of the link. What only one of
-    them states decides nothing in its favour.
+    Facts: peaks in every data type, memory, its bandwidth, power, the rate of the link and the power cap. A
+    fact that only the other states counts against the chip.
     """
     if not is_same_family(chip, other) or not all(map(ge, _amounts(chip), _amounts(other))):
         return False
@@ -738,13 +740,13 @@ def at_least_as_good(chip: Accelerator, other: Accelerator) -> bool:
 
 
 def _amounts(chip: Accelerator) -> tuple[float, ...]:
-    """Peaks, memory and power; less than any where not known. A power cap lowers power_w, and no peak."""
+    """Return peaks, memory and power without any power cap; unknown facts are minus infinity."""
     stated = (*_peaks_and_memory(chip), chip.peak_power_w or chip.power_w)
     return tuple(-math.inf if each is None else each for each in stated)
 
 
 def _add_short(block: FactBlock, owners: dict[str, str], claimed: dict[str, str]) -> None:
-    """Note the short name that a block claims for its accelerator among those of its chip."""
+    """Register the short name that a block claims for its accelerator among variants of its chip."""
     short = block.text("short")
     if short is None:
         return
@@ -756,7 +758,7 @@ def _add_short(block: FactBlock, owners: dict[str, str], claimed: dict[str, str]
 
 
 class _CountedName(Struct, frozen=True, kw_only=True):
-    """A spelling `raw`, and how many accelerators one counted unit is; in some systems alone where named."""
+    """A spelling `raw` and the accelerators per counted unit; valid only in `systems` if these are given."""
 
     raw: str
     accelerators_per_count: float = 1.0
@@ -770,7 +772,7 @@ def _add_counted(
     names: dict[str, AcceleratorAlias],
     in_systems: dict[tuple[str, str], AcceleratorAlias],
 ) -> None:
-    """Add a spelling that is counted in other units, or that needs the name of its system."""
+    """Add a spelling that counts other units, or that is valid only with the name of its system."""
     counted = block.read(_CountedName)
     alias = AcceleratorAlias(slug=chip.slug, accelerators_per_count=counted.accelerators_per_count)
     if not counted.systems:

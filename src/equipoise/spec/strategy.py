@@ -1,4 +1,4 @@
-"""How a run is parallelised: every axis and option, their one text form, and the software that runs it."""
+"""Parallelisation strategies: their axes, options and text form, and the software that runs them."""
 
 import math
 import re
@@ -31,12 +31,12 @@ RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 TRAINED: tuple[Trained, ...] = get_args(Trained)
 LORA_TARGETS: tuple[LoraTargets, ...] = get_args(LoraTargets)
-# Schedules that work through micro-batches from both ends of a pipeline.
+# Schedules that feed micro-batches from both ends of a pipeline.
 BOTH_ENDS: tuple[Schedule, ...] = ("dualpipe", "dualpipe_v")
-USUAL_LORA_RANK: Final = 16  # where adapters are trained and nobody states how wide: what recipes use most
+USUAL_LORA_RANK: Final = 16  # the default rank of adapters, which is the most common in recipes
 METHODS: tuple[Method, ...] = get_args(Method)
 
-# What frameworks and trackers call precisions besides.
+# Other names of precisions in frameworks and trackers.
 _PRECISION_NAMES: dict[str, Precision] = {
     "bfloat16": "bf16",
     "bf16-mixed": "bf16",
@@ -56,7 +56,7 @@ _PRECISION_NAMES: dict[str, Precision] = {
 
 
 def precision_named(text: str) -> Precision | None:
-    """The precision of a text, as it is called here or by frameworks; None where that is none.
+    """Return the precision named by a text, with our or a framework's name; None if unknown.
 
     >>> precision_named("torch.bfloat16"), precision_named("int3")
     ('bf16', None)
@@ -65,7 +65,7 @@ def precision_named(text: str) -> Precision | None:
     return next((each for each in PRECISIONS if each == name), _PRECISION_NAMES.get(name))
 
 
-# The dtype whose peak a precision's matrix products run at.
+# The dtype whose peak applies to the matrix products of a precision.
 DTYPE_OF: dict[Precision, Dtype] = {
     "fp32": "fp32",
     "tf32": "tf32",
@@ -80,14 +80,14 @@ _OF_32_BITS: Final[tuple[Precision, ...]] = ("fp32", "tf32")
 _OF_16_BITS: Final[tuple[Dtype, ...]] = ("bf16", "fp16")
 OF_FEWER_BITS: Final[tuple[Precision, ...]] = ("fp8", "fp8_rowwise", "mxfp8", "fp4")
 ZERO_STAGES: Final = (0, 1, 2, 3)
-# The ZeRO stages from which gradients, and weights too, are sharded (Rajbhandari et al. 2020).
+# The first ZeRO stages that shard gradients and weights, respectively (Rajbhandari et al. 2020).
 GRADIENTS_SHARDED, WEIGHTS_SHARDED = 2, 3
-# In a pipeline the others hold and send what the last of these does.
+# In a pipeline, higher stages hold and send the same as the last of these.
 PIPELINE_STAGES: Final = ZERO_STAGES[:GRADIENTS_SHARDED]
 
 
 def adapted_layers(trained: Trained, targets: LoraTargets) -> LoraTargets:
-    """The layers on which adapters lie: as stated, else attention's projections, of qlora all linear layers.
+    """Return the layers with adapters: as stated, or by default attention's (qlora: all linear layers).
 
     Source: Hu et al. 2021, section 7.1 (queries and values, or all four); Dettmers et al. 2023, section 4.
 
@@ -100,46 +100,46 @@ def adapted_layers(trained: Trained, targets: LoraTargets) -> LoraTargets:
 
 
 class Strategy(Struct, frozen=True, kw_only=True):
-    """One way to spread a training step over dp x tp x pp x cp accelerators.
+    """One way to distribute a training step over dp x tp x pp x cp accelerators.
 
     dp, tp, pp, cp: sizes of the data, tensor, pipeline and context axes. ep: size of the expert axis, which
-    is within dp x cp x tp and takes no accelerators of its own.
-    zero_stage: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP); in a
-    pipeline these lie whole from the first micro-batch of a step to the last.
-    whole_gradients: gradients that are sharded after a step lie whole during it, in fp32 on every rank, and
-    travel once a step (no_sync of FSDP) in place of once a micro-batch.
-    gradient_copies: gradients of 16 bits have copies in fp32 until the step is done (DeepSpeed's optimizers).
-    dp_replicate: groups of dp ranks that each hold one sharded copy, and sum gradients between them: 1 shards
-    over all of dp (hybrid sharding: HSDP, MiCS; Megatron-Core's instances of the distributed optimizer).
-    microbatch_samples: samples a dp rank takes at a time; global_batch_samples: of one step over all ranks.
-    ulysses: ranks of cp exchange heads for tokens before attention and back after it (all-to-all), in place
-    of passing keys and values round.
-    dispatch_copies: a token goes to its experts once for each of them (an all-to-all of NCCL: Megatron-Core's
-    `alltoall`), and not once for each rank and node that holds some of them (DeepEP, HybridEP).
-    interleave: layer chunks each pipeline rank holds (virtual pipeline stages).
-    schedule: of the pipeline: one forward and one back in turn; the same with the forward pass of one
-    micro-batch overlapped with the way back of another, chunk by chunk (Megatron-Core's overlap of experts'
-    traffic); or that from both ends (DualPipe: two stages a rank; V: two halves of one).
-    sequence_parallel: what tp leaves whole is split along the sequence. tp_overlap: its collectives run in
-    pieces during the matrix products (asynchronous tensor parallelism).
-    fused_attention: scores never reach memory (FlashAttention). native_attention: by kernels written for the
-    chip's asynchronous instructions, whatever the software would take (FlashAttention-3 on Hopper, -4 on
-    Blackwell, cuDNN's). fused_loss: nor do fp32 logits, all at once.
-    chunked_loss: nor do logits of any width: those of a few tokens are made, turned into their gradients and
-    dropped (Liger Kernel, Cut Cross-Entropy).
-    plain_loss: the loss is a cross-entropy as written, of logits as wide as values are, which every tensor
-    rank has whole (torch's cross_entropy of an output whose layout is Replicate).
-    cuda_graphs: a layer's kernels, but for those of experts, are launched as recorded graphs and not one by
-    one (CUDA graphs of Transformer Engine or Megatron-Core; HIP graphs). full_graphs: the whole step is one
-    graph, with experts' kernels, which then find on the device how many tokens each expert got.
-    recompute: activations discarded and computed again. offload: what is kept in host memory between uses.
-    activation_offload: what recompute keeps of every layer waits for the way back in host memory.
-    compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse of the
-    fraction top-k keeps. sync_period: steps between averagings (local SGD, DiLoCo); 1 is every step.
-    master_weights: 2-byte weights have a 4-byte copy, 4-byte gradients and moments; without, all are of 2
-    bytes (8-bit moments of 1), as in a model that is converted to bf16 whole.
+    is within dp x cp x tp and uses no additional accelerators.
+    zero_stage: ZeRO stage: 1 shards optimizer states over dp, 2 gradients too, 3 parameters too (FSDP). In a
+    pipeline, gradients and parameters are unsharded from the first to the last micro-batch of a step.
+    whole_gradients: gradients that are sharded after a step are kept unsharded during it, in fp32 on every
+    rank, and are communicated once per step instead of once per micro-batch (FSDP's no_sync).
+    gradient_copies: 16-bit gradients have fp32 copies until the end of the step (DeepSpeed's optimizers).
+    dp_replicate: number of groups of dp ranks that each hold one sharded copy and reduce gradients among
+    them; 1 shards over all of dp (hybrid sharding: HSDP, MiCS; Megatron-Core's distributed optimizer
+    instances). microbatch_samples: samples per micro-batch and dp rank; global_batch_samples: of one step
+    over all ranks. ulysses: cp ranks exchange heads for tokens before and after attention (all-to-all),
+    instead of passing keys and values around a ring.
+    dispatch_copies: a token is sent once per expert (an all-to-all of NCCL: Megatron-Core's `alltoall`),
+    instead of once per rank and node that holds some of its experts (DeepEP, HybridEP).
+    interleave: layer chunks per pipeline rank (virtual pipeline stages).
+    schedule: of the pipeline: 1F1B; 1F1B with the forward pass of one micro-batch overlapped with the
+    backward pass of another, chunk by chunk (Megatron-Core's overlap of expert communication); or the latter
+    from both ends (DualPipe: two stages per rank; V: two halves of one).
+    sequence_parallel: activations that tp replicates are split along the sequence. tp_overlap: its
+    collectives run in pieces during the matrix products (asynchronous tensor parallelism).
+    fused_attention: scores are never written to memory (FlashAttention). native_attention: attention uses
+    kernels for the chip's asynchronous instructions, whatever the software's default (FlashAttention-3 on
+    Hopper, -4 on Blackwell, cuDNN's). fused_loss: fp32 logits are never in memory all at once.
+    chunked_loss: logits of any width are never in memory all at once: those of a few tokens are computed,
+    converted to their gradients and discarded (Liger Kernel, Cut Cross-Entropy).
+    plain_loss: an unfused cross-entropy of logits in the width of values, which every tensor rank holds
+    unsharded (torch's cross_entropy of an output with layout Replicate).
+    cuda_graphs: a layer's kernels, except experts', are launched as recorded graphs instead of individually
+    (CUDA graphs of Transformer Engine or Megatron-Core; HIP graphs). full_graphs: the whole step is one
+    graph, including experts' kernels, which read the number of tokens per expert on the device.
+    recompute: activations that are discarded and recomputed. offload: states kept in host memory between
+    uses. activation_offload: activations that recompute keeps are moved to host memory until the backward
+    pass. compression, compression_rank: of gradients between dp ranks; the rank of PowerSGD, or the inverse
+    of the fraction that top-k sends. sync_period: steps between averages (local SGD, DiLoCo); 1 is every
+    step. master_weights: 2-byte weights have a 4-byte copy, 4-byte gradients and moments; otherwise all have
+    2 bytes (8-bit moments 1), as in a model converted completely to bf16.
     trained: all weights, or adapters of rank lora_rank over frozen (qlora: 4-bit) weights. lora_targets: the
-    layers that have adapters, as `adapted_layers` says.
+    layers with adapters; see `adapted_layers`.
     """
 
     global_batch_samples: int
@@ -181,7 +181,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
     lora_targets: LoraTargets = "usual"
 
     def __post_init__(self) -> None:
-        """Refuse what no machine could run, whatever its size."""
+        """Raise SpecError for a strategy that cannot run on any cluster."""
         for name in _SIZES:
             if getattr(self, name) < 1:
                 raise SpecError(
@@ -204,7 +204,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
             self._check_groups()
 
     def _check_groups(self) -> None:
-        """Refuse groups of data ranks that share nothing out, or not evenly."""
+        """Raise SpecError for groups of data ranks that shard nothing, or not evenly."""
         where = f"strategy {self.text()!r}: dp_replicate={self.dp_replicate}"
         if self.dp % self.dp_replicate:
             raise SpecError(f"{where} does not divide dp={self.dp}; each group needs as many ranks")
@@ -220,31 +220,31 @@ class Strategy(Struct, frozen=True, kw_only=True):
 
     @property
     def num_accelerators(self) -> int:
-        """Accelerators the strategy takes."""
+        """Number of accelerators that the strategy uses."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property
     def num_shards(self) -> int:
-        """Ranks that share one copy of what the ZeRO stage shards."""
+        """Number of ranks over which the ZeRO stage shards one copy."""
         return self.dp * self.cp // self.dp_replicate
 
     @property
     def shards_gradients(self) -> bool:
-        """Whether each dp rank keeps its share of the gradients alone: ZeRO stage 2 and 3."""
+        """Return whether gradients are sharded over dp ranks: ZeRO stages 2 and 3."""
         return self.zero_stage >= GRADIENTS_SHARDED
 
     @property
     def shards_weights(self) -> bool:
-        """Whether each dp rank keeps its share of the weights alone: ZeRO stage 3."""
+        """Return whether weights are sharded over dp ranks: ZeRO stage 3."""
         return self.zero_stage >= WEIGHTS_SHARDED
 
     @property
     def num_microbatches(self) -> int:
-        """Micro-batches a dp rank goes through in one step."""
+        """Number of micro-batches per dp rank and step."""
         return self.global_batch_samples // (self.dp * self.microbatch_samples)
 
     def text(self) -> str:
-        """The one text form: options that differ from the default, `name=value`, in the order of the fields.
+        """Return the text form: options that differ from the default, as `name=value`, in order of the fields.
 
         >>> Strategy(global_batch_samples=64, dp=8, zero_stage=3, recompute="full").text()
         'dp=8 microbatch=1 global_batch=64 zero_stage=3 recompute=full'
@@ -258,7 +258,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
         return " ".join(parts)
 
     def changes_to(self, other: "Strategy") -> str:
-        """What has to be changed to make it another strategy, in the text form.
+        """Return the options that change to obtain another strategy, in text form.
 
         >>> eight = Strategy(global_batch_samples=64, dp=4, tp=2)
         >>> eight.changes_to(Strategy(global_batch_samples=64, dp=8, zero_stage=3))
@@ -272,7 +272,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
 
 
 def value_text(value: Value) -> str:
-    """The value of an option as the text form has it."""
+    """Return the value of an option in text form."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -280,7 +280,7 @@ AXES = ("dp", "tp", "pp", "cp", "ep")
 _ALWAYS_WRITTEN = frozenset((*AXES, "microbatch_samples", "global_batch_samples"))
 _SIZES = (*AXES, "microbatch_samples", "global_batch_samples", "dp_replicate", "interleave", "sync_period")
 _SHORT = {"microbatch": "microbatch_samples", "global_batch": "global_batch_samples"}
-# What other software and people call parameters, for messages.
+# Other names of parameters in software and by users, for messages.
 _GUESSES: Final[Mapping[str, tuple[str, ...]]] = {
     "dp": ("data_parallel", "data_parallel_size", "dp_size", "data_parallelism", "ddp", "dp_degree"),
     "tp": ("tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size", "tp_size", "tp_degree"),
@@ -321,7 +321,7 @@ _EXPERT_TENSOR = ("etp", "expert_tensor_parallel", "expert_tensor_parallel_size"
 WHOLE_EXPERTS: Final = (
     "experts split over tensor ranks are not modelled; each expert lies whole on one rank of ep (etp=1)"
 )
-# What the options that are words may be.
+# The allowed values of options that are words.
 CHOICES: dict[str, tuple[str, ...]] = {
     each.name: get_args(each.type) for each in fields(Strategy) if get_args(each.type)
 }
@@ -330,9 +330,9 @@ _DEFAULTS = {each.name: each.default for each in fields(Strategy)}
 
 
 def strategy(text: str) -> Strategy:
-    """The strategy a text names: `name=value`, separated by spaces or commas; others have their defaults.
+    """Return the strategy of a text of `name=value`, separated by spaces or commas; others are defaults.
 
-    Raises SpecError with the name or value that is not known and what was expected.
+    Raises SpecError with the unknown name or value and what was expected.
 
     >>> strategy("dp=8 microbatch=1 global_batch=64 zero_stage=3").num_microbatches
     8
@@ -349,7 +349,7 @@ def strategy(text: str) -> Strategy:
 
 
 def field_of(name: str) -> str:
-    """The field of `Strategy` that a name of its text form means: another name is its own.
+    """Return the field of `Strategy` for a name in its text form; other names are returned unchanged.
 
     >>> field_of("microbatch"), field_of("tp")
     ('microbatch_samples', 'tp')
@@ -358,7 +358,7 @@ def field_of(name: str) -> str:
 
 
 def parameter_guessed(name: str) -> str | None:
-    """The parameter of the text form that a person means by a name: its own, or one that others use.
+    """Return the parameter of the text form for its own name or another common name; None if unknown.
 
     >>> parameter_guessed("mbs"), parameter_guessed("tp"), parameter_guessed("speed")
     ('microbatch', 'tp', None)
@@ -370,7 +370,7 @@ def parameter_guessed(name: str) -> str | None:
 
 
 def without_ranks(text: str) -> str:
-    """The text form of a strategy without its data ranks, which follow from the number of accelerators.
+    """Return the text form of a strategy without dp, which follows from the number of accelerators.
 
     >>> without_ranks("dp=8 zero_stage=3")
     'zero_stage=3'
@@ -379,9 +379,9 @@ def without_ranks(text: str) -> str:
 
 
 def read_option(text: str, *, where: str) -> tuple[str, Value]:
-    """The field of `Strategy` and its value that one `name=value` of the text form states.
+    """Return the field of `Strategy` and its value for one `name=value` of the text form.
 
-    where: what the text is part of, for the error. Raises SpecError as `strategy` does.
+    where: the context of the text, for the error message. Raises SpecError as `strategy` does.
 
     >>> read_option("microbatch=4", where="example")
     ('microbatch_samples', 4)
@@ -416,10 +416,10 @@ def read_option(text: str, *, where: str) -> tuple[str, Value]:
 
 
 def peak_in(chip: Accelerator, precision: Precision) -> float | None:
-    """Dense FLOP per second of a chip's products in a precision; None where it has none.
+    """Return the dense peak of a chip in a precision, in FLOP per second; None if not supported.
 
-    Of less than 16 bits none, either, of a chip without products in 16 bits: attention and logits run in
-    these. Products of blocks that share a scale (mxfp8) come with those of 4 bits: Blackwell's and CDNA 4's
+    Precisions below 16 bits also need 16-bit products, which attention and logits use. Products with block
+    scales (mxfp8) are supported by chips with 4-bit products: Blackwell and CDNA 4
     (OCP Microscaling Formats 1.0; NVIDIA Transformer Engine: compute capability 10; AMD: gfx950).
     """
     if precision == "mxfp8" and chip.peak_flop_per_s("fp4") is None:
@@ -429,14 +429,15 @@ def peak_in(chip: Accelerator, precision: Precision) -> float | None:
     return chip.peak_flop_per_s(DTYPE_OF[precision])
 
 
-# More no run can need: chips clock above what their peak is stated at, and FLOP are counted in several ways.
+# The highest plausible share of peak: chips exceed the clock of their stated peak, and definitions of FLOP
+# differ.
 MOST_OF_PEAK = 1.1
 
 
 def multiplied_in(precision: Precision | None) -> tuple[Precision, ...]:
-    """The precisions that the products of a run may be in which states one: all where it states none.
+    """Return the precisions that the products of a run may have: the stated one, or all if none is stated.
 
-    Either of 32 bits may be called by the other's name: torch's convolutions in fp32 multiply in tf32.
+    fp32 and tf32 may be confused, because torch's fp32 convolutions multiply in tf32.
     """
     if precision is None:
         return PRECISIONS
@@ -444,7 +445,7 @@ def multiplied_in(precision: Precision | None) -> tuple[Precision, ...]:
 
 
 def share_of_peak(flop_per_s: float, chip: Accelerator, among: Iterable[Precision]) -> float:
-    """FLOP per second of one accelerator over its highest peak in some precisions; 0 where it states none."""
+    """Return FLOP per second divided by the highest peak in some precisions; 0 if the chip states none."""
     peaks = [peak for each in among if (peak := chip.peak_flop_per_s(DTYPE_OF[each]))]
     return flop_per_s / max(peaks, default=math.inf)
 
@@ -456,21 +457,21 @@ Family: TypeAlias = Literal["megatron", "torch", "xla", "tpu", "ngc"]
 
 
 class Software(Struct, frozen=True, kw_only=True):
-    """One framework and implementation. words: a pattern by which rows name it.
+    """One framework and implementation. words: a pattern that matches its name in rows.
 
-    family: what shares its ways of working. vendor: of the chips that it was measured on. is_eager: whether
-    kernels are launched as written, without a compiler or graphs. is_current: whether new trainings take it.
-    medians: of priors of the performance model's parameters that what is published of this software replaces.
-    spread: how much more than those of others the times of its sources differ, for reasons unknown.
-    runs: the values it has of options of a strategy; of what is not named all, of schedules 1F1B alone,
-    and no graph of a whole step. Of `cuda_graphs` and `dispatch_copies` the first is what its makers' own
-    recipes take.
-    offloads_with: the recomputations that it can combine with activations in the host's memory.
-    offload_stages: the ZeRO stages with which it can move optimizer states alone to the host.
-    has_experts_in_shards: whether ranks of an expert axis are of one group that shards weights.
-    holds: how it holds what other software holds otherwise, by the names of `perfmodel.load`.
-    most_dispatch_ranks: of experts whose tokens travel once, between hosts of 8 accelerators or fewer.
-    last_chip_year: on chips that came out later its words mean its successor.
+    family: software with a similar way of working. vendor: of the chips on which it was measured. is_eager:
+    whether kernels are launched as written, without a compiler or graphs. is_current: whether new trainings
+    use it. medians: prior medians of performance-model parameters, replaced by published facts about this
+    software. spread: factor by which the unexplained spread of times between its sources exceeds that of
+    other software. runs: the supported values of options of a strategy. Options that are not listed support
+    all values, except that the default schedule is 1F1B only, and full graphs are not supported. The first
+    value of `cuda_graphs` and `dispatch_copies` is that of the vendor's own recipes.
+    offloads_with: the recomputations that it can combine with activation offloading.
+    offload_stages: the ZeRO stages with which it can offload optimizer states only.
+    has_experts_in_shards: whether the ranks of an expert axis belong to one group that shards weights.
+    holds: deviations from other software in what it keeps in memory, by the names of `perfmodel.load`.
+    most_dispatch_ranks: maximum ranks of experts whose tokens are sent once, between hosts of up to 8
+    accelerators. last_chip_year: on chips released later, its words mean its successor.
     """
 
     name: str
@@ -493,22 +494,22 @@ class Software(Struct, frozen=True, kw_only=True):
 
     @property
     def options(self) -> Mapping[str, tuple[Value, ...]]:
-        """By option of a strategy the values that it has; of an option that is not there all."""
+        """The supported values by option of a strategy; options that are missing support all values."""
         return {"schedule": ("1f1b",), "full_graphs": (False,), **self.runs}
 
     @property
     def pipeline_stages(self) -> tuple[int, ...]:
-        """The ZeRO stages to plan a pipeline with: all where none shards the optimizer's states alone."""
+        """The ZeRO stages to plan a pipeline with: all if it does not support stage 1."""
         stages = tuple(int(each) for each in self.options.get("zero_stage", ZERO_STAGES))
         return stages if 1 not in stages else PIPELINE_STAGES
 
     def can_run(self, chosen: Strategy) -> bool:
-        """Whether it has every option of a strategy."""
+        """Return whether it supports every option of a strategy."""
         has_options = all(getattr(chosen, name) in values for name, values in self.options.items())
         return has_options and (not chosen.activation_offload or chosen.recompute in self.offloads_with)
 
     def is_named_in(self, text: str) -> bool:
-        """Whether a text has its words."""
+        """Return whether a text matches its words."""
         return re.search(self.words, text, re.IGNORECASE) is not None
 
 
@@ -517,24 +518,24 @@ SOFTWARE: tuple[Software, ...] = convert(
     tuple[Software, ...],
 )
 SOFTWARE_NAMES: tuple[str, ...] = tuple(each.name for each in SOFTWARE)
-# In place of a software: steps that nothing was measured of, by the priors of the performance model.
+# Used instead of a software for steps without measurements, predicted from the performance model's priors.
 PRIORS_ONLY = "priors"
 
 
 def software(name: str) -> Software:
-    """The software of a name. Raises SpecError with the names there are."""
+    """Return the software of a name. Raises SpecError with the known names."""
     for each in SOFTWARE:
         if each.name == name:
             return each
     raise SpecError(f"software {name!r} is not known; expected one of {', '.join(SOFTWARE_NAMES)}")
 
 
-# The rows of a table repeat few texts, and every software's words are looked for in each.
+# Cached, because tables repeat few texts, and every software's pattern is searched in each.
 @lru_cache(maxsize=2**13)
 def software_in(text: str, *, vendor: str, is_eager: bool, chip_year: int | None = None) -> Software | None:
-    """The software that a text names, on chips of a vendor; None where it names none.
+    """Return the software named in a text, on chips of a vendor; None if it names none.
 
-    is_eager: distinguishes software of the same words. chip_year: when the chip came out, where it is known.
+    is_eager: distinguishes software with the same words. chip_year: the chip's release year, if known.
 
     >>> software_in("NeMo; VP=8", vendor="NVIDIA", is_eager=False).name
     'megatron_core'

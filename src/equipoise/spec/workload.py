@@ -1,4 +1,4 @@
-"""Workloads: what is trained, every spelling of it, how MLPerf scores it and logs its samples.
+"""Workloads: models with their data, names, MLPerf scoring rules and logged sample counts.
 
 Facts: workloads.toml.
 """
@@ -32,7 +32,7 @@ from equipoise.spec.transformer import Transformer, read_transformer
 
 
 class MlperfRules(Struct, frozen=True, kw_only=True):
-    """How MLPerf scores a workload; `known` is False where nothing states it and common values stand in."""
+    """MLPerf's scoring rules of a workload; `known` is False if they are not stated and defaults are used."""
 
     num_runs_required: int
     num_dropped_each_end: int = 1
@@ -46,7 +46,7 @@ _RULES = tuple(name for name in MlperfRules.__struct_fields__ if name != "known"
 
 
 def _read_rules(block: FactBlock, known: MlperfRules) -> MlperfRules | None:
-    """The scoring rules a block states, over those of an earlier file; None where it states none."""
+    """Return the scoring rules in a block, which override an earlier file's; None if it states none."""
     stated = {key: value for key, value in block.fields.items() if key in _RULES}
     if not stated:
         return None
@@ -65,10 +65,10 @@ Per: TypeAlias = Literal["sample", "epoch", "token", "step"]
 
 
 class Converged(Struct, frozen=True, kw_only=True):
-    """One way in which logs state samples to target: a key, what it counts, where that holds.
+    """One way in which logs state samples to target: a key, its unit, and the conditions of its use.
 
-    counts_from_zero: the value is the number of the last unit, the first being 0. starts_at_one: the value is
-    a position that is 1 where training starts.
+    counts_from_zero: whether the value is the index of the last unit, counted from 0. starts_at_one: whether
+    the value is a position that is 1 at the start of training.
     """
 
     key: str
@@ -82,14 +82,14 @@ class Converged(Struct, frozen=True, kw_only=True):
 
 
 class ReferenceRuns(Struct, frozen=True, kw_only=True):
-    """Runs of a benchmark's reference code to its target at one global batch: the mean of their samples."""
+    """Runs of a benchmark's reference code at one global batch, with their mean samples to target."""
 
     global_batch_samples: int
     samples_to_target: float
     num_runs: int
 
 
-# What every benchmark since v4.0 has to log; the reading for a workload that the table does not have.
+# Every benchmark since v4.0 must log this; it is used for workloads that are not in the table.
 UNKNOWN_CONVERGED = (Converged(key="samples_count", per="sample"),)
 
 
@@ -100,9 +100,9 @@ def samples_stated(
     round_number: float,
     samples_each: Mapping[Per, float],
 ) -> float | None:
-    """Samples to target by the first way that applies to what a log states; None where none does.
+    """Return samples to target by the first way that applies to the values in a log; None if none does.
 
-    samples_each: samples in one unit of what a log counts; units of which nothing is known are not in it.
+    samples_each: samples per unit that logs count in, without unknown units.
     """
     for way in ways:
         value, each = stated.get(way.key), samples_each.get(way.per)
@@ -122,7 +122,7 @@ def samples_stated(
 WORKLOADS_FILE = Path(__file__).with_name("workloads.toml")
 EDIT = "a file for --workloads FILE (`equipoise list workloads --example` prints one)"
 
-# The largest batch so far has 262,144 samples (DLRM); a column of 64-bit integers holds far more than this.
+# The largest batch so far has 262,144 samples (DLRM); the limit fits easily into 64-bit integers.
 MAX_BATCH_SAMPLES = 10**15
 Area: TypeAlias = Literal[
     "language", "vision", "generation", "recommendation", "graph", "speech", "games", "forecasting", "other"
@@ -130,10 +130,10 @@ Area: TypeAlias = Literal[
 
 
 class Rollout(Struct, frozen=True, kw_only=True):
-    """What is generated before each step of a reinforcement learning: completions of prompts, in groups.
+    """The generation before each step of reinforcement learning: completions of prompts, in groups.
 
-    group_size: completions of one prompt. prompt_tokens, completion_tokens: on average.
-    most_completion_tokens: where a completion is cut.
+    group_size: completions per prompt. prompt_tokens, completion_tokens: averages.
+    most_completion_tokens: length at which a completion is truncated.
     """
 
     group_size: int
@@ -142,7 +142,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
     most_completion_tokens: int
 
 
-# What numbers of models can be: from a toy to what takes a thousand times the largest there is.
+# Plausible ranges for models, from toy models to a thousand times the largest.
 Params: TypeAlias = Annotated[float, PlausibleRange(100, 1e15, "weights")]
 Flop: TypeAlias = Annotated[float, PlausibleRange(1e3, 1e18, "FLOP per sample")]
 SampleBytes: TypeAlias = Annotated[float, PlausibleRange(4, 1e13, "bytes per sample")]
@@ -154,15 +154,14 @@ Side: TypeAlias = Annotated[int, PlausibleRange(LEAST_SIDE, 1e5, "pixels")]
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """The images that a workload's figures are of, and how the figures grow with other images.
+    """The image size to which a workload's figures apply, and how the figures scale with the image size.
 
-    width, height: in pixels, of what the data set holds, where latents of it are computed, too. patch: pixels
-    along the side of what makes one token; None where the figures grow with pixels, as of convolutions.
-    frames: of a video, layers of patches in time. other_tokens: tokens of a sample that are no patches: a
-    class token, words.
-    squared_share: of its FLOP, those that grow with the square of what the figures grow with: scores of
-    attention over the whole image. text_share: of encoders that run forward only, FLOP that do not grow, as
-    a share of those of the model's forward pass.
+    width, height: in pixels, of the data set's images, even if the model processes their latents. patch: side
+    of the patch per token in pixels; None if figures scale with pixels, as for convolutions.
+    frames: of a video, patch layers in time. other_tokens: tokens of a sample other than patches: a class token, words.
+    squared_share: share of FLOP that scale with the square of tokens or pixels: attention scores over the
+    whole image. text_share: FLOP of forward-only encoders that do not scale, relative to the model's forward
+    pass.
     """
 
     width: Side
@@ -175,7 +174,7 @@ class Image(Struct, frozen=True, kw_only=True):
 
     @property
     def pixels(self) -> int:
-        """Pixels of the image, or of one frame.
+        """Number of pixels of the image, or of one frame.
 
         >>> Image(width=224, height=224, patch=16, other_tokens=1).pixels
         50176
@@ -184,7 +183,7 @@ class Image(Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a sample, or its pixels where nothing is cut into patches.
+        """Tokens of a sample, or its pixels if there are no patches.
 
         >>> Image(width=224, height=224, patch=16, other_tokens=1).tokens
         197
@@ -195,7 +194,7 @@ class Image(Struct, frozen=True, kw_only=True):
         return self.frames * patches + self.other_tokens
 
     def of_side(self, pixels: int) -> "Image":
-        """An image of the same shape whose shorter side has so many pixels.
+        """Return an image of the same aspect ratio whose shorter side has this number of pixels.
 
         >>> Image(width=1333, height=800).of_side(400).width
         666
@@ -206,25 +205,26 @@ class Image(Struct, frozen=True, kw_only=True):
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """One workload: facts that hold for every run of it; None is unknown.
+    """One workload: facts that apply to all its runs; None is unknown.
 
-    unpadded_tokens: of sequence_tokens, the mean of its dataset without padding, which published trainings
-    leave out; None where samples are full.
-    params: weights that every data-parallel rank holds; embedding_params: tables of a recommender besides,
-    which are spread over the ranks: how many tables, values a row, and rows that a sample looks up in all.
-    What a model that is no transformer needs is stated per sample: forward_flop_per_sample,
-    backward_flop_per_sample (None: twice forward), activation_bytes_per_sample (kept for the way back, 2
-    bytes a value), boundary_bytes_per_sample (of the widest cut between layers, likewise) and layers (those
-    that launch kernels of their own: convolutions, matrix products, recurrent layers), and products_per_layer
-    (one after the other in a forward pass: of a recurrent layer, as many as there are steps in time).
-    trained, lora_rank, lora_targets: adapters of that rank where not all weights are trained, and on which
-    layers (`adapted_layers`). adapter_width, linear_adapter_width: weights, by rank, of those on attention
-    and on every linear layer, of a model that is no transformer; None where it has none.
-    frozen_share: what runs forward only beside the model, in FLOP of its forward pass: encoders, a reference
-    model. frozen_params: weights of it that the model does not share. rollout: what is generated to train on.
-    samples_per_example: that one term of the loss needs together: 2 of preference pairs.
-    image: the images that all of it is of; None where samples are none, or do not scale.
-    usual_batch_samples: the global batch of the training that a paper describes, usual_batch_source.
+    unpadded_tokens: mean length of the data set without padding, which published trainings skip; None if all
+    samples have sequence_tokens.
+    params: weights that every data-parallel rank holds. embedding_params: further weights of a recommender's
+    tables, which are sharded over the ranks; embedding_tables, embedding_width (values per row) and
+    embedding_lookups_per_sample (rows in all tables) describe them.
+    Models other than transformers are described per sample: forward_flop_per_sample, backward_flop_per_sample
+    (None: twice forward), activation_bytes_per_sample (stored for the backward pass, 2 bytes per value),
+    boundary_bytes_per_sample (of the widest cut between layers, likewise), layers (those that launch kernels:
+    convolutions, matrix products, recurrent layers), and products_per_layer (sequential ones in a forward
+    pass; in a recurrent layer one per time step).
+    trained, lora_rank, lora_targets: adapters of that rank if not all weights are trained, and their layers
+    (`adapted_layers`). adapter_width, linear_adapter_width: adapter weights per unit of rank, on attention
+    and on all linear layers, for a model other than a transformer; None if it has none.
+    frozen_share: FLOP of parts that only run forward (encoders, a reference model), relative to the model's
+    forward pass. frozen_params: their weights, except shared ones. rollout: generation of training data.
+    samples_per_example: samples that one term of the loss needs together: 2 for preference pairs.
+    image: the image size to which the figures apply; None if samples are not images or do not scale.
+    usual_batch_samples: the global batch of a published training, whose source is usual_batch_source.
     reference_runs: of a benchmark whose results are not embedded, by global batch.
     """
 
@@ -273,19 +273,17 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     @property
     def computed_tokens(self) -> int | None:
-        """Tokens of a sample that are computed, as if every sample had their mean."""
+        """Tokens computed per sample, as if every sample had the mean length."""
         return self.unpadded_tokens or self.sequence_tokens
 
     @property
     def budget_tokens(self) -> int | None:
-        """Tokens of a sample where a training is measured in tokens, as of language; None where its samples
-        are counted: images, utterances.
-        """
+        """Tokens per sample if trainings are measured in tokens (language); None if samples are counted."""
         return self.sequence_tokens if self.area == "language" else None
 
     @property
     def samples(self) -> str:
-        """Samples, in the word for them.
+        """The plural word for samples.
 
         >>> shipped_workloads().workload("vit_large").samples
         'images'
@@ -295,13 +293,14 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     @property
     def train_flop_per_sample(self) -> float | None:
-        """FLOP of one sample's way forward and back, nothing computed twice; None where it is not known.
+        """FLOP of one sample's forward and backward pass without recomputation; None if unknown.
 
-        What runs forward only beside the model is counted too.
+        Forward-only parts are included.
 
-        Assumes that the way back costs twice the way forward, and once where weights are frozen: gradients of
-        activations are needed all the same, those of weights are not. Counted on diffusers 0.42 with frozen
-        weights, it is 1.10 of the way forward of SDXL, 1.20 of FLUX.1 at 1,024 pixels: attention has two.
+        Assumes that the backward pass takes twice the FLOP of the forward pass, or once if weights are
+        frozen, because gradients of activations are still needed. Counted on diffusers 0.42 with frozen
+        weights, it is 1.10 times the forward pass for SDXL and 1.20 for FLUX.1 at 1,024 pixels, because
+        attention takes two.
         """
         forward = self.forward_flop_per_sample
         if forward is None and self.transformer is not None and self.computed_tokens is not None:
@@ -313,11 +312,11 @@ class Workload(Struct, frozen=True, kw_only=True):
         return ((3 if self.trained == "full" else 2) + self.frozen_share) * forward
 
     def on_images(self, other: Image) -> "Workload":
-        """The workload on images of another size, of which none is published with its benchmark.
+        """Return the workload with images of another size, for which no results are published.
 
-        Weights stay; tokens are those of the other image, and figures per sample grow with either.
-        Assumes that the figures of fully connected layers are small, and that encoders which run forward only
-        grow with pixels, but for text.
+        Weights are unchanged; tokens are those of the other image, and figures per sample scale with tokens
+        or pixels. Assumes that figures of fully connected layers are small, and that forward-only encoders
+        scale with pixels, except for text.
         """
         known = self.image
         if known is None or (known.width, known.height) == (other.width, other.height):
@@ -335,7 +334,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             last_round=None,
         )
         if self.transformer is not None and self.sequence_tokens is not None:
-            # Positions are interpolated to the patches of another image.
+            # Position embeddings are interpolated to the patches of another image.
             positions = other.tokens if self.transformer.position_embeddings else 0
             found = replace(
                 found,
@@ -348,7 +347,7 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What the performance model would have to know to plan the workload; empty where it knows all."""
+        """Facts that the performance model lacks to plan the workload; empty if none."""
         if self.transformer is not None and self.sequence_tokens is not None:
             return ()
         needed: tuple[str, ...] = ("params", "forward_flop_per_sample", "activation_bytes_per_sample")
@@ -358,7 +357,7 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     @property
     def trained_params(self) -> float | None:
-        """Weights that get gradients: all, or those of adapters."""
+        """Number of weights with gradients: all, or those of adapters."""
         if self.trained == "full":
             return self.params
         targets = adapted_layers(self.trained, self.lora_targets)
@@ -370,7 +369,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         return None if width is None or self.lora_rank is None else float(self.lora_rank * width)
 
     def is_unlike_published(self, trained: Trained) -> bool:
-        """Whether no published times are of such a training: beside frozen models, adapters on figures."""
+        """Return whether no published times exist for such training: with frozen parts, or adapters here."""
         return bool(self.frozen_share) or (self.transformer is None and trained != "full")
 
 
@@ -379,7 +378,7 @@ def _times(figure: float | None, growth: float) -> float | None:
 
 
 def _ratio(one: Workload, other: Workload) -> float:
-    """FLOP of a sample of two transformers, over each other."""
+    """Return the ratio of FLOP per sample of two transformers, without frozen parts."""
     flop, of_other = (
         replace(each, frozen_share=0.0, frozen_params=None).train_flop_per_sample for each in (one, other)
     )
@@ -387,27 +386,27 @@ def _ratio(one: Workload, other: Workload) -> float:
 
 
 class _Named(Struct, frozen=True, kw_only=True):
-    """A spelling, and the rounds in which it means a workload."""
+    """The meaning of a spelling: a workload's slug and the rounds in which it applies."""
 
     slug: str
     first_round: float = 0.0
     last_round: float = math.inf
 
 
-# What a name on a hub has before the model's, or behind its size, where the model itself is the same.
+# Prefixes and suffixes of model names on a hub that do not change the model's architecture.
 _SAME_SIZE = re.compile(
     r"^meta-(?=llama)|(?<=\d[bm])(?:[-_](?:hf|base|instruct|chat|it|v0\.1))+$", re.IGNORECASE
 )
 
 
 class WorkloadTable(Struct, frozen=True, kw_only=True):
-    """A set of workloads and every spelling that leads to them. Built by `load_workloads`; read-only."""
+    """A set of workloads with all their spellings. Built by `load_workloads`; read-only."""
 
     workloads: Mapping[str, Workload]
     names: Mapping[str, tuple[_Named, ...]]
 
     def slug(self, raw: str, round_number: float | None = None) -> str | None:
-        """The slug of a raw name; None when the table lacks it, or when it depends on the round.
+        """Return the slug of a raw name; None if unknown, or if it depends on a round that is not given.
 
         >>> shipped_workloads().slug("ssd", 1.1), shipped_workloads().slug("ssd", 4.1)
         ('ssd_r34', 'retinanet')
@@ -421,9 +420,9 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         return slugs.pop() if len(slugs) == 1 else None
 
     def workload(self, name: str) -> Workload:
-        """The workload of a slug, title or alias, or of a model's name on a hub of models.
+        """Return the workload of a slug, title or alias, or of a model's name on a hub.
 
-        Raises SpecError with the nearest names and the file to edit.
+        Raises SpecError with similar names and the file to edit.
 
         >>> shipped_workloads().workload("meta-llama/Llama-2-7b-hf").slug
         'llama2_7b'
@@ -435,18 +434,18 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         raise unknown_name(complaint, self.near(name), kind="workloads", edit=EDIT)
 
     def near(self, name: str) -> list[str]:
-        """The workloads that may have been meant."""
+        """Return the slugs of workloads with similar names."""
         close = close_names(name, self.names)
         return list(dict.fromkeys(named.slug for match in close for named in self.names[match]))
 
     def _slug_on_hub(self, name: str) -> str | None:
-        """The one slug of which a typed name is a spelling, without its owner and spaces; None otherwise.
+        """Return the unique slug of a typed name, ignoring owner and spaces; None otherwise.
 
-        What says how the weights were trained further (`-Instruct`) or are stored (`-hf`) may follow a size.
+        After a size, suffixes for further training (`-Instruct`) or storage (`-hf`) are ignored.
         """
         last = name[:MAX_NAME_CHARS].rpartition("/")[2]
         spelled = (last, _SAME_SIZE.sub("", last))
-        # Without spaces, 1.3B and 13B are one.
+        # Exact spellings come first, because the compact forms of 1.3B and 13B are equal.
         exact = next(filter(None, map(self.slug, spelled)), None)
         if exact is not None:
             return exact
@@ -456,7 +455,7 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         return slugs.pop() if len(slugs) == 1 else None
 
     def rules(self, slug: str) -> MlperfRules:
-        """How MLPerf scores a workload; for one that the table lacks, common values with `known` False."""
+        """Return the scoring rules of a workload; for an unknown one, defaults with `known` False."""
         found = self.workloads.get(slug)
         return UNKNOWN_RULES if found is None else found.rules
 
@@ -468,10 +467,10 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         round_number: float,
         global_batch_samples: float | None,
     ) -> float | None:
-        """Training samples consumed until the target, from what a log states; None if it does not.
+        """Return the training samples consumed until the target, from values in a log; None if not stated.
 
-        slug: of a workload that need not be known. stated: metadata of the last eval_accuracy before
-        run_stop, with `train_samples` of the log.
+        slug: of a known or unknown workload. stated: metadata of the last eval_accuracy before run_stop, with
+        `train_samples` of the log.
         """
         found = self.workloads.get(slug)
         return samples_stated(
@@ -482,10 +481,9 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
         )
 
     def global_batch_samples(self, slug: str, logged: float | None) -> int | None:
-        """The global batch in samples that a log states, of a workload that need not be known.
+        """Return the global batch in samples from a log of a known or unknown workload.
 
-        None where the log does not state it, or states more than the workload's table allows: then it counts
-        tokens.
+        None if not stated, or if it exceeds the workload's limit, because it then counts tokens.
         """
         found = self.workloads.get(slug)
         below = None if found is None else found.global_batch_below
@@ -495,9 +493,9 @@ class WorkloadTable(Struct, frozen=True, kw_only=True):
 
 
 def workload(name: str) -> Workload:
-    """The workload of a slug, title or alias.
+    """Return the workload of a slug, title or alias.
 
-    Raises SpecError with the nearest names and the file to edit.
+    Raises SpecError with similar names and the file to edit.
 
     >>> workload("ResNet-50").dataset_samples
     1281167
@@ -506,7 +504,7 @@ def workload(name: str) -> Workload:
 
 
 def workload_title(slug: str) -> str:
-    """What people call a workload; the slug itself where the shipped table lacks it.
+    """Return the title of a workload; the slug itself if it is not in the shipped table.
 
     >>> workload_title("bert"), workload_title("warp")
     ('BERT', 'warp')
@@ -519,14 +517,14 @@ def workload_title(slug: str) -> str:
 
 @cache
 def shipped_workloads() -> WorkloadTable:
-    """The shipped table."""
+    """Return the shipped table."""
     return kept_record("workloads", WorkloadTable, load_workloads)
 
 
 def load_workloads(extra: Sequence[Path] = ()) -> WorkloadTable:
-    """The shipped table and then the given files; of two statements on a field or name the later wins.
+    """Return the shipped table combined with the given files, which override fields and names.
 
-    Raises SpecError with file and line if a file is not such a table.
+    Raises SpecError with file and line if a file is invalid.
     """
     table: dict[str, Workload] = {}
     names: dict[str, tuple[_Named, ...]] = {}
@@ -542,7 +540,7 @@ def load_workloads(extra: Sequence[Path] = ()) -> WorkloadTable:
 
 
 def _workload(block: FactBlock, known: Workload | None) -> Workload:
-    """The workload a block describes; fields it does not state are kept from an earlier file."""
+    """Return the workload that a block describes; missing fields are taken from an earlier file."""
     model = block.block("transformer")
     rules = _read_rules(block, UNKNOWN_RULES if known is None else known.rules)
     converged = tuple(each.read(Converged) for each in block.blocks("converged"))
@@ -587,26 +585,26 @@ def _workload(block: FactBlock, known: Workload | None) -> Workload:
 
 
 def _is_scaled_so(image: Image, found: Workload) -> bool:
-    """Whether a workload's images are those of its tokens and shares."""
+    """Return whether a workload's image is consistent with its tokens and shares."""
     is_cut_so = found.sequence_tokens is None or image.tokens == found.sequence_tokens
     return is_cut_so and 0 <= image.squared_share < 1 and image.text_share <= found.frozen_share
 
 
 def _check_counted(block: FactBlock, found: Workload) -> None:
-    """Refuse a way of stating samples that lacks the fact it multiplies by."""
+    """Raise SpecError if a way of stating samples lacks the fact by which its unit is converted."""
     for way in found.converged:
         needed = {"epoch": "dataset_samples", "token": "sequence_tokens"}.get(way.per)
         if needed is not None and getattr(found, needed) is None:
             raise block.refuse(needed, f"this field, since {way.key} counts {way.per}s")
 
 
-# Kept for the way back per FLOP of the way forward: a value of 2 bytes takes more than one product. MobileNet
-# v2, whose convolutions have the fewest, keeps 0.065.
+# Maximum of stored activation bytes per forward FLOP: a value of 2 bytes takes more than one product.
+# MobileNet v2, whose convolutions have the fewest FLOP per value, stores 0.065.
 _MOST_BYTES_PER_FLOP: Final = 1.0
 
 
 def _check_activations(block: FactBlock, found: Workload) -> None:
-    """Refuse activations that nothing computes: one of both numbers is in another unit."""
+    """Raise SpecError for implausible activations per FLOP, where one of the numbers is in another unit."""
     flop, kept = found.forward_flop_per_sample, found.activation_bytes_per_sample
     if flop is None or kept is None or kept <= _MOST_BYTES_PER_FLOP * flop:
         return
@@ -617,13 +615,13 @@ def _check_activations(block: FactBlock, found: Workload) -> None:
     )
 
 
-# How far stated parameters may be from those of the stated sizes: what is left out of them is below 1 %, and
-# a slip in one of both is more.
+# Relative tolerance between stated parameters and those computed from sizes, which omit less than 1 %; an
+# error in either is larger.
 _NEAR_PARAMS: Final = 0.2
 
 
 def _check_params(block: FactBlock, found: Workload) -> None:
-    """Refuse parameters that are not those of the transformer's sizes, where a block states both."""
+    """Raise SpecError if a block's parameters contradict its transformer's sizes."""
     if not {"params", "transformer"} <= block.fields.keys():
         return
     assert found.params is not None
@@ -637,7 +635,7 @@ def _check_params(block: FactBlock, found: Workload) -> None:
 
 
 def _spellings(block: FactBlock, found: Workload) -> Iterator[tuple[str, _Named]]:
-    """Every spelling a block gives to its workload, with the rounds in which it holds."""
+    """Yield every spelling of a block's workload, with the rounds in which it applies."""
     for spelling in (found.slug, found.title, *found.aliases):
         yield spelling, _Named(slug=found.slug)
     for item in block.blocks("named"):
@@ -648,7 +646,7 @@ def _spellings(block: FactBlock, found: Workload) -> Iterator[tuple[str, _Named]
 
 
 def _claim(block: FactBlock, spelling: str, named: _Named, of_file: dict[str, tuple[_Named, ...]]) -> None:
-    """Add a spelling; refuse one that means two workloads in the same round of the same file."""
+    """Add a spelling. Raises SpecError if it means two workloads in one round of the same file."""
     name = canonical(spelling)
     if not name:
         raise SpecError(f"{block.where}: an alias without a letter or digit; expected the name of a workload")
@@ -663,7 +661,7 @@ def _claim(block: FactBlock, spelling: str, named: _Named, of_file: dict[str, tu
 
 
 def _samples_each(found: Workload | None, global_batch_samples: float | None) -> dict[Per, float]:
-    """Samples in one unit of what logs count, where known."""
+    """Return samples per unit that logs count in, for known units."""
     known: dict[Per, float | None] = {"sample": 1.0, "step": global_batch_samples}
     if found is not None:
         known["epoch"] = found.dataset_samples
