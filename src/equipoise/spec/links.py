@@ -1,4 +1,4 @@
-"""Classes of link between two accelerators, as `nvidia-smi topo -m` prints them, and the rates they reach."""
+"""Link classes between accelerators, as `nvidia-smi topo -m` prints them, and their achievable rates."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from equipoise.files import converted, shipped_table
 from equipoise.spec.hardware import Accelerator, Confidence, accelerators
 
 LINKS_FILE = Path(__file__).with_name("links.toml")
-# Best first. What has a number after it is NVLink (links bonded) and XGMI (hops, where more than one).
+# Best first. NVLink has the number of bonded links as a suffix, XGMI the number of hops if more than one.
 KINDS = ("NV", "XGMI", "PIX", "PXB", "PHB", "PCIE", "NODE", "SYS")
 FABRICS = frozenset({"NV", "XGMI"})
-# Peer access as `nvidia-smi topo -p2p` prints it.
+# The words for peer access in the output of `nvidia-smi topo -p2p`.
 PEER_WORDS: Mapping[str, str] = {
     "OK": "works",
     "CNS": "the chipset does not support it",
@@ -27,13 +27,13 @@ PEER_WORDS: Mapping[str, str] = {
     "U": "unknown",
 }
 _SPELLING = re.compile(r"(NV|XGMI)(\d{1,2})|(XGMI|PIX|PXB|PHB|PCIE|NODE|SYS)|(SOC)")
-# Slots that accelerators sit in, PCIe 3, 4 and 5 with 16 lanes, where the accelerator is not known.
+# Rates of slots, PCIe 3, 4 and 5 with 16 lanes, used if the accelerator is not known.
 _SLOTS_BYTE_PER_S = (15.75e9, 31.5e9, 63e9)
 _GENERATION = re.compile(r"NVLink (\d)")
 
 
 def link_class(word: str) -> str | None:
-    """The class that a word names, in today's spelling; None for what is none.
+    """Return the class that a word names, in today's spelling; None if it names none.
 
     >>> link_class("SOC"), link_class("nv12"), link_class("GNS")
     ('SYS', 'NV12', None)
@@ -47,7 +47,7 @@ def link_class(word: str) -> str | None:
 
 
 def kind(name: str) -> str:
-    """A class without its number.
+    """Return a class without its number.
 
     >>> kind("NV12"), kind("SYS")
     ('NV', 'SYS')
@@ -56,12 +56,12 @@ def kind(name: str) -> str:
 
 
 def number(name: str) -> int:
-    """The number of a class: bonded links of NV#, hops of XGMI#; 1 where it has none."""
+    """Return the number of a class: bonded links of NV#, hops of XGMI#; 1 if it has none."""
     return int(name[len(kind(name)) :] or 1)
 
 
 def rank(name: str) -> tuple[int, int]:
-    """By what classes sort, best first: more NVLinks before fewer, fewer hops before more.
+    """Return a sort key of classes, best first: more NVLinks before fewer, fewer hops before more.
 
     >>> sorted(["SYS", "NV4", "PHB", "NV12"], key=rank)
     ['NV12', 'NV4', 'PHB', 'SYS']
@@ -71,16 +71,16 @@ def rank(name: str) -> tuple[int, int]:
 
 
 def meaning(name: str) -> str:
-    """What is between two devices of a class, in a few words."""
+    """Return a short description of the path between two devices of a class."""
     return str(_facts()["class"][kind(name)]["meaning"])
 
 
 class LinkReach(Struct, frozen=True, kw_only=True):
-    """What long transfers over a link reach, byte/s in each direction while both are busy.
+    """Achievable rates of long transfers over a link, in byte/s per direction with both directions busy.
 
-    low, high: how machines differ. stated_byte_per_s: by the makers; the lowest and the highest where the
-    accelerator is not known. path: fabric, near, far or staged (through the host's memory); two of them where
-    it is not known.
+    low, high: range over machines. stated_byte_per_s: lowest and highest rate stated by vendors, which are
+    equal if the accelerator is known. path: fabric, near, far or staged (through the host's memory); two of
+    them if not known.
     """
 
     path: str
@@ -99,11 +99,11 @@ def reach(
     has_peers: bool | None = None,
     slot_byte_per_s: float | None = None,
 ) -> LinkReach:
-    """What a class of link reaches between two accelerators of a kind, alone on their path.
+    """Return the achievable rate of a link class between two accelerators, without other traffic on the path.
 
-    chip: None where it is not known; the range then holds all it may be. has_peers: whether each reaches the
-    other's memory itself; None where not known. slot_byte_per_s: where known; else the accelerator's own.
-    Raises SpecError where the accelerator has no such link.
+    chip: None if not known, in which case the range covers all candidates. has_peers: whether each can access
+    the other's memory directly; None if not known. slot_byte_per_s: by default that of the accelerator.
+    Raises SpecError if the accelerator has no such link.
     Source: links.toml.
     """
     stated = _stated(name, chip, slot_byte_per_s)
@@ -123,19 +123,19 @@ def reach(
     )
 
 
-# Of a frame's bytes on the wire, those that are payload: 38 bytes of Ethernet and 52 of TCP/IP go with each.
+# Payload fraction of a frame's bytes on the wire, with overheads of 38 bytes of Ethernet and 52 of TCP/IP.
 _FRAMED, _FRAMED_JUMBO = 1448 / 1538, 8948 / 9038
-# As much less is what healthy machines of one kind differ by at most (diagnose).
+# The largest difference between healthy machines of one kind (diagnose).
 _MARGIN = 0.15
 _NETWORK_RATE = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)gbit")
 _GBIT_BYTE_PER_S = 125_000_000.0
 
 
 def network_reach(word: str) -> LinkReach | None:
-    """What a network of a stated rate reaches in each direction; None for a word that is no such rate.
+    """Return the achievable rate of a network per direction; None if the word does not state a rate.
 
-    Assumes TCP/IPv4 with timestamps over Ethernet, frames of 1500 or 9000 bytes, nothing else on the wire.
-    latency_s is 0: it does not follow from a rate.
+    Assumes TCP/IPv4 with timestamps over Ethernet, frames of 1500 or 9000 bytes, and no other traffic.
+    latency_s is 0, because it cannot be derived from a rate.
     Source: IEEE 802.3 (preamble 8, header 14, check 4, gap 12 bytes a frame), RFC 791, 793 and 7323.
 
     >>> round(network_reach("1gbit").byte_per_s / 1e6, 1), network_reach("PHB")
@@ -157,7 +157,7 @@ def network_reach(word: str) -> LinkReach | None:
 
 
 def _paths(name: str, chip: Accelerator | None, *, has_peers: bool | None) -> tuple[str, ...]:
-    """The paths bytes may take; two where nobody knows whether peers reach each other."""
+    """Return the possible paths of data; two if peer access is not known."""
     direct = str(_facts()["class"][kind(name)]["path"])
     if kind(name) in FABRICS or has_peers:
         return (direct,)
@@ -183,7 +183,7 @@ def _stated(name: str, chip: Accelerator | None, slot_byte_per_s: float | None) 
 
 
 def _mesh_rates(chip: Accelerator | None, num_hops: int) -> tuple[float, float]:
-    """Of one pair in a mesh, whose links divide over the peers; a pair in two hops shares both."""
+    """Return the range of rates of one pair in a mesh; links are divided among peers, rates among hops."""
     meshes = [
         each.link_byte_per_s / max(1, (each.node_size or 2) - 1)
         for each in ([chip] if chip else accelerators())
@@ -197,7 +197,7 @@ def _mesh_rates(chip: Accelerator | None, num_hops: int) -> tuple[float, float]:
 
 
 def link_byte_per_s(chip: Accelerator) -> float | None:
-    """The stated rate of one NVLink of an accelerator, one direction; None where it has none."""
+    """Return the stated rate of one NVLink of an accelerator in one direction; None if it has none."""
     generation = _generation(chip)
     if generation is None:
         return None
@@ -207,7 +207,7 @@ def link_byte_per_s(chip: Accelerator) -> float | None:
 
 
 def num_links(chip: Accelerator) -> int | None:
-    """NVLinks of an accelerator; None where it has none."""
+    """Return the number of NVLinks of an accelerator; None if it has none."""
     rate = link_byte_per_s(chip)
     total = chip.bridge_byte_per_s or chip.link_byte_per_s
     return None if rate is None or total is None else round(total / rate)
@@ -216,17 +216,18 @@ def num_links(chip: Accelerator) -> int | None:
 def _generation(chip: Accelerator) -> Mapping[str, Any] | None:
     found = _GENERATION.search(chip.link or "")
     if found is None and chip.bridge_byte_per_s:
-        # The table states the slot as its link; a bridge of 300e9 byte/s has twelve links of either rate.
+        # The table states the slot as its link; a bridge of 300e9 byte/s has twelve links of either rate
+        # (NVLink 3).
         found = _GENERATION.search("NVLink 3")
     return None if found is None else _facts()["generation"].get(found[1])
 
 
 def nvlink_candidates(count: int, chips: Sequence[Accelerator] = ()) -> tuple[Accelerator, ...]:
-    """Accelerators that may have `count` bonded links to another: all their links, or in a mesh some of them.
+    """Return accelerators that may have `count` bonded links to another: all their links, or some in a mesh.
 
-    Assumes that a mesh with links for every peer has as many to each; in one with fewer, such as the cube
-    mesh of V100, any number may join two.
-    chips: to choose from; the shipped table's unless given.
+    Assumes equal numbers of links to each peer in a mesh with enough links for all peers; with fewer, as in
+    the cube mesh of V100, any number may join two.
+    chips: candidates; by default those of the shipped table.
 
     >>> sorted({round(num_links(each) * link_byte_per_s(each) / 1e9) for each in nvlink_candidates(18)})
     [450, 900]
@@ -237,14 +238,14 @@ def nvlink_candidates(count: int, chips: Sequence[Accelerator] = ()) -> tuple[Ac
 
 
 def _may_bond(chip: Accelerator, links: int, count: int) -> bool:
-    """Whether so many of an accelerator's links may join it to one of the others of a mesh."""
+    """Return whether `count` of an accelerator's links may join it to one peer in a mesh."""
     num_peers = (chip.node_size or 1) - 1
     each = links // num_peers if 0 < num_peers <= links else links
     return chip.topology == "mesh" and count <= each
 
 
 def most_links() -> int:
-    """The most NVLinks any accelerator has: pairs that need more among them go through a switch."""
+    """Return the largest number of NVLinks of any accelerator; pairs that need more use a switch."""
     return max(int(each["num_links"]) for each in _facts()["generation"].values())
 
 
@@ -257,10 +258,10 @@ COLLECTIVES_FILE = Path(__file__).with_name("collectives.toml")
 
 
 class PublishedCollective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One published figure: the bandwidth of the bus that a collective reached.
+    """One published bus bandwidth of a collective.
 
     link: the class of the weakest link between the ranks of a node, as `nvidia-smi topo -m` names it.
-    payload_bytes: None where a peak was stated without its size. how: None where not stated.
+    payload_bytes: None if a peak was stated without its size. how: None if not stated.
     """
 
     slug: str
@@ -278,6 +279,6 @@ class PublishedCollective(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @cache
 def published_collectives() -> tuple[PublishedCollective, ...]:
-    """Every published figure, in the order of the file."""
+    """Return every published figure, in the order of the file."""
     stated = shipped_table(COLLECTIVES_FILE)["published"]
     return tuple(converted({"slug": slug, **each}, PublishedCollective) for slug, each in stated.items())

@@ -1,6 +1,6 @@
-"""MLPerf Training: its rounds in order, scored entries, and spellings of results as slugs (names.toml).
+"""MLPerf Training: order of rounds, scored entries, and mapping of raw names to slugs (names.toml).
 
-Entries are the rows that every estimate reads; which rows count is said once, in `runs.store`.
+Entries are the rows that every estimate reads; `runs.store` defines which rows count.
 """
 
 import re
@@ -20,7 +20,7 @@ _ROUND = re.compile(r"v(\d+)\.(\d+)")
 
 
 def round_name(name: str) -> str:
-    """A round as the data name it: `4.1`, `V4.1` and `v4.1` are one.
+    """Return the canonical name of a round: `4.1`, `V4.1` and `v4.1` are equal.
 
     >>> round_name("4.1")
     'v4.1'
@@ -29,14 +29,14 @@ def round_name(name: str) -> str:
 
 
 def is_round(name: str) -> bool:
-    """Whether data call a round so; other campaigns have names of their own."""
+    """Return whether a campaign's name is that of a round."""
     return _ROUND.fullmatch(name) is not None
 
 
 def round_key(campaign: str) -> tuple[int, int]:
-    """What orders rounds in time: `v4.1` is (4, 1).
+    """Return a chronological sort key of rounds: (4, 1) for `v4.1`.
 
-    Raises DataError for a name that is not a round: its place in time is not known.
+    Raises DataError for a name that is not a round, because its date is not known.
 
     >>> round_key("v4.1") < round_key("v10.0")
     True
@@ -48,7 +48,7 @@ def round_key(campaign: str) -> tuple[int, int]:
 
 
 def round_order(name: str | None) -> tuple[bool, tuple[int, ...], str]:
-    """A key: rounds in the order of their numbers, v10.0 after v9.0; then other campaigns by name.
+    """Return a sort key: rounds by number, v10.0 after v9.0, then other campaigns by name.
 
     >>> sorted(["v10.0", "mine", "v9.0"], key=round_order)
     ['v9.0', 'v10.0', 'mine']
@@ -58,10 +58,10 @@ def round_order(name: str | None) -> tuple[bool, tuple[int, ...], str]:
 
 
 class ScoredEntry(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """One row of the table `scores`, closed, with an official score: what of it an estimate reads.
+    """The columns that estimates read of one row of `scores` in the closed division with an official score.
 
-    Names are "" where the table states none. campaign: the round, or the name of the user's own. The rest as
-    in docs/reference/tables.md.
+    Names are "" if not stated. campaign: the round, or the name of the user's own campaign. Other fields are
+    described in docs/reference/tables.md.
     """
 
     entry_id: str
@@ -81,7 +81,7 @@ class ScoredEntry(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
 
     @property
     def group(self) -> tuple[str, str, str]:
-        """What makes a curve: one accelerator, form factor and memory on one workload in one round."""
+        """The key of a curve: round, workload and accelerator with form factor and memory."""
         return self.campaign, self.workload, self.accelerator
 
 
@@ -91,11 +91,11 @@ Entries: TypeAlias = Sequence[ScoredEntry]
 NAMES_FILE = Path(__file__).with_name("names.toml")
 EDIT = "src/equipoise/spec/names.toml"
 
-# The longest list of frameworks in the results so far has 113 characters; what is far longer is no such list.
+# The longest list of frameworks in the results so far has 113 characters; a far longer text is not a list.
 MAX_CHARS = 2_000
 
 _ADDRESS = re.compile(r"\w+://[^\s,;]+")
-# "branch: develop", "commit hash = faf9db5", "commitID: 108aeb2": which source, not which framework.
+# "branch: develop", "commit hash = faf9db5", "commitID: 108aeb2": source revisions, which are ignored.
 _REVISION = re.compile(r"\b(?:branch|commit\s*(?:id|hash)?)\b\s*[:=]?\s*[\w./-]+", re.IGNORECASE)
 _LISTED = re.compile(r"[,;]|\s\+\s")
 _SEPARATORS = re.compile(r"[\s:/+&()|_\-]+")
@@ -104,14 +104,14 @@ _VERSION_BEHIND = re.compile(r"(?<=[a-z])v?\d+(?:\.\w+)*$", re.IGNORECASE)
 
 
 class FrameworkName(Struct, frozen=True, kw_only=True):
-    """The frameworks of a raw text: slugs with + between them, or None; and the words that no table has."""
+    """The frameworks in a raw text: slugs joined by +, or None; and the unknown words."""
 
     slug: str | None
     unknown: tuple[str, ...] = ()
 
 
 class _Name(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A name with its spellings. runtime: it is given only where nothing else is."""
+    """A name with its spellings. runtime: whether it counts only if no other framework is named."""
 
     title: str
     aliases: tuple[str, ...]
@@ -128,7 +128,7 @@ class _NamesTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def availability_slug(raw: str) -> str | None:
-    """`available_onprem`, `available_cloud`, `preview` or `research`; None when the table does not have it.
+    """Return `available_onprem`, `available_cloud`, `preview` or `research`; None if unknown.
 
     >>> availability_slug("Available on-premise"), availability_slug("soon")
     ('available_onprem', None)
@@ -137,7 +137,7 @@ def availability_slug(raw: str) -> str | None:
 
 
 def division_slug(raw: str) -> str | None:
-    """`closed` or `open`; None when the table does not have it.
+    """Return `closed` or `open`; None if unknown.
 
     >>> division_slug("close")
     'closed'
@@ -146,8 +146,7 @@ def division_slug(raw: str) -> str | None:
 
 
 def framework_slug(raw: str) -> str | None:
-    """The frameworks a text names, in order, with + between them; None when it names none or a word is
-    unknown.
+    """Return the frameworks in a text, in order, joined by +; None if there is none or a word is unknown.
 
     >>> framework_slug("NGC Pytorch 24.09, NGC HugeCTR 24.09, NVIDIA Nemo 24.09")
     'pytorch+hugectr+nemo'
@@ -156,9 +155,9 @@ def framework_slug(raw: str) -> str | None:
 
 
 def framework_name(raw: str) -> FrameworkName:
-    """The frameworks a text names, and the words in it that the table does not have.
+    """Return the frameworks in a text, and its unknown words.
 
-    A name with unknown words has no slug: it is kept raw and reported.
+    A text with unknown words has no slug; it is kept raw and reported.
 
     >>> framework_name("PyTorch 2.6.0, Frobnicator 3").unknown
     ('frobnicator',)
@@ -183,7 +182,7 @@ def framework_name(raw: str) -> FrameworkName:
 
 
 def _listed(raw: str) -> list[list[str]]:
-    """The words of each name of a list, without addresses, revisions and versions, in lower case."""
+    """Return the canonical words of each name in a list, without addresses, revisions and versions."""
     text = _REVISION.sub(" ", _ADDRESS.sub(" ", raw))
     return [_words(part) for part in _LISTED.split(text)]
 
@@ -198,7 +197,7 @@ def _words(text: str) -> list[str]:
 
 
 def _longest(words: list[str], at: int) -> tuple[int, str | None]:
-    """The longest alias that starts at a word: how many words it takes, what it means; (1, None) for none."""
+    """Return the number of words and slug of the longest alias that starts at a word; (1, None) if none."""
     for length in range(min(_most_words(), len(words) - at), 0, -1):
         slug = _spellings("framework").get(" ".join(words[at : at + length]))
         if slug is not None:
@@ -213,55 +212,55 @@ def _table() -> _NamesTable:
 
 @cache
 def _spellings(kind: Literal["availability", "division", "framework"]) -> Mapping[str, str]:
-    """Every canonical spelling of a kind of name, and the slug it means."""
+    """Return the slugs of a kind of name, by canonical spelling."""
     names: Mapping[str, _Name] = getattr(_table(), kind)
     return {canonical(each): slug for slug, name in names.items() for each in (slug, *name.aliases)}
 
 
 @cache
 def _most_words() -> int:
-    """Words of the longest spelling of a framework."""
+    """Return the number of words in the longest spelling of a framework."""
     return max(len(each.split()) for each in _spellings("framework"))
 
 
 @cache
 def _noise() -> frozenset[str]:
-    """Words that say nothing about the framework."""
+    """Return words to ignore because they do not identify a framework."""
     return frozenset(map(canonical, _table().noise["framework"]["words"]))
 
 
 class Scores(Struct, frozen=True, eq=False):
     """The comparable entries of one set of evidence, in the order of entry_id.
 
-    Equal to itself alone, as the key of a cache: comparing rows takes longer than most questions.
+    Compared by identity as a cache key, because comparing rows takes longer than most questions.
     """
 
     entries: tuple[ScoredEntry, ...]
 
     def of(self, workload: str) -> tuple[ScoredEntry, ...]:
-        """The entries of a workload."""
+        """Return the entries of a workload."""
         return tuple(each for each in self.entries if each.workload == workload)
 
 
 def read_scores(content: bytes) -> Scores:
-    """The entries that `written_scores` wrote. Raises ValueError for anything else."""
+    """Return the entries written by `written_scores`. Raises ValueError for anything else."""
     return Scores(decoded(content, tuple[ScoredEntry, ...]))
 
 
 def written_scores(scores: Scores) -> bytes:
-    """The entries as JSON, an array a line: 2,000 are read in the time of one filter of a frame."""
+    """Return the entries as JSON with one array per line; 2,000 are read in the time of one frame filter."""
     return b"[" + b",\n".join(map(msgspec.json.encode, scores.entries)) + b"]\n"
 
 
 def accelerators_of(entries: Iterable[ScoredEntry]) -> list[str]:
-    """The accelerators that entries name, in order."""
+    """Return the accelerators named in entries, sorted."""
     return sorted({each.accelerator for each in entries} - {""})
 
 
 def newest_first(entries: Iterable[ScoredEntry]) -> list[ScoredEntry]:
-    """The entries of MLPerf rounds: newest round first, in it the fastest first.
+    """Return the entries of MLPerf rounds, ordered by newest round and then by fastest score.
 
-    Those of other campaigns are left out: their place in time is not known.
+    Entries of other campaigns are omitted, because their dates are not known.
     """
     fastest = sorted(
         (each for each in entries if is_round(each.campaign)), key=lambda each: (each.score_s, each.entry_id)
@@ -270,9 +269,9 @@ def newest_first(entries: Iterable[ScoredEntry]) -> list[ScoredEntry]:
 
 
 def best_per_size(entries: Iterable[ScoredEntry]) -> tuple[ScoredEntry, ...]:
-    """The best entry of every round, workload and accelerator at every size, in that order.
+    """Return the best entry of every round, workload and accelerator at every size, in that order.
 
-    Those without a known accelerator are left out. Applied to what it returned, it returns the same.
+    Entries without a known accelerator are omitted. The function is idempotent.
     """
     best: dict[tuple[object, ...], ScoredEntry] = {}
     for each in sorted(entries, key=lambda each: (each.score_s, each.entry_id)):
@@ -282,5 +281,5 @@ def best_per_size(entries: Iterable[ScoredEntry]) -> tuple[ScoredEntry, ...]:
 
 
 def before(entries: Entries, round_: str) -> tuple[ScoredEntry, ...]:
-    """The entries of strictly earlier rounds."""
+    """Return the entries of strictly earlier rounds."""
     return tuple(each for each in entries if round_key(each.campaign) < round_key(round_))

@@ -1,4 +1,4 @@
-"""Transformers of other sizes in the proportions of one."""
+"""Scales a transformer to another number of parameters in the same proportions."""
 
 import math
 from bisect import bisect_left
@@ -10,25 +10,25 @@ from msgspec.structs import replace
 from equipoise.errors import SpecError
 from equipoise.spec.transformer import Transformer
 
-# Widths of matrices come in steps of 128, the tiles of matrix units; in a family whose own does not, of the
-# largest power of two that it is a multiple of. Source: NVIDIA, Matrix Multiplication Background (2023).
+# Matrix widths are multiples of 128, the tiles of matrix units, or of the largest smaller power of two that
+# divides the family's width. Source: NVIDIA, Matrix Multiplication Background (2023).
 _WIDTH_STEP: Final = 128
-# Widths grow by so many heads, that tensor parallel ranks can share them and their keys, and of few by fewer:
-# by a quarter of them at most. Fewer heads than so many are tried only of families that have hardly more.
+# The number of heads grows in steps of this size, so that tensor parallel ranks can divide heads and keys;
+# with few heads, in steps of at most a quarter. Fewer heads are tried only for families with hardly more.
 _FEW_HEADS: Final = 4
 _MOST_HEADS: Final = 4096
-# How many times as many, or as few, queries may share a key as in the family: 5 in place of 7 may.
+# Maximum factor by which queries per key may differ from the family's: 5 instead of 7 is allowed.
 _NEAR_SHARE: Final = 1.45
 
 
 def scaled_to(shape: Transformer, params: float) -> Transformer:
-    """A transformer of about so many parameters, in the proportions of another.
+    """Return a transformer with about `params` parameters, in the proportions of another.
 
-    Width and depth grow by the same factor; heads keep their size, keys about their share of queries, a
-    mixture its number of experts; vocabulary and positions stay. The width comes in steps of whole heads, or
-    of 128 where the heads together are not as wide as the model, and the depth makes up the rest: parameters
-    miss by half a layer at most, unless a single layer is too much.
-    Raises SpecError for a hybrid, which has no one way to grow.
+    Width and depth are scaled by the same factor; the head size, the approximate queries per key, the number
+    of experts, vocabulary and positions are unchanged. The width is in steps of whole heads, or of 128 if the
+    heads together are not as wide as the model. The depth is then chosen, so that parameters differ by at
+    most half a layer, unless a single layer is too large.
+    Raises SpecError for a hybrid, which cannot be scaled uniquely.
     Assumes that models of a family have one ratio of width to depth.
     Source: Llama 3 (2024, table 3) and GPT-3 (2020, table 2.1) widen and deepen together, with heads of 128.
     """
@@ -44,13 +44,13 @@ def scaled_to(shape: Transformer, params: float) -> Transformer:
 
 
 def _ratio(shape: Transformer) -> float:
-    """Width over depth."""
+    """Return width over depth."""
     return shape.hidden / shape.layers
 
 
 @lru_cache(maxsize=64)
 def _widths(family_heads: int, family_kv_heads: int) -> tuple[int, ...]:
-    """The numbers of heads that a family may have, ascending."""
+    """Return the possible numbers of heads of a family, ascending."""
 
     def is_shared(count: int, family_count: int) -> bool:
         unit = math.gcd(family_count, _FEW_HEADS)
@@ -67,20 +67,20 @@ def _widths(family_heads: int, family_kv_heads: int) -> tuple[int, ...]:
 
 
 def _kv_heads(heads: int, share: float) -> int:
-    """How many key heads: of the divisors of the number of heads the one nearest to `share`, as a ratio."""
+    """Return the number of key heads: the divisor of the number of heads nearest to `share`, as a ratio."""
     lower = [each for each in range(1, math.isqrt(heads) + 1) if heads % each == 0]
     divisors = (*lower, *(heads // each for each in lower))
     return min(divisors, key=lambda each: abs(math.log(each / share)))
 
 
 def _params_at(shape: Transformer, heads: int) -> float:
-    """Parameters at a width, in the family's ratio of width to depth."""
+    """Return the parameters at a width, in the family's ratio of width to depth."""
     wide = _widened(shape, heads)
     return wide.stack_params * heads / shape.heads + wide.embedding_params
 
 
 def _widened(shape: Transformer, heads: int) -> Transformer:
-    """As deep, but so many heads wide."""
+    """Return the transformer with another number of heads and the width scaled accordingly."""
     if heads == shape.heads:
         return shape
 
@@ -105,7 +105,7 @@ def _widened(shape: Transformer, heads: int) -> Transformer:
 
 
 def _deep(shape: Transformer, params: float) -> Transformer:
-    """As wide, but as deep as so many parameters need; of a mixture the first layers stay dense."""
+    """Return the transformer with the depth for `params`; the dense layers of a mixture are unchanged."""
     layers = max(1, round((params - shape.embedding_params) / (shape.stack_params / shape.layers)))
     if shape.layers == layers:
         return shape

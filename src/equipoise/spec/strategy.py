@@ -244,7 +244,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
         return self.global_batch_samples // (self.dp * self.microbatch_samples)
 
     def text(self) -> str:
-        """Return the text form: options that differ from the default, as `name=value`, in order of the fields.
+        """Return the text form: options that differ from the default, `name=value`, in order of the fields.
 
         >>> Strategy(global_batch_samples=64, dp=8, zero_stage=3, recompute="full").text()
         'dp=8 microbatch=1 global_batch=64 zero_stage=3 recompute=full'
@@ -461,7 +461,7 @@ class Software(Struct, frozen=True, kw_only=True):
 
     family: software with a similar way of working. vendor: of the chips on which it was measured. is_eager:
     whether kernels are launched as written, without a compiler or graphs. is_current: whether new trainings
-    use it. medians: prior medians of performance-model parameters, replaced by published facts about this
+    use it. medians: prior medians of performance-model parameters, from published facts about this
     software. spread: factor by which the unexplained spread of times between its sources exceeds that of
     other software. runs: the supported values of options of a strategy. Options that are not listed support
     all values, except that the default schedule is 1F1B only, and full graphs are not supported. The first

@@ -1,4 +1,4 @@
-"""A transformer by its published sizes: what follows from them in parameters and FLOP. No durations."""
+"""A transformer described by its published sizes, with the resulting parameters and FLOP. No durations."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -8,11 +8,11 @@ from equipoise.spec import FactBlock
 
 
 class CompressedKeys(Struct, frozen=True, kw_only=True):
-    """Attention blocks that see a short window, and further back only compressed keys (DeepSeek-V4 2026).
+    """Attention over a short window and, beyond it, over compressed keys (DeepSeek-V4 2026).
 
-    sparse_layers, sparse_ratio, top_k: blocks that keep one key of `sparse_ratio` tokens, and look at
-    `top_k` of them, picked by an index of `index_heads` heads of `index_head_size`.
-    heavy_layers, heavy_ratio: blocks that look at one key of each `heavy_ratio` tokens.
+    sparse_layers, sparse_ratio, top_k: blocks with one compressed key per `sparse_ratio` tokens, which attend
+    to `top_k` of them, selected by an index with `index_heads` heads of size `index_head_size`.
+    heavy_layers, heavy_ratio: blocks that attend to one compressed key per `heavy_ratio` tokens.
     """
 
     sparse_layers: int
@@ -24,7 +24,7 @@ class CompressedKeys(Struct, frozen=True, kw_only=True):
     heavy_ratio: int
 
     def params(self, *, hidden: int, head_size: int, query_rank: int) -> int:
-        """Weights of all compressors, each a matrix for values and one for their weights, and of all indices.
+        """Return the weights of all indices and compressors, which have matrices for values and weights.
 
         Assumes that sparse blocks compress overlapping groups, so that both matrices are twice as wide.
         """
@@ -35,14 +35,14 @@ class CompressedKeys(Struct, frozen=True, kw_only=True):
         return sparse + self.heavy_layers * hidden * 2 * head_size
 
     def keys(self, sequence: int) -> float:
-        """Compressed keys that a query meets, mean over the sequence, summed over the blocks."""
+        """Return the mean number of compressed keys per query, summed over the blocks."""
         groups = sequence / self.sparse_ratio
         seen = min(float(self.top_k), groups)
         sparse = seen * (1 - seen / (2 * groups))
         return self.sparse_layers * sparse + self.heavy_layers * sequence / self.heavy_ratio / 2
 
     def index_flop_per_token(self, sequence: int) -> float:
-        """FLOP of scoring compressed keys, to pick from them, over all blocks."""
+        """Return the FLOP per token of scoring compressed keys for selection, over all blocks."""
         return (
             self.sparse_layers
             * 2
@@ -55,50 +55,50 @@ class CompressedKeys(Struct, frozen=True, kw_only=True):
 
 
 class Tower(Struct, frozen=True, kw_only=True):
-    """A further stack that each sample passes, of another width or length than the main one.
+    """A further stack that each sample passes, with another width or length than the main stack.
 
-    Such as the encoder of a model of speech, the other half of a pair, or an earlier stage of a pyramid of
-    images; or layers of other sizes in the same stack. tokens: of a sample in it; 0: those of the main stack.
+    Examples are the encoder of a speech model, the other model of a pair, an earlier stage of an image
+    pyramid, or layers of other sizes in the same stack. tokens: per sample; 0 for those of the main stack.
     """
 
     model: "Transformer"
     tokens: int
 
     def tokens_of(self, sequence: int) -> int:
-        """Tokens of a sample of so many in the main stack."""
+        """Return the tokens of a sample in this stack. sequence: its tokens in the main stack."""
         return self.tokens or sequence
 
 
 class Transformer(Struct, frozen=True, kw_only=True):
-    """A stack of layers by its published sizes; zero experts, state layers or ranks mean the model has none.
+    """A stack of layers described by published sizes; experts, state layers or ranks of zero mean none.
 
-    layers: what pipeline stages share out. In a plain model each holds an attention and a feed-forward
-    block; in a hybrid the four `*_layers` counts state how many layers hold each kind of block, and one layer
-    may hold one.
+    layers: the units that are divided among pipeline stages. In a plain model each has an attention and a
+    feed-forward block; in a hybrid the four `*_layers` counts state the number of layers with each kind of
+    block, and a layer may have a single block.
     ffn_hidden: width of a dense feed-forward block; gated ones (SwiGLU) have three matrices, others two.
-    dense_layers: of a mixture of experts, the layers whose feed-forward block is dense all the same.
-    predicted_fraction: tokens whose logits are computed, of all (masked language models: fewer than all).
+    dense_layers: the layers of a mixture of experts whose feed-forward block is dense.
+    predicted_fraction: fraction of tokens whose logits are computed (below 1 in masked language models).
     query_rank, kv_rank, rope_head_size, value_head_size: latent attention (DeepSeek-V2 2024).
-    kv_shared: one projection makes both keys and values. output_rank, output_groups: the output projection in
-    two steps, of groups of heads to output_rank values each, and of those to the hidden size.
-    expert_groups, top_groups: the experts of one token are of `top_groups` of `expert_groups` groups at most
-    (node-limited routing: DeepSeek-V3 2024, section 2.1.2); 0 where a token may go to any.
-    gated_output: a gate as wide as all queries, projected from the input, multiplies what attention returns.
-    expert_latent: the width experts work in, where tokens are projected down for them; else the hidden size.
-    windowed_layers, window: attention layers that look back `window` tokens only.
+    kv_shared: one projection computes both keys and values. output_rank, output_groups: a two-step output
+    projection, from groups of heads to output_rank values each, and from those to the hidden size.
+    expert_groups, top_groups: the experts of one token are in at most `top_groups` of `expert_groups` groups
+    (node-limited routing: DeepSeek-V3 2024, section 2.1.2); 0 for unrestricted routing.
+    gated_output: attention's output is multiplied by a gate as wide as all queries, projected from the input.
+    expert_latent: width to which tokens are projected down for experts; 0 if experts use the hidden size.
+    windowed_layers, window: attention layers restricted to the last `window` tokens.
     state_*: Mamba-2 blocks (Dao and Gu 2024): heads, their size, the state size, groups. A gated
     delta net (Yang et al. 2024, arXiv:2412.06464) has the same projections: value heads, their size, the key
     size, key heads. state_rank: of the step sizes of Mamba-1 blocks (Gu and Dao 2023), whose channels are
-    heads of size 1; 0 in Mamba-2. state_width: rows of the hidden size that all matrices of a block of
-    another linear recurrence have together; 0: those of Mamba.
-    cross_layers, cross_tokens: further attention blocks, whose keys are so many tokens of another stack, and
-    cross_width wide; 0: the hidden size.
-    repeats: how many layers have the same weights, which are stored once (ALBERT).
-    embedding_width: of the tables, where a matrix widens what they hold; 0: the hidden size.
-    towers: further stacks, all in `params`; a token is one of the stack itself, per which theirs are counted.
-    prediction_layers: further layers that predict later tokens (multi-token prediction), each of an
-    attention and a feed-forward block, a projection before and logits after; prediction_shared: they share
-    their weights.
+    heads of size 1; 0 in Mamba-2. state_width: total rows, each of the hidden size, of the matrices in a
+    block of another linear recurrence; 0 for Mamba.
+    cross_layers, cross_tokens: cross-attention blocks and the number of tokens of another stack that are
+    their keys; cross_width: the width of these tokens, 0 for the hidden size.
+    repeats: number of layers that share the same weights, which are stored once (ALBERT).
+    embedding_width: of the tables, if a matrix projects them to the hidden size; 0 for the hidden size.
+    towers: further stacks, included in `params`. Figures per token are per token of the main stack.
+    prediction_layers: further layers that predict later tokens (multi-token prediction), each with an
+    attention and a feed-forward block, a projection before and logits after. prediction_shared: whether they
+    share weights.
     """
 
     layers: int
@@ -151,7 +151,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
     towers: tuple[Tower, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse sizes that cannot be a model."""
+        """Raise SpecError for sizes that are not those of a model."""
         for name in ("layers", "hidden", "heads", "vocabulary", "kv_heads", "head_size", "repeats"):
             if getattr(self, name) < 1:
                 raise SpecError(f"transformer: {name}={getattr(self, name)}; expected at least 1")
@@ -184,12 +184,12 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def num_attention_blocks(self) -> int:
-        """Attention blocks of the stack, prediction layers not counted."""
+        """Number of attention blocks, excluding prediction layers."""
         return self.layers if self.attention_layers is None else self.attention_layers
 
     @property
     def num_expert_blocks(self) -> int:
-        """Feed-forward blocks made of experts."""
+        """Number of feed-forward blocks with experts."""
         if not self.experts:
             return 0
         if self.expert_layers is not None:
@@ -198,14 +198,14 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def num_dense_blocks(self) -> int:
-        """Dense feed-forward blocks."""
+        """Number of dense feed-forward blocks."""
         if self.dense_layers is not None:
             return self.dense_layers
         return 0 if self.experts else self.layers
 
     @property
     def attention_params(self) -> int:
-        """Weights of the projections of one attention block; those of compressed keys are an equal share."""
+        """Weights of the projections of one attention block, with its share of those of compressed keys."""
         value = self.value_head_size or self.head_size
         key = self.head_size + (self.rope_head_size if self.kv_rank else 0)
         query = (self.query_rank or self.hidden) * self.heads * key + self.hidden * self.query_rank
@@ -221,7 +221,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def kv_params(self) -> int:
-        """Of these, the weights that make keys and values."""
+        """Weights of the key and value projections of one attention block."""
         value = self.value_head_size or self.head_size
         if self.kv_rank:
             up = self.kv_rank * self.heads * (self.head_size + value)
@@ -230,12 +230,12 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def cross_kv_params(self) -> int:
-        """As `kv_params`, of a block of cross attention."""
+        """Weights of the key and value projections of one cross-attention block."""
         return self.kv_params * (self.cross_width or self.hidden) // self.hidden
 
     @property
     def cross_params(self) -> int:
-        """Weights of the projections of one block of cross attention."""
+        """Weights of the projections of one cross-attention block."""
         return self.attention_params - self.kv_params + self.cross_kv_params
 
     @property
@@ -250,13 +250,13 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def shared_params(self) -> int:
-        """Weights that every token meets in one expert block: shared experts, router, latent projections."""
+        """Weights that every token uses in one expert block: shared experts, router, latent projections."""
         shared = (3 if self.gated else 2) * self.hidden * self.shared_expert_ffn_hidden
         return shared + self.hidden * self.experts + 2 * self.hidden * self.expert_latent
 
     @property
     def state_params(self) -> int:
-        """Weights of one state-space block: input and output projections, and what makes steps of Mamba-1."""
+        """Weights of one state-space block: input and output projections, and the step sizes of Mamba-1."""
         if self.state_width:
             return self.state_width * self.hidden
         inner = self.state_heads * self.state_head_size
@@ -266,7 +266,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def embedding_params(self) -> int:
-        """Weights of the token and position tables, the output matrix included where it is its own."""
+        """Weights of the token and position tables, and of the output matrix unless it is tied."""
         tables = 1 if self.tied_embeddings else 2
         widening = self.hidden if self.embedding_width else 0
         rows = tables * self.vocabulary + self.position_embeddings + widening
@@ -274,32 +274,32 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def logits_flop_per_token(self) -> float:
-        """FLOP of one token's logits, of one row of them."""
+        """FLOP of one token's logits."""
         width = self.embedding_width or self.hidden
         return 2 * self.predicted_fraction * self.vocabulary * width
 
     @property
     def query_value_adapter_width(self) -> int:
-        """Weights, by rank, of adapters on one attention block's queries and values."""
+        """Weights per unit of rank of adapters on one attention block's queries and values."""
         return 2 * self.hidden + (self.heads + self.kv_heads) * self.head_size
 
     @property
     def attention_adapter_width(self) -> int:
-        """Weights, by rank, of adapters on one attention block: on its input projection and its output."""
+        """Weights per unit of rank of adapters on one attention block: on its input projection and output."""
         queries, keys = self.heads * self.head_size, 2 * self.kv_heads * self.head_size
         return 2 * self.hidden + (3 if self.gated_output else 2) * queries + keys
 
     @property
     def dense_adapter_width(self) -> int:
-        """Weights, by rank, of adapters on one dense feed-forward block: one on each matrix."""
+        """Weights per unit of rank of adapters on one dense feed-forward block: one on each matrix."""
         return (3 if self.gated else 2) * (self.hidden + self.ffn_hidden)
 
     @property
     def state_inputs(self) -> tuple[int, ...]:
-        """Widths of the inputs of a state-space block's matrices that have adapters, one each.
+        """Input widths of the matrices of a state-space block that have adapters.
 
-        The output projection has none: kernels read its weights, past any adapter. Blocks of another linear
-        recurrence are taken for square matrices.
+        The output projection has none, because kernels read its weights directly. Blocks of another linear
+        recurrence are treated as square matrices.
         Source: huggingface/peft#2562, which refuses adapters on it; state-spaces/mamba, `Mamba` and `Mamba2`.
         """
         if self.state_width:
@@ -310,7 +310,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def state_adapter_width(self) -> int:
-        """Weights, by rank, of adapters on one state-space block: one on each matrix before its scan."""
+        """Weights per unit of rank of adapters on one state-space block: on each matrix before its scan."""
         inner, groups = self.state_heads * self.state_head_size, self.state_groups * self.state_size
         if self.state_width:
             outputs = self.state_width
@@ -323,10 +323,10 @@ class Transformer(Struct, frozen=True, kw_only=True):
         return sum(self.state_inputs) + outputs
 
     def adapter_width(self, targets: str) -> int:
-        """Weights of all adapters, by rank.
+        """Return the weights of all adapters per unit of rank.
 
-        targets: layers as `strategy.adapted_layers` names them; all linear ones are those outside experts. On
-        attention alone, one adapter serves queries, keys and values (NeMo); else each has its own (PEFT).
+        targets: layers named as by `strategy.adapted_layers`; `all_linear` excludes experts. With
+        `attention`, queries, keys and values share one adapter (NeMo); otherwise each has its own (PEFT).
         Source: Hu et al. 2021, section 4.2; Dettmers et al. 2023, section 4.
         """
         blocks = self.num_attention_blocks + self.cross_layers
@@ -341,7 +341,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def stack_params(self) -> int:
-        """Weights of all layers, every expert counted; norms and biases are below 0.1 % and left out."""
+        """Weights of all layers including all experts; norms and biases, below 0.1 %, are omitted."""
         passed = (
             self.num_attention_blocks * self.attention_params
             + self.cross_layers * self.cross_params
@@ -353,7 +353,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def params(self) -> int:
-        """Every weight, prediction layers not counted."""
+        """Number of all weights, excluding prediction layers."""
         return self.stack_params + self.embedding_params + self.tower_params
 
     @property
@@ -363,7 +363,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def prediction_params(self) -> int:
-        """Weights of the prediction layers, which `params` leaves out as published counts do."""
+        """Weights of the prediction layers, which `params` excludes like published counts."""
         feed_forward = (
             self.experts * self.expert_params + self.shared_params if self.experts else self.dense_params
         )
@@ -372,17 +372,17 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
     @property
     def active_params(self) -> int:
-        """Weights one token meets: of the experts its `top_k`."""
+        """Weights used by one token, including those of its `top_k` experts."""
         return self.params - self.idle_params - sum(each.model.idle_params for each in self.towers)
 
     @property
     def idle_params(self) -> int:
-        """Weights of the stack's experts that a token does not meet."""
+        """Weights of the stack's experts that a token does not use."""
         idle = self.num_expert_blocks * (self.experts - self.top_k) * self.expert_params
         return round(idle / self.repeats)
 
     def attention_context(self, sequence: int) -> float:
-        """Mean number of keys a query of a sequence meets, over the attention blocks."""
+        """Return the mean number of keys per query of a sequence, over the attention blocks."""
         whole = (sequence + 1) / 2 if self.causal else float(sequence)
         if not self.windowed_layers or self.window >= sequence:
             return whole
@@ -395,7 +395,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
         return share * windowed + (1 - share) * whole + further
 
     def score_flop_per_token(self, sequence: int) -> float:
-        """FLOP of one token's scores and their use, forward, over all attention blocks."""
+        """Return the forward FLOP per token of attention scores and weighted values, over all blocks."""
         value = self.value_head_size or self.head_size
         key = self.head_size + (self.rope_head_size if self.kv_rank else 0)
         scores = 2 * self.num_attention_blocks * self.heads * (key + value) * self.attention_context(sequence)
@@ -403,7 +403,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
         return scores + (0.0 if self.compressed is None else self.compressed.index_flop_per_token(sequence))
 
     def prediction_flop_per_token(self, sequence: int) -> float:
-        """FLOP of one token's way forward through the prediction layers, with a row of logits after each."""
+        """Return the forward FLOP per token of the prediction layers, including the logits after each."""
         feed_forward = (
             self.top_k * self.expert_params + self.shared_params if self.experts else self.dense_params
         )
@@ -412,9 +412,9 @@ class Transformer(Struct, frozen=True, kw_only=True):
         return self.prediction_layers * (2 * (weights + self.vocabulary * self.hidden) + scores)
 
     def forward_flop_per_token(self, sequence: int) -> float:
-        """FLOP of one token's way forward: 2 a weight, attention over the mean context, prediction layers.
+        """Return the forward FLOP per token: 2 per weight, mean-context attention, prediction layers.
 
-        Assumes that a state space costs 4 FLOP a channel and state, as its recurrence does.
+        Assumes that a state space takes 4 FLOP per channel and state, as in its recurrence.
         Source: Narayanan et al. 2021, appendix; with grouped and windowed attention and experts.
         """
         inner = self.state_heads * self.state_head_size
@@ -434,7 +434,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
 
 def feed_forward_stack(layers: int, hidden: int, *, ffn_hidden: int) -> Transformer:
-    """A stack of feed-forward blocks of two matrices."""
+    """Return a stack of feed-forward blocks of two matrices."""
     return Transformer(
         layers=layers,
         hidden=hidden,
@@ -451,18 +451,19 @@ def feed_forward_stack(layers: int, hidden: int, *, ffn_hidden: int) -> Transfor
 
 
 def matrix_tower(columns: int, channels: int, tokens: int) -> Tower:
-    """A matrix, or a convolution, as a layer of as many weights.
+    """Return a matrix or a convolution as a feed-forward layer with the same number of weights.
 
-    columns: inputs of each channel, of a convolution channels by kernel.
+    columns: inputs per output channel; for a convolution, input channels times kernel size.
     """
     stack = feed_forward_stack(1, channels, ffn_hidden=max(1, round(columns / 2)))
     return Tower(model=stack, tokens=tokens)
 
 
 def read_transformer(block: FactBlock, known: Transformer | None) -> Transformer:
-    """The transformer that a table of sizes describes; sizes it does not state are kept from `known`.
+    """Return the transformer that a table of sizes describes; missing sizes are taken from `known`.
 
-    In a new one kv_heads is heads, head_size hidden / heads and ffn_hidden 4 x hidden unless stated.
+    Without `known`, the defaults are kv_heads = heads, head_size = hidden / heads and ffn_hidden = 4 x
+    hidden.
     Raises SpecError with file and line.
     """
     if known is None:
@@ -477,7 +478,7 @@ def read_transformer(block: FactBlock, known: Transformer | None) -> Transformer
 
 
 def _assumed(block: FactBlock) -> dict[str, object]:
-    """Sizes that a plain model leaves unsaid; none where those they follow from are missing."""
+    """Return the default sizes of a plain model; empty if the sizes they are derived from are missing."""
     hidden, heads = block.count("hidden"), block.count("heads")
     if not hidden or not heads:
         return {}

@@ -1,4 +1,4 @@
-"""A `Workload`'s figures from a torch model and an example batch, without memory for either."""
+"""Counts the figures of a `Workload` from a torch model and an example batch, without allocating memory."""
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -31,15 +31,15 @@ def count(
     loss: "Callable[..., torch.Tensor] | None" = None,
     num_samples: int | None = None,
 ) -> Counted:
-    """The figures of one training step: weights, FLOP, activations, kernels, cuts, buckets.
+    """Return the figures of one training step: weights, FLOP, activations, kernels, cuts, buckets.
 
-    model: a module on any device, the meta device included, or a function that builds one; it is not changed.
-    example: a tensor; a tuple of the model's arguments, with the target last if a loss is given; or a dict of
-    its named arguments. Its first dim is the batch, unless num_samples states how many samples it holds.
-    loss: called with the output and, of a tuple, the target, or of a dict, the dict. Without it the `loss`
-    of the output is taken, or the sum of all outputs.
-    Raises SpecError where the model cannot be run without values; UsageError if torch is missing.
-    Assumes accelerators' kernels: causal attention in one that skips what it may not see, byte masks.
+    model: a module on any device, including the meta device, or a function that builds one; it is not
+    changed. example: a tensor; a tuple of the model's arguments, with the target last if a loss is given; or
+    a dict of its named arguments. Its first dim is the batch, unless num_samples states the number of
+    samples. loss: called with the output and, for a tuple, the target, or for a dict, the dict. By default,
+    the `loss` in the output is used, or the sum of all outputs.
+    Raises SpecError if the model cannot be run without values; UsageError if torch is missing.
+    Assumes accelerators' kernels: causal attention in one kernel that skips masked keys, byte masks.
     Source: torch.utils.flop_counter; torch.autograd.graph.saved_tensors_hooks; both on torch's fake tensors.
     """
     counted: Counted = _counting().count_model(model, example, loss=loss, num_samples=num_samples)
@@ -47,10 +47,10 @@ def count(
 
 
 def count_function(reference: str, *, allocate: bool = False) -> Counted:
-    """The figures of `module:function`, a user's function that returns model, batch and perhaps a loss.
+    """Return the figures of `module:function`, a function that returns model, batch and optionally a loss.
 
-    allocate: let the function take real memory, for one that needs the values of tensors.
-    Raises SpecError, UsageError as `count` does. The same function is counted once a process.
+    allocate: allow the function to allocate memory, if it needs the values of tensors.
+    Raises SpecError and UsageError as `count` does. Each function is counted once per process.
     """
     return _counted(load_factory(reference), allocate=allocate)
 
@@ -62,7 +62,7 @@ def _counted(factory: Factory, *, allocate: bool) -> Counted:
 
 
 def _counting() -> Any:  # noqa: ANN401 - a module
-    """The module that counts, loaded when first needed: it imports torch."""
+    """Return the module that counts, imported on first use because it imports torch."""
     try:
         from equipoise.spec.torch_model import step  # noqa: PLC0415 - torch takes seconds
     except ModuleNotFoundError as err:

@@ -1,7 +1,4 @@
-"""What a count of a torch model states.
-
-FLOP, parameters, gradient buckets, and its sizes if it is a transformer. No torch.
-"""
+"""The counts of a torch model: FLOP, parameters, gradient buckets, and sizes of a transformer. No torch."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,13 +16,13 @@ LayerFigure: TypeAlias = Literal["params", "forward_flop", "backward_flop", "act
 
 
 class LayerCount(Struct, frozen=True, kw_only=True):
-    """What one module does itself, its submodules not counted.
+    """The counts of one module without its submodules.
 
     name: as in `named_modules`; "" is the model itself, "(loss)" the loss.
-    params: weights the module holds itself; a tied weight belongs to the first module that has it.
-    activation_bytes: kept for the backward pass and first kept here.
-    num_kernels: operations that write memory, both passes.
-    matrices: rows and columns of its weights that are matrices.
+    params: the module's own weights; a tied weight belongs to the first module that has it.
+    activation_bytes: saved for the backward pass, and first saved by this module.
+    num_kernels: operations that write memory, in both passes.
+    matrices: rows and columns of its weight matrices.
     """
 
     name: str
@@ -40,7 +37,7 @@ class LayerCount(Struct, frozen=True, kw_only=True):
 
 
 class AttentionShape(Struct, frozen=True, kw_only=True):
-    """One call of attention on the way forward; key and value have kv_heads, shared by groups of heads."""
+    """One forward attention call; key and value have kv_heads, each shared by a group of query heads."""
 
     heads: int
     kv_heads: int
@@ -53,7 +50,7 @@ class AttentionShape(Struct, frozen=True, kw_only=True):
 class GradientBucket(Struct, frozen=True, kw_only=True):
     """Gradients that data parallel training reduces in one call.
 
-    ready_fraction: share of the FLOP of the backward pass done when the last of them exists, 0..1.
+    ready_fraction: fraction of backward FLOP done when the last of them is ready, 0..1.
     """
 
     grad_bytes: int
@@ -62,10 +59,10 @@ class GradientBucket(Struct, frozen=True, kw_only=True):
 
 
 class Cut(Struct, frozen=True, kw_only=True):
-    """A place where the forward pass could be cut in two, between one module's work and the next's.
+    """A position between two modules where the forward pass could be split.
 
-    flop_fraction: share of the FLOP of the forward pass before the cut, 0..1.
-    boundary_bytes: results of the batch computed before the cut and still needed after it.
+    flop_fraction: fraction of forward FLOP before the cut, 0..1.
+    boundary_bytes: results that depend on the batch, are computed before the cut and are needed after it.
     """
 
     after: str
@@ -74,16 +71,16 @@ class Cut(Struct, frozen=True, kw_only=True):
 
 
 class Counted(Struct, frozen=True, kw_only=True):
-    """What one training step of a model on one example batch needs, the optimizer not counted.
+    """The counts of one training step of a model on one example batch, without the optimizer.
 
-    value_bytes: of a number in the dtype that most weights have.
+    value_bytes: per number in the dtype of most weights.
     params_by_dtype: pairs of dtype and number of weights, e.g. ("bfloat16", 8030261248).
-    backward_flop: includes recompute_flop, what activation checkpoints compute again.
-    activation_bytes: kept from the forward for the backward pass, each storage once, weights not counted.
-    fixed_activation_bytes: the part of them made without the batch, such as masks and tables.
-    peak_bytes: most bytes alive at once in both passes, gradients included; weights, buffers, batch are not.
-    num_repeated_products: of the forward pass, those whose matrix of weights was in one before: of a
-    recurrent layer, one for each step in time but the first.
+    backward_flop: includes recompute_flop, the recomputation of activation checkpoints.
+    activation_bytes: saved in the forward pass for the backward pass, each storage once, without weights.
+    fixed_activation_bytes: the part of them that does not depend on the batch, such as masks and tables.
+    peak_bytes: peak bytes in both passes, with gradients, without weights, buffers and batch.
+    num_repeated_products: forward products whose weight matrix was used before; in a recurrent layer, one per
+    time step after the first.
     uncounted: operations that are not torch's own and have no FLOP formula; their FLOP are missing.
     """
 
@@ -109,35 +106,35 @@ class Counted(Struct, frozen=True, kw_only=True):
     uncounted: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a batch without samples."""
+        """Raise SpecError for a batch without samples."""
         if self.num_samples < 1:
             raise SpecError(f"counted: num_samples={self.num_samples}; expected a batch of at least 1")
 
     @property
     def forward_flop_per_sample(self) -> float:
-        """FLOP of one sample's way forward."""
+        """Forward FLOP per sample."""
         return self.forward_flop / self.num_samples
 
     @property
     def train_flop_per_sample(self) -> float:
-        """FLOP of one sample's way forward and backward, nothing computed twice."""
+        """FLOP per sample of forward and backward pass, without recomputation."""
         return (self.forward_flop + self.backward_flop - self.recompute_flop) / self.num_samples
 
     @property
     def activation_bytes_per_sample(self) -> float:
-        """Bytes kept for the backward pass by each further sample."""
+        """Bytes saved for the backward pass per additional sample."""
         return (self.activation_bytes - self.fixed_activation_bytes) / self.num_samples
 
     @property
     def narrowest_cut(self) -> Cut | None:
-        """The cut that fewest bytes cross, with a tenth of the FLOP or more on either side; None if none."""
+        """The cut with the fewest boundary bytes that has a tenth of the FLOP on either side, or None."""
         return min(self._inner_cuts(), key=lambda cut: cut.boundary_bytes, default=None)
 
     @property
     def stage_cut(self) -> Cut | None:
-        """The widest cut that stages of a pipeline need; None where no cut leaves a tenth on either side.
+        """The widest cut that pipeline stages need; None if no cut has a tenth of the FLOP on either side.
 
-        Wherever balance needs a cut, the narrowest within a twentieth of the FLOP is taken.
+        At each tenth of the FLOP, the narrowest cut within a twentieth is used.
         """
         fractions = (tenth / 10 for tenth in range(1, 10))
         near = (
@@ -148,9 +145,9 @@ class Counted(Struct, frozen=True, kw_only=True):
         return max(narrowest, key=lambda cut: cut.boundary_bytes, default=None)
 
     def largest_layers(self, by: LayerFigure, num_layers: int = 10) -> tuple[LayerCount, ...]:
-        """The layers with the largest figure of a kind, largest first; those with none of it are left out.
+        """Return the layers with the largest values of a figure, largest first, without zeros.
 
-        Raises UsageError for a figure that layers have not.
+        Raises UsageError for an unknown figure.
         """
         if by not in get_args(LayerFigure):
             expected = ", ".join(get_args(LayerFigure))
@@ -159,12 +156,12 @@ class Counted(Struct, frozen=True, kw_only=True):
         return tuple(layer for layer in ordered[:num_layers] if getattr(layer, by))
 
     def workload(self, slug: str, title: str) -> Workload:
-        """The workload of this model: its sizes where it is a plain transformer, and its figures a sample.
+        """Return the workload of this model: figures per sample, and sizes if it is a plain transformer.
 
-        A transformer that embeds a vocabulary is of the area language; of any other the area is `other`.
-        Activations and cuts are given as for 2 bytes a value, as every workload's are. Where weights are
-        frozen, what gradients do not go back through runs forward only, beside the rest.
-        Raises SpecError where nothing of it is trained.
+        The area of a transformer that embeds a vocabulary is `language`, otherwise `other`.
+        Activations and cuts are for 2 bytes per value, as in every workload. If weights are frozen, parts
+        that gradients do not pass through are treated as forward-only.
+        Raises SpecError if no weight is trained.
         """
         if not self.trainable_params:
             raise SpecError(
@@ -197,10 +194,10 @@ class Counted(Struct, frozen=True, kw_only=True):
         return found if rank is not None else self._with_frozen(found)
 
     def _with_frozen(self, found: Workload) -> Workload:
-        """A workload whose frozen weights get no gradients, and cost a way forward alone.
+        """Return the workload with its frozen weights as a forward-only part.
 
-        Assumes that the way back costs twice the way forward, and that gradients go back through a layer's
-        worth or more, as few as get any.
+        Assumes that the backward pass takes twice the FLOP of the forward pass, and that gradients pass
+        through at least one layer.
         """
         forward, backward = found.forward_flop_per_sample, found.backward_flop_per_sample
         if not forward or backward is None or not found.layers:
@@ -221,20 +218,20 @@ class Counted(Struct, frozen=True, kw_only=True):
         )
 
     def _inner_cuts(self) -> tuple[Cut, ...]:
-        """Cuts with a tenth of the FLOP on both sides; stages of a pipeline hold less if there are many."""
+        """Return the cuts with at least a tenth of the FLOP on both sides."""
         return tuple(cut for cut in self.cuts if 0.1 <= cut.flop_fraction <= 0.9)  # noqa: PLR2004 - see the docstring
 
 
-# A guess is taken only if weights and FLOP that follow from it are those counted, to this share of them.
+# Inferred sizes are used only if their weights and FLOP equal the counted ones within this relative
+# tolerance.
 TOLERANCE = 0.03
 
 
 def transformer_sizes(counted: "Counted") -> Transformer | None:
-    """The sizes of the transformer that a model is; None where it is none, or sizes do not describe it.
+    """Return the sizes of a plain transformer; None if the model is not one, or sizes do not describe it.
 
-    Every attention must have the same sizes, among the tokens of one sequence, and one to a layer. The
-    hidden size is the one that most matrices share; the feed-forward width is what two or three matrices a
-    layer have.
+    Each layer must have one self-attention, and all must have the same sizes. The hidden size is the one that
+    most matrices share; the feed-forward width is the one that two or three matrices per layer have.
     """
     attention = set(counted.attention)
     matrices = [each for layer in counted.layers for each in layer.matrices]
@@ -276,10 +273,10 @@ def transformer_sizes(counted: "Counted") -> Transformer | None:
 
 
 def adapter_rank(counted: "Counted") -> int | None:
-    """The rank of the adapters that are trained in place of the weights; None where most weights are trained.
+    """Return the rank of the trained adapters; None if most weights are trained.
 
-    Assumes an adapter is a pair of matrices with the rank between them (Hu et al. 2021), which is no side of
-    a frozen matrix.
+    Assumes an adapter is a pair of matrices with the rank between them (Hu et al. 2021), which is not a
+    dimension of any frozen matrix.
     """
     if counted.trainable_params * 2 > counted.params:
         return None
@@ -294,17 +291,17 @@ def adapter_rank(counted: "Counted") -> int | None:
 
 
 def embeds(counted: "Counted", vocabulary: int) -> bool:
-    """Whether a table of so many rows turns tokens into vectors."""
+    """Return whether there is an embedding table with this number of rows."""
     return any(rows == vocabulary for rows, _ in _tables(counted))
 
 
 def _tables(counted: "Counted") -> list[tuple[int, int]]:
-    """Rows and columns of the tables that turn numbers into vectors."""
+    """Return rows and columns of the embedding tables."""
     return [pair for layer in counted.layers if layer.kind == "Embedding" for pair in layer.matrices]
 
 
 def _kv_heads(shape: "AttentionShape", partners: Counter[int], layers: int) -> Iterator[int]:
-    """How many heads keys and values may have: as attention got them, or before they were repeated for it."""
+    """Yield candidates for the number of key heads: as in attention, or before keys were repeated for it."""
     yield shape.kv_heads
     for kv_heads in range(shape.kv_heads - 1, 0, -1):
         if partners[kv_heads * shape.head_size] >= layers:
@@ -312,7 +309,7 @@ def _kv_heads(shape: "AttentionShape", partners: Counter[int], layers: int) -> I
 
 
 def _feed_forward(partners: Counter[int], layers: int, attended: int) -> tuple[int, bool] | None:
-    """The width of the feed-forward blocks and whether they are gated, the widest first."""
+    """Return the width of the feed-forward blocks and whether they are gated, trying the widest first."""
     for width in sorted(partners, reverse=True):
         number = partners[width]
         if width == attended:
@@ -325,7 +322,7 @@ def _feed_forward(partners: Counter[int], layers: int, attended: int) -> tuple[i
 
 
 def _agrees(found: Transformer, counted: "Counted", sequence: int) -> bool:
-    """Whether the sizes give the weights and the FLOP that were counted, adapters and all."""
+    """Return whether the sizes result in the counted weights and FLOP, including adapters."""
     flop = sequence * found.forward_flop_per_token(sequence)
     return (
         abs(found.params / counted.params - 1) <= TOLERANCE
@@ -338,7 +335,7 @@ BUCKET_BYTES = 25 * MIB
 
 
 class Gradient(Struct, frozen=True, kw_only=True):
-    """The gradient of one weight, in the order in which they come to exist."""
+    """The gradient of one weight; gradients are ordered by when they are ready."""
 
     grad_bytes: int
     dtype: str
@@ -351,10 +348,11 @@ def gradient_buckets(
     first_bytes: float = FIRST_BUCKET_BYTES,
     bucket_bytes: float = BUCKET_BYTES,
 ) -> tuple[GradientBucket, ...]:
-    """The buckets that DistributedDataParallel forms after its first step, in the order they fill.
+    """Return the buckets that DistributedDataParallel forms after its first step, in the order they fill.
 
-    Each dtype fills its own; one that has reached its limit is closed, so a large weight may overfill it.
-    first_bytes, bucket_bytes: the limit of the first of a dtype, and of the others; torch's own by default.
+    Each dtype has its own buckets. A bucket is closed when it reaches its limit, which a large weight may
+    exceed. first_bytes, bucket_bytes: limits of the first bucket of a dtype and of the others; torch's by
+    default.
     Source: torch.distributed, compute_bucket_assignment_by_size; Li et al. 2020, section 4.2.
 
     >>> one = Gradient(grad_bytes=20 * 2**20, dtype="float32", ready_fraction=0.5)
@@ -376,7 +374,7 @@ def gradient_buckets(
 
 
 def _bucket(gradients: list[Gradient]) -> GradientBucket:
-    """The bucket that holds these gradients."""
+    """Return the bucket with these gradients."""
     return GradientBucket(
         grad_bytes=sum(gradient.grad_bytes for gradient in gradients),
         num_tensors=len(gradients),

@@ -1,4 +1,4 @@
-"""A user's function, found by `module:function`: what it must return, and errors that state it. No torch."""
+"""Loads a user's function named `module:function` and validates its result. No torch."""
 
 import importlib
 import sys
@@ -10,26 +10,26 @@ from msgspec import Struct
 
 from equipoise.errors import SpecError, UsageError
 
-# What a user's own code can raise: anything, errors of its own making and sys.exit included.
+# Exceptions of a user's own code: anything, including its own errors and sys.exit.
 RAISED = (Exception, SystemExit)
 EXPECTED = "a function that returns model, batch or model, batch, loss or model, batch, loss, held-out batch"
 
 
 class Factory(Struct, frozen=True, kw_only=True):
-    """A user's function and the name it was requested by; called without arguments."""
+    """A user's function with the reference by which it was requested; called without arguments."""
 
     reference: str
     make: Callable[[], object]
 
     def made(self) -> tuple[Any, Any, Any]:
-        """Model, batch and loss or None, from one call.
+        """Call the function; return model, batch, and loss or None.
 
         Raises SpecError if the function returns something else.
         """
         return self.made_with_held_out()[:3]
 
     def made_with_held_out(self) -> tuple[Any, Any, Any, Any]:
-        """Model, batch, loss or None, and a batch never trained on or None, from one call.
+        """Call the function; return model, batch, loss or None, and held-out batch or None.
 
         Raises SpecError if the function returns something else.
         """
@@ -52,7 +52,7 @@ class Factory(Struct, frozen=True, kw_only=True):
 
 
 def refuse_code(workloads: Iterable[str | None], *, where: object) -> None:
-    """Raises UsageError where a file of data names code of the user, which its reader did not ask to run.
+    """Raise UsageError if a data file names a user's code, which the reader has not asked to run.
 
     where: the file, for the message.
     """
@@ -65,9 +65,9 @@ def refuse_code(workloads: Iterable[str | None], *, where: object) -> None:
 
 
 def load_factory(reference: str) -> Factory:
-    """The function that `module:function` names; modules of the current directory are found too.
+    """Return the function named by `module:function`; modules in the current directory are found too.
 
-    Raises SpecError that names what is missing and what is expected.
+    Raises SpecError with what is missing and what is expected.
     """
     module_name, colon, name = reference.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module_name.split("."), name)):
@@ -92,7 +92,7 @@ def load_factory(reference: str) -> Factory:
 
 
 def _example(reference: str) -> str:
-    """What to write for the function that a reference with a file may mean."""
+    """Return an example of the correct syntax, derived from a reference with a file name."""
     file, _, name = reference.rpartition(":")
     path = PurePath(file)
     if path.suffix != ".py" or not name.isidentifier():
@@ -103,10 +103,10 @@ def _example(reference: str) -> str:
 
 
 def _imported(reference: str, module_name: str) -> Any:  # noqa: ANN401 - a module
-    """The module, looked for in the current directory first."""
+    """Return the module, searched in the current directory first."""
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)  # and left there: the function may import more when it is called
+        sys.path.insert(0, here)  # not removed, because the function may import more when it is called
     try:
         importlib.invalidate_caches()
         return importlib.import_module(module_name)

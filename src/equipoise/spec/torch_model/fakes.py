@@ -1,6 +1,6 @@
-"""Models and batches without memory, the operations that they run as accelerators do, and the FLOP of each.
+"""Fake models and batches without memory, accelerators' forms of operations, and FLOP formulas.
 
-FLOP are of what torch dispatches: matrix products, convolutions, attention. No durations.
+FLOP are counted for dispatched operations: matrix products, convolutions, attention. No durations.
 """
 
 import copy
@@ -28,7 +28,7 @@ _BACKWARD = (
 
 
 def _nothing(*_args: object) -> Any:  # noqa: ANN401 - never returns
-    """No result: these operations have shapes and no kernels."""
+    """Raise NotImplementedError, because these operations have shapes but no kernels."""
     raise NotImplementedError("equipoise::attention has no kernel: it is run without memory only")
 
 
@@ -44,9 +44,9 @@ BACKWARD = torch.ops.equipoise.attention_backward
 def attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, *, is_causal: bool
 ) -> torch.Tensor:
-    """Attention of (batch, heads, sequence, head size); fewer heads of key and value are shared by groups.
+    """Return attention of (batch, heads, sequence, head size); groups may share heads of key and value.
 
-    Keeps query, key, value, mask, the result and one number a head and query, as fused kernels do.
+    Saves query, key, value, mask, the result and one number per head and query, as fused kernels do.
     Source: Dao 2023 (FlashAttention-2), section 3.1.
     """
     attended: torch.Tensor = FORWARD(query, key, value, mask, is_causal)[0]
@@ -60,7 +60,7 @@ def _attended(
     _mask: torch.Tensor | None,
     _is_causal: bool,  # noqa: FBT001
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result, laid out as the query is, and the logarithms of its sums."""
+    """Return the result in the query's memory layout, and the logarithms of the softmax sums."""
     batch, heads, num_queries, head_size = query.shape
     if value.shape[-1] == head_size:
         out = torch.empty_like(query)
@@ -80,19 +80,19 @@ def _gradients(
     _is_causal: bool,  # noqa: FBT001
     is_mask_trained: bool,  # noqa: FBT001
 ) -> tuple[torch.Tensor, ...]:
-    """The gradients, each like what it belongs to; an empty one for a mask that is not trained."""
+    """Return gradients shaped like their inputs; an empty one for a mask that is not trained."""
     of_mask = torch.empty_like(mask) if is_mask_trained else query.new_empty(0)
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), of_mask
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:  # noqa: ANN401
-    """Keep what the way back needs."""
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:  # noqa: ANN401
+    """Save the tensors that the backward pass needs."""
     query, key, value, mask, ctx.is_causal = inputs
     ctx.save_for_backward(query, key, value, mask, *output)
 
 
-def _way_back(ctx: Any, gradient: torch.Tensor, _of_log_sums: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
-    """The gradients of the inputs."""
+def _input_gradients(ctx: Any, gradient: torch.Tensor, _of_log_sums: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+    """Return the gradients of the inputs."""
     is_mask_trained = bool(ctx.needs_input_grad[3])
     kept = ctx.saved_tensors
     *of_inputs, of_mask = BACKWARD(gradient, *kept, ctx.is_causal, is_mask_trained)
@@ -101,14 +101,14 @@ def _way_back(ctx: Any, gradient: torch.Tensor, _of_log_sums: torch.Tensor) -> t
 
 _forward.register_fake(_attended)
 _backward.register_fake(_gradients)
-_forward.register_autograd(_way_back, setup_context=_keep)
+_forward.register_autograd(_input_gradients, setup_context=_save)
 
 
 def attention_flop(query: Sequence[int], key: Sequence[int], value: Sequence[int], *, is_causal: bool) -> int:
-    """FLOP of attention forward: scores and their sum of values, over the keys that a query may see.
+    """Return the forward FLOP of attention: scores and weighted values over the keys visible to a query.
 
-    query: (..., heads, queries, head_size); fewer heads of key and value are shared by groups of queries.
-    Assumes a causal kernel skips what it may not see; torch's counter counts it.
+    query: (..., heads, queries, head_size); heads of key and value may be shared by groups of query heads.
+    Assumes a causal kernel skips masked keys, which torch's counter includes.
 
     >>> attention_flop((1, 1, 4, 8), (1, 1, 4, 8), (1, 1, 4, 8), is_causal=False)
     512
@@ -125,12 +125,12 @@ def attention_flop(query: Sequence[int], key: Sequence[int], value: Sequence[int
 
 
 def forward_flop(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
-    """FLOP of the operation forward."""
+    """Return the FLOP of the forward operation."""
     return attention_flop(args[0].shape, args[1].shape, args[2].shape, is_causal=args[4])
 
 
 def backward_flop(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
-    """FLOP of the operation backward: scores once more, then two products for each of two forward.
+    """Return the FLOP of the backward operation: recomputed scores, and two products per forward product.
 
     Source: Dao 2023 (FlashAttention-2), section 4.1: backward is 2.5 times forward.
     """
@@ -140,12 +140,12 @@ def backward_flop(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) ->
 
 
 def is_attention(func: Any) -> bool:  # noqa: ANN401 - an operation
-    """Whether an operation is attention on the way forward."""
+    """Return whether an operation is forward attention."""
     return getattr(func, "_overloadpacket", func) is FORWARD
 
 
 def attention_shape(func: Any, args: Sequence[Any]) -> AttentionShape | None:  # noqa: ANN401
-    """The sizes of one call of attention; None for any other operation."""
+    """Return the sizes of one attention call; None for any other operation."""
     if not is_attention(func):
         return None
     query, key = args[0].shape, args[1].shape
@@ -165,11 +165,11 @@ Formula: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any], Any], int]
 
 
 def operation_flop(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int | None:  # noqa: ANN401
-    """FLOP of one dispatched operation; None for one that has no matrix product in it.
+    """Return the FLOP of one dispatched operation; None if it has no matrix product.
 
-    Assumes one multiplication and one addition per pair of numbers; elementwise work counts nothing, as in
-    published counts.
-    Source: torch.utils.flop_counter, to which `register_flop_formula` adds; FORMULAS here come first.
+    Assumes one multiplication and one addition per pair of numbers; elementwise operations are not counted,
+    as in published counts.
+    Source: FORMULAS, then torch.utils.flop_counter with formulas added by `register_flop_formula`.
     """
     packet = getattr(func, "_overloadpacket", func)
     own = FORMULAS.get(packet)
@@ -180,10 +180,10 @@ def operation_flop(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ou
 
 
 def _convolution_backward(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
-    """The gradients of input and weight cost what the way forward cost, each.
+    """Return the FLOP of gradients of input and weight, each equal to the forward pass.
 
-    torch's own formula leaves the groups out for the weight, 32 times too much for a depthwise layer of 32
-    (still so in torch 2.13); that of the way forward is right.
+    torch's own formula ignores groups for the weight, which is 32 times too much for a depthwise layer of 32
+    channels (still in torch 2.13); its forward formula is correct.
     """
     grad_out, given, weight, transposed = args[0], args[1], args[2], args[7]
     needs_input, needs_weight = args[10][0], args[10][1]
@@ -194,19 +194,19 @@ def _convolution_backward(args: Sequence[Any], _kwargs: Mapping[str, Any], _out:
 
 
 def _vector_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
-    """A matrix or vector with a vector: each number of the first is used once."""
+    """Return the FLOP of a matrix or vector times a vector."""
     return 2 * int(args[0].numel())
 
 
 def _added_vector_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
-    """Addmv and addbmm: the first argument is what the product is added to."""
+    """Return the FLOP of addmv or addbmm, whose first argument is the addend."""
     left, right = args[1], args[2]
     columns = right.shape[-1] if right.dim() == 3 else 1  # noqa: PLR2004 - addbmm's are batches of matrices
     return 2 * int(left.numel()) * int(columns)
 
 
 def _trilinear(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
-    """Products of three tensors, each spread along its own new dims, two multiplications and a sum each."""
+    """Return the FLOP of products of three expanded tensors: two multiplications and a sum each."""
     shapes = []
     for tensor, new_dims in zip(args[:3], args[3:6], strict=True):
         shape = list(tensor.shape)
@@ -217,7 +217,7 @@ def _trilinear(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> in
 
 
 def _grouped_product(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:  # noqa: ANN401
-    """Products of the groups that offsets share out; where both are batches, a product each."""
+    """Return the FLOP of grouped products."""
     left, right = args[0], args[1]
     return 2 * int(left.numel()) * int(right.shape[-1])
 
@@ -233,7 +233,7 @@ FORMULAS: dict[Any, Formula] = {
     aten.addbmm: _added_vector_product,
     aten._trilinear: _trilinear,  # noqa: SLF001
 }
-if hasattr(aten, "_grouped_mm"):  # from torch 2.8
+if hasattr(aten, "_grouped_mm"):  # since torch 2.8
     FORMULAS[aten._grouped_mm] = _grouped_product  # noqa: SLF001
 
 
@@ -241,12 +241,12 @@ CPU = torch.device("cpu")
 
 
 def fake_mode() -> FakeTensorMode:
-    """A mode in which tensors have shapes and no memory; real ones that a model holds are taken as fake."""
+    """Return a mode in which tensors have shapes but no memory; a model's real tensors are converted."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def fake_model(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """A copy of the model whose tensors have no memory; tied weights stay tied, the model is not touched.
+    """Return a copy of the model with fake tensors; tied weights remain tied, and the model is not changed.
 
     Raises SpecError if the model holds something that cannot be copied.
     """
@@ -275,7 +275,7 @@ def fake_model(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
 
 
 def fake_batch(batch: Any, mode: FakeTensorMode) -> Any:  # noqa: ANN401 - whatever the model takes
-    """The batch with each tensor in it replaced by one without memory."""
+    """Return the batch with each tensor replaced by a fake one."""
     if isinstance(batch, torch.Tensor):
         return _fake_tensor(batch, mode)
     if isinstance(batch, Mapping):
@@ -288,7 +288,7 @@ def fake_batch(batch: Any, mode: FakeTensorMode) -> Any:  # noqa: ANN401 - whate
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - any output of a model
-    """Every tensor in a tensor, list, tuple, mapping or dataclass, in order."""
+    """Yield every tensor in a tensor, list, tuple, mapping or dataclass, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -303,7 +303,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - any outp
 
 
 def _rebuilt_mapping(batch: Mapping[Any, Any], copied: dict[Any, Any]) -> Any:  # noqa: ANN401
-    """A mapping of the same type where it can be made from a dict, as BatchEncoding can."""
+    """Return a mapping of the same type if a dict can be converted to it (BatchEncoding); else the dict."""
     try:
         return type(batch)(copied)  # type: ignore[call-arg]
     except TypeError:
@@ -311,7 +311,7 @@ def _rebuilt_mapping(batch: Mapping[Any, Any], copied: dict[Any, Any]) -> Any:  
 
 
 def _held_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
-    """Weights, buffers, and tensors that modules hold as plain attributes, or in lists and mappings."""
+    """Yield weights, buffers, and tensors in plain attributes of modules, including lists and mappings."""
     for module in model.modules():
         for name, value in vars(module).items():
             if name != "_modules":
@@ -319,7 +319,7 @@ def _held_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    """A tensor without memory of the same shape, strides and dtype, on the CPU; a weight stays a weight."""
+    """Return a fake CPU tensor of the same shape, strides and dtype; a parameter remains a parameter."""
     with mode:
         if tensor.layout is torch.strided:
             made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=CPU)
@@ -331,11 +331,11 @@ def _fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 
 class _AcceleratorForm(TorchFunctionMode):
-    """Operations as an accelerator would run them, on tensors without memory.
+    """Runs operations on fake tensors in the form in which an accelerator would run them.
 
-    Every device becomes one: tensors without memory may claim one that this machine lacks, but then torch
-    ends the process at their first gradient. Dropout keeps a mask of one byte a number, attention is one
-    kernel that keeps no matrix of scores, RMS norm is one kernel; on a CPU, torch would keep more of each.
+    All devices are replaced by one, because a fake tensor on a device that this machine lacks makes torch end
+    the process at its first gradient. Dropout saves a mask of one byte per number, attention is one kernel
+    that saves no score matrix, RMS norm is one kernel; on a CPU, torch would save more.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -349,7 +349,7 @@ class _AcceleratorForm(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """The result of a torch function in the form described."""
+        """Return the result of a torch function in the form described above."""
         given = dict(kwargs or {})
         own = _FORMS.get(func)
         if own is not None:
@@ -365,7 +365,7 @@ class _AcceleratorForm(TorchFunctionMode):
         )
 
     def _place(self, device: str | int | torch.device) -> torch.device:
-        """Where a tensor goes that was meant for a device."""
+        """Return the device that replaces a requested device."""
         is_cpu = not isinstance(device, int) and torch.device(device).type == "cpu"
         return CPU if is_cpu else self.device
 
@@ -376,7 +376,7 @@ def _dropout(
     training: bool = True,  # noqa: FBT001, FBT002 - torch's signature
     inplace: bool = False,  # noqa: ARG001, FBT001, FBT002 - torch's signature
 ) -> torch.Tensor:
-    """Dropout that keeps a mask of booleans."""
+    """Apply dropout that saves a boolean mask."""
     if not training or p == 0:
         return tensor
     return torch.native_dropout(tensor, p, train=True)[0]
@@ -392,7 +392,7 @@ def _attention(  # noqa: PLR0917 - torch's signature
     scale: float | None = None,  # noqa: ARG001 - shapes do not need it
     enable_gqa: bool = False,  # noqa: ARG001, FBT001, FBT002 - the count reads it from the shapes
 ) -> torch.Tensor:
-    """Attention by one kernel, with or without a batch or heads."""
+    """Apply attention in one kernel, with or without batch and head dims."""
     missing = (None,) * max(0, 4 - query.dim())  # of batch, heads, sequence, head size
     attended = attention(query[missing], key[missing], value[missing], attn_mask, is_causal=is_causal)
     return attended[(0,) * len(missing)]
@@ -404,17 +404,17 @@ def _rms_norm(
     weight: torch.Tensor | None = None,
     eps: float | None = None,  # noqa: ARG001 - shapes do not need it
 ) -> torch.Tensor:
-    """A norm in one kernel that keeps its input, with layer norm's shapes; a CPU takes eight."""
+    """Apply a norm in one kernel that saves its input, with layer norm's shapes; a CPU uses eight kernels."""
     return torch.native_layer_norm(tensor, normalized_shape, weight, None, 1.0)[0]
 
 
-# By name in torch.nn.functional, for calls that torch itself makes there.
+# By name in torch.nn.functional, for torch's own calls.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "dropout": _dropout,
     "scaled_dot_product_attention": _attention,
     "rms_norm": _rms_norm,
 }
-# By function, for calls through names that users gave them.
+# By function, for calls through names in a user's code.
 _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     **{getattr(F, name): own for name, own in _FUNCTIONS.items()},
     torch.dropout: _dropout,
@@ -424,11 +424,11 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 @contextmanager
 def accelerator_form(device: torch.device = CPU) -> Iterator[None]:
-    """Operations as an accelerator would run them, while it lasts: see `_AcceleratorForm`.
+    """Run operations within the block as an accelerator would; see `_AcceleratorForm`.
 
-    device: where tensors go that would be anywhere but on the CPU.
-    A mode is off within the functions it passes on, so that what `F.multi_head_attention_forward` calls would
-    escape it; hence the names in torch.nn.functional are exchanged as well.
+    device: replaces all devices other than the CPU.
+    A mode is disabled within the functions it forwards, so it would miss calls in
+    `F.multi_head_attention_forward`. The names in torch.nn.functional are therefore replaced too.
     """
     exchanged = {name: getattr(F, name) for name in _FUNCTIONS}
     try:

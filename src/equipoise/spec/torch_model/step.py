@@ -1,4 +1,4 @@
-"""A model's training step, counted on tensors without memory; errors in a user's code as one sentence."""
+"""Counts a model's training step on fake tensors, and reports errors in a user's code in one sentence."""
 
 import logging
 import traceback
@@ -26,9 +26,9 @@ from equipoise.spec.torch_model.trace import LOSS, Modules, Trace, Work, watched
 
 @contextmanager
 def explained(names: Mapping[int, str], subject: str, way_round: str, *, expected: str) -> Iterator[None]:
-    """Turn what a user's own code raised into a SpecError with module, line and what to do.
+    """Convert an exception of a user's code to a SpecError with module, line and remedy.
 
-    expected: of an ordinary error, what the code has to do. way_round: of one that needs values.
+    expected: what the code must do, for ordinary errors. way_round: the remedy if tensor values are needed.
     """
     try:
         yield
@@ -44,7 +44,7 @@ def explained(names: Mapping[int, str], subject: str, way_round: str, *, expecte
 
 
 def _what(err: BaseException) -> str | None:
-    """What a model needs that tensors without memory cannot answer; None for an ordinary error."""
+    """Return what a model needs that fake tensors cannot provide; None for an ordinary error."""
     if isinstance(err, DataDependentOutputException):
         return f"control flow needs the value of a tensor ({err.func}), and the count runs without values"
     if isinstance(err, DynamicOutputShapeException):
@@ -59,7 +59,7 @@ def _what(err: BaseException) -> str | None:
 
 
 def _where(err: BaseException, names: Mapping[int, str]) -> str | None:
-    """The innermost module of a traceback and the last line of it that is not torch's own."""
+    """Return the innermost module of a traceback and its last line outside torch; None without either."""
     module, line = None, None
     for frame, number in traceback.walk_tb(err.__traceback__):
         held = frame.f_locals.get("self")
@@ -85,7 +85,7 @@ def count_model(
     loss: Callable[..., torch.Tensor] | None,
     num_samples: int | None,
 ) -> Counted:
-    """The figures of one training step, found without memory for weights or activations: see `count`."""
+    """Return the figures of one training step without allocating weights or activations; see `count`."""
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         if not isinstance(model, nn.Module):
@@ -98,9 +98,9 @@ def count_model(
 
 
 def count_factory(factory: Factory, *, allocate: bool) -> Counted:
-    """The figures of a user's function that returns model, batch and perhaps loss.
+    """Return the figures of a user's function that returns model, batch and optionally a loss.
 
-    allocate: call the function with real memory, for one that needs the values of tensors.
+    allocate: let the function allocate memory, if it needs the values of tensors.
     Raises SpecError.
     """
     with ExitStack() as stack:
@@ -116,7 +116,7 @@ def count_factory(factory: Factory, *, allocate: bool) -> Counted:
 
 
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
-    """The model that a function builds, without memory."""
+    """Return the model that a function builds, without allocating memory."""
     name = getattr(build, "__name__", type(build).__name__)
     way_round = "use Python numbers there, or build the model first and give the model"
     with explained({}, name, way_round, expected=f"{name} to build a model when called without arguments"):
@@ -127,10 +127,10 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _without_memory(build: Callable[[], _Built]) -> _Built:
-    """What a function builds, with tensors that take no memory.
+    """Call a function with tensors that take no memory, and return its result.
 
-    The meta device knows shapes only, and torch skips there what needs values, such as drawing weights until
-    they fit. Fake tensors, which know small constants too, get what it cannot do.
+    The meta device has shapes only, and torch skips operations that need values there, such as rejection
+    sampling of weights. If it fails, fake tensors are used, which also know small constants.
     """
     meta = torch.device("meta")
     try:
@@ -142,7 +142,7 @@ def _without_memory(build: Callable[[], _Built]) -> _Built:
 
 
 class _Step:
-    """One training step of a model without memory, and what it is made of."""
+    """One training step of a model on fake tensors, and its counts."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class _Step:
         self.gradients: list[tuple[str, int]] = []
 
     def counted(self) -> Counted:
-        """Every figure."""
+        """Run the step and return all counts."""
         buffers = list(self.model.buffers())
         held = [*self.params.values(), *buffers]
         batch = list(tensors_in(self.batch))
@@ -194,7 +194,7 @@ class _Step:
         )
 
     def _run(self) -> tuple[int, int]:
-        """Bytes kept for the backward pass and the fixed part of them, after both passes."""
+        """Run both passes; return the bytes saved for the backward pass, and the fixed part of them."""
         names = {id(module): name for name, module in self.model.named_modules()}
         for name, param in self.params.items():
             if param.requires_grad:
@@ -210,7 +210,8 @@ class _Step:
                 outputs = self._objective()
             saved = self.trace.saved_bytes()
             self.trace.end_forward()
-            # As a sum over the outputs would send back; made outside the trace, for no real step makes them.
+            # The gradients of a sum over the outputs; created outside the trace, because a real step has
+            # none.
             unit_gradients = [torch.ones_like(each) for each in outputs]
             with self.trace:
                 if outputs:
@@ -218,7 +219,7 @@ class _Step:
         return saved
 
     def _objective(self) -> list[torch.Tensor]:
-        """What is differentiated: the loss where there is one, else every output that depends on a weight."""
+        """Return the tensors to differentiate: the loss if any, otherwise all outputs that need gradients."""
         output = self._output()
         if self.loss is not None:
             self.modules.entered(LOSS)
@@ -234,7 +235,7 @@ class _Step:
         return [tensor for tensor in tensors_in(output) if tensor.requires_grad]
 
     def _output(self) -> Any:  # noqa: ANN401 - whatever the model returns
-        """The model's output for the batch."""
+        """Return the model's output for the batch."""
         if isinstance(self.batch, Mapping):
             return self.model(**self.batch)
         if isinstance(self.batch, tuple):
@@ -242,27 +243,27 @@ class _Step:
         return self.model(self.batch)
 
     def _expected(self) -> str:
-        """What has to run, and the call with which to try it: a tuple holds arguments, a dict named ones."""
+        """Return the expectation for an error message, with a call by which the user can test it."""
         stars = "**" if isinstance(self.batch, Mapping) else "*" if isinstance(self.batch, tuple) else ""
         last = "[:-1]" if stars == "*" and self.loss is not None else ""
         return f"the example batch to pass the model and its loss: try model({stars}batch{last}) with it"
 
     def _params_by_dtype(self) -> tuple[tuple[str, int], ...]:
-        """Number of weights by dtype, most first."""
+        """Return the number of weights by dtype, most first."""
         numbers: Counter[str] = Counter()
         for param in self.params.values():
             numbers[_dtype_name(param)] += param.numel()
         return tuple(numbers.most_common())
 
     def _value_bytes(self) -> int:
-        """Bytes of a number in the dtype that most weights have; of torch's own if there are none."""
+        """Return the bytes per number in the dtype of most weights; torch's default if there are none."""
         sizes: Counter[int] = Counter()
         for param in self.params.values():
             sizes[param.element_size()] += param.numel()
         return max(sizes, key=lambda size: sizes[size], default=torch.empty(0).element_size())
 
     def _layers(self) -> tuple[LayerCount, ...]:
-        """Every module that did something or holds weights itself, in the model's order; and the loss."""
+        """Return every module with work or weights of its own, in the model's order, and the loss."""
         seen: set[int] = set()
         kinds = {name: type(module).__name__ for name, module in self.model.named_modules()}
         owned: dict[str, list[nn.Parameter]] = {}
@@ -280,7 +281,7 @@ class _Step:
         )
 
     def _cuts(self) -> tuple[Cut, ...]:
-        """What crosses from each step of the forward pass to the next."""
+        """Return the cuts between consecutive steps of the forward pass."""
         steps = self.trace.steps
         change = [0] * (len(steps) + 1)
         for made_at, read_at, num_bytes in self.trace.crossings:
@@ -295,7 +296,7 @@ class _Step:
         return tuple(cuts)
 
     def _ready(self) -> Iterator[Gradient]:
-        """The gradients in the order in which they came to exist, each weight once, when it is complete."""
+        """Yield the complete gradient of each weight, in the order in which they became ready."""
         total = max(self.trace.backward_flop, 1)
         for name, flop in dict(self.gradients).items():
             param = self.params[name]
@@ -304,7 +305,7 @@ class _Step:
 
 
 def _layer(name: str, kind: str, params: list[nn.Parameter], work: Work) -> LayerCount:
-    """The record of one module."""
+    """Return the counts of one module."""
     return LayerCount(
         name=name,
         kind=kind,
@@ -319,9 +320,9 @@ def _layer(name: str, kind: str, params: list[nn.Parameter], work: Work) -> Laye
 
 
 def _batch_size(batch: Any, where: str) -> int:  # noqa: ANN401 - whatever the model takes
-    """Length of the first dim of the batch's first tensor. where: what it is of, for messages.
+    """Return the length of the first dim of the batch's first tensor. where: beginning of error messages.
 
-    Raises SpecError where there is none, or no sample in it.
+    Raises SpecError if there is no tensor or no sample.
     """
     for tensor in tensors_in(batch):
         if tensor.dim() > 0 and tensor.shape[0] > 0:
@@ -335,17 +336,17 @@ def _batch_size(batch: Any, where: str) -> int:  # noqa: ANN401 - whatever the m
 
 
 def _run_backward(outputs: tuple[torch.Tensor, ...], gradients: tuple[torch.Tensor, ...]) -> None:
-    """Run autograd; the modes that are on stay on.
+    """Run autograd with the active modes.
 
-    `torch.autograd.backward` is a torch function itself: a mode that handles it is off while it runs, and
-    what checkpoints compute again would take another form than on the way forward.
+    `torch.autograd.backward` is a torch function itself, so a function mode would be disabled while it runs,
+    and recomputation of checkpoints would use other operations than the forward pass.
     """
     engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - has no public name
     engine.run_backward(outputs, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:
-    """The dtype's name without its library."""
+    """Return the dtype's name without the prefix `torch.`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

@@ -1,4 +1,4 @@
-"""What happens in a forward and a backward pass, operation by operation, and which module does it."""
+"""Traces the operations of a forward and a backward pass, and attributes them to modules."""
 
 import bisect
 import weakref
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOSS = "(loss)"
 OWN_NAMESPACES = {"aten", "prims", "prim", "higher_order"}
-# Operations that only reserve memory.
+# Operations that only allocate memory.
 _EMPTY = {
     "empty",
     "empty_like",
@@ -33,7 +33,7 @@ _EMPTY = {
 
 
 class Work(Struct):
-    """What one module did itself so far."""
+    """The work of one module so far, without its submodules."""
 
     forward_flop: int = 0
     backward_flop: int = 0
@@ -42,7 +42,7 @@ class Work(Struct):
 
 
 class Storage(Struct):
-    """One piece of memory: how large, whether it came from the batch, when it was written and last read."""
+    """One storage: its size, whether it depends on the batch, and the steps that wrote and last read it."""
 
     num_bytes: int
     from_batch: bool
@@ -54,39 +54,39 @@ class Storage(Struct):
 
 
 class Modules(Struct):
-    """Which module is at work: by calls on the way forward, by the age of autograd nodes on the way back."""
+    """The active module: by calls in the forward pass, by autograd sequence numbers in the backward pass."""
 
     stack: list[str] = field(default_factory=lambda: [""])
     first_nodes: list[int] = field(default_factory=lambda: [0])
     owners: list[str] = field(default_factory=lambda: [""])
 
     def entered(self, name: str) -> None:
-        """Note that a module starts."""
+        """Record that a module starts."""
         self.stack.append(name)
         self._from_here()
 
     def left(self) -> None:
-        """Note that the innermost module ended."""
+        """Record that the innermost module has ended."""
         self.stack.pop()
         self._from_here()
 
     def _from_here(self) -> None:
-        """Give the nodes made from now on to the innermost module."""
+        """Attribute autograd nodes created from now on to the innermost module."""
         self.first_nodes.append(torch.autograd._get_sequence_nr())  # noqa: SLF001 - has no public name
         self.owners.append(self.stack[-1])
 
     @property
     def innermost(self) -> str:
-        """The module whose forward is running."""
+        """The module whose forward method is running."""
         return self.stack[-1]
 
     def of_node(self, number: int) -> str:
-        """The module that was running when autograd made its node of this number."""
+        """Return the module that was running when autograd created the node with this number."""
         return self.owners[bisect.bisect_right(self.first_nodes, number) - 1]
 
 
 def watched(model: nn.Module, modules: Modules) -> ExitStack:
-    """Hooks on a model's modules that record when each starts and ends; removed when the stack closes."""
+    """Attach hooks that record when each module starts and ends; closing the stack removes them."""
     hooks = ExitStack()
     for name, module in model.named_modules():
         before = module.register_forward_pre_hook(lambda *_, name=name: modules.entered(name), prepend=True)
@@ -99,10 +99,10 @@ def watched(model: nn.Module, modules: Modules) -> ExitStack:
 class Trace(TorchDispatchMode):
     """Counts each operation when torch dispatches it, below autograd.
 
-    work: what each module did.
+    work: by module.
     steps: the modules of the forward pass in order, with the FLOP done before each.
-    crossings: of each result of the batch, the steps that made and last read it, and its bytes.
-    weight_uses: by place in memory, the products of the forward pass that each matrix of weights was in.
+    crossings: for each result that depends on the batch, the steps that created and last read it, and its
+    bytes. weight_uses: number of forward products that use each weight matrix, by its location in memory.
     """
 
     def __init__(self, modules: Modules) -> None:
@@ -126,17 +126,17 @@ class Trace(TorchDispatchMode):
 
     @classmethod
     def supports_higher_order_operators(cls) -> bool:
-        """Operators that take functions are seen too."""
+        """Return True, so that operators which take functions are traced too."""
         return True
 
     def give(self, tensors: Sequence[torch.Tensor], *, from_batch: bool) -> None:
-        """Note tensors that exist before the step: weights and buffers, or the batch."""
+        """Register tensors that exist before the step: weights and buffers, or the batch."""
         for tensor in tensors:
             storage = self._storage(tensor, from_batch=from_batch, is_given=True)
             storage.is_given = True
 
     def saved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor, after noting that the innermost module keeps it for the backward pass."""
+        """Record that the innermost module saves the tensor for the backward pass; return the tensor."""
         storage = self._storage(tensor, from_batch=False)
         if not storage.is_saved and not (storage.is_given and not storage.from_batch):
             storage.is_saved = True
@@ -144,7 +144,7 @@ class Trace(TorchDispatchMode):
         return tensor
 
     def saved_bytes(self) -> tuple[int, int]:
-        """Bytes kept for the backward pass: all, and those that no item of the batch was needed for."""
+        """Return the bytes saved for the backward pass: all, and those that do not depend on the batch."""
         saved = [storage for storage in self._storages.values() if storage.is_saved]
         return (
             sum(storage.num_bytes for storage in saved),
@@ -152,7 +152,7 @@ class Trace(TorchDispatchMode):
         )
 
     def end_forward(self) -> None:
-        """Note that what follows is the backward pass."""
+        """Record the start of the backward pass."""
         for storage in self._storages.values():
             self._note_crossing(storage)
         self.is_backward = True
@@ -164,7 +164,7 @@ class Trace(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """The operation's result, after counting it."""
+        """Run and count the operation; return its result."""
         given = kwargs or {}
         if getattr(func, "namespace", "") == "prim":
             return func(*args, **given)
@@ -178,8 +178,8 @@ class Trace(TorchDispatchMode):
         return out
 
     def _count(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:  # noqa: ANN401
-        """Add one operation to what its module did."""
-        is_again = self.is_backward and self._computes_again(func)
+        """Add one operation to the work of its module."""
+        is_again = self.is_backward and self._is_recomputation(func)
         owner = self._owner(is_again=is_again)
         sources = [self._storage(tensor) for tensor in tensors_in((args, kwargs))]
         from_batch = any(storage.from_batch for storage in sources)
@@ -209,7 +209,7 @@ class Trace(TorchDispatchMode):
         self._add_flop(work, flop, is_again=is_again)
 
     def _weights(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[tuple[int, int]]:
-        """Where in memory the matrices lie that an operation reads; parts of one, as of q, k and v, apart."""
+        """Return the locations in memory of weight matrices that an operation reads; parts count separately."""
         read = ((each, self._storage(each)) for each in tensors_in((args, kwargs)))
         return {
             (id(storage), int(tensor.storage_offset()))
@@ -228,16 +228,16 @@ class Trace(TorchDispatchMode):
         if is_again:
             self.recompute_flop += flop
 
-    def _computes_again(self, func: Any) -> bool:  # noqa: ANN401 - an operation
-        """Whether an operation of the backward pass belongs to the forward pass of an activation checkpoint.
+    def _is_recomputation(self, func: Any) -> bool:  # noqa: ANN401 - an operation
+        """Return whether an operation in the backward pass recomputes an activation checkpoint.
 
-        Backward functions run without gradients and call no module; within a user's own autograd function the
-        forward pass runs without gradients too, but a module calls that.
+        Backward functions run with gradients disabled and outside modules. In a user's own autograd function
+        the forward pass also runs with gradients disabled, but within a module.
         """
         return torch.is_grad_enabled() or self.modules.innermost != "" or is_attention(func)
 
     def _owner(self, *, is_again: bool) -> str:
-        """The module that the operation belongs to."""
+        """Return the module that the operation belongs to."""
         node = torch._C._current_autograd_node() if self.is_backward else None  # noqa: SLF001 - has no public name
         if not self.is_backward or is_again:
             owner = self.modules.innermost
@@ -251,11 +251,11 @@ class Trace(TorchDispatchMode):
         return owner
 
     def _work(self, owner: str) -> Work:
-        """What a module did so far."""
+        """Return the work of a module so far."""
         return self.work.setdefault(owner, Work())
 
     def _storage(self, tensor: torch.Tensor, *, from_batch: bool = False, is_given: bool = False) -> Storage:
-        """The record of a tensor's memory, made at first sight and dropped with the memory itself."""
+        """Return the record of a tensor's storage, created on first use and removed when it is freed."""
         memory = tensor.untyped_storage()
         key = memory._cdata  # noqa: SLF001 - the address is what makes two tensors share memory
         known = self._storages.get(key)
@@ -267,7 +267,7 @@ class Trace(TorchDispatchMode):
             is_given=is_given,
             made_at=len(self.steps) - 1,
             read_at=len(self.steps) - 1,
-            alive=weakref.ref(memory, self._forgotten(key)),
+            alive=weakref.ref(memory, self._on_freed(key)),
         )
         self._storages[key] = storage
         if not is_given:
@@ -275,8 +275,8 @@ class Trace(TorchDispatchMode):
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return storage
 
-    def _forgotten(self, key: int) -> Callable[[object], None]:
-        """What to do when a piece of memory is freed."""
+    def _on_freed(self, key: int) -> Callable[[object], None]:
+        """Return the callback for when a storage is freed."""
 
         def forget(_reference: object) -> None:
             storage = self._storages.pop(key)
@@ -288,6 +288,6 @@ class Trace(TorchDispatchMode):
         return forget
 
     def _note_crossing(self, storage: Storage) -> None:
-        """Note between which steps of the forward pass a result of the batch was needed."""
+        """Record the forward steps between which a result that depends on the batch was needed."""
         if storage.from_batch and not storage.is_given and storage.read_at > storage.made_at:
             self.crossings.append((max(storage.made_at, 0), storage.read_at, storage.num_bytes))
