@@ -244,7 +244,7 @@ class Strategy(Struct, frozen=True, kw_only=True):
         return self.global_batch_samples // (self.dp * self.microbatch_samples)
 
     def text(self) -> str:
-        """Return the text form: options that differ from the default, `name=value`, in order of the fields.
+        """Return the text form: options that differ from the default, `name=value`, in field order.
 
         >>> Strategy(global_batch_samples=64, dp=8, zero_stage=3, recompute="full").text()
         'dp=8 microbatch=1 global_batch=64 zero_stage=3 recompute=full'

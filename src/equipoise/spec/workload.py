@@ -158,7 +158,8 @@ class Image(Struct, frozen=True, kw_only=True):
 
     width, height: in pixels, of the data set's images, even if the model processes their latents. patch: side
     of the patch per token in pixels; None if figures scale with pixels, as for convolutions.
-    frames: of a video, patch layers in time. other_tokens: tokens of a sample other than patches: a class token, words.
+    frames: of a video, patch layers in time. other_tokens: tokens of a sample other than patches: a class
+    token, words.
     squared_share: share of FLOP that scale with the square of tokens or pixels: attention scores over the
     whole image. text_share: FLOP of forward-only encoders that do not scale, relative to the model's forward
     pass.
