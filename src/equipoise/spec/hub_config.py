@@ -1,7 +1,7 @@
-"""A model's config.json, as the Hugging Face hub has it, as a workload.
+"""Converts a model's config.json from the Hugging Face hub to a workload.
 
-Its layers are a plain stack, and what the parts of a family add to it or put in its place (_PARTS). No
-network, and nothing of the file is run.
+Layers are a plain stack, to which the parts of a family (_PARTS) add or which they replace. No network
+access, and no code from the file is run.
 """
 
 import re
@@ -48,11 +48,11 @@ from equipoise.spec.workload import Workload
 from equipoise.units import BF16_BYTES, format_count, format_si
 
 _MOST_BYTES: Final = 1_000_000
-# Where a model of images or sounds as well keeps its language model.
+# Keys under which multimodal models store the configuration of their language model.
 _LANGUAGE: Final = ("text_config", "llm_config", "language_config", "thinker_config")
-# A key of models that compare texts with images.
+# A key of models that compare texts and images.
 _PAIRED: Final = "logit_scale_init_value"
-# Tables of a file that are called as models are, and are none.
+# Tables of a file whose names look like models but that do not describe one.
 _NO_MODEL: Final = frozenset(
     {"attn_config", "ffn_config", "quantization_config", "linear_attn_config", "per_layer_config", *_LANGUAGE}
 )
@@ -60,9 +60,9 @@ _SAMPLES: Final[Mapping[str, str]] = {"vision": "image", "speech": "utterance", 
 
 
 class HubModel(Struct, frozen=True, kw_only=True):
-    """The workload of a config.json. left_out: what the file has besides that no part of it stands for.
+    """The workload of a config.json. left_out: parts of the file that the workload does not represent.
 
-    assumed: what was taken for granted of a model that is not known, in words.
+    assumed: the assumptions about an unknown model, in words.
     """
 
     workload: Workload
@@ -72,11 +72,11 @@ class HubModel(Struct, frozen=True, kw_only=True):
 
 
 def read_config(path: Path) -> HubModel:
-    """The model of a config.json.
+    """Return the model of a config.json.
 
-    A type that is not known is read as a decoder like Llama where the file has the sizes of one and nothing
-    that such a model lacks; `assumed` says so. Raises SpecError in one sentence where the file is none, or
-    the model cannot be described.
+    An unknown type is read as a decoder like Llama, with a note in `assumed`, if the file has all its sizes
+    and nothing that such a model lacks. Raises SpecError in one sentence if the file is invalid, or the model
+    cannot be described.
     """
     outer, path = _model_of(_read(path), path)
     keys, is_nested = outer, False
@@ -129,9 +129,9 @@ def read_config(path: Path) -> HubModel:
     )
 
 
-# A pipeline's second network for other noise levels, as Wan 2.2 has, which is trained by itself.
+# A pipeline's second network for other noise levels, as in Wan 2.2, which is trained separately.
 _SECOND: Final = ("transformer_2", "unet_2")
-# What older files of diffusers call one class, by the norm of its layers.
+# Classes for which older files of diffusers have a single name, by the norm of their layers.
 _CLASS_OF_NORM: Final = {
     "ada_norm_zero": "DiTTransformer2DModel",
     "ada_norm_single": "PixArtTransformer2DModel",
@@ -139,7 +139,7 @@ _CLASS_OF_NORM: Final = {
 
 
 def _kind_of(found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever a file states
-    """The type of a model as a file states it, `_class_name` where that is of diffusers.
+    """Return the type of a model stated in a file, which is `_class_name` in diffusers.
 
     Source: diffusers, models/modeling_utils.py (LegacyModelMixin).
     """
@@ -149,7 +149,7 @@ def _kind_of(found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever a file
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The document. Raises SpecError for what is no small JSON object."""
+    """Return the document. Raises SpecError if it is not a small JSON object."""
     try:
         content = read_input(path, _MOST_BYTES, expected="the config.json of a model")
     except DataError as err:
@@ -166,7 +166,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _model_of(found: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
-    """The model that a document describes, and where: of a pipeline of diffusers that which removes noise."""
+    """Return the model's document and path; for a pipeline of diffusers, those of its denoiser."""
     part = next((each for each in ("transformer", "unet") if isinstance(found.get(each), list)), None)
     if found.get("model_type") is not None or part is None:
         return found, path
@@ -180,7 +180,7 @@ def _model_of(found: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
 
 
 def _transformer_facts(config: HubConfig) -> dict[str, Any]:
-    """Fields of the workload of a transformer. Raises SpecError where its sizes are none of a model."""
+    """Return the workload's fields for a transformer. Raises SpecError if its sizes are invalid."""
     try:
         model = Transformer(**_sizes(config))
     except SpecError as err:
@@ -195,7 +195,7 @@ def _transformer_facts(config: HubConfig) -> dict[str, Any]:
 
 
 def _unet_facts(config: HubConfig) -> dict[str, Any]:
-    """Fields of the workload of a U-Net: its figures per sample."""
+    """Return the workload's fields for a U-Net: its figures per sample."""
     found = UNet(config)
     return {
         "params": float(found.params),
@@ -210,16 +210,16 @@ def _unet_facts(config: HubConfig) -> dict[str, Any]:
 
 
 def _sample_name(config: HubConfig) -> str:
-    """What a sample is called."""
+    """Return the word for a sample."""
     if config.family.denoiser is not None:
         return "video" if latents(config).pixel_frames > 1 else "image"
     return _SAMPLES.get(config.family.area, "sequence")
 
 
 def _samples_words(config: HubConfig, tokens: int | None) -> str | None:
-    """What a sample of a diffusion model is, in words; None for other models.
+    """Return a description of a sample of a diffusion model; None for other models.
 
-    tokens: None where a sample has none.
+    tokens: None if a sample has none.
     """
     about = config.family.denoiser
     if about is None:
@@ -232,14 +232,14 @@ def _samples_words(config: HubConfig, tokens: int | None) -> str | None:
 
 
 def _further(parts: tuple[str, ...]) -> str:
-    """What an assumed family has besides Llama's layers, in words."""
+    """Return a description of what an assumed family has in addition to Llama's layers."""
     words = {"experts": "experts", "latent": "latent attention"}
     found = " and ".join(words[part] for part in parts if part in words)
     return f" with {found}" if found else ""
 
 
 def _left_out(config: HubConfig, outer: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the sizes do not stand for: other models, keys of parts, and what the family is without."""
+    """Return what the sizes do not represent: other models, keys of parts, and omissions of the family."""
     family = config.family
     parts = [] if "predicting" in family.parts else ["num_nextn_predict_layers"]
     models = {
@@ -259,7 +259,7 @@ def _left_out(config: HubConfig, outer: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _sizes(config: HubConfig) -> Sizes:
-    """The sizes of a transformer, as its record names them."""
+    """Return the sizes of a transformer by the names of its fields."""
     found: Sizes = {}
     if not _OWN_SIZES & set(config.family.parts):
         found = _stack(config)
@@ -269,7 +269,7 @@ def _sizes(config: HubConfig) -> Sizes:
 
 
 def _stack(config: HubConfig) -> Sizes:
-    """The sizes of a plain stack of layers."""
+    """Return the sizes of a plain stack of layers."""
     family = config.family
     hidden = config.size("hidden")
     kinds = config.listed("layers_block_type") or config.listed("layer_types")
@@ -281,7 +281,7 @@ def _stack(config: HubConfig) -> Sizes:
         raise config.refuse("head_dim", why)
     layers = config.size("layers", len(kinds) or None, most=MOST_LAYERS)
     kv_heads = heads if "layer_lists" in family.parts else config.size("kv_heads", heads)
-    # Falcon's older files state as many keys as queries, and one all the same.
+    # Falcon's older files state as many key heads as query heads, although there is a single one.
     is_one_key = config.keys.get("multi_query") is True and not config.keys.get("new_decoder_architecture")
     width = config.size("embedding_width", hidden)
     projection = config.keys.get("feed_forward_proj")
@@ -312,13 +312,13 @@ def _stack(config: HubConfig) -> Sizes:
 
 
 def _vocabulary(config: HubConfig) -> int:
-    """Rows of the table of tokens; models of series, or of sound that write none, need none."""
+    """Return the rows of the token table; models of series, or of sound without text output, need none."""
     has_none = {"conformer", "series"} & set(config.family.parts)
     return config.size("vocabulary", 1 if has_none else None)
 
 
 def _positions(config: HubConfig) -> int:
-    """Rows of learned positions."""
+    """Return the rows of learned position embeddings."""
     tables = config.family.position_tables
     if not tables or config.keys.get("position_embedding_type") == "rotary" or config.family.area == "vision":
         return 0
@@ -330,7 +330,7 @@ _WITH_KINDS: Final = frozenset({"hybrid", "compressed", "shared_blocks"})
 
 
 def _windows(config: HubConfig, layers: int) -> Sizes:
-    """The layers that look back a window only."""
+    """Return the sizes of layers with windowed attention."""
     family, kinds = config.family, [str(each)[:40] for each in config.listed("layer_types")]
     unknown = set(kinds) - WINDOWED - WHOLE
     if unknown and not _WITH_KINDS & set(family.parts):
@@ -354,7 +354,7 @@ def _windows(config: HubConfig, layers: int) -> Sizes:
 
 
 def _sample_tokens(config: HubConfig, model: Transformer) -> int:
-    """The tokens of a sample unless the question states them."""
+    """Return the default tokens per sample."""
     if config.family.denoiser is not None:
         return denoiser_tokens(config)
     if config.family.area == "vision":
@@ -373,7 +373,7 @@ def _sample_tokens(config: HubConfig, model: Transformer) -> int:
 
 
 def _routed(config: HubConfig, found: Sizes) -> Sizes:
-    """A mixture of experts in as many layers as the file states; where it has none, shared ones alone."""
+    """Add a mixture of experts in the stated number of layers; only shared experts if none are routed."""
     expert = config.size("expert_ffn_hidden", found["ffn_hidden"])
     shared = config.size("shared_expert_ffn_hidden", 0, least=0)
     if config.size("experts", 0, least=0) == 0:
@@ -387,7 +387,7 @@ def _routed(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _dense_layers(config: HubConfig, layers: int) -> int:
-    """Layers of a mixture of experts whose feed-forward block is dense."""
+    """Return the number of layers of a mixture of experts with a dense feed-forward block."""
     kinds = config.listed("mlp_layer_types")
     if kinds:
         return kinds.count("dense")
@@ -402,7 +402,7 @@ def _dense_layers(config: HubConfig, layers: int) -> int:
 
 
 def _latent(config: HubConfig, found: Sizes) -> Sizes:
-    """Latent attention (DeepSeek-V2); none where the file says so (DeepSeek-VL2 Tiny, DeepSeek-OCR)."""
+    """Add latent attention (DeepSeek-V2), unless the file disables it (DeepSeek-VL2 Tiny, DeepSeek-OCR)."""
     groups = config.size("expert_groups", 1)
     limits = {
         "expert_groups": groups if groups > 1 else 0,

@@ -1,6 +1,6 @@
-"""Diffusion models of the Hugging Face hub: the transformer or U-Net that removes noise.
+"""Diffusion models of the Hugging Face hub: their denoiser, a transformer or U-Net.
 
-Encoders of texts and images, which only run forward, are those of the family (model_types.toml).
+Encoders of texts and images, which only run forward, are defined by the family (model_types.toml).
 """
 
 import math
@@ -20,7 +20,7 @@ _MOST_PATCH: Final = 64
 
 
 class Latents(Struct, frozen=True, kw_only=True):
-    """What a diffusion model works on: latents of so many columns, rows and frames, and the pixels behind."""
+    """The latents of a sample: columns, rows and frames, and the pixels that they represent."""
 
     width: int
     height: int
@@ -30,7 +30,7 @@ class Latents(Struct, frozen=True, kw_only=True):
 
     @property
     def num_pixels(self) -> int:
-        """Pixels of all frames of a sample."""
+        """Number of pixels of all frames of a sample."""
         return self.width * self.height * self.pixels_each**2 * self.pixel_frames
 
     def image(self, *, patch: int | None, frames: int = 1, other_tokens: int = 0) -> Image | None:
@@ -46,13 +46,13 @@ class Latents(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The sample, for people."""
+        """Description of a sample."""
         size = f"{self.width * self.pixels_each} x {self.height * self.pixels_each} pixels"
         return f"{self.pixel_frames} frames of {size}" if self.pixel_frames > 1 else f"images of {size}"
 
 
 def latents(config: HubConfig) -> Latents:
-    """The latents of a sample: those that a file states, else those of the family's usual resolution."""
+    """Return the latents of a sample as stated in the file, or of the family's default resolution."""
     about = config.family.denoiser
     assert about is not None
     channels = str(config.keys.get("in_channels"))
@@ -70,7 +70,7 @@ def latents(config: HubConfig) -> Latents:
 
 
 def with_frozen(workload: Workload, config: HubConfig) -> Workload:
-    """The workload of a model beside what runs forward only with it."""
+    """Return the workload of a model with its forward-only parts."""
     about, forward_flop = config.family.denoiser, workload.train_flop_per_sample
     if not config.frozen or about is None or forward_flop is None:
         return workload
@@ -95,7 +95,7 @@ _PASSES: Final = 3
 
 
 def _patch(config: HubConfig) -> tuple[int, int]:
-    """Frames and columns (or rows) of latents that make a token."""
+    """Return the frames and the columns (or rows) of latents per token."""
     key = next((each for each in ("patch_size", "all_patch_size") if config.keys.get(each) is not None), "")
     value = config.keys.get(key, 1)
     if isinstance(value, list) and key == "patch_size" and len(value) > 1:
@@ -111,7 +111,7 @@ def _patch(config: HubConfig) -> tuple[int, int]:
 
 
 def denoiser_tokens(config: HubConfig) -> int:
-    """Tokens of a sample that a diffusion transformer attends over: patches, and text that joins them."""
+    """Return the tokens per sample in the attention of a diffusion transformer: patches, and joint text."""
     about, (frames, side) = config.family.denoiser, _patch(config)
     assert about is not None
     of = latents(config)
@@ -128,10 +128,10 @@ def denoiser_image(config: HubConfig) -> Image | None:
 
 
 def denoiser_sizes(config: HubConfig, _found: Sizes) -> Sizes:
-    """A diffusion transformer: one stack over the tokens of a sample.
+    """Return the sizes of a diffusion transformer as one stack over the tokens of a sample.
 
-    Where text has weights of its own in a layer, a token passes one of both: those of text are a tower of one
-    token, and so are the matrices that make scales and shifts of a sample's noise level.
+    If text has separate weights in a layer, a token passes only one of the two sets. Those of text are a
+    tower of one token, and so are the matrices that compute scales and shifts from a sample's noise level.
     """
     family, about = config.family, config.family.denoiser
     assert about is not None
@@ -163,7 +163,7 @@ def denoiser_sizes(config: HubConfig, _found: Sizes) -> Sizes:
     return layer | {
         "layers": layers,
         "vocabulary": 2 * channels * side * side * frames,
-        # A linear attention costs as much as one over as many keys as a head is wide.
+        # Linear attention takes as many FLOP as attention over head_size keys.
         "window": head_size if about.is_linear else 0,
         "windowed_layers": layers if about.is_linear else 0,
         "cross_layers": layers if seen else 0,
@@ -173,7 +173,7 @@ def denoiser_sizes(config: HubConfig, _found: Sizes) -> Sizes:
 
 
 def _beside(config: HubConfig, about: Denoiser, layer: Sizes, layers: tuple[int, int]) -> Iterator[Tower]:
-    """The stacks of a diffusion transformer besides its layers: weights of text, and of noise levels."""
+    """Yield the further stacks of a diffusion transformer: weights of text, and of noise levels."""
     hidden, (double, single) = layer["hidden"], layers
     width = config.size(about.modulation_width, hidden) if about.modulation_width else hidden
     ratio = layer["ffn_hidden"] / hidden
@@ -191,11 +191,11 @@ def _beside(config: HubConfig, about: Denoiser, layer: Sizes, layers: tuple[int,
             ffn_hidden = max(1, round(factor * width / 2))
             yield Tower(model=feed_forward_stack(count, hidden, ffn_hidden=ffn_hidden), tokens=1)
     further = len(config.listed("dual_attention_layers"))
-    if further:  # SD3.5 medium: images attend once more, to images
+    if further:  # SD3.5 medium: images have a second attention, among themselves
         only = _stack(layer, further)
         yield Tower(model=replace(only, attention_layers=further, dense_layers=0), tokens=0)
         yield Tower(model=feed_forward_stack(further, hidden, ffn_hidden=round(1.5 * hidden)), tokens=1)
-    if config.image_width:  # keys and values of an image's tokens, in each layer
+    if config.image_width:  # key and value projections of image tokens in each layer
         yield matrix_tower(2 * config.image_width * (double + single), hidden, about.image_tokens)
     yield matrix_tower(round(about.shared_modulation * hidden), hidden, 1)
     stated = next((key for key in about.text_width if config.keys.get(key) is not None), None)
@@ -204,7 +204,7 @@ def _beside(config: HubConfig, about: Denoiser, layer: Sizes, layers: tuple[int,
 
 
 def _stack(layer: Sizes, layers: int) -> Transformer:
-    """So many layers without tables."""
+    """Return a stack of layers without embedding tables."""
     return Transformer(**layer, layers=layers, vocabulary=1, predicted_fraction=0.0)
 
 
@@ -216,14 +216,14 @@ _BLOCKS: Final = frozenset({"CrossAttnDownBlock2D", "DownBlock2D", "CrossAttnUpB
 
 
 class UNet:
-    """Figures of a U-Net with attention to text, added up block by block, of one sample.
+    """Figures per sample of a U-Net with attention to text, summed block by block.
 
-    Assumes that normalisation keeps its input, an activation its input, and a product its own: two values of
-    each channel before a convolution, and in a transformer block those of `attend`.
+    Assumes that normalisations, activations and products save their inputs: two values per channel before a
+    convolution, and in a transformer block those listed in `attend`.
     """
 
     def __init__(self, config: HubConfig) -> None:
-        """Walk through the network as its configuration describes it. Raises SpecError where it is unlike."""
+        """Sum the blocks of the configured network. Raises SpecError for an unsupported configuration."""
         self.params = self.forward_flop = self.kept_values = self.widest_values = self.layers = 0
         self.squared_flop = 0  # of forward_flop, scores of pixels by pixels
         self.adapter_width = self.linear_adapter_width = 0
@@ -237,7 +237,7 @@ class UNet:
         places = [
             max(1, of.width // 2**level) * max(1, of.height // 2**level) for level in range(len(widths))
         ]
-        if encoded:  # text as encoders return it is made as wide as layers take it
+        if encoded:  # the encoders' text embeddings are projected to the width of the layers
             self.product(encoded, self.text_width, self.text_tokens)
         self.times = 4 * widths[0]
         for columns in (
@@ -278,18 +278,18 @@ class UNet:
         return found and replace(found, squared_share=self.squared_flop / self.forward_flop)
 
     def product(self, columns: int, channels: int, places: int) -> None:
-        """Add a matrix or convolution of so many inputs a channel, applied at so many places."""
+        """Add a matrix or convolution with `columns` inputs per channel, applied at `places` positions."""
         self.params += columns * channels
         self.forward_flop += 2 * columns * channels * places
         self.layers += columns > 0
 
     def convolve(self, before: int, channels: int, places: int) -> None:
-        """Add a convolution of 3 by 3."""
+        """Add a 3 x 3 convolution."""
         self.product(_CONVOLUTION * before, channels, places)
         self.widest_values = max(self.widest_values, channels * places)
 
     def block(self, before: int, channels: int, places: int, depth: int) -> None:
-        """Add two convolutions, shifted by the noise level, with a way around, and then `depth` layers."""
+        """Add a residual block of two convolutions, shifted by the noise level, and `depth` further layers."""
         self.convolve(before, channels, places)
         self.convolve(channels, channels, places)
         self.product(self.times, channels, 1)
@@ -304,10 +304,10 @@ class UNet:
                 self.attend(channels, places)
 
     def attend(self, channels: int, places: int) -> None:
-        """Add a layer of attention, attention to text, and a gated feed-forward block four times as wide.
+        """Add a layer: self-attention, attention to text, and a gated feed-forward block four times as wide.
 
-        Kept: inputs of three norms and of their products, queries, keys, values and results of attention, and
-        of the block both halves, the activation of one, and their product.
+        Saved: inputs of three norms and of their products; queries, keys, values and results of attention;
+        and both halves of the block, the activation of one, and their product.
         """
         for keys, width in ((places, channels), (self.text_tokens, self.text_width)):
             self.product(channels, 2 * channels, places)
@@ -323,7 +323,7 @@ class UNet:
 
 
 def _by_level(config: HubConfig, key: str, usual: int, levels: int) -> list[int]:
-    """A number for each level: a list of as many, or one for all."""
+    """Return a number per level, from a list of this length or from a single number."""
     value = config.keys.get(key)
     found = (
         config.sizes(key)
@@ -339,7 +339,7 @@ _MOST_BLOCKS: Final = 100
 
 
 def _attends(config: HubConfig, key: str, levels: int) -> list[bool]:
-    """Whether the blocks of each level attend."""
+    """Return whether the blocks of each level have attention."""
     kinds = config.listed(key)
     if (
         not 1 <= levels <= _MOST_LEVELS

@@ -1,4 +1,4 @@
-"""The keys of a config.json: which of them state the sizes of a family of models (model_types.toml)."""
+"""Reads sizes from the keys of a config.json, which depend on the family of models (model_types.toml)."""
 
 import re
 from collections.abc import Mapping
@@ -15,28 +15,28 @@ from equipoise.spec import is_number, shown
 from equipoise.spec.workload import Area
 
 MODEL_TYPES_FILE = Path(__file__).with_name("model_types.toml")
-# Beyond any model there is: a larger size is an error of the file.
+# Larger than in any model; a larger size is an error in the file.
 MOST_SIZE: Final = 10**9
 MOST_LAYERS: Final = 10_000
 MOST_NAME: Final = 100
 _USUAL_FFN_RATIO: Final = 4.0
 USUAL_SEQUENCE_TOKENS: Final = 4096
-# Parts of a family that make layers of experts.
+# Parts of a family that add layers of experts.
 _WITH_EXPERTS: Final = frozenset(
     {"experts", "llama4", "hybrid", "expert_stacks", "dense_beside", "shortcut", "gemma4"}
 )
 
 
-# Kinds of attention, as lists of layers name them.
+# Names of kinds of attention in lists of layers.
 WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
 WHOLE: Final = frozenset({"full_attention", "indexed_attention"})
 
-# Sizes of a transformer, as its record names them.
+# Sizes of a transformer, by the names of its fields.
 Sizes: TypeAlias = dict[str, Any]
 
 
 class Denoiser(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the transformer of a diffusion model is made: the fields of `denoiser` in model_types.toml."""
+    """The structure of a diffusion model's transformer: the fields of `denoiser` in model_types.toml."""
 
     double: str | None = None
     single: str | None = None
@@ -61,7 +61,7 @@ class Denoiser(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class FrozenModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What runs forward only beside a diffusion model: an encoder of texts, or one of images or videos."""
+    """A forward-only part of a diffusion model: an encoder of texts, images or videos."""
 
     params: float
     source: str
@@ -69,14 +69,14 @@ class FrozenModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     flop_per_pixel: float | None = None
 
     def flop(self, *, text_tokens: int, num_pixels: int) -> float:
-        """FLOP of a sample of so many tokens of text, and pixels of all frames."""
+        """Return the FLOP per sample. text_tokens: of the text. num_pixels: of all frames."""
         if self.flop_per_pixel is not None:
             return self.flop_per_pixel * num_pixels
         return 2 * self.params * (text_tokens if self.tokens is None else self.tokens)
 
 
 class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How configurations of some `model_type`s are read: the fields of model_types.toml."""
+    """Rules for reading configurations of some `model_type`s: the fields of model_types.toml."""
 
     types: tuple[str, ...]
     parts: tuple[str, ...] = ()
@@ -108,12 +108,12 @@ class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def has_ffn_ratio(self) -> bool:
-        """Whether widths follow from the hidden size in a ratio of the family's own."""
+        """Return whether feed-forward widths are derived from the hidden size by the family's own ratio."""
         return self.ffn_ratio != _USUAL_FFN_RATIO
 
 
 class _Assumed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What tells a decoder like Llama among types that are not known: `assumed` in model_types.toml."""
+    """The criteria for a decoder like Llama among unknown types: `assumed` in model_types.toml."""
 
     sizes: tuple[str, ...]
     further_sizes: tuple[str, ...]
@@ -124,7 +124,7 @@ class _Assumed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Tables(Struct, frozen=True, forbid_unknown_fields=True):
-    """The file of model types: keys that may state a size, families, and values left out of nested ones."""
+    """The contents of model_types.toml: keys by size, families, and defaults of nested models."""
 
     size: Mapping[str, Mapping[Literal["keys"], tuple[str, ...]]]
     assumed: _Assumed
@@ -140,33 +140,34 @@ def _tables() -> _Tables:
 
 @cache
 def _families() -> dict[str, Family]:
-    """The families by `model_type`."""
+    """Return the families by `model_type`."""
     return {kind: family for family in _tables().family.values() for kind in family.types}
 
 
 class HubConfig(Struct, frozen=True, kw_only=True):
-    """The keys of a file, or of the part of it that describes one model, and the family they are read by."""
+    """The keys of a file, or of its part that describes one model, and the family by which they are read."""
 
     path: Path
     keys: Mapping[str, Any]
     family: Family
 
     def refuse(self, key: str, expected: str) -> SpecError:
-        """The error for a key that is not what it has to be."""
+        """Return the error for an invalid key."""
         return SpecError(f"{self.path}: {key}={shown(self.keys.get(key))}; expected {expected}")
 
     def named(self, name: str) -> tuple[str, ...]:
-        """The keys that may state a size."""
+        """Return the keys that may state a size."""
         known = _tables().size.get(name, {"keys": (name,)})
         return (*self.family.names.get(name, ()), *known["keys"])
 
     def stated(self, name: str) -> str | None:
-        """The key under which a size is stated; None where it is not, or null."""
+        """Return the key under which a size is stated; None if it is absent or null."""
         return next((each for each in self.named(name) if self.keys.get(each) is not None), None)
 
     def size(self, name: str, default: int | None = None, *, least: int = 1, most: int = MOST_SIZE) -> int:
-        """A whole number, or a list of one number repeated. Raises SpecError where it is none, or missing
-        without a default.
+        """Return a size, a whole number or a list that repeats one number.
+
+        Raises SpecError if it is invalid, or missing without a default.
         """
         key = self.stated(name)
         if key is None:
@@ -182,33 +183,33 @@ class HubConfig(Struct, frozen=True, kw_only=True):
         return value
 
     def sizes(self, key: str) -> list[int]:
-        """A list of whole numbers. Raises SpecError where it is none, or empty."""
+        """Return a list of whole numbers. Raises SpecError if it is invalid or empty."""
         value = self.listed(key)
         if not value or not all(is_whole(each, 1, MOST_SIZE) for each in value):
             raise self.refuse(key, "a list of whole numbers")
         return value
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """True or false. Raises SpecError for anything else."""
+        """Return true or false. Raises SpecError for anything else."""
         value = self.keys.get(key)
         if value is not None and not isinstance(value, bool):
             raise self.refuse(key, "true or false")
         return default if value is None else value
 
     def listed(self, key: str) -> list[Any]:
-        """A list; empty where the file has none. Raises SpecError for anything else."""
+        """Return a list; empty if the file has none. Raises SpecError for anything else."""
         value = self.keys.get(key)
         if value is not None and (not isinstance(value, list) or len(value) > MOST_LAYERS):
             raise self.refuse(key, f"a list of at most {MOST_LAYERS:,} layers")
         return value or []
 
     def num_layers(self, key: str | None) -> int:
-        """How many layers a key states; 0 where the file has none, or a family no such key."""
+        """Return the number of layers under a key; 0 if the file or the family has no such key."""
         return self.size(key, 0, least=0, most=MOST_LAYERS) if key else 0
 
     @property
     def frozen(self) -> tuple[FrozenModel, ...]:
-        """What runs forward only beside the model."""
+        """Return the forward-only parts beside the model."""
         width = str(self.keys.get("encoder_hid_dim") or self.keys.get("cross_attention_dim"))
         names = self.family.frozen_by_text_width.get(width, self.family.frozen)
         further = self.family.frozen_with_image if self.image_width else ()
@@ -216,12 +217,12 @@ class HubConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def image_width(self) -> int:
-        """The width of the tokens of an image that layers of a diffusion model attend to; 0 without one."""
+        """Return the width of image tokens that layers of a diffusion model attend to; 0 without any."""
         about = self.family.denoiser
         return self.size(about.image_width, 0) if about is not None and about.image_width else 0
 
     def table(self, key: str) -> Mapping[str, Any]:
-        """A table of tables or whole numbers; empty where the file has none. Raises SpecError."""
+        """Return a table of tables or whole numbers; empty if absent. Raises SpecError if invalid."""
         value = self.keys.get(key, {})
         if not isinstance(value, dict) or not all(
             isinstance(e, dict) or is_whole(e, 1, MOST_SIZE) for e in value.values()
@@ -230,7 +231,7 @@ class HubConfig(Struct, frozen=True, kw_only=True):
         return value
 
     def experts(self, width: int | None = None) -> Sizes:
-        """How many routed experts, how many of them a token meets, and how wide each is."""
+        """Return the number of routed experts, the number per token, and their width."""
         return {
             "experts": self.size("experts"),
             "top_k": self.size("top_k", self.family.top_k),
@@ -238,7 +239,7 @@ class HubConfig(Struct, frozen=True, kw_only=True):
         }
 
     def part(self, kind: str) -> "HubConfig":
-        """The text or vision model of a pair, with what files leave out of such parts."""
+        """Return the text or vision model of a pair, with the defaults that files omit."""
         inner = self.keys.get(f"{kind}_config")
         if not isinstance(inner, dict):
             raise self.refuse(f"{kind}_config", "the sizes of this part, as a table")
@@ -250,7 +251,7 @@ class HubConfig(Struct, frozen=True, kw_only=True):
 
 
 def is_factor(value: object) -> TypeGuard[float]:
-    """Whether a value of a file is a number that a size may be multiplied by."""
+    """Return whether a value of a file is a valid factor of a size."""
     return is_number(value) and 0 < value <= _MOST_FACTOR
 
 
@@ -258,12 +259,12 @@ _MOST_FACTOR: Final = 1000
 
 
 def is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
-    """Whether a value of a file is a whole number within limits."""
+    """Return whether a value of a file is a whole number within limits."""
     return is_number(value) and isinstance(value, int) and least <= value <= most
 
 
 def family_of_type(kind: object) -> Family | None:
-    """The family of a `model_type`; None where it is not known."""
+    """Return the family of a `model_type`; None if unknown."""
     return _families().get(kind) if isinstance(kind, str) else None
 
 
@@ -271,7 +272,7 @@ _OF_LATENT_ATTENTION: Final = frozenset({"qk_nope_head_dim", "qk_rope_head_dim",
 
 
 def hub_config(path: Path, keys: Mapping[str, Any], *, kind: object, is_nested: bool) -> HubConfig:
-    """The keys as their family has them. Raises SpecError where no family reads such a model."""
+    """Return the keys with their family. Raises SpecError if no family matches the model."""
     family = family_of_type(kind)
     stated = keys.get("model_type")
     asked = "_class_name" if stated is None else "model_type"
@@ -289,7 +290,7 @@ def hub_config(path: Path, keys: Mapping[str, Any], *, kind: object, is_nested: 
             "states; count it as MODULE:FUNCTION"
         )
     found = {key: value for key, value in keys.items() if value is not None}
-    if found.get("use_mla") is False:  # then the sizes of latent attention are zeros
+    if found.get("use_mla") is False:  # the sizes of latent attention are zero then
         found = {key: value for key, value in found.items() if key not in _OF_LATENT_ATTENTION}
     for key in family.merged:
         if isinstance(inner := keys.get(key), dict):
@@ -302,9 +303,9 @@ def hub_config(path: Path, keys: Mapping[str, Any], *, kind: object, is_nested: 
 
 
 def _assumed_family(path: Path, keys: Mapping[str, Any], kind: object) -> Family:
-    """Llama's family, for an unknown type, with experts and latent attention where keys state their sizes.
+    """Return Llama's family for an unknown type, with experts and latent attention if keys state their sizes.
 
-    Raises SpecError where the file lacks a size, or has keys of what no such model has.
+    Raises SpecError if the file lacks a size, or has keys of features that such a model lacks.
     """
     if not isinstance(kind, str) or len(kind) > MOST_NAME or not kind.isprintable():
         raise SpecError(f"{path}: model_type={shown(kind)}; expected its name")

@@ -1,4 +1,4 @@
-"""Models of sounds, series and images on the Hugging Face hub: what they work on, and what stands before."""
+"""Models of sounds, series and images on the Hugging Face hub: their tokens and layers before the stack."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -45,7 +45,7 @@ _CROP_SAMPLES: Final = 250_000
 
 
 def num_frames(config: HubConfig) -> list[int]:
-    """Tokens after each convolution over the waveform."""
+    """Return the number of tokens after each convolution over the waveform."""
     found, left = [], _CROP_SAMPLES
     for kernel, stride in zip(config.sizes("conv_kernel"), config.sizes("conv_stride"), strict=False):
         left = max(1, (left - kernel) // stride + 1)
@@ -107,7 +107,7 @@ _USUAL_QUANTILES: Final = 9
 
 
 def num_series_tokens(config: HubConfig) -> int:
-    """Tokens of the longest series that a model is made for."""
+    """Return the tokens of the longest series that a model supports."""
     return max(1, config.size("context_length", 512) // config.size("patch_length", 32))
 
 
@@ -181,13 +181,13 @@ _MASKS_FFN: Final = 2048
 
 
 def _classes(config: HubConfig) -> int:
-    """Classes that a file names; 0 where it names none."""
+    """Return the number of classes named in the file."""
     names = config.keys.get("id2label")
     return len(names) if isinstance(names, dict) else config.size("num_labels", 0, least=0)
 
 
 def num_patches(config: HubConfig) -> int:
-    """Patches of an image, the class token and registers."""
+    """Return the number of patches of an image, with class token and registers."""
     if config.stated("num_patches") is not None:
         return config.size("num_patches")
     if "pyramid" in config.family.parts:
@@ -199,9 +199,7 @@ def num_patches(config: HubConfig) -> int:
 
 
 def patched_image(config: HubConfig) -> Image | None:
-    """The images of a stack that sees nothing but whole images; None of any other, or of sides nobody trains
-    on.
-    """
+    """Return the image size of a stack that processes only complete images; None otherwise."""
     if set(config.family.parts) != {"image"} or config.stated("num_patches") is not None:
         return None
     side, patch = config.size("image_size", 224), config.size("patch_size", 16)
@@ -212,7 +210,7 @@ def patched_image(config: HubConfig) -> Image | None:
 
 
 def _mask_ratio(config: HubConfig) -> float:
-    """The fraction of patches that a masked autoencoder leaves out."""
+    """Return the fraction of patches that a masked autoencoder omits."""
     ratio = config.keys.get("mask_ratio", _USUAL_MASK_RATIO)
     if not is_number(ratio) or not 0 <= ratio < 1:
         raise config.refuse("mask_ratio", "a number from 0 to below 1")
@@ -231,7 +229,7 @@ def _all_patches(config: HubConfig) -> int:
 
 
 class _Stage(Struct, frozen=True, kw_only=True):
-    """A stage of a pyramid: so many layers of so many channels on so many tokens."""
+    """A stage of an image pyramid: its layers, channels and tokens."""
 
     layers: int
     channels: int
@@ -239,7 +237,7 @@ class _Stage(Struct, frozen=True, kw_only=True):
 
 
 def _stages(config: HubConfig) -> list[_Stage]:
-    """The stages of a pyramid of images, whose sides are halved from one to the next."""
+    """Return the stages of an image pyramid; the sides are halved from one to the next."""
     depths = config.sizes("depths")
     first = config.size("embed_dim", 0, least=0)
     widths = [first * 2**stage for stage in range(len(depths))] if first else config.sizes("hidden_sizes")
@@ -258,7 +256,7 @@ def _stages(config: HubConfig) -> list[_Stage]:
 
 
 _MOST_STAGES: Final = 8
-# Weights a channel of ConvNeXt's convolution of 7 by 7, which mixes tokens of one channel.
+# Weights per channel of ConvNeXt's depthwise convolution of 7 x 7.
 _DEPTHWISE: Final = 49
 
 
@@ -283,7 +281,7 @@ def _pyramid(config: HubConfig, _found: Sizes) -> Sizes:
 
 
 def _stage(config: HubConfig, index: int, stage: _Stage) -> Transformer:
-    """The layers of one stage: attention in windows, or a convolution of each channel."""
+    """Return the layers of one stage, with windowed attention or depthwise convolutions."""
     heads = config.sizes("num_heads") if config.keys.get("num_heads") is not None else []
     if not heads:
         return feed_forward_stack(

@@ -1,4 +1,4 @@
-"""Layers of Hugging Face models that differ within a model, share weights, or have no attention."""
+"""Hugging Face models whose layers differ from each other, share weights, or have no attention."""
 
 import math
 from collections import Counter
@@ -22,9 +22,9 @@ _MIXERS: Final[Mapping[str, str]] = {
 
 
 def _hybrid(config: HubConfig, found: Sizes) -> Sizes:
-    """Layers of which some mix tokens by a state space, and some by attention.
+    """A hybrid of state-space layers and attention layers.
 
-    Where layers of feed-forward blocks are stated apart, each layer is one block (Nemotron-H).
+    If feed-forward layers are listed separately, each layer is a single block (Nemotron-H).
     """
     layers = found["layers"]
     pattern = config.keys.get("hybrid_override_pattern")
@@ -63,12 +63,12 @@ def _hybrid(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _cycled(kinds: list[Any], layers: int) -> list[Any]:
-    """So many layers, of which the kinds return in order."""
+    """Return the kinds of `layers` layers, repeated cyclically."""
     return [kinds[layer % len(kinds)] for layer in range(layers)] if kinds else []
 
 
 def _mamba1(config: HubConfig, found: Sizes) -> Sizes:
-    """Mamba: each channel has a state of its own."""
+    """Mamba-1, in which each channel has its own state."""
     inner = config.size("state_expansion", 2) * found["hidden"]
     usual = math.ceil(found["hidden"] / 16)
     is_auto = config.keys.get(config.stated("state_rank") or "") == "auto"
@@ -82,13 +82,13 @@ def _mamba1(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _lightning(_config: HubConfig, found: Sizes) -> Sizes:
-    """Linear attention with an output gate: queries, keys and values of all heads are of one size."""
+    """Linear attention with an output gate; queries, keys and values of all heads have one size."""
     heads, size = found["heads"], found["head_size"]
     return found | {"state_heads": heads, "state_head_size": size, "state_size": size, "state_groups": heads}
 
 
 def _recurrent(config: HubConfig, found: Sizes) -> Sizes:
-    """Linear recurrences of so many square matrices a layer: `state_matrices`, and those of low rank."""
+    """Linear recurrences with `state_matrices` square matrices per layer, and low-rank ones."""
     family, hidden = config.family, found["hidden"]
     of_size = max(1, hidden // config.size("head_size", hidden))
     heads = config.size("state_heads", found["heads"] if config.stated("heads") else of_size)
@@ -119,9 +119,9 @@ def _repeated(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _mixed_layers(found: Sizes, layers: Sequence[Sizes]) -> Sizes:
-    """A stack of layers of several sizes: the most frequent is the stack, each other kind a tower in it.
+    """Return a stack of layers of several sizes: the most frequent kind is the stack, other kinds are towers.
 
-    layers: of each what it states in place of what is found.
+    layers: for each layer, the sizes that override `found`.
     """
     counts = Counter(tuple(sorted(each.items())) for each in layers)
     (first, count), *others = counts.most_common()
@@ -143,15 +143,15 @@ _NO_TABLES: Final = {
 
 
 def _alike(layer: Sizes, count: int) -> Sizes:
-    """So many layers of one kind, each of at most one block of attention and of a feed-forward block."""
+    """Return `count` equal layers, each with at most one attention and one feed-forward block."""
     usual = {"attention_layers": 1, "dense_layers": 1, "expert_layers": 0, "windowed_layers": 0}
     return layer | {name: count * layer.get(name, each) for name, each in usual.items()} | {"layers": count}
 
 
 def _gemma4(config: HubConfig, found: Sizes) -> Sizes:
-    """Gemma 4: layers that see all tokens have wider heads, and later ones may be twice as wide.
+    """Gemma 4: layers with full attention have wider heads, and later layers may be twice as wide.
 
-    Keys that are used as values as well are made once.
+    Keys that are also used as values are computed once.
     """
     layers, window = found["layers"], found.get("window", 0)
     every = config.family.window_every or 1
@@ -187,9 +187,9 @@ def _gemma4(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _two_attentions(config: HubConfig, found: Sizes) -> Sizes:
-    """MiMo-V2 and Laguna: heads, or keys, of layers that see a window are not those of the others.
+    """MiMo-V2 and Laguna: layers with windowed attention have other numbers of heads or keys.
 
-    Dense layers come first. MiMo's class doubles the keys in windows where its file does not state them.
+    Dense layers come first. MiMo's class doubles the keys of windowed layers if its file does not state them.
     """
     layers, keys = found["layers"], found["kv_heads"]
     windowed = [str(each) in WINDOWED for each in config.listed("layer_types")] or [
@@ -219,10 +219,10 @@ def _two_attentions(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _layer_inputs(config: HubConfig, found: Sizes) -> Sizes:
-    """Gemma 3n and 4: a table of embeddings for each layer, and what mixes them in.
+    """Gemma 3n and 4: an embedding table per layer, and the matrices that mix it in.
 
-    Its matrices, and those of LAuReL, stand as further columns of feed-forward blocks of three matrices;
-    those of AltUp as a layer of its own.
+    These matrices and those of LAuReL are represented as further columns of gated feed-forward blocks, and
+    those of AltUp as a separate layer.
     """
     layers, hidden = config.size("layers", most=MOST_LAYERS), found["hidden"]
     width = config.size("hidden_size_per_layer_input", 0, least=0)
@@ -242,16 +242,16 @@ def _layer_inputs(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _idle_matrices(config: HubConfig, found: Sizes) -> Sizes:
-    """Square matrices of each layer that only few tokens pass: global attention of Longformer."""
+    """Square matrices of each layer that few tokens pass: the global attention of Longformer."""
     layers, hidden = found["layers"], found["hidden"]
     idle = feed_forward_stack(layers, hidden, ffn_hidden=round(config.family.idle_matrices * hidden / 2))
     return found | {"towers": (Tower(model=idle, tokens=1),)}
 
 
 def _shared_blocks(config: HubConfig, found: Sizes) -> Sizes:
-    """Zamba: transformer layers of the same weights between those of a state space.
+    """Zamba: transformer layers with shared weights between state-space layers.
 
-    They work on the embeddings beside the hidden values, and return through a matrix of their own.
+    Their input is the embeddings concatenated with the hidden values, and each has its own output matrix.
     """
     kinds, hidden = [str(each) for each in config.listed("layers_block_type")], found["hidden"]
     indices = config.listed("hybrid_layer_ids")
@@ -281,7 +281,7 @@ def _shared_blocks(config: HubConfig, found: Sizes) -> Sizes:
     )
     inner = config.size("state_expansion", 2) * hidden
     heads = config.size("state_heads", max(1, inner // config.size("state_head_size", 64)))
-    # Of each use: a square matrix, and adapters of the feed-forward block's first matrix.
+    # Each use has a square matrix, and adapters of the feed-forward block's first matrix.
     own = feed_forward_stack(
         uses, hidden, ffn_hidden=max(1, round((hidden + rank * (1 + 2 * width / hidden)) / 2))
     )
@@ -298,7 +298,7 @@ def _shared_blocks(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _layer_lists(config: HubConfig, found: Sizes) -> Sizes:
-    """OpenELM: heads and widths of each layer in lists; a width is a multiple of the hidden size."""
+    """OpenELM: heads and widths of each layer are in lists; widths are relative to the hidden size."""
     queries, keys = config.sizes("num_query_heads"), config.sizes("num_kv_heads")
     factors, step = config.listed("ffn_multipliers"), config.size("ffn_dim_divisor", 1)
     layers = found["layers"]
@@ -316,12 +316,12 @@ def _layer_lists(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _rounded(width: float, step: int) -> int:
-    """To the nearest multiple of a step, as OpenELM's make_divisible does."""
+    """Return the nearest multiple of a step, as OpenELM's make_divisible does."""
     return max(step, int(width + step / 2) // step * step)
 
 
 def _block_configs(config: HubConfig, found: Sizes) -> Sizes:
-    """DeciLM and Nemotron NAS: each layer's queries a key, and its width; either block may be skipped."""
+    """DeciLM and Nemotron NAS: queries per key and width of each layer; either block may be skipped."""
     blocks = config.listed("block_configs")
     if not blocks:
         keys = config.sizes("num_key_value_heads_per_layer")
@@ -330,7 +330,7 @@ def _block_configs(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _block_layer(config: HubConfig, found: Sizes, block: object) -> Sizes:
-    """What one layer of `block_configs` states: skipped, a square matrix, or of its own size."""
+    """Return the sizes of one layer of `block_configs`: skipped, a square matrix, or its own size."""
     attention, dense = (block.get("attention"), block.get("ffn")) if isinstance(block, dict) else (None, None)
     if not isinstance(attention, dict) or not isinstance(dense, dict):
         raise config.refuse("block_configs", "an attention and an ffn table for each layer")
@@ -349,7 +349,8 @@ def _block_layer(config: HubConfig, found: Sizes, block: object) -> Sizes:
             "block_configs", "ffn_mult, a number, for each layer that has a feed-forward block"
         )
     else:
-        # Two thirds, since a gated block has three matrices in place of two; then up to a multiple of 256.
+        # Two thirds, because a gated block has three matrices instead of two; rounded up to a multiple of
+        # 256.
         layer["ffn_hidden"] = -(-int(2 * dense["ffn_mult"] * found["hidden"] / 3) // 256) * 256
     if attention.get("replace_with_linear"):
         layer["ffn_hidden"] = square + layer["dense_layers"] * layer.get("ffn_hidden", 0)

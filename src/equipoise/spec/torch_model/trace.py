@@ -209,7 +209,7 @@ class Trace(TorchDispatchMode):
         self._add_flop(work, flop, is_again=is_again)
 
     def _weights(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[tuple[int, int]]:
-        """Return the locations in memory of weight matrices that an operation reads; parts count separately."""
+        """Return the locations in memory of weight matrices that an operation reads; parts are separate."""
         read = ((each, self._storage(each)) for each in tensors_in((args, kwargs)))
         return {
             (id(storage), int(tensor.storage_offset()))
