@@ -1,4 +1,4 @@
 """Every kind of page, one module each.
 
-A module is imported by who shows its page: a page of an answer loads nothing of the study.
+Import a page's module directly, so that e.g. the page of an answer does not load the study.
 """

@@ -38,7 +38,7 @@ ALL: Final = "all"
 
 
 def record_blocks(record: Shipped | None) -> tuple[Block, ...]:
-    """The errors of predicted times on held-out results, in words and by jump."""
+    """The errors of predicted times on held-out results, as a summary and by jump in size."""
     assert record is not None
     rows = [row for summary in record.summaries for row in _rows(summary)]
     caption = "Errors on results held out, by how far the size lies beyond the largest one known"
@@ -95,7 +95,7 @@ def _words(summary: BacktestSummary) -> tuple[Span, ...]:
 
 
 def _rows(summary: BacktestSummary) -> Iterator[dict[str, object]]:
-    """All held-out results of one protocol, then by jump."""
+    """A row for all held-out results of one protocol, then one per jump."""
     ours = summary.pooled_law
     held_out = HELD_OUT[summary.protocol] + (", global batch known" if summary.given_batch else "")
     for jump, errors in {ALL: ours, **ours.by_jump}.items():
@@ -103,12 +103,12 @@ def _rows(summary: BacktestSummary) -> Iterator[dict[str, object]]:
             "held_out": held_out,
             "jump": jump.replace("x", TIMES) if jump != ALL else ALL,
             "errors": errors,
-            "baselines": {name: _of(summary.baselines.get(name), jump) for name in BASELINES},
+            "baselines": {name: _baseline_error(summary.baselines.get(name), jump) for name in BASELINES},
         }
 
 
-def _of(baseline: BacktestRecord | None, jump: str) -> float | None:
-    """The median error of a baseline at a jump; None where it has none."""
+def _baseline_error(baseline: BacktestRecord | None, jump: str) -> float | None:
+    """The median error of a baseline at a jump; None if there is none."""
     if baseline is None:
         return None
     if jump == ALL:
@@ -121,7 +121,7 @@ RULES: Final = {"largest_known": "Largest known", **BASELINES}
 
 
 def _method(name: str, field: str) -> Of:
-    """A figure of a rule; None where it was not compared."""
+    """A field of the errors of a rule; None if the rule was not compared."""
     return lambda errors: getattr(errors.methods[name], field) if name in errors.methods else None
 
 

@@ -1,4 +1,4 @@
-"""The page of an allocation: who gets how many and when, what that gives, and how sure it is."""
+"""The page of an allocation: each job's share and start, the value of the objective, and its uncertainty."""
 
 import math
 from collections.abc import Iterator
@@ -40,14 +40,14 @@ _OBJECTIVES: Final[dict[ObjectiveName, str]] = {
     "cost": "the least money",
     "energy": "the least energy",
 }
-# What the total of an objective is, where its unit alone does not say it.
+# What the total of an objective measures, if its unit does not tell.
 _TOTALS: Final[dict[ObjectiveName, str]] = {
     "time": " of waiting and training, summed by weight",
     "makespan": " until the last job ends",
     "cost": "",
     "energy": "",
 }
-_MOST_NAMES: Final = 3  # of the short form
+_MOST_NAMES: Final = 3  # in the short form
 
 
 def _about(found: Allocation) -> str:
@@ -80,7 +80,7 @@ def _table(found: Allocation, shares: list[JobShare]) -> Table:
 
 
 def _moment(found: Allocation, seconds: float) -> Cell:
-    """A moment as the time from the beginning, or the time of day where prices depend on it."""
+    """A moment as time since the start, or as time of day if prices depend on it."""
     if found.pool.tariff is None:
         return Cell(text=amounts.duration(seconds) if seconds else "at once", key=seconds)
     minutes = round((seconds + found.pool.tariff.begin_s) / HOUR_S * 60)
@@ -100,7 +100,7 @@ def _deadline(found: Allocation, each: JobShare) -> Cell | None:
 
 
 def _facts(found: Allocation, *, most: int) -> Iterator[Labelled]:
-    """What it gives and how sure that is. most: names of jobs that one line may list."""
+    """The outcome and its uncertainty. most: number of job names that one line may list."""
     chosen = found.pool.system.chosen_for_you
     if chosen:
         yield "Chosen", capital(sentence("; ".join(chosen)))
@@ -137,7 +137,7 @@ def _facts(found: Allocation, *, most: int) -> Iterator[Labelled]:
 
 
 def _range(found: Allocation) -> str:
-    """What the objective would be with all jobs at one end of their ranges."""
+    """The objective with all jobs at the low or high ends of their ranges."""
     low, high = found.value.low, found.value.high
     if low == high:
         return ""
@@ -175,7 +175,7 @@ def _missed(found: Allocation) -> str:
 
 
 def _lateness(each: JobShare) -> str:
-    """By how much a job is late, and whether its deadline could be kept with the pool to itself."""
+    """By how much a job is late, and whether it would meet its deadline with the whole pool to itself."""
     alone = each.job.start_s + min(time.value for time in each.times.time_s)
     by = f"{printable(each.job.name)} by {amounts.duration(each.late_s)}"
     if is_after(alone, each.job.deadline_s):
@@ -185,7 +185,7 @@ def _lateness(each: JobShare) -> str:
 
 
 def _rent(found: Allocation) -> Price | None:
-    """The price of an accelerator-hour, where it counts and is known."""
+    """The price per accelerator-hour; None if the pool is not rented or the price is unknown."""
     return found.pool.rates.price if found.pool.is_rented else None
 
 
@@ -205,7 +205,7 @@ def _price(found: Allocation) -> str:
 
 
 def _strategies(found: Allocation) -> tuple[Block, ...]:
-    """The strategy of each job that has one; what the price rests on."""
+    """The strategy of each job that has one, and the basis of the price."""
     strategies = bullets(
         (f"{printable(each.job.name)}: ", Code(sentence(each.candidate.strategy_text)))
         for each in _by_start(found)

@@ -1,7 +1,4 @@
-"""The pages of `backtest` and `validate`: errors of predictions of what was held out, against baselines.
-
-With them their documents in JSON.
-"""
+"""The pages of `backtest` and `validate`, with their JSON documents: errors on held-out data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -108,7 +105,7 @@ def _methods_blocks(found: Backtest) -> tuple[Block, ...]:
 
 
 def _errors(name: str, title: str, found: Mapping[str, Errors]) -> Table:
-    """Errors by what the held-out results have in common."""
+    """Errors by group of held-out results."""
     known = {key: each for key, each in found.items() if each.num_groups}
     columns = (names(title, "name"), *_ERRORS)
     return table_of(name, columns, by_name(known), caption=f"Errors by {title.lower()}")
@@ -193,7 +190,7 @@ def _advice_about(found: Sequence[HeldOutAdvice]) -> str:
 
 
 def _advice_headline(found: Sequence[HeldOutAdvice]) -> str:
-    """The default answer where the largest size was held out."""
+    """The accuracy of the default answer when the largest size was held out."""
     first = next(iter(_overall(found)), None)
     if first is None or first.methods[OURS].within_doubling is None:
         return "No advised number could be compared"
@@ -262,7 +259,7 @@ def _beyond_blocks(found: Sequence[HeldOutAdvice]) -> tuple[Block, ...]:
 
 
 def _rules(found: Sequence[HeldOutAdvice], parts: Sequence[str]) -> Iterator[Block]:
-    """Balance by our law and by simple rules."""
+    """The balance point from our law, compared with simple rules."""
     rows = [
         {"rule": title, "held_out": _HELD_OUT_ADVICE[each.held_out], "of": each.methods[name]}
         for each in _overall(found)
@@ -327,7 +324,7 @@ def advice_backtest_fields(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
 
 
 def _held_out(one: HeldOutAdvice) -> dict[str, Any]:
-    where = ("num_accelerators", "limited_by", "is_smallest", "low", "high")  # not what it costs
+    where = ("num_accelerators", "limited_by", "is_smallest", "low", "high")  # without its costs
     points = {"advised": picked(one.advised, *where), "found": picked(one.found, *where)}
     return {**fields_of(one, losses=None), **points, "losses": significant(plain(one.losses))}
 
@@ -352,7 +349,7 @@ def _validation_about(found: Validation) -> str:
 
 
 def _calibration_words(found: Validation) -> str:
-    """What rows were predicted by where no file was calibrated on: software, the priors, or other folds."""
+    """The calibration behind predictions without a file: a software's, the priors, or the other folds."""
     if found.split != "none":
         return "calibrated on all others"
     names = dict.fromkeys(each.calibration for each in found.verdicts if each.predicted is not None)
@@ -440,7 +437,7 @@ def _reasons_blocks(found: Validation) -> tuple[Block, ...]:
 
 
 def validation_page(num_worst: int = _MOST_WORST) -> Page[Validation]:
-    """The page, with so many of the worst rows."""
+    """The page, with the `num_worst` worst rows."""
 
     def worst_blocks(found: Validation) -> tuple[Block, ...]:
         rows = worst(found, num_worst)
@@ -508,7 +505,7 @@ def _row(verdict: ValidatedRow) -> dict[str, Any]:
 
 
 def worst(found: Validation, num_worst: int) -> list[ValidatedRow]:
-    """The rows with the largest errors, one per execution."""
+    """The `num_worst` rows with the largest errors, one per execution."""
     seen: set[int] = set()
     worst = []
     for each in sorted(

@@ -1,4 +1,4 @@
-"""Parts of wholes as stacked bars, and what moves a result as a tornado, each with its numbers as a table."""
+"""Breakdowns as stacked bars and sensitivities as tornado charts, each with a table of its numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from equipoise.bench.summary import Spread
 
 REST: Final = "rest"
-SMALL_SHARE: Final = 0.01  # of a whole: less is not worth a word, nor a colour
+SMALL_SHARE: Final = 0.01  # smaller parts of a whole are neither named nor coloured
 
 
 class Stack(Struct, frozen=True, kw_only=True, dict=True):
-    """What things are made of. bars: a name and its amounts by part. titles: of parts, by name."""
+    """Breakdowns of several totals. bars: a name and its amounts by part. titles: titles of parts."""
 
     bars: tuple[tuple[str, Mapping[str, float]], ...]
     titles: Mapping[str, str]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The parts that are worth a colour in any bar, in the order of `titles`; then the rest."""
+        """The parts that reach SMALL_SHARE in any bar, in the order of `titles`; then the rest."""
         known = [
             name
             for name in dict.fromkeys((*self.titles, *(name for _, parts in self.bars for name in parts)))
@@ -52,7 +52,7 @@ class Stack(Struct, frozen=True, kw_only=True, dict=True):
         return (*known, REST) if has_rest else tuple(known)
 
     def series(self, scale: float) -> tuple[BarPart, ...]:
-        """The parts as they are stacked: heights in units of `scale`, shares of the bar as hovers."""
+        """The parts in stacking order: heights in units of `scale`, shares of the bar as tooltips."""
         return tuple(
             BarPart(
                 name=self.title(name),
@@ -69,7 +69,7 @@ class Stack(Struct, frozen=True, kw_only=True, dict=True):
     def chart(
         self, name: str, title: str, *, x_title: str, y_title: str, scale: float, labels: Sequence[str]
     ) -> BarChart:
-        """Stacked bars in units of `scale`, a label above each."""
+        """A chart of stacked bars in units of `scale`. labels: one above each bar."""
         highest = max(sum(parts.values()) for _, parts in self.bars)
         return BarChart(
             name=name,
@@ -85,7 +85,7 @@ class Stack(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def shares(self, place: int) -> list[str]:
-        """The parts of one bar that are worth a word, the largest first."""
+        """The parts of one bar that reach SMALL_SHARE, in words, the largest first."""
         _, parts = self.bars[place]
         pairs = sorted(((self._amount(parts, name), name) for name in self.names), reverse=True)
         whole = sum(parts.values())
@@ -101,7 +101,7 @@ class Stack(Struct, frozen=True, kw_only=True, dict=True):
         return f"{'; '.join(bars)}."
 
     def title(self, name: str) -> str:
-        """What people call a part."""
+        """The title of a part."""
         return self.titles.get(name, "smaller parts" if name == REST else name.replace("_", " "))
 
     def _amount(self, parts: Mapping[str, float], name: str) -> float:
@@ -120,9 +120,9 @@ LOW, HIGH = "at the low end of its range", "at the high end"
 
 
 def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> BarChart:
-    """Each cause alone, from one end of its range to the other; the widest on top.
+    """A tornado chart: the result as each input alone varies over its range; the largest effect on top.
 
-    title: that of the result unless given.
+    title: by default that of the result.
     """
     # The axis is in the currency of the page.
     scale = converted(1.0) if found.unit.startswith("USD") else 1.0
@@ -167,7 +167,7 @@ def tornado_figure(found: Tornado, *, name: str, title: str | None = None) -> Ba
 
 
 def tornado_table(found: Tornado, *, name: str) -> Table:
-    """The same as numbers."""
+    """A tornado chart as a table."""
     columns = (
         names("Cause", "name"),
         numbers("Low end", lambda bar: Cell(text=quantity(bar.low, bar.unit), key=bar.low)),
@@ -186,7 +186,7 @@ def tornado_table(found: Tornado, *, name: str) -> Table:
 
 
 def moving(found: Tornado) -> tuple[Bar, ...]:
-    """The causes that move the result at all, to where a figure reaches."""
+    """The inputs with a non-zero, finite effect, which a chart can show."""
     return tuple(
         bar for bar in found.bars if 0.0 < bar.effect < float("inf") and abs(bar.at_high) < float("inf")
     )
@@ -209,7 +209,7 @@ PHASES_INTRO: Final = (
 
 
 def step_words(found: "Spread") -> str:
-    """The seconds of a step with their range, in milliseconds."""
+    """The time of a step with its range, in milliseconds."""
     text, ends = _milliseconds(found)
     return f"{text} ms ({ends})" if ends else f"{text} ms"
 
@@ -218,7 +218,7 @@ _TOO_WIDE: Final = "range too wide"
 
 
 def _milliseconds(found: "Spread") -> tuple[str, str | None]:
-    """Milliseconds and the ends of their range, with as many digits as distinguish these."""
+    """Milliseconds and the bounds of their range, with enough digits to tell the bounds apart."""
     if found.low != found.high:
         for num_digits in (3, 4, 5):
             form = partial(format_milliseconds, digits=num_digits)
@@ -229,7 +229,7 @@ def _milliseconds(found: "Spread") -> tuple[str, str | None]:
 
 
 def milliseconds(found: "Spread | None") -> Cell:
-    """Seconds in milliseconds, their range below."""
+    """A time in milliseconds, with its range below."""
     if found is None:
         return Cell(text=ABSENT)
     text, ends = _milliseconds(found)
@@ -237,14 +237,14 @@ def milliseconds(found: "Spread | None") -> Cell:
 
 
 def spread_cell(found: "Spread | None", form: Callable[[float], str] = ratio) -> Cell:
-    """A number with its range below."""
+    """A number, with its range below."""
     if found is None:
         return Cell(text=ABSENT)
     return number(found.value, form, detail=_within(found, form))
 
 
 def _within(found: "Spread", form: Callable[[float], str]) -> str | None:
-    """The ends of a range; None where there is none, or where its digits do not distinguish them."""
+    """The bounds of a range; None if there is none, or if both bounds look the same when formatted."""
     if found.low is None or found.high is None:
         return None
     if is_too_wide(found.low, found.high):
@@ -261,7 +261,7 @@ def step_chart(
     *,
     names: Sequence[str],
 ) -> BarChart:
-    """Steps by phase. bars: the label below each, and its seconds by phase. names: their full names."""
+    """A chart of steps by phase. bars: label and seconds by phase. names: full names for the text form."""
     parts = [{phase: spent.get(phase, 0.0) for phase in PHASES} for _, spent in bars]
     stack = Stack(bars=tuple(zip(names, parts, strict=True)), titles=PHASES)
     chart = stack.chart(

@@ -1,7 +1,4 @@
-"""The page of timed collectives: latency and rate by operation and size, and whether they are normal.
-
-With it its document in JSON.
-"""
+"""The page of timed collectives, with its JSON document: latencies and rates, and whether they are normal."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -45,7 +42,7 @@ def _title(run: CollectiveRun) -> str:
 
 
 def _size(num_bytes: int) -> str:
-    """A size as options of nccl-tests have it: powers of 1024.
+    """A size in powers of 1024, as in options of nccl-tests.
 
     >>> _size(8), _size(1536), _size(8 * 2**30)
     ('8 B', '1.5 KiB', '8 GiB')
@@ -56,17 +53,17 @@ def _size(num_bytes: int) -> str:
     return f"{num_bytes} B"
 
 
-def _short(value: float) -> str:
-    """Three digits, and more rather than an exponent.
+def _three_digits(value: float) -> str:
+    """A number to three significant digits, or more where an exponent would be needed.
 
-    >>> _short(0.11684), _short(35.44), _short(4571.0)
+    >>> _three_digits(0.11684), _three_digits(35.44), _three_digits(4571.0)
     ('0.117', '35.4', '4571')
     """
     return f"{value:.3g}" if value < _EXPONENT_FROM else f"{value:.0f}"
 
 
 def _measured(verdict: Verdict) -> tuple[float, str]:
-    """The unit of a measured figure, and what it measures."""
+    """The unit of a measured figure as a factor, and its name with the unit."""
     if verdict.quantity != "bus_byte_per_s":
         return MICROSECOND_S, "µs latency"
     unit, name = _rate_unit(verdict.measured)
@@ -85,7 +82,7 @@ def _verdict_words(verdict: Verdict) -> str:
 
 
 def _verdicts(found: Links) -> Iterator[str]:
-    """A sentence per verdict; those without evidence together, by the reason."""
+    """A sentence per verdict; verdicts without evidence are grouped by reason."""
     unknown = [each for each in found.verdicts if each.verdict == "unknown"]
     known = [each for each in found.verdicts if each.verdict != "unknown"]
     yield from map(_verdict_words, sorted(known, key=lambda each: each.verdict == "normal"))
@@ -99,7 +96,7 @@ def _verdicts(found: Links) -> Iterator[str]:
 
 
 def _problems(found: Links) -> tuple[str, ...]:
-    """Runs without a fit, rows that were not used, and notes."""
+    """Runs without a fit, unused rows, and notes."""
     return (
         *(sentence(f"{_title(run)}: no fit: {reason}.") for run, reason in found.unfitted),
         *(
@@ -121,7 +118,7 @@ def _headline(found: Links) -> str:
     known = [each.verdict for each in found.verdicts if each.verdict != "unknown"]
     if not known:
         return "No verdict: nothing comparable is known"
-    odd = [words for name in ("slow", "fast") if (words := _odd(found, name))]
+    odd = [words for name in ("slow", "fast") if (words := _abnormal(found, name))]
     num_normal = known.count("normal")
     if not odd:
         return f"{plural(len(known), 'figure')} compared: {num_normal} normal"
@@ -129,8 +126,8 @@ def _headline(found: Links) -> str:
     return "; ".join([*odd, *rest])
 
 
-def _odd(found: Links, verdict: str) -> str:
-    """The figures of a verdict by name, as `Slow: bus rate of all_reduce over 8 ranks`; empty without any."""
+def _abnormal(found: Links, verdict: str) -> str:
+    """The figures with a verdict, e.g. `Slow: bus rate of all_reduce over 8 ranks`; empty if none."""
     same = dict.fromkeys(
         f"{_measured(each)[1].partition(' ')[2]} of {_title(each.run)}"
         for each in found.verdicts
@@ -145,8 +142,8 @@ def _odd(found: Links, verdict: str) -> str:
 def _fits_blocks(
     fits: Sequence[CollectiveFit], *, caption: str = "Latency and rate by operation", most: int | None = None
 ) -> tuple[Block, ...]:
-    """A row per fit, and under it one per range of sizes; most: rows that may be shown."""
-    # The unit in which the fastest has digits before its point.
+    """A table with one row per fit, followed by one per range of sizes. most: maximum number of rows."""
+    # The largest unit in which the fastest rate is at least one.
     rates = [fit.curve.byte_per_s.value for fit in fits if fit.curve.byte_per_s]
     unit, name = _rate_unit(max(rates, default=_GB))
     columns = (
@@ -170,7 +167,7 @@ def _rate_unit(byte_per_s: float) -> tuple[float, str]:
 
 
 def _fit_rows(fit: CollectiveFit, unit: float) -> Iterator[dict[str, object]]:
-    """The cells of a fit by column, then those of each of its ranges."""
+    """The cells of a fit by column, then the cells of each of its ranges."""
     run, curve = fit.run, fit.curve
     yield {
         "operation": run.operation,
@@ -178,7 +175,7 @@ def _fit_rows(fit: CollectiveFit, unit: float) -> Iterator[dict[str, object]]:
         "sizes": _span(curve.regimes[0].from_bytes, curve.regimes[-1].to_bytes),
         "latency": _ranged(curve.latency_s, MICROSECOND_S),
         "payload": _ranged(curve.byte_per_s, unit),
-        "bus": number(fit.bus_byte_per_s, lambda value: _short(value / unit)),
+        "bus": number(fit.bus_byte_per_s, lambda value: _three_digits(value / unit)),
     }
     factor = bus_fraction(run.operation, run.num_ranks)
     for each in curve.regimes if len(curve.regimes) > 1 else ():
@@ -187,9 +184,9 @@ def _fit_rows(fit: CollectiveFit, unit: float) -> Iterator[dict[str, object]]:
             "operation": Cell(text=""),
             "num_ranks": Cell(text=""),
             "sizes": _span(each.from_bytes, each.to_bytes),
-            "latency": number(each.latency_s / MICROSECOND_S, _short),
-            "payload": number(rate, _short),
-            "bus": number(None if rate is None else rate * factor, _short),
+            "latency": number(each.latency_s / MICROSECOND_S, _three_digits),
+            "payload": number(rate, _three_digits),
+            "bus": number(None if rate is None else rate * factor, _three_digits),
         }
 
 
@@ -200,16 +197,16 @@ def _span(first: int, last: int) -> str:
 def _ranged(interval: Interval | None, unit: float) -> Cell:
     if interval is None:
         return Cell(text=ABSENT)
-    high = "?" if math.isinf(interval.high) else _short(interval.high / unit)
-    ends = f"{_short(interval.low / unit)}{DASH}{high}"
-    return Cell(text=f"{_short(interval.value / unit)} ({ends})", key=interval.value)
+    high = "?" if math.isinf(interval.high) else _three_digits(interval.high / unit)
+    ends = f"{_three_digits(interval.low / unit)}{DASH}{high}"
+    return Cell(text=f"{_three_digits(interval.value / unit)} ({ends})", key=interval.value)
 
 
 # --- verdicts
 
 
 def _verdicts_blocks(found: Links) -> tuple[Block, ...]:
-    """Every verdict with its reason, what is not normal first."""
+    """Every verdict with its reason, and the evidence."""
     sources = dict.fromkeys(source for each in found.verdicts for source in each.evidence)
     evidence = sentence(f"Evidence: {'; '.join(sources)}.") if sources else ""
     return (bullets(_verdicts(found)), note(evidence))

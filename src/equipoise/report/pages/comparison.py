@@ -136,7 +136,7 @@ def _lost_blocks(findings: ComparedFindings) -> tuple[Block, ...]:
 
 
 def _names(rows: list[entries.Row]) -> tuple[str, ...]:
-    """Sizes, with a number where two are the same."""
+    """Names by size and accelerator, numbered where they repeat."""
     named: list[str] = []
     for row in rows:
         name = f"{count(row['num_accelerators'])} {printable(row['accelerator'] or '').partition('-')[0]}"
@@ -145,7 +145,7 @@ def _names(rows: list[entries.Row]) -> tuple[str, ...]:
     return tuple(named)
 
 
-SAME_TIME: Final = 0.005  # times differ by less: not worth a word
+SAME_TIME: Final = 0.005  # smaller relative differences of times are not mentioned
 
 
 def _about(findings: ComparedFindings) -> str:
@@ -217,7 +217,7 @@ def _paid(bill: Bill) -> Iterator[str]:
 
 
 def _against(first: entries.Row, row: entries.Row) -> tuple[Span, ...]:
-    """One entry against the first: speed, accelerators, and what of the ideal is kept."""
+    """One entry compared with the first: speed, accelerators, and the fraction of ideal scaling."""
     speed = first["score_s"] / row["score_s"]
     more = row["num_accelerators"] / first["num_accelerators"]
     name = f"{entry_name(row['submitter'], row['system'])} ({entries.hardware(row)})"

@@ -1,7 +1,4 @@
-"""The page of a search for the fastest way to train: measured, predicted, and what cannot run.
-
-With it its document in JSON.
-"""
+"""The page of a search for the fastest strategy, with its JSON document: measured, predicted, cannot run."""
 
 from collections.abc import Iterator
 from math import exp

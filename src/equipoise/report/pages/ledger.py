@@ -1,4 +1,4 @@
-"""The page of `record`: predictions, what was measured of them, and how wrong they were."""
+"""The page of `record`: predictions, their measured outcomes, and their errors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -111,7 +111,7 @@ _BESIDE_COLUMNS: Final = (
 
 
 def beside_blocks(entries: Sequence[LedgerEntry]) -> tuple[Block, ...]:
-    """Runs beside the predictions that were kept of them; how to keep one where there are none."""
+    """Runs next to their recorded predictions; how to record one if there are none."""
     if not entries:
         keep = (Code("--record"), " of ", Code("predict"), ", ", Code("plan"), " and ", Code("advise"))
         return (prose("No prediction of these runs was kept before they ran: ", *keep, " keeps them."),)

@@ -1,4 +1,4 @@
-"""The pages of `list`, `explain`, `doctor`, `ingest` and `scores`: what there is, and what was read."""
+"""The pages of `list`, `explain`, `doctor`, `ingest` and `scores`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -44,7 +44,7 @@ _Row: TypeAlias = dict[str, Any]
 
 
 class Listing(Struct, frozen=True, kw_only=True):
-    """All things of a kind. rows: one each. sources: the data that were counted."""
+    """All items of one kind. rows: one per item. sources: the data that were counted."""
 
     kind: str
     rows: list[_Row]
@@ -56,12 +56,12 @@ def _quantity(title: str, key: str, unit: str) -> ColumnOf:
 
 
 def _span(row: _Row) -> str:
-    """First and last round."""
+    """The first and last round."""
     return " to ".join(dict.fromkeys((*row["rounds"][:1], *row["rounds"][-1:])))
 
 
 def _terms(row: _Row) -> str:
-    """Rental terms, with the commitment where the source states it."""
+    """Rental terms, with the minimum commitment if the source states it."""
     months = row["minimum_months"]
     return TERM_WORDS[row["terms"]] + ("" if months is None else f", {plural(months, 'month')} or more")
 
@@ -125,19 +125,19 @@ _COLUMNS: Final[Mapping[str, tuple[ColumnOf, ...]]] = {
 
 
 def _parameter(row: _Row) -> Labelled:
-    """A parameter of a strategy: its values, its default and what it means."""
+    """A parameter of a strategy: its values, default and meaning."""
     values = ", ".join(map(_written, row["values"])) if row["values"] else "whole number"
     default = "required" if row["default"] is None else f"default {_written(row['default'])}"
     return (row["parameter"], f"{values}; {default}. {row['meaning']}")
 
 
 def _written(value: object) -> str:
-    """A value as the text form of a strategy has it."""
+    """A value as written in the text form of a strategy."""
     return str(value).lower()
 
 
 def _method(row: _Row) -> Labelled:
-    """A way to train as it is written, in brackets what may be left out."""
+    """A method as it is written, with an optional argument in brackets, and its meaning."""
     method, example = row["method"], row["example"]
     label = example or method
     if example is not None and not row["needs_argument"]:
@@ -205,7 +205,7 @@ def _listing_blocks(found: Listing) -> Iterator[Block]:
 
 
 def _unplanned(rows: list[_Row]) -> Iterator[Block]:
-    """The workloads that only published results answer, and what a plan of each would need."""
+    """The workloads that only published results can answer, and what a plan for each would need."""
     needed = [(row["workload"], ", ".join(row["lacks"])) for row in rows if row["lacks"]]
     if needed:
         yield Heading(
@@ -221,7 +221,7 @@ LISTING: Final = short_page(headline=_listing_headline, blocks=_listing_blocks)
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """The term that was asked for, or all."""
+    """The requested term, or all terms."""
 
     terms: "tuple[Term, ...]"
 
@@ -281,7 +281,7 @@ DOCTOR: Final = short_page(headline=_doctor_headline, blocks=_doctor_blocks)
 
 # --- ingest
 
-_MOST_NAMES: Final = 20  # a round of another kind may know hundreds; the document lists all
+_MOST_NAMES: Final = 20  # other kinds of rounds may have hundreds; the JSON document lists all
 _REJECTED: Final = (
     names("Refused or worth a look", "kind"),
     numbers("Count", "count"),
@@ -302,7 +302,7 @@ def ingest_page(into: Path | None) -> "Page[IngestReport]":
 
 
 def ingest_fields(found: "IngestReport") -> dict[str, Any]:
-    """The document of `ingest`: counts, what was refused with its first example, names nobody knows."""
+    """The document of `ingest`: counts, rejections with a first example each, and unknown names."""
     from equipoise.report.json import plain  # noqa: PLC0415 - loads what the page does not need
 
     return {
@@ -347,7 +347,7 @@ def _ingest_blocks(found: "IngestReport", into: Path | None) -> Iterator[Block]:
 
 
 def _name(entry: _Row) -> str:
-    """Who and what, and why there is no score where there is none."""
+    """Submitter and system, preceded by the reason if there is no score."""
     reason = "" if entry["reason"] is None else f"({entry['reason']}) "
     return f"{reason}{entry_name(entry['submitter'], entry['system'])}"
 
@@ -361,7 +361,7 @@ _SCORE_COLUMNS: Final = (
     numbers("E", "like_for_like_efficiency", ratio),
     words("System", _name, is_cut=True),
 )
-# Where there is one table: below several, what had no room would be named again and again.
+# Only for a single table: below several tables, the line about hidden columns would be repeated.
 _MORE_SCORE_COLUMNS: Final = (
     numbers("Speedup", "speedup", ratio),
     numbers("Samples", "samples_to_target", lambda samples: count(round(samples)), is_wide=True),
@@ -378,7 +378,7 @@ def score_fields(frame: "pl.DataFrame") -> dict[str, Any]:
 
 
 def scores_page(*, is_sorted: bool) -> "Page[pl.DataFrame]":
-    """The page: a table per round and workload; where the user sorted the entries, one in that order."""
+    """The page: a table per round and workload, or a single table if the user sorted the entries."""
     return short_page(
         headline=lambda frame: f"{_entries(frame.height, frame['score_s'].null_count())}.",
         blocks=lambda frame: _scores_blocks(frame.to_dicts(), is_sorted=is_sorted),

@@ -81,7 +81,7 @@ _MOST_EVIDENCE: Final = 12
 def _about(found: Prediction) -> str:
     what = "Your times" if found.workload is None else workload_name(found.workload)
     chip = None if found.accelerator is None else accelerator_name(found.accelerator)
-    if found.answer is not None:  # its names are those of the question's own files too
+    if found.answer is not None:  # its titles also cover workloads and systems from the user's files
         what = printable(found.answer.workload.title)
         chip = next(
             (each.title for each in found.answer.candidates if each.system == found.accelerator), chip
@@ -106,8 +106,10 @@ def _headline(found: Prediction) -> str:
     return f"{count(first.num_accelerators)} to {title_of(last)}: {times}{money}"
 
 
-def _spread(candidates: Sequence[Candidate], num_rows: int, *, kept: int | None) -> Sequence[Candidate]:
-    """At most so many of them and two at least: the first, the last, and the size that has to be kept."""
+def _evenly_spaced(
+    candidates: Sequence[Candidate], num_rows: int, *, kept: int | None
+) -> Sequence[Candidate]:
+    """At most `num_rows` (at least two) candidates, evenly spaced, with first, last and size `kept`."""
     num_rows = max(num_rows, 2)
     last = len(candidates) - 1
     if last < num_rows:
@@ -135,13 +137,13 @@ def _times_blocks(found: Prediction) -> tuple[Block, ...]:
 
 
 def _untimed(found: Prediction) -> Iterator[tuple[str, int]]:
-    """Why a size has no time, and the size."""
+    """The reason and the size, for each size without a time."""
     untimed = (each for each in found.candidates if each.time_s is None)
     return ((each.why_not or "no estimate", each.num_accelerators) for each in untimed)
 
 
 def _by_reason(sizes: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """The sizes that each reason holds for, and the reason."""
+    """For each reason, the sizes that it applies to, and the reason."""
     return (f"{listed(map(count, held))}: {why}" for why, held in by_key(sizes).items())
 
 
@@ -196,7 +198,7 @@ def _returns_blocks(found: Prediction) -> tuple[Block, ...]:
 
 
 def _values(found: Prediction) -> Iterator[Block]:
-    """Which size costs least at which value of an hour."""
+    """The cheapest size, money and time together, by the value of an hour."""
     if len(found.time_values) > 1:
         unit = f"{amounts.currency()} per hour"
         sizes = [f"{_size(found, each)} from {hour_usd(each)} {unit}" for each in found.time_values]
@@ -204,13 +206,13 @@ def _values(found: Prediction) -> Iterator[Block]:
 
 
 def _size(found: Prediction, least: TimeValue) -> str:
-    """Its number of accelerators; the answer behind a prediction knows more sizes than are shown."""
+    """The number of accelerators of a candidate, which may be one that only the answer has."""
     known = found.candidates if found.answer is None else found.answer.candidates
     return next(count(each.num_accelerators) for each in known if each.id == least.candidate)
 
 
 def _hour_asked(found: Prediction) -> Iterator[Labelled]:
-    """The size that costs least where an hour is worth what the question states."""
+    """The size that costs least at the value of an hour that the question states."""
     asked = found.question.value_of_time_usd_per_hour
     best = [each for each in found.time_values if asked is not None and each.from_usd_per_hour <= asked]
     if asked is None or not best:
@@ -225,7 +227,7 @@ def _evidence_blocks(found: Prediction) -> tuple[Block, ...]:
 
 
 def _rests_on(found: Prediction) -> Iterator[Labelled]:
-    """The law, whose times it states, and how accurate such predictions are."""
+    """The law, the submitter whose times it describes, and the accuracy of such predictions."""
     if found.law is not None:
         shares = sorted(found.law.shares.items(), key=lambda item: -item[1])[:_MOST_LAWS]
         parts = ", ".join(f"{name} {whole_percent(share)}" for name, share in shares)
@@ -268,7 +270,7 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
     first = default_answer(found.equilibria).num_accelerators if found.equilibria else None
     is_asked = found.question.sizes is not None
     worth = [each for each in found.candidates if is_asked or each.time_s is not None] or found.candidates
-    shown = _spread(worth, num_rows, kept=first)
+    shown = _evenly_spaced(worth, num_rows, kept=first)
     return (
         _table(found, shown),
         facts(_brief_facts(found)),
@@ -281,7 +283,7 @@ def _brief(found: Prediction, num_rows: int) -> tuple[Block, ...]:
 
 
 def _among_words(found: Prediction) -> str:
-    """Among which sizes returns were found to diminish, where other sizes are shown."""
+    """The sizes that the diminishing-returns analysis considered, if others are shown."""
     is_found = bool(found.equilibria) and default_answer(found.equilibria).is_found
     if found.answer is None or found.question.sizes is None or not is_found:
         return ""
@@ -344,13 +346,13 @@ def _limits(question: TrainingQuery) -> str:
     return " and ".join(stated)
 
 
-def _sized(found: BudgetReach) -> str:
-    """The answer, with its unit."""
+def _size_with_unit(found: BudgetReach) -> str:
+    """The size found, with its unit."""
     return f"{format_si_down(found.size.value)} {'parameters' if found.ask == 'model' else _unit(found)}"
 
 
 def _span(found: Interval) -> str:
-    """The ends of an interval of sizes."""
+    """The bounds of an interval of sizes."""
     return f"{format_si(found.low)} {DASH} {format_si(found.high)}"
 
 
@@ -372,18 +374,18 @@ def _reach_headline(found: Reaches) -> str:
     best = found.best
     of = "a model of " if best.ask == "model" else ""
     is_one = best.question.budget_usd is None or best.question.deadline_s is None
-    return f"{_limits(best.question)} {'allows' if is_one else 'allow'} {of}{_sized(best)}"
+    return f"{_limits(best.question)} {'allows' if is_one else 'allow'} {of}{_size_with_unit(best)}"
 
 
 def _unit(best: BudgetReach) -> str:
-    """What an amount of training is counted in: tokens, or the samples of the workload."""
+    """The unit of an amount of training: tokens, or the samples of the workload."""
     return "tokens" if best.unit == "tokens" else best.workload.samples
 
 
 def _answer(found: Reaches) -> tuple[Block, ...]:
     best = found.best
     others = [
-        f"{offer_title(each.recommended)}: {_sized(each)} ({_span(each.size)}), "
+        f"{offer_title(each.recommended)}: {_size_with_unit(each)} ({_span(each.size)}), "
         f"limited by {_ENDS[each.limit]}"
         for each in found.others
     ]
@@ -411,7 +413,7 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
     taken = best.recommended
     what = "Model" if best.ask == "model" else capital(_unit(best))
     spans = (
-        Strong(_sized(best) if best.ask == "model" else format_si_down(best.size.value)),
+        Strong(_size_with_unit(best) if best.ask == "model" else format_si_down(best.size.value)),
         f" ({_span(best.size)}, {format_percent(best.size.level)} range)",
     )
     yield (what, spans)
@@ -425,7 +427,9 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
         per_param = f"{amounts.digits(best.training_budget.value / params)} tokens per {which}"
         yield "That is", f"{per_param} ({format_si(params)} {which}s)"
     most = max(best.by_size, key=lambda each: each.amount.value, default=None)
-    slower = _faster(best) if most is None or _is_taken(best, most) else _slower(best, most)
+    slower = (
+        _faster_model_words(best) if most is None or _is_taken(best, most) else _slower_size_words(best, most)
+    )
     yield ("Take", (Strong(offer_title(taken)), slower))
     yield "Time", amounts.time_with_range(taken.known_time_s)
     money: tuple[Span, ...] = ("no price is known (--price)",)
@@ -443,19 +447,19 @@ def _facts(found: Reaches, best: BudgetReach) -> Iterator[Labelled]:
         yield "Batch", f"{plural(taken.global_batch_samples, 'sample')}{step}"
     if found.chosen_for_you:
         yield ("Chosen", capital(sentence("; ".join(found.chosen_for_you))))
-    yield "Limited by", _ENDS[best.limit] + (_larger(best) or _most(best))
+    yield "Limited by", _ENDS[best.limit] + (_larger_model_words(best) or _size_limit_words(best))
 
 
-def _most(best: BudgetReach) -> str:
-    """Where a deadline is the limit of as many accelerators as may be taken: that more would allow more."""
+def _size_limit_words(best: BudgetReach) -> str:
+    """Mentions the limit on accelerators if the deadline binds at that many; empty otherwise."""
     stated = best.question.max_accelerators
     if best.limit != "deadline" or best.recommended.num_accelerators != stated:
         return ""
     return f", on your limit of {count(stated)} accelerators"
 
 
-def _larger(best: BudgetReach) -> str:
-    """What a larger model would take, where something of the limit is left."""
+def _larger_model_words(best: BudgetReach) -> str:
+    """What the next larger model would take, if known; empty otherwise."""
     larger = best.larger
     if larger is None:
         return ""
@@ -465,16 +469,16 @@ def _larger(best: BudgetReach) -> str:
     return f": {format_si(larger.params)} parameters would take {takes}"
 
 
-def _slower(best: BudgetReach, most: Within) -> str:
-    """The size that allows a little more than the one taken, which is much faster."""
+def _slower_size_words(best: BudgetReach, most: Within) -> str:
+    """The number of accelerators that allows slightly more but is much slower than the recommended one."""
     slower = most.candidate.known_time_s.value / best.recommended.known_time_s.value
     size, more = most.candidate.num_accelerators, format_si_down(most.amount.value)
     verb = "allows" if size == 1 else "allow"
     return f"; {count(size)} {verb} {more} in {amounts.factor(slower)} the time"
 
 
-def _faster(best: BudgetReach) -> str:
-    """The next smaller model, where its training is much faster."""
+def _faster_model_words(best: BudgetReach) -> str:
+    """The next smaller model, if its training is much faster; empty otherwise."""
     smaller = best.faster
     if smaller is None:
         return ""

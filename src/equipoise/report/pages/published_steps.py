@@ -1,4 +1,4 @@
-"""Published training steps: the nearest ones of an answer, and the page of `list steps`."""
+"""Published training steps: those nearest to an answer, and the page of `list steps`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -34,7 +34,7 @@ from equipoise.units import format_si, plural, whole_percent
 
 Near = TypeVar("Near", NearPretraining, NearStep)
 
-_NUM_SHOWN: Final = 2  # in a sentence each; the table has all
+_NUM_SHOWN: Final = 2  # with a sentence each; the table has all
 _MOST_ROWS: Final = 40
 _CHIP_COLUMNS, _FIGURE_COLUMNS = 15, 20
 _NOT_COMBINED: Final = (
@@ -44,7 +44,7 @@ _NOT_COMBINED: Final = (
 
 
 def near_blocks(answer: Answer | None) -> tuple[Block, ...]:
-    """The published pretrainings and steps nearest to the candidate shown: two in words, all in tables."""
+    """The published pretrainings and steps nearest to the shown candidate: two in words, all in tables."""
     pretrainings, steps = near_published_pretrainings(answer), near_published_steps(answer)
     return (
         *_nearest("pretraining", pretrainings, pretraining_words, _PRETRAINING_COLUMNS),
@@ -59,7 +59,7 @@ def _nearest(
     columns: Sequence[ColumnOf],
     *last: Block,
 ) -> tuple[Block, ...]:
-    """What is near, the nearest in a sentence each. last: stands behind the table."""
+    """The nearest published items: sentences for the first, a table of all. last: blocks after the table."""
     if not near:
         return ()
     return (
@@ -75,7 +75,7 @@ def _nearest(
 
 
 def pretraining_words(each: NearPretraining) -> str:
-    """A published pretraining and what the model makes of it, in one sentence."""
+    """A published pretraining and the model's prediction for it, in one sentence."""
     size = "" if each.num_accelerators is None else f"{count(each.num_accelerators)} {TIMES} "
     where = f"{size}{accelerator_name(each.accelerator)}"
     return (
@@ -87,7 +87,7 @@ def pretraining_words(each: NearPretraining) -> str:
 
 
 def step_words(step: NearStep) -> str:
-    """A published step and what the model predicts of it, in one sentence."""
+    """A published step and the model's prediction for it, in one sentence."""
     what = [
         printable(step.workload),
         f"{count(step.num_accelerators)} {TIMES} {accelerator_name(step.accelerator)}",
@@ -151,9 +151,9 @@ def _ratio(value: float | None, *, in_sample: bool) -> Cell:
 
 
 class StepListing(Struct, frozen=True, kw_only=True):
-    """Rows of the table of published steps with what the model predicts of each, as `list steps` shows them.
+    """Published steps with the model's prediction for each, as `list steps` shows them.
 
-    rows: by column of the table, and of predictions. filters: in words.
+    rows: values by column of the table and of the predictions. filters: in words.
     """
 
     rows: list[dict[str, Any]]
@@ -161,7 +161,7 @@ class StepListing(Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> list[dict[str, Any]]:
-        """One row of each execution."""
+        """One row per execution."""
         return [row for row in self.rows if row["row_id"] == row["execution"]]
 
 
@@ -170,7 +170,7 @@ def _headline(found: StepListing) -> str:
     sources = len({row["repository"] for row in counted})
     num_predicted = sum(row["model_ratio"] is not None for row in counted)
     filters = f"; {found.filters}" if found.filters else ""
-    # A step of which more than one figure is published, its memory or its speed in another unit.
+    # Some steps have several published figures, such as memory, or the speed in another unit.
     figures = f" ({count(len(found.rows))} figures)" if len(found.rows) > len(counted) else ""
     return sentence(
         f"{plural(len(counted), 'published step')}{figures} of {plural(sources, 'source')}, "
@@ -179,7 +179,7 @@ def _headline(found: StepListing) -> str:
 
 
 def _what(row: Mapping[str, Any]) -> str:
-    """The model, and why it is not predicted where it is not."""
+    """The model, followed by the reason if it is not predicted."""
     reason = "" if row["reason"] is None else f" ({printable(row['reason'])})"
     return f"{printable(row['workload'] or amounts.ABSENT)}{reason}"
 

@@ -1,7 +1,4 @@
-"""The page of a sweep: steps and speedups, where a step goes, resources, trainings, and what failed.
-
-With it its document in JSON.
-"""
+"""The page of a sweep, with its JSON document: steps, speedups, phases, resources, trainings, failures."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,7 +119,7 @@ def _facts(found: SweepNow) -> Iterator[tuple[str, str]]:
 def _by_subject(
     rows: Sequence[Judgement], wanted: Callable[[Judgement], object]
 ) -> list[tuple[_Subject, list[Judgement]]]:
-    """The configurations wanted of each workload, precision and device, in their order."""
+    """The configurations that pass `wanted`, grouped by workload, precision and device, in order."""
     return [(each, list(group)) for each, group in groupby(filter(wanted, rows), attrgetter("subject"))]
 
 
@@ -134,20 +131,20 @@ def _subject_name(subject: _Subject) -> str:
     return ", ".join(map(printable, subject))
 
 
-def _way(trial: Trial) -> str:
-    """How and on how many ranks a configuration is trained."""
+def _trial_words(trial: Trial) -> str:
+    """Strategy, number of ranks and batch of a trial."""
     return f"{printable(trial.method)} on {plural(trial.num_ranks, 'rank')}, batch {trial.batch_samples}"
 
 
 def _steps_blocks(found: SweepNow) -> tuple[Block, ...]:
-    blocks = [block for subject, rows in _timed(found) for block in _of_subject(subject, rows)]
+    blocks = [block for subject, rows in _timed(found) for block in _subject_blocks(subject, rows)]
     if not blocks:
         return (prose("No timed run has finished yet."),)
     return (*blocks, note(_method(found)))
 
 
 def _method(found: SweepNow) -> str:
-    """How intervals were made, and how many outliers there are."""
+    """How intervals were computed, and the number of outliers."""
     timed = [each.summary for each in found.swept.judgements if each.summary.timed]
     methods = Counter(interval_method(len(each.timed)) for each in timed)
     by = " or ".join(method for method in methods if method)
@@ -160,7 +157,7 @@ def _method(found: SweepNow) -> str:
     )
 
 
-def _of_subject(subject: _Subject, rows: Sequence[Judgement]) -> tuple[Block, ...]:
+def _subject_blocks(subject: _Subject, rows: Sequence[Judgement]) -> tuple[Block, ...]:
     name, identifier = _subject_name(subject), f"steps-{'-'.join(subject)}"
     charts = _charts(identifier, name, rows)
     return (
@@ -205,7 +202,7 @@ _COLUMNS: Final = (
 
 
 def _badge(each: Judgement) -> Badge | None:
-    """What to know before relying on a row: the first that holds."""
+    """The first caveat that applies to a row; None if there is none."""
     summary = each.summary
     found = (
         (summary.failed, Badge(text=f"{len(summary.failed)} failed", tone="bad")),
@@ -219,11 +216,11 @@ def _badge(each: Judgement) -> Badge | None:
 
 
 def _charts(identifier: str, name: str, rows: Sequence[Judgement]) -> tuple[Chart, ...]:
-    """Speedup against ranks, where several sizes were run against one device."""
+    """A chart of speedup against ranks, if several sizes were compared with one device."""
     several = [each for each in rows if each.speedup is not None and not each.is_alone]
     if len({each.summary.trial.num_ranks for each in several}) < _FEWEST_SIZES:
         return ()
-    words = "; ".join(f"{_way(each.summary.trial)}: {_speedup(each)}" for each in several)
+    words = "; ".join(f"{_trial_words(each.summary.trial)}: {_speedup(each)}" for each in several)
     methods = sorted({each.summary.trial.method for each in several})
     return (
         Chart(
@@ -256,7 +253,7 @@ def _series(rows: Sequence[Judgement], mark: Mark) -> Series:
 def _hover(each: Judgement) -> tuple[str, ...]:
     step_s = each.summary.step_s
     step = () if step_s is None else (f"{format_milliseconds(step_s.value)} ms per step",)
-    return (_way(each.summary.trial), f"{_speedup(each)} times one device", *step)
+    return (_trial_words(each.summary.trial), f"{_speedup(each)} times one device", *step)
 
 
 def _speedup(each: Judgement) -> str:
@@ -297,7 +294,7 @@ def _phases_panel(subject: _Subject, rows: Sequence[Judgement]) -> Panels:
         f"A step of {_subject_name(subject)}",
         f"ranks, strategy{', batch' if several else ''}",
         [(category, each.summary.phases) for category, each in zip(below, rows, strict=True)],
-        names=tuple(map(_way, trials)),
+        names=tuple(map(_trial_words, trials)),
     )
     return Panels(charts=(chart,), legend="Phase")
 
@@ -310,7 +307,7 @@ def _overlapped(each: Judgement) -> float | None:
     return overlapped_fraction(phases.get(EXPOSED), phases.get(TOTAL))
 
 
-# A field of timed runs each, and how it is written.
+# By title: the field of timed runs, and how it is formatted.
 _RESOURCES: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
     "MiB per rank": ("memory_bytes", lambda value: f"{value / MIB:,.0f}"),
     "CPU use": ("cpu_fraction", amounts.share),
@@ -326,14 +323,14 @@ def _resource(title: str) -> ColumnOf:
 
 
 def _energy_reason(summary: ConfigurationSummary) -> str | None:
-    """Why no energy was measured; None where it was."""
+    """Why no energy was measured; None if it was measured."""
     if not summary.timed or summary.median_of("energy_j") is not None:
         return None
     return next((run.energy_reason for run in summary.timed if run.energy_reason), "not measured")
 
 
 def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
-    """Memory, utilisation and energy of a step; what was not measured is named."""
+    """Memory, utilisation and energy of a step, and a note on what was not measured."""
     rows = [each for _, group in _timed(found) for each in group]
     measured = [
         title
@@ -372,7 +369,7 @@ _TRAINING_COLUMNS: Final = (
 )
 _FAILURE_COLUMNS: Final = (
     names("Workload", "trial.workload"),
-    words("Strategy", lambda each: _way(each.trial)),
+    words("Strategy", lambda each: _trial_words(each.trial)),
     numbers("Runs", "num_trials"),
     words("Reason", "reason"),
 )
@@ -407,12 +404,12 @@ def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
 
 
 def _failure(each: Failure) -> tuple[Span, ...]:
-    words = sentence(f"{each.trial.workload}, {_way(each.trial)}: {each.reason.rstrip('.')}.")
+    words = sentence(f"{each.trial.workload}, {_trial_words(each.trial)}: {each.reason.rstrip('.')}.")
     return (Strong(f"Failed {each.num_trials}{TIMES}: "), words)
 
 
 def _exposed(each: Judgement) -> float | None:
-    """The share of a step that waits for communication."""
+    """The fraction of a step spent waiting for communication."""
     exposed, step_s = each.summary.phases.get(EXPOSED), each.summary.step_s
     return None if each.is_alone or exposed is None or step_s is None else exposed / step_s.value
 
@@ -426,14 +423,14 @@ _BRIEF_SPEEDUP: Final = numbers(
     "Speedup", lambda each: _on_one_line(_factor(None if each.is_alone else each.speedup))
 )
 _BRIEF_EXPOSED: Final = numbers("Exposed", _exposed, amounts.share)
-# Columns are given room in their order: where batches take some, a step's time, which batch and rate state
-# too, is what may have none.
+# Columns get room in this order. If batches have their own column, the step time comes last, because batch
+# and rate imply it.
 _ONE_BATCH: Final = (_BRIEF_STEP, _RATE, _BRIEF_SPEEDUP, _BRIEF_EXPOSED)
 _BATCHES: Final = (_BATCH, _RATE, _BRIEF_SPEEDUP, _BRIEF_EXPOSED, _BRIEF_STEP)
 
 
 def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block]:
-    """One line per configuration: ranges stand in the line."""
+    """One line per configuration, with ranges in the line."""
     batches = {each.summary.trial.batch_samples for each in rows}
     shared = f", batch {count(batches.pop())}" if len(batches) == 1 else ""
     name = f"brief-{'-'.join(subject)}"
@@ -477,7 +474,7 @@ def sweep_fields(found: Swept) -> dict[str, Any]:
         **found.settings,
         "level": LEVEL,
         "configurations": [significant(_configuration(each, found.name)) for each in found.judgements],
-        "false_differences": _false(found.false_differences),
+        "false_differences": _false_differences_fields(found.false_differences),
         "meaning": list(found.meanings),
     }
 
@@ -522,7 +519,7 @@ def _configuration(judgement: Judgement, sweep: str) -> dict[str, Any]:
 
 
 def _status(summary: ConfigurationSummary) -> str:
-    """`success`, `failed`, or that only some repetitions failed."""
+    """`success`, `failed`, or `partly_failed` if only some repetitions failed."""
     if not summary.failed:
         return SUCCESS
     return FAILED if len(summary.failed) == len(summary.finished) else "partly_failed"
@@ -536,7 +533,7 @@ def _median(found: Spread | None, num_values: int) -> dict[str, Any] | None:
 
 
 def _training(summary: ConfigurationSummary) -> dict[str, Any] | None:
-    """The ends of the trainings, one per seed; null where nothing was trained."""
+    """The results of the trainings over all seeds; null if nothing was trained."""
     found = trained(summary)
     if found is None:
         return None
@@ -563,7 +560,7 @@ def _repetition(finished: FinishedTrial, sweep: str) -> dict[str, Any]:
     }
 
 
-def _false(found: FalseDifferences | None) -> dict[str, Any] | None:
+def _false_differences_fields(found: FalseDifferences | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {

@@ -1,7 +1,4 @@
-"""The page of a topology: links of every pair, their rates, speedup on two accelerators, which to use.
-
-With it its document in JSON.
-"""
+"""The page of a topology, with its JSON document: links, rates, speedup on two accelerators, which to use."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -53,7 +50,7 @@ _PATHS: Final = {
     "near or staged": "PCIe, peer to peer or through the host's memory",
     "far or staged": "PCIe and the link between sockets, or through the host's memory",
 }
-# Of one screen: a matrix of more devices takes several.
+# For one screen: a matrix of more devices does not fit.
 _MOST_DRAWN: Final = 10
 _MOST_SENTENCES: Final = 3
 _MOST_GAPS: Final = 2
@@ -105,7 +102,7 @@ _CARD_COLUMNS: Final = (
 
 
 def _processors(topology: Topology) -> tuple[Block, ...]:
-    """Sockets and network cards of a machine without accelerators."""
+    """Sockets and network cards, for a machine without accelerators."""
     if any(device.kind == "gpu" for device in topology.devices):
         return ()
     return (
@@ -115,7 +112,7 @@ def _processors(topology: Topology) -> tuple[Block, ...]:
 
 
 def _matrix(found: Meaning) -> PairMatrix:
-    """The class of link of every pair."""
+    """The link class of every pair."""
     topology = found.topology
     links = {frozenset((link.a, link.b)): link for link in topology.links}
     titles = {each.name: each.title for each in topology.devices}
@@ -142,7 +139,7 @@ def _matrix(found: Meaning) -> PairMatrix:
 
 
 def _badge(link: DeviceLink | None) -> Badge | None:
-    """The word of one pair."""
+    """The badge of one pair."""
     if link is None:
         return None
     if link.link_class is None:
@@ -158,7 +155,7 @@ def _tone(name: str) -> Tone:
 
 
 def _reached(each: ClassReach) -> Cell:
-    """The rate, and below it the range across machines."""
+    """The rate, with the range across machines below."""
     ends = f"{_rate(each.reach.low)} to {_rate(each.reach.high)}"
     return number(each.reach.byte_per_s, _rate, detail=ends)
 
@@ -381,7 +378,7 @@ def topology_fields(found: Meaning) -> dict[str, Any]:
 
 
 def _nearest(nic: Nic, topology: Topology) -> dict[str, Any] | None:
-    """The best class of link between a card and a device, and the devices that have it."""
+    """The best link class between a network card and any device, and the devices with that class."""
     known = topology.classes
     near = {
         device.name: known[pair]

@@ -1,7 +1,4 @@
-"""The page of traced ranks: where each rank's steps go, and which rank the others wait for.
-
-With it its document in JSON.
-"""
+"""The page of traced ranks, with its JSON document: where step time goes, and which ranks straggle."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
@@ -34,7 +31,7 @@ _CAUSES: Final = {
 
 
 def _of_step(form: Callable[[TraceStep], float | None]) -> Callable[[RankTrace | TraceStep], float | None]:
-    """A figure of a step; of a rank, that of its mean step."""
+    """A function that applies `form` to a step, or to the mean step of a rank."""
     return lambda each: form(each.mean_step if isinstance(each, RankTrace) else each)
 
 
@@ -43,7 +40,7 @@ def _ms(seconds: float) -> str:
 
 
 def _percent(fraction: float) -> str:
-    """A share with one decimal, so that shares of one whole line up."""
+    """A fraction in percent with one decimal, so that the parts of one step align."""
     return f"{100 * fraction:.1f} %"
 
 
@@ -52,7 +49,7 @@ def _share(part_s: float | None, whole_s: float | None) -> float | None:
 
 
 def trace_notes(found: Traces) -> dict[str, list[str]]:
-    """Each note once, with the files it is of."""
+    """Each distinct note, with the files that it applies to."""
     notes: dict[str, list[str]] = {}
     for trace in found.ranks:
         for text in trace.notes:
@@ -81,7 +78,7 @@ _PARTS: Final = (
         meaning="share of communication hidden by computation",
     ),
 )
-# A page of tens of thousands of ranks is read by nobody; the document has all.
+# Nobody reads a page of tens of thousands of ranks; the JSON document has all.
 _MOST_ROWS: Final = 512
 _MOST_NAMED: Final = 6
 # Of one screen.
@@ -156,7 +153,7 @@ def _steps_table(trace: RankTrace, most: int) -> Table:
 
 
 def _tables(found: TraceSteps, most: int) -> Iterator[Block]:
-    """Ranks, and of a single one its steps; how many are not shown."""
+    """A table of ranks, or of the steps of a single rank, and the number of rows not shown."""
     ranks = found.traces.ranks
     yield _ranks_table(found, most)
     num_left, kind = len(ranks) - most, "rank"
@@ -179,12 +176,12 @@ def _problems(found: TraceSteps) -> Iterator[str]:
 
 
 def _problems_blocks(found: TraceSteps) -> tuple[Block, ...]:
-    problems = _some(found, _MOST_ROWS, "--json")
+    problems = _first_problems(found, _MOST_ROWS, "--json")
     return (bullets(problems),) if problems else (note("Every file was read."),)
 
 
-def _some(found: TraceSteps, most: int, rest: str) -> list[str]:
-    """The first problems, and how many more there are. rest: the option that gives all."""
+def _first_problems(found: TraceSteps, most: int, rest: str) -> list[str]:
+    """The first `most` problems, and how many more there are. rest: the option that lists all."""
     problems = [*_problems(found)]
     left = len(problems) - most
     return problems[:most] + ([f"{left} more: {rest} has all."] if left > 0 else [])
@@ -194,7 +191,7 @@ def _brief(found: TraceSteps, _: int) -> tuple[Block, ...]:
     return (
         *_tables(found, _MOST_LINES),
         note("Means over steps; step = compute + exposed + idle. Late: what the others wait for a rank."),
-        bullets(_some(found, _MOST_SENTENCES, "--full")),
+        bullets(_first_problems(found, _MOST_SENTENCES, "--full")),
     )
 
 
@@ -218,12 +215,12 @@ TRACE: Final[Page[TraceSteps]] = Page(
 # --- document
 
 
-# Parts that are stated of all steps of a rank together.
+# Parts that are reported as sums over all steps of a rank.
 _SUMMED: Final = ("compute_s", "communication_s", "exposed_s", "idle_s", "copy_s")
 
 
 def trace_fields(found: TraceSteps) -> dict[str, Any]:
-    """The document of `trace`. Seconds are exact to the nanosecond, so that parts sum to steps."""
+    """The document of `trace`. Seconds keep nanosecond precision, so that parts sum to steps."""
     late = {id(each.trace): each for each in found.lateness}
     return {
         "ranks": [_traced_rank(each, late.get(id(each))) for each in found.traces.ranks],

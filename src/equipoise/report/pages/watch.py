@@ -1,4 +1,4 @@
-"""The page of watched training loops: runs, where their steps go, how steps change, and their ranks."""
+"""The page of watched training loops: runs, phases of steps, step time over the run, and ranks."""
 
 import re
 from collections.abc import Sequence
@@ -48,20 +48,20 @@ _MOST_RUNS: Final = 8
 # --- words
 
 
-def _begun(run: WatchedRun) -> str:
-    """When a run began, from its folder's name; that name where it is another."""
+def _start_words(run: WatchedRun) -> str:
+    """Start of a run, parsed from its folder's name; the name itself if it has another format."""
     return printable(_NAME.sub(r"\1-\2-\3 \4:\5:\6", run.name))
 
 
-def _clock(run: WatchedRun, among: Sequence[WatchedRun]) -> str:
-    """The same without what all of them share."""
-    begun = _begun(run)
+def _short_start_words(run: WatchedRun, among: Sequence[WatchedRun]) -> str:
+    """Start of a run, without the parts that all runs in `among` share."""
+    begun = _start_words(run)
     if any(_NAME.fullmatch(each.name) is None for each in among):
         return begun
-    days = {_begun(each)[:10] for each in among}
+    days = {_start_words(each)[:10] for each in among}
     if len(days) == 1:
         return begun[11:]
-    return begun[5:16] if len({_begun(each)[5:16] for each in among}) == len(among) else begun
+    return begun[5:16] if len({_start_words(each)[5:16] for each in among}) == len(among) else begun
 
 
 def _headline(found: WatchedNow) -> str:
@@ -108,7 +108,7 @@ def _of_run(run: WatchedRun) -> tuple[str, ...]:
 
 
 def _largest(run: WatchedRun) -> str:
-    """The phase that takes most of a step; nothing where no phases were measured."""
+    """The phase that takes most of a step; empty if no phases were measured."""
     known = {name: run.phases[name] for name in breakdowns.PHASES if name in run.phases}
     if not known:
         return ""
@@ -140,10 +140,10 @@ def _runs_blocks(found: WatchedNow) -> tuple[Block, ...]:
 
 
 def _reasons(found: WatchedNow) -> tuple[str, ...]:
-    """Why runs were cut short, have no steps or cannot be read."""
+    """Reasons why runs were cut short, have no steps, or cannot be read."""
     failed = [run for run in found.runs if not run.is_running and run.status != SUCCESS]
     why = [
-        f"{_begun(run)}: {run.status.removeprefix('failed: ')}"
+        f"{_start_words(run)}: {run.status.removeprefix('failed: ')}"
         f"{'; the steps before it stand' if _is_cut_short(run) else ''}."
         for run in failed[:_MOST_WHY]
     ]
@@ -152,18 +152,18 @@ def _reasons(found: WatchedNow) -> tuple[str, ...]:
 
 
 def _is_cut_short(run: WatchedRun) -> bool:
-    """Whether a rank failed or left no end; a run that ended without a measured step was not cut."""
+    """Whether a rank failed or recorded no end; a run that ended without a measured step does not count."""
     return any(each.end != ENDED for each in run.ranks)
 
 
-def _how(run: WatchedRun) -> str | None:
-    """Strategy, precision and machine, as far as the run states them."""
+def _set_up_words(run: WatchedRun) -> str | None:
+    """Strategy, precision and accelerator, as far as the run states them."""
     machine = accelerator_name(run.accelerator) if run.accelerator else ""
     return ", ".join(printable(each) for each in (run.strategy, run.precision, machine) if each) or None
 
 
 def _badge(run: WatchedRun) -> Badge | None:
-    """What to know before relying on a row."""
+    """The caveat of a row; None if there is none."""
     if run.is_running:
         return Badge(text="training", tone="good")
     if run.status != SUCCESS:
@@ -179,9 +179,11 @@ def _badge(run: WatchedRun) -> Badge | None:
 def _phases_blocks(found: WatchedNow) -> tuple[Block, ...]:
     runs = found.split[:_MOST_BARS]
     is_one_size = len({run.num_ranks for run in runs}) == 1
-    names = tuple(f"{_begun(run)}, {plural(run.num_ranks, 'rank')}" for run in runs)
+    names = tuple(f"{_start_words(run)}, {plural(run.num_ranks, 'rank')}" for run in runs)
     below = [
-        _clock(run, runs) if is_one_size else f"{_clock(run, runs)}, {plural(run.num_ranks, 'rank')}"
+        _short_start_words(run, runs)
+        if is_one_size
+        else f"{_short_start_words(run, runs)}, {plural(run.num_ranks, 'rank')}"
         for run in runs
     ]
     chart = breakdowns.step_chart(
@@ -216,24 +218,28 @@ def _course_blocks(found: WatchedNow) -> tuple[Block, ...]:
 def _series(run: WatchedRun, place: int, runs: tuple[WatchedRun, ...]) -> Series:
     assert run.course is not None
     points = (
-        (step, each / MILLISECOND_S, (_begun(run), f"update {count(step)}: {format_milliseconds(each)} ms"))
+        (
+            step,
+            each / MILLISECOND_S,
+            (_start_words(run), f"update {count(step)}: {format_milliseconds(each)} ms"),
+        )
         for step, each in zip(run.course.steps, run.course.step_s, strict=True)
     )
-    return series_of(_clock(run, runs), series_mark(place), points, is_line=True)
+    return series_of(_short_start_words(run, runs), series_mark(place), points, is_line=True)
 
 
 def _course_words(run: WatchedRun) -> str:
     assert run.course is not None
     first, last = format_milliseconds(run.course.step_s[0]), format_milliseconds(run.course.step_s[-1])
-    return f"{_begun(run)}: {first} ms at first, {last} ms at update {count(run.course.steps[-1])}"
+    return f"{_start_words(run)}: {first} ms at first, {last} ms at update {count(run.course.steps[-1])}"
 
 
 # --- ranks
 
 
 _RUN_COLUMNS: Final = (
-    names("Begun, UTC", lambda run: Cell(text=_begun(run), key=run.name, badge=_badge(run))),
-    words("Workload", lambda run: named(run.workload or "unknown", detail=_how(run))),
+    names("Begun, UTC", lambda run: Cell(text=_start_words(run), key=run.name, badge=_badge(run))),
+    words("Workload", lambda run: named(run.workload or "unknown", detail=_set_up_words(run))),
     numbers("N", "num_ranks", meaning="number of ranks"),
     numbers("Batch", "batch_samples", meaning="samples of an update over all ranks"),
     numbers(
@@ -256,14 +262,14 @@ def _without_detail(column: ColumnOf) -> ColumnOf:
     return head, lambda run: replace(cell(run), detail=None)
 
 
-# Of one screen: no batch, and what stands below a figure is left out.
+# For one screen: without the batch, and without the second lines of cells.
 _BRIEF_COLUMNS: Final = tuple(
     map(_without_detail, (column for column in _RUN_COLUMNS[:7] if column[0].title != "Batch"))
 )
 
 
 def _ranks_blocks(found: WatchedNow) -> tuple[Block, ...]:
-    """The ranks of the newest run that has several: which is slow, and where."""
+    """The ranks of the newest run with several ranks: which one is slow, and in which phase."""
     run = found.several[0]
     columns = (
         numbers("Rank", "rank"),
@@ -286,7 +292,7 @@ def _ranks_blocks(found: WatchedNow) -> tuple[Block, ...]:
     )
     absent = len(run.missing_ranks)
     missing = f"{count(absent)} of {count(run.num_ranks)} ranks are not in this folder, or not read."
-    caption = sentence(f"Ranks of the run begun at {_begun(run)} UTC")
+    caption = sentence(f"Ranks of the run begun at {_start_words(run)} UTC")
     return (table_of("ranks", columns, run.ranks, caption=caption), note(missing if absent else ""))
 
 

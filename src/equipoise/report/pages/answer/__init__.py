@@ -1,4 +1,4 @@
-"""The page of an answer of `advise` or `plan`: first what to take, then everything behind it."""
+"""The page of an answer of `advise` or `plan`: first the recommendation, then everything behind it."""
 
 from typing import Final
 

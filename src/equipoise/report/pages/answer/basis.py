@@ -1,4 +1,4 @@
-"""What the answer rests on: reasons, sources, accuracy, assumptions; how to run and to measure."""
+"""The basis of an answer: reasons, sources, accuracy, assumptions; how to run it and what to measure."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _MOST_REFS: Final = 3
 _TOP_SOURCES: Final = 12
-_Assumption: TypeAlias = tuple[str, str, str]  # what, its value, its source
+_Assumption: TypeAlias = tuple[str, str, str]  # name, value, source
 
 
 def why_blocks(answer: Answer) -> tuple[Block, ...]:
@@ -91,7 +91,7 @@ def _log(each: WeightedSource) -> str | None:
 
 
 def accuracy_blocks(answer: Answer) -> tuple[Block, ...]:
-    """How accurate such answers were on data held out."""
+    """How accurate such answers were on held-out data."""
     return (
         bullets(sentence(each.words) for each in answer.records),
         note("Held-out data were not used to make the predictions. How: docs/decide/advice.md."),
@@ -110,7 +110,7 @@ def measure_blocks(answer: Answer) -> tuple[Block, ...]:
     )
 
 
-# MLPerf's clock starts after initialisation too, of at most 30 minutes (docs/understand/scoring.md).
+# MLPerf's clock also starts after initialisation, of at most 30 minutes (docs/understand/scoring.md).
 _NOT_IN_TIME: Final = (
     "Times count from the first step: starting machines, copying data and weights, and compiling come before"
 )
@@ -133,7 +133,7 @@ def assumed_blocks(answer: Answer) -> tuple[Block, ...]:
 
 
 def _counted(start_s: float) -> str:
-    """What the time before the first step counts in, if in anything."""
+    """How the time before the first step is accounted for; empty if it is zero."""
     if start_s == 0.0:
         return ""
     return f"; {amounts.duration(start_s)} of it, paid for, count in which candidate is taken"
@@ -144,11 +144,11 @@ class Noted(Protocol):
 
     @property
     def notes(self) -> "Sequence[Note]":
-        """What a reader must know, a sentence each."""
+        """Caveats for the reader, one sentence each."""
 
 
 def notes_blocks(found: Noted) -> tuple[Block, ...]:
-    """What the figures do not show."""
+    """The notes of a record as a list."""
     return (bullets(sentence(str(each)) for each in found.notes),)
 
 
@@ -237,7 +237,7 @@ def _money(answer: Answer) -> Iterator[_Assumption]:
 
 
 def run_blocks(answer: Answer) -> tuple[Block, ...]:
-    """The command, what else can run it and what that cannot express, and settings with their reasons."""
+    """The launch command, other programs with what they cannot express, and settings with their reasons."""
     first, *others = answer.snippets
     return (
         Heading(name="run-first", text=sentence(first.title), is_minor=True),
@@ -258,7 +258,7 @@ def run_blocks(answer: Answer) -> tuple[Block, ...]:
 
 
 def _targets_table(snippets: Sequence["Snippet"], *, known: frozenset[str]) -> Table:
-    """What else can run it, by its file. known: what is said above already."""
+    """Other programs that can run it, by file. known: omissions that are already mentioned above."""
     columns = (
         names("Program", "target"),
         words("File", "file"),

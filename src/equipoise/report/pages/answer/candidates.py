@@ -1,4 +1,4 @@
-"""Candidates in words and in a table: their names, the limits they break, when another one would win."""
+"""Candidates in words and tables: names, limits they break, and when an alternative would win."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -35,7 +35,7 @@ from equipoise.spec.hardware import TERM_WORDS
 from equipoise.stats import by_key
 from equipoise.units import format_percent, format_stated, plural
 
-# What an answer rests on, in short and in full.
+# The grade of the evidence, in short and in full.
 GRADES: Final[dict[Grade, tuple[str, str]]] = {
     "measured": ("measured by you", "your measured runs"),
     "published": ("published results", "published results of this system and size"),
@@ -52,9 +52,9 @@ _JOINT: Final = " + "  # between the titles of a mixture
 
 
 def title_of(candidate: Candidate) -> str:
-    """Number and kind of accelerators, as 64 x H100 SXM5 80 GB with a multiplication sign.
+    """Number and kind of accelerators, e.g. `64 x H100 SXM5 80 GB` with a multiplication sign.
 
-    Of a system, whose name is not that of its accelerator, and of a mixture: 64 accelerators of DGX H100.
+    For a mixture, or a system not named after its accelerator: `64 accelerators of DGX H100`.
     """
     name = chip_of(candidate.title)
     if candidate.system == candidate.accelerator and _JOINT not in name:
@@ -63,13 +63,13 @@ def title_of(candidate: Candidate) -> str:
 
 
 def offer_title(candidate: Candidate) -> str:
-    """Number and kind of accelerators, with the terms unless they are the usual ones."""
+    """Number and kind of accelerators, with the rental terms unless they are on demand."""
     terms = "" if candidate.terms == "on_demand" else f", {TERM_WORDS[candidate.terms]}"
     return f"{title_of(candidate)}{terms}"
 
 
 def chip_of(title: str) -> str:
-    """The title of a system or chip without its vendor."""
+    """The title of a system or accelerator without its vendor."""
     return _JOINT.join(
         next((name.removeprefix(each) for each in _VENDORS if name.startswith(each)), name)
         for name in printable(title).split(_JOINT)
@@ -77,7 +77,7 @@ def chip_of(title: str) -> str:
 
 
 def takes(each: Candidate) -> str:
-    """Time and money, as far as they are known."""
+    """Time and money, as far as known."""
     usd = amounts.usable(each.usd)
     known = [] if each.time_s is None else [amounts.duration(each.time_s.value)]
     return ", ".join(known + ([] if usd is None else [amounts.money(usd.value)]))
@@ -90,53 +90,54 @@ def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
 
 
 def is_recommended(answer: Answer, each: Candidate) -> bool:
-    """Whether a candidate is the one to take."""
+    """Whether a candidate is the recommended one."""
     return answer.recommended is not None and each.id == answer.recommended.id
 
 
 def place_of(one: Candidate, among: Sequence[Candidate]) -> int | None:
-    """The place of a candidate among others; None where it is none of them."""
+    """The index of a candidate in `among`; None if it is absent."""
     return next((place for place, each in enumerate(among) if each.id == one.id), None)
 
 
 def limits_broken(answer: Answer, each: Candidate) -> str:
-    """The limits that a candidate does not keep, in two words each; deadline and budget together too, which
-    leaves a row of a table on one line.
+    """The limits that a candidate breaks, in two words each; "misses both" stands for deadline and budget.
+
+    So the row of a table stays on one line.
     """
     both = [one for one in each.broken if one.name in _BOTH and not one.lacks_price]
     if len(both) < len(_BOTH):
-        return ", ".join(_broken(answer, one) for one in each.broken)
-    return ", ".join(("misses both", *(_broken(answer, one) for one in each.broken if one not in both)))
+        return ", ".join(_broken_words(answer, one) for one in each.broken)
+    return ", ".join(("misses both", *(_broken_words(answer, one) for one in each.broken if one not in both)))
 
 
 _BOTH: Final = ("deadline_s", "budget_usd")
 
 
-def _broken(answer: Answer, one: Constraint) -> str:
+def _broken_words(answer: Answer, one: Constraint) -> str:
     if one.lacks_price:
         return "no price"
-    if one.name == "max_accelerators" and not _is_of_question(answer, one.limit):
+    if one.name == "max_accelerators" and not _is_stated(answer, one.limit):
         return "beyond usual"
     return CONSTRAINTS[one.name].broken.format(limit=count(one.limit))
 
 
-def _is_of_question(answer: Answer, most: float) -> bool:
-    """Whether the question states a number that is the most: a stock, a limit or the sizes asked for."""
+def _is_stated(answer: Answer, most: float) -> bool:
+    """Whether the limit `most` on accelerators comes from the question: a stock, a limit or its sizes."""
     return answer.question.states_size or any(each.stock == most for each in answer.systems)
 
 
 def after_queue(answer: Answer) -> str:
-    """What follows the time of a training that waits in a queue first."""
+    """The suffix for a time that starts after a queue; empty without a queue."""
     return " after the queue" if answer.question.queue_s else ""
 
 
 def queue_within(question: TrainingQuery) -> str:
-    """What follows a deadline of which a queue takes a part."""
+    """The suffix for a deadline that includes time in a queue; empty without a queue."""
     return f" with {format_stated(question.queue_s)} in the queue" if question.queue_s else ""
 
 
 def limit_words(answer: Answer, broken: Constraint) -> str:
-    """A limit that is not kept, as a predicate."""
+    """A broken limit, as the predicate of a sentence."""
     if broken.name == "deadline_s":
         return f"misses the deadline of {format_stated(broken.limit)}{queue_within(answer.question)}"
     if broken.lacks_price:
@@ -150,24 +151,24 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
 
 
 def _size_limit_words(answer: Answer, limit: float) -> str:
-    """What a number is the most of: what there is, what the question states, or what was tried."""
+    """Where a limit on the number of accelerators comes from: stock, question, or largest size tried."""
     question, most = answer.question, count(limit)
     if any(each.stock == limit for each in answer.systems):
         return f"your stock of {most}"
     asked = question.sizes
     if question.max_accelerators is not None or (asked is not None and asked.is_range):
         return f"your limit of {most}"
-    return f"the {most} asked for" if _is_of_question(answer, limit) else f"the largest tried, {most}"
+    return f"the {most} asked for" if _is_stated(answer, limit) else f"the largest tried, {most}"
 
 
 def size_beside(each: Candidate, best: Candidate | None) -> str:
-    """The size alone where all else is as recommended; else which system and terms too."""
+    """The size alone if system and terms are as in `best`; otherwise with system and terms."""
     is_same = best is not None and each.group == best.group
     return count(each.num_accelerators) if is_same else offer_title(each)
 
 
 def group_title(answer: Answer, group: Group) -> str:
-    """A system, with its terms where several are compared."""
+    """The title of a system, with its terms if several terms are compared."""
     system, terms = group
     title = chip_of(next(each.title for each in answer.systems if each.name == system))
     several = len({each.terms for each in answer.candidates}) > 1
@@ -186,9 +187,9 @@ ENERGY: Final = numbers("Energy", "energy_j", amounts.watt_hours, is_wide=True)
 def sizes_table(
     answer: Answer, candidates: Sequence[Candidate], *, is_brief: bool = False, is_tight: bool = False
 ) -> Table:
-    """Candidates as rows, the recommended one marked, those that break a limit with the reason.
+    """A table of candidates: the recommended one is marked, and broken limits are stated.
 
-    is_tight: without the reasons of those that have no estimate.
+    is_tight: omit the reasons why candidates have no estimate.
     """
     is_of_energy = is_brief and answer.question.objective == "energy"
     is_alone = len({each.group for each in answer.candidates}) == 1
@@ -221,13 +222,13 @@ def sizes_table(
 
 
 def _left_out(answer: Answer) -> str:
-    """How many candidates lie between the usual sizes and are not listed."""
+    """The number of candidates between the usual sizes that are not listed."""
     num_between = len(answer.candidates) - len(answer.listed)
     return f"; {plural(num_between, 'size')} between these in --json" if num_between else ""
 
 
 def lead_columns(answer: Answer, *, is_brief: bool = False) -> Iterator[ColumnOf]:
-    """The columns that name a candidate: system and terms only where they differ, in one if brief."""
+    """The columns that name a candidate: system and terms only if they differ, in one column if brief."""
     several = len({each.system for each in answer.candidates}) > 1
     with_terms = len({each.terms for each in answer.candidates}) > 1
     in_one = is_brief and several and with_terms
@@ -254,7 +255,7 @@ def _status(answer: Answer, each: Candidate, *, is_tight: bool) -> Cell:
 
 
 def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
-    """One alternative and when it wins; its size alone where all else is as recommended."""
+    """One alternative and when it wins; only its size if all else is as recommended."""
     title = size_beside(each.candidate, answer.recommended)
     return (
         Strong(title),
@@ -263,7 +264,7 @@ def alternative_spans(answer: Answer, each: Alternative) -> tuple[Span, ...]:
 
 
 def unpriced_blocks(answer: Answer) -> tuple[Block, ...]:
-    """Why a faster system is not taken: nobody knows its price; the price below which it costs less.
+    """Faster systems whose price is unknown, and the price below which they would cost less.
 
     Source: accelerator-hours x price, equal for both.
     """
@@ -283,10 +284,10 @@ def unpriced_blocks(answer: Answer) -> tuple[Block, ...]:
 
 
 def flip_words(answer: Answer, each: Flip) -> str:
-    """One input, its value now, and the value at which another candidate is taken."""
+    """One input, its current value, and the value at which another candidate is recommended."""
     side = "below" if each.flips_at < each.value else "above"
     to = offer_title(answer.candidate(each.to))
-    # Where a limit decides, sizes between the usual ones are tried too.
+    # If a limit decides, sizes between the usual ones are also tried.
     if each.quantity in {"deadline", "budget"} and not any(one.is_between for one in answer.candidates):
         to += ", of the usual sizes"
     now, then = (amounts.quantity(value, each.unit) for value in (each.value, each.flips_at))
@@ -302,7 +303,7 @@ def flip_words(answer: Answer, each: Flip) -> str:
 
 
 def no_flip_words(answer: Answer) -> str:
-    """That no input which was moved changes the answer, and what was not tried."""
+    """A sentence that no varied input changes the answer, and what was not tried."""
     best = answer.recommended
     sizes = [] if best is None else [each.num_accelerators for each in answer.sizes_of(best)]
     is_largest = best is not None and best.num_accelerators == max(sizes)
@@ -311,6 +312,6 @@ def no_flip_words(answer: Answer) -> str:
 
 
 def flip_input(answer: Answer, each: Flip) -> str:
-    """The input that moves, its system by its title."""
+    """The name of the varied input, with the title of its system."""
     titles = {system.name: chip_of(system.title) for system in answer.systems}
     return each.quantity if each.system is None else each.quantity.replace(each.system, titles[each.system])

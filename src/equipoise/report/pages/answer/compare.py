@@ -60,9 +60,9 @@ from equipoise.units import DAY_S, HOUR_S, MINUTE_S, format_percent, plural, who
 
 _MOST_GROUPS: Final = 6
 _HOVER_CHARACTERS: Final = 52
-# Of the chart: sizes slower than so many times the slowest one taken are left to the table.
+# The chart omits sizes slower than this many times the slowest offer; the table has them.
 _SLOWEST_SHOWN: Final = 4.0
-# A limit so many times below every point is named in words only: the points would be one.
+# A limit this many times below every point is only mentioned in words: drawn, it would squeeze the points.
 _FARTHEST_LIMIT: Final = 100.0
 _CURVE_POINTS: Final = 24
 _UNITS: Final = (("days", DAY_S), ("hours", HOUR_S), ("minutes", MINUTE_S), ("seconds", 1.0))
@@ -71,19 +71,19 @@ _RESULT_MARK: Final = Mark(colour=None, symbol="x")
 
 
 def size_title(members: Sequence[Candidate]) -> str:
-    """What an axis of sizes counts: the accelerators of one system by name, else those of each."""
+    """The title of an axis of sizes, with the name of the system if there is only one."""
     names = {chip_of(each.title) for each in members}
     return f"number of {names.pop()}" if len(names) == 1 else "number of accelerators of each system"
 
 
 def time_unit(times_s: Sequence[float]) -> tuple[str, float]:
-    """The unit for times of an axis, of which the middle one is at least two, and its seconds."""
+    """The unit for the times of an axis and its seconds: the largest in which the median is at least two."""
     middle = sorted(times_s)[len(times_s) // 2]
     return next((each for each in _UNITS if middle >= 2.0 * each[1]), _UNITS[-1])
 
 
 def shown_groups(answer: Answer) -> list[Group]:
-    """The best systems with their terms, and then those on which nothing runs."""
+    """The best systems with their terms, followed by systems on which nothing runs."""
     offered: list[Group] = [each.group for each in answer.offers]
     missing: list[Group] = [
         (each.name, next(iter(each.rates), "on_demand"))
@@ -94,7 +94,7 @@ def shown_groups(answer: Answer) -> list[Group]:
 
 
 def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = None) -> Chart:
-    """Time against size of every system, with its interval, and a star at what is recommended."""
+    """Time against size for every system, with intervals, and a star at the recommended candidate."""
     times = [each.time_s for each in known if each.time_s is not None]
     unit, scale = time_unit([each.value for each in times])
     with_terms = len({each.terms for each in known}) > 1
@@ -133,12 +133,12 @@ def time_chart(name: str, known: Sequence[Candidate], best: Candidate | None = N
 
 
 def star(best: Candidate, x: float, y: float) -> Series:
-    """The recommended candidate, larger than other points."""
+    """The recommended candidate as a series of one large point."""
     return series_of("recommended", _TAKEN_MARK, [(x, y, _hover(best))], is_main=True)
 
 
 def _results(known: Sequence[Candidate], scale: float) -> Iterator[Series]:
-    """Submitted results on these very systems and sizes."""
+    """Published results on the same systems and sizes."""
     found = {
         result.entry_id: (
             float(each.num_accelerators),
@@ -164,7 +164,7 @@ def _hover(each: Candidate) -> tuple[str, ...]:
 
 
 def _place(each: Candidate, scale: float) -> tuple[float, float] | None:
-    """Time and money of a candidate on the chart; None where either is not known."""
+    """Time and money of a candidate in the units of the chart; None if either is unknown."""
     usd = amounts.usable(each.usd)
     if each.time_s is None or usd is None or usd.value <= 0.0:
         return None
@@ -172,7 +172,7 @@ def _place(each: Candidate, scale: float) -> tuple[float, float] | None:
 
 
 def money_chart(answer: Answer) -> Chart | None:
-    """Money against time of every system, with the lines on which a system costs as much as the choice."""
+    """Money against time for every system, with lines of equal cost through the recommended candidate."""
     best, order = answer.recommended, shown_groups(answer)
     priced = [each for each in answer.listed if each.group in order and _place(each, 1.0)]
     offered = {each.candidate for each in answer.offers}
@@ -220,10 +220,10 @@ def money_chart(answer: Answer) -> Chart | None:
 
 
 def _break_evens(answer: Answer, best: Candidate, scale: float) -> Iterator[tuple[Series, Annotation]]:
-    """The lines of equal cost, money and time together, from the choice to the offer of each other system.
+    """Lines of equal cost, money and time together, from the choice to the offer of each other system.
 
-    Between the two points as shown: the value of an hour counts what comes before the first step, the chart
-    does not, and a line of that slope could end below zero.
+    The lines join the points as drawn. Their slope is not the break-even value of an hour, which includes
+    the time before the first step; with that slope a line could end below zero.
     """
     for offer in answer.offers:
         value, other = offer.break_even_usd_per_hour, answer.candidate(offer.candidate)
@@ -244,7 +244,7 @@ def _break_evens(answer: Answer, best: Candidate, scale: float) -> Iterator[tupl
 def _limit_lines(
     answer: Answer, shown: Sequence[tuple[float, float]], scale: float
 ) -> Iterator[tuple[Series, Annotation]]:
-    """The deadline and the budget, as wide as the points, each with its name. shown: time and money."""
+    """Labelled lines at the deadline and the budget, spanning the points. shown: time and money of points."""
     times, money = zip(*shown, strict=True)
     deadline_s, budget_usd = answer.question.deadline_s, answer.question.budget_usd
     if deadline_s is not None and deadline_s > (answer.question.queue_s or 0.0):
@@ -307,7 +307,7 @@ def _estimates_table(answer: Answer) -> Table:
 
 
 def _estimate(name: EstimatorName) -> Callable[[Candidate], Cell | None]:
-    """The time of a candidate by one estimator, its weight below."""
+    """A function for the time of a candidate by one estimator, with its weight below."""
 
     def cell(each: Candidate) -> Cell | None:
         one = next((one for one in each.estimates if one.estimator == name), None)
@@ -323,7 +323,7 @@ def strategy_cell(text: str | None) -> Cell | None:
 
 
 def _equilibria(answer: Answer) -> Iterator[Block]:
-    """Every meaning of diminishing returns, for the recommended system."""
+    """Every definition of diminishing returns, applied to the recommended system."""
     kinds = by_key((point_words(each), each.kind) for each in answer.equilibria)
     if kinds:
         yield Heading(name="answer-returns", text="Where returns diminish")
@@ -360,7 +360,7 @@ def _flips_table(answer: Answer) -> Table:
 
 
 def _per_unit(each: Flip) -> str | None:
-    """Of what a price is, for which a column of amounts has no room."""
+    """The denominator of the unit of a price, e.g. `per hour`; None if there is none."""
     _, per, unit = each.unit.partition(" per ")
     return f"per {unit}" if per else None
 
@@ -370,5 +370,5 @@ def _quantity(each: Flip, value: float) -> Cell:
 
 
 def members_of_choice(answer: Answer) -> list[Candidate]:
-    """Sizes of the recommended system on its terms; of the fastest of all where nothing is recommended."""
+    """The sizes of the recommended system and terms; of the fastest candidate's if none is recommended."""
     return [] if answer.shown is None else answer.sizes_of(answer.shown)

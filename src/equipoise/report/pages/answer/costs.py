@@ -1,4 +1,4 @@
-"""What the choice costs, whether a larger size pays, and at which value of an hour another costs less."""
+"""The cost of the choice, whether a larger size pays, and what costs least by the value of an hour."""
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
@@ -16,19 +16,19 @@ from equipoise.report.pages.answer.candidates import limit_words, offer_title, p
 from equipoise.scaling.equilibrium import default_answer, returns_words, stop_words
 from equipoise.units import plural
 
-# Of the time of a training: what starting is then of it decides nothing.
+# Start-up time below this fraction of the training time is not mentioned.
 _NOTICED_START: Final = 0.1
 WAYS: Final[dict[Way, str]] = {"rent": "rented", "buy": "bought", "own": "already yours"}
 
 
 def noticed_start_s(answer: Answer, best: Candidate) -> float:
-    """What comes before the first step, where it is a good part of the time; else zero."""
+    """The time before the first step, if it is at least _NOTICED_START of the training time; else zero."""
     start_s = answer.question.start_s
     return start_s if start_s >= _NOTICED_START * best.known_time_s.value else 0.0
 
 
 def paid_for(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Labelled]:
-    """What the money of a quote is for, and what no commitment would cost where that is less."""
+    """What a quote charges for, and the cost without a commitment if that is lower."""
     if best.charges is None or best.price is None:
         return
     parts = (f"{amounts.money(usd)} for {what}" for what, usd in charged_for(best.charges) if usd)
@@ -39,7 +39,7 @@ def paid_for(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[Lab
 
 
 def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
-    """What the money of a quote is for, each with its amount."""
+    """The items of a quote, each with its amount in US dollars."""
     return (
         ("hours used", paid.used_usd),
         ("unused commitment", paid.unused_usd),
@@ -49,7 +49,7 @@ def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
 
 
 def power_price(answer: Answer, best: Candidate) -> str:
-    """What a kilowatt-hour costs that the money of an owned machine is made of."""
+    """The electricity price behind the cost of an owned machine."""
     power = answer.system.rates[best.terms].electricity
     if power is None:
         return ""
@@ -58,7 +58,7 @@ def power_price(answer: Answer, best: Candidate) -> str:
 
 
 def money_spans(answer: Answer, best: Candidate) -> Iterator[Span]:
-    """The money of the choice, what it is made of, and the chance to keep a budget."""
+    """The cost of the choice, its components, and the probability of keeping the budget."""
     taken_h = best.accelerator_hours
     hours = "" if taken_h is None else f"{amounts.digits(taken_h)} accelerator-hours"
     usd = amounts.usable(best.usd)
@@ -90,8 +90,8 @@ def money_spans(answer: Answer, best: Candidate) -> Iterator[Span]:
 
 
 def _started_words(answer: Answer, best: Candidate) -> str:
-    """The money with starting, where that is noticed or decides, and that of what costs less without."""
-    cheaper, whole_usd = _cheaper_as_shown(answer, best), _with_start_usd(answer, best)
+    """The cost including start-up, if start-up is long or decides; also of what is cheaper without it."""
+    cheaper, whole_usd = _cheapest_without_start(answer, best), _with_start_usd(answer, best)
     if not whole_usd or not (cheaper or noticed_start_s(answer, best)):
         return ""
     words = f"; with starting {amounts.money(whole_usd)}"
@@ -104,8 +104,8 @@ def _with_start_usd(answer: Answer, each: Candidate) -> float | None:
     return figures_of(each).with_start(answer.question.start_s).usd
 
 
-def _cheaper_as_shown(answer: Answer, best: Candidate) -> Candidate | None:
-    """What costs least without its start, where money decides and starting makes it cost more."""
+def _cheapest_without_start(answer: Answer, best: Candidate) -> Candidate | None:
+    """The cheapest candidate without start-up, if cost decides and the choice is another one; else None."""
     if answer.question.objective != "cost" or best.usd is None:
         return None
     priced = [
@@ -118,13 +118,13 @@ def _cheaper_as_shown(answer: Answer, best: Candidate) -> Candidate | None:
 
 
 def _lone_offer(best: Candidate) -> str:
-    """Whose price it is where one provider alone states any: others may ask for half or double."""
+    """The provider, if it is the only one with a price: others may charge half or double."""
     offers = () if best.price is None else best.price.offers
     return f" (one offer: {sentence(offers[0].provider)})" if len(offers) == 1 else ""
 
 
 def buying_words(found: Ownership) -> str:
-    """What buying one accelerator brings against renting it, and an hour of use of each way to have one."""
+    """The return of buying an accelerator compared with renting, and the cost per hour of use of each way."""
     value, after = found.return_usd, amounts.months(found.horizon_months)
     ahead = "cheaper" if value.value >= 0.0 else "more expensive"
     hours = ", ".join(f"{amounts.sums(each.usd.value)} {WAYS[each.way]}" for each in found.hourly)
@@ -137,11 +137,11 @@ def buying_words(found: Ownership) -> str:
 
 
 def larger(answer: Answer) -> tuple[Span, ...] | None:
-    """Whether the step to the recommended size pays, and the step beyond it; None of a single size."""
+    """Whether the step to the recommended size pays, and the step beyond it; None with a single size."""
     steps = answer.steps
     taken, beyond = (None, None) if steps is None else (steps.taken, steps.beyond)
-    spans = [] if steps is None or taken is None else [*_taken(answer, taken, steps.longer)]
-    further = [*_unfit(answer)] if beyond is None else [*_beyond(answer, beyond, taken)]
+    spans = [] if steps is None or taken is None else [*_step_taken(answer, taken, steps.longer)]
+    further = [*_unfit(answer)] if beyond is None else [*_step_beyond(answer, beyond, taken)]
     if spans and further:
         spans.append(". ")
     return (*spans, *further, ".") if spans or further else None
@@ -173,70 +173,70 @@ def _unfit(answer: Answer) -> Iterator[Span]:
     yield f", nothing fits on {named}: at least {amounts.memory(min(needed))}{of}"
 
 
-def _least(step: SizeStep) -> str:
-    """How many times as fast a step must be to pay."""
+def _least_speedup(step: SizeStep) -> str:
+    """The least speedup at which a step pays."""
     return amounts.factor_from(step.least_speedup)
 
 
-def _from(step: SizeStep, words: str) -> str:
-    """From how many times the speed on a step pays; or why ideal scaling would not be enough."""
+def _threshold_words(step: SizeStep, words: str) -> str:
+    """The speedup from which a step pays; or why even ideal scaling would not be enough."""
     if step.least_speedup > step.after.num_accelerators / step.before.num_accelerators:
         return "more of the commitment would be unused"
-    return words.format(_least(step))
+    return words.format(_least_speedup(step))
 
 
-def _taken(answer: Answer, step: SizeStep, longer: SizeStep | None) -> Iterator[Span]:
-    """The step to the recommended size. longer: one over more sizes that pays, where this one does not."""
+def _step_taken(answer: Answer, step: SizeStep, longer: SizeStep | None) -> Iterator[Span]:
+    """The step to the recommended size. longer: a step over several sizes that pays, if this one does not."""
     if step.pays:
         yield Strong("Yes")
-        yield f", {_step(step)}"
+        yield f", {_step_words(step)}"
         return
     speed = _short_speed(answer, step)
     if longer is None:
         yield Strong("No")
-        yield f", {_step(step, speed=speed)} ({_from(step, 'pays from {}')})"
-        yield _despite(answer, step.before)
+        yield f", {_step_words(step, speed=speed)} ({_threshold_words(step, 'pays from {}')})"
+        yield _reason_despite(answer, step.before)
         return
     yield Strong("Yes")
-    over = f"over {count(step.before.num_accelerators)} {speed}, short of {_least(step)}"
-    fast = f"{amounts.factor(longer.speedup)} as fast"  # its range has no room
-    yield f", {_step(longer, speed=fast)} ({over})"
+    over = f"over {count(step.before.num_accelerators)} {speed}, short of {_least_speedup(step)}"
+    fast = f"{amounts.factor(longer.speedup)} as fast"  # without the range, for lack of room
+    yield f", {_step_words(longer, speed=fast)} ({over})"
 
 
 def _short_speed(answer: Answer, step: SizeStep) -> str:
-    """How many times as fast a step is that does not pay; with the time to start where that is why."""
+    """The speedup of a step that does not pay; with the start-up time if that is the reason."""
     if not step.pays_by_times:
         return amounts.factor_below(step.speedup, step.least_speedup)
     speed = amounts.factor_below(step.started_speedup, step.least_speedup)
     return f"{speed} with {amounts.duration(answer.question.start_s)} to start"
 
 
-def _despite(answer: Answer, before: Candidate) -> str:
-    """Why a size is recommended to which no step pays."""
+def _reason_despite(answer: Answer, before: Candidate) -> str:
+    """Why a size is recommended although no step to it pays."""
     if before.broken:
         return f"; {count(before.num_accelerators)} {limit_words(answer, before.broken[0])}"
     objective = answer.question.objective
     return "" if objective == "balance" else f"; {SOUGHT[objective]} decides"
 
 
-def _beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[Span]:
-    """The step to the next size: what it would bring, and what speaks against it. taken: the one before."""
+def _step_beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[Span]:
+    """The step to the next larger size: its gain, and what speaks against it. taken: the step before it."""
     beyond = step.after
-    # A step before it that does not pay has named from when on it would.
+    # If the step before it does not pay, the threshold has been mentioned there.
     short = taken if taken is not None and not taken.pays else None
     yield Strong("No")
-    if beyond.broken and short is not None:  # nobody asks whether it pays
+    if beyond.broken and short is not None:  # whether it pays does not matter
         broken = beyond.broken[0]
         verb = "is " if broken.name == "max_accelerators" else ""
         yield f", {count(beyond.num_accelerators)} {verb}{limit_words(answer, broken)}"
         return
-    yield f", {_step(step, is_second=taken is not None)}"
+    yield f", {_step_words(step, is_second=taken is not None)}"
     is_said = short is not None and step.least_speedup == short.least_speedup
-    least = "" if is_said else _from(step, "it pays from {} on")
+    least = "" if is_said else _threshold_words(step, "it pays from {} on")
     if beyond.broken:
         yield f"; {limit_words(answer, beyond.broken[0])}"
     elif step.pays:
-        yield f", which pays, but {_stops(answer, step)}"
+        yield f", which pays, but {_reason_not_taken(answer, step)}"
     elif step.pays_by_times:
         speed = amounts.factor_below(step.started_speedup, step.least_speedup)
         is_named = short is not None and short.pays_by_times
@@ -246,8 +246,8 @@ def _beyond(answer: Answer, step: SizeStep, taken: SizeStep | None) -> Iterator[
         yield f"; {least}"
 
 
-def _stops(answer: Answer, step: SizeStep) -> str:
-    """Why a step beyond the recommended size is not taken though it pays by itself."""
+def _reason_not_taken(answer: Answer, step: SizeStep) -> str:
+    """Why a step beyond the recommended size is not taken although it pays."""
     best, objective = step.before, answer.question.objective
     if objective != "balance":
         few_usd, many_usd = (_with_start_usd(answer, each) for each in (best, step.after))
@@ -264,14 +264,15 @@ def _stops(answer: Answer, step: SizeStep) -> str:
 
 
 def _speed(value: float, least: float) -> str:
-    """How many times as fast a step is, in digits that show on which side it is of one that pays."""
+    """The speedup of a step, with enough digits to show whether it reaches the threshold `least`."""
     return amounts.factor_below(value, least) if value < least else amounts.factor(value)
 
 
-def _step(step: SizeStep, *, speed: str | None = None, is_second: bool = False) -> str:
-    """A size against a smaller one: how many times as fast, for how much of the money.
+def _step_words(step: SizeStep, *, speed: str | None = None, is_second: bool = False) -> str:
+    """A size compared with the next smaller one: speedup and ratio of costs.
 
-    speed: in words, unless as the times shown. is_second: what the two numbers are was said before.
+    speed: the speedup in words; by default from the times shown. is_second: the meaning of the two numbers
+    has been explained before.
     """
     before, after = step.before, step.after
     as_fast = "" if is_second else " as fast"
@@ -289,7 +290,7 @@ def _step(step: SizeStep, *, speed: str | None = None, is_second: bool = False) 
 
 
 def _further_nodes(step: SizeStep) -> str:
-    """Of a step that makes the training slower, the nodes where it takes more: the network joins them."""
+    """The number of nodes, if a step makes the training slower by spanning more of them; else empty."""
     before, after = step.before.num_nodes, step.after.num_nodes
     if step.speedup >= 1.0 or before is None or after is None or after <= before:
         return ""
@@ -297,7 +298,7 @@ def _further_nodes(step: SizeStep) -> str:
 
 
 def worth_words(values: Sequence[TimeValue], place: int) -> str:
-    """At which value of an hour a candidate costs least."""
+    """The range of values of an hour at which a candidate costs least."""
     if len(values) == 1:
         return "anything"
     if place == 0:
@@ -308,7 +309,7 @@ def worth_words(values: Sequence[TimeValue], place: int) -> str:
 
 
 def shown_values(answer: Answer, best: Candidate) -> tuple[TimeValue, ...]:
-    """What costs least at which value of an hour, but for ranges whose ends are written alike."""
+    """The cheapest candidates by value of an hour, without ranges whose formatted bounds are equal."""
     values = answer.time_values
     ends = (*(hour_usd(each) for each in values[1:]), None)
     return tuple(
@@ -319,11 +320,11 @@ def shown_values(answer: Answer, best: Candidate) -> tuple[TimeValue, ...]:
 
 
 def values_around(answer: Answer, best: Candidate) -> str | None:
-    """From which value of an hour on another candidate costs less than the choice; None without prices."""
+    """The values of an hour at which the choice and its neighbours cost least; None without prices."""
     parts = _around_value(answer, best)
     if not parts:
         return None
-    # Of one system on several terms a number alone would not say which.
+    # If the system is offered on several terms, a number alone would be ambiguous.
     has_terms = any(each.system == best.system and each.terms != best.terms for _, each in parts)
     pairs = (
         f"{worth}: {offer_title(each) if has_terms else size_beside(each, best)}" for worth, each in parts
@@ -333,9 +334,9 @@ def values_around(answer: Answer, best: Candidate) -> str | None:
 
 
 def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]]:
-    """The value of an hour at which the choice costs least, and its neighbours, each with its candidate.
+    """The values of an hour at which the choice and its neighbours cost least, with their candidates.
 
-    Where the choice costs least at no value: the nearest slower and faster ones that do.
+    If the choice costs least at no value, the nearest slower and faster candidates that do.
     """
     values = shown_values(answer, best)
     if len(values) < 2 or best.time_s is None:  # noqa: PLR2004 - one candidate at every value
@@ -355,17 +356,17 @@ def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]
 
 
 def named_beside(answer: Answer, best: Candidate) -> list[str]:
-    """The ids of the candidates that the first lines name next to the recommended one, the nearest first."""
+    """The ids of the other candidates that the first lines mention, the nearest first."""
     ends = () if answer.steps is None else answer.steps.ends
     values = [each for _, each in _around_value(answer, best)]
     return [each.id for each in (*ends, *values) if each.id != best.id]
 
 
 def hour_usd(value: TimeValue) -> str:
-    """From which value of an hour on, to two digits."""
+    """The lower bound of a range of values of an hour, to two digits."""
     return hour_digits(value.from_usd_per_hour)
 
 
 def hour_digits(usd_per_hour: float) -> str:
-    """A value of an hour to two digits, in the currency shown, wherever it stands."""
+    """A value of an hour to two significant digits, in the currency of the page."""
     return amounts.digits(float(f"{amounts.converted(usd_per_hour):.2g}"))

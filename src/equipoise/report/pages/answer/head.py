@@ -1,4 +1,4 @@
-"""What a user must see first: what to take, what it takes, what was chosen; all of it on one screen."""
+"""The first screen of an answer: the recommendation, its time and cost, and what was chosen by default."""
 
 import math
 import re
@@ -64,15 +64,16 @@ from equipoise.scaling.equilibrium import default_answer, returns_words
 from equipoise.units import MINUTE_S, format_count, format_percent, format_si, format_stated, plural
 
 _LEAST_GOODPUT_SHOWN: Final = 0.99
-# What the list of what is assumed keeps: the hint behind a choice, "(--precision for others)", its source.
+# Parts of a default choice that only the list of assumptions shows: hints such as "(--precision for others)",
+# and sources.
 _HINT: Final = re.compile(r" \(--[^)]*\)|(?<=as published) \([^)]*\)")
-# Of the hosts that are sold: 16 accelerators, and 64 where a rack is one.
+# Hosts on the market have at most 16 accelerators, or 64 if a rack is one host.
 _MOST_OF_ONE_HOST: Final = 64
-# Of sizes and amounts that count as others.
+# Ratio from which two sizes count as different.
 _OTHER_AMOUNT: Final = 2.0
 _SAME_TOKENS: Final = 0.01
-# Of one screen: systems in a line, systems on which nothing fits, and rows, of systems where those for rent
-# are compared.
+# For one screen: systems named in a line, systems on which nothing fits, rows of sizes, and rows of systems
+# if the systems for rent are compared.
 _MOST_NAMED: Final = 3
 _MOST_UNFIT: Final = 2
 _MOST_SIZES: Final = 5
@@ -82,7 +83,7 @@ _MOST_NOTES: Final = 2
 
 
 def about(answer: Answer) -> str:
-    """The question; a single system is named by what follows, many by the tables."""
+    """The question. A single system is named in the headline, and many systems in the tables."""
     names = [chip_of(each.title) for each in answer.systems]
     where = listed(names) if len(names) <= _MOST_NAMED else f"{len(names)} systems"
     on = f" on {where}" if len(names) > 1 or answer.recommended is None else ""
@@ -90,17 +91,17 @@ def about(answer: Answer) -> str:
 
 
 def title(answer: Answer) -> str:
-    """The headline with the workload before it."""
+    """The headline, preceded by the workload."""
     return f"{printable(answer.workload.title)}: {headline(answer)}"
 
 
 def absence(answer: Answer) -> str:
-    """Why sections of the page are left out."""
+    """Why sections of the page are omitted."""
     return "for lack of data" if answer.refusal is None else "as nothing is recommended"
 
 
 def closing(answer: Answer) -> tuple[str, ...]:
-    """What holds for every answer, and the data behind it."""
+    """A caveat that applies to every answer, and the version of the data."""
     return (
         "Times that nobody has measured are predictions: try the first steps before you book machines.",
         f"Dataset {printable(answer.dataset)}.",
@@ -108,7 +109,7 @@ def closing(answer: Answer) -> tuple[str, ...]:
 
 
 def written(answer: Answer) -> AbstractContextManager[None]:
-    """Money, in the currency of the question, and times in digits that show which keep its limits."""
+    """Context for amounts in the question's currency, with enough digits to show which keep its limits."""
     usd = (each.usd.value for each in answer.candidates if each.usd is not None)
     question = answer.question
     return written_in(
@@ -117,7 +118,7 @@ def written(answer: Answer) -> AbstractContextManager[None]:
 
 
 def headline(answer: Answer) -> str:
-    """What to take, or that nothing fits or meets the limits; whether the time rests on no measurement."""
+    """The recommendation, or that nothing fits or meets the limits; whether the time is unmeasured."""
     best = answer.recommended
     if best is None:
         if answer.refusal is None:
@@ -129,7 +130,7 @@ def headline(answer: Answer) -> str:
 
 
 def _node(answer: Answer) -> str:
-    """What a node of the system is called: accelerators of many hosts on one torus are a pod."""
+    """The word for a node of the system: accelerators of many hosts on one torus form a pod."""
     nodes = answer.system.cluster
     is_pod = nodes is not None and nodes.topology == "torus" and nodes.node_size > _MOST_OF_ONE_HOST
     return "pod" if is_pod else "node"
@@ -140,7 +141,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
     yield "Money", tuple(money_spans(answer, best))
     yield from paid_for(answer, best, is_brief=is_brief)
     energy, mass = amounts.usable(best.energy_j), amounts.usable(best.carbon_kg)
-    # Where several systems compete their rows need the lines, but what the question is about.
+    # With several systems, their rows need the lines, except the line that the question is about.
     needs_rows = is_brief and (is_tight or len(answer.systems) >= _MOST_NAMED)
     if energy is not None and not (needs_rows and answer.question.objective != "energy"):
         carbon = "" if mass is None else f", {amounts.mass(mass.value)} of CO2"
@@ -163,8 +164,8 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
     for first in answer.doubts:
         yield first.label.removesuffix(": "), sentence(first.words)
     if not (is_brief and answer.question.compares_rentable):
-        # On one screen what is paid for, generated or published takes the line of what the step to a larger
-        # size says: of a published training only where that names whose limit it is.
+        # On one screen, charges, rollouts or a published training replace the line on returns if there is
+        # one on the larger size; a published training only if that line states whose limit applies.
         is_published = answer.limited_by is not None and _published_words(answer, best) is not None
         takes_line = bool(best.charges or answer.rollout) or is_published
         is_said = is_brief and takes_line and step is not None
@@ -181,7 +182,7 @@ def _facts(answer: Answer, best: Candidate, *, is_brief: bool, is_tight: bool = 
 def _trade_offs(
     answer: Answer, best: Candidate, *, is_brief: bool, with_returns: bool, with_hours: bool
 ) -> Iterator[Labelled]:
-    """Where returns diminish, what an hour is worth, and what buying brings."""
+    """Where returns diminish, the value of an hour, and the return of buying."""
     if with_returns:
         beside = None
         if answer.question.objective == "balance":
@@ -189,7 +190,7 @@ def _trade_offs(
         words = f"{returns_words(answer.equilibria, subject='they')}{_among_words(answer, best)}"
         yield "Returns", capital(f"{words}; {beside}" if beside else words)
     hours = values_around(answer, best)
-    # On one screen what is paid for takes its lines, but where the question states what an hour is worth.
+    # On one screen, charges take its line, unless the question states the value of an hour.
     is_asked = answer.question.objective == "value_of_time"
     is_about_money = answer.question.objective != "energy" and (is_asked or not best.charges)
     is_shown = is_asked or (with_hours and (is_about_money or not is_brief))
@@ -202,7 +203,7 @@ def _trade_offs(
 
 
 def _among_words(answer: Answer, best: Candidate) -> str:
-    """Among which sizes returns were found to diminish, where the question states sizes."""
+    """The sizes considered for diminishing returns, if the question states sizes."""
     asked = answer.question.sizes
     is_stated = asked is not None or answer.question.num_nodes is not None
     if not is_stated or not answer.equilibria or not default_answer(answer.equilibria).is_found:
@@ -216,11 +217,11 @@ def _step_facts(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[
     if best.global_batch_samples is not None:
         yield "Batch", "; ".join(_batch(answer, best, is_brief=is_brief))
     if answer.rollout is not None:
-        yield "Rollouts", _rollouts(answer.rollout)
+        yield "Rollouts", _rollout_words(answer.rollout)
 
 
-def _rollouts(split: RolloutSplit) -> str:
-    """Which accelerators generate and which train, in the seconds of the model."""
+def _rollout_words(split: RolloutSplit) -> str:
+    """Time for generation and training per step as modelled, and a split into two pools."""
     engine = f"engines of {count(split.ranks_per_engine)}"
     whole = (
         f"generation {amounts.duration(split.generation_s)} ({engine}), then training "
@@ -236,7 +237,7 @@ def _rollouts(split: RolloutSplit) -> str:
 
 
 def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
-    """What was chosen because the question leaves it open, except what other lines have."""
+    """Defaults chosen where the question leaves a choice open, except those that other lines show."""
     strategy = best.strategy
     shown = [] if strategy is None else [f"precision {strategy.precision}", f"{strategy.implementation} code"]
     shown.append(f"software {answer.system.software}")
@@ -247,9 +248,9 @@ def _chosen(answer: Answer, best: Candidate) -> Iterator[str]:
 
 
 def evidence_words(answer: Answer, best: Candidate) -> str:
-    """What the answer rests on, and on measurements of which software where that is known."""
+    """The grade of the evidence, and the software that was measured if that is known."""
     software, factor = answer.system.software, answer.system.time_per_step_time
-    full = f"{GRADES[best.grade][1]}{_converted(answer, best)}"
+    full = f"{GRADES[best.grade][1]}{_conversion_words(answer, best)}"
     if best.grade == "priors":
         return f"{full}{_step_words(answer)}"
     is_of_steps = best.grade == "measured" and answer.system.trainings is None
@@ -263,7 +264,7 @@ def evidence_words(answer: Answer, best: Candidate) -> str:
 
 
 def _model_words(answer: Answer, best: Candidate) -> str:
-    """What stands beside the model: the same model's published training, or the factor from such ones."""
+    """What supplements the model: a published training of the same model, or the factor derived from such."""
     factor = answer.system.time_per_step_time
     published = None if answer.question.is_to_target else _published_words(answer, best)
     if published is not None:
@@ -282,8 +283,8 @@ def _model_words(answer: Answer, best: Candidate) -> str:
     return f", its step time \u00d7 {factor:.2f}; {lacks}"
 
 
-def _converted(answer: Answer, best: Candidate) -> str:
-    """That the user's runs were in other precisions than the answer is, where all state theirs."""
+def _conversion_words(answer: Answer, best: Candidate) -> str:
+    """A note if all the user's runs state their precision and none is that of the answer; else empty."""
     if best.grade != "measured" or best.strategy is None:
         return ""
     own, precision = answer.system.trainings, best.strategy.precision
@@ -294,9 +295,9 @@ def _converted(answer: Answer, best: Candidate) -> str:
 
 
 def _published_words(answer: Answer, best: Candidate) -> str | None:
-    """What the published pretraining of the very model on the chip took of the answer's; None: there is none.
+    """Accelerator-hours of a published pretraining of the same model and chip, relative to the answer's.
 
-    Where that is outside of the answer's range: what differs between the two.
+    If they are outside the answer's range, also what differs between the two. None if none is published.
     """
     from equipoise.decide.explanation.published_nearby import published_itself  # noqa: PLC0415 - of few answers
 
@@ -347,13 +348,13 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
         if each.name == "deadline_s" and each.probability is not None:
             chance = amounts.probability(each.probability)
             yield f"; deadline {format_stated(each.limit)}{queue_within(answer.question)}: {chance} chance"
-            yield from _likelier(answer, best, each.probability)
+            yield from _likelier_size(answer, best, each.probability)
 
 
-def _likelier(answer: Answer, best: Candidate, chance: float) -> Iterator[str]:
-    """The least of the larger sizes that likely keeps the deadline which the choice may well miss, if any.
+def _likelier_size(answer: Answer, best: Candidate, chance: float) -> Iterator[str]:
+    """The smallest larger size that likely keeps a deadline which the choice may miss.
 
-    Where several systems compete, their rows need the line.
+    Omitted with several systems, because their rows need the line.
     """
     if chance >= LIKELY or len(answer.systems) >= _MOST_NAMED:
         return
@@ -386,14 +387,14 @@ def _batch(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[str]:
         yield f"MFU {amounts.share(best.mfu)} of the {best.mfu_precision} peak"
     if best.memory is not None:
         yield _memory(best.memory)
-    # On one screen other systems, or what is generated, need the lines.
+    # On one screen, other systems or the line on rollouts need the room.
     has_room = not is_brief or (len(answer.systems) == 1 and answer.rollout is None)
     if answer.safer is not None and has_room:
-        yield _otherwise(best, answer.safer)
+        yield _safer_words(best, answer.safer)
 
 
 def _memory(planned: MemoryUse) -> str:
-    """What is planned of the memory of an accelerator, and how likely that fits where it is not sure."""
+    """The planned memory per accelerator, and the probability that it fits unless that is near certain."""
     held = planned.available_bytes
     if held is None:
         return f"{amounts.memory(planned.needed_bytes)} memory"
@@ -404,8 +405,8 @@ def _memory(planned: MemoryUse) -> str:
     return f"{needed} of {whole}, {amounts.probability(chance)} likely to fit"
 
 
-def _otherwise(best: Candidate, safer: SaferStrategy) -> str:
-    """What to change of the recommended strategy where it does not fit, and the time by that."""
+def _safer_words(best: Candidate, safer: SaferStrategy) -> str:
+    """How to change the recommended strategy if it does not fit, and the time after the change."""
     assert best.strategy is not None
     time_s = best.known_time_s.value
     ours, theirs = amounts.duration(time_s), amounts.duration(safer.time_ratio * time_s)
@@ -416,17 +417,17 @@ def _otherwise(best: Candidate, safer: SaferStrategy) -> str:
 def answer_blocks(answer: Answer, *, is_brief: bool = False, is_tight: bool = False) -> tuple[Block, ...]:
     """The figures of the recommended candidate, and the lines that explain this size.
 
-    is_tight: without those that others may take the place of.
+    is_tight: without the lines that may be replaced by others.
     """
     best = answer.recommended
     return () if best is None else (facts(_facts(answer, best, is_brief=is_brief, is_tight=is_tight)),)
 
 
 def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
-    """At most so many candidates: the recommended one, the best of other systems, sizes next to it.
+    """At most `num_rows` candidates: the recommended one, the best of other systems, neighbouring sizes.
 
-    Where the question leaves the system open: the fewest accelerators of each other that keep the limits, of
-    the `_MOST_SYSTEMS` where that costs least; else at most `_MOST_SIZES` rows.
+    If the question leaves the system open: for each other system the fewest accelerators that keep the
+    limits, for the `_MOST_SYSTEMS` cheapest of these. Otherwise at most `_MOST_SIZES` rows.
     """
     best = answer.recommended
     if best is not None and answer.question.compares_rentable:
@@ -450,7 +451,7 @@ def around_choice(answer: Answer, num_rows: int) -> tuple[Candidate, ...]:
             (each for each in answer.listed if each.group == best.group),
             key=lambda each: _distance(each, best),
         )
-        # What the lines above name comes first, the next smaller size of it.
+        # Candidates that the lines above mention come first.
         named = named_beside(answer, best)
         ordered = dict.fromkeys((best.id, *others, *named, *(each.id for each in near)))
         chosen = set([*ordered][:num_rows])
@@ -463,26 +464,26 @@ def _distance(each: Candidate, best: Candidate) -> float:
 
 
 def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
-    """The answer on one screen: figures, sizes around the choice, the nearest change or the alternatives."""
+    """The answer on one screen: figures, sizes around the choice, the nearest flip or the alternatives."""
     is_tight = num_rows < LEAST_ROWS
     shown = around_choice(answer, max(num_rows, LEAST_ROWS))
     alternatives = [each for each in answer.alternatives if not _is_shown(answer, each)][:_MOST_ALTERNATIVES]
     change: Block = bullets(alternative_spans(answer, each) for each in alternatives)
-    # What more accelerators would do stands beside "Larger?".
+    # The effect of more accelerators is shown at "Larger?".
     flip = next((each for each in answer.flips if each.unit != ACCELERATORS), None)
     if flip is not None:
         change = prose(Strong("Would change it: "), f"{flip_words(answer, flip)}.")
-    # Where another system is recommended, one on which nothing fits has a line of its own below.
+    # If another system is recommended, a system on which nothing fits has its own line below.
     has_no_room = answer.refusal is not None and is_of_memory(answer)
     is_said = answer.refusal is None or has_no_room
-    # Where nothing is recommended no fact names evidence that was rejected, or looks wrong.
+    # Without a recommendation, no other line mentions evidence that was rejected or looks wrong.
     why = answer.notes_of(
         "not_compared",
         *(() if is_said else ("nothing_fits",)),
         *(("not_used", "check") if answer.recommended is None else ()),
     )[:_MOST_NOTES]
     further = [each for each in answer.notes if each not in why]
-    if has_no_room:  # the first lines have what such notes say
+    if has_no_room:  # the first lines contain what such notes say
         further = [each for each in further if each.kind != "nothing_fits"]
     known = {each.system for each in answer.candidates}
     others = known - {each.system for each in shown} if len(shown) > 1 else ()
@@ -513,14 +514,14 @@ def screen(answer: Answer, num_rows: int) -> tuple[Block, ...]:
 
 
 def _left_out(answer: Answer, shown: Sequence[Block]) -> str:
-    """The labels of the figures that the short form has no room for. shown: its blocks."""
+    """The labels of the figures that the short form omits. shown: the blocks of the short form."""
     labels = {label for block in shown if isinstance(block, Facts) for label, _ in block.items}
     every = () if answer.recommended is None else _facts(answer, answer.recommended, is_brief=False)
     return ", ".join(label for label, _ in every if label not in labels)
 
 
 def _sizes_that_do_not_fit(answer: Answer, known: Collection[str]) -> Iterator[Block]:
-    """The sizes that the question names and on which nothing runs. known: systems on which others do."""
+    """The sizes in the question on which nothing runs. known: systems on which other sizes do run."""
     asked = answer.question.sizes
     if asked is None or asked.is_range:
         return
@@ -548,7 +549,7 @@ def _sizes_that_do_not_fit(answer: Answer, known: Collection[str]) -> Iterator[B
 
 
 def _is_shown(answer: Answer, each: Alternative) -> bool:
-    """Whether the facts or the table show already when an alternative is better, or that it never is."""
+    """Whether other lines already show when an alternative is better, or that it never is."""
     valued = {value.candidate for value in answer.time_values}
     one, best = each.candidate, answer.recommended
     is_same = best is not None and one.group == best.group

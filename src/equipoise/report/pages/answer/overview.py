@@ -1,4 +1,4 @@
-"""The first page of an answer: what to take, its time, money and chances, against all systems asked about."""
+"""The first page of an answer: the recommendation, its time, cost and risks, and how all systems compare."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -51,19 +51,19 @@ from equipoise.units import format_percent, format_stated, plural
 if TYPE_CHECKING:
     from equipoise.decide.evidence import Group
 
-# Rows that a printed page has room for beside all else: narrow columns break the words of a cell over lines.
+# Rows of the matrix for which a printed page has room; in narrow columns, cells wrap over several lines.
 _MOST_ROWS, _MOST_NARROW_ROWS = 10, 6
 _MOST_WIDE_COLUMNS: Final = 4
 _MOST_VALUES, _MOST_VALUES_BESIDE_MANY = 5, 4
 _MOST_FLIPS: Final = 5
 _UNFIT: Final = CONSTRAINTS["memory_bytes"].broken
-_NO_STRATEGY: Final = "no strategy"  # is legal, whatever the memory
+_NO_STRATEGY: Final = "no strategy"  # no strategy is legal, whatever the memory
 _NO_ESTIMATE: Final = "no estimate"
 _TIMELESS: Final = (_UNFIT, _NO_STRATEGY, _NO_ESTIMATE)
 
 
 def overview_blocks(answer: Answer) -> tuple[Block, ...]:
-    """All that decides, on one page."""
+    """Everything needed to decide, on one page."""
     best = answer.recommended
     top: tuple[Block, ...] = (tiles(_tiles(answer, best)),) if best is not None else refusal_blocks(answer)
     if answer.refusal is not None and not is_of_memory(answer):
@@ -83,7 +83,7 @@ def overview_blocks(answer: Answer) -> tuple[Block, ...]:
 
 
 def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
-    """Time, money, the chance to keep the limits, and what all that rests on."""
+    """Time, cost, the probability of keeping the limits, and the evidence."""
     time, usd = best.known_time_s, amounts.usable(best.usd)
     level = format_percent(time.level)
     yield Tile(
@@ -148,7 +148,7 @@ def _time_and_money(each: Candidate) -> Cell:
 
 
 def _matrix(answer: Answer) -> PairMatrix:
-    """Time and money of each size of each system, or the limit that it breaks."""
+    """Time and cost of each size of each system, or the limit that it breaks."""
     groups = shown_groups(answer)
     cells: dict[int, dict[Group, Badge]] = {}
     listed_sizes = {each.num_accelerators for each in answer.listed}
@@ -165,8 +165,8 @@ def _matrix(answer: Answer) -> PairMatrix:
                 cells.setdefault(unfit.num_accelerators, {})[group] = badge
     rows = [(count(size), [cells[size].get(group) for group in groups]) for size in sorted(cells)]
     most = _MOST_ROWS if len(groups) <= _MOST_WIDE_COLUMNS else _MOST_NARROW_ROWS
-    # Of a refusal that is what there is to see: time and money of each size, and the limit that they break.
-    rows, num_left_out = _within(_merged(rows, with_limits=answer.refusal is None), most)
+    # For a refusal, sizes with a known time are not merged: times, costs and limits are what matters there.
+    rows, num_left_out = _rows_around_choice(_merged(rows, with_limits=answer.refusal is None), most)
     more = f"; {plural(num_left_out, 'more size')} below" if num_left_out else ""
     has_blanks = any(badge is None for _, badges in rows for badge in badges)
     return PairMatrix(
@@ -202,9 +202,9 @@ def _badge(answer: Answer, each: Candidate) -> Badge:
 
 
 def _merged(rows: Sequence[_Row], *, with_limits: bool) -> list[_Row]:
-    """The rows; sizes next to each other that are possible on no system, for the same reasons, in one.
+    """The rows, with adjacent sizes merged that are impossible on every system for the same reasons.
 
-    with_limits: also where a time is known, of which a limit is the reason.
+    with_limits: also merge sizes whose time is known but which break a limit.
     """
     found: list[_Row] = []
     last: list[str | None] | None = None
@@ -232,8 +232,8 @@ def _reason(each: Badge | None) -> str | None:
     return each.text if each.text in _TIMELESS else each.detail
 
 
-def _within(rows: list[_Row], most: int) -> tuple[list[_Row], int]:
-    """At most so many rows, around the chosen one, and how many are left out."""
+def _rows_around_choice(rows: list[_Row], most: int) -> tuple[list[_Row], int]:
+    """At most `most` rows around the chosen one, and the number of omitted rows."""
     if len(rows) <= most:
         return rows, 0
     at = next(
@@ -249,13 +249,13 @@ def _within(rows: list[_Row], most: int) -> tuple[list[_Row], int]:
 
 
 def _values(answer: Answer, best: Candidate) -> tuple[Block, ...]:
-    """Which candidate costs least at which value of an hour, around the chosen one."""
+    """The candidates that cost least by value of an hour, around the chosen one."""
     values = shown_values(answer, best)
     if not values:
         return (note("No price is known, so money cannot be weighed against time (--price)."),)
     found = [answer.candidate(each.candidate) for each in values]
     at = place_of(best, found) or 0
-    # A wide table of sizes and a long one of systems leave less of the page.
+    # A wide table of sizes and a long table of systems leave less room on the page.
     is_wide = len({each.group for each in answer.candidates}) > _MOST_WIDE_COLUMNS
     most = _MOST_VALUES_BESIDE_MANY if is_wide else _MOST_VALUES
     begin = max(0, min(at - most // 2, len(found) - most))
@@ -296,7 +296,7 @@ def _changes(answer: Answer) -> tuple[Block, ...]:
 
 
 def _systems(answer: Answer) -> tuple[Block, ...]:
-    """What each system would be taken at, the best first, with its evidence and when it would be better."""
+    """The best offer of each system, the best system first, with its evidence and when it would be better."""
     offered = {each.system for each in answer.offers}
     missing = [each for each in answer.systems if each.name not in offered]
     if len(answer.offers) + len(missing) == 1:
@@ -330,7 +330,7 @@ def _offered(answer: Answer, place: int, offer: SystemOffer) -> Cell:
 
 
 def _against(answer: Answer, offer: SystemOffer) -> str | None:
-    """When another system would be the better one."""
+    """When another system would be better than the recommended one."""
     each, best = answer.candidate(offer.candidate), answer.recommended
     if each.broken:
         return capital(limit_words(answer, each.broken[0]))
@@ -345,18 +345,18 @@ def _against(answer: Answer, offer: SystemOffer) -> str | None:
     if price is not None:
         parts.append(f"its price is below {amounts.money(price)} per accelerator-hour")
     if not parts:
-        return _plainly(each, best)
+        return _comparison_words(each, best)
     return f"Better if {' or '.join(parts)}"
 
 
-def _plainly(each: Candidate, best: Candidate) -> str:
-    """How another system compares with the choice; where one has no price, from which on it would cost less.
+def _comparison_words(each: Candidate, best: Candidate) -> str:
+    """How another system compares with the choice; if one has no price, the price at which costs are equal.
 
     Source: accelerator-hours x price, equal for both.
     """
-    fast = _than(each.known_time_s.value, best.known_time_s.value, ("Faster", "Slower", "As fast"))
+    fast = _comparative(each.known_time_s.value, best.known_time_s.value, ("Faster", "Slower", "As fast"))
     if each.usd is not None and best.usd is not None:
-        cost = _than(each.usd.value, best.usd.value, _COSTS)
+        cost = _comparative(each.usd.value, best.usd.value, _COSTS)
         return f"{fast} and {cost}" + (_energy_words(each, best) if fast != "Slower" else "")
     hours, own_hours = each.accelerator_hours, best.accelerator_hours
     if not hours or not own_hours:
@@ -366,7 +366,7 @@ def _plainly(each: Candidate, best: Candidate) -> str:
     if each.usd is not None:
         limit = _hourly(each.usd.value / own_hours)
         return f"{fast}; costs less where the choice, of no known price, takes more than {limit}"
-    return f"{fast} for {_than(hours, own_hours, _TAKES)} accelerator-hours; no price known"
+    return f"{fast} for {_comparative(hours, own_hours, _TAKES)} accelerator-hours; no price known"
 
 
 _COSTS: Final = ("cheaper", "more expensive", "as expensive")
@@ -377,8 +377,8 @@ def _hourly(usd: float) -> str:
     return f"{amounts.rate(usd)} per accelerator-hour"
 
 
-def _than(ours: float, theirs: float, words: tuple[str, str, str]) -> str:
-    """How an amount compares with another: the word for less, for more, or for equal."""
+def _comparative(ours: float, theirs: float, words: tuple[str, str, str]) -> str:
+    """Select from `words` (less, more, equal) by how `ours` compares with `theirs`."""
     less, more, equal = words
     return less if ours < theirs else more if ours > theirs else equal
 

@@ -1,4 +1,4 @@
-"""Why nothing keeps the limits, the cheapest and the fastest of all, and what would do."""
+"""Why nothing keeps the limits, the cheapest and the fastest candidates, and which changes would suffice."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +14,7 @@ _MOST_NAMED: Final = 2  # systems in a headline
 
 
 def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
-    """Why nothing does, the cheapest and the fastest of all, and what would do."""
+    """Why nothing keeps the limits, the cheapest and fastest candidates, and which changes would suffice."""
     refusal = answer.refusal
     if refusal is None:
         return (
@@ -25,7 +25,7 @@ def refusal_blocks(answer: Answer) -> tuple[Block, ...]:
     if is_of_memory(answer):
         return tuple(_unfit_blocks(answer))
     fastest = refusal.fastest
-    # Beyond a limit few sizes are tried: larger ones may well be faster.
+    # Few sizes are tried beyond a limit; larger ones may be faster.
     is_beyond = fastest is not None and any(each.name == "max_accelerators" for each in fastest.broken)
     among = "tried" if is_beyond else "of all"
     shown = [(f"Cheapest {among}", refusal.cheapest), (f"Fastest {among}", fastest)]
@@ -45,15 +45,15 @@ def _chosen(answer: Answer) -> str:
 
 
 def is_of_memory(answer: Answer) -> bool:
-    """Whether nothing runs, and memory is all that is known to help."""
+    """Whether nothing runs, and more memory is the only known remedy."""
     steps = () if answer.refusal is None or answer.candidates else answer.refusal.relaxations
     return bool(steps) and all(each.constraint == "memory_bytes" for each in steps)
 
 
 def no_room_headline(answer: Answer) -> str | None:
-    """On how many accelerators the training does not fit, where nothing has room for it; else None.
+    """On how many accelerators the training does not fit, if it fits on none; else None.
 
-    No limit of the user is what it breaks there, so that none is named.
+    It mentions no limit of the user's, because memory is the reason.
     """
     largest = {
         each.name: max(one.num_accelerators for one in each.unfit) for each in answer.systems if each.unfit
@@ -72,7 +72,7 @@ def no_room_headline(answer: Answer) -> str | None:
 
 
 def illegal_headline(answer: Answer) -> str | None:
-    """On how many accelerators no strategy is legal, where none is on any size asked for; else None."""
+    """On how many accelerators no strategy is legal, if none is legal on any requested size; else None."""
     if answer.candidates or not _faults(answer):
         return None
     steps = () if answer.refusal is None else answer.refusal.relaxations
@@ -85,9 +85,9 @@ def illegal_headline(answer: Answer) -> str | None:
 
 
 def _unfit_blocks(answer: Answer) -> Iterator[Block]:
-    """What makes it fit where nothing does: changes to what there is first, then what was chosen.
+    """Changes that make the training fit: to the hardware first, then to the chosen settings.
 
-    More memory for each accelerator, which nobody can give it, where nothing else is known.
+    If no such change is known, the memory per accelerator that would be needed.
     """
     found = [(each.title, each.shortfall) for each in answer.systems if each.shortfall is not None]
     lines: list[Labelled] = []
@@ -108,15 +108,15 @@ def _unfit_blocks(answer: Answer) -> Iterator[Block]:
 
 
 def _each_would_need(answer: Answer) -> str:
-    """What memory of each accelerator would be enough: a fact, for nobody can add it."""
+    """The memory per accelerator that would be enough. Stated as a fact, because it cannot be added."""
     steps = () if answer.refusal is None else answer.refusal.relaxations
     needed = (amounts.enough(each.needed, each.limit, "B")[0] for each in steps)
     return "".join(f"; {each} on each would be enough" for each in needed)
 
 
 def _heading(answer: Answer, refusal: Refusal) -> tuple[Block, ...]:
-    """What the list of changes is; nothing where no change helps, which the list says."""
-    if not answer.candidates:  # nothing runs, so that nobody knows whether other limits would be kept
+    """The heading of the list of changes; none if no change helps, because the list says so."""
+    if not answer.candidates:  # nothing runs, so it is unknown whether other limits would be kept
         if not refusal.relaxations:
             return ()
         return (prose(f"No strategy is legal: {_faults(answer)}. A time is known with:"),)
@@ -134,7 +134,7 @@ def _without_times(answer: Answer) -> Iterator[str]:
 
 
 def relaxed(answer: Answer) -> Iterator[str]:
-    """The least change of each limit that would do."""
+    """The smallest sufficient change of each limit."""
     refusal = answer.refusal
     assert refusal is not None
     for each in refusal.relaxations:
@@ -149,7 +149,7 @@ def relaxed(answer: Answer) -> Iterator[str]:
     if refusal.on_spot is not None:
         taken = f"{title_of(refusal.on_spot)}, {takes(refusal.on_spot)}"
         yield f"Spot capacity, which may be reclaimed (--terms spot): {taken}."
-    # Those that keep all limits but the budget, which nobody can judge without a price.
+    # Systems that keep all limits except the budget, which cannot be checked without a price.
     unpriced = {
         each.system: each.title
         for each in answer.candidates
@@ -164,9 +164,9 @@ def relaxed(answer: Answer) -> Iterator[str]:
 
 
 def _enough(answer: Answer, each: Relaxation) -> tuple[str, str]:
-    """The limit that would do, as the question states such, and the one that there is.
+    """The limit that would suffice, in the units of the question, and the current one.
 
-    A number of accelerators that was asked for, or tried by default, is no limit of the user's.
+    A number of accelerators that was requested as a size, or tried by default, is not a limit of the user's.
     """
     known = CONSTRAINTS[each.constraint]
     if each.constraint != "max_accelerators":
@@ -183,7 +183,7 @@ def _enough(answer: Answer, each: Relaxation) -> tuple[str, str]:
 
 
 def _faults(answer: Answer) -> str:
-    """What makes strategies illegal; empty where nothing does."""
+    """The reasons why strategies are illegal; empty if there are none."""
     found = [each.fault for each in answer.rejected if each.fault is not None]
     return "; ".join(each.words for each in about_fixed(found, answer.question)[:_MOST_FAULTS])
 

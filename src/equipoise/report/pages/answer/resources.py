@@ -1,4 +1,4 @@
-"""Where the time, the memory and the money go: charts by cause and kind, renting by terms, buying."""
+"""Where time, memory and money go: charts by cause and kind, rental terms, and buying."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -65,7 +65,7 @@ _GIGA: Final = SI_PREFIXES["G"]
 
 
 def step_blocks(answer: Answer) -> tuple[Block, ...]:
-    """Seconds of a step by cause, and bytes of the fullest accelerator by kind, over the sizes."""
+    """Step time by cause, and memory of the fullest accelerator by kind, for each size."""
     members = members_of_choice(answer)
     blocks: list[Block] = []
     timed = [each for each in members if each.model is not None]
@@ -94,7 +94,7 @@ def step_blocks(answer: Answer) -> tuple[Block, ...]:
 
 
 def _sample_s(each: Candidate) -> tuple[str, dict[str, float]]:
-    """Accelerator-seconds of one sample by cause."""
+    """Accelerator-seconds per sample by cause, preceded by the size as a label."""
     assert each.model is not None
     per_sample = each.num_accelerators / (each.global_batch_samples or 1)
     return count(each.num_accelerators), {
@@ -103,7 +103,7 @@ def _sample_s(each: Candidate) -> tuple[str, dict[str, float]]:
 
 
 def _shares(answer: Answer, members: Sequence[Candidate], stack: Stack) -> Block:
-    """The parts of the recommended size; of the largest where none is recommended."""
+    """The parts of the recommended size, or of the largest if none is recommended."""
     best = answer.recommended
     ids = [each.id for each in members]
     place = ids.index(best.id) if best is not None and best.id in ids else len(ids) - 1
@@ -111,7 +111,7 @@ def _shares(answer: Answer, members: Sequence[Candidate], stack: Stack) -> Block
 
 
 def _seconds_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
-    """The modelled accelerator time of a sample: step time x accelerators / global batch, by cause."""
+    """Modelled accelerator time per sample by cause: step time x accelerators / global batch."""
     most = max(sum(parts.values()) for _, parts in stack.bars)
     unit, scale = next((each for each in _UNITS if most >= each[1]), _UNITS[-1])
     chart = stack.chart(
@@ -147,7 +147,7 @@ def _memory_chart(members: Sequence[Candidate], stack: Stack) -> BarChart:
 
 
 def strategies_blocks(answer: Answer) -> tuple[Block, ...]:
-    """The best strategies of the recommended size, and how many others were looked at."""
+    """The best strategies of the recommended size, and the number of others examined."""
     system = answer.system
     searched = (
         f"{format_count(answer.num_considered)} strategies were considered in {answer.search_s:.2g} s; "
@@ -175,7 +175,7 @@ def _strategies_table(found: Sequence[Candidate]) -> Table:
 
 
 def _rejected_table(answer: Answer) -> Table:
-    """Of the recommended system where it has any; the document has all."""
+    """Rejected strategies, only of the recommended system if it has any; the JSON document has all."""
     columns = (
         names("Reason", _reason),
         numbers("Needed", lambda each: _apart(each)[0], meaning="the least that any of them needs"),
@@ -195,7 +195,7 @@ def _reason(each: Infeasibility) -> str:
 
 
 def _apart(each: Infeasibility) -> tuple[Cell | None, Cell | None]:
-    """What is needed and what there is, as texts that differ, where both are known."""
+    """Needed and available memory, with enough digits to differ; None if either is unknown."""
     if each.needed is None or each.available is None:
         return None, None
     needed, available = amounts.apart(each.needed, each.available, CONSTRAINTS["memory_bytes"].unit)
@@ -203,7 +203,7 @@ def _apart(each: Infeasibility) -> tuple[Cell | None, Cell | None]:
 
 
 def money_blocks(answer: Answer) -> tuple[Block, ...]:
-    """Renting on each kind of terms, and what moves the money."""
+    """The cost on each kind of rental terms, and what it is most sensitive to."""
     blocks: list[Block] = []
     if len(answer.renting) > 1 or any(_has_interruptions(each) for each in answer.renting):
         blocks.append(_renting_table(answer))
@@ -273,7 +273,7 @@ def _checkpoint(each: Candidate) -> Cell:
 
 
 def _charges_table(answer: Answer) -> Table:
-    """What the money is for on each kind of terms; a price of the table is for the hours used."""
+    """The charges on each kind of rental terms, because the prices in the table cover only the hours used."""
     rows = [
         {"terms": capital(TERM_WORDS[each.terms]), "what": what, "usd": usd, "basis": each.price.basis}
         for each in (one.candidate for one in answer.renting)
@@ -293,7 +293,7 @@ def _charges_table(answer: Answer) -> Table:
 
 
 def buying_blocks(answer: Answer) -> tuple[Block, ...]:
-    """Whether buying pays, what it returns, and what that is most sensitive to."""
+    """Whether buying pays, its return, and what the return is most sensitive to."""
     found = answer.ownership
     assert found is not None
     value, after = found.return_usd.value, amounts.months(found.horizon_months)

@@ -1,4 +1,4 @@
-"""A round of MLPerf in the terms of the published study: its page, section by section, and document.
+"""The page of `report` and its document: a round of MLPerf, analysed with the methods of the published study.
 
 The document has SI units, fractions, and null where a value is unknown.
 """
@@ -54,9 +54,7 @@ SECTIONS: Final[tuple[Section[Findings], ...]] = (
 
 
 def study_page(out: Path | None = None, own: tuple[str, float] | None = None) -> Page[Findings]:
-    """The page. out: the file that has it whole, which its short form names. own: a currency and what a US
-    dollar is in it.
-    """
+    """The page. out: the file with the full page, for its short form. own: the user's currency and rate."""
     page: Page[Findings] = Page(
         title=lambda findings: f"Training at scale: MLPerf {printable(findings.round)}",
         about=lambda findings: (
@@ -90,7 +88,7 @@ def report_fields(findings: Findings) -> dict[str, Any]:
             "verdict_rule": RULE,
             "diagnosis_rules": {symptom.name: symptom.rule for symptom in SYMPTOMS} | {"curve": CURVE_RULE},
             "equilibrium_rules": {kind.name: kind.definition for kind in KINDS} | {"cost, energy": PAID_RULE},
-            # Errors of predictions on held-out results, as in `backtest`, without the groups.
+            # As in the document of `backtest`, without the groups.
             "record": record and {"dataset": record.dataset, "backtests": record.summaries},
             "attributed": findings.attributed,
             "shared_systems": {
@@ -154,7 +152,7 @@ def _fit(found: WorkloadFindings) -> dict[str, Any]:
         {"missing": growth}
         if isinstance(growth, Unanswered)
         else {
-            # Whole, however wide; an upper bound that the data do not set is null.
+            # Not nulled however wide; an upper bound that the data do not determine is null.
             "samples_min": fields_of(growth.samples_min),
             "batch_critical_samples": fields_of(growth.batch_critical),
             "growth": fields_of(growth.growth),
@@ -171,7 +169,7 @@ def _fit(found: WorkloadFindings) -> dict[str, Any]:
 
 
 def _curve(each: Balance) -> dict[str, Any]:
-    """The law of one accelerator, and its predictions as `predict` gives them."""
+    """The law of one accelerator, and its predictions as in `predict`."""
     times = each.curve_times
     return {
         "accelerator": each.accelerator,

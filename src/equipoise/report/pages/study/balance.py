@@ -125,7 +125,7 @@ def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str
 
 
 def _notes(answers: Sequence[Equilibrium]) -> tuple[Annotation, ...]:
-    """The answers next to their stars; those too close to each other share a note."""
+    """Labels of the answers next to their stars; answers close to each other share a label."""
     notes: list[Annotation] = []
     for point in sorted(answers, key=lambda each: each.num_accelerators):
         x, y, text = float(point.num_accelerators), point.time_s / MINUTE_S, count(point.num_accelerators)
@@ -155,10 +155,10 @@ def _stops(located: Sequence[Equilibrium]) -> Series:
 
 
 def _series(workload: WorkloadFindings, each: Balance, mark: Mark) -> list[Series]:
-    """The published points and the law, dotted where it goes beyond them."""
+    """The published points and the law, dotted beyond the points."""
     name = accelerator_name(each.accelerator)
     inside = each.curve.filter(~pl.col("beyond_data"))
-    # The dotted part starts where the other ends.
+    # The dotted part starts where the solid part ends.
     beyond = each.curve.slice(max(len(inside) - 1, 0))
     points: list[Point] = [
         (
@@ -201,7 +201,7 @@ def _kinds(row: dict[str, Any]) -> Cell:
 
 
 def _at(point: Equilibrium) -> Cell:
-    """The size of a point, its interval below."""
+    """The size of a point, with its interval below."""
     return Cell(text=size_words(point), key=point.num_accelerators, detail=range_words(point) or None)
 
 
@@ -232,7 +232,7 @@ def _table(workload: WorkloadFindings, found: Sequence[Balance]) -> Table:
 
 
 def _rows(each: Balance) -> Iterable[dict[str, Any]]:
-    """A row per point; points that coincide, as least cost and energy do at one power, share one."""
+    """One row per point; coinciding points share one, e.g. least cost and least energy at constant power."""
     shown: dict[tuple[object, ...], dict[str, Any]] = {}
     for point, bill in zip(each.equilibria, each.bills, strict=True):
         place = (point.num_accelerators, point.limited_by, point.is_smallest, point.low, point.high)

@@ -1,4 +1,4 @@
-"""Samples to target against batch, and energy to train where it was measured."""
+"""Samples to target against batch, and measured energy to train."""
 
 import math
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ MILLION: Final = 1_000_000
 
 
 def batches_blocks(findings: Findings) -> tuple[Block, ...]:
-    """The law of samples to target against batch, of each workload."""
+    """The law of samples to target against batch, for each workload."""
     fitted = [(each, each.batches) for each in findings.workloads if isinstance(each.batches, BatchGrowth)]
     intro = prose(
         "More accelerators usually mean a larger global batch B, and a larger batch needs more samples to "
@@ -165,7 +165,7 @@ def _batches(growth: BatchGrowth) -> Cell:
 
 
 def _interval(interval: Interval) -> Cell:
-    """A value over its interval. A bound at infinity means that no growth was seen."""
+    """A value with its interval below. An infinite upper bound means that no growth was observed."""
     if math.isinf(interval.high):
         return Cell(text=f"at least {_rounded(interval.low)}", key=interval.low)
     return number(interval.value, _rounded, detail=_range(interval))
@@ -182,7 +182,7 @@ def _range(interval: Interval) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Three digits: an estimate has no more."""
+    """A number to three significant digits, which is the precision of an estimate."""
     return ratio(float(f"{value:.3g}"))
 
 
@@ -216,7 +216,7 @@ def energy_blocks(findings: Findings) -> tuple[Block, ...]:
 def _energy_chart(
     measured: list[WorkloadFindings], marks: dict[str, Mark], *, column: str, quantity: str
 ) -> Chart:
-    """One kind of energy of every workload that has any; logarithmic, for workloads differ a thousandfold."""
+    """One kind of energy for every workload that has it; logarithmic, as workloads differ a thousandfold."""
     points = [(workload, _energy_points(workload, column, quantity)) for workload in measured]
     shown = [printable(workload.name) for workload, found in points if found]
     return Chart(

@@ -1,4 +1,4 @@
-"""Table I and the claims of the study next to the same figures from the data."""
+"""Table I and the claims of the study, next to the same figures computed from the data."""
 
 from itertools import groupby
 from typing import Any, Final
@@ -29,7 +29,7 @@ from equipoise.units import format_duration, plural
 
 
 def table_one_blocks(findings: Findings) -> tuple[Block, ...]:
-    """The reference systems, next to those that the study prints."""
+    """The reference systems, next to those published in the study."""
     rows = [(workload.name, workload.table) for workload in findings.workloads]
     published = sorted({row.published.source for _, row in rows if row.published})
     differences = tuple(
@@ -52,7 +52,7 @@ def table_one_blocks(findings: Findings) -> tuple[Block, ...]:
 
 
 def _table(rows: list[tuple[str, TableRow]], *, with_published: bool) -> Table:
-    """The data's figures, each followed by the study's where the study has any."""
+    """The figures from the data, each followed by the study's figure if there is one."""
     pairs = (
         (
             numbers("Entries", _entries, meaning="entries of the division, scored or not"),
@@ -82,7 +82,7 @@ def _entries(row: TableRow) -> Cell:
 
 
 def _study(meaning: str, field: str) -> ColumnOf:
-    """What the study prints, with as many digits as it prints."""
+    """A column with the study's figure, with as many digits as published."""
 
     def cell(row: TableRow) -> Cell | None:
         if row.published is None:
@@ -101,7 +101,7 @@ ACROSS: Final = "across workloads"
 
 
 def claims_blocks(findings: Findings) -> tuple[Block, ...]:
-    """Every claim with its verdicts and readings."""
+    """Every claim with its verdicts and interpretations."""
     stated = [claim for claim in findings.claims if claim.is_of_study]
     others = [claim for claim in findings.claims if not claim.is_of_study]
     intro = prose(
@@ -163,7 +163,7 @@ def _badge(verdict: Verdict, before: str = "") -> Badge:
 
 
 def _statement(name: str, parts: tuple[ClaimPart, ...], names: dict[str, str]) -> tuple[Block, ...]:
-    """One testable statement: its rule once, then the readings of each workload."""
+    """One testable statement: its rule, then the interpretations for each workload."""
 
     def workload(part: ClaimPart) -> str:
         if part.workload is None:
@@ -177,7 +177,7 @@ def _statement(name: str, parts: tuple[ClaimPart, ...], names: dict[str, str]) -
         words("Like for like", lambda row: _reading(row["part"].like_for_like)),
     )
     rows = [{"part": part} for part in parts]
-    # The numbers the verdicts rest on, with the entries they come from.
+    # The numbers behind the verdicts, with the entries that they come from.
     figures = [
         {"part": part, "way": way, "figure": figure}
         for part in parts

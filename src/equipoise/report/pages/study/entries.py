@@ -1,4 +1,4 @@
-"""Every entry with its numbers and its source, where to look next, and what the terms mean."""
+"""Every entry with its numbers and source, entries worth a look, and the definitions of terms."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def hardware(row: Row) -> str:
 
 
 def source(row: Row) -> str:
-    """Where the numbers were read: path in the round's repository and line of its first log's end."""
+    """Source of the numbers: path in the round's repository and line of the first log's end."""
     if not row["source_uri"]:
         return ABSENT
     line = f":{row['source_line']}" if row["source_line"] is not None else ""
@@ -57,7 +57,7 @@ def source(row: Row) -> str:
 
 
 def efficiencies(row: Row) -> str:
-    """E' and, with its baseline named, like-for-like E."""
+    """E' and the like-for-like E with its baseline."""
     text = f"E' {ratio(row['relative_efficiency'])}"
     if row["like_for_like_efficiency"] is None:
         return text
@@ -66,13 +66,13 @@ def efficiencies(row: Row) -> str:
 
 
 def entry_cell(entry: Any) -> Cell:  # noqa: ANN401 - a row of a frame, or a record
-    """The cell that names an entry, its accelerator below."""
+    """The cell that names an entry, with its accelerator below."""
     of = entry if isinstance(entry, Mapping) else to_builtins(entry)
     return named(entry_name(of["submitter"], of["system"]), detail=accelerator_name(of["accelerator"]))
 
 
 def hover(row: Row, *extra: str) -> tuple[str, ...]:
-    """The lines shown at an entry's marker: name, hardware, time, efficiency, then `extra`, then the log."""
+    """The tooltip of an entry's marker: name, hardware, time, efficiency, `extra`, and the log."""
     return (
         entry_name(row["submitter"], row["system"]),
         hardware(row),
@@ -85,16 +85,16 @@ def hover(row: Row, *extra: str) -> tuple[str, ...]:
 
 
 def _causes(row: Row) -> tuple[str, ...]:
-    """The factors of E, where the logs have them."""
+    """The factors of E, if the logs have them."""
     if row["statistical"] is None or row["throughput"] is None:
         return ()
     return (f"of which batch growth {ratio(row['statistical'])}, throughput {ratio(row['throughput'])}",)
 
 
 def accelerator_marks(findings: Findings) -> dict[str | None, Mark]:
-    """A mark for each accelerator: colours for those with the most entries, quiet grey for the rest.
+    """A mark for each accelerator: colours for those with the most entries, grey for the rest.
 
-    Symbols repeat the colours' order, so that neither colour blindness nor grey paper hides a series.
+    Each colour has its own symbol, so that series are distinguishable without colour.
     """
     entries = Counter[str | None]()
     for workload in findings.workloads:
@@ -244,12 +244,12 @@ CAUTION = (
 
 
 def dataset_words(findings: Findings | ComparedFindings) -> str:
-    """Which data the figures are of."""
+    """The dataset behind the figures."""
     return f"Dataset {printable(findings.dataset)}: {sentence(findings.sources)}."
 
 
 def method_blocks(findings: Findings) -> tuple[Block, ...]:
-    """What the terms mean and where the data come from."""
+    """The definitions of terms and the sources of the data."""
     division = f"Only entries of the {printable(findings.division)} division are compared."
     terms = (
         (Strong("Score. "), SCORE),

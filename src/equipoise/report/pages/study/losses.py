@@ -1,4 +1,4 @@
-"""Why efficiency is lost: the causes of every loss on the best curves, and each symptom in words."""
+"""Why efficiency is lost: the causes of loss along the best curves, and the symptoms in words."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -33,7 +33,7 @@ from equipoise.units import whole_percent
 MOST_CHARTS: Final = 2
 FEWEST_SIZES: Final = 2
 SMALLEST_SCALE: Final = 0.1  # doublings
-SMALL_SHARE: Final = 0.01  # of the loss: less is not worth a word
+SMALL_SHARE: Final = 0.01  # causes of a smaller share of the loss are not mentioned
 CAUSES: Final = {
     "statistical": ("batch growth", Mark(colour=1, symbol="circle")),
     "training": ("slower training", Mark(colour=2, symbol="square")),
@@ -47,7 +47,7 @@ TITLES: Final = {symptom.name: symptom.title for symptom in SYMPTOMS}
 
 
 def losses_blocks(findings: Findings) -> tuple[Block, ...]:
-    """The causes of lost efficiency, of each workload."""
+    """The causes of lost efficiency for each workload."""
     intro = prose(
         "E is a product: ",
         Strong("batch growth"),
@@ -85,7 +85,7 @@ def _of_workload(workload: WorkloadFindings) -> tuple[Block, ...]:
 
 
 def _curves(workload: WorkloadFindings) -> list[list[Row]]:
-    """The losses along the best curve of each accelerator seen at two sizes; the longest curve first."""
+    """The losses along the best curve of each accelerator with two or more sizes, the longest first."""
     best = workload.losses.filter(pl.col("entry_id").is_in(workload.curves["entry_id"].to_list()))
     by_kind: list[list[Row]] = [
         list(rows.sort("num_accelerators").iter_rows(named=True))
@@ -96,12 +96,12 @@ def _curves(workload: WorkloadFindings) -> list[list[Row]]:
 
 
 def _counts(row: Row, cause: str) -> bool:
-    """Whether a cause is worth a place in the figure."""
+    """Whether a cause is large enough to be drawn."""
     return row[cause] is not None and abs(row[cause]) >= SMALL_SHARE * max(abs(row["lost_doublings"]), 0.1)
 
 
 def _limits(rows: Sequence[Row], causes: Sequence[str]) -> tuple[float, float]:
-    """How far the deepest and the highest bar reach; at least a tenth, for less cannot be seen."""
+    """The lowest and highest end of any bar; the highest at least SMALLEST_SCALE, to stay visible."""
     parts = [[row[cause] or 0.0 for cause in causes] for row in rows]
     low = min((sum(min(part, 0.0) for part in each) for each in parts), default=0.0)
     high = max((sum(max(part, 0.0) for part in each) for each in parts), default=0.0)
@@ -121,7 +121,7 @@ def _chart(
 
 
 def lost_chart(name: str, rows: Sequence[Row], causes: Sequence[str], *, title: str) -> BarChart:
-    """The doublings that each entry lost, by cause."""
+    """A chart of the doublings that each entry lost, by cause."""
     return BarChart(
         name=name,
         title=title,
@@ -191,7 +191,7 @@ def _symptoms(workload: WorkloadFindings, shown: Sequence[Sequence[Row]]) -> lis
 
 
 def _not_separable(shown: Sequence[Sequence[Row]]) -> tuple[Block, ...]:
-    """Which causes the logs of the entries shown do not separate, and at which sizes."""
+    """Which causes the logs of the shown entries do not separate, and at which sizes."""
     found: dict[str, list[str]] = {}
     for rows in shown:
         sizes: dict[str, list[str]] = {}
@@ -221,7 +221,7 @@ def _all(findings: Findings) -> tuple[Block, ...]:
 
 
 def _symptom_rows(workload: WorkloadFindings) -> Iterator[dict[str, object]]:
-    """The symptoms of the curves, then those of entries."""
+    """The symptoms of the curves, then those of the entries."""
     by_id = {row["entry_id"]: row for row in workload.entries.iter_rows(named=True)}
     for each in (*workload.curve_diagnoses, *workload.diagnoses):
         title, row = TITLES.get(each.symptom, CURVE_SYMPTOM), by_id.get(each.subject)

@@ -1,4 +1,4 @@
-"""Each workload: its systems by accelerator and size; machine families present in every workload."""
+"""Each workload: its systems by accelerator and size; machine families with results in every workload."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -36,7 +36,7 @@ from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import format_duration, format_percent, plural
 
 SIZE_AXIS: Final = Axis(title="accelerators", is_log=True)
-MOST_NAMED: Final = 6  # systems a hover names before it counts the rest
+MOST_NAMED: Final = 6  # systems that a tooltip names before it counts the rest
 RELATIVE: Final = "relative_efficiency"
 LIKE_FOR_LIKE: Final = "like_for_like_efficiency"
 SEE_TABLE: Final = "the table of entries has every point."
@@ -95,12 +95,12 @@ def _range_sentence(rows: list[Row]) -> Block:
 
 
 def _largest(rows: Sequence[Row]) -> Row:
-    """The entry with the most accelerators; among those the fastest."""
+    """The fastest of the entries with the most accelerators."""
     return max(rows, key=lambda row: (row["num_accelerators"], -row["score_s"]))
 
 
 def _systems_panel(workload: WorkloadFindings) -> Panels:
-    """Figure (a) of the study: one marker a spot and group, its size the number of systems that share it."""
+    """Figure (a) of the study: one marker per position and group, sized by the number of systems there."""
     rows: list[Row] = [row for row in workload.spots.iter_rows(named=True) if row["num_accelerators"]]
     names = sorted({accelerator_name(row["accelerator"]) for row in rows}, key=str.casefold)
     sizes = [row["num_accelerators"] for row in rows]
@@ -132,7 +132,7 @@ def _group_series(cluster: int | None, rows: list[Row]) -> Series:
 
 
 def _group_mark(cluster: int | None) -> Mark:
-    """The mark of a K-means group, counted from 1; grey where an entry belongs to none."""
+    """The mark of a K-means group, counted from 1; grey for entries without a group."""
     if cluster is None:
         return Mark(colour=None, symbol="circle")
     return series_mark(cluster - 1)
@@ -167,7 +167,7 @@ def _relative_chart(workload: WorkloadFindings, rows: list[Row], marks: dict[str
 
 
 def _like_for_like_chart(workload: WorkloadFindings, rows: list[Row], marks: dict[str | None, Mark]) -> Chart:
-    """E of every entry; a line through the best entry of each size, a kind of accelerator."""
+    """E of every entry, with a line per accelerator through its best entry of each size."""
     known = [row for row in rows if row[LIKE_FOR_LIKE] is not None]
     on_curve = set(workload.curves["entry_id"])
     series: list[Series] = []
@@ -213,7 +213,7 @@ def _largest_note(rows: list[Row], column: str) -> tuple[Annotation, ...]:
 
 
 def _alternative(workload: WorkloadFindings, rows: list[Row], column: str, symbol: str) -> str:
-    """The figure in words, for screen readers: its two ends."""
+    """The text alternative of the figure, for screen readers: its two ends."""
     what = (
         f"{symbol} of {plural(len(rows), 'entry', 'entries')} of {printable(workload.name)} by accelerators"
     )
@@ -307,7 +307,7 @@ def _first(rows: dict[str, Row]) -> Row:
 
 
 def _families(families: pl.DataFrame, names: dict[str, str]) -> tuple[Block, ...]:
-    """One submitter's machines of one kind, over the same sizes in every workload."""
+    """Machine families: one submitter's machines of one kind, over the same sizes in every workload."""
     if families.is_empty():
         return ()
     keys = ("submitter", "accelerator", "from_accelerators", "to_accelerators")
