@@ -1,4 +1,4 @@
-"""How wrong is it? Measured rows to executions, fits, profiles and error records; `validate`.
+"""Calibration and accuracy: from measured rows to executions, fits, profiles and error records; `validate`.
 
 Rows: published/, accuracy, {step,scale_up}_rows, validate, profiles.
 Times by size: curves, forecasts, advice_backtest.
@@ -10,16 +10,17 @@ from typing import ClassVar, Literal, TypeAlias
 from msgspec import Struct
 
 EstimatorName: TypeAlias = Literal["published", "measured", "model"]
-# How wrong steps by the priors alone are, of their logarithm, besides what the priors leave open: with it
-# 90 % of 884 steps lie inside their ranges, each of 160 sources counted once: docs/experiments/0080.
+# Standard deviation of the log step time predicted with the priors alone, in addition to the spread of the
+# priors: with it, the 90 % intervals cover 90 % of 884 steps, each of 160 sources counted once:
+# docs/experiments/0080.
 UNCALIBRATED_LOG_SD = 0.45
 
 
 class EvidenceSource(Struct, frozen=True, kw_only=True):
-    """Where a number comes from. ref: an entry, a run, a formula. share: of the estimator's weight.
+    """Source of a number. ref: an entry, a run, a formula. share: fraction of the estimator's weight.
 
-    time_s: the time at num_accelerators that the source states; None where it states none. is_same_group:
-    whether it is of the very system and round, or of the user, whose curve it bears on.
+    time_s: the time at num_accelerators that the source states, or None. is_same_group: whether the source is
+    of the user, or of the same system and round as the curve.
     """
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("is_same_group",)
@@ -35,9 +36,9 @@ class EvidenceSource(Struct, frozen=True, kw_only=True):
 
 
 class HeldOutErrors(Struct, frozen=True, kw_only=True):
-    """How wrong predictions of this kind were on results held out. coverage: of the 90 % interval.
+    """Errors of predictions of one kind on held-out results. coverage: of the 90 % interval.
 
-    of: what was held out, in words. num_held_out: how many results the figures are from. None is not known.
+    of: description of what was held out. num_held_out: number of held-out results. None means unknown.
     """
 
     of: str

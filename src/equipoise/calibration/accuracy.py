@@ -1,4 +1,4 @@
-"""How wrong predictions are: rows held out, intervals, errors by cluster, and what choosing by them costs."""
+"""Accuracy of predictions: held-out rows, intervals, errors by cluster, and regret of choosing by them."""
 
 import math
 import re
@@ -21,20 +21,20 @@ from equipoise.stats import conformal_half_width
 
 
 def cluster_weights(clusters: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Weights with which every cluster counts once: one over the rows it has, shape as the clusters'."""
+    """Weights that make every cluster count once: one over its number of rows; same shape as `clusters`."""
     _, inverse, counts = np.unique(clusters, return_inverse=True, return_counts=True)
     return np.asarray(1.0 / counts[inverse])
 
 
-# Below so many clusters a quantile of their errors is worse known than a distribution fitted to them.
+# With fewer clusters, a distribution fitted to their errors is more reliable than an empirical quantile.
 _FEWEST_FOR_QUANTILE = 20
 
 
 class TimeErrors(Struct, frozen=True, kw_only=True):
-    """|predicted time / measured time - 1|, by cluster: the mean of its executions.
+    """|predicted time / measured time - 1|, averaged over the executions of each cluster.
 
-    mape, median, p90: over clusters. coverage: share of clusters' executions inside their intervals.
-    mape_by_execution, median_by_execution: with every execution counted once.
+    mape, median, p90: over clusters. coverage: fraction of executions inside their intervals, each cluster
+    counted once. mape_by_execution, median_by_execution: with every execution counted once.
     """
 
     num_executions: int
@@ -48,7 +48,7 @@ class TimeErrors(Struct, frozen=True, kw_only=True):
 
 
 class MemoryErrors(Struct, frozen=True, kw_only=True):
-    """|predicted / stated - 1| of the memory of executions that state it."""
+    """|predicted / stated - 1| of memory, over the executions that state it."""
 
     num_executions: int
     mean: float
@@ -63,7 +63,7 @@ def time_errors(
     high_s: NDArray[np.float64],
     clusters: NDArray[np.intp],
 ) -> TimeErrors:
-    """The errors of some executions; all arguments of shape (n_executions,), at least one."""
+    """The errors of executions. All arguments have shape (n_executions,), with at least one execution."""
     error = np.abs(predicted_s / measured_s - 1.0)
     inside = (low_s <= measured_s) & (measured_s <= high_s)
     weights = cluster_weights(clusters)
@@ -82,7 +82,7 @@ def time_errors(
 
 
 def memory_errors(measured: Sequence[float | None], predicted: Sequence[float | None]) -> MemoryErrors | None:
-    """Errors of memory over the executions that state it and have a prediction; None where there are none."""
+    """Errors of memory over the executions that state it and have a prediction; None if there are none."""
     errors = [
         abs(value / stated - 1.0)
         for stated, value in zip(measured, predicted, strict=True)
@@ -94,11 +94,11 @@ def memory_errors(measured: Sequence[float | None], predicted: Sequence[float | 
 
 
 def half_width(residuals: NDArray[np.float64], clusters: NDArray[np.intp], *, level: float) -> float:
-    """What |log(measured / predicted)| of a new row stays below at a level; NaN without residuals.
+    """The bound on |log(measured / predicted)| of a new row at a confidence level; NaN without residuals.
 
-    residuals: (n_rows,) of rows that were held out. clusters: of each.
-    Assumes that new rows err like those; of few clusters, that their errors are normal.
-    Source: `conformal_half_width`; of few, Student 1908.
+    residuals: (n_rows,) log residuals of held-out rows. clusters: (n_rows,) cluster of each row.
+    Assumes that the errors of new rows are distributed alike; for few clusters, that they are normal.
+    Source: `conformal_half_width`; for few clusters, Student 1908.
     """
     if not len(residuals):
         return float("nan")
@@ -109,18 +109,18 @@ def half_width(residuals: NDArray[np.float64], clusters: NDArray[np.intp], *, le
     from scipy.special import stdtrit  # noqa: PLC0415 - loading it takes as long as a plan
 
     rms = np.sqrt(np.average(residuals**2, weights=weights))
-    # A new cluster errs by as much again as those seen, and how much they err is known by so few.
+    # Prediction interval for a new cluster: its own error, and the uncertainty of a spread from few clusters.
     return float(stdtrit(num_clusters, (1 + level) / 2) * rms * np.sqrt(1 + 1 / num_clusters))
 
 
-# Among fewer strategies there is little to choose.
+# A group with fewer strategies offers too little choice.
 FEWEST_CHOICES = 4
 
 
 class Regret(Struct, frozen=True, kw_only=True):
-    """Time of the strategy that was predicted fastest over that of the fastest, less one, over groups.
+    """Measured time of the strategy predicted as fastest over that of the fastest, minus one; over groups.
 
-    A group is the same model, batch and number of accelerators under at least FEWEST_CHOICES strategies.
+    A group has the same model, batch and number of accelerators under at least FEWEST_CHOICES strategies.
     """
 
     num_groups: int
@@ -129,9 +129,9 @@ class Regret(Struct, frozen=True, kw_only=True):
 
 
 def regret(rows: Sequence[PublishedRow], predicted_s: Sequence[float]) -> Regret | None:
-    """The regret over all groups of some executions; None where no group is large enough.
+    """The regret over all groups of some executions; None if no group is large enough.
 
-    Assumes that of one strategy measured several times, and of strategies predicted equal, the mean counts.
+    Assumes that repeated measurements of a strategy, and strategies with equal predictions, are averaged.
     """
     groups: dict[Hashable, dict[Hashable, list[tuple[float, float]]]] = {}
     for row, row_predicted_s in zip(rows, predicted_s, strict=True):
@@ -140,13 +140,13 @@ def regret(rows: Sequence[PublishedRow], predicted_s: Sequence[float]) -> Regret
         job = (row.workload, row.model.transformer, row.model.sequence, row.hardware, row.num_accelerators)
         of_job = groups.setdefault((*job, row.strategy.global_batch_samples), {})
         of_job.setdefault(row.strategy, []).append((row_predicted_s, row.seconds))
-    costs = [_cost(choices) for choices in groups.values() if len(choices) >= FEWEST_CHOICES]
+    costs = [_group_regret(choices) for choices in groups.values() if len(choices) >= FEWEST_CHOICES]
     if not costs:
         return None
     return Regret(num_groups=len(costs), mean=sum(costs) / len(costs), largest=max(costs))
 
 
-def _cost(choices: dict[Hashable, list[tuple[float, float]]]) -> float:
+def _group_regret(choices: dict[Hashable, list[tuple[float, float]]]) -> float:
     """Regret of one group."""
     means = [
         (sum(value for value, _ in pairs) / len(pairs), sum(was for _, was in pairs) / len(pairs))
@@ -162,13 +162,12 @@ Seconds: TypeAlias = NDArray[np.float64]
 
 
 class PredictedRows(Struct, frozen=True, kw_only=True):
-    """Predicted seconds of all rows of a task, and how uncertain they are before any row is known.
+    """Predicted seconds of all rows of a task, with their uncertainty.
 
-    All (n_rows,), NaN or None where nothing is known. seconds: of the rows that are expressed. prior_log_sd:
-    of the logarithm; what the priors of every parameter leave open where nothing was fitted.
-    further_log_sd: what parameters leave open of a row beyond what they do of the rows fitted to.
-    memory_bytes: what frameworks report on the fullest accelerator. bases: the Profile a row rests on; None
-    where it is rows or priors.
+    All have shape (n_rows,), with NaN or None for unknown. prior_log_sd: standard deviation of log seconds
+    where nothing was fitted. further_log_sd: additional standard deviation from parameters that matter more
+    for a row than for the fitted rows. memory_bytes: as frameworks report it for the fullest accelerator.
+    bases: the Profile behind each prediction; None if it was fitted to rows or uses the priors.
     """
 
     seconds: Seconds
@@ -178,13 +177,13 @@ class PredictedRows(Struct, frozen=True, kw_only=True):
     bases: NDArray[np.object_]
 
     def take(self, members: Indices, other: "PredictedRows") -> None:
-        """Put what another knows of some rows in place of what is known here."""
+        """Overwrite the rows `members` with those of `other`."""
         for name in self.__struct_fields__:
             getattr(self, name)[members] = getattr(other, name)[members]
 
 
 def unpredicted(num_rows: int) -> PredictedRows:
-    """So many rows of which nothing is known yet."""
+    """`num_rows` rows without predictions."""
     seconds, prior_log_sd, further_log_sd, memory_bytes = (np.full(num_rows, np.nan) for _ in range(4))
     return PredictedRows(
         seconds=seconds,
@@ -196,11 +195,11 @@ def unpredicted(num_rows: int) -> PredictedRows:
 
 
 class PredictionTask(Struct, frozen=True, kw_only=True):
-    """The rows that one predictor takes, as it sees them.
+    """The rows handled by one predictor.
 
-    by: the predictor. reasons: a row each; why it is not expressed, None where it is. given: rows that others
-    are predicted from, and that are not predicted themselves. predict: fits to the rows of some indices, or
-    to none, and predicts all.
+    by: the predictor. reasons: for each row, why it cannot be predicted, or None. given: rows from which
+    others are predicted, and which are not predicted themselves. predict: fits to the rows with the given
+    indices, possibly none, and predicts all rows.
     """
 
     by: str
@@ -210,11 +209,11 @@ class PredictionTask(Struct, frozen=True, kw_only=True):
     given: frozenset[int] = frozenset()
 
     def aims(self, tested: AbstractSet[int]) -> Indices:
-        """Which of its rows are predicted, of those whose executions are tested."""
+        """Indices of the rows to predict: those whose executions are in `tested`."""
         return self._expressed([row.execution in tested for row in self.rows])
 
     def others(self, tested: AbstractSet[int]) -> Indices:
-        """Which of its rows it may be fitted to besides."""
+        """Indices of the further rows to which it may be fitted."""
         return self._expressed([row.execution not in tested for row in self.rows])
 
     def _expressed(self, wanted: Sequence[bool]) -> Indices:
@@ -225,7 +224,7 @@ class PredictionTask(Struct, frozen=True, kw_only=True):
 
 
 class Predictor(Struct, frozen=True, kw_only=True):
-    """One way to predict rows: which of all rows it takes, and how it begins with those."""
+    """One method of prediction. claims: which of all rows it handles. begin: makes the task for them."""
 
     claims: Callable[[Sequence[PublishedRow]], Sequence[bool]]
     begin: Callable[[Sequence[PublishedRow]], PredictionTask]
@@ -236,7 +235,7 @@ _LEAVE = re.compile(r"leave-(half-of-)?([a-z0-9_]+(?:\+[a-z0-9_]+){0,7})-out")
 
 
 def _size(name: str) -> Callable[[PublishedRow], object]:
-    """A size of the model, from wherever it is known."""
+    """A function for a size of the model, from its transformer, else from the cell of the row."""
 
     def value(row: PublishedRow) -> object:
         model = None if row.model is None else row.model.transformer
@@ -246,12 +245,12 @@ def _size(name: str) -> Callable[[PublishedRow], object]:
 
 
 def _parameter(name: str) -> Callable[[PublishedRow], object]:
-    """A parameter of the strategy as it was understood."""
+    """A function for a parameter of the parsed strategy."""
     return lambda row: None if row.strategy is None else getattr(row.strategy, name)
 
 
 def _strategy(row: PublishedRow) -> object:
-    """What kind of strategy, in words: which axes are used, and every parameter that is no size."""
+    """The kind of strategy, in words: the axes in use, and every parameter that is not a size."""
     found = row.strategy
     if found is None:
         return row.cells.get("parallel_config", "").strip()
@@ -264,14 +263,14 @@ def _strategy(row: PublishedRow) -> object:
 
 
 def _model(row: PublishedRow) -> object:
-    """The model, by its name in the catalogue, else by its sizes or name."""
+    """The model: its name in the catalogue, else its sizes or its name in the row."""
     known = known_workload(row.workload, row.catalogue) if row.model is None else row.model.known
     if known is not None:
         return known.slug
     return row.workload if row.model is None else row.model.transformer
 
 
-# Columns that mean more than their text; every other column of a file is taken as written.
+# Columns whose values are parsed; the values of other columns are compared as text.
 _VALUES: dict[str, Callable[[PublishedRow], object]] = {
     "n_gpus": lambda row: row.num_accelerators,
     "model": _model,
@@ -286,9 +285,9 @@ _VALUES: dict[str, Callable[[PublishedRow], object]] = {
 
 
 class Split(Struct, frozen=True, kw_only=True):
-    """What is left out at a time: all rows of one value of a column, or of every second of its values.
+    """How rows are split into folds: by each value of a column, or (is_half) by alternating values.
 
-    column: several are combined by `+`; then their values together are one.
+    column: several columns are joined by `+`; a value is then their combination.
     """
 
     column: str
@@ -296,9 +295,9 @@ class Split(Struct, frozen=True, kw_only=True):
 
 
 def split_of(text: str) -> Split | None:
-    """The split a text names; None for none.
+    """Parse the name of a split; None for `none`.
 
-    Raises UsageError for what is no split.
+    Raises UsageError if the text is not a split.
 
     >>> split_of("leave-n_gpus-out")
     Split(column='n_gpus', is_half=False)
@@ -315,9 +314,9 @@ def split_of(text: str) -> Split | None:
 
 
 def fold_names(rows: Sequence[PublishedRow], split: Split) -> list[str]:
-    """The fold of every row: the text of its value in a column, or which half of all values has it.
+    """The fold of every row: the text of its value in the column, or the half that contains that value.
 
-    Raises UsageError where no row has the column, EvidenceError where all rows have one value.
+    Raises UsageError if no row has the column, EvidenceError if all rows have the same value.
     """
     column = split.column
     parts = [_values(rows, name) for name in column.split("+")]
@@ -335,7 +334,7 @@ def fold_names(rows: Sequence[PublishedRow], split: Split) -> list[str]:
 
 
 def _values(rows: Sequence[PublishedRow], column: str) -> list[object]:
-    """The value of every row in one column, as meant where that is known, else as written."""
+    """The value of every row in one column, parsed if the column is in _VALUES, else as text."""
     value = _VALUES.get(column)
     if value is not None:
         return [value(row) for row in rows]
@@ -346,11 +345,11 @@ def _values(rows: Sequence[PublishedRow], column: str) -> list[object]:
 
 
 def _order(value: object) -> tuple[float, str]:
-    """Numbers by size, then everything else by its text."""
+    """Sort key: numbers by value, then everything else by its text."""
     return (float(value), "") if isinstance(value, int | float) else (math.inf, str(value))
 
 
-# Of the rows a calibration is made on, so many folds show how wrong it is on rows it has not seen.
+# Folds into which the rows of a calibration are split to estimate its errors on unseen rows.
 _NUM_INNER_FOLDS = 5
 
 
@@ -362,13 +361,12 @@ def held_out(
     fitted: Indices,
     progress: Progress | None,
 ) -> tuple[PredictedRows, Seconds]:
-    """The predictions of some rows by a task, each fold by models fitted to the other folds and to `fitted`.
+    """Cross-validated predictions: each fold is predicted by models fitted to the other folds and `fitted`.
 
-    aims: the rows to predict. folds: of every aim; where all are one, models are fitted to `fitted` alone.
-    fitted: further rows to fit to. Intervals come from the errors of the other folds, or from those of
-    `fitted` when held out in folds of their own.
-    Returns also half the width of every row's interval, of the logarithm of its time; (n_rows,), NaN where a
-    row was not to be predicted.
+    aims: indices of the rows to predict. folds: the fold of each; if all are equal, models are fitted to
+    `fitted` alone. fitted: indices of further rows to fit to. Intervals come from the errors on the other
+    folds, or from cross-validation within `fitted`.
+    Returns also the half-width of every row's interval in log time; (n_rows,), NaN for rows not in `aims`.
     """
     measured_s = np.array([row.seconds for row in task.rows], dtype=float)
     clusters = np.array([row.cluster for row in task.rows], dtype=np.intp)
@@ -382,7 +380,7 @@ def held_out(
     for name, some in members.items():
         others = np.concatenate([rest for other, rest in members.items() if other != name] or [fitted])
         half[some] = half_width(known[others], clusters[others], level=LEVEL)
-    # Errors of the fitted rows are too small where parameters matter that those rows do not determine.
+    # The errors on fitted rows are too small where parameters matter that those rows do not determine.
     further = DEVIATE * found.further_log_sd
     half = np.hypot(half, np.where(np.isfinite(further), further, 0.0))
     by_priors = np.isfinite(found.prior_log_sd)
@@ -393,7 +391,7 @@ def held_out(
 def _cross_validated(
     task: PredictionTask, folds: dict[str, Indices], fitted: Indices, progress: Progress | None
 ) -> PredictedRows:
-    """The members of every fold by models fitted to all others; nothing of the other rows."""
+    """Predict the members of every fold by models fitted to the others; other rows stay unpredicted."""
     whole = unpredicted(len(task.rows))
     for done, (name, members) in enumerate(folds.items()):
         if progress is not None:
@@ -404,9 +402,7 @@ def _cross_validated(
 
 
 def _inner_folds(rows: Sequence[PublishedRow], fitted: Indices) -> dict[str, Indices]:
-    """Folds of the rows a calibration is made on: whole settings (machine, size, model) where there are
-    enough.
-    """
+    """Folds of a calibration's rows: by setting (machine, size, model) if there are enough, else cluster."""
     settings = [_setting(rows[i]) for i in fitted]
     if len(set(settings)) < _NUM_INNER_FOLDS:
         settings = [str(rows[i].cluster) for i in fitted]

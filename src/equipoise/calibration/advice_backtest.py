@@ -1,4 +1,4 @@
-"""How right the recommended number of accelerators was on sizes held out, and the record of it that ships."""
+"""Backtest of the recommended number of accelerators on held-out sizes, and the record of it that ships."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -35,7 +35,7 @@ from equipoise.spec.mlperf import Entries, ScoredEntry, best_per_size
 from equipoise.stats import by_key, one_thread
 
 Curves: TypeAlias = Callable[[FloatArray], FloatArray]
-# From the law of the past, the rows of a group that are known, and the sizes in question.
+# Makes curves from the pooled law of earlier rounds, the known rows of a group, and the domain of sizes.
 CurvesOf: TypeAlias = Callable[[PooledLaw, Entries, Domain], Curves]
 SizesOf: TypeAlias = Callable[[Domain], Sequence[int]]
 
@@ -47,19 +47,20 @@ OBJECTIVES: Final[Mapping[Objective, str]] = {
     "cost": "least cost within three quarters of the fastest time known",
 }
 LARGEST_KNOWN: Final = "largest_known"
-# Met inside the known sizes, a deadline would ask for no forecast.
+# The deadline as a fraction of the best known time: a deadline that known sizes meet would need no forecast.
 _DEADLINE_FACTOR = 0.75
-# A curve through the known sizes has two parameters; `half` differs from `largest` from four sizes on.
+# Fewest sizes of a group. A curve through the known sizes has two parameters; `half` and `largest` differ
+# only from four sizes on.
 _FEWEST_SIZES: Mapping[HeldOutPart, int] = {"largest": 3, "half": 4}
 
 
 class Loss(Struct, frozen=True, kw_only=True):
-    """What a number loses, as fractions.
+    """Loss of a number of accelerators, as fractions.
 
-    curve: against the number found, on the curve of all sizes: of efficiency times speedup (its difference,
-    either way); for `cost`, what it costs too much or misses the deadline by.
-    measured: of efficiency times speedup against the best size measured, at the measured size nearest to the
-    number; for `balance` only.
+    curve: relative to the number found, on the curve of all sizes: the absolute difference in efficiency
+    times speedup; for `cost`, the larger of the excess cost and the excess over the deadline.
+    measured: in efficiency times speedup, relative to the best measured size, at the measured size nearest to
+    the number; only for `balance`.
     """
 
     num_accelerators: int
@@ -68,10 +69,10 @@ class Loss(Struct, frozen=True, kw_only=True):
 
 
 class HeldOutAdvice(Struct, frozen=True, kw_only=True):
-    """The number advised to one group for one objective, and the number found when its sizes were known.
+    """The number advised for one group and objective, and the number found once all its sizes are known.
 
-    largest_known, largest: the group's largest size before and after; both were sought up to the latter.
-    losses: of the number advised (OURS) and of each simple rule.
+    largest_known, largest: the group's largest size without and with held-out sizes; both numbers are
+    searched up to `largest`. losses: of the advised number (OURS) and of each simple rule.
     """
 
     round: str
@@ -87,17 +88,17 @@ class HeldOutAdvice(Struct, frozen=True, kw_only=True):
 
     @property
     def jump(self) -> float:
-        """The largest size in question over the largest that was known."""
+        """The largest size over the largest known size."""
         return self.largest / self.largest_known
 
     @property
     def is_compared(self) -> bool:
-        """Whether both numbers lie inside the sizes, so that one can be held against the other."""
+        """Whether both numbers lie inside the range of sizes and can be compared."""
         return self.advised.is_found and self.found.is_found
 
     @property
     def is_covered(self) -> bool:
-        """Whether the interval of the advice holds what was found, as far as that is known."""
+        """Whether the interval of the advice contains the number found, or agrees with its known bound."""
         low, high = self.advised.low or 0, self.advised.high or np.inf
         found = self.found.num_accelerators
         if self.found.is_found:
@@ -105,12 +106,12 @@ class HeldOutAdvice(Struct, frozen=True, kw_only=True):
         return high >= found if self.found.limited_by else low <= found
 
     def num_doublings(self, way: str = OURS) -> float:
-        """How far the number of a way lies from the one found, in doublings."""
+        """Distance in doublings between the number of a method and the number found."""
         return float(abs(np.log2(self.losses[way].num_accelerators / self.found.num_accelerators)))
 
 
 def pooled_curves(law: PooledLaw, known: Entries, domain: Domain) -> Curves:
-    """What the forecast draws from some of a group's rows."""
+    """The curves that a forecast draws from the known rows of a group."""
     question = Question(workload=known[0].workload, accelerator=known[0].accelerator, num_accelerators=1)
     return SmoothCurves(law, known, question, domain)
 
@@ -123,12 +124,11 @@ def held_out_advice(
     curves_of: CurvesOf = pooled_curves,
     sizes_of: SizesOf | None = None,
 ) -> tuple[HeldOutAdvice, ...]:
-    """Every number advised from strictly earlier rounds and a group's smaller sizes, with the one found.
+    """Numbers advised from strictly earlier rounds and a group's smaller sizes, with the numbers found.
 
-    rounds: those to test; all by default. progress: is called with
-    each round. curves_of: on which numbers are sought. sizes_of: those that may be taken; any number unless
-    given.
-    A group counts twice, if it has the sizes: without its largest, and without its larger half.
+    rounds: rounds to test; all by default. progress: called with each round. curves_of: makes the curves on
+    which numbers are searched. sizes_of: the allowed sizes; any number by default.
+    A group with enough sizes is tested twice: without its largest size, and without its larger half.
     Raises EvidenceError if no group has three sizes.
     """
     best = best_per_size(entries)
@@ -154,7 +154,7 @@ def held_out_advice(
 def _of_group(
     law: PooledLaw, rows: Entries, curves_of: CurvesOf, sizes_of: SizesOf | None
 ) -> Iterator[HeldOutAdvice]:
-    """rows: one group, in order of size."""
+    """The results for one group. rows: its entries in order of size."""
     sizes, times_s = _sizes_and_times(rows)
     domain = Domain(smallest=float(sizes[0]), largest=float(sizes[-1]))
     taken = None if sizes_of is None else sizes_of(domain)
@@ -164,14 +164,17 @@ def _of_group(
             continue
         known = rows[: -1 if part == "largest" else len(rows) - len(rows) // 2]
         deadline_s = _DEADLINE_FACTOR * min(each.score_s for each in known)
-        found = _located(all_known, domain, deadline_s, taken)
-        advised = _located(curves_of(law, known, domain), domain, deadline_s, taken)
-        by_rule = {name: _located(rule, domain, deadline_s, taken) for name, rule in _rules(known).items()}
+        found = _equilibria_by_objective(all_known, domain, deadline_s, taken)
+        advised = _equilibria_by_objective(curves_of(law, known, domain), domain, deadline_s, taken)
+        by_rule = {
+            name: _equilibria_by_objective(rule, domain, deadline_s, taken)
+            for name, rule in _rules(known).items()
+        }
         for objective in OBJECTIVES:
             numbers = {OURS: advised[objective].num_accelerators}
             numbers[LARGEST_KNOWN] = known[-1].num_accelerators
             numbers |= {name: points[objective].num_accelerators for name, points in by_rule.items()}
-            judge = _Judge(
+            loss_function = _LossFunction(
                 objective=objective,
                 found=found[objective].num_accelerators,
                 curves_s=all_known,
@@ -189,16 +192,16 @@ def _of_group(
                 largest=int(sizes[-1]),
                 advised=advised[objective],
                 found=found[objective],
-                losses={name: judge.loss(number) for name, number in numbers.items()},
+                losses={name: loss_function.loss(number) for name, number in numbers.items()},
             )
 
 
-def _located(
+def _equilibria_by_objective(
     curves_s: Curves, domain: Domain, deadline_s: float, sizes: Sequence[int] | None
 ) -> dict[Objective, Equilibrium]:
-    """The number of each objective. Money and energy go as accelerator-hours: their least is one number.
+    """The equilibrium of each objective. Cost and energy are proportional to accelerator-hours and share one.
 
-    sizes: that may be taken, of all but `cost`; any unless given.
+    sizes: the allowed sizes for all objectives except `cost`; any number by default.
     """
     cost = cheapest("cost", per_accelerator=1.0, deadline_s=deadline_s)
     (least,) = equilibria(curves_s, domain, kinds=(cost,))
@@ -225,18 +228,18 @@ def _sizes_and_times(entries: Entries) -> tuple[FloatArray, FloatArray]:
 
 
 def _rules(known: Entries) -> dict[str, Curves]:
-    """The curves of who has no law: perfect scaling from the largest size, and a line through the logs."""
+    """The curves of simple rules: perfect scaling from the largest known size, and a log-log line."""
     sizes, times_s = _sizes_and_times(known)
     line_s = line_through_logs(sizes, times_s)
     return {
-        # A hair less than perfect: else every size costs the same, and rounding would choose.
+        # Slightly less than perfect; otherwise every size costs the same, and rounding would decide.
         "perfect": lambda at: np.atleast_2d(times_s[-1] * (sizes[-1] / at) ** 0.999999),
         "power_law": lambda at: np.atleast_2d(line_s(at)),
     }
 
 
-class _Judge(Struct, frozen=True, kw_only=True):
-    """What numbers lose for one objective. curves_s: of all sizes; sizes, time_s: those measured."""
+class _LossFunction(Struct, frozen=True, kw_only=True):
+    """Computes losses for one objective. curves_s: from all sizes. sizes, time_s: measured."""
 
     objective: Objective
     found: int
@@ -248,13 +251,13 @@ class _Judge(Struct, frozen=True, kw_only=True):
     def loss(self, number: int) -> Loss:
         ours_s, found_s = np.median(self.curves_s(np.array([number, self.found], dtype=float)), axis=0)
         if self.objective == "cost":
-            # What it costs too much, or how far it misses the deadline, whichever is the worse.
+            # The excess cost or the fraction by which the deadline is missed, whichever is larger.
             excess = float(number * ours_s / (self.found * found_s) - 1.0)
             late = float(ours_s / max(self.deadline_s, found_s) - 1.0)
             return Loss(num_accelerators=number, curve=max(excess, late), measured=None)
         lost = abs(float(1.0 - self.found * found_s**2 / (number * ours_s**2)))
         nearest = int(np.argmin(np.abs(np.log(self.sizes / number))))
-        worth = 1.0 / (self.sizes * self.time_s**2)  # efficiency times speedup, but for a constant
+        worth = 1.0 / (self.sizes * self.time_s**2)  # efficiency times speedup, up to a constant factor
         return Loss(
             num_accelerators=number,
             curve=lost,
@@ -263,7 +266,7 @@ class _Judge(Struct, frozen=True, kw_only=True):
 
 
 def advice_errors(results: Sequence[HeldOutAdvice]) -> tuple[AdviceErrors, ...]:
-    """The errors of every objective and part held out, over all and by jump; without those of no group."""
+    """The errors for every objective and held-out part, overall and by jump; without cases of no group."""
     jumps = ((ALL_JUMPS, 0.0, np.inf), *ADVICE_JUMPS)
     found = []
     for objective in OBJECTIVES:
@@ -288,11 +291,11 @@ def _errors(kept: Sequence[HeldOutAdvice], jump: str) -> AdviceErrors:
         num_advised_beyond=beyond.count((True, False)),
         num_found_beyond=beyond.count((False, True)),
         coverage=float(np.mean([one.is_covered for one in kept])),
-        methods={name: _way(kept, name) for name in kept[0].losses},
+        methods={name: _accuracy_of(kept, name) for name in kept[0].losses},
     )
 
 
-def _way(kept: Sequence[HeldOutAdvice], name: str) -> Way:
+def _accuracy_of(kept: Sequence[HeldOutAdvice], name: str) -> Way:
     compared = [one for one in kept if one.is_compared]
     doublings = [one.num_doublings(name) for one in compared]
     regret = [one.losses[name].curve for one in compared]

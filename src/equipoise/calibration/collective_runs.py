@@ -1,6 +1,6 @@
-"""A run of timed collectives: the latency and rate of each, and the links that it was over.
+"""Timed collectives: latency and bandwidth fitted to each run, and the links that its ranks used.
 
-Time over size is straight lines; the links are those of the machine it was on, with what they should carry.
+Time is fitted as a piecewise linear function of size; links and their nominal rates come from the catalogue.
 """
 
 from itertools import pairwise
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from equipoise.spec.hardware import Accelerator, Topology
 
 
-# 0.02: what repetitions of nccl-tests on one machine differ by at least; no line need follow more closely.
+# 0.02: repetitions of nccl-tests on one machine differ by at least this; fits need not be closer.
 NOISE = 0.02
 FEWEST_SIZES = 3
 MOST_REGIMES = 5
-# Beyond, sizes are thinned evenly: the search below looks at every pair of them.
+# More sizes are thinned evenly, because the search below considers every pair.
 MOST_SIZES = 400
 _ROUNDS = 3
 
@@ -36,7 +36,7 @@ Indices: TypeAlias = NDArray[np.intp]
 
 
 class Regime(Struct, frozen=True, kw_only=True):
-    """A range of sizes in which time is latency_s + payload / byte_per_s; inf where size does not matter."""
+    """A range of sizes in which time is latency_s + payload / byte_per_s (inf if time does not grow)."""
 
     from_bytes: int
     to_bytes: int
@@ -46,11 +46,11 @@ class Regime(Struct, frozen=True, kw_only=True):
 
 
 class CollectiveCurve(Struct, frozen=True, kw_only=True):
-    """One collective over one group of ranks, as lines through the sizes measured.
+    """One collective over one group of ranks, as a piecewise linear fit over the measured sizes.
 
-    latency_s: of the smallest messages; None where even they are mostly wire. byte_per_s: of payload, what
-    the largest messages add; None where even they are mostly latency. num_points: sizes. log_sd: what the
-    lines leave, of the logarithm.
+    latency_s: of the smallest messages; None if even they are bandwidth-bound. byte_per_s: marginal payload
+    rate of the largest messages; None if even they are latency-bound. num_points: number of sizes. log_sd:
+    residual standard deviation of log time.
     """
 
     latency_s: Interval | None
@@ -61,7 +61,7 @@ class CollectiveCurve(Struct, frozen=True, kw_only=True):
 
 
 class _Line(Struct, frozen=True, kw_only=True):
-    """A line through some sizes, fitted to relative errors: time = start_s + byte_s x payload."""
+    """A line fitted to some sizes by relative errors: time = start_s + byte_s x payload."""
 
     start_s: float
     byte_s: float
@@ -69,14 +69,13 @@ class _Line(Struct, frozen=True, kw_only=True):
 
 
 def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> CollectiveCurve:
-    """The curve of one collective whose messages took the times measured.
+    """The curve of one collective, fitted to measured times.
 
-    payload_bytes, seconds: (n_points,), above zero; a size may come several times.
+    payload_bytes, seconds: (n_points,), positive; a size may occur several times.
     Raises EvidenceError for fewer than three sizes.
-    Assumes relative errors of equal size, and ranges of sizes in each of which one algorithm and protocol
-    run.
-    Source: Hockney 1994 for a line; where lines meet, least squares over all cuts (Bellman 1961) with their
-    number by the Bayesian information criterion (Schwarz 1978).
+    Assumes equal relative errors, and that one algorithm and protocol runs within each range of sizes.
+    Source: Hockney 1994 for a line; least squares over all breakpoints (Bellman 1961), with their number by
+    the Bayesian information criterion (Schwarz 1978).
 
     >>> sizes = [2.0**power for power in range(3, 31)]
     >>> found = fit_curve(sizes, [20e-6 + size / 100e9 for size in sizes])
@@ -94,7 +93,7 @@ def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> CollectiveCurve:
         sizes = thinned(sizes, MOST_SIZES)
         kept = np.isin(payload, sizes)
         payload, took = payload[kept], took[kept]
-    cuts = _cuts(sizes, payload, took)
+    cuts = _breakpoints(sizes, payload, took)
     pieces = list(pairwise(cuts))
     inside = [(payload >= sizes[first]) & (payload <= sizes[last - 1]) for first, last in pieces]
     lines = [_line(payload[each], took[each]) for each in inside]
@@ -120,7 +119,7 @@ def fit_curve(payload_bytes: ArrayLike, seconds: ArrayLike) -> CollectiveCurve:
 
 
 def thinned(sizes: Numbers, most: int) -> Numbers:
-    """At most so many of the sizes, evenly chosen from the smallest to the largest."""
+    """At most `most` of the sizes, chosen evenly from the smallest to the largest."""
     return np.asarray(sizes[np.unique(np.linspace(0, sizes.size - 1, min(most, sizes.size)).astype(int))])
 
 
@@ -129,10 +128,10 @@ def _line_s(line: _Line, payload: Numbers) -> Numbers:
 
 
 def _line(payload: Numbers, took: Numbers) -> _Line:
-    """The line through points with the least squares of relative errors, and neither part below zero.
+    """Least-squares line by relative errors, with non-negative start and slope.
 
-    Errors are relative to the line itself, found in a few rounds: relative to what was measured, times that
-    came out short by chance would weigh more, and the line would lie below.
+    Errors are relative to the line itself, which takes a few iterations. Errors relative to the measured
+    times would give more weight to times that are short by chance, and bias the line downwards.
     """
     expected = took
     for _ in range(_ROUNDS):
@@ -157,19 +156,19 @@ def _weighted(payload: Numbers, took: Numbers, expected: Numbers) -> _Line:
     return _Line(start_s=start, byte_s=byte, misfit=misfit)
 
 
-def _cuts(sizes: Numbers, payload: Numbers, took: Numbers) -> list[int]:
-    """Where ranges of sizes begin, with the end of the last: indices into sizes, from 0 to their number."""
+def _breakpoints(sizes: Numbers, payload: Numbers, took: Numbers) -> list[int]:
+    """Breakpoints of the ranges of sizes: indices into `sizes`, from 0 to `len(sizes)` inclusive."""
     order = np.argsort(payload, kind="stable")
     payload, took = payload[order], took[order]
     ends = np.searchsorted(payload, sizes, side="right")
     starts = np.concatenate([[0], ends[:-1]])
     misfits = _misfits(payload, took, starts, ends)
     num_sizes, num_points = sizes.size, payload.size
-    best = misfits[0]  # best[end - 1]: least misfit of so many lines through the sizes up to there
+    best = misfits[0]  # best[end - 1]: least misfit of the current number of lines through sizes up to `end`
     chosen, score = [0, num_sizes], _score(best[-1], 1, num_points)
     backs: list[Indices] = []
     for num_lines in range(2, min(MOST_REGIMES, num_sizes // FEWEST_SIZES) + 1):
-        # total[cut - 1, end - 1]: the lines before the cut, and one more from there to the end.
+        # total[cut - 1, end - 1]: misfit of the lines before `cut`, plus one more line from there to `end`.
         total = best[:-1, None] + misfits[1:]
         back = total.argmin(axis=0)
         best = total[back, np.arange(num_sizes)]
@@ -193,7 +192,7 @@ def _score(misfit: float, num_lines: int, num_points: int) -> float:
 
 
 def _misfits(payload: Numbers, took: Numbers, starts: Indices, ends: Indices) -> Numbers:
-    """misfits[i, j]: of one line through sizes i to j; infinite where these are fewer than three."""
+    """misfits[i, j]: misfit of one line through sizes i to j; infinite for fewer than three sizes."""
     num_sizes = starts.size
     misfits = np.full((num_sizes, num_sizes), np.inf)
     for first in range(num_sizes - FEWEST_SIZES + 1):
@@ -201,11 +200,11 @@ def _misfits(payload: Numbers, took: Numbers, starts: Indices, ends: Indices) ->
         one, wire = 1.0 / took[begin:], payload[begin:] / took[begin:]
         sums = [np.cumsum(each) for each in (np.ones_like(one), one, wire, one**2, one * wire, wire**2)]
         at = ends[first + FEWEST_SIZES - 1 :] - begin - 1
-        misfits[first, first + FEWEST_SIZES - 1 :] = _least(np.stack([each[at] for each in sums]))
+        misfits[first, first + FEWEST_SIZES - 1 :] = _least_misfit(np.stack([each[at] for each in sums]))
     return misfits
 
 
-def _least(sums: Numbers) -> Numbers:
+def _least_misfit(sums: Numbers) -> Numbers:
     """Least sum of squares of a/t + b m/t - 1 over a, b >= 0; elementwise.
 
     sums: (6, n_cases), over points: their number, 1/t, m/t, 1/t^2, m/t^2 and m^2/t^2.
@@ -220,7 +219,7 @@ def _least(sums: Numbers) -> Numbers:
 
 
 def _deviations(line: _Line, payload: Numbers, took: Numbers) -> tuple[float, float, float]:
-    """Standard errors of a line's start and slope, and the quantile of Student's t that makes an interval."""
+    """Standard errors of a line's start and slope, and the quantile of Student's t for their intervals."""
     from scipy.special import stdtrit  # noqa: PLC0415 - loading it takes as long as a plan
 
     expected = _line_s(line, payload)
@@ -242,7 +241,7 @@ def _deviations(line: _Line, payload: Numbers, took: Numbers) -> tuple[float, fl
 
 
 def _latency(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:
-    """Latency of the first line; None where less than half of its smallest message's time."""
+    """Latency of the first line; None if it is less than half of the time of the smallest message."""
     if line.start_s < line.byte_s * payload.min():
         return None
     error, _, quantile = _deviations(line, payload, took)
@@ -251,19 +250,19 @@ def _latency(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:
 
 
 def _rate(line: _Line, payload: Numbers, took: Numbers) -> Interval | None:
-    """Rate of the last line; None where less than half of its largest message's time is spent on the wire."""
+    """Rate of the last line; None if less than half of the time of the largest message is transfer."""
     if line.byte_s * payload.max() < line.start_s:
         return None
     _, error, quantile = _deviations(line, payload, took)
     slow, quick = float(line.byte_s + quantile * error), float(line.byte_s - quantile * error)
-    # A slope that may be zero bounds no rate from above.
+    # If the slope may be zero, the rate has no upper bound.
     return Interval(
         value=1.0 / line.byte_s, low=1.0 / slow, high=1.0 / quick if quick > 0 else np.inf, level=LEVEL
     )
 
 
 def is_like(one: str, other: str) -> bool:
-    """Whether two accelerators have the same links: of one chip and form, whatever its memory.
+    """Whether two accelerators have the same links, i.e. the same chip and form factor with any memory.
 
     >>> is_like("a100-sxm4-40gb", "a100-sxm4-80gb")
     True
@@ -272,10 +271,10 @@ def is_like(one: str, other: str) -> bool:
 
 
 class RunLinks(Struct, frozen=True, kw_only=True):
-    """The links of a run's ranks.
+    """The links between the ranks of a run.
 
-    link: in words. bus_byte_per_s: the most that busbw could be with rings: of the link inside a node, or of
-    the network cards of a node together. card_byte_per_s: of one accelerator's share of them.
+    link: description. bus_byte_per_s: upper bound of busbw with rings: the link inside a node, or all network
+    cards of a node. card_byte_per_s: one accelerator's share of the network cards.
     """
 
     cluster: Cluster
@@ -287,17 +286,17 @@ class RunLinks(Struct, frozen=True, kw_only=True):
 
     @property
     def num_nodes(self) -> int:
-        """Nodes that the ranks are on."""
+        """Number of nodes used by the ranks."""
         return round(float(self.group.num_nodes))
 
     def is_like(self, accelerator: str, link: str) -> bool:
-        """Whether a published figure of an accelerator and class of link is of such a machine."""
+        """Whether a published figure for an accelerator and link class applies to this machine."""
         is_chip = is_like(accelerator, self.cluster.accelerator.slug)
         return is_chip and _over_host(link) == (self.cluster.topology == "host")
 
 
 def checked_link(word: str) -> str:
-    """A class of link as `nvidia-smi topo -m` names it, or the rate of a network. Raises UsageError else.
+    """A normalised link class of `nvidia-smi topo -m`, or network rate. Raises UsageError for other words.
 
     >>> checked_link("phb"), checked_link("nv12"), checked_link("10Gbit")
     ('PHB', 'NV12', '10gbit')
@@ -315,17 +314,17 @@ def checked_link(word: str) -> str:
 def run_links(
     run: CollectiveRun, *, accelerator: str | None, link: str | None, catalogue: Catalogue | None
 ) -> RunLinks | str:
-    """The links of a run; where it is not known, one sentence on what to give.
+    """The links of a run; if they are unknown, a sentence that says what to specify.
 
-    accelerator: of the catalogue or a system; the device that the run names unless given. link: a class.
-    catalogue: the shipped one unless given.
-    Raises SpecError for an accelerator that was given and is not known.
+    accelerator: an accelerator or system; by default the device that the run names. link: a link class.
+    catalogue: the shipped one by default.
+    Raises SpecError for an unknown accelerator.
     """
     tables = catalogue or shipped()
     if run.backend == "gloo":
         return _over_gloo(run, link)
     if link is not None and network_reach(link) is not None:
-        link = None  # inside a node, ranks are connected as is usual there
+        link = None  # inside a node, the usual links apply
     if accelerator is not None:
         return _machine(run, tables.cluster(accelerator, num_accelerators=run.num_ranks), link)
     if run.device is None:
@@ -340,9 +339,9 @@ def run_links(
 
 
 def cluster_of_device(device: str, num_accelerators: int, catalogue: Catalogue) -> Cluster | None:
-    """The cluster of the accelerator that a program names, also within other words; None where not known.
+    """The cluster of the accelerator that a program names, possibly within other words; None if unknown.
 
-    Raises SpecError for names that contradict each other.
+    Raises SpecError for contradictory names.
     """
     known = catalogue.accelerator_alias(device)
     if known is not None:
@@ -351,7 +350,7 @@ def cluster_of_device(device: str, num_accelerators: int, catalogue: Catalogue) 
 
 
 def _over_gloo(run: CollectiveRun, link: str | None) -> str:
-    """Why nothing is known of the machine of a run over gloo."""
+    """Why a run over gloo cannot be compared with anything."""
     if run.num_nodes == 1:
         return "gloo between processes of one host uses its processors and memory: no link to compare with"
     if link is None:
@@ -360,10 +359,10 @@ def _over_gloo(run: CollectiveRun, link: str | None) -> str:
 
 
 def reach_of(run: CollectiveRun, found: RunLinks | str, link: str | None) -> LinkReach | None:
-    """What the class of link that was stated reaches, where that is more exact than the machine.
+    """The expected rate of the stated link class, if that is more specific than the machine; else None.
 
-    So it is for ranks of one node that are connected through the host, or whose accelerator is not known, and
-    for hosts connected by a network of a stated rate.
+    This is the case for ranks of one node connected through the host or with an unknown accelerator, and for
+    hosts connected by a network of a stated rate.
     """
     chip: Accelerator | None = None
     network = None if link is None else network_reach(link)
@@ -394,16 +393,16 @@ def _machine(run: CollectiveRun, usual: Cluster, link: str | None) -> RunLinks:
         cluster=found,
         group=group,
         wires=wires,
-        link=_within(found, link) if num_nodes == 1 else f"the network of {num_nodes} nodes",
+        link=_inside_link_words(found, link) if num_nodes == 1 else f"the network of {num_nodes} nodes",
         bus_byte_per_s=inside if num_nodes == 1 else card * float(group.ranks_per_node),
         card_byte_per_s=card,
     )
 
 
 def num_nodes_of(run: CollectiveRun, nodes: Cluster) -> int:
-    """Nodes that a run's ranks are on: as the file states, but none without a rank; else filled one by one.
+    """Number of nodes of a run: as the file states, at most one per rank; else as few as hold all ranks.
 
-    What files state is hosts: of several, racks and pods, whose fast links span hosts, are not the nodes.
+    Files state hosts. With several hosts, that number is not used for racks and pods, whose links span hosts.
     """
     if run.num_nodes is not None and (run.num_nodes == 1 or nodes.node_size <= LARGEST_HOST):
         return min(run.num_nodes, run.num_ranks)
@@ -411,7 +410,7 @@ def num_nodes_of(run: CollectiveRun, nodes: Cluster) -> int:
 
 
 def _with_link(usual: Cluster, link: str | None) -> Cluster:
-    """The cluster with its accelerators connected as the class of link means, where that is not the usual."""
+    """The cluster with the topology that the link class implies, if that differs from the usual one."""
     chip = usual.accelerator
     topology: Topology | None = None
     if link is not None and _over_host(link) and usual.topology != "host":
@@ -429,8 +428,8 @@ def _with_link(usual: Cluster, link: str | None) -> Cluster:
     )
 
 
-def _within(found: Cluster, link: str | None) -> str:
-    """What joins accelerators inside a node, in words."""
+def _inside_link_words(found: Cluster, link: str | None) -> str:
+    """Description of the links inside a node."""
     if found.topology == "host":
         return f"PCIe through the host ({link})" if link else "PCIe through the host"
     return found.accelerator.link or "the link"

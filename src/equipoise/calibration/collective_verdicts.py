@@ -1,6 +1,6 @@
-"""Measured collectives as latency and bandwidth, and whether they are what such a machine reaches.
+"""Verdicts on measured collectives: whether latency and bandwidth are normal for the machine.
 
-A verdict holds a measurement against the performance model under its priors and against published figures.
+Measurements are compared with published figures and with the performance model under its priors.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,37 +30,37 @@ from equipoise.spec.links import LinkReach, PublishedCollective, published_colle
 from equipoise.stats import by_key
 from equipoise.units import MIB, format_si, whole_percent
 
-# A message below this is all latency on every link of the catalogue, one above all wire: half the time of 64
-# KiB on PCIe 3 is 5 us; 16 MiB take 35 us on 480 GB/s.
+# Smaller messages are latency-bound and larger ones bandwidth-bound on every link of the catalogue: half the
+# time of 64 KiB on PCIe 3 is 5 us; 16 MiB take 35 us on 480 GB/s.
 SMALL_BYTES = 65_536
 LARGE_BYTES = 16 * MIB
-# Healthy machines of one kind differ by less: 8 A100 in one node, published twice, by 3 %; B200 by 1 %.
+# Healthy machines of one kind differ by less: two publications on 8 A100 in one node by 3 %, on B200 by 1 %.
 PUBLISHED_MARGIN = 0.15
 _LIKE_SIZE = 8.0
-# gloo sums as for all_reduce and cuts the rest off: 16 MiB over 1 Gbit/s took 150 ms, all_reduce 142.
+# gloo runs a full all_reduce and discards the rest: 16 MiB over 1 Gbit/s took 150 ms, all_reduce 142.
 GLOO_REDUCES_ALL = ("reduce_scatter",)
-# A process that waits for a network has its processor free for most of the time: 20 to 50 % over 1 Gbit/s.
+# Above this, the processor limits the rate: processes waiting for 1 Gbit/s were busy 20 to 50 % of the time.
 BUSY_FRACTION = 0.75
-# Around a ring or along trees: of these the model knows the steps of short messages too. Sends to all peers
-# of an all-to-all do not go out at once: 87 us over 8 A100, where a ring or a tree takes 35.
+# Operations over rings or trees, for which the model also knows the number of steps of short messages. The
+# sends of an all-to-all are not simultaneous: it took 87 us over 8 A100, a ring or tree 35 us.
 RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
 class CollectiveFit(Struct, frozen=True, kw_only=True):
-    """One run and the curve through it."""
+    """A run and the curve fitted to it."""
 
     run: CollectiveRun
     curve: CollectiveCurve
 
     @property
     def bus_byte_per_s(self) -> float | None:
-        """The rate of the largest messages as busbw counts: what a link of a ring carries."""
+        """Bus bandwidth (busbw) of the largest messages: the rate on each link of a ring."""
         rate = self.curve.byte_per_s
         return None if rate is None else rate.value * bus_fraction(self.run.operation, self.run.num_ranks)
 
     @property
     def cpu_fractions(self) -> tuple[tuple[int, float], ...]:
-        """By size, how many cores a rank was busy on while it ran: the median; empty where not measured."""
+        """By size, the median number of cores that a rank kept busy; empty if not measured."""
         by_size = by_key(
             (timing.payload_bytes, timing.cpu_fraction)
             for timing in self.run.timings
@@ -73,8 +73,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Whether one measured figure is normal.
 
     quantity: `bus_byte_per_s` of a large message, or `latency_s` of a small one. verdict: `normal`, `slow`,
-    `fast`, or `unknown` as long as nothing is known to compare with. expected: between low and high with
-    LEVEL. link: what joins the ranks, with its rate where known. because: one sentence. evidence: sources.
+    `fast`, or `unknown` without a reference. expected: with its interval low to high at LEVEL. link: the link
+    between the ranks, with its rate if known. because: the reason in one sentence. evidence: sources.
     """
 
     run: CollectiveRun
@@ -92,12 +92,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     @property
     def moved_bytes(self) -> float:
-        """Bytes of the message as busbw counts them."""
+        """Bytes of the message, scaled as for busbw."""
         return self.payload_bytes * bus_fraction(self.run.operation, self.run.num_ranks)
 
 
 class Links(Struct, frozen=True, kw_only=True):
-    """What files of timed collectives hold: fits, runs that allow none (with the reason), verdicts."""
+    """Results from files of timed collectives: fits, runs without a fit (with the reason), verdicts."""
 
     reading: CollectiveRuns
     fits: tuple[CollectiveFit, ...]
@@ -106,7 +106,7 @@ class Links(Struct, frozen=True, kw_only=True):
 
 
 def expect_runs(reading: CollectiveRuns) -> None:
-    """Raise EvidenceError, with the reasons, where no row of the files can be used."""
+    """Raise EvidenceError, with the reasons, if no row of the files can be used."""
     if not reading.runs:
         reasons = "; ".join(f"{each['first']} ({each['count']} times)" for each in reading.rejected.rows())
         raise EvidenceError(
@@ -122,12 +122,12 @@ def judged(
     link: str | None = None,
     catalogue: Catalogue | None = None,
 ) -> Links:
-    """Fits and verdicts of every run that was read.
+    """Fits and verdicts for every run that was read.
 
-    accelerator: of the catalogue, or a system; what the files name unless given. link: the class of the
-    weakest link between ranks, as `nvidia-smi topo -m` names it; what is usual unless given.
-    catalogue: what names mean; the shipped one unless given.
-    Raises SpecError for an accelerator or link that is not known; EvidenceError where no run was read.
+    accelerator: an accelerator or system; by default what the files name. link: class of the weakest link
+    between ranks, as `nvidia-smi topo -m` names it; by default the usual one.
+    catalogue: the shipped one by default.
+    Raises SpecError for an unknown accelerator or link, EvidenceError if no run was read.
     """
     expect_runs(reading)
     named = None if link is None else checked_link(link)
@@ -145,7 +145,7 @@ def judged(
 
 
 def _points(rows: Sequence[Timing]) -> tuple[list[float], list[float]]:
-    """Sizes and seconds of rows, a point a side."""
+    """Sizes and seconds of all repetitions of the rows."""
     pairs = [(float(row.payload_bytes), seconds) for row in rows for seconds in row.seconds]
     return [size for size, _ in pairs], [seconds for _, seconds in pairs]
 
@@ -155,7 +155,7 @@ def _median_s(rows: Sequence[Timing]) -> float:
 
 
 def _verdicts(run: CollectiveRun, machine: RunLinks | str, link: str | None) -> Iterator[Verdict]:
-    """A verdict on the largest messages and one on the smallest, where they are large and small enough."""
+    """Verdicts on the largest and the smallest messages, if they are large and small enough."""
     largest = max(timing.payload_bytes for timing in run.timings)
     smallest = min(timing.payload_bytes for timing in run.timings)
     if largest >= LARGE_BYTES:
@@ -164,17 +164,17 @@ def _verdicts(run: CollectiveRun, machine: RunLinks | str, link: str | None) -> 
         found = Verdict(run=run, quantity="bus_byte_per_s", payload_bytes=largest, measured=rate)
         stated = reach_of(run, machine, link)
         if stated is not None and link is not None:
-            yield _on_link(found, stated, link)
+            yield _verdict_by_link(found, stated, link)
         else:
-            yield _on_bandwidth(found, machine)
+            yield _bandwidth_verdict(found, machine)
     if smallest <= SMALL_BYTES and run.operation in RINGS:
         small = [each for each in run.timings if each.payload_bytes <= smallest * 4]
         found = Verdict(run=run, quantity="latency_s", payload_bytes=smallest, measured=_median_s(small))
-        yield _on_latency(found, machine)
+        yield _latency_verdict(found, machine)
 
 
-def _on_link(found: Verdict, stated: LinkReach, link: str) -> Verdict:
-    """The verdict on the largest messages by the class of link alone, as spec.links knows it."""
+def _verdict_by_link(found: Verdict, stated: LinkReach, link: str) -> Verdict:
+    """The verdict on the largest messages from the link class alone, by spec.links."""
     expected = Interval(value=stated.byte_per_s, low=stated.low, high=stated.high, level=LEVEL)
     words = _network_words(found, link) if stated.path == "network" else _class_words(link)
     on = replace(found, link=link, link_byte_per_s=stated.stated_byte_per_s[1], evidence=(stated.source,))
@@ -182,7 +182,7 @@ def _on_link(found: Verdict, stated: LinkReach, link: str) -> Verdict:
 
 
 def _compared(found: Verdict, expected: Interval, because: Callable[[str], str]) -> Verdict:
-    """The verdict on a figure of which so much was expected. because: the reason of each verdict."""
+    """The verdict on a figure with the given expectation. because: maps each verdict to its reason."""
     verdict = "normal"
     if not expected.low <= found.measured <= expected.high:
         is_more, more_is_faster = found.measured > expected.high, found.quantity == "bus_byte_per_s"
@@ -207,7 +207,7 @@ def _class_words(link: str) -> Mapping[str, str]:
 
 
 def _network_words(found: Verdict, link: str) -> Mapping[str, str]:
-    """The reasons of verdicts on hosts over a network; of a slow one, whether the processor is the limit."""
+    """Reasons of verdicts on hosts over a network; for `slow`, whether the processor is the limit."""
     run = found.run
     busy = [each.cpu_fraction for each in run.timings if each.payload_bytes == found.payload_bytes]
     shares = [each for each in busy if each is not None]
@@ -230,7 +230,7 @@ def _network_words(found: Verdict, link: str) -> Mapping[str, str]:
 
 
 def _prior_s(about: Verdict, machine: RunLinks, *, switch_reduces: bool = True) -> Interval | None:
-    """The seconds of one message that the model expects under its priors; None for what it does not know."""
+    """The model's expected seconds for one message under its priors; None if it cannot model it."""
     timer = OPERATIONS.get(about.run.operation)
     if timer is None:
         return None
@@ -242,8 +242,8 @@ def _prior_s(about: Verdict, machine: RunLinks, *, switch_reduces: bool = True) 
     return with_log_sd(seconds({}), float(prior_log_sd(seconds, COLLECTIVE_PRIORS)))
 
 
-def _on_latency(found: Verdict, machine: RunLinks | str) -> Verdict:
-    """The verdict on the smallest messages, by the model alone: published ones vary with the software."""
+def _latency_verdict(found: Verdict, machine: RunLinks | str) -> Verdict:
+    """The verdict on the smallest messages, from the model alone, as published ones vary with software."""
     prior_s = None if isinstance(machine, str) else _prior_s(found, machine)
     if isinstance(machine, str) or prior_s is None:
         return _unknown(found, machine)
@@ -261,15 +261,15 @@ def _on_machine(found: Verdict, machine: RunLinks, evidence: Sequence[str]) -> V
     return replace(found, link=machine.link, link_byte_per_s=machine.bus_byte_per_s, evidence=tuple(evidence))
 
 
-def _on_bandwidth(found: Verdict, machine: RunLinks | str) -> Verdict:
-    """The verdict on the largest messages: by published figures of such machines, else by the model."""
+def _bandwidth_verdict(found: Verdict, machine: RunLinks | str) -> Verdict:
+    """The verdict on the largest messages: from published figures of such machines, else from the model."""
     if isinstance(machine, str):
         return _unknown(found, machine)
     published, prior_s, moved = _published(found, machine), _prior_s(found, machine), found.moved_bytes
     prior = prior_s and Interval(
         value=moved / prior_s.value, low=moved / prior_s.high, high=moved / prior_s.low, level=LEVEL
     )
-    expected = _best_of(published) if published else prior
+    expected = _fastest(published) if published else prior
     if expected is None:
         return _unknown(found, machine)
     evidence = [
@@ -279,11 +279,11 @@ def _on_bandwidth(found: Verdict, machine: RunLinks | str) -> Verdict:
         rate = format_si(prior.value, "B/s", digits=4)
         evidence.append(f"the performance model, not fitted: {rate}")
     on = _on_machine(found, machine, evidence)
-    return _compared(on, expected, partial(_why, found, machine))
+    return _compared(on, expected, partial(_reason, found, machine))
 
 
-def _best_of(published: Sequence[PublishedCollective]) -> Interval:
-    """The fastest of published figures, and how far from it is normal."""
+def _fastest(published: Sequence[PublishedCollective]) -> Interval:
+    """The fastest of the published figures, with the margin that counts as normal."""
     rate = max(each.bus_byte_per_s for each in published)
     return Interval(
         value=rate, low=rate * (1 - PUBLISHED_MARGIN), high=rate * (1 + PUBLISHED_MARGIN), level=LEVEL
@@ -297,7 +297,7 @@ def _unknown(found: Verdict, machine: RunLinks | str) -> Verdict:
 
 
 def _published(about: Verdict, machine: RunLinks) -> list[PublishedCollective]:
-    """Published figures of the same operation, chip and group, of about this size or a peak."""
+    """Published figures for the same operation, chip and group, of similar size or stated as a peak."""
     return [
         each
         for each in published_collectives()
@@ -310,14 +310,14 @@ def _published(about: Verdict, machine: RunLinks) -> list[PublishedCollective]:
 
 
 def _is_like_size(published: PublishedCollective, payload_bytes: int) -> bool:
-    """Whether a figure is of about this size; a peak is of every size that is long on the wire."""
+    """Whether a figure is for a similar size; a peak applies to all bandwidth-bound sizes."""
     if published.payload_bytes is None:
         return payload_bytes >= LARGE_BYTES * _LIKE_SIZE
     return 1 / _LIKE_SIZE <= payload_bytes / published.payload_bytes <= _LIKE_SIZE
 
 
-def _why(found: Verdict, machine: RunLinks, verdict: str) -> str:
-    """One sentence on a verdict about bandwidth."""
+def _reason(found: Verdict, machine: RunLinks, verdict: str) -> str:
+    """The reason for a verdict on bandwidth."""
     share = found.measured / machine.bus_byte_per_s
     if verdict == "fast":
         return "faster than such machines: are accelerator, link and number of ranks as assumed here?"
@@ -325,15 +325,15 @@ def _why(found: Verdict, machine: RunLinks, verdict: str) -> str:
         return "more than the link carries one way, which is possible where the switch reduces (NVLink SHARP)"
     if verdict == "normal":
         return f"{whole_percent(share)} of what {machine.link} carries one way, as such machines reach"
-    suspect = _suspect(found, machine)
+    suspect = _likely_cause(found, machine)
     return (
         suspect
         or f"{whole_percent(share)} of what {machine.link} carries one way: less than such machines reach"
     )
 
 
-def _suspect(found: Verdict, machine: RunLinks) -> str | None:
-    """What a slow rate is as much as, which shows where to look; None where it resembles nothing."""
+def _likely_cause(found: Verdict, machine: RunLinks) -> str | None:
+    """A likely cause of a slow rate, from the known limit that it matches; None if it matches none."""
     measured = found.measured
     if machine.num_nodes > 1:
         one_card = measured <= machine.card_byte_per_s

@@ -1,6 +1,6 @@
-"""Times by size: the question of a curve, laws fitted to measured times alone, and the records that ship.
+"""Time against size: the question, laws fitted to measured times alone, and the records that ship.
 
-Records are settings and errors of the pooled law, and how right recommended numbers were.
+The records hold settings and errors of the pooled law, and the accuracy of recommended numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +26,10 @@ from equipoise.units import MOST_LISTED, format_count, format_duration, listed
 
 
 class CurveQuestion(Struct, frozen=True, kw_only=True):
-    """The question. sizes: numbers of accelerators; empty for those measured and one doubling more.
+    """A question about a curve. sizes: numbers of accelerators; empty for measured sizes plus one doubling.
 
-    round: whose results of the group to start from; its newest unless given. law: a name, for that one alone.
-    catalogue: what names mean.
+    round: the round whose results of the group are used; by default the newest. law: use only this law.
+    catalogue: for resolving names.
     """
 
     workload: str | None = None
@@ -42,7 +42,7 @@ class CurveQuestion(Struct, frozen=True, kw_only=True):
 
 
 class LawUsed(Struct, frozen=True, kw_only=True):
-    """The law behind the numbers. values: of a fitted law, by parameter. shares: of all laws combined."""
+    """The law behind a curve. values: fitted parameters by name. shares: weights of combined laws by name."""
 
     name: str
     assumes: str
@@ -52,9 +52,9 @@ class LawUsed(Struct, frozen=True, kw_only=True):
 
 
 class PredictedTime(Struct, frozen=True, kw_only=True):
-    """The time at one size. outside: in words, why it is an extrapolation; None in the domain.
+    """The time at one size. outside: why it is an extrapolation; None inside the domain.
 
-    energy_j: measured at this very size; None elsewhere. record: None where none was ever made.
+    energy_j: measured at this size, or None. record: errors of such predictions; None if there is no record.
     """
 
     num_accelerators: int
@@ -65,15 +65,15 @@ class PredictedTime(Struct, frozen=True, kw_only=True):
 
     @property
     def in_domain(self) -> bool:
-        """Whether the evidence covers sizes like this one."""
+        """Whether the size is inside the domain of the evidence."""
         return self.outside is None
 
 
 class TimeCurve(Struct, frozen=True, kw_only=True):
-    """Time against size by published results, or by a user's own times.
+    """Time against size, from published results or from a user's own times.
 
-    work: what the times are for. domain: the sizes measured. curves_s: equally likely curves of time, as
-    Fit.curves_s.
+    work: description of what the times measure. domain: the range of measured sizes. curves_s: equally likely
+    curves of time, as Fit.curves_s.
     """
 
     law: LawUsed
@@ -101,10 +101,10 @@ def fitted_curve(
 ) -> TimeCurve:
     """The curve of laws fitted to measured times.
 
-    law: the name of the only one to fit; all candidates unless given. noise: the scatter to expect.
-    evidence_of: the sources that runs are; asked of those that were not left out as too far from any law.
+    law: the only law to fit; by default all candidates are combined. noise: the expected scatter.
+    evidence_of: returns the sources of the points that were kept, i.e. not rejected as outliers.
 
-    Raises FitError, naming what to measure, where the points are too few or do not depend on size.
+    Raises FitError, naming what to measure, if the points are too few or do not depend on size.
     """
     laws = CANDIDATES if law is None else (law_named(law),)
     fitted = fit_or_flat(data, noise=noise) if law is None else fit(data, laws, noise=noise)
@@ -137,9 +137,9 @@ def fitted_curve(
 
 
 def sizes_of_interest(measured: FloatArray) -> tuple[int, ...]:
-    """The sizes to answer for when none is given: those measured, and one doubling more.
+    """Default sizes of a curve: the measured ones plus one doubling.
 
-    Of many, a few even steps between the ends.
+    If there are many, a few evenly spaced ones.
     """
     sizes = np.unique(measured)
     if len(sizes) > _MOST_SIZES:
@@ -178,7 +178,7 @@ def _outlier_notes(fitted: Fit) -> tuple[Note, ...]:
 
 
 def _stray_notes(fitted: Fit) -> tuple[Note, ...]:
-    """That no law follows what was measured at some size, as where only larger ones cross nodes."""
+    """Notes on sizes whose measurements no law follows, e.g. because only larger sizes span several nodes."""
     points = fitted.points
     by_law = predict(fitted, points.sizes, level=LEVEL, of="run")
     apart = []
@@ -197,7 +197,7 @@ def _stray_notes(fitted: Fit) -> tuple[Note, ...]:
 
 
 def _record(data: MeasuredTimes, laws: tuple[Law, ...], noise: Noise) -> HeldOutErrors | None:
-    """How wrong the laws are at the largest measured size, fitted to the smaller ones; None with too few."""
+    """Errors of the laws at the largest measured size when fitted to the smaller ones; None if too few."""
     largest = data.sizes[-1]
     smaller = data.where(data.num_accelerators < largest)
     try:
@@ -220,12 +220,12 @@ HeldOutPart: TypeAlias = Literal["largest", "half"]
 Objective: TypeAlias = Literal["answer", "balance", "marginal", "floor", "cost"]
 OURS: Final = "equipoise"
 ALL_JUMPS = "all"
-# Of numbers sought on the curves of published results alone, and on those combined with the model's
-# (records/combined.py).
+# Record files for numbers searched on the curves of published results alone, and on those combined with the
+# model's (records/combined.py).
 PUBLISHED, COMBINED = "advice.json", "combined_advice.json"
-# Up to four times the largest known, and beyond: too few groups are compared for more.
+# Up to four times the largest known size, and beyond; there are too few groups for a finer division.
 ADVICE_JUMPS = JUMPS[-2:]
-# What is held out, of times by protocol and of advice by part.
+# Descriptions of what is held out: by protocol for times, by part for advice.
 HELD_OUT: Mapping[Protocol | HeldOutPart, str] = {
     "largest": "the largest size of a group",
     "half": "the larger half of a group's sizes",
@@ -234,9 +234,9 @@ HELD_OUT: Mapping[Protocol | HeldOutPart, str] = {
 
 
 class Shipped(Struct, frozen=True, kw_only=True):
-    """Settings of the pooled law without and with given batches, its record, and the spread of submitters.
+    """Settings of the pooled law without and with given batches, its errors, and the spread of submitters.
 
-    dataset: the version they are of.
+    dataset: version of the dataset that they were computed from.
     """
 
     dataset: str
@@ -246,20 +246,20 @@ class Shipped(Struct, frozen=True, kw_only=True):
     submitters: SubmitterSpread
 
     def settings(self, *, given_batch: bool) -> Mapping[str, Sequence[float]]:
-        """The settings of the pooled law, as `pooled.fit` takes them."""
+        """The settings of the pooled law, as parameters of `pooled.fit`."""
         return self.settings_given_batch if given_batch else self.settings_without_batch
 
     def summary(self, protocol: Protocol, *, given_batch: bool) -> BacktestSummary | None:
-        """The whole record of one protocol; None where it was not made."""
+        """The full record of one protocol; None if there is none."""
         wanted = (
             each for each in self.summaries if (each.protocol, each.given_batch) == (protocol, given_batch)
         )
         return next(wanted, None)
 
     def record(self, protocol: Protocol, *, jump: float, given_batch: bool) -> HeldOutErrors | None:
-        """The errors at sizes so many times the largest known; None where none was held out.
+        """The errors at sizes `jump` times the largest known; None if none was held out.
 
-        Where none was held out with its batch given, those of batches that the law did not know: no smaller.
+        Without results for given batches, the errors for unknown batches, which are no smaller.
         """
         stated = [self.summary(protocol, given_batch=each) for each in dict.fromkeys((given_batch, False))]
         for found, (name, above, most) in product(stated, JUMPS):
@@ -278,15 +278,15 @@ class Shipped(Struct, frozen=True, kw_only=True):
 
 @cache
 def shipped_forecasts() -> Shipped:
-    """What ships. Raises DataError where the file is missing or no such record."""
+    """The shipped record. Raises DataError if the file is missing or invalid."""
     return shipped_record(FORECAST, Shipped, made_by="dataset")
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """How right one way to choose a number was. within_doubling, doublings: of the numbers compared.
+    """Accuracy of one method of choosing a number. within_doubling, doublings: over the compared numbers.
 
-    regret: what the numbers compared lose against those found, on the curve of all sizes; measured_regret:
-    what all lose against the best measured size, censored or not. None where nothing was compared.
+    regret: loss of the compared numbers relative to those found, on the curve of all sizes. measured_regret:
+    loss of all numbers, censored or not, relative to the best measured size. None if nothing was compared.
     """
 
     within_doubling: float | None
@@ -298,12 +298,12 @@ class Way(Struct, frozen=True, kw_only=True):
 
 
 class AdviceErrors(Struct, frozen=True, kw_only=True):
-    """The errors for one objective where sizes were held out in one way, at some jumps in size.
+    """The errors for one objective, one held-out part, and a range of jumps in size.
 
-    num_compared: groups where the number advised and the one found lie inside the sizes. Of the others:
-    num_both_beyond lie at the largest size or beyond; num_advised_beyond and num_found_beyond, only one of
-    the two; the rest lie at the smallest or below. coverage: how often the 90 % interval held.
-    methods: advice and the simple rules, over the same groups.
+    num_compared: groups whose advised and found numbers lie inside the range of sizes. num_both_beyond: with
+    both at the largest size or beyond. num_advised_beyond, num_found_beyond: with only one of them there.
+    The remaining groups are at the smallest size or below. coverage: of the 90 % interval.
+    methods: the advice and the simple rules, over the same groups.
     """
 
     objective: Objective
@@ -319,7 +319,7 @@ class AdviceErrors(Struct, frozen=True, kw_only=True):
 
 
 class AdviceRecord(Struct, frozen=True, kw_only=True):
-    """How right numbers like this one were. of: over what, in words; the rest as in AdviceErrors."""
+    """Accuracy of recommended numbers of one kind. of: description; other fields as in AdviceErrors."""
 
     objective: Objective
     of: str
@@ -332,16 +332,16 @@ class AdviceRecord(Struct, frozen=True, kw_only=True):
 
 
 class ShippedAdvice(Struct, frozen=True, kw_only=True):
-    """The record that ships; dataset: the version it is of."""
+    """The shipped record. dataset: version of the dataset that it was computed from."""
 
     dataset: str
     errors: tuple[AdviceErrors, ...]
 
     def record(self, objective: Objective = "answer", *, jump: float = 1.0) -> AdviceRecord | None:
-        """How right the advised number was; None where none was ever held against one found.
+        """Accuracy of the advised number; None if none was ever compared.
 
-        jump: the largest size in question over the largest with a time. Near jumps are those of the group's
-        largest size held out, far ones those of its larger half: the others are few.
+        jump: the largest size in question over the largest with a known time. The record of near jumps is
+        from groups without their largest size, that of far jumps from groups without their larger half.
         """
         (near, _, most), (far, _, _) = ADVICE_JUMPS
         part, name = ("largest", near) if jump <= most else ("half", far)
@@ -366,5 +366,5 @@ class ShippedAdvice(Struct, frozen=True, kw_only=True):
 
 @cache
 def shipped_advice(name: str = PUBLISHED) -> ShippedAdvice:
-    """What ships, PUBLISHED or COMBINED. Raises DataError where the file is missing or is no such record."""
+    """The shipped record, PUBLISHED or COMBINED. Raises DataError if the file is missing or invalid."""
     return shipped_record(name, ShippedAdvice, made_by="dataset profiles")

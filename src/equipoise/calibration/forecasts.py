@@ -1,4 +1,4 @@
-"""Forecasts from published results: the pooled law, and the group's own sizes or the user's own times."""
+"""Forecasts from the pooled law of published results and the group's own sizes or the user's own times."""
 
 import math
 from collections import Counter
@@ -49,12 +49,12 @@ from equipoise.units import MOST_LISTED, format_amount, format_count, listed
 if TYPE_CHECKING:
     from equipoise.runs.readers.measurements import Measurements
 
-# The name of the campaign that a user's own entries are of.
+# The campaign name of a user's own entries.
 YOURS = "yours"
 
 
 def user_entries(own: "Measurements", workload: str, accelerator: str) -> tuple[ScoredEntry, ...]:
-    """The user's measurements as entries: the median of each size."""
+    """The user's measurements as entries, with the median time of each size."""
     entries = []
     for size in np.unique(own.num_accelerators):
         here = own.num_accelerators == size
@@ -75,9 +75,9 @@ def user_entries(own: "Measurements", workload: str, accelerator: str) -> tuple[
 
 
 def when_published(known: Entries, group: Entries) -> tuple[Note, ...]:
-    """How the user's times compare with the best published ones of the accelerator at the same size.
+    """Notes that compare the user's times with the best published ones of the accelerator at the same size.
 
-    known: in order of size.
+    known: the user's entries in order of size.
     """
     best_s = {each.num_accelerators: each.score_s for each in _best_of_all(group)}
     return tuple(
@@ -92,9 +92,9 @@ def when_published(known: Entries, group: Entries) -> tuple[Note, ...]:
 
 
 def user_level(law: PooledLaw, known: Entries, question: Question) -> float:
-    """How many times longer the user's trainings take than the law expects of the best system of each size.
+    """Ratio of the user's times to those that the law predicts for the best system.
 
-    known: the user's entries. question: of the same group; its size does not matter.
+    known: the user's entries. question: for the same group; its size is ignored.
     Source: the median over the sizes.
     """
     expected = law.predict_all((), _at_sizes(question, known))
@@ -126,7 +126,7 @@ _NOT_FOLLOWED = Note(
 
 
 def workload_in(held: Container[str], name: str, catalogue: Catalogue) -> str:
-    """A workload as the data name it: itself, or the slug of its catalogue. held: workloads of the data."""
+    """The name of a workload in the data: `name` itself, or its slug. held: workloads in the data."""
     if name in held:
         return name
     return catalogue.workload_slug(name) or name
@@ -135,15 +135,15 @@ def workload_in(held: Container[str], name: str, catalogue: Catalogue) -> str:
 class Results(Struct, frozen=True, kw_only=True):
     """Published results of MLPerf rounds: the best per size of every group.
 
-    laws: the pooled laws already made, by the round they know nothing of (None: they know all), whether
-    batches are given, and the workload they are of (None: all).
+    laws: cache of pooled laws, by the round that they precede (None: fitted to all rounds), whether batches
+    are given, and the workload (None: all).
     """
 
     best: tuple[ScoredEntry, ...]
     laws: dict[tuple[str | None, bool, str | None], pooled.PooledLaw] = field(default_factory=dict)
 
     def law_before(self, round_: str | None, workload: str, *, given_batch: bool) -> pooled.PooledLaw:
-        """The pooled law of strictly earlier rounds, with the settings that ship: good for one workload."""
+        """The pooled law of strictly earlier rounds, with the shipped settings, for one workload."""
         for name in (workload, None):
             if (round_, given_batch, name) in self.laws:
                 return self.laws[round_, given_batch, name]
@@ -157,21 +157,21 @@ class Results(Struct, frozen=True, kw_only=True):
 
     @property
     def workloads(self) -> frozenset[str]:
-        """Those with a result."""
+        """The workloads with a result."""
         return frozenset(each.workload for each in self.best)
 
     def before(self, round_: str | None) -> tuple[ScoredEntry, ...]:
-        """The entries of strictly earlier rounds; all without a round."""
+        """The entries of strictly earlier rounds; all entries if no round is given."""
         return self.best if round_ is None else before(self.best, round_)
 
 
 def fingerprint(entries: Entries, settings: Mapping[str, Sequence[float]], *, given_batch: bool) -> str:
-    """A hash of all that the trends of a pooled law follow from: entries, facts of their chips, settings."""
+    """A hash of everything that determines the trends of a pooled law: entries, chip facts, settings."""
     return entries_hash(entries, repr((given_batch, settings, chip_facts(accelerators_of(entries)))))
 
 
 def entries_hash(entries: Entries, text: str = "") -> str:
-    """A hash of what the entries state, and of a text."""
+    """A hash of the contents of the entries and of `text`."""
     found = sha256(text.encode())
     for names in zip(*(each.group for each in entries), strict=True):
         found.update("\n".join(names).encode())
@@ -179,12 +179,12 @@ def entries_hash(entries: Entries, text: str = "") -> str:
         (each.num_accelerators, each.score_s, each.samples_to_target, each.global_batch_samples)
         for each in entries
     ]
-    found.update(np.array(numbers, dtype=float).T.tobytes())  # what is not stated is NaN
+    found.update(np.array(numbers, dtype=float).T.tobytes())  # missing values are NaN
     return found.hexdigest()[:_HASH_CHARS]
 
 
 class KeptFits(Struct, frozen=True, kw_only=True):
-    """What TRENDS holds: by a hash of what each was made of, to be used for that and nothing else.
+    """Contents of TRENDS: fits keyed by a hash of their inputs, so that they serve only for equal inputs.
 
     trends: of pooled laws, by `fingerprint`. stretches: of laws of samples against batch.
     """
@@ -195,14 +195,14 @@ class KeptFits(Struct, frozen=True, kw_only=True):
 
 @cache
 def kept_fits() -> KeptFits:
-    """The fits to published results that ship."""
+    """The shipped fits to published results."""
     return shipped_record(TRENDS, KeptFits, made_by="dataset")
 
 
 def published_growth(entries: Entries) -> BatchGrowth:
-    """How the samples to a workload's target grow with the batch, by all its results.
+    """Growth of a workload's samples to target with the batch, fitted to all its results.
 
-    Raises EvidenceError, naming what to add, when the batches differ too little.
+    Raises EvidenceError, naming what to add, if the batches differ too little.
     """
     return batch_growth(entries, stretch=kept_fits().stretches.get(entries_hash(entries)))
 
@@ -210,13 +210,13 @@ def published_growth(entries: Entries) -> BatchGrowth:
 def published_curve(
     results: Results, question: CurveQuestion, *, own: "Measurements | None" = None
 ) -> TimeCurve:
-    """Times of an accelerator at the sizes of a question, by the results of a workload.
+    """Times of an accelerator at the sizes of a question, from the results of a workload.
 
-    question: names a workload and the slug of an accelerator. own: the user's times, as the group's newest
-    points; else the group's best of each size: of the given round, or of all rounds (a time once
-    reached can be reached again), compared as results of the newest; for one law by name those of the
-    newest round alone that has enough sizes.
-    Raises SpecError for names the data do not have, EvidenceError for a group without a result.
+    question: names a workload and the slug of an accelerator. own: the user's times, used as the group's
+    newest points. Without them, the group's best results of each size are used: of the given round, or of all
+    rounds (a time once reached can be reached again) as if from the newest; for a single named law, only of
+    the newest round with enough sizes.
+    Raises SpecError for names that the data do not have, EvidenceError for a group without a result.
     """
     accelerator = str(question.accelerator)
     workload = _workload(results, question)
@@ -230,7 +230,7 @@ def published_curve(
         known = user_entries(own, workload, accelerator)
     else:
         newest = _round(group, of_workload, question, workload=workload, accelerator=accelerator)
-        # One law has one level: results of several rounds are not one curve.
+        # A single law has a single level, so results of several rounds are not one curve.
         if question.round is None and one_law is not None:
             newest = _enough_for(one_law, group) or newest
         mixes = question.round is None and one_law is None
@@ -243,9 +243,9 @@ def published_curve(
 
 
 def _enough_for(law: Law, group: Entries) -> str | None:
-    """The newest round with more sizes than the law has parameters; None where none has.
+    """The newest round with more sizes than the law has parameters; None if there is none.
 
-    group: as `best_per_size` returned it, an entry a size and round.
+    group: as returned by `best_per_size`, one entry per size and round.
     """
     counts = Counter(each.campaign for each in group)
     enough = [name for name, count in counts.items() if count > len(law.params)]
@@ -253,7 +253,7 @@ def _enough_for(law: Law, group: Entries) -> str | None:
 
 
 def _best_of_all(group: Entries) -> tuple[ScoredEntry, ...]:
-    """The best result of each size over all rounds, in order of size; without those that others beat."""
+    """The best result of each size over all rounds, in order of size, without sizes that others beat."""
     best: dict[int, ScoredEntry] = {}
     for each in sorted(group, key=lambda each: (each.score_s, each.entry_id)):
         best.setdefault(each.num_accelerators, each)
@@ -261,17 +261,17 @@ def _best_of_all(group: Entries) -> tuple[ScoredEntry, ...]:
     return tuple(best[size] for size in sorted(best) if size not in beaten)
 
 
-# Replicates of one submission differ by less. Memory that more accelerators spare makes fewer of them slower,
-# too, but of 711 results, the best of their chip and size in any round, eight take so many times the hours.
+# Replicates of one submission differ by less in time. Fewer accelerators can also be slower for lack of
+# memory, but only 8 of 711 results (best of chip and size over all rounds) take this many times the hours.
 _MOST_TIMES_AS_LONG, _MOST_TIMES_THE_HOURS = 1.1, 1.5
 
 
 def beaten_sizes(best_s: Mapping[int, float]) -> dict[int, int]:
-    """The sizes of a chip whose best result other sizes of it beat, and one that does: of more accelerators
-    some may be left idle, and a training is the same work on fewer.
+    """Sizes of a chip whose best result is beaten by another size, mapped to a size that beats it.
 
-    best_s: by number of accelerators. What such results took says more of who submitted them than of their
-    size: of 711 in v0.5 to v5.1 19 are so.
+    A larger size could leave accelerators idle to match a smaller one, and the work is the same on fewer
+    accelerators, so such results say more about the submitter than about the size: 19 of 711 in v0.5 to v5.1.
+    best_s: best time by number of accelerators.
     """
     found: dict[int, int] = {}
     for size, time_s in best_s.items():
@@ -315,7 +315,7 @@ def _by_one_law(
 
 
 def _evidence_at(known: Entries, kept: MeasuredTimes) -> tuple[EvidenceSource, ...]:
-    """The entries whose times a law was fitted to: those that it left out are no evidence for it."""
+    """The entries to which a law was fitted; rejected outliers are not evidence for it."""
     points = set(zip(kept.num_accelerators.tolist(), kept.time_s.tolist(), strict=True))
     return tuple(
         _evidence(each, None, is_same_group=True)
@@ -333,10 +333,10 @@ def _by_pooled_law(
     round_: str | None,
     notes: tuple[Note, ...],
 ) -> TimeCurve:
-    """The pooled law of the past, on which the group's own points act.
+    """The curve of the pooled law of earlier rounds, conditioned on the group's own points.
 
-    A user's system may be slower than the best of its size by any factor: of his times only the shape is
-    compared with others, the level is theirs.
+    A user's system may be slower than the best of its size by any factor, so that only the shape of the
+    user's times is compared with other results; their level is kept.
     """
     given_batch = question.global_batch_samples is not None
     first = known[0]
@@ -355,7 +355,7 @@ def _by_pooled_law(
     levelled = [replace(each, score_s=each.score_s / level) for each in known]
     predicted = law.predict_all(levelled, (*questions, *_at_sizes(questions[0], levelled)))
     found, at_known = predicted[: len(questions)], predicted[len(questions) :]
-    disbelieved = _disbelieved(levelled, at_known)
+    disbelieved = _outlier_words(levelled, at_known)
     group = [each for each in past if each.accelerator == first.accelerator]
     measured = [each.num_accelerators for each in (*group, *known)]
     domain = Domain(smallest=float(min(measured)), largest=min(float(max(measured)), _LARGEST_CURVE))
@@ -374,7 +374,7 @@ def _by_pooled_law(
                 num_accelerators=each.question.num_accelerators,
                 time=scaled(each.time_s, level),
                 outside=disbelieved.get(each.question.num_accelerators, each.outside),
-                record=_record_of(known, each.question.num_accelerators, given_batch=given_batch),
+                record=_held_out_errors(known, each.question.num_accelerators, given_batch=given_batch),
                 energy_j=energy_j.get(each.question.num_accelerators),
             )
             for each in found
@@ -385,10 +385,10 @@ def _by_pooled_law(
     )
 
 
-def _disbelieved(known: Entries, predicted: Sequence[pooled.PooledPrediction]) -> dict[int, str]:
-    """The group's own sizes whose measured time lies outside of its range there, and what to say of each.
+def _outlier_words(known: Entries, predicted: Sequence[pooled.PooledPrediction]) -> dict[int, str]:
+    """The group's own sizes whose measured time lies outside its predicted range, each with a message.
 
-    predicted: of each one's size.
+    predicted: the prediction at the size of each entry.
     """
     words = {}
     for one, each in zip(known, predicted, strict=True):
@@ -406,7 +406,7 @@ def _at_sizes(question: Question, known: Entries) -> list[Question]:
 
 
 class SplineCurves(Struct, frozen=True, eq=False):
-    """Curves of time against size, cubic in both logarithms. level: a factor of all times."""
+    """Curves of log time against log size as cubic splines. level: a factor on all times."""
 
     spline: CubicSpline
     level: float
@@ -417,10 +417,9 @@ class SplineCurves(Struct, frozen=True, eq=False):
 
 
 class SmoothCurves(Struct, frozen=True, eq=False, dict=True):
-    """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, when
-    first used.
+    """Equally likely curves of the pooled law, to a doubling beyond the domain; drawn once, on first use.
 
-    Cubic between quarters of an octave: the law is smooth there, and a polygon has its extremes at corners.
+    Cubic splines with knots every quarter octave, because the extremes of a polygon lie at its corners.
     """
 
     law: PooledLaw
@@ -431,7 +430,7 @@ class SmoothCurves(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def drawn(self) -> SplineCurves:
-        """The curves, without the law."""
+        """The drawn curves, which do not refer to the law."""
         first = math.floor(math.log2(self.domain.smallest))
         last = math.ceil(math.log2(2.0 * self.domain.largest))
         knots_log2 = np.arange(first, last + _KNOT_LOG2 / 2.0, _KNOT_LOG2)
@@ -443,12 +442,12 @@ class SmoothCurves(Struct, frozen=True, eq=False, dict=True):
         return self.drawn(at)
 
     def __reduce__(self) -> tuple[type[SplineCurves], tuple[CubicSpline, float]]:
-        """A copy is of what was drawn: a law is made of functions and of all results before it."""
+        """Pickle only the drawn curves: the law contains functions and all earlier results."""
         return SplineCurves, (self.drawn.spline, self.level)
 
 
-def _record_of(known: Entries, size: int, *, given_batch: bool) -> HeldOutErrors | None:
-    """How wrong predictions so far beyond a group's own sizes were; None where none was held out."""
+def _held_out_errors(known: Entries, size: int, *, given_batch: bool) -> HeldOutErrors | None:
+    """Errors of predictions this far beyond a group's own sizes; None if none was held out."""
     own = [each.num_accelerators for each in known]
     if size < min(own):
         return None
@@ -458,9 +457,7 @@ def _record_of(known: Entries, size: int, *, given_batch: bool) -> HeldOutErrors
 
 
 def _weighted(entries: Entries, found: Sequence[pooled.PooledPrediction]) -> tuple[EvidenceSource, ...]:
-    """The entries of most weight over all sizes, heaviest first, with where they come from; and all of the
-    user's own, however unlike the others they are.
-    """
+    """The entries with the most weight over all sizes, heaviest first, and all of the user's own entries."""
     weights = {each.entry_id: 0.0 for each in entries if each.campaign == YOURS}
     own, yours = {*weights}, [*weights]
     for prediction in found:
@@ -490,9 +487,9 @@ def _evidence(row: ScoredEntry, weight: float | None, *, is_same_group: bool) ->
 
 @lru_cache(maxsize=_MOST_LAWS)
 def results_of(scores: Scores) -> Results:
-    """The published results among entries; kept with the laws fitted to them, for every question asks.
+    """The published results among entries. Cached with the laws fitted to them, as every question needs them.
 
-    Only MLPerf rounds: of other campaigns nobody knows what came before what.
+    Only MLPerf rounds are used, because the order of other campaigns is unknown.
     """
     return Results(best=best_per_size(each for each in scores.entries if is_round(each.campaign)))
 
@@ -519,7 +516,7 @@ def _round(
     workload: str,
     accelerator: str,
 ) -> str:
-    """The round to start from. Raises where the group has no result, or none in the given round."""
+    """The round to start from. Raises if the group has no result, or none in the given round."""
     rounds = sorted({each.campaign for each in group}, key=round_key)
     if not rounds:
         others = [name for name, _ in Counter(each.accelerator for each in of_workload).most_common()]
@@ -540,7 +537,7 @@ def _round(
 
 
 def evidence_of_times(data: MeasuredTimes, where: str) -> tuple[EvidenceSource, ...]:
-    """The user's own times as evidence: the median of each size."""
+    """The user's own times as evidence, with the median of each size."""
     return tuple(
         EvidenceSource(
             kind="measured",

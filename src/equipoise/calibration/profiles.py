@@ -1,4 +1,4 @@
-"""Profiles that ship: parameters by software, how wrong they were, which serves a question, as a model."""
+"""Shipped profiles: parameters by software with their errors, and the choice of a calibrated model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ MEMORY: Final = "memory.json"
 
 
 class ProfileRecord(Struct, frozen=True, kw_only=True):
-    """How wrong predictions of held-out rows were: |predicted time / measured time - 1|, by configuration.
+    """Errors of predictions of held-out rows: |predicted time / measured time - 1|, by configuration.
 
-    log_half_width: of the interval at `level`, of the logarithm of a time, from the same errors.
+    log_half_width: half-width of the interval of log time at `level`, from the same errors.
     """
 
     split: str
@@ -49,11 +49,11 @@ class ProfileRecord(Struct, frozen=True, kw_only=True):
 
 
 class Profile(Struct, frozen=True, kw_only=True, dict=True):
-    """Parameters of one software, learnt from all software, and how wrong it was on sources left out.
+    """Parameters of one software, fitted jointly with all software, and its leave-one-source-out errors.
 
-    name: of the software. values: of a source that is new, by name. cholesky: of the covariance of their
-    logarithms, in standard deviations of their priors, a row per value with blanks between its numbers: the
-    lower triangle. row_digests: of the rows of all software.
+    name: of the software. values: parameters for a new source, by name. cholesky: Cholesky factor of the
+    covariance of their logarithms, in standard deviations of their priors: the lower triangle, one row per
+    value with numbers separated by blanks. row_digests: of the rows of all software.
     """
 
     name: str
@@ -64,33 +64,33 @@ class Profile(Struct, frozen=True, kw_only=True, dict=True):
     row_digests: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Refuse a parameter that the model no longer has: it would silently be without effect."""
+        """Reject parameters that the model does not have, because they would silently be ignored."""
         strange = sorted(self.values.keys() - {each.name for each in PRIORS})
         if strange:
             raise ValueError(f"parameters {', '.join(strange)} of profile {self.name!r} are not the model's")
 
     @property
     def parameters(self) -> Parameters:
-        """The middle parameters of the software."""
+        """The central parameters of the software."""
         return Parameters().changed(self.values)
 
     @property
     def fitted(self) -> tuple[Prior, ...]:
-        """The priors of the values, in the order of `log_factor`."""
+        """The priors of the fitted values, in the order of `log_factor`."""
         return tuple(each for each in PRIORS if each.name in self.values)
 
     @cached_property
     def log_factor(self) -> Numbers:
-        """A square root of the covariance of the values' logarithms: (n_values, n_values)."""
+        """Cholesky factor of the covariance of the values' logarithms: (n_values, n_values)."""
         lower = np.zeros((len(self.values), len(self.values)))
         lower[np.tril_indices(len(lower))] = [float(each) for row in self.cholesky for each in row.split()]
         return np.asarray(lower * np.array([each.log_sd for each in self.fitted])[:, None])
 
 
 class _MemoryErrors(Struct, frozen=True, kw_only=True):
-    """What MEMORY holds: how far log(stated / predicted) memory goes, as a standard deviation.
+    """Contents of MEMORY: standard deviation of log(stated memory / predicted memory).
 
-    log_sd: of all, over sources, each counted once; of one software, over its executions.
+    log_sd: overall, over sources counted once each; for one software, over its executions.
     """
 
     num_executions: int
@@ -98,15 +98,15 @@ class _MemoryErrors(Struct, frozen=True, kw_only=True):
     by_software: "Mapping[str, _MemoryErrors]" = {}
 
 
-# Executions of a software that weigh as much as what all sources show.
+# Weight of the estimate from all sources, in executions of one software.
 _MEMORY_PRIOR_WEIGHT: Final = 10
 
 
 @cache
 def memory_log_sd(software: str | None) -> float:
-    """Standard deviation of log(memory / predicted memory) of a software; of any where None.
+    """Standard deviation of log(memory / predicted memory) of a software; over all software if None.
 
-    Assumes that a software's errors are like all sources' until it has many more than _MEMORY_PRIOR_WEIGHT.
+    Assumes that a software errs like all sources until it has many more than _MEMORY_PRIOR_WEIGHT executions.
     Source: the mean of a variance and its prior, weighted by their numbers (Gelman et al. 2013, section 2.6).
     """
     found = shipped_record(MEMORY, _MemoryErrors, made_by="profiles")
@@ -118,7 +118,7 @@ def memory_log_sd(software: str | None) -> float:
 
 
 class _Profiles(Struct, frozen=True, kw_only=True):
-    """What NAME holds."""
+    """Contents of NAME."""
 
     row_digests: frozenset[str]
     software: tuple[Profile, ...]
@@ -126,12 +126,12 @@ class _Profiles(Struct, frozen=True, kw_only=True):
 
 @cache
 def profiles() -> Mapping[str, Profile]:
-    """The parameters of every software that ship. Raises DataError where their file is missing or broken."""
+    """The shipped parameters of every software. Raises DataError if their file is missing or invalid."""
     return read_profiles(NAME)
 
 
 def read_profiles(path: str | Path) -> Mapping[str, Profile]:
-    """The profiles of a file, by name. Raises DataError where it is missing or broken."""
+    """The profiles of a file, by name. Raises DataError if it is missing or invalid."""
     found = shipped_record(path, _Profiles, made_by="profiles")
     return {each.name: replace(each, row_digests=found.row_digests) for each in found.software}
 
@@ -139,14 +139,14 @@ def read_profiles(path: str | Path) -> Mapping[str, Profile]:
 Architecture: TypeAlias = Literal["dense transformer", "mixture of experts", "other"]
 
 
-# Which weights are trained. MLPerf's benchmark of adapters is run by those who write software for its chips.
+# Which weights are trained. MLPerf's adapter benchmark is run by the vendors that write the chips' software.
 TrainedPart: TypeAlias = Literal["all weights", "adapters of MLPerf's benchmark", "other adapters"]
 
 
 class CalibrationRule(Struct, frozen=True, kw_only=True):
-    """For all chips of a vendor and kind: the software that serves some trainings, and why it does.
+    """The software used to calibrate certain trainings on all chips of a vendor and kind, with the reason.
 
-    vendor, kind: None for all chips but TPUs, on which software of their own runs.
+    vendor, kind: None for all chips except TPUs, which run other software.
     """
 
     vendor: str | None
@@ -164,19 +164,19 @@ _PLURALS: Mapping[Architecture, str] = {
     "mixture of experts": "all mixtures of experts",
     "other": "all models that are not transformers",
 }
-# Everything that no rule names is estimated with the medians of the priors.
+# Cases without a rule use the medians of the priors.
 RULES: tuple[CalibrationRule, ...] = (
-    # Asked as users ask, published steps of LoRA by other software than NeMo's took 1.5 to 2 times as long
-    # as advised for Megatron-Core, and 1.1 to 1.5 times as long as for Hugging Face's; on RTX cards 1.5 times
-    # and as long: docs/experiments/0061. 42 steps in 4 bits: 11 to 16 % off by source, 11 to 23 %: 0048. Of
-    # SDXL, a U-Net, 8 by kohya's scripts took 1.7 to 3.7 times as long as by the priors, 0.8 to 1.4 so.
+    # Published steps of LoRA by software other than NeMo took 1.5 to 2 times as long as predicted for
+    # Megatron-Core, and 1.1 to 1.5 times as long as for Hugging Face's; on RTX cards 1.5 times and 1.0 times:
+    # docs/experiments/0061. 42 steps in 4 bits: errors of 11 to 16 % by source, and 11 to 23 %: 0048. 8 steps
+    # of SDXL, a U-Net, by kohya's scripts took 1.7 to 3.7 times as long as by the priors, 0.8 to 1.4 as here.
     CalibrationRule(
         vendor=None,
         kind=None,
         architectures=get_args(Architecture),
         parts=("other adapters",),
         software="hf",
-        # Makers are compared in the same code: by the priors alone a compiler's would stand against eager.
+        # All vendors use the same software. With the priors, compiled code would be compared with eager code.
         reason="the one that most published trainings of adapters ran",
     ),
     CalibrationRule(
@@ -185,9 +185,9 @@ RULES: tuple[CalibrationRule, ...] = (
         architectures=_TRANSFORMERS,
         parts=("all weights", "adapters of MLPerf's benchmark"),
         software="megatron_core",
-        # Published trainings of transformers are planned 16 % off, pretrainings 16 %; 20 and 18 % where only
-        # Megatron-Bridge's own steps were fitted, and convolutional networks 20 % by `ngc` where the priors
-        # are 15 % off: docs/experiments/0041.
+        # Errors on published trainings of transformers are 16 %, on pretrainings 16 %; fitted only to
+        # Megatron-Bridge's own steps 20 and 18 %. For convolutional networks they are 20 % with `ngc` and
+        # 15 % with the priors: docs/experiments/0041.
         reason="the one that most of their published steps and records ran",
     ),
     CalibrationRule(
@@ -196,15 +196,15 @@ RULES: tuple[CalibrationRule, ...] = (
         architectures=("dense transformer",),
         parts=get_args(TrainedPart),
         software="jax_tpu",
-        # GPT-3 and BERT on TPU v3 to v6e, which it has not seen: 8 and 19 % off in the median (the priors: 6
-        # and 18 %), on v6e 11 % (23 %): docs/experiments/0035.
+        # Median errors on GPT-3 and BERT on TPU v3 to v6e, which were not fitted: 8 and 19 % (with the
+        # priors: 6 and 18 %), on v6e 11 % (23 %): docs/experiments/0035.
         reason="the only software measured on TPUs",
     ),
 )
 
 
 def architecture(about: Workload) -> Architecture:
-    """What kind of model a workload trains, as calibrations distinguish it."""
+    """The architecture of a workload's model, as calibrations distinguish it."""
     if about.transformer is None:
         return "other"
     return "mixture of experts" if about.transformer.num_expert_blocks > 0 else "dense transformer"
@@ -226,19 +226,19 @@ def _rule(vendor: str, kind: Kind, architecture: Architecture, part: TrainedPart
 USER_CALIBRATION = "your runs"
 _NUM_DRAWS = 64
 _SEED = 1
-# How much steps of mixtures of experts differ between sources beside what those of dense models do, as the
-# standard deviation of the logarithm: kernels and exchange of experts became twice as fast within a year of
-# one software's releases. It is a reason of its own, and adds to that of the software in variance. Sources
-# left out, each counted once: docs/experiments/0056, 0075 and 0076.
+# Additional standard deviation of log step time between sources for mixtures of experts, compared with dense
+# models: kernels and exchange of experts became twice as fast within a year of one software's releases. It is
+# independent of the software's spread, so variances add. Leave-one-source-out, each source counted once:
+# docs/experiments/0056, 0075 and 0076.
 EXPERTS_LOG_SD: Final = 0.34
 
 
 class CalibratedModel(Struct, frozen=True, kw_only=True, dict=True):
-    """Parameters, draws of equally likely ones, the name of their calibration, and how wrong it was.
+    """Parameters, equally likely draws of them, the name of their calibration, and its errors.
 
-    log_half_width: half the width of a step's interval at LEVEL, of its logarithm, that errors on what was
-    held out show; it comes on top of what the draws leave open. 0 where nothing was held out. links: the
-    user's own timed collectives, which parameters and draws hold; None where none were given.
+    log_half_width: half-width of the interval of log step time at LEVEL, from errors on held-out data, in
+    addition to the spread of the draws; 0 if nothing was held out. links: the user's own timed collectives,
+    which parameters and draws include; None if none were given.
     """
 
     parameters: Parameters
@@ -251,19 +251,19 @@ class CalibratedModel(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def drawn(self) -> Parameters:
-        """All draws as one calibration, an element of each number a draw."""
+        """All draws stacked: each parameter is an array with one element per draw."""
         return stacked(self.draws)
 
     @property
     def basis(self) -> str:
-        """What its times rest on, in two words."""
+        """Short description of the calibration."""
         return "priors only" if self.calibration == PRIORS_ONLY else f"calibration {self.calibration}"
 
 
 def software_for(chip: Accelerator, workload: Workload, stated: str | None = None) -> str | None:
-    """The software whose measurements calibrate the model of a workload on a chip; None for the priors.
+    """The software whose measurements calibrate the model for a workload on a chip; None for the priors.
 
-    stated: a software, or PRIORS_ONLY; the usual one of the chip's maker unless given.
+    stated: a software, or PRIORS_ONLY; by default the one that RULES select.
     """
     if stated is not None:
         return None if stated == PRIORS_ONLY else stated
@@ -274,8 +274,8 @@ def software_for(chip: Accelerator, workload: Workload, stated: str | None = Non
 def model_for(chip: Accelerator, workload: Workload, *, software: str | None = None) -> CalibratedModel:
     """The model to use for a workload on a chip.
 
-    software: as `software_for` takes it. Raises SpecError for software that does not run on the chip, or is
-    not known, with the names there are.
+    software: as `stated` in `software_for`. Raises SpecError for software that is unknown (listing the known
+    names) or does not run on the chip.
     """
     if software is None:
         return _usual_model(chip.vendor, chip.kind, architecture(workload), trained_part(workload))
@@ -289,7 +289,7 @@ def model_for(chip: Accelerator, workload: Workload, *, software: str | None = N
 
 @lru_cache(maxsize=64)
 def _usual_model(vendor: str, kind: Kind, of_model: Architecture, part: TrainedPart) -> CalibratedModel:
-    """The model that serves where no software is stated, with the reason in words."""
+    """The default model if no software is stated, with the reason in words."""
     rule = _rule(vendor, kind, of_model, part)
     found = prior_model() if rule is None else _software_model(rule.software, of_model)
     of_adapters = "" if part == "all weights" else f" of which {part} are trained"
@@ -299,7 +299,7 @@ def _usual_model(vendor: str, kind: Kind, of_model: Architecture, part: TrainedP
 
 @cache
 def prior_model() -> CalibratedModel:
-    """The model before any measurement: the medians of the priors, and draws from them."""
+    """The uncalibrated model: the medians of the priors, and draws from the priors."""
     return CalibratedModel(
         parameters=Parameters(),
         draws=_prior_draws(),
@@ -311,7 +311,7 @@ def prior_model() -> CalibratedModel:
 
 
 def runs_on(software: str, chip: Accelerator) -> bool:
-    """Whether a software runs on a chip. Raises SpecError with the names there are."""
+    """Whether a software runs on a chip. Raises SpecError, listing the known names, for unknown software."""
     return (software_named(software).vendor == _TPU_VENDOR) == (chip.vendor == _TPU_VENDOR)
 
 
@@ -327,9 +327,9 @@ def _held_out(record: ProfileRecord) -> HeldOutErrors:
 
 @lru_cache(maxsize=64)
 def _software_model(name: str, of_model: Architecture) -> CalibratedModel:
-    """The model with a software's parameters: draws as likely as all measured steps together leave them.
+    """The model with a software's parameters, and draws from their posterior given all measured steps.
 
-    Source: log-normal about the middle, with the covariance of the fit; records/software_fit.py.
+    Source: log-normal around the central values, with the covariance of the fit; records/software_fit.py.
     """
     found = profiles()[name]
     record = found.record
@@ -348,9 +348,9 @@ def _software_model(name: str, of_model: Architecture) -> CalibratedModel:
 
 
 def _prior_draws() -> tuple[Parameters, ...]:
-    """Equally likely parameters before any measurement: log-normal, independent, each by its prior."""
-    # A stream of each name's own: another parameter changes no draw of those that are there. Each half
-    # mirrors the other, so that the middle of what is estimated is that of the medians.
+    """Draws of the parameters from their independent log-normal priors."""
+    # Each parameter has its own random stream, so that adding one changes no draw of the others. The second
+    # half mirrors the first (antithetic draws), so that the centre of an estimate is that of the medians.
     streams = [np.random.default_rng([_SEED, crc32(each.name.encode())]) for each in PRIORS]
     half = np.column_stack([each.standard_normal(_NUM_DRAWS // 2) for each in streams])
     deviates = np.concatenate([half, -half])
@@ -360,16 +360,19 @@ def _prior_draws() -> tuple[Parameters, ...]:
 
 
 def _drawn(priors: Sequence[Prior], values: Numbers) -> tuple[Parameters, ...]:
-    """Parameters of each row of values, none of which exceeds what its prior allows: (n_draws, n_priors)."""
+    """One set of parameters per row of values, limited to the largest that priors allow.
+
+    values: (n_draws, n_priors).
+    """
     names = [each.name for each in priors]
     rows = np.minimum(values, [each.largest for each in priors]).tolist()
     return tuple(Parameters().changed(dict(zip(names, each, strict=True))) for each in rows)
 
 
 def with_links(model: CalibratedModel, given: "TimedCollectives | None", nodes: Cluster) -> CalibratedModel:
-    """The model with the user's own timed collectives in place of its links; as it is without any.
+    """The model with link parameters from the user's timed collectives; unchanged if none are given.
 
-    nodes: the cluster that is planned on.
+    nodes: the cluster to plan for.
     """
     if given is None:
         return model

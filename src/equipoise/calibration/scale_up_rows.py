@@ -1,4 +1,4 @@
-"""Rows on many accelerators predicted from the row of the same set-up on the fewest."""
+"""Prediction of rows on many accelerators from the row of the same set-up on the fewest accelerators."""
 
 import re
 from collections.abc import Hashable, Sequence
@@ -39,25 +39,26 @@ from equipoise.spec.strategy import peak_in
 from equipoise.spec.workload import Workload
 from equipoise.stats import by_key
 
-# What rows of one set-up agree in, whatever the number of accelerators and however the batch grows with it.
+# Cells that are equal in all rows of one set-up, whatever the number of accelerators and the batch.
 _SET_UP_CELLS = ("params_b", "layers", "hidden", "heads", "precision", "seq", "recompute", "source")
 _OTHER_AXES = ("tp", "pp", "cp", "ep")
 _ACCUMULATION = re.compile(r"(?:grad\w*[-_ ])?acc(?:um\w*)?(?:[-_ ]steps)?\s*[=:][^;+]*")
-# `8 x` of `8 x A100`: the same accelerators all the same.
+# The count in `8 x A100`, which is not part of the accelerator's name.
 _MULTIPLE = re.compile(r"(?<![\w-])\d+\s*[x\u00d7]\s*(?=\D)", re.IGNORECASE)
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """Samples of an accelerator's micro-batch, and micro-batches an exchange; None where not stated."""
+    """Samples per micro-batch and accelerator, and micro-batches per exchange; None if not stated."""
 
     microbatch: int | None
     num_accumulated: int | None
 
 
 class Partner(Struct, frozen=True, kw_only=True):
-    """Rows, by index, of one set-up on fewer accelerators, and their rate of samples over all, in 1/s.
+    """The reference rows of a set-up on fewer accelerators.
 
-    rows: several where a table repeats a measurement; the rate is their geometric mean.
+    rows: indices; several if a table repeats a measurement. rate: samples per second over all accelerators,
+    the geometric mean over `rows`.
     """
 
     rows: tuple[int, ...]
@@ -65,12 +66,12 @@ class Partner(Struct, frozen=True, kw_only=True):
 
 
 def is_data_parallel(row: PublishedRow) -> bool:
-    """Whether all that a row's accelerators share is the batch."""
+    """Whether the accelerators of a row use data parallelism alone."""
     return all(row.cells.get(name, "").strip() in {"", "1"} for name in _OTHER_AXES)
 
 
 def words_of(row: PublishedRow) -> StrategyWords | None:
-    """What a row's words mean for its strategy; None where they mean nothing."""
+    """The strategy options that a row states in words; None if they cannot be parsed."""
     try:
         config, precision, recompute = (row.cells.get(name, "").strip() for name in STRATEGY_CELLS)
         return strategy_words(config, precision, recompute)
@@ -79,7 +80,7 @@ def words_of(row: PublishedRow) -> StrategyWords | None:
 
 
 def batch_of(row: PublishedRow) -> Batch:
-    """The batch a row states."""
+    """The batch that a row states."""
     if row.kind == "step" and row.strategy is not None:
         micro, dp = row.strategy.microbatch_samples, row.strategy.dp
         return Batch(
@@ -96,19 +97,19 @@ def batch_of(row: PublishedRow) -> Batch:
 
 
 def rate_of(row: PublishedRow) -> float:
-    """Samples a second over all accelerators, or whatever a row counts; NaN without seconds."""
+    """Samples per second over all accelerators, or whatever unit the row counts; NaN without seconds."""
     if row.seconds is None:
         return float("nan")
     return (row.strategy.global_batch_samples if row.kind == "step" and row.strategy else 1.0) / row.seconds
 
 
 def partners(rows: Sequence[PublishedRow]) -> tuple[Partner | None, ...]:
-    """For every row those of its set-up on the fewest accelerators; None for these and where there are none.
+    """For every row, the rows of its set-up on the fewest accelerators; None for those and if there are none.
 
-    Those with the same micro-batch are preferred; else it shrank, and the batch stayed. Tables list
-    repetitions of a set-up in one order at every size: the second of two is the second's partner.
+    Rows with the same micro-batch are preferred; otherwise the micro-batch shrank at a constant batch. Tables
+    list repetitions in the same order at every size, so the second is paired with the second.
     """
-    set_ups = by_key((_set_up(row), index) for index, row in enumerate(rows))
+    set_ups = by_key((_set_up_key(row), index) for index, row in enumerate(rows))
     found: dict[int, Partner] = {}
     for members in set_ups.values():
         tables = _tables(rows, members)
@@ -122,7 +123,7 @@ def partners(rows: Sequence[PublishedRow]) -> tuple[Partner | None, ...]:
     return tuple(found.get(index) for index in range(len(rows)))
 
 
-def _set_up(row: PublishedRow) -> Hashable:
+def _set_up_key(row: PublishedRow) -> Hashable:
     config = " ".join(_ACCUMULATION.sub("", row.cells.get("parallel_config", "").lower()).split())
     cells = tuple(row.cells.get(name, "").strip() for name in _SET_UP_CELLS)
     hardware = " ".join(_MULTIPLE.sub("", row.hardware).split())
@@ -130,7 +131,7 @@ def _set_up(row: PublishedRow) -> Hashable:
 
 
 def _tables(rows: Sequence[PublishedRow], members: Sequence[int]) -> list[list[int]]:
-    """Rows of one set-up, cut where sizes begin again: another table, of a model with the same name."""
+    """Rows of one set-up, split into tables where sizes restart: another model of the same name."""
     tables: list[list[int]] = [[]]
     seen: set[int] = set()
     for index in members:
@@ -148,7 +149,7 @@ def _partners_within(
     table: Sequence[int],
     with_same_batch: bool,  # noqa: FBT001 - a loop's variable
 ) -> dict[int, Partner]:
-    """The rows of a table, each with those on the fewest accelerators, of its own micro-batch or of any."""
+    """The partner of each row of a table on the fewest accelerators, with the same or any micro-batch."""
     fewest = min(rows[at].num_accelerators for at in table)
     by_size = by_key(((rows[at].num_accelerators, batch_of(rows[at]).microbatch), at) for at in table)
     everyone = [at for at in table if rows[at].num_accelerators == fewest]
@@ -168,23 +169,22 @@ def _partner(rows: Sequence[PublishedRow], first: Sequence[int]) -> Partner:
     return Partner(rows=tuple(first), rate=geometric_mean([rate_of(rows[at]) for at in first]))
 
 
-# A micro-batch takes no less than its launches and no more than anybody waits for; else what the row counts
-# are no samples (frames, millions).
+# Plausible time of a micro-batch, from its kernel launches to what anybody would wait for; outside, the row
+# does not count samples (but e.g. frames or millions).
 _SHORTEST_S, _LONGEST_S = 3e-3, 1e3
-# Nor does it need more FLOP than a chip has, by more than what sequences are shorter than in the catalogue,
-# or next to none.
+# Plausible fraction of the chip's peak: more than 1 only if sequences are shorter than in the catalogue.
 _MOST_OF_PEAK, _LEAST_OF_PEAK = 10.0, 1e-5
 _IMAGES = re.compile(r"\b(?:imgs?|images?)\b", re.IGNORECASE)
 _RAGGED = re.compile(r"\b(?:utterances?|sentences?|clips?)\b", re.IGNORECASE)
-# What no parameter explains: nine in ten pairs lie within 1.64 of it (docs/experiments/0009).
+# Unexplained standard deviation: nine in ten pairs lie within 1.64 of it (docs/experiments/0009).
 _UNEXPLAINED_LOG_SD = 0.16
 
 
 class Pairs(Struct, frozen=True, kw_only=True):
-    """Rows with those of their set-ups on fewer accelerators, as arrays of shape (n_pairs,).
+    """Rows paired with their reference rows on fewer accelerators, as arrays of shape (n_pairs,).
 
-    rows: indices of the rows. measured: what was seen on fewer. slowdowns: what a micro-batch takes over what
-    it took there. unslowed_s: seconds of a row if it took the same. workloads: names, one a model.
+    rows: indices of the rows. measured: the measurements on fewer accelerators. slowdowns: time of a
+    micro-batch over its time there. unslowed_s: seconds of a row without slowdown. workloads: model names.
     """
 
     rows: Indices
@@ -197,7 +197,7 @@ class Pairs(Struct, frozen=True, kw_only=True):
     workloads: NDArray[np.str_]
 
     def slowdown(self, parameters: ScaleUpParameters) -> NDArray[np.float64]:
-        """The slowdown of every pair by the law."""
+        """The slowdown of every pair, as predicted by the law."""
         return slowdown(
             self.measured,
             self.num_accelerators,
@@ -207,7 +207,7 @@ class Pairs(Struct, frozen=True, kw_only=True):
         )
 
     def fitted(self, chosen: Indices) -> ScaleUpParameters:
-        """The law fitted to some pairs, each workload counting once; the priors' medians without any."""
+        """The law fitted to the chosen pairs, each workload counted once; the priors' medians if none."""
         if not len(chosen):
             return ScaleUpParameters()
         numbers = np.unique(self.workloads[chosen], return_inverse=True)[1]
@@ -218,7 +218,7 @@ class Pairs(Struct, frozen=True, kw_only=True):
         )
 
     def prior_log_sd(self) -> NDArray[np.float64]:
-        """Standard deviation of the logarithm of a prediction: under the priors, and what none explains."""
+        """Standard deviation of the log of each prediction: from the priors and the unexplained part."""
         priors = prior_log_sd(
             lambda values: self.slowdown(replace(ScaleUpParameters(), **values)), SCALE_UP_PRIORS
         )
@@ -226,7 +226,7 @@ class Pairs(Struct, frozen=True, kw_only=True):
 
 
 def scale_up_pairs(rows: Sequence[PublishedRow]) -> Pairs | None:
-    """The pairs among rows, of those whose hardware is known; None where there are none."""
+    """The pairs among the rows with known hardware; None if there are none."""
     found = {
         at: partner
         for at, partner in enumerate(partners(rows))
@@ -255,9 +255,9 @@ def scale_up_pairs(rows: Sequence[PublishedRow]) -> Pairs | None:
 
 
 def _claims(rows: Sequence[PublishedRow]) -> list[bool]:
-    """Rows of data parallelism that are predicted from others, and those others.
+    """Whether each row is a data-parallel row in a pair, either predicted or used as reference.
 
-    Not steps of transformers in times and tokens: those are what the model of steps is held against.
+    Steps of transformers in times and tokens are excluded, because they validate the model of steps.
     """
     mine = [at for at, row in enumerate(rows) if _is_claimable(row)]
     found = partners([rows[at] for at in mine])
@@ -276,7 +276,7 @@ def _is_claimable(row: PublishedRow) -> bool:
 
 
 def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
-    """Rows in pairs: each with its set-up on the fewest accelerators."""
+    """The task of predicting each row from its set-up on the fewest accelerators."""
     found = partners(rows)
     given = frozenset(at for partner in found if partner is not None for at in partner.rows)
     pairs = scale_up_pairs(rows)
@@ -299,7 +299,7 @@ def _begin(rows: Sequence[PublishedRow]) -> PredictionTask:
 
 
 def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
-    """Why a row cannot be predicted from another; None where it can."""
+    """Why a row cannot be predicted from another; None if it can."""
     if partner is None:
         return "no row of the same set-up on fewer accelerators"
     try:
@@ -312,7 +312,7 @@ def _refusal(row: PublishedRow, partner: Partner | None) -> str | None:
 def _measured(
     here: Sequence[PublishedRow], first: Sequence[PublishedRow], each_rate: NDArray[np.float64]
 ) -> MeasuredSteps:
-    """First rows as arrays; the machines are those of the rows that are predicted from them."""
+    """The reference rows as arrays, with the machines of the rows that are predicted from them."""
     rates = machines.stacked([machine_of(row) for row in here])
     return MeasuredSteps(
         microbatch_s=np.array([_microbatch_s(*each) for each in zip(first, each_rate, strict=True)]),
@@ -328,13 +328,13 @@ def _measured(
 
 
 def _microbatch_ratio(here: PublishedRow, first: PublishedRow) -> float:
-    """Samples of a micro-batch here over those of the first row; 1 where they are not stated."""
+    """Micro-batch of a row over that of its reference row; 1 if not stated."""
     now, then = batch_of(here).microbatch, batch_of(first).microbatch
     return now / then if now and then else 1.0
 
 
 def _microbatch_s(row: PublishedRow, each_rate: float) -> float:
-    """Seconds of a first row's micro-batch, each accelerator taking so many samples; NaN if implausible."""
+    """Seconds per micro-batch of a row; NaN if implausible. each_rate: samples/s per accelerator."""
     samples = batch_of(row).microbatch
     if samples is None:
         return float("nan")
@@ -345,7 +345,7 @@ def _microbatch_s(row: PublishedRow, each_rate: float) -> float:
 
 
 def _share_of_peak(row: PublishedRow, each_rate: float) -> float:
-    """FLOP/s that a rate of samples implies, over the accelerator's peak; 1 where either is not known."""
+    """FLOP/s implied by a rate of samples, over the accelerator's peak; 1 if either is unknown."""
     known, words = _known(row), words_of(row)
     flop = known.train_flop_per_sample if known else None
     cluster = nodes_of(row)
@@ -356,14 +356,14 @@ def _share_of_peak(row: PublishedRow, each_rate: float) -> float:
 
 
 def _gradient_bytes(row: PublishedRow) -> float:
-    """Bytes of gradients; NaN where the workload is not known."""
+    """Bytes of gradients; NaN if the workload is unknown."""
     known = _known(row)
     trained = known.trained_params if known else None
     return float("nan") if trained is None else trained * GRADIENT_BYTES
 
 
 def _is_decoded(row: PublishedRow) -> bool:
-    """Whether a host decodes what the row counts: samples that are images, by the workload or the unit."""
+    """Whether the host decodes the samples: they are images, by the workload or the unit."""
     known = _known(row)
     return known.sample == "image" if known else _IMAGES.search(row.unit) is not None
 
@@ -379,12 +379,12 @@ def _accumulated(row: PublishedRow) -> float:
 
 
 def _known(row: PublishedRow) -> Workload | None:
-    """The workload of the catalogue that a row trains."""
+    """The workload that a row trains, from the catalogue."""
     return row.model.known if row.model is not None else known_workload(row.workload, row.catalogue)
 
 
 def _num_cores(row: PublishedRow) -> float:
-    """Cores of a host; NaN where not stated."""
+    """Cores per host; NaN if not stated."""
     cluster = nodes_of(row)
     return float("nan") if cluster is None or cluster.num_cores is None else float(cluster.num_cores)
 

@@ -1,4 +1,4 @@
-"""Measured steps and collectives as the model takes them: arrays, fits to some rows, predicting others."""
+"""Measured steps and collectives as arrays for the performance model: fits to rows, predictions of others."""
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -48,12 +48,12 @@ from equipoise.spec.strategy import PRECISIONS
 from equipoise.stats import by_key
 from equipoise.units import SI_PREFIXES
 
-# What a row is predicted by where nothing is fitted; None for the priors.
+# The profile that predicts a row if nothing is fitted; None for the priors.
 BasisOf: TypeAlias = Callable[[PublishedRow], Profile | None]
 
 
 def machine_of(row: PublishedRow) -> Machine:
-    """The rates of the accelerators of a row. Raises SpecError where its catalogue does not know them."""
+    """The rates of a row's accelerators. Raises SpecError if its catalogue does not have them."""
     return machine(_cluster(row))
 
 
@@ -73,14 +73,14 @@ _Arrays = TypeVar("_Arrays", Load, Machine, StrategyGrid)
 
 
 class StepRows(Struct, frozen=True, kw_only=True):
-    """Rows of one index as arrays: loads, machines and strategies."""
+    """Rows as arrays with a common index: loads, machines and strategies."""
 
     load: Load
     machine: Machine
     grid: StrategyGrid
 
     def taken(self, indices: Indices) -> "StepRows":
-        """The rows of some indices."""
+        """The rows at the given indices."""
         return StepRows(
             load=_taken(self.load, indices),
             machine=_taken(self.machine, indices),
@@ -92,7 +92,7 @@ class StepRows(Struct, frozen=True, kw_only=True):
     ) -> NDArray[np.float64]:
         """Memory of the fullest accelerator of every row, as its source counts it; shape (n_rows,).
 
-        counted: of each row; None is reserved, which most tools print.
+        counted: how each row counts memory; None means reserved, which most tools print.
         """
         found = memory(self.load, self.grid, parameters, peer_ranks=self.machine.peer_ranks)
         ways = {"allocated": found.allocated, "reserved": found.reserved, "device": found.needed}
@@ -100,13 +100,13 @@ class StepRows(Struct, frozen=True, kw_only=True):
         return np.array([whole[how or "reserved"][at] for at, how in enumerate(counted)], dtype=float)
 
     def step_s(self, parameters: Parameters) -> Seconds:
-        """Seconds of a step of every row, shape (n_rows,); of stacked parameters (n_draws, n_rows)."""
+        """Seconds per step of every row: (n_rows,), or (n_draws, n_rows) for stacked parameters."""
         found, _ = step_seconds(self.load, self.machine, self.grid, parameters)
         return np.broadcast_to(found, np.broadcast_shapes(np.shape(found), np.shape(self.grid.dp)))
 
 
 def _taken(arrays: _Arrays, indices: Indices) -> _Arrays:
-    """A structure of arrays, each with some of its elements."""
+    """A structure of arrays, indexed by `indices`."""
 
     def some(value: Any) -> Any:  # noqa: ANN401 - an array, or a tuple of arrays
         return tuple(some(each) for each in value) if isinstance(value, tuple) else value[indices]
@@ -115,10 +115,7 @@ def _taken(arrays: _Arrays, indices: Indices) -> _Arrays:
 
 
 def step_rows(rows: Sequence[PublishedRow]) -> StepRows:
-    """Rows as arrays; each has to be expressed: its `refusal` is None.
-
-    rows: at least one.
-    """
+    """Rows as arrays. rows: at least one, each with a `refusal` of None."""
     return StepRows(
         load=loads.stacked([_load(row) for row in rows]),
         machine=machines.stacked([machine_of(row) for row in rows]),
@@ -127,7 +124,7 @@ def step_rows(rows: Sequence[PublishedRow]) -> StepRows:
 
 
 def refusal(row: PublishedRow) -> str | None:
-    """Why the performance model does not express a row; None where it does."""
+    """Why the performance model cannot represent a row; None if it can."""
     if row.reason is not None:
         return row.reason
     if row.kind != "step" or row.strategy is None or row.model is None:
@@ -142,12 +139,12 @@ def refusal(row: PublishedRow) -> str | None:
     return None
 
 
-# `with frozen ViT-bigG of 1.9B`: a model that is not trained, beside the one that is.
+# `with frozen ViT-bigG of 1.9B`: a frozen model next to the trained one.
 _FROZEN_BESIDE = re.compile(r"\bfrozen [\w.-]+ of (?P<billions>\d{1,4}(?:\.\d{1,3})?) ?B\b")
 
 
 def _load(row: PublishedRow) -> Load:
-    """What the model of a row asks for. Raises SpecError where its sizes are not known."""
+    """The load of a row's model. Raises SpecError if its sizes are unknown."""
     model = row.model
     if model is None:
         raise SpecError(f"workload {echo(row.workload)}: neither model sizes nor a name of the catalogue")
@@ -160,12 +157,12 @@ def _load(row: PublishedRow) -> Load:
     if beside := _FROZEN_BESIDE.search(row.workload):
         load = replace(load, frozen_params=load.frozen_params + float(beside["billions"]) * SI_PREFIXES["G"])
     text = "; ".join(row.cells.get(name, "") for name in ("parallel_config", "precision"))
-    return loads.held_by(load, software_of(row), _held(text))
+    return loads.held_by(load, software_of(row), _ways_held(text))
 
 
 @lru_cache(maxsize=2**13)
-def _held(text: str) -> tuple[str, ...]:
-    """The further ways to hold a model that a text names."""
+def _ways_held(text: str) -> tuple[str, ...]:
+    """The additional ways of holding a model that a text mentions."""
     return tuple(
         way for way, words in WORDS.held.items() if re.search(rf"\b(?:{words})\b", text, re.IGNORECASE)
     )
@@ -178,9 +175,9 @@ _workload_load = cache(loads.workload_load)
 def _calibrated(
     seen: StepRows, measured_s: Seconds, clusters: NDArray[np.intp], campaigns: NDArray[np.intp]
 ) -> Calibration:
-    """The calibration on rows of every parameter that any of them is sensitive to.
+    """The calibration of every parameter to which any of the rows is sensitive.
 
-    Assumes that steps add nothing to what collectives show of links: they hardly separate it from other
+    Assumes that steps say no more about links than collectives do: steps hardly separate them from other
     causes.
     """
     mine = [prior.name for prior in PRIORS if not prior.name.startswith("collective.")]
@@ -194,22 +191,22 @@ def _calibrated(
     )
 
 
-def _campaigns(stated: Sequence[Hashable]) -> NDArray[np.intp]:
-    """The number of each row's campaign, from 0 by first sight."""
+def _campaign_indices(stated: Sequence[Hashable]) -> NDArray[np.intp]:
+    """The index of each row's campaign, numbered from 0 in order of appearance."""
     order = {each: at for at, each in enumerate(dict.fromkeys(stated))}
     return np.array([order[each] for each in stated], dtype=np.intp)
 
 
-def _by_bases(arrays: StepRows, bases: Sequence[Profile | None]) -> tuple[Seconds, Seconds]:
-    """Seconds by parameters fitted before, or by the priors where None, and the standard deviation of their
-    logarithm; both (n_rows,).
+def _predict_with_profiles(arrays: StepRows, bases: Sequence[Profile | None]) -> tuple[Seconds, Seconds]:
+    """Seconds predicted with given profiles (None: priors), and the standard deviation of their logarithm.
 
-    Assumes that small changes of parameters add up. Source: first-order propagation of their covariance.
+    Returns two arrays of shape (n_rows,).
+    Assumes small changes of parameters. Source: first-order propagation of their covariance.
     """
     seconds, spread = arrays.step_s(Parameters()).copy(), np.empty(len(bases))
     by_priors = np.flatnonzero([each is None for each in bases])
     if len(by_priors):
-        spread[by_priors] = _spread(arrays.taken(by_priors))
+        spread[by_priors] = _prior_spread(arrays.taken(by_priors))
     for basis in {id(each): each for each in bases if each is not None}.values():
         mine = np.flatnonzero([each is basis for each in bases])
         some = arrays.taken(mine)
@@ -221,15 +218,15 @@ def _by_bases(arrays: StepRows, bases: Sequence[Profile | None]) -> tuple[Second
     return seconds, spread
 
 
-def _spread(arrays: StepRows) -> Seconds:
-    """Standard deviation of the logarithm of every prediction by the priors, as wrong as such were."""
+def _prior_spread(arrays: StepRows) -> Seconds:
+    """Standard deviation of the log of every prediction with the priors, including their observed errors."""
     of_parameters = prior_log_sd(lambda values: arrays.step_s(Parameters().changed(values)), PRIORS)
     local = np.hypot(UNCALIBRATED_LOG_SD, EXPERTS_LOG_SD * (arrays.load.experts > 0))
     return np.hypot(of_parameters, local)
 
 
 def _begin(rows: Sequence[PublishedRow], basis_of: BasisOf) -> PredictionTask:
-    """Rows for the performance model. basis_of: of those that nothing is fitted to."""
+    """The task of predicting rows with the performance model. basis_of: profiles if nothing is fitted."""
     reasons = tuple(refusal(row) for row in rows)
     expressed = [index for index, reason in enumerate(reasons) if reason is None]
     if not expressed:
@@ -246,12 +243,12 @@ def _begin(rows: Sequence[PublishedRow], basis_of: BasisOf) -> PredictionTask:
         whole.memory_bytes[expressed] = arrays.memory_bytes(Parameters(), counted)
         if not len(chosen):
             bases = [basis_of(rows[index]) for index in expressed]
-            whole.seconds[expressed], whole.prior_log_sd[expressed] = _by_bases(arrays, bases)
+            whole.seconds[expressed], whole.prior_log_sd[expressed] = _predict_with_profiles(arrays, bases)
             whole.bases[expressed] = bases
             return whole
         seen = arrays.taken(chosen)
         stated = [campaign_of(rows[index]) for index in expressed]
-        campaigns = _campaigns([stated[at] for at in chosen])
+        campaigns = _campaign_indices([stated[at] for at in chosen])
         found = _calibrated(seen, measured_s[chosen], clusters[chosen], campaigns)
         home = {stated[at]: int(campaign) for at, campaign in zip(chosen, campaigns, strict=True)}
         mine = np.array([home.get(each, -1) for each in stated])
@@ -272,10 +269,10 @@ def _further_log_sd(
     found: Calibration,
     is_elsewhere: NDArray[np.bool_],
 ) -> Seconds:
-    """What is left open of every row by parameters, beyond what is left open of the middle fitted row.
+    """Standard deviation from parameters for every row, in excess of that of the median fitted row.
 
-    is_elsewhere: (n_rows,), rows of no campaign that was fitted: what is a campaign's own is open for them.
-    Assumes errors of STRAY_LOG_SD a cluster, and that small changes of parameters add up.
+    is_elsewhere: (n_rows,), rows of campaigns that were not fitted, whose local parameters are unknown.
+    Assumes errors of STRAY_LOG_SD per cluster, and small changes of parameters.
     Source: the posterior of a linear model around the fit (Bishop 2006, eq. 3.54).
     """
     slopes = time_slopes(arrays, [prior.name for prior in PRIORS], found.parameters).T
@@ -293,7 +290,7 @@ def _further_log_sd(
 
 
 def time_slopes(arrays: StepRows, names: Sequence[str], at: Parameters) -> NDArray[np.float64]:
-    """Change of every predicted time's logarithm with that of each parameter: (n_names, n_rows)."""
+    """Derivative of every predicted log time with respect to each log parameter: (n_names, n_rows)."""
     return log_times(arrays.step_s, at, {name: at.value(name) for name in names})[1]
 
 
@@ -306,7 +303,7 @@ def step_predictor(basis_of: BasisOf) -> Predictor:
 
 
 def _begin_collectives(rows: Sequence[PublishedRow]) -> PredictionTask:
-    """Rows by machine: a table is fitted to each."""
+    """The task of predicting collectives, with a table fitted to each machine."""
     reasons = tuple(_refusal(row) for row in rows)
     expressed = (at for at, why in enumerate(reasons) if why is None)
     machines = by_key(((rows[at].hardware, _library(rows[at])), at) for at in expressed)
@@ -328,7 +325,7 @@ def _begin_collectives(rows: Sequence[PublishedRow]) -> PredictionTask:
 
 
 def _refusal(row: PublishedRow) -> str | None:
-    """Why a row of a collective is not expressed; None where it is."""
+    """Why a row of a collective cannot be represented; None if it can."""
     if row.operation not in OPERATIONS:
         return f"workload {echo(row.workload)} names no collective that is modelled"
     try:
@@ -341,12 +338,12 @@ def _refusal(row: PublishedRow) -> str | None:
 
 
 def _library(row: PublishedRow) -> str:
-    """The library and algorithm that ran: another one is as good as another machine."""
+    """The library and algorithm of a row; rows with different ones are treated as different machines."""
     return row.cells.get("parallel_config", "").strip().lower()
 
 
 def wires_of(row: PublishedRow) -> Wires:
-    """The links of a row's machine; a ring chosen by name keeps the switch from reducing."""
+    """The links of a row's machine. If the row names a ring algorithm, the switch does not reduce."""
     cluster, library = _cluster(row), _library(row)
     is_ring = "ring" in library or "nvls_enable=0" in library
     return Wires(
@@ -358,7 +355,7 @@ def wires_of(row: PublishedRow) -> Wires:
 
 
 def _num_nodes(row: PublishedRow) -> float:
-    """Nodes that the ranks of a row fill, or the one that holds them all."""
+    """Number of nodes that the ranks of a row fill; one if a node holds them all."""
     return row.num_accelerators / min(_cluster(row).node_size, row.num_accelerators)
 
 
@@ -368,7 +365,7 @@ def _group(row: PublishedRow) -> Group:
 
 
 def _table(rows: Sequence[PublishedRow]) -> CollectiveTable | None:
-    """The table of a machine from its own rows; None where they are too few."""
+    """The table of a machine, from its own rows; None if there are too few."""
     by_operation = by_key((str(row.operation), row) for row in rows)
     if not rows:
         return None
@@ -393,14 +390,14 @@ def _timings(operation: str, rows: Sequence[PublishedRow]) -> Timings:
 
 
 def _tabled_s(rows: Sequence[PublishedRow], table: CollectiveTable) -> Seconds:
-    """Seconds of rows of one machine by its table."""
+    """Seconds of the rows of one machine, from its table."""
     return np.array(
         [float(table.seconds(str(row.operation), row.payload_bytes or np.nan, _group(row))) for row in rows]
     )
 
 
 def _prior_s(rows: Sequence[PublishedRow], values: Mapping[str, float]) -> Seconds:
-    """Seconds of rows of one machine under the priors' medians and other values of some parameters."""
+    """Seconds of the rows of one machine with the priors' medians, except for the given values."""
     changed: dict[str, Any] = dict(values)
     parameters = CollectiveParameters(**changed)
     timers = [OPERATIONS[str(row.operation)] for row in rows]

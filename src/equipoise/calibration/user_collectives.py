@@ -1,4 +1,4 @@
-"""A user's timed collectives: which apply to a machine and to which group of its ranks; why others do not."""
+"""A user's timed collectives: which runs apply to a machine and its groups of ranks; why others do not."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ _MOST_FILES = 3
 
 
 class TimedCollectives(Struct, frozen=True, kw_only=True):
-    """What files of timed collectives hold. notes: what was refused of them, one sentence each.
+    """Contents of files of timed collectives. notes: what was rejected, one sentence each.
 
-    catalogue: what the names of devices in them mean.
+    catalogue: for resolving the names of devices.
     """
 
     runs: tuple[CollectiveRun, ...]
@@ -37,9 +37,9 @@ class TimedCollectives(Struct, frozen=True, kw_only=True):
 
 
 def given_collectives(files: Sequence[Path], catalogue: Catalogue) -> TimedCollectives:
-    """What files hold that nccl-tests, rccl-tests or `collectives --measure --out` wrote.
+    """Read files written by nccl-tests, rccl-tests or `collectives --measure --out`.
 
-    Raises DataError for a file that cannot be read, EvidenceError where no row of any can be used.
+    Raises DataError for a file that cannot be read, EvidenceError if no row of any file can be used.
     """
     from equipoise.bench.collectives.files import read_files  # noqa: PLC0415 - only where files are given
 
@@ -57,7 +57,7 @@ def given_collectives(files: Sequence[Path], catalogue: Catalogue) -> TimedColle
 
 
 def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None:
-    """Raise UsageError for several accelerators where a file does not name the one it is of."""
+    """Raise UsageError if there are several accelerators and a file does not name its own."""
     kinds = set(accelerators)
     unnamed = next((run for run in given.runs if not names_accelerator(run, given.catalogue)), None)
     if unnamed is not None and len(kinds) > 1:
@@ -68,12 +68,12 @@ def refuse_unnamed(given: TimedCollectives, accelerators: Sequence[str]) -> None
 
 
 def names_accelerator(run: CollectiveRun, catalogue: Catalogue) -> bool:
-    """Whether a run names the accelerator it was timed on, by a name that is known."""
+    """Whether a run names its accelerator by a known name."""
     return run.device is not None and _chip(run.device, catalogue) is not None
 
 
-def _why_not(run: CollectiveRun, chip: Accelerator, catalogue: Catalogue) -> str | None:
-    """Why a run does not apply to an accelerator; None where it does."""
+def _reason_not_applicable(run: CollectiveRun, chip: Accelerator, catalogue: Catalogue) -> str | None:
+    """Why a run does not apply to an accelerator; None if it does."""
     if run.operation not in OPERATIONS:
         return f"{run.operation} is not an operation of the model"
     if run.num_copies > 1:
@@ -89,7 +89,7 @@ def _why_not(run: CollectiveRun, chip: Accelerator, catalogue: Catalogue) -> str
 
 
 def _chip(device: str, catalogue: Catalogue) -> Accelerator | None:
-    """The accelerator that a program names, also within other words; None where it is not known."""
+    """The accelerator that a program names, possibly within other words; None if unknown."""
     try:
         found = cluster_of_device(device, 1, catalogue)
     except SpecError:
@@ -97,8 +97,8 @@ def _chip(device: str, catalogue: Catalogue) -> Accelerator | None:
     return None if found is None else found.accelerator
 
 
-def _remarks(run: CollectiveRun, nodes: Cluster, catalogue: Catalogue) -> list[str]:
-    """What a reader must know of a run that is used, as goes on behind its file's name."""
+def _caveats(run: CollectiveRun, nodes: Cluster, catalogue: Catalogue) -> list[str]:
+    """Caveats of a run that is used, as text that follows the name of its file."""
     remarks = []
     title = nodes.accelerator.title
     if run.device is None:
@@ -119,12 +119,12 @@ def _remarks(run: CollectiveRun, nodes: Cluster, catalogue: Catalogue) -> list[s
     return remarks
 
 
-# More sizes add nothing; beyond, they are thinned evenly.
+# More sizes add no information and are thinned evenly.
 MOST_SIZES = 200
 
 
 class TimedOperation(Struct, frozen=True, kw_only=True):
-    """One operation over one group: sizes from the smallest, the median time of each; (n_sizes,)."""
+    """One operation over one group: sizes in ascending order, with the median time of each; (n_sizes,)."""
 
     operation: str
     group: Group
@@ -136,11 +136,11 @@ class TimedOperation(Struct, frozen=True, kw_only=True):
 
     @property
     def is_inside(self) -> bool:
-        """Whether it stayed inside a node."""
+        """Whether the group is inside one node."""
         return float(self.group.num_nodes) <= 1
 
     def points(self) -> Timings | None:
-        """What the law is fitted to, as one row of points; None where the law does not apply to them."""
+        """The points to which the law is fitted; None if the law does not apply to them."""
         kept = (self.operation in RINGS) | (self.payload_bytes >= LARGE_BYTES)
         if not kept.any():
             return None
@@ -157,20 +157,20 @@ class TimedOperation(Struct, frozen=True, kw_only=True):
 def timed_operations(
     given: TimedCollectives, nodes: Cluster
 ) -> tuple[tuple[TimedOperation, ...], tuple[Note, ...]]:
-    """What was timed on a cluster, in order, and sentences on what does not apply to it or contradicts it.
+    """The operations timed on a cluster, in order, and notes on runs that do not apply or contradict others.
 
-    Runs of one operation over one group are taken together: files may come in any order. A file that names
-    no accelerator is taken to be of this one.
+    Runs of one operation over one group are combined, whatever the order of files. A file that names no
+    accelerator is assumed to be from this one.
     """
     together: dict[tuple[str, float, float], list[CollectiveRun]] = defaultdict(list)
-    notes: dict[Note, list[str]] = defaultdict(list)  # what stands behind the files
+    notes: dict[Note, list[str]] = defaultdict(list)  # text that follows the names of files: the files
     for run in given.runs:
         name = run.file.rpartition("/")[2]
-        reason = _why_not(run, nodes.accelerator, given.catalogue)
+        reason = _reason_not_applicable(run, nodes.accelerator, given.catalogue)
         if reason is not None:
             notes[Note(f" for {nodes.accelerator.title}: {reason}.", "not_used")].append(name)
             continue
-        for remark in _remarks(run, nodes, given.catalogue):
+        for remark in _caveats(run, nodes, given.catalogue):
             notes[Note(remark)].append(name)
         num_nodes = num_nodes_of(run, nodes)
         together[run.operation, run.num_ranks / num_nodes, float(num_nodes)].append(run)

@@ -1,4 +1,4 @@
-"""A user's timed collectives as the links of a plan: they take the place of the catalogue's figures."""
+"""Link parameters from a user's timed collectives, which replace the catalogue's figures in a plan."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,20 +29,20 @@ from equipoise.spec.cluster import Cluster
 from equipoise.stats import covariance_root
 from equipoise.units import MICROSECOND_S, format_count, format_percent, format_si
 
-# What the law errs by, as a standard deviation of the logarithm: an octave of ranks or nodes away, and for
-# another operation on the same links (docs/experiments/0005-collectives.md: with these, 90 % ranges held 96 %
-# of all-reduces over groups that were not timed).
+# Errors of the law as standard deviations of the logarithm: per octave of ranks or nodes away from the timed
+# group, and for another operation on the same links (docs/experiments/0005-collectives.md: with these, 90 %
+# ranges covered 96 % of all-reduces over groups that were not timed).
 OCTAVE_LOG_SD = 0.1
 OTHER_LOG_SD = 0.1
 _LINK_TABLES_SEED = 4
-# How long messages of each of SIZES are: 0 where they are all latency, 1 where all wire.
-_LONG = np.clip(np.log(SIZES / SMALL_BYTES) / np.log(LARGE_BYTES / SMALL_BYTES), 0.0, 1.0)
+# For each of SIZES, 0 if messages are latency-bound, 1 if bandwidth-bound, and between these in between.
+_BANDWIDTH_BOUND = np.clip(np.log(SIZES / SMALL_BYTES) / np.log(LARGE_BYTES / SMALL_BYTES), 0.0, 1.0)
 # Operations with similar traffic, the most similar first.
 FAMILIES = (("all_gather", "reduce_scatter"), RINGS, ("all_to_all", "send"))
 
 
 def timed_like(timed: Sequence[TimedOperation], operation: str) -> list[TimedOperation]:
-    """What was timed of an operation; else of those with similar traffic."""
+    """The timings of an operation; if there are none, those of operations with similar traffic."""
     for names in ((operation,), *(family for family in FAMILIES if operation in family)):
         found = [each for each in timed if each.operation in names]
         if found:
@@ -53,14 +53,16 @@ def timed_like(timed: Sequence[TimedOperation], operation: str) -> list[TimedOpe
 def centre_tables(
     timed: Sequence[TimedOperation], wires: Wires, centre: CollectiveParameters
 ) -> dict[str, Correction]:
-    """What the law leaves of what was timed; of other operations, what it leaves of those with similar
-    traffic, where messages are long: what short ones take above their steps differs by operation.
+    """The residuals of the law by operation, as corrections.
+
+    An operation that was not timed gets the residuals of operations with similar traffic, but only for long
+    messages, because the overhead of short ones differs by operation.
     """
     found = {}
     for operation in OPERATIONS:
         mine = timed_like(timed, operation)
         if mine:
-            share = 1.0 if mine[0].operation == operation else _LONG
+            share = 1.0 if mine[0].operation == operation else _BANDWIDTH_BOUND
             found[operation] = _correction(
                 mine, np.stack([share * log_factor(each, wires, centre) for each in mine])
             )
@@ -70,9 +72,9 @@ def centre_tables(
 def drawn_tables(
     timed: Sequence[TimedOperation], wires: Wires, drawn: CollectiveParameters, *, num_draws: int
 ) -> dict[str, Correction]:
-    """The same for each draw, and by how much what was not timed may be off.
+    """As `centre_tables`, for each draw, with the errors expected for operations and groups not timed.
 
-    drawn: numbers of shape (n_draws, 1). What was timed is as sure as its repetitions, whatever the law.
+    drawn: parameters of shape (n_draws, 1). For timed operations, only the spread of repetitions is added.
     """
     repeated, other, octave = np.random.default_rng(_LINK_TABLES_SEED).standard_normal((3, num_draws, 1))
     far = OCTAVE_LOG_SD * octave[:, 0]
@@ -80,7 +82,7 @@ def drawn_tables(
     for operation in OPERATIONS:
         mine = timed_like(timed, operation)
         is_timed = bool(mine) and mine[0].operation == operation
-        share = 1.0 if is_timed else _LONG
+        share = 1.0 if is_timed else _BANDWIDTH_BOUND
         unlike = 0.0 if is_timed else OTHER_LOG_SD * other
         if mine:
             factors = [
@@ -103,17 +105,17 @@ def _correction(timed: Sequence[TimedOperation], factors: Numbers, far: Numbers 
 
 
 def of_draw(table: Correction, draw: int) -> Correction:
-    """The table of one draw."""
+    """The correction table of one draw."""
     return replace(
         table, log_factor=table.log_factor[draw], log_octave=float(np.asarray(table.log_octave)[draw])
     )
 
 
 def log_factor(timed: TimedOperation, wires: Wires, parameters: CollectiveParameters) -> Numbers:
-    """Log(measured / modelled) at SIZES: (n_sizes,), or (n_draws, n_sizes) for parameters of so many draws.
+    """Log(measured / modelled) at SIZES: (n_sizes,), or (n_draws, n_sizes) for stacked parameters.
 
-    Beyond the sizes timed the first and last factor hold where the messages there are all latency, or all
-    wire; else they fade, as sizes far apart have little in common.
+    Beyond the timed sizes, the first factor is kept if its size is latency-bound, and the last if its size is
+    bandwidth-bound; otherwise they decay with distance, as distant sizes have little in common.
     """
     timer, sizes = OPERATIONS[timed.operation], timed.payload_bytes
     at_ends = np.log(timed.seconds[[0, -1]] / timer(sizes[[0, -1]], timed.group, wires, parameters))
@@ -132,12 +134,12 @@ _USER_LINKS_SEED = 3
 
 
 class LinkFigure(Struct, frozen=True, kw_only=True):
-    """One operation over one group as it was timed, and as the model had it before.
+    """One operation over one group, as timed and as the model predicted before.
 
-    num_ranks, num_nodes: as the nodes in question hold them. from_bytes, to_bytes: sizes timed. latency_s: of
-    a message of from_bytes; None where even that is long. bus_byte_per_s: of one of to_bytes, as nccl-tests
-    counts; None where even that is short. usual_latency_s, usual_bus_byte_per_s: by the catalogue's links.
-    spread: how far repetitions differ, the standard deviation of the logarithm.
+    num_ranks, num_nodes: on the nodes of the plan. from_bytes, to_bytes: smallest and largest size.
+    latency_s: time of a message of from_bytes; None unless that is latency-bound. bus_byte_per_s: busbw at
+    to_bytes, as nccl-tests counts; None unless that is bandwidth-bound. usual_latency_s,
+    usual_bus_byte_per_s: with the catalogue's links. spread: standard deviation of log time of repetitions.
     """
 
     files: tuple[str, ...]
@@ -154,11 +156,11 @@ class LinkFigure(Struct, frozen=True, kw_only=True):
 
 
 class UserLinks(Struct, frozen=True, kw_only=True):
-    """The collectives of a machine as they were timed.
+    """The collectives of a machine, calibrated to its timings.
 
-    parameters, draws: in place of the model's own; each draw as likely as the other. usual_draws: those it
-    had before. by_law: operations that were not timed on links that were. inside, between: whether links in a
-    node, and between nodes, were. notes: what was not used, or contradicts, one sentence each.
+    parameters, draws: replace the model's own; draws are equally likely. usual_draws: the model's own draws.
+    by_law: operations that were not timed, but whose links were. inside, between: whether links inside nodes
+    and between nodes were timed. notes: on timings that were not used or are contradictory.
     """
 
     parameters: CollectiveParameters
@@ -171,7 +173,7 @@ class UserLinks(Struct, frozen=True, kw_only=True):
     between: bool = False
 
     def on(self, nodes: Cluster) -> Cluster:
-        """The cluster, with links as fast as their long messages were timed, over what was expected."""
+        """The cluster, with link rates scaled by the timed over the expected rate of long messages."""
         intra, inter = (self._ratio(inside=inside) for inside in (True, False))
         shared = nodes.shared_host_byte_per_s
         return replace(
@@ -196,11 +198,11 @@ def user_links(
     start: CollectiveParameters,
     draws: Sequence[CollectiveParameters],
 ) -> UserLinks:
-    """A cluster's links by timed collectives; without figures where none of these applies to it.
+    """A cluster's links, fitted to timed collectives; without figures if no timing applies to the cluster.
 
-    start, draws: what is believed of them before, from a calibration.
-    Assumes that other groups of a cluster follow the law of the model with OCTAVE_LOG_SD an octave.
-    Source: `fitted` for the law; between sizes timed straight lines of time over size (Hockney 1994).
+    start, draws: prior parameters, from a calibration.
+    Assumes that other groups of the cluster follow the law of the model with OCTAVE_LOG_SD per octave.
+    Source: `fitted` for the law; linear interpolation of time over size between timed sizes (Hockney 1994).
     """
     timed, notes = timed_operations(given, cluster)
     if not timed:
@@ -235,7 +237,7 @@ def user_links(
 
 
 def _drawn(found: Fitted, draws: Sequence[CollectiveParameters]) -> list[CollectiveParameters]:
-    """The draws, with what was fitted drawn anew."""
+    """The draws, with the fitted parameters redrawn from the fit."""
     deviates = np.random.default_rng(_USER_LINKS_SEED).standard_normal((len(draws), len(found.names)))
     logs = found.log_values + deviates @ covariance_root(found.log_covariance)
     limits = {each.name: math.inf if each.name in _RATES else each.largest for each in COLLECTIVE_PRIORS}
@@ -246,18 +248,19 @@ def _drawn(found: Fitted, draws: Sequence[CollectiveParameters]) -> list[Collect
     ]
 
 
-# Parameters that the rate of the links scales: fractions of the rate stated, and what is stated in trips on
-# it.
+# Parameters that scale with the rate of the links, by whether they are inside nodes, and the power: fractions
+# of the stated rate, and quantities stated in trips on the link.
 _RATES: Mapping[str, tuple[bool, float]] = {
     "intra_fraction": (True, 1.0),
     "switch_fraction": (True, 1.0),
     "local_share": (True, -1.0),
     "inter_fraction": (False, 1.0),
 }
-# Which links' steps they scale: only short messages determine these.
+# Parameters that scale the latency of steps, by whether the links are inside nodes. Only short messages
+# determine them.
 _LATENCIES = {"intra_latency_scale": True, "inter_latency_scale": False}
-# What belongs to the links inside nodes alone, and to those between them alone: the rest is fitted only where
-# both were timed, so that one does not change the other.
+# Parameters of links inside nodes only, or between nodes only. Other parameters are fitted only if both kinds
+# of links were timed, so that one does not change the other.
 _IS_INSIDE = {**_LATENCIES, **{name: is_inside for name, (is_inside, _) in _RATES.items()}}
 
 
@@ -267,10 +270,10 @@ def _priors(
     start: CollectiveParameters,
     draws: Sequence[CollectiveParameters],
 ) -> tuple[Prior, ...]:
-    """The priors of the fit: the calibration, on links of the rate that the longest messages show.
+    """The priors of the fit: the calibration, with rates scaled to those of the longest messages.
 
-    A link of a tenth of its stated rate is another link, not a bad one of its kind: so the rates are found
-    first, and priors of shares of them hold of what was found.
+    A link at a tenth of its stated rate is a different link, not a bad one of its kind. So the rates are
+    estimated first, and priors of fractions of a rate apply to the estimates.
     """
     scales = {inside: _rate_scale(timed, wires, start, inside=inside) for inside in (True, False)}
     kinds = {each.is_inside for each in timed}
@@ -293,7 +296,7 @@ def _priors(
 
 
 def _has_short(timed: Sequence[TimedOperation], *, inside: bool) -> bool:
-    """Whether short messages of what the law knows the steps of were timed on such links."""
+    """Whether short messages of operations in RINGS were timed on the links inside (or between) nodes."""
     return any(
         each.is_inside == inside and each.operation in RINGS and each.payload_bytes[0] <= SMALL_BYTES
         for each in timed
@@ -303,7 +306,7 @@ def _has_short(timed: Sequence[TimedOperation], *, inside: bool) -> bool:
 def _rate_scale(
     timed: Sequence[TimedOperation], wires: Wires, start: CollectiveParameters, *, inside: bool
 ) -> float:
-    """The rate of links over what is stated, as the longest messages show it; 1 where none is long."""
+    """The rate of links over the stated rate, from the longest messages; 1 if none is bandwidth-bound."""
     ratios = []
     for each in timed:
         longest = float(each.payload_bytes[-1])
@@ -337,25 +340,25 @@ def _figure(timed: TimedOperation, wires: Wires, start: CollectiveParameters) ->
     )
 
 
-# What was timed is as the catalogue has it within this factor; beyond, the two contradict.
+# A timing agrees with the catalogue within this factor; beyond it, the two contradict each other.
 LIKE_FACTOR = 1.5
 _MOST_FIGURES = 6
 _MOST_FILES = 2
 
 
 def link_words(timed: UserLinks, nodes: Cluster) -> Iterator[str]:
-    """Sentences, from what was timed to what is still of the catalogue; timed.notes has what was not used."""
+    """Sentences on what was timed and what is still from the catalogue; timed.notes has what was not used."""
     for each in timed.figures[:_MOST_FIGURES]:
         yield figure_words(each)
     if len(timed.figures) > _MOST_FIGURES:
         yield f"{len(timed.figures) - _MOST_FIGURES} more were timed: --json has them."
     for each in timed.figures[:_MOST_FIGURES]:
         yield from _contradiction(each)
-    yield from _rest(timed, nodes)
+    yield from _untimed_words(timed, nodes)
 
 
 def figure_words(each: LinkFigure) -> str:
-    """One operation over one group, as it was timed."""
+    """Text on the timing of one operation over one group."""
     figures, usual = [], []
     if each.latency_s is not None and each.usual_latency_s is not None:
         figures.append(f"short messages take {_micro(each.latency_s)}")
@@ -372,7 +375,7 @@ def figure_words(each: LinkFigure) -> str:
 
 
 def _contradiction(each: LinkFigure) -> Iterator[str]:
-    """What to check where the timing contradicts the catalogue."""
+    """What to check if the timing contradicts the catalogue."""
     if each.bus_byte_per_s is None or each.usual_bus_byte_per_s is None:
         return
     ratio = each.bus_byte_per_s / each.usual_bus_byte_per_s
@@ -386,8 +389,8 @@ def _contradiction(each: LinkFigure) -> Iterator[str]:
     )
 
 
-def _rest(timed: UserLinks, nodes: Cluster) -> Iterator[str]:
-    """What follows by the law, and what nothing was timed on."""
+def _untimed_words(timed: UserLinks, nodes: Cluster) -> Iterator[str]:
+    """Which operations follow from the law, and which links were not timed."""
     if not timed.figures:
         yield "No link was timed: all values come from the catalogue."
         return

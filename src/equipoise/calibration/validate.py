@@ -1,6 +1,6 @@
-"""Published measurements against the models: every row predicted, and how wrong the predictions were.
+"""Validation of the models against published measurements: a prediction for every row, and the errors.
 
-What is predicted of the published steps that ship is in no table: it is made with the calibrations that ship.
+Predictions of the shipped published steps are not stored, but computed with the shipped calibrations.
 """
 
 import re
@@ -56,21 +56,21 @@ _TO_FIT = ("a calibration file with rows that can be modelled",)
 _NOT_FINITE = "the model has no finite time for it"
 _GIVEN = "given: other rows are predicted from it"
 _NO_ESTIMATE = "no estimate for it"
-# That an error names; a page has one for every row.
+# Reasons that an error message lists; a page has one for every row.
 _MOST_REASONS = 12
 
 
-# What needs more than so many times the memory that there is, by the model, ran otherwise than the row says.
+# A row whose modelled memory exceeds this factor times the available memory ran otherwise than it states.
 _TOO_LARGE: Final = 1.25
 
 
 class ValidatedRow(Struct, frozen=True, kw_only=True):
-    """One row of the files: its prediction in the row's own unit, or the reason why it has none.
+    """One row of the files: its prediction in the row's own unit, or the reason why there is none.
 
-    error: |predicted time / measured time - 1|. memory_bytes: as predicted, of what frameworks report. fold:
-    the value that was held out with it. is_given: whether others were predicted from it. by: the predictor.
-    is_counted: whether its execution's error is counted at this row, not by one in another unit.
-    calibration: the software whose parameters it rests on, where it rests on any.
+    error: |predicted time / measured time - 1|. memory_bytes: predicted, as frameworks report it. fold: the
+    held-out value that it belongs to. is_given: whether other rows were predicted from it. by: the predictor.
+    is_counted: whether the error of its execution is counted at this row, not at one in another unit.
+    calibration: the software whose parameters were used, or None.
     """
 
     row: PublishedRow
@@ -88,12 +88,12 @@ class ValidatedRow(Struct, frozen=True, kw_only=True):
 
 
 class Validation(Struct, frozen=True, kw_only=True):
-    """Every row with its verdict, and the errors of one row an execution: of all, by file and by fold.
+    """Every row with its verdict, and the errors over executions, one row each: overall, by file and by fold.
 
-    split: what was held out. calibrated_on: files whose rows the models were fitted to besides.
+    split: what was held out. calibrated_on: further files to which the models were fitted.
     in_sample: whether rows were predicted by models that had been fitted to them.
-    memory: errors of memory where rows state it. regret: of choosing by prediction among what was measured.
-    num_given: rows that others were predicted from. reasons: why rows were not expressed, with their number.
+    memory: errors of memory, over rows that state it. regret: of choosing the predicted fastest strategy.
+    num_given: rows from which others were predicted. reasons: why rows were not predicted, with counts.
     """
 
     split: str
@@ -113,7 +113,7 @@ class Validation(Struct, frozen=True, kw_only=True):
 
 
 class _PredictedExecution(Struct, frozen=True, kw_only=True):
-    """What is predicted of one execution: its row, seconds and their bounds."""
+    """The prediction for one execution: its row, seconds and their bounds."""
 
     row: PublishedRow
     by: str
@@ -125,7 +125,7 @@ class _PredictedExecution(Struct, frozen=True, kw_only=True):
     basis: Profile | None
 
 
-# By execution: what is predicted of it, or why nothing is.
+# By execution: its prediction, or the reason why there is none.
 _Outcomes: TypeAlias = Mapping[int, _PredictedExecution | str]
 
 
@@ -137,7 +137,7 @@ def _reason(row: PublishedRow, outcomes: _Outcomes) -> str:
 
 
 def _why_none(rows: Sequence[PublishedRow], outcomes: _Outcomes) -> Iterator[str]:
-    """Why rows are not predicted, the commonest reason first, each with its first row."""
+    """Why rows are not predicted, the most frequent reason first, each with its first row."""
     by_reason = by_key((_reason(row, outcomes), row) for row in rows)
     commonest = sorted(by_reason.items(), key=lambda each: -len(each[1]))
     for why, some in commonest[:_MOST_REASONS]:
@@ -156,15 +156,15 @@ def validate(
     progress: Progress | None = None,
     catalogue: Catalogue | None = None,
 ) -> Validation:
-    """What the models say of every row of the files, and how wrong that is.
+    """Predict every row of the files with the models, and compute the errors.
 
-    paths: none for the published steps that ship; then `file` is a row's repository or paper.
-    calibrate_on: files the models are fitted to. split: `none`, or what `accuracy.split_of` reads: then every
-    value of a column is predicted by models fitted to the rows of all others, and to those of `calibrate_on`.
-    basis_of: the parameters a row is predicted by where nothing is fitted; None for the priors.
-    catalogue: what names mean; the shipped one unless given.
-    Raises DataError for a file, UsageError for a split that is none, EvidenceError where nothing can be
-    expressed or held out.
+    paths: empty for the shipped published steps; then `file` is a row's repository or paper.
+    calibrate_on: files to which the models are fitted. split: `none`, or a split for `accuracy.split_of`:
+    then each value of a column is predicted by models fitted to the rows of all others and `calibrate_on`.
+    basis_of: the profile that predicts a row if nothing is fitted; None for the priors.
+    catalogue: the shipped one by default.
+    Raises DataError for a file, UsageError for an invalid split, EvidenceError if nothing can be predicted or
+    held out.
     """
     cut = split_of(split)
     first_part = read_rows(paths, catalogue) if paths else rows_of_table(published_steps(), catalogue)
@@ -173,7 +173,7 @@ def validate(
         raise EvidenceError(_NOTHING_TO_FIT, missing=_TO_FIT)
     rows = with_executions((*first_part, *second_part))
     tested = rows[: len(first_part)]
-    # A row is the first one's that claims it. A new way of predicting is one new module and one more here.
+    # Each row is handled by the first predictor that claims it. A new one is a new module and an entry here.
     predictors = (SCALE_UP, step_predictor(basis_of), COLLECTIVE)
     outcomes = _outcomes(predictors, rows, len(tested), cut=cut, progress=progress)
     found = [each for each in outcomes.values() if not isinstance(each, str)]
@@ -197,7 +197,7 @@ def _outcomes(
     cut: Split | None,
     progress: Progress | None,
 ) -> _Outcomes:
-    """The outcomes for the executions of the first rows; the others are there to be fitted to."""
+    """The outcomes for the executions of the first `num_tested` rows; the other rows are only fitted to."""
     tested = {row.execution for row in rows[:num_tested]}
     begun = _begun(predictors, chosen(rows))
     folds = dict.fromkeys(tested, "")
@@ -219,7 +219,7 @@ def _outcomes(
 
 
 def _begun(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> list[PredictionTask]:
-    """The task of every predictor, with the rows that are its own."""
+    """The task of every predictor, with the rows that it claims."""
     begun = []
     left = [*rows]
     for predictor in predictors:
@@ -232,7 +232,7 @@ def _begun(predictors: Sequence[Predictor], rows: Sequence[PublishedRow]) -> lis
 def _predicted(
     task: PredictionTask, tested: AbstractSet[int], folds: Mapping[int, str], progress: Progress | None
 ) -> Iterator[_PredictedExecution]:
-    """What one predictor predicts of its tested executions."""
+    """The predictions of one predictor for its tested executions."""
     aims = task.aims(tested)
     if not len(aims):
         return
@@ -273,7 +273,7 @@ def _validation(
     calibrated_on: tuple[str, ...],
     in_sample: bool,
 ) -> Validation:
-    """Verdicts of all rows, and errors counted once an execution."""
+    """The verdicts of all rows, and the errors with each execution counted once."""
     verdicts = tuple(_verdict(row, outcomes) for row in tested)
     by_file = by_key((each.row.file, each) for each in found)
     by_fold = by_key((each.fold, each) for each in found)
@@ -319,7 +319,7 @@ def _verdict(row: PublishedRow, outcomes: _Outcomes) -> ValidatedRow:
 
 
 def _does_not_fit(row: PublishedRow, needed_bytes: float | None) -> Iterator[str]:
-    """That a row cannot have run with the strategy that it states, or that was assumed."""
+    """A reason if a row cannot have run with the strategy that it states or that was assumed."""
     nodes = nodes_of(row)
     held = None if nodes is None else nodes.accelerator.memory_bytes
     if held is not None and needed_bytes is not None and needed_bytes > _TOO_LARGE * held:
@@ -328,83 +328,89 @@ def _does_not_fit(row: PublishedRow, needed_bytes: float | None) -> Iterator[str
 
 
 AUTO = "auto"
-# Like what code runs that a row does not name, with attention that is not fused. It is as far from that as
-# code of others is from Hugging Face's: docs/experiments/0080.
-_OLD_SOFTWARE = "megatron"
+# The profile for rows without a known software and with unfused attention. Its errors there are those of
+# others' code relative to Hugging Face's: docs/experiments/0080.
+_UNFUSED_SOFTWARE = "megatron"
 _CHANNELS_FIRST = "ngc"
 _OF_TORCH = re.compile(r"\b(?:py)?torch", re.IGNORECASE)
-# Models of images whose products are of tokens, which lie with channels last.
+# Image models that multiply matrices of tokens, which are stored with channels last.
 _ATTENDS = re.compile(r"swin|\bvit|\bdeit|\bdit\b|mixer|former", re.IGNORECASE)
 _CHANNELS_LAST = re.compile(r"channels[- ]?last|\bnhwc\b", re.IGNORECASE)
-# What runs operation by operation, as whoever wrote it left it: of 12 sources whose steps are so and of which
-# no fit knows, 10 are nearer by the parameters of Hugging Face's code than by those of none (26 % off, not
-# 34 %, in the mean of their medians): docs/experiments/0059; on chips of other makers: 0080.
+# Frameworks that run operations one by one, as written. For 10 of 12 such sources outside all fits, Hugging
+# Face's parameters predict better than the priors (mean of the median errors 26 %, not 34 %):
+# docs/experiments/0059; on chips of other vendors: 0080.
 _EAGER_FRAMEWORKS = re.compile(
     r"\b(?:py)?torch\b|paddle|llama[- ]?factory|\blit-?gpt\b|lightning fabric", re.IGNORECASE
 )
-_LIKE_IT = software("hf")
+_EAGER_SOFTWARE = software("hf")
 
 
 def basis_of(name: str) -> BasisOf:
-    """How each row is predicted where nothing is fitted: `auto`, `priors`, or as one software runs, by name.
+    """The choice of profiles if nothing is fitted: `auto`, `priors`, or the name of a software.
 
-    Raises SpecError for software that is not known.
+    Raises SpecError for unknown software.
     """
     if name == PRIORS_ONLY:
         return lambda _: None
     if name == AUTO:
-        return _matching
+        return _profile_of
     if name not in profiles():
         expected = ", ".join((*profiles(), AUTO, PRIORS_ONLY))
         raise SpecError(f"software {name!r} is not known; expected one of {expected}")
     return lambda _: profiles()[name]
 
 
-def _matching(row: PublishedRow) -> Profile | None:
-    """The parameters of a row's own software, or of the usual one for a run; None for the priors."""
+def _profile_of(row: PublishedRow) -> Profile | None:
+    """The profile of a row's own software, or of the default one for a run; None for the priors."""
     if nodes_of(row) is None or row.strategy is None:
         return None
     if (usual := usual_software(row)) is not None:
         return profiles()[usual]
     ran = software_of(row)
     if ran is None and _runs_as_written(row, row.strategy):
-        ran = _LIKE_IT
+        ran = _EAGER_SOFTWARE
     if ran is None and row.model is not None and row.model.transformer is None:
         return profiles()[_CHANNELS_FIRST] if _transposes(row, row.strategy) else None
     if ran is None:
-        return None if row.strategy.fused_attention else _like_old_software()
+        return None if row.strategy.fused_attention else _unfused_profile()
     return profiles()[ran.name]
 
 
 @cache
-def _like_old_software() -> Profile:
-    return replace(profiles()[_OLD_SOFTWARE], log_half_width=profiles()[_LIKE_IT.name].log_half_width)
+def _unfused_profile() -> Profile:
+    return replace(
+        profiles()[_UNFUSED_SOFTWARE], log_half_width=profiles()[_EAGER_SOFTWARE.name].log_half_width
+    )
 
 
 def usual_software(row: PublishedRow) -> str | None:
-    """The software that `advise` takes for a run that names none; None for other rows, and for the priors."""
+    """The software that `advise` uses for a run that names none; None for other rows, and for the priors."""
     nodes, model, ran = nodes_of(row), row.model, row.strategy
     if not row.is_own or nodes is None or model is None or model.known is None or ran is None:
         return None
     if row.cells.get("framework") or software_of(row) is not None:
         return None
     about = model.known
-    if ran.trained not in {"full", about.trained}:  # with adapters no longer the benchmark
+    if ran.trained not in {"full", about.trained}:  # with other adapters it is not the benchmark
         about = replace(about, trained=ran.trained, first_round=None)
     return software_for(nodes.accelerator, about)
 
 
 def _runs_as_written(row: PublishedRow, strategy: Strategy) -> bool:
-    """Whether code of no software that was fitted to the chip launched a transformer's kernels one by one."""
+    """Whether code of an unknown software launched a transformer's kernels one by one on the chip."""
     nodes, model = nodes_of(row), row.model and row.model.transformer
     text = row.cells.get("parallel_config", "")
-    named = _EAGER_FRAMEWORKS.search(text) or _LIKE_IT.is_named_in(text)
-    can = nodes is not None and runs_on(_LIKE_IT.name, nodes.accelerator) and has_axes(_LIKE_IT, strategy)
+    named = _EAGER_FRAMEWORKS.search(text) or _EAGER_SOFTWARE.is_named_in(text)
+    can = (
+        nodes is not None
+        and runs_on(_EAGER_SOFTWARE.name, nodes.accelerator)
+        and has_axes(_EAGER_SOFTWARE, strategy)
+    )
     return bool(can and named and model) and strategy.implementation == "eager"
 
 
 def _transposes(row: PublishedRow, strategy: Strategy) -> bool:
-    """Whether PyTorch runs convolutions of 16 bits with channels first, and transposes them for tensor cores.
+    """Whether PyTorch runs 16-bit convolutions with channels first, and transposes them for tensor cores.
 
     Source: NVIDIA, Convolutional Layers User's Guide, tensor layouts; docs/experiments/0072.
     """
@@ -418,10 +424,10 @@ def _transposes(row: PublishedRow, strategy: Strategy) -> bool:
 
 
 class StepPrediction(Struct, frozen=True, kw_only=True):
-    """What the performance model predicts of a published step: seconds and their interval at LEVEL.
+    """The prediction for a published step: seconds with their interval at LEVEL.
 
-    calibration: the profile or software whose parameters were taken; None where the priors were. in_sample:
-    whether they were fitted to this very row.
+    calibration: the profile or software whose parameters were used; None for the priors. in_sample: whether
+    they were fitted to this row.
     """
 
     step_s: float
@@ -432,9 +438,7 @@ class StepPrediction(Struct, frozen=True, kw_only=True):
 
 
 def predictions(rows: Sequence[PublishedRow]) -> tuple[StepPrediction | None, ...]:
-    """The predictions of some rows by the calibrations that `validate` takes; None where a row is not
-    expressed.
-    """
+    """The predictions of rows with the calibrations that `validate` uses; None for rows not modelled."""
     task = step_predictor(basis_of(AUTO)).begin(rows)
     found = task.predict(np.array([], dtype=np.intp))
     half = DEVIATE * found.prior_log_sd
@@ -455,10 +459,10 @@ def predictions(rows: Sequence[PublishedRow]) -> tuple[StepPrediction | None, ..
 
 
 class StepFilter(Struct, frozen=True, kw_only=True):
-    """Which published steps are wanted; None is any.
+    """A filter of published steps; None matches all.
 
-    model: part of the name as published, or of the catalogue's. accelerator: of the catalogue, or a chip in
-    all its forms (`h100`). software: a name of spec/strategy.py, or a word by which rows name it (`nemo`).
+    model: part of the name, as published or in the catalogue. accelerator: a name in the catalogue, or a chip
+    in all its forms (`h100`). software: a name in spec/strategy.py, or a word that rows use (`nemo`).
     source: part of the repository or paper.
     """
 
@@ -474,7 +478,7 @@ class StepFilter(Struct, frozen=True, kw_only=True):
         return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
 
 
-# What predictions add to a row of the table. model_ratio: predicted over measured time.
+# Columns that predictions add to the table. model_ratio: predicted over measured time.
 PREDICTED: Final[Mapping[str, type[pl.DataType]]] = {
     "predicted_step_s": pl.Float64,
     "predicted_low_s": pl.Float64,
@@ -486,9 +490,9 @@ PREDICTED: Final[Mapping[str, type[pl.DataType]]] = {
 
 
 def listed_steps(wanted: StepFilter, catalogue: Catalogue) -> pl.DataFrame:
-    """The rows of the table that a filter leaves, with the columns of PREDICTED next to them.
+    """The rows of the table that pass a filter, with the columns of PREDICTED.
 
-    Raises UsageError where it leaves none.
+    Raises UsageError if there are none.
     """
     frame = published_steps().sort("workload", "accelerator", "num_accelerators", "row_id")
     applied: list[str] = []
@@ -517,7 +521,7 @@ def listed_steps(wanted: StepFilter, catalogue: Catalogue) -> pl.DataFrame:
 
 
 def with_predictions(frame: pl.DataFrame, catalogue: Catalogue) -> pl.DataFrame:
-    """Rows of the table, with the columns of PREDICTED next to them."""
+    """Rows of the table, with the columns of PREDICTED."""
     found = zip(predictions(rows_of_table(frame, catalogue)), frame["step_s"], strict=True)
     made = [
         (each.step_s, each.low_s, each.high_s, each.step_s / step_s, each.calibration, each.in_sample)

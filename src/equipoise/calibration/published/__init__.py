@@ -1,8 +1,8 @@
-"""Training measurements as papers and repositories publish them: a row a figure, in whatever unit they chose.
+"""Training measurements as published in papers and repositories: one row per figure, in any unit.
 
-Rows become executions: what ran, on what, with which strategy, and how many seconds it took. Here is a row,
-with its seconds or the reason why it has none; no row is dropped. Rows come from files, or from the one table
-of training steps that ships, which `make profiles` writes.
+This module parses a row into what ran, on which hardware, with which strategy, and its seconds, or the reason
+why there are none; no row is dropped. Rows come from files, or from the shipped table of training steps,
+which `make profiles` writes. executions.py combines the rows of one execution.
 """
 
 import re
@@ -68,12 +68,12 @@ from equipoise.units import BF16_BYTES, GIB, format_si_apart
 
 _BACKWARD_FACTOR = 2.0
 _FOUR_BITS = 0.5  # bytes
-_FLOP_PER_WEIGHT, _FLOP_PER_FROZEN_WEIGHT = 6, 4  # of a token, forward and back
+_FLOP_PER_WEIGHT, _FLOP_PER_FROZEN_WEIGHT = 6, 4  # per token, forward and backward
 _MOST_KEPT = 4096
 
 
 class Conversion(Struct, frozen=True, kw_only=True):
-    """How a figure becomes seconds: factor x figure, or factor / figure where it is a rate.
+    """Conversion between a figure and seconds: factor x figure, or factor / figure for a rate.
 
     >>> Conversion(factor=100.0, is_rate=True).seconds(50.0)
     2.0
@@ -83,21 +83,21 @@ class Conversion(Struct, frozen=True, kw_only=True):
     is_rate: bool
 
     def seconds(self, figure: float) -> float:
-        """The time a figure stands for."""
+        """The time in seconds that corresponds to a figure."""
         return self.factor / figure if self.is_rate else self.factor * figure
 
     def figure(self, seconds: float) -> float:
-        """The figure a time stands for."""
+        """The figure that corresponds to a time in seconds."""
         return self.factor / seconds if self.is_rate else seconds / self.factor
 
 
 def step_conversion(
     quantity: Quantity, strategy: Strategy, model: Model, *, peak_flop_per_s: float | None
 ) -> Conversion:
-    """How a figure becomes seconds per step.
+    """The conversion of a figure to seconds per step.
 
-    peak_flop_per_s: of one accelerator in the precision of the row, for shares of the peak.
-    Raises DataError where the row lacks what its unit needs.
+    peak_flop_per_s: of one accelerator in the precision of the row, for figures stated as a fraction of peak.
+    Raises DataError if the row lacks what its unit needs.
     """
     num_accelerators, batch = strategy.num_accelerators, strategy.global_batch_samples
     spread = num_accelerators if quantity.per_accelerator else 1
@@ -140,11 +140,11 @@ def _flop_sharers(quantity: Quantity, num_accelerators: int) -> int:
 
 
 def _step_flop(model: Model, strategy: Strategy, quantity: Quantity) -> float:
-    """FLOP of one step as people count them when they state FLOP/s.
+    """FLOP of one step, as publications count them for FLOP/s.
 
-    Assumes that FLOP/s of the model leave out masked scores, and that other figures count every query with
-    every key; that logits are not computed again where layers are; that without a word about the model, what
-    is computed again counts.
+    Assumes that model FLOP/s exclude masked attention scores, and that other figures count every query with
+    every key; that logits are not recomputed where layers are; that recomputation counts unless model FLOP/s
+    are mentioned.
     Source: Narayanan et al. 2021, eq. 3: 96 B s l h^2 (1 + s/6h + V/16lh) with all layers computed again;
     PaLM (Chowdhery et al. 2022, appendix B) for shares of the peak; Megatron-Bridge, whose FLOP/s over its
     tokens/s are those of masked attention to 0.5 % on dense models.
@@ -173,9 +173,9 @@ def _step_flop(model: Model, strategy: Strategy, quantity: Quantity) -> float:
 def collective_conversion(
     quantity: Quantity, operation: str, payload_bytes: float, num_ranks: int
 ) -> Conversion:
-    """How a figure becomes seconds of one collective of so many bytes.
+    """The conversion of a figure to seconds of one collective of `payload_bytes`.
 
-    Raises DataError for a unit that is none of collectives, or one rank.
+    Raises DataError for a unit that does not apply to collectives, or for one rank.
     Source: nccl-tests, doc/PERFORMANCE.md: algbw = bytes / time, busbw = algbw x 2(n-1)/n for all-reduce.
     """
     if num_ranks <= 1:
@@ -201,7 +201,7 @@ _USUAL = (
     *("workload", "hardware", "n_gpus", "tp", "pp", "dp", "precision"),
     *("global_batch", "micro_batch", "seq", "measured", "unit"),
 )
-# The columns of files of measurements; others may stand beside them.
+# The known columns of files of measurements; files may have others.
 FILE_COLUMNS = (
     *("workload", "params_b", "layers", "hidden", "heads", "hardware", "n_gpus", "parallel_config"),
     *("tp", "pp", "dp", "cp", "ep", "precision", "global_batch", "micro_batch", "seq", "recompute"),
@@ -210,26 +210,26 @@ FILE_COLUMNS = (
 _LARGEST = 1e30
 _LARGEST_MESSAGE_BYTES = 2**50
 _LEAST_GIB, _MOST_GIB = 1e-3, 1e6
-# Beyond these a unit must have slipped: ten nanoseconds, and three years.
+# Plausible seconds, from ten nanoseconds to three years; values outside indicate a wrong unit.
 _SHORTEST_S, _LONGEST_S = 1e-8, 1e8
-# What is called a peak is reached by messages of this size on every machine of the data.
+# Message size for figures stated as a peak: every machine of the data reaches its peak at this size.
 _PEAK_MESSAGE_BYTES = 16 * GIB
-# nccl-tests prints 0.01 GB/s; below so many of them a figure is mostly rounding.
+# nccl-tests prints multiples of 0.01 GB/s; with fewer of them, a figure is mostly rounding.
 _FEWEST_HUNDREDTHS = 10
 _PEAK = re.compile(r"\bpeak\b", re.IGNORECASE)
 
 
 class PublishedRow(Struct, frozen=True, kw_only=True):
-    """One row: its cells, and what follows from them.
+    """One row: its cells, and what is derived from them.
 
-    file, row: where it stands; row is the 1-based data row. cells: as written, for splits by any column.
-    kind: what `seconds` is of: a training `step`; a sample or whatever is counted (`throughput`); a
-    `collective`; `matmul` and `efficiency` have none. reason: why there are no seconds; None where there are.
-    resolution: half of the last digit of the figure, as a share of it. notes: what was assumed.
-    memory_counted: what its source counts as memory; None where it states none, or does not say.
-    catalogue: what its names mean.
-    execution, cluster: numbers that rows of one execution, and of executions that are nearly one, share; -1
-    where there are no seconds.
+    file, row: location; row is the 1-based data row. cells: as written, for splits by any column.
+    kind: what `seconds` measures: a training `step`; one sample or other counted unit (`throughput`); a
+    `collective`; `matmul` and `efficiency` have no seconds. reason: why there are no seconds, or None.
+    resolution: half of the last digit of the figure, as a fraction of it. notes: assumptions.
+    memory_counted: how its source counts memory; None if it states no memory or does not say how.
+    catalogue: for resolving names.
+    execution, cluster: numbers shared by the rows of one execution, and by nearly equal executions; -1
+    without seconds.
     """
 
     file: str
@@ -258,19 +258,19 @@ class PublishedRow(Struct, frozen=True, kw_only=True):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a run, as `ingest` and `advise --runs` read it, not a row of a table."""
+        """Whether it is a user's run, as `ingest` and `advise --runs` read it, not a row of a table."""
         return SIZE in self.cells
 
     @property
     def seconds(self) -> float | None:
-        """The measured time; None where the row has none."""
+        """The measured time; None if the row has none."""
         if self.conversion is None or self.measured is None:
             return None
         return self.conversion.seconds(self.measured)
 
 
 def nodes_of(row: PublishedRow) -> Cluster | None:
-    """The nodes that a row's hardware names; None where it names none that are known."""
+    """The nodes that a row's hardware names; None if they are unknown."""
     return _nodes(row.hardware, row.num_accelerators, row.catalogue)
 
 
@@ -280,12 +280,12 @@ def _nodes(hardware: str, num_accelerators: int, catalogue: Catalogue) -> Cluste
 
 
 def read_rows(paths: Sequence[Path], catalogue: Catalogue | None = None) -> tuple[PublishedRow, ...]:
-    """Every data row of the files, in their order, those that mean nothing with the reason.
+    """Every data row of the files, in order; rows that cannot be interpreted carry the reason.
 
-    catalogue: what names mean; the shipped one unless given. Rows of one execution are not combined here:
-    `executions.py`.
+    catalogue: for resolving names; the shipped one by default. Rows of one execution are combined in
+    executions.py, not here.
 
-    Raises DataError for a file that is no such table, UsageError for a file given twice.
+    Raises DataError for a file that is not such a table, UsageError for a file given twice.
     """
     if len(paths) > MAX_FILES:
         raise UsageError(f"{len(paths):,} files; at most {MAX_FILES:,} are read at a time")
@@ -308,39 +308,39 @@ def _rows_of_file(path: Path, catalogue: Catalogue) -> list[PublishedRow]:
     return [row_of_cells(row, path.name, index, catalogue) for index, row in rows]
 
 
-# Columns of runs, as `ingest` and `advise --runs` read them, by the names of columns here.
-_OF_RUNS: Final = {
+# Columns of user runs, as `ingest` and `advise --runs` read them, by the column names used here.
+_RUN_COLUMNS: Final = {
     "hardware": "accelerator",
     "n_gpus": SIZE,
     "global_batch": BATCH,
     "seq": SEQUENCE,
     "parallel_config": STRATEGY,
 }
-# Units of their columns of times: that of a step first, as it needs no batch.
-_UNIT_OF: Final = {"step": "{unit}/step", "samples": "samples/{unit}", "tokens": "tokens/{unit}"}
+# Units of their time columns; that of a step comes first, as it needs no batch.
+_TIME_UNITS: Final = {"step": "{unit}/step", "samples": "samples/{unit}", "tokens": "tokens/{unit}"}
 
 
 def _table_of_file(path: Path) -> tuple[Sequence[str], Iterable[tuple[int, TextRow]]]:
-    """The columns of a file, and its rows with their numbers: as they stand, or of runs by names here."""
+    """The columns of a file, and its rows with their numbers; columns of user runs are renamed."""
     header, rows = as_written(path)
     if "measured" in header or "unit" in header:
         return header, enumerate(map(_with_software, rows), 1)
     runs = exported(path)
     units = {
-        name: _UNIT_OF[quantity].format(unit=found[2] or found[4])
-        for quantity in _UNIT_OF
+        name: _TIME_UNITS[quantity].format(unit=found[2] or found[4])
+        for quantity in _TIME_UNITS
         for name in runs.header
         if (found := TIMED.fullmatch(name)) and quantity in {found[1], found[3]}
     }
     if SIZE not in runs.header or not units:
         return header, enumerate(rows, 1)
-    names = list(dict.fromkeys((*_OF_RUNS, "measured", "unit", *runs.header)))
+    names = list(dict.fromkeys((*_RUN_COLUMNS, "measured", "unit", *runs.header)))
     kept = ((index, row) for index, row in enumerate(runs.rows, 1) if is_success(row.cells.get(STATUS, "")))
-    return names, ((index, _of_run(row, units)) for index, row in kept)
+    return names, ((index, _with_table_columns(row, units)) for index, row in kept)
 
 
 def _with_software(row: TextRow) -> TextRow:
-    """A row of a table whose software stands in a column of its own, next to its strategy as runs have it."""
+    """The row with the software from its own column prepended to the strategy, as in user runs."""
     named = named_software(row) or row.cells.get("software", "").strip()
     config = row.cells.get("parallel_config", "")
     if not named or named.lower() in config.lower():
@@ -349,20 +349,20 @@ def _with_software(row: TextRow) -> TextRow:
     return replace(row, cells={**row.cells, **joined})
 
 
-def _of_run(row: TextRow, units: Mapping[str, str]) -> TextRow:
-    """The cells of a run by their names here, with the first of its times that it states."""
+def _with_table_columns(row: TextRow, units: Mapping[str, str]) -> TextRow:
+    """A user run with the column names used here, and with the first of its stated times."""
     timed = next((name for name in units if row.cells[name].strip()), next(iter(units)))
-    renamed = {ours: row.cells.get(theirs, "") for ours, theirs in _OF_RUNS.items()}
+    renamed = {ours: row.cells.get(theirs, "") for ours, theirs in _RUN_COLUMNS.items()}
     renamed["workload"] = row.cells.get("workload", "") or row.cells.get(MODEL, "")
-    # Tables of papers name the software with the strategy; runs have a column of their own for it.
+    # Tables of papers name the software within the strategy; user runs have a separate column for it.
     renamed["parallel_config"] = f"{named_software(row)} {renamed['parallel_config']}".strip()
-    written = {ours: row.written(theirs) for ours, theirs in {**_OF_RUNS, "measured": timed}.items()}
+    written = {ours: row.written(theirs) for ours, theirs in {**_RUN_COLUMNS, "measured": timed}.items()}
     cells = {**row.cells, **renamed, "measured": row.cells[timed], "unit": units[timed]}
     return replace(row, cells=cells, theirs={**row.theirs, **written}, fault=_contradiction(row, units))
 
 
 def _contradiction(row: TextRow, units: Mapping[str, str]) -> str | None:
-    """Why the times that a run states are no numbers, or not one time; None where they are."""
+    """Why the times of a run are not numbers or contradict each other; None if they are consistent."""
     filled = [name for name in units if row.cells[name].strip()]
     try:
         for name in filled:
@@ -380,7 +380,7 @@ _COLUMN = re.compile(r"(?<=\bcolumn )(\w+)|(?<=\bcolumns )(\w+) and (\w+)")
 
 
 def _reason(err: Exception, row: TextRow) -> str:
-    """Why a row means nothing, without its place and with the file's names of columns."""
+    """The reason from an error, without its location and with the file's own column names."""
     return _COLUMN.sub(
         lambda found: " and ".join(row.written(name) for name in found.groups() if name),
         str(err).removeprefix(row.place).lstrip(",: "),
@@ -388,7 +388,7 @@ def _reason(err: Exception, row: TextRow) -> str:
 
 
 def row_of_cells(row: TextRow, file: str, index: int, catalogue: Catalogue) -> PublishedRow:
-    """One row of cells, whatever it holds. file, index: where it stands."""
+    """Parse one row of cells; never raises for its contents. file, index: its location."""
     unread = PublishedRow(
         file=file,
         row=index,
@@ -403,14 +403,14 @@ def row_of_cells(row: TextRow, file: str, index: int, catalogue: Catalogue) -> P
         seen = _figure_of(row, unread)
         whole = of_whole_accelerators(row)
         seen = seen if whole is row else _figure_of(whole, unread)
-        found = _meant(whole, seen)
+        found = _interpreted(whole, seen)
     except (DataError, SpecError) as err:
         return replace(seen, reason=_reason(err, row))
-    return _below_peak(found) if found.is_own else found
+    return _without_impossible_time(found) if found.is_own else found
 
 
 def _figure_of(row: TextRow, unread: PublishedRow) -> PublishedRow:
-    """The row with its figure and accelerators. Raises DataError with what it lacks."""
+    """The row with its figure and accelerators. Raises DataError if it lacks something."""
     if row.fault:
         raise DataError(row.fault)
     measured = number(row, "measured", most=_LARGEST)
@@ -438,9 +438,9 @@ def _figure_of(row: TextRow, unread: PublishedRow) -> PublishedRow:
     )
 
 
-def _meant(row: TextRow, seen: PublishedRow) -> PublishedRow:
-    """The row with all that follows from its figure. Raises DataError or SpecError with what it lacks."""
-    found = _of_kind(row, seen)
+def _interpreted(row: TextRow, seen: PublishedRow) -> PublishedRow:
+    """The row with all that follows from its figure. Raises DataError or SpecError if it lacks something."""
+    found = _interpreted_by_kind(row, seen)
     if found.seconds is not None and not _SHORTEST_S <= found.seconds <= _LONGEST_S:
         raise DataError(
             f"measured = {seen.measured:g} {seen.unit} is {found.seconds:g} s; "
@@ -449,11 +449,11 @@ def _meant(row: TextRow, seen: PublishedRow) -> PublishedRow:
     return found
 
 
-def _below_peak(row: PublishedRow) -> PublishedRow:
-    """A run, without its time where that needs more FLOP per second than its accelerators have at their peak.
+def _without_impossible_time(row: PublishedRow) -> PublishedRow:
+    """The row, with its time removed if that implies more FLOP/s than the peak of its accelerators.
 
-    Counts no less than what every token meets in the layers, forward and back, so that only what cannot be is
-    refused.
+    Counts only the FLOP that every token needs in the layers, forward and backward, so that only impossible
+    times are rejected.
     """
     nodes, strategy, model = nodes_of(row), row.strategy, row.model
     if nodes is None or strategy is None or row.seconds is None or model is None:
@@ -475,15 +475,15 @@ def _below_peak(row: PublishedRow) -> PublishedRow:
 
 
 def _resolution(text: str, value: float) -> float:
-    """Half of the last digit that is written, as a share of the value."""
+    """Half of the last written digit, as a fraction of the value."""
     mantissa = text.lower().partition("e")[0].replace(",", "")
     decimals = len(mantissa.partition(".")[2].rstrip("km "))
     written = float(mantissa.rstrip("km ").lstrip("+") or 0)
     return 0.5 * 10.0**-decimals / written if written else value
 
 
-def _of_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
-    """What the figure is of."""
+def _interpreted_by_kind(row: TextRow, seen: PublishedRow) -> PublishedRow:
+    """The row, interpreted by the kind of its figure."""
     unit = seen.quantity
     if unit is None:
         raise DataError("column unit: empty")
@@ -534,10 +534,7 @@ _TUNED = re.compile(r"fine[- ]?tun|\bsft\b|\binstruct(?:ion)?\b|\bchat\b|alpaca|
 
 
 def _check_length(row: TextRow, unit: Quantity, strategy: Strategy, model: Model) -> None:
-    """Refuse a step of a fine-tuning that does not state how long its samples are, which is as its data are.
-
-    Raises DataError.
-    """
+    """Raise DataError for a fine-tuning step without a sequence length, which depends on its data."""
     transformer = model.transformer
     if unit.kind not in {"samples", "steps", "time"} or stated(row, "seq"):
         return
@@ -559,7 +556,7 @@ def _check_experts(strategy: Strategy, model: Model) -> None:
 
 
 def _check_weights(strategy: Strategy, model: Model, nodes: Cluster | None) -> None:
-    """Raises DataError where the weights alone, in the fewest bytes, are more than an accelerator holds."""
+    """Raise DataError if the weights alone, in the fewest bytes, exceed an accelerator's memory."""
     memory_bytes = None if nodes is None else nodes.accelerator.memory_bytes
     if model.transformer is None or memory_bytes is None or strategy.offload != "none":
         return
@@ -577,10 +574,10 @@ def _check_weights(strategy: Strategy, model: Model, nodes: Cluster | None) -> N
 
 
 def _convolves_in_tf32(strategy: Strategy, model: Model, nodes: Cluster | None) -> bool:
-    """Whether fp32 is of a network of convolutions, on a chip that multiplies in tf32.
+    """Whether fp32 means tf32: a convolutional network on a chip that multiplies in tf32.
 
     Source: PyTorch, torch.backends.cudnn.allow_tf32, and TensorFlow, enable_tensor_float_32_execution: true
-    unless set; for matrix products PyTorch's is false since 1.12.
+    by default; for matrix products PyTorch's is false since 1.12.
     """
     is_vision = model.transformer is None and model.known is not None and model.known.area == "vision"
     has_tf32 = nodes is not None and nodes.accelerator.peak_flop_per_s("tf32") is not None
@@ -588,16 +585,16 @@ def _convolves_in_tf32(strategy: Strategy, model: Model, nodes: Cluster | None) 
 
 
 def _peak(nodes: Cluster | None, unit: Quantity, strategy: Strategy) -> float | None:
-    """The peak that a share of it is of; None where the unit needs none or the accelerator is not known."""
+    """The peak for a fraction of peak; None if the unit needs none or the accelerator is unknown."""
     if nodes is None or unit.kind != "utilisation":
         return None
     return peak_in(nodes.accelerator, strategy.precision)
 
 
 def _throughput(seen: PublishedRow, unit: Quantity, why: str) -> PublishedRow:
-    """A rate whose step is not known: seconds of one of whatever it counts, over all accelerators.
+    """The row as a rate without a known step: seconds per counted unit, over all accelerators.
 
-    Useful with the same rate at another number of accelerators only.
+    It can only be compared with the same rate at another number of accelerators.
     """
     spread = seen.num_accelerators if unit.per_accelerator else 1
     conversion = Conversion(factor=1.0 / (spread * unit.si), is_rate=True)
@@ -608,7 +605,7 @@ def _collective(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRo
     notes = []
     operation = collective_of(seen.workload)
     if operation is None:
-        # Bandwidths of the bus are defined so that collectives can be compared with each other.
+        # Bus bandwidths are defined to be comparable across operations.
         notes.append("no collective named: all_reduce is assumed")
         operation = "all_reduce"
     payload = number(row, "global_batch", most=_LARGEST_MESSAGE_BYTES)
@@ -629,17 +626,17 @@ def _collective(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRo
     )
 
 
-# Of the table that ships the first columns are what was read out of a row, the last ones the row as it was
-# published: written as CSV, it is a file that `validate` takes.
+# The first columns of the shipped table are parsed values, the last ones the row as published. Written as
+# CSV, the table is a valid input of `validate`.
 FILE_NAME: Final = "published_steps.parquet"
 
-# Cells of a row besides those as published, so that a split can leave out whole values of them.
+# Parsed columns that are also cells of a row, so that splits can use them.
 _ALSO_CELLS: Final = ("repository", "trust", "software", "accelerator", "model_kind", "date")
 
 
 @cache
 def published_steps() -> pl.DataFrame:
-    """The table that ships. Raises DataError where its file is missing or not what its maker writes."""
+    """The shipped table. Raises DataError if its file is missing or invalid."""
     path = Path(__file__).parents[2] / "data" / FILE_NAME
     try:
         data = path.read_bytes()
@@ -649,7 +646,7 @@ def published_steps() -> pl.DataFrame:
 
 
 def rows_of_table(frame: pl.DataFrame, catalogue: Catalogue | None = None) -> tuple[PublishedRow, ...]:
-    """Rows of the table as `read_rows` would read them from their file; `file` is their repository."""
+    """Rows of the table, as `read_rows` reads them from a file; `file` is their repository."""
     known = catalogue or shipped()
     names = (*FILE_COLUMNS, *_ALSO_CELLS)
     found = []
@@ -661,7 +658,7 @@ def rows_of_table(frame: pl.DataFrame, catalogue: Catalogue | None = None) -> tu
 
 
 def model_kind_of(transformer: Transformer | None) -> str:
-    """What kind of model it is: `dense`, `experts`, or `other` where it is no transformer."""
+    """The kind of model: `dense`, `experts`, or `other` if it is not a transformer."""
     if transformer is None:
         return "other"
     return "experts" if transformer.num_expert_blocks > 0 else "dense"

@@ -1,7 +1,7 @@
-"""Which rows are of one execution, in several units, and which executions are nearly one: a cluster.
+"""Grouping of rows: rows of one execution in several units, and clusters of nearly equal executions.
 
-A cluster has one model width, machine and strategy, whatever the number of layers and micro-batches. Errors
-are counted, and folds of a split are cut, by cluster.
+A cluster has one model width, machine and strategy, and any number of layers and micro-batches. Errors are
+counted by cluster, and no fold of a split cuts one.
 """
 
 import re
@@ -16,34 +16,33 @@ from equipoise.calibration.published import FILE_COLUMNS, PublishedRow, nodes_of
 from equipoise.spec import family_of
 from equipoise.spec.strategy import USUAL_LORA_RANK, Software, Strategy, software_in
 
-# What was seen of an execution; whatever was run is in the other columns.
-_SEEN = frozenset({"measured", "unit", "memory_gib", "other_tool_prediction", "other_tool"})
-_IDENTITY = tuple(name for name in FILE_COLUMNS if name not in _SEEN)
-# A figure in FLOP/s rests on a convention of counting: as much as this many digits less.
-_CONVENTION_DOUBT = 0.01
+# Columns of measurements; the other columns state what was run.
+_MEASUREMENTS = frozenset({"measured", "unit", "memory_gib", "other_tool_prediction", "other_tool"})
+_IDENTITY = tuple(name for name in FILE_COLUMNS if name not in _MEASUREMENTS)
+# Additional relative uncertainty of a figure in FLOP/s, because it depends on a counting convention.
+_CONVENTION_UNCERTAINTY = 0.01
 _EXACT_ENOUGH = 0.01
-_FROZEN_WEIGHTS = (0.6, 0.72)  # of a step's FLOP where weights have no gradients: 2/3
+_FROZEN_WEIGHTS = (0.6, 0.72)  # range around 2/3, the fraction of a step's FLOP if weights have no gradients
 _OWNER = re.compile(r"(?<=github:)[\w.-]+/|https?://(?:github\.com/[\w.-]+|[^/\s]+)")
 
 
-# Each size of a message is timed by itself; so is each rate.
+# Cells that distinguish clusters of collectives (each message size is timed separately) and of rates.
 _COLLECTIVE_CELLS = ("parallel_config", "global_batch")
 _RATE_CELLS = ("precision", "micro_batch", "seq", "source")
 
 
 def read_executions(paths: Sequence[Path]) -> tuple[PublishedRow, ...]:
-    """The rows of the files, one an execution: of several units the one with the finest figure.
+    """The rows of the files, one per execution: of several units, the row with the most precise figure.
 
-    Rows without seconds are left out. Raises as `read_rows` does.
+    Rows without seconds are omitted. Raises as `read_rows` does.
     """
     return chosen(with_executions(read_rows(paths)))
 
 
 def with_executions(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
-    """The rows, each with its execution and cluster; what a pair of figures shows of an execution is filled
-    in.
+    """The rows, each with its execution and cluster, completed with what other rows of its execution state.
 
-    Rows that agree in everything but unit and figure are one execution; with the same unit too, they are
+    Rows that differ only in unit and figure are one execution; if the unit is also equal, they are
     repetitions.
     """
     executions: dict[Hashable, list[int]] = defaultdict(list)
@@ -66,9 +65,7 @@ def with_executions(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
 
 
 def chosen(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
-    """One row an execution, in the order of their first rows: the one whose figure shows most exactly how
-    long it took.
-    """
+    """One row per execution, in the order of their first rows: the one that gives the time most exactly."""
     best: dict[int, PublishedRow] = {}
     for row in rows:
         if row.execution >= 0 and (row.execution not in best or _rank(row) < _rank(best[row.execution])):
@@ -77,21 +74,19 @@ def chosen(rows: Sequence[PublishedRow]) -> tuple[PublishedRow, ...]:
 
 
 def _rank(row: PublishedRow) -> tuple[float, bool]:
-    """The less the better: doubt, as far as it matters, and then times before rates."""
+    """Sort key, lower is better: uncertainty above _EXACT_ENOUGH, then times before rates."""
     is_rate = row.quantity is not None and row.quantity.is_rate
-    return max(_doubt(row), _EXACT_ENOUGH), is_rate
+    return max(_uncertainty(row), _EXACT_ENOUGH), is_rate
 
 
-def _doubt(row: PublishedRow) -> float:
-    """How far the seconds of a row may be off by how its figure is written."""
+def _uncertainty(row: PublishedRow) -> float:
+    """Relative uncertainty of the seconds of a row from rounding and convention."""
     by_convention = row.quantity is not None and row.quantity.kind in {"flop", "utilisation"}
-    return row.resolution + (_CONVENTION_DOUBT if by_convention else 0.0)
+    return row.resolution + (_CONVENTION_UNCERTAINTY if by_convention else 0.0)
 
 
 def _completed(rows: list[PublishedRow]) -> list[PublishedRow]:
-    """Rows of one execution, each with what any of them states: its memory, and which weights were
-    trained.
-    """
+    """Rows of one execution, each completed with the memory and trained weights that any of them states."""
     stating = next((row for row in rows if row.memory_bytes is not None), rows[0])
     memory = {name: getattr(stating, name) for name in ("memory_bytes", "memory_counted")}
     whole = [replace(row, **memory) for row in rows]
@@ -109,12 +104,12 @@ def _trains_adapters(rows: list[PublishedRow]) -> bool:
     by_tokens, by_flop = seen.get(("tokens", "executed")), seen.get(("flop", "model"))
     if by_tokens is None or by_flop is None:
         return False
-    # Seconds by FLOP/s assume full training: they are too many by as much as the FLOP are too many.
+    # Seconds from FLOP/s assume full training, so they are too large by the same factor as the FLOP.
     return _FROZEN_WEIGHTS[0] <= by_tokens / by_flop <= _FROZEN_WEIGHTS[1]
 
 
 def _cluster_key(row: PublishedRow) -> Hashable:
-    """What executions share that are nearly one: all but layers, batch of a step, and which release ran."""
+    """The key of a cluster: everything except layers, batch of a step, and the release of the software."""
     where = (row.kind, row.workload, row.hardware, row.num_accelerators)
     if row.kind == "step" and row.strategy is not None and row.model is not None:
         strategy = row.strategy
@@ -126,15 +121,16 @@ def _cluster_key(row: PublishedRow) -> Hashable:
 
 
 def software_of(row: PublishedRow) -> Software | None:
-    """The software that a row names; None where it names none, or its hardware is not known, or that software
-    has no tensor, pipeline or context axis as long as the row's: FSDP is a technique, too.
+    """The software that a row names; None if it names none or the hardware is unknown.
+
+    Also None if the software lacks a tensor, pipeline or context axis of that size: FSDP is a technique, too.
     """
     nodes = nodes_of(row) if row.num_accelerators else None
     if nodes is None:
         return None
     is_eager = row.strategy is not None and row.strategy.implementation == "eager"
-    # What a source calls itself is the second choice, without its owner or host: NVIDIA-NeMo/Automodel runs
-    # FSDP2, and what lies at huggingface.co need not be run by Hugging Face's Trainer.
+    # The name of the source is the second choice, without its owner or host: NVIDIA-NeMo/Automodel runs
+    # FSDP2, and files at huggingface.co are not necessarily from Hugging Face's Trainer.
     name = _OWNER.sub("", row.cells.get("source", ""))
     texts = (f"{row.workload} {row.cells.get('parallel_config', '')}", name)
     chip = nodes.accelerator
@@ -143,7 +139,7 @@ def software_of(row: PublishedRow) -> Software | None:
 
 
 def has_axes(software: Software, strategy: Strategy | None) -> bool:
-    """Whether a software has tensor, pipeline and context axes as long as a strategy's."""
+    """Whether a software supports tensor, pipeline and context axes of a strategy's sizes."""
     if strategy is None:
         return True
     sizes = {"tp": strategy.tp, "pp": strategy.pp, "cp": strategy.cp}
@@ -151,9 +147,9 @@ def has_axes(software: Software, strategy: Strategy | None) -> bool:
 
 
 def campaign_of(row: PublishedRow) -> Hashable:
-    """What runs under the same conditions share: the document they are from, the software and the chip.
+    """The key of a campaign of runs under the same conditions: source document, software and chip.
 
-    Lines of a document and its revision make no other campaign.
+    The revision of a document and lines within it are ignored.
     """
     document = re.sub(r"@[^:\s]*", "", row.cells.get("source", "").partition("#")[0]).split()[:1]
     nodes, found = nodes_of(row), software_of(row)
@@ -162,7 +158,7 @@ def campaign_of(row: PublishedRow) -> Hashable:
 
 
 def digest_of(row: PublishedRow) -> str:
-    """Ten digits that a row has in common with its copies in other files, and hardly with any other row."""
+    """A digest of ten hexadecimal digits that is equal for copies of a row in other files."""
     cells = [
         f"{name}={text.strip()}"
         for name, text in sorted(row.cells.items())

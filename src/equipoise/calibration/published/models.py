@@ -1,5 +1,5 @@
-"""The model that a row trains: by the sizes that it states, in columns or in words, else by its name in the
-catalogue, else refused. Assumptions are noted.
+"""The model that a row trains: from the sizes that it states in columns or words, else from its name in the
+catalogue; otherwise the row is rejected. Assumptions are noted.
 """
 
 import re
@@ -21,24 +21,22 @@ from equipoise.units import SI_PREFIXES, format_si
 
 _MAX_LAYERS, _MAX_WIDTH, _MAX_HEADS, _MAX_TOKENS, _MAX_EXPERTS = 10_000, 1_000_000, 10_000, 10**9, 10_000
 _MAX_PARAMS_B = 1e6
-# Tokens of GPT-2's vocabulary, which its likes share; how far it is padded is not stated either.
+# Size of GPT-2's vocabulary, which similar models share; padding is not stated and ignored.
 _VOCABULARY = 50_257
 _PARAMS_TOLERANCE = 0.03
-# Parameters of one model over its own as somebody else counts them: with its tables or without, padded or
-# not.
+# Largest ratio between counts of one model's parameters, with or without embeddings, padded or not.
 _SAME_PARAMS = 1.5
-# Feed-forward blocks are 2 to 8 hidden sizes wide; what lies outside is no feed-forward block but another
-# model.
+# Feed-forward blocks are 2 to 8 hidden sizes wide; a ratio outside indicates another kind of model.
 _NARROWEST, _WIDEST = 2.0, 8.0
 _MOST_WORDS = 24
-# Rows of a table name few workloads, over and over.
+# Size of caches: tables repeat few workloads.
 _MOST_KEPT = 4096
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """What a row trains: its sizes where it is a transformer, its entry in the catalogue where it has one.
+    """The model of a row: its sizes if it is a transformer, and its entry in the catalogue if it has one.
 
-    notes: what was assumed of it, in sentences.
+    notes: assumptions, as sentences.
     """
 
     transformer: Transformer | None
@@ -50,15 +48,15 @@ class Model(Struct, frozen=True, kw_only=True):
 def model_of(row: TextRow, catalogue: Catalogue) -> Model:
     """The model of a row.
 
-    Raises DataError where it has neither sizes nor a name that the catalogue knows.
+    Raises DataError if it has neither sizes nor a name in the catalogue.
     """
     name = stated(row, "workload")
-    known, of_pixels = _of_stated_pixels(_of_stated_size(known_workload(name, catalogue), row), row)
+    known, of_pixels = _with_stated_pixels(_of_same_size(known_workload(name, catalogue), row), row)
     sequence = count(row, "seq", most=_MAX_TOKENS) or (known.sequence_tokens if known else None)
     layers = count(row, "layers", most=_MAX_LAYERS)
     hidden = count(row, "hidden", most=_MAX_WIDTH)
     heads = count(row, "heads", most=_MAX_HEADS)
-    catalogued = _of_stated_vocabulary(known.transformer, row) if known and known.transformer else None
+    catalogued = _with_stated_vocabulary(known.transformer, row) if known and known.transformer else None
     as_known = Model(transformer=catalogued, known=known, sequence=sequence, notes=of_pixels)
     if layers is None and hidden is None and heads is None:
         if not name:
@@ -89,8 +87,8 @@ def model_of(row: TextRow, catalogue: Catalogue) -> Model:
     return Model(transformer=built, known=None, sequence=sequence, notes=notes)
 
 
-def _of_stated_vocabulary(catalogued: Transformer, row: TextRow) -> Transformer:
-    """The catalogue's model with the vocabulary that the row states, as where it is padded or another's."""
+def _with_stated_vocabulary(catalogued: Transformer, row: TextRow) -> Transformer:
+    """The catalogue's model, with the row's vocabulary if it states one (padded, or another tokenizer's)."""
     vocabulary = _vocabulary(row)
     return catalogued if vocabulary is None else replace(catalogued, vocabulary=vocabulary)
 
@@ -99,8 +97,8 @@ def _vocabulary(row: TextRow) -> int | None:
     return count(row, "vocab_size", most=_MAX_TOKENS) or _size(row, "vocabulary", most=_MAX_TOKENS)
 
 
-def _of_stated_size(known: Workload | None, row: TextRow) -> Workload | None:
-    """The workload, unless the row states another number of parameters: `GPT 2.7B` is not GPT-2.
+def _of_same_size(known: Workload | None, row: TextRow) -> Workload | None:
+    """The workload, or None if the row states a different number of parameters: `GPT 2.7B` is not GPT-2.
 
     A model cut to as many layers as the row states has the parameters of those layers.
     """
@@ -125,16 +123,17 @@ def _is_as_wide(catalogued: Transformer, row: TextRow) -> bool:
 
 
 def _is_stated_whole(known: Workload, row: TextRow) -> bool:
-    """Whether a row's sizes are those of a workload whose figures are known per sample: its parameters are.
+    """Whether to use a workload's figures per sample for a row that states its sizes and parameters.
 
-    Such figures say more than a stack of layers as wide, which has words among its tokens.
+    Such figures are more accurate than a stack of layers of the same width, which assumes a vocabulary.
     """
     return not known.lacks and number(row, "params_b", most=_MAX_PARAMS_B) is not None
 
 
-def _of_stated_pixels(known: Workload | None, row: TextRow) -> tuple[Workload | None, tuple[str, ...]]:
-    """The workload on images of the size that the row states in words, with a note; as it is where the row
-    states none, or the catalogue does not know how it grows. Of tokens, a column states their number.
+def _with_stated_pixels(known: Workload | None, row: TextRow) -> tuple[Workload | None, tuple[str, ...]]:
+    """The workload with the image size that the row states in words, and a note.
+
+    Unchanged if the row states none, or if the catalogue does not know how the workload scales with it.
     """
     if known is None or known.image is None:
         return known, ()
@@ -148,7 +147,7 @@ def _of_stated_pixels(known: Workload | None, row: TextRow) -> tuple[Workload | 
     return known.on_images(other), (note,)
 
 
-# An image's size in words: two sides, or one where only a unit or a word for it says what the number is of.
+# An image size in words: two sides, or one with a unit or a word that identifies it.
 _ALONE = r"(?<![\w.,/\u00d7^-])(?<![x\u00d7*] )"
 _PAIR = rf"{_ALONE}(?P<width>\d{{2,5}}) ?[x\u00d7*] ?(?P<height>\d{{2,5}})(?![\w.\u00d7]| ?[x\u00d7*] ?\d)"
 _SIDE = r"(?P<side>\d{1,2},\d{3}|\d{2,5})"
@@ -168,7 +167,7 @@ _STATED_PIXELS: Final = tuple(
         rf"{_WORD}{_SIDE}(?![\w.,\u00d7^]| ?[x\u00d7*] ?\d)",
     )
 )
-# What says as much only next to the name of a model: behind its patch (ViT-B/16 384), or two sides alone.
+# Patterns of image sizes only next to a model's name: after its patch (ViT-B/16 384), or two sides alone.
 _PIXELS_OF_NAME: Final = tuple(
     re.compile(each, re.IGNORECASE)
     for each in (
@@ -177,13 +176,14 @@ _PIXELS_OF_NAME: Final = tuple(
         r"(?:/|patch)\d{1,2}(?:[-_, ]+window\d{1,2})?[-_@, ]+(?:at )?(?P<side>\d{3,4})(?=$|[,;)(])",
     )
 )
-# Models of smaller images have another stem; larger ones are no samples of training.
+# Models of smaller images have another stem; larger images are not training samples.
 _LEAST_SIDE, _MOST_SIDE = 96, 4096
 
 
 def stated_image(name: str, set_up: str, known: Image) -> Image | None:
-    """The image whose size words state, of a model's name and of its set-up; None where they state none, or
-    several. known: the image of its catalogue entry, whose shape has what is stated by one side.
+    """The image size stated in a model's name or set-up; None if there is none, or several.
+
+    known: the image of the catalogue entry, whose shape applies if only one side is stated.
 
     >>> stated_image("ResNet-50, 160 pixels", "", Image(width=224, height=224)).pixels
     25600
@@ -197,7 +197,7 @@ def stated_image(name: str, set_up: str, known: Image) -> Image | None:
 
 
 def _image_of(match: re.Match[str], known: Image) -> Image | None:
-    """The image that a match states; None where its sides are none of an image."""
+    """The image that a match states; None if its sides are implausible."""
     sides = {name: int(text.replace(",", "")) for name, text in match.groupdict().items() if text}
     if not all(_LEAST_SIDE <= each <= _MOST_SIDE for each in sides.values()):
         return None
@@ -208,9 +208,9 @@ def _image_of(match: re.Match[str], known: Image) -> Image | None:
 
 @lru_cache(maxsize=_MOST_KEPT)
 def known_workload(text: str, catalogue: Catalogue) -> Workload | None:
-    """The workload of the catalogue that a text names in its longest run of words; None where it names none.
+    """The workload of the catalogue that matches the longest run of words in a text; None if none matches.
 
-    Its samples are full: of steps that are timed alone, nothing says that padding was left out.
+    Its samples have full length, because for steps timed alone nothing indicates that padding was removed.
 
     >>> from equipoise.spec.catalogue import shipped
     >>> known_workload("nothing that anybody trained", shipped()) is None
@@ -230,19 +230,19 @@ def known_workload(text: str, catalogue: Catalogue) -> Workload | None:
 
 
 def _begins_a_word(text: str, name: str) -> bool:
-    """Whether a name begins where a word does: R-CNN is no CNN."""
+    """Whether a name begins at a word boundary in the text: R-CNN does not match CNN."""
     return re.search(rf"(?<![\w-]){re.escape(name)}", text, re.IGNORECASE) is not None
 
 
-# What says that a model has experts: the word, the parameters that a token passes (30B-A3B), or 8x7B.
+# Signs of a mixture of experts: the word, the active parameters (30B-A3B), or 8x7B.
 _IS_MIXTURE: Final = re.compile(
     r"\bmoe\b|\bexperts?\b|\b\d+(?:\.\d+)?b[- ]a\d+(?:\.\d+)?b\b|\b\d+x\d+(?:\.\d+)?b\b", re.IGNORECASE
 )
 
 
 class Experts(Struct, frozen=True, kw_only=True):
-    """Experts of a layer. width: of the block of each, None where it is not stated; shared_width: of all that
-    every token passes. dense_layers: layers without any.
+    """Experts of a layer. width: feed-forward width of each, None if not stated. shared_width: total width of
+    shared experts. dense_layers: number of layers without experts.
     """
 
     experts: int
@@ -253,9 +253,9 @@ class Experts(Struct, frozen=True, kw_only=True):
 
 
 def experts_of(row: TextRow) -> Experts | None:
-    """The experts of a row's model; None where it is no mixture.
+    """The experts of a row's model; None if it is not a mixture of experts.
 
-    Raises DataError for a mixture whose number of experts, or of those that a token passes, is not stated.
+    Raises DataError for a mixture that does not state its number of experts or of active experts.
     """
     name = stated(row, "workload")
     if count(row, "experts", most=_MAX_EXPERTS) is None and _IS_MIXTURE.search(name) is None:
@@ -278,18 +278,19 @@ def experts_of(row: TextRow) -> Experts | None:
     )
 
 
-# BERT, RoBERTa, DistilBERT and their like: tokens see both sides, and of 15 % of them, those masked, logits
-# are computed, over 30,522 words (Devlin et al. 2018, section 3.1; configuration of bert-base-uncased).
+# BERT, RoBERTa, DistilBERT and similar: attention is bidirectional, and logits are computed for the 15 % of
+# tokens that are masked, over 30,522 words (Devlin et al. 2018, section 3.1; configuration of
+# bert-base-uncased).
 _ENCODER = re.compile(r"bert|electra", re.IGNORECASE)
 _ENCODER_VOCABULARY = 30522
 _MASKED_FRACTION = 0.15
 
 
-# Feed-forward blocks of three matrices (Shazeer 2020), of which a stated width alone says nothing: LLaMA's,
-# and of who took its block over. Where parameters are stated, too, they decide.
+# Models with feed-forward blocks of three matrices (Shazeer 2020), which a stated width does not reveal:
+# LLaMA and models with its block. If parameters are stated, they decide instead.
 _GATED = re.compile(r"swiglu|geglu|gated|llama|mistral|mixtral|qwen|gemma", re.IGNORECASE)
 _HEAD_SIZE = re.compile(r"\bhead[-_ ](?:dim|size)[ =]+(\d{1,4})\b", re.IGNORECASE)
-# Sizes that a row states in words: by the column they stand for, where there is one.
+# Patterns of sizes stated in words, by column if there is one.
 _STATED_SIZES: Final = {
     "vocabulary": r"\bvocab(?:ulary)?(?:[-_ ]size)?(?: padded to)?[ =]+(\d{2,7}k?)\b",
     "kv_heads": r"\b(?:gqa|kv[-_ ]heads)[ =]+(\d{1,4})\b(?! kv)|\b(\d{1,4}) kv[-_ ]heads\b",
@@ -310,26 +311,27 @@ _STATED_SIZES: Final = {
 
 
 def stated_words(row: TextRow) -> str:
-    """What a row says in words: next to the name of the model, and in its configuration."""
+    """The free text of a row: the name of the model, and the configuration."""
     return f"{stated(row, 'workload')} {stated(row, 'parallel_config')}"
 
 
 def _size(row: TextRow, name: str, *, most: int) -> int | None:
-    """A size of the model from its column, else from words such as `vocabulary 250k`; None where neither."""
+    """A size of the model from its column, else from words such as `vocabulary 250k`; None if neither."""
     given = count(row, name, most=most)
     return _in_words(row, name, most=most) if given is None else given
 
 
 def _in_words(row: TextRow, name: str, *, most: int) -> int | None:
-    """A size that a row states in words; None where it does not, or more than there is."""
+    """A size that a row states in words; None if it states none, or more than `most`."""
     found = re.search(_STATED_SIZES[name], stated_words(row), re.IGNORECASE)
     value = 0 if found is None else int(next(filter(None, found.groups())).lower().replace("k", "000"))
     return value if found is not None and value <= most else None
 
 
 def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Transformer, tuple[str, ...]]:
-    """A plain transformer of the sizes a row states, with what GPT-like models have where it is silent, or
-    BERT-like ones where it is named so.
+    """A transformer of the stated sizes, with assumptions as notes.
+
+    Sizes that are not stated are those of GPT-like models, or of BERT-like ones if it is named so.
     """
     stated_size = _HEAD_SIZE.search(stated(row, "parallel_config"))
     if hidden % heads and stated_size is None:
@@ -350,7 +352,7 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
         kv_heads=_size(row, "kv_heads", most=_MAX_HEADS) or heads,
         head_size=int(stated_size[1]) if stated_size else hidden // heads,
         ffn_hidden=ffn_hidden or 4 * hidden,
-        # Experts have three matrices since Mixtral.
+        # Experts are assumed to have three matrices, as since Mixtral.
         gated=mixture is not None or (ffn_hidden is not None and is_gated),
         tied_embeddings=vocabulary is None,
         position_embeddings=1 if vocabulary is None else 0,
@@ -363,19 +365,19 @@ def _built(row: TextRow, *, layers: int, hidden: int, heads: int) -> tuple[Trans
     if total is None:
         return built, tuple(notes)
     if ffn_hidden is not None:
-        return _of_kind(built, total), tuple(notes)
+        return _nearest_variant(built, total), tuple(notes)
     if vocabulary is not None:
         built = _nearest((built, replace(built, tied_embeddings=not built.tied_embeddings)), total)
-    fitted = _of_params(built, total, gated=is_gated)
+    fitted = _with_params(built, total, gated=is_gated)
     if fitted is not built:
         notes.append(f"{params:g}e9 parameters need a feed-forward width of {fitted.ffn_hidden}")
     return fitted, tuple(notes)
 
 
 def _with_experts(built: Transformer, mixture: Experts, params: float | None) -> Transformer:
-    """The transformer with experts, of the width that makes the parameters where no width is stated.
+    """The transformer with experts; if their width is not stated, it follows from the number of parameters.
 
-    Raises DataError where what is stated leaves no layer for experts, or makes another number of parameters.
+    Raises DataError if no layer is left for experts, or if the number of parameters is contradictory.
     """
     if mixture.dense_layers >= built.layers:
         raise DataError(
@@ -405,10 +407,8 @@ def _with_experts(built: Transformer, mixture: Experts, params: float | None) ->
     return mixed
 
 
-def _of_kind(built: Transformer, params: float) -> Transformer:
-    """The transformer, gated or not, with tables of its own or tied, whose parameters are nearest to those
-    stated.
-    """
+def _nearest_variant(built: Transformer, params: float) -> Transformer:
+    """The variant, gated or not, with tied embeddings or not, whose parameters are nearest to `params`."""
     kinds = (
         replace(built, gated=gated, tied_embeddings=tied)
         for gated in (built.gated, not built.gated)
@@ -418,13 +418,14 @@ def _of_kind(built: Transformer, params: float) -> Transformer:
 
 
 def _nearest(kinds: Iterable[Transformer], params: float) -> Transformer:
-    """The one whose parameters are nearest to some number."""
+    """The transformer whose number of parameters is nearest to `params`."""
     return min(kinds, key=lambda each: abs(each.params / params - 1))
 
 
-def _of_params(built: Transformer, params: float, *, gated: bool) -> Transformer:
-    """The transformer with its feed-forward width such that its parameters are those stated, where it can
-    be. gated: whether its feed-forward blocks then have three matrices.
+def _with_params(built: Transformer, params: float, *, gated: bool) -> Transformer:
+    """The transformer with the feed-forward width that gives the stated parameters, if one does.
+
+    gated: whether its feed-forward blocks then have three matrices.
     """
     if abs(built.params / params - 1) <= _PARAMS_TOLERANCE:
         return built

@@ -1,7 +1,4 @@
-"""Cells of published tables as numbers, and the quantity that its unit means.
-
-Nothing is converted.
-"""
+"""Parsing of cells of published tables as numbers, and of units as quantities, without conversion."""
 
 import re
 from functools import lru_cache
@@ -22,11 +19,11 @@ _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(
     rf"\+?(?P<digits>{_DIGITS})(?P<power>e[+-]?\d{{1,3}})?\s*(?P<prefix>[km])?", re.IGNORECASE
 )
-# One of several values: `128 (FP32)`.
+# One of several values in a cell: `128 (FP32)`.
 _TAGGED = re.compile(rf"\s*(?P<value>{_NUMBER.pattern})\s*(?:\((?P<tag>[^()]*)\))?\s*", re.IGNORECASE)
 _BETWEEN = re.compile(r"\s+and\s+|\s+or\s+|/|:|;|,\s+")
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6}
-# Counts are powers of two where they are written so: a batch of 64k is 65536.
+# Prefixes of counts are powers of two: a batch of 64k is 65536.
 _BINARY_PREFIXES = {"": 1.0, "k": 2.0**10, "m": 2.0**20}
 _FULL_PRECISION = re.compile(r"\b(fp32|tf32|float32)\b", re.IGNORECASE)
 _MIXED_PRECISION = re.compile(r"\b(amp|mixed|fp16|bf16|half|float16|bfloat16)\b", re.IGNORECASE)
@@ -34,15 +31,13 @@ _NUM_PRECISIONS = 2
 
 
 def stated(row: TextRow, column: str) -> str:
-    """The text of a cell without blanks around it; empty where the column is missing or states that nothing
-    is known.
-    """
+    """The stripped text of a cell; empty if the column is missing or states that the value is unknown."""
     text = row.cells.get(column, "").strip()
     return "" if text.lower() in _ABSENT else text
 
 
 def number(row: TextRow, column: str, *, most: float) -> float | None:
-    """A cell as a number above 0 and at most `most`; None where it is not stated.
+    """A cell as a number above 0 and at most `most`; None if it is not stated.
 
     Raises DataError for anything else.
     """
@@ -56,8 +51,9 @@ def number(row: TextRow, column: str, *, most: float) -> float | None:
 
 
 def count(row: TextRow, column: str, *, most: int) -> int | None:
-    """A cell as a whole number from 1 to `most`; None where it is not stated. Raises DataError for anything
-    else.
+    """A cell as a whole number from 1 to `most`; None if it is not stated.
+
+    Raises DataError for anything else.
     """
     text = stated(row, column)
     if not text:
@@ -72,10 +68,10 @@ _MOST_SAMPLES = 10**12
 
 
 def count_at(row: TextRow, column: str) -> int | None:
-    """A cell as a whole number, where it holds two, that of the row's precision; None where it is not stated.
+    """A cell as a whole number, or the one for the row's precision if it holds two; None if not stated.
 
-    Two values without names are those of full and of mixed precision, as tables put them in their heads.
-    Raises DataError where it holds neither.
+    Two values without labels are for full and for mixed precision, as in the heads of tables.
+    Raises DataError for anything else.
     """
     text = stated(row, column)
     value = count_in(text, row.cells.get("precision", "")) if text else None
@@ -87,7 +83,7 @@ def count_at(row: TextRow, column: str) -> int | None:
 
 
 def count_in(text: str, precision: str) -> int | None:
-    """The whole number a text holds for a precision, as in `count_at`; None where it holds none.
+    """The whole number in a text for a precision, as in `count_at`; None if there is none.
 
     >>> count_in("128 (FP32) / 256 (AMP)", "mixed"), count_in("16 and 32", "TF32"), count_in("64k", "TF32")
     (256, 16, 65536)
@@ -126,26 +122,26 @@ def _value(text: str, *, binary: bool = False) -> float | None:
 
 Kind: TypeAlias = Literal[
     "time",  # of one step, or of one collective
-    "run_time",  # of training on so many tokens
-    "steps",  # a second; likewise the next three
+    "run_time",  # of training on a stated number of tokens
+    "steps",  # per second; likewise the next three
     "tokens",
     "samples",
-    "items",  # of what is counted, the unit is silent
+    "items",  # the unit does not state what is counted
     "flop",
-    "utilisation",  # a share of the accelerator's peak
-    "bus",  # byte/s as nccl-tests defines the bandwidth of the bus
+    "utilisation",  # fraction of the accelerator's peak
+    "bus",  # byte/s of bus bandwidth as nccl-tests defines it
     "payload",  # byte/s of the message
-    "efficiency",  # a share of perfect scaling
+    "efficiency",  # fraction of perfect scaling
 ]
 Counted: TypeAlias = Literal["model", "executed"]
 
 
-# What is counted as the memory of a training.
+# How the memory of a training is counted.
 MemoryCounted: TypeAlias = Literal["allocated", "reserved", "device"]
 
 
 class MemoryCount(Struct, frozen=True, kw_only=True):
-    """How some sources count memory: a pattern of their names, GiB of their unit, and where that is read."""
+    """How some sources count memory. sources: pattern of names. source: reference. gib: their unit in GiB."""
 
     counted: MemoryCounted
     sources: str
@@ -154,16 +150,16 @@ class MemoryCount(Struct, frozen=True, kw_only=True):
 
 
 class Dies(Struct, frozen=True, kw_only=True):
-    """Accelerators of two dies that are devices of their own, and words of hardware that count those."""
+    """Accelerators (`of`) with two dies that are separate devices, and words (`counted`) that count dies."""
 
     of: str
     counted: str
 
 
 class Words(Struct, frozen=True, kw_only=True):
-    """What words.toml states: patterns by what they mean, words by what they count, rates by abbreviation.
+    """Contents of words.toml: patterns by meaning, words by what they count, rates by abbreviation.
 
-    held: how a load is held, by its name. memory: how sources count it.
+    held: patterns of ways to hold a load, by name. memory: how sources count memory.
     """
 
     collectives: dict[str, str]
@@ -180,7 +176,7 @@ WORDS: Final = convert(shipped_table(Path(__file__).with_name("words.toml")), Wo
 
 
 def memory_count(source: str) -> MemoryCount | None:
-    """How a source counts memory; None where it does not say.
+    """How a source counts memory; None if it does not say.
 
     >>> memory_count("github:pytorch/torchtitan@31a17bfdb:README.md").counted
     'reserved'
@@ -194,10 +190,10 @@ _LARGEST_FIGURE = 1e300
 
 
 def of_whole_accelerators(row: TextRow) -> TextRow:
-    """The row by accelerators, where its hardware counts dies of which an accelerator has two.
+    """The row counted by accelerators, if its hardware counts dies of which an accelerator has two.
 
-    The innermost axis that is even is half as long; on the data axis a rank has the samples of two. What dies
-    of one accelerator send each other is left out. Raises DataError for a die alone.
+    The innermost even axis is halved; on the data axis, a rank then has the samples of two. Communication
+    between dies of one accelerator is ignored. Raises DataError for a single die.
     """
     hardware = stated(row, "hardware").lower()
     dies = count(row, "n_gpus", most=MAX_ACCELERATORS)
@@ -228,10 +224,10 @@ def of_whole_accelerators(row: TextRow) -> TextRow:
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
-    """What a figure is: its kind, and one unit of it in SI.
+    """The meaning of a unit. kind: the quantity. si: one unit in SI.
 
-    per_accelerator: whether it is of one accelerator; None where the unit does not say.
-    counted: FLOP the model asks for, or also those of recomputation. tokens: of a run_time.
+    per_accelerator: whether it is for one accelerator; None if the unit does not say.
+    counted: FLOP of the model, or including recomputation. tokens: for a run_time.
     """
 
     kind: Kind
@@ -254,7 +250,7 @@ _TIME_S = {
     **dict.fromkeys(("h", "hr", "hour", "hours"), HOUR_S),
     **dict.fromkeys(("d", "day", "days"), DAY_S),
 }
-# Prefixes in lower case; people also write a billion tokens as `b`.
+# SI prefixes in lower case; `b` also means a billion (tokens).
 _SI = {prefix.lower(): factor for prefix, factor in SI_PREFIXES.items()} | {"b": SI_PREFIXES["G"]}
 _SECOND = "|".join(sorted(_TIME_S, key=len, reverse=True))
 _PER = r"\s*(?:/|per)\s*"
@@ -267,7 +263,7 @@ _BYTE_RATE = re.compile(r"(?P<si>[KMGT])(?P<binary>i?)(?P<unit>B|b|bit)(?:/s|ps)
 _ONE = re.compile(rf"{_PER}(?:gpu|gpus|device|accelerator|chip|card|gcd|tpu|hpu|npu|core)\b")
 _ALL = re.compile(r"\b(?:total|in total|overall|aggregate|all (?:gpus|devices|accelerators)|global|system)\b")
 _ASIDE = re.compile(r"\([^()]*\)")
-# A quantity by its name, with its unit in brackets or behind `in`: `iteration time (ms)`.
+# A quantity by name, with its unit in brackets or after `in`: `iteration time (ms)`.
 _NAMED = re.compile(
     r"(?:throughput|speed|performance|(?:mean |median |average )?(?:(?:training )?(?:step|iteration) )?"
     r"(?:time|latency)(?: (?:per|of an?) (?:step|iteration))?)"
@@ -275,13 +271,13 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _BITS_PER_BYTE = 8.0
-_MOST_KEPT = 4096  # wordings; tables repeat few
+_MOST_KEPT = 4096  # size of the cache of units; tables repeat few
 
 
 def quantity(unit: str) -> Quantity:
-    """What a unit means.
+    """Parse a unit.
 
-    Raises DataError for a unit that is not known.
+    Raises DataError for an unknown unit.
 
     >>> quantity("ms/iteration").si, quantity("tokens/s/GPU").per_accelerator, quantity("% MFU").kind
     (0.001, True, 'utilisation')
@@ -302,7 +298,7 @@ def quantity(unit: str) -> Quantity:
 
 @lru_cache(maxsize=_MOST_KEPT)
 def _read(text: str) -> Quantity | None:
-    """What a wording means; None where it is none of a unit."""
+    """The quantity of a unit's text; None if it is not recognised."""
     for reading in (_share, _run_time, _message_rate, _flop_rate, _time, _counted_rate):
         found = reading(text if reading is _message_rate else text.lower())
         if found is not None:
@@ -311,9 +307,9 @@ def _read(text: str) -> Quantity | None:
 
 
 def _share(text: str) -> Quantity | None:
-    """A share of the peak or of perfect scaling."""
+    """A fraction of the peak or of perfect scaling."""
     si = 0.01 if "%" in text or re.search(r"\bpercent\b", text) else 1.0
-    words = _plain(text).replace("%", " ").replace("percent", " ").split()
+    words = _without_brackets(text).replace("%", " ").replace("percent", " ").split()
     match [word for word in words if word not in {"in", "of", "fraction"}]:
         case ["mfu"] | ["model", ("flop" | "flops"), "utilization" | "utilisation"]:
             return Quantity(kind="utilisation", si=si, per_accelerator=True, counted="model")
@@ -334,7 +330,7 @@ def _run_time(text: str) -> Quantity | None:
 
 
 def _message_rate(text: str) -> Quantity | None:
-    """Bandwidths as nccl-tests prints them; the case of letters distinguishes bytes from bits."""
+    """Bandwidths as nccl-tests prints them; upper and lower case distinguish bytes from bits."""
     words = text.replace("(", " ").replace(")", " ").split()
     rates = [match for word in words if (match := _BYTE_RATE.fullmatch(word))]
     lowered = {word.lower() for word in words}
@@ -349,9 +345,9 @@ def _message_rate(text: str) -> Quantity | None:
 
 
 def _flop_rate(text: str) -> Quantity | None:
-    """FLOP per second; a word in the unit or in brackets may say which are counted."""
-    plain = _plain(text)
-    rest, per_accelerator = _spread(plain)
+    """FLOP per second; a word in the unit or in brackets may state which FLOP are counted."""
+    plain = _without_brackets(text)
+    rest, per_accelerator = _per_accelerator(plain)
     if per_accelerator is None and _ALL.search(text):
         per_accelerator = False
     words = rest.split()
@@ -368,19 +364,19 @@ _FLOP_WORDS = frozenset({"model", "hardware", "executed", "achieved", "bf16", "f
 
 
 def _time(text: str) -> Quantity | None:
-    """Seconds of a step; minutes and more only where they are said to be of one: else they are of a run."""
-    match = _STEP_TIME.fullmatch(_plain(text))
+    """Time of a step. Minutes and longer units need a mention of a step; otherwise they are of a run."""
+    match = _STEP_TIME.fullmatch(_without_brackets(text))
     if match is None or (_TIME_S[match["time"]] >= MINUTE_S and not match["of_step"]):
         return None
     return Quantity(kind="time", si=_TIME_S[match["time"]])
 
 
 def _counted_rate(text: str) -> Quantity | None:
-    """So many of something a second."""
-    plain = WORDS.short_rates.get(_plain(text), _plain(text))
+    """Some counted thing per second."""
+    plain = WORDS.short_rates.get(_without_brackets(text), _without_brackets(text))
     if plain == "throughput":
         return Quantity(kind="items")
-    rest, per_accelerator = _spread(plain)
+    rest, per_accelerator = _per_accelerator(plain)
     match = _RATE.fullmatch(rest)
     if match is None:
         return None
@@ -388,17 +384,15 @@ def _counted_rate(text: str) -> Quantity | None:
     return Quantity(kind=_COUNTED[match["item"]], si=si, per_accelerator=bool(per_accelerator))
 
 
-def _plain(text: str) -> str:
-    """A unit without what stands in brackets."""
+def _without_brackets(text: str) -> str:
+    """A unit without text in brackets."""
     while (less := _ASIDE.sub(" ", text)) != text:
         text = less
     return " ".join(text.split())
 
 
-def _spread(text: str) -> tuple[str, bool | None]:
-    """A unit without the words that say over what it is summed, and what they say: one accelerator, all, or
-    nothing.
-    """
+def _per_accelerator(text: str) -> tuple[str, bool | None]:
+    """A unit without words such as `per GPU` or `total`, and whether it is per accelerator, if stated."""
     if _ONE.search(text):
         return _ONE.sub("", text).strip(), True
     if _ALL.search(text):

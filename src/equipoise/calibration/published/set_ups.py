@@ -1,4 +1,4 @@
-"""What a row states of its strategy: axes and batches in columns, options in words. Assumptions are noted."""
+"""The strategy that a row states: axes and batches in columns, options in words. Assumptions are noted."""
 
 import math
 import re
@@ -38,12 +38,12 @@ from equipoise.spec.strategy import (
 )
 from equipoise.units import BF16_BYTES, plural
 
-# Rows of a table name few set-ups, over and over.
+# Size of the cache: tables repeat few set-ups.
 _MOST_KEPT = 4096
 
 
 def collective_of(text: str) -> str | None:
-    """The collective operation a text names; None where it names none.
+    """The collective operation that a text names; None if it names none.
 
     >>> collective_of("nccl-tests all_reduce 8GiB")
     'all_reduce'
@@ -55,26 +55,26 @@ def collective_of(text: str) -> str | None:
 
 
 def is_matrix_product(text: str) -> bool:
-    """Whether a text names a benchmark of matrix products alone."""
+    """Whether a text names a benchmark of matrix products."""
     return (
         re.search(r"\b(?:matmul|gemm|matrix (?:product|multiply|multiplication))\b", text.lower()) is not None
     )
 
 
-# Megatron-LM takes FlashAttention (Dao et al. 2022) since February 2023 (--use-flash-attn).
+# Megatron-LM has FlashAttention (Dao et al. 2022) since February 2023 (--use-flash-attn).
 _LAST_UNFUSED_CHIP_YEAR = software("megatron").last_chip_year
 _MAX_CHUNKS = 1000
 _NO = "no|false|off|0"
 _NOT_DENIED = r"(?<!no )(?<!not )(?<!without )"
 _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|flag|false|disabled|unknown))"
-# One graph of a whole step (Megatron-Core's `full_iteration`), for which experts' activations lie in pages.
+# One graph of a whole step (Megatron-Core's `full_iteration`), for which experts' activations are paged.
 _FULL_GRAPHS = rf"{_NOT_DENIED}(?:full(?:[- ]iteration)? (?:cuda|hip)[-_ ]?graphs?|paged[- ]stash(?:ing)?)"
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?|oneflow"
 _FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
 _NOT_COMPILED = (
     r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile(?:=(?:no|false|0)| off)"
 )
-# Next to them `eager` says that there is no compiler: `fused RMSNorm, rotary and SwiGLU; eager`.
+# Next to these, `eager` only means that there is no compiler: `fused RMSNorm, rotary and SwiGLU; eager`.
 _FUSED_BY_HAND = (
     rf"{_NOT_DENIED}fused (?:(?:rms)?norms?|layer-?norms?)(?:, | and )"
     r"(?:rot(?:ary|ations?)|rope|swiglu|activations?)(?! off)"
@@ -83,16 +83,16 @@ _LIGER = r"liger(?:[- ]kernels?)?"
 
 
 class StrategyWords(Struct, frozen=True, kw_only=True):
-    """What words say of a strategy; None is what they leave open.
+    """Options of a strategy stated in words; None if not stated.
 
-    shard_group: ranks over which states are sharded, where that is not all of dp. shards_in_nodes: whether it
-    is those of a node, where no number is stated. replicates_experts: whether data ranks that hold the same
-    experts each hold all of their states. is_interleaved: several chunks a pipeline rank, their number
-    perhaps unsaid. recomputed_layers: of a chunk, where a number is all that is said. splits_sequences: of
-    tensor parallelism. accumulates_unsharded: gradients of micro-batches, before they are sharded.
-    copies_gradients: the software that copies them into fp32, next to those of 16 bits. is_narrow: weights,
-    gradients and moments have no copies in fp32. rank, targets: of adapters. keeps_in_pipelines: between the
-    micro-batches of a pipeline, parameters that FSDP gathered stay.
+    shard_group: number of ranks over which states are sharded, if not all of dp. shards_in_nodes: states are
+    sharded within nodes, without a stated number. replicates_experts: data ranks with the same experts each
+    hold all of their states. is_interleaved: several chunks per pipeline rank, possibly of unstated number.
+    recomputed_layers: layers per chunk, if only a number is stated. splits_sequences: sequence parallelism of
+    tensor ranks. accumulates_unsharded: gradients of micro-batches are accumulated before they are sharded.
+    copies_gradients: the software that keeps fp32 copies of 16-bit gradients. is_narrow: weights, gradients
+    and moments have no fp32 copies. rank, targets: of adapters. keeps_in_pipelines: parameters gathered by
+    FSDP are kept between the micro-batches of a pipeline.
     """
 
     precision: Precision | None
@@ -129,7 +129,7 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 
 
 _RANK = re.compile(r"(?<![a-z0-9])(?:lora[- _])?(?:rank|r)[ =]+(\d{1,4})(?![\d.])")
-# Losses that never make the logits of all tokens.
+# Losses that never materialise the logits of all tokens.
 _CHUNKED_LOSS = (
     rf"{_LIGER}|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy|loss chunks"
     r"|(?:loss|cross[- ]entropy) in chunks|chunked[-_ ]nll"
@@ -143,7 +143,7 @@ _EVERYTHING_OFFLOAD = (
     rf"offload(?:ing|ed)? (?:of )?{_PARAMS}(?:,| and)(?: [a-z0-9]+){{0,3}} optimizer"
     rf"|{_PARAMS}(?:,| and)(?: [a-z0-9]+){{0,3}} (?:optimizer|states) offload(?:ing|ed)?"
 )
-# `shard 8`, beside `replicate 2`; not `hybrid shard 16 GPUs`, which says no size of a group.
+# `shard 8`, as next to `replicate 2`; not `hybrid shard 16 GPUs`, which does not state the size of a group.
 _SHARD_GROUP = (
     r"(?<![a-z0-9])(?<!hybrid[-_ ])(?<!no )shard(?:[ =]|ed over | size )(\d{1,5})(?![\d.]| ?(?:x|nodes?)\b)"
 )
@@ -157,7 +157,7 @@ _ACTIVATION_OFFLOAD = (
     r"|(?:activation|gradient)[-_ ]checkpointing(?: with| to|:|=)? ?(?:cpu )?offload(?:ing|ed)?"
     r"|offload(?:ing)? of (?:activations|checkpoints)"
 )
-# Kernels for the asynchronous instructions of Hopper and Blackwell.
+# Attention kernels that use the asynchronous instructions of Hopper and Blackwell.
 _NATIVE_ATTENTION = r"flash[-_ ]?attention[-_ ]?[34]|fa[34]|cudnn(?:[-_ ](?:attention|sdpa))?"
 _SCHEDULES: dict[Schedule, str] = {
     "dualpipe_v": r"dual[- ]?pipe[-_ ]?v",
@@ -168,7 +168,7 @@ _SCHEDULES: dict[Schedule, str] = {
         r"|overlap of experts?'? (?:communication|traffic)(?! off)"
     ),
 }
-# A dispatcher of tokens that sends each of them once for every expert: an all-to-all or all-gather of NCCL.
+# Token dispatchers that send each token once per expert: an all-to-all or all-gather of NCCL.
 _COPIED_TOKENS = (
     r"(?:alltoall|all-to-all|all-?gather)(?: token)?[- ]dispatch(?:er|ing)?|standard ep all-to-all"
 )
@@ -181,12 +181,12 @@ _NARROW_STATES = (
     r"|all in (?:bf16|fp16)"
     r"|weights and (?:gradients|(?:adamw? |optimi[sz]er )?(?:states|moments)) (?:are )?in (?:bf16|fp16)"
     r"|(?:bf16|fp16) weights and (?:states|(?:adam )?moments)|(?:no|without) (?:amp|autocast)"
-    # PyTorch's optimizers keep moments as their parameters are.
+    # PyTorch's optimizers keep moments in the type of their parameters.
     r"|adamw? on (?:bf16|fp16) (?:param(?:eter)?s|weights)|(?:bf16|fp16) adamw?"
     # MS-AMP keeps all of them in 8 and 16 bits (Peng et al. 2023, section 2.2).
     r"|fp8 gradients"
 )
-# What says how wide states are, or that there are fewer than Adam's of all weights.
+# Words that state the width of optimizer states, or that there are fewer states than Adam's.
 _STATED_STATES = (
     r"(?:fp32|float32) (?:masters?|weights|states|moments)|masters? weights|lomo|adafactor|galore|badam|lisa"
     r"|sgd|lion|muon|last layers?"
@@ -195,17 +195,17 @@ _WHOLE_GRADIENTS = (
     r"no_sync|gradients? (?:reduced|synchroni[sz]ed|synced) (?:once a step|on the last micro[- ]?batch)"
 )
 _COPYING = ("deepspeed", "megatron")
-# Software that recomputes unless told otherwise: hiyouga/LLaMA-Factory, hparams/model_args.py
+# Software that recomputes by default: hiyouga/LLaMA-Factory, hparams/model_args.py
 # (disable_gradient_checkpointing is false).
 _RECOMPUTING = r"llama[- ]?factory"
 _RECOMPUTE_WORDS = (
     r"(?P<how>full|selective|no|without)[ -]+(?:activation[ -]+)?(?:recompute|recomputation|checkpointing|ac)"
 )
-# Of some layers, as Megatron's --recompute-num-layers has it: of every chunk of a pipeline rank.
+# Recomputation of some layers of every chunk of a pipeline rank, as by Megatron's --recompute-num-layers.
 _RECOMPUTED_LAYERS = re.compile(
     r"(?<![a-z0-9])recompute(?:[-_ ]num[-_ ]layers ?[=:]? ?| of )(?P<layers>\d{1,4})(?![\d.]| of )"
 )
-# torchtitan recomputes selectively unless told otherwise (config/job_config.py, ActivationCheckpoint); its
+# torchtitan recomputes selectively by default (config/job_config.py, ActivationCheckpoint); its
 # configurations recompute whole layers of Llama 3, Qwen 3 and gpt-oss from 14B on, but not of DeepSeek's
 # models (torchtitan/models/*/config_registry.py).
 _RECOMPUTED_BY_TITAN = 13.5e9  # parameters
@@ -215,10 +215,10 @@ _RECOMPUTED_BY_TITAN = 13.5e9  # parameters
 def strategy_words(
     config: str, precision: str, recompute: str, chip_year: int | None = None
 ) -> StrategyWords:
-    """What three cells of a row say: how it was parallelised, in which precision, and what is computed again.
+    """Parse three cells of a row: parallel configuration, precision, and recomputation.
 
-    chip_year: in which the accelerator came out, where that is known.
-    Raises DataError for a precision, stage of sharding or recomputation that is not known.
+    chip_year: release year of the accelerator, if known.
+    Raises DataError for an unknown precision, sharding stage or recomputation.
     """
     for name, text in (("parallel_config", config), ("precision", precision), ("recompute", recompute)):
         if len(text) > MAX_TEXT:
@@ -227,7 +227,7 @@ def strategy_words(
     text = re.sub(_NO_OFFLOAD, " ", text)
     nemo = _has(text, r"nemo(?![- ]?auto[- ]?model)|megatron[- ]bridge")
     tensor_titan = _has(text, r"fsdp2|asynctp|async[- ]tp|torchtitan")
-    # On chips that came out after Megatron-LM of 2021 it is Megatron-Core, whose kernels are fused.
+    # On chips newer than the Megatron-LM of 2021, the name means Megatron-Core, whose kernels are fused.
     is_core = (chip_year or 0) > _LAST_UNFUSED_CHIP_YEAR and _has(text, "megatron(?:-lm)?")
     is_modern = nemo or tensor_titan or _has(text, "megatron[- ]core") or is_core
     stage, group = _sharding(text)
@@ -249,17 +249,17 @@ def strategy_words(
         accumulates_unsharded=_has(text, _WHOLE_GRADIENTS),
         copies_gradients=next((each for each in _COPYING if _has(text, each)), None),
         shard_group=group,
-        # PyTorch's HYBRID_SHARD shards within a node unless given other groups (torch.distributed.fsdp).
+        # PyTorch's HYBRID_SHARD shards within a node by default (torch.distributed.fsdp).
         shards_in_nodes=_has(text, _HYBRID),
         replicates_experts=_has(text, rf"{_NOT_DENIED}experts replicated(?: over data ranks)?"),
         is_interleaved=interleaved,
         interleave=chunks,
         schedule=next((name for name, words in _SCHEDULES.items() if _has(text, words)), "1f1b"),
         exchanges_heads=_has(text, "ulysses"),
-        # torchtitan's `standard` dispatcher is an all-to-all, too (models/moe).
+        # torchtitan's `standard` dispatcher is also an all-to-all (models/moe).
         copies_tokens=_has(text, _COPIED_TOKENS)
         or (_has(text, "torchtitan") and not _has(text, "deep-?ep|hybrid-?ep")),
-        # NVIDIA's recipes record them on chips since Blackwell: Megatron-Bridge, scripts/performance/configs.
+        # NVIDIA's recipes record graphs from Blackwell on: Megatron-Bridge, scripts/performance/configs.
         records_graphs=_has(text, _GRAPHS)
         or (
             (chip_year or 0) > _LAST_CHIP_YEAR_WITHOUT_GRAPHS and _has(text, r"nemo container|container nemo")
@@ -281,8 +281,8 @@ def strategy_words(
 
 
 def _offload(text: str, stage: int) -> Offload:
-    """What lies in the host's memory. FSDP has an option for parameters, gradients and states together alone
-    (PyTorch, CPUOffload and CPUOffloadPolicy), which torchtune and others name `CPU offload`.
+    """What is offloaded to host memory. FSDP can only offload parameters, gradients and states together
+    (PyTorch, CPUOffload and CPUOffloadPolicy), which torchtune and others call `CPU offload`.
     """
     if not _has(text, _OFFLOAD):
         return "none"
@@ -291,7 +291,7 @@ def _offload(text: str, stage: int) -> Offload:
     return "optimizer_and_params" if of_all and stage >= WEIGHTS_SHARDED else "optimizer"
 
 
-# DoRA adds a vector of magnitudes to LoRA's matrices (Liu et al. 2024), and is counted as LoRA.
+# DoRA adds a vector of magnitudes to LoRA's matrices (Liu et al. 2024), and is treated as LoRA.
 _ADAPTERS = r"(?:q-?)?(?:lora|dora)"
 _FOUR_BIT_WEIGHTS = (
     rf"{_NOT_DENIED}(?:nf4|4[- ]?bit)[- ]"
@@ -300,7 +300,7 @@ _FOUR_BIT_WEIGHTS = (
 
 
 def _trained(text: str, precision: str) -> Trained:
-    """What is trained: adapters next to weights of 4 bits, adapters, or all."""
+    """What is trained: adapters on 4-bit weights, adapters, or all weights."""
     if not _has(text, _ADAPTERS):
         return "full"
     in_four_bits = _has(text, "q-?(?:lora|dora)") or any(
@@ -320,14 +320,14 @@ _MODULES: dict[LoraTargets, str] = {
 
 
 def _lora_targets(text: str) -> LoraTargets:
-    """The layers on which a text places adapters, by the widest that it names."""
+    """The layers with adapters: the widest set that a text names."""
     return next((name for name, words in _MODULES.items() if _has(text, words)), "usual")
 
 
 def _implementation(text: str, *, is_modern: bool) -> Implementation:
-    """Whether a compiler (JAX has no other way to train than through XLA), graphs of whole layers, or kernels
-    written for what is between products (Unsloth: norms, rotations, adapters, loss; Liger: norms, rotations,
-    activations, loss, and so not of adapters) launched the kernels; what states none of these ran as written.
+    """Whether operations were fused by a compiler (JAX always trains through XLA), launched as graphs, or
+    fused by hand-written kernels between matrix products (Unsloth: norms, rotations, adapters, loss; Liger:
+    norms, rotations, activations, loss, but not adapters); otherwise they are assumed to run as written.
 
     Source: Hsu et al. 2024 (Liger Kernel), section 3.
     """
@@ -346,13 +346,13 @@ def _has(text: str, words: str) -> bool:
 
 
 def _value(text: str, name: str) -> str | None:
-    """What follows `name=`, up to the next separator."""
+    """The text after `name=`, up to the next separator."""
     match = re.search(rf"(?<![a-z0-9])(?:{name})\s*[=:]\s*([^;+]+)", text)
     return match[1].strip() if match else None
 
 
 def _flag(text: str, name: str) -> bool | None:
-    """The value of a switch; its name alone switches on, and off where it is denied."""
+    """The value of a switch: its name alone means on, a negated name off; None if absent."""
     denied = r"(?P<denied>(?:no|not|without)[- ])?"
     match = re.search(
         rf"(?<![a-z0-9]){denied}(?:{name})(?![a-z0-9])(?:\s*[=:]\s*(?P<given>[a-z0-9]+))?", text
@@ -368,8 +368,8 @@ def _precision(precision: str, config: str) -> Precision | None:
     given = re.sub(denied, " ", precision.lower())
     for source in (given, config):
         for meaning, words in WORDS.precisions.items():
-            # Of a configuration only 8-bit words mean a precision: `full`, `mixed` and `half` may be of
-            # other things.
+            # In a configuration only 4- and 8-bit words indicate a precision: `full`, `mixed` and `half` may
+            # refer to other things.
             if _has(source, words) and (source is given or meaning.startswith(("fp8", "mxfp8", "fp4"))):
                 return meaning
         if source is given and given:
@@ -387,9 +387,9 @@ def _recompute(recompute: str, config: str) -> Recompute | None:
             return "full" if _has(config, _RECOMPUTING) else None
         given = match["how"]
     share = re.search(r"(\d{1,4}) of (\d{1,4})\b", given)
-    if share is not None:  # of some layers: as of none or all, whichever is nearer
+    if share is not None:  # recomputation of some layers is rounded to none or all
         given = "full" if 2 * int(share[1]) > int(share[2]) else "none"
-    # `per-op selective` and `full (use_checkpoint=true)`: what stands in brackets explains.
+    # `per-op selective` and `full (use_checkpoint=true)`: text in brackets is an explanation.
     plain = re.sub(r"\([^()]*\)", " ", given)
     for meaning, words in WORDS.recomputes.items():
         if _has(plain, words):
@@ -401,10 +401,10 @@ def _recompute(recompute: str, config: str) -> Recompute | None:
 
 
 def _usual_recompute(words: StrategyWords, row: TextRow, model: Model, *, num_chunks: int) -> Recompute:
-    """What is computed again where a row does not say how: of a number of layers, as of none or all of a
-    chunk, whichever is nearer; by default of the software.
+    """The recomputation of a row that does not state its kind.
 
-    num_chunks: of the pipeline, on all ranks.
+    A number of layers is rounded to none or all of a chunk; otherwise it is the default of the software.
+    num_chunks: number of chunks of the pipeline, over all ranks.
     """
     if model.transformer is None:
         return "none"
@@ -417,7 +417,7 @@ def _usual_recompute(words: StrategyWords, row: TextRow, model: Model, *, num_ch
     return "full" if is_large and not is_deepseek else "selective"
 
 
-# Whether FSDP gathers parameters again on the way back; where it does not, states are sharded as in ZeRO-2:
+# Whether FSDP gathers parameters again in the backward pass. If not, states are sharded as in ZeRO-2:
 # PyTorch's SHARD_GRAD_OP, and reshard_after_forward of FSDP2.
 _FREEING = r"reshard[-_ ]after[-_ ]forward *[=:]? *(?:always|true|yes|1)"
 _KEEPING = (
@@ -426,7 +426,7 @@ _KEEPING = (
 
 
 def _sharding(text: str) -> tuple[int, int | None]:
-    """The stage of sharding over dp, and the size of the group where it is stated."""
+    """The ZeRO stage over dp, and the size of the sharding group if stated."""
     match = re.search(r"(?<![a-z0-9])zero(?:[-_ ]?stage)?\s*[-_= ]?\s*(\d+)", text)
     if match:
         if match[1] not in {"0", "1", "2", "3"}:
@@ -435,7 +435,7 @@ def _sharding(text: str) -> tuple[int, int | None]:
     if _has(text, _KEEPING):
         return GRADIENTS_SHARDED, None
     group = _value(text, r"fsdp2?|hsdp")
-    # `FSDP8`: over so many ranks; `FSDP1` and `FSDP2` are versions.
+    # `FSDP8` states the number of ranks; `FSDP1` and `FSDP2` are versions.
     ranks = re.search(r"(?<![a-z0-9])fsdp-?([3-9]|\d{2,6})(?![a-z0-9.])", text)
     if group is None and ranks is not None:
         group = ranks[1]
@@ -447,7 +447,7 @@ def _sharding(text: str) -> tuple[int, int | None]:
     if _has(
         text,
         rf"fsdp[12]?|{_HYBRID}|full(?:y[- ]sharded(?:[- ]data[- ]parallel)?|[- ]sharding)|zero-infinity"
-        # Colossal-AI's chunks of weights, gradients and states (Fang et al. 2022, PatrickStar's way).
+        # Colossal-AI's chunks of weights, gradients and states, as in PatrickStar (Fang et al. 2022).
         r"|gemini(?: plugin)?",
     ):
         return 3, None
@@ -461,8 +461,8 @@ _VIRTUAL = r"vpp?|virtual[-_ ]pipeline(?:[-_ ](?:size|stages?))?"
 
 
 def _interleaving(text: str) -> tuple[bool, int | None]:
-    """Whether a pipeline rank holds several chunks, and how many where that is stated."""
-    # `VPP 8` too, as other axes are written.
+    """Whether a pipeline rank holds several chunks, and their number if stated."""
+    # Also `VPP 8`, as other axes are written.
     text = re.sub(rf"(?<![a-z0-9])({_VIRTUAL}) (?=\d)", r"\1=", text)
     given = _value(text, rf"interleave|interleaving|{_VIRTUAL}|chunks")
     if given is not None:
@@ -481,18 +481,18 @@ STRATEGY_CELLS = ("parallel_config", "precision", "recompute")
 
 
 def named_software(row: TextRow) -> str:
-    """The software that a row names in a column of its own; empty without one."""
+    """The software from the `framework` column of a row; empty if there is none."""
     return row.cells.get("framework", "").strip()
 
 
 def strategy_of(
     row: TextRow, *, num_accelerators: int, model: Model, nodes: Cluster | None = None
 ) -> tuple[Strategy, tuple[str, ...]]:
-    """The strategy of a row, and in sentences what of it was assumed.
+    """The strategy of a row, and its assumptions as sentences.
 
-    model: that it trains, for chunks of an interleaved pipeline and micro-batches that are not stated. nodes:
-    that it ran on, where they are known.
-    Raises DataError or SpecError where axes or batches are missing or contradict each other.
+    model: the trained model, for interleaving and micro-batches that are not stated. nodes: the nodes that it
+    ran on, if known.
+    Raises DataError or SpecError if axes or batches are missing or contradict each other.
     """
     config, precision, recompute = _stated_strategy(row)
     chip = None if nodes is None else nodes.accelerator
@@ -517,10 +517,10 @@ def strategy_of(
         words = replace(words, is_narrow=True)
         notes.append("weights and states in 16 bits: the accelerator does not hold them otherwise")
     held = memory_bytes * tp * pp * ep
-    # Software with a column of its own stands before the strategy, and may be PyTorch's DDP.
+    # A software from its own column precedes the strategy, and may be PyTorch's DDP.
     is_open = not (config.removeprefix(named_software(row)).strip() or _has(config.lower(), "ddp"))
     if dp * cp > 1 and is_open and _needs_sharding(words, model, memory_bytes=held):
-        # Megatron shards optimizer states alone.
+        # Megatron shards only optimizer states.
         stage = 1 if _has(config.lower(), "megatron") else WEIGHTS_SHARDED
         words = replace(words, zero_stage=stage)
         notes.append(f"sharding not stated: ZeRO stage {stage}, as an accelerator does not hold all states")
@@ -565,19 +565,19 @@ def strategy_of(
 
 
 def _stated_strategy(row: TextRow) -> tuple[str, str, str]:
-    """What a row states of its strategy, by STRATEGY_CELLS."""
+    """The cells in which a row states its strategy, in the order of STRATEGY_CELLS."""
     config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
     if row.cells.get("recompute", "").strip().lower() == "none":  # in this column a value
         recompute = "none"
     if not _has(config.lower(), _ADAPTERS):
-        # What was trained may stand with the model: `SDXL LoRA, rank 32`.
+        # Adapters may be stated with the model: `SDXL LoRA, rank 32`.
         beside = re.findall(rf"\b{_ADAPTERS}\b[^;()]*", stated(row, "workload").lower())
         config = "; ".join((config, *beside))
     return config, precision, recompute
 
 
 def _replicas(words: StrategyWords, *, dp: int, ep: int, nodes: Cluster | None, notes: list[str]) -> int:
-    """How many groups of data ranks each hold all states between them."""
+    """The number of groups of data ranks that each hold all states."""
     group = words.shard_group
     if group is None and words.shards_in_nodes and nodes is not None:
         group = nodes.node_size
@@ -593,8 +593,8 @@ def _replicas(words: StrategyWords, *, dp: int, ep: int, nodes: Cluster | None, 
 
 
 def _splits_sequences(words: StrategyWords, config: str, model: Model) -> bool:
-    """Whether tensor ranks split sequences: where it is stated, and where Megatron trains experts, which it
-    refuses to do otherwise (megatron/training/arguments.py: tensor parallelism next to experts).
+    """Whether tensor ranks split sequences: as stated, or if Megatron trains experts, which requires it
+    (megatron/training/arguments.py: tensor parallelism next to experts).
     """
     has_experts = model.transformer is not None and model.transformer.experts > 0
     if words.splits_sequences is None and has_experts:
@@ -603,9 +603,9 @@ def _splits_sequences(words: StrategyWords, config: str, model: Model) -> bool:
 
 
 def _copies_gradients(words: StrategyWords) -> bool:
-    """Whether gradients of 16 bits have copies in fp32: DeepSpeed's of sharded states; in fp16 also those of
-    unsharded ones (fp16/fused_optimizer.py, `step`), and Megatron's (Float16OptimizerWithFloat16Params; in
-    bf16 its gradients are fp32 at once).
+    """Whether 16-bit gradients have fp32 copies: with DeepSpeed if states are sharded, and in fp16 also if
+    not (fp16/fused_optimizer.py, `step`); with Megatron in fp16 (Float16OptimizerWithFloat16Params; in bf16
+    its gradients are fp32 from the start).
     """
     sharded = words.copies_gradients == "deepspeed" and words.zero_stage > 0
     copied = words.copies_gradients is not None and (sharded or words.precision == "fp16")
@@ -613,7 +613,7 @@ def _copies_gradients(words: StrategyWords) -> bool:
 
 
 def _adds_up_whole(words: StrategyWords, *, ranks: int, pp: int, num_microbatches: int) -> bool:
-    """Whether several micro-batches add to gradients that are sharded, among several ranks, only then."""
+    """Whether gradients are accumulated over several micro-batches before they are sharded among ranks."""
     sharded = words.zero_stage >= GRADIENTS_SHARDED and pp == 1 and ranks > 1
     return words.accumulates_unsharded and sharded and num_microbatches > 1
 
@@ -625,7 +625,7 @@ _EXPERT_TENSOR = re.compile(
 
 
 def _check_experts(config: str) -> None:
-    """Refuse experts that are split among tensor ranks. Raises DataError."""
+    """Reject experts that are split among tensor ranks. Raises DataError."""
     stated_size = _EXPERT_TENSOR.search(config)
     if stated_size is not None and int(stated_size["size"]) > 1:
         raise DataError(f"column parallel_config: {echo(stated_size[0])}: {WHOLE_EXPERTS}")
@@ -639,7 +639,7 @@ _EIGHT_BIT_WEIGHTS = re.compile(
 
 
 def _check_frozen(text: str) -> None:
-    """Refuse adapters on weights of 8 bits, whose products work otherwise than those of 4 or 16 bits.
+    """Reject adapters on 8-bit weights, whose matrix products differ from those of 4- or 16-bit weights.
 
     Raises DataError. Source: Dettmers et al. 2022 (LLM.int8()).
     """
@@ -671,18 +671,18 @@ def _data_axis(row: TextRow, num_accelerators: int, others: int) -> int:
     return num_accelerators // others
 
 
-# Bytes of activations a token, layer and unit of width in 16 bits, without attention's scores: Korthikanti et
-# al. 2022, equation 2; where layers are computed again, of their inputs alone.
+# Bytes of 16-bit activations per token, layer and unit of width, without attention scores: Korthikanti et al.
+# 2022, equation 2; with recomputation of whole layers, only their inputs.
 _ACTIVATION_BYTES, _INPUT_BYTES = 34, 2
-# Of the memory, what activations may take beside weights and states, by our convention.
+# Fraction of memory that activations may take besides weights and states, by our convention.
 _ACTIVATIONS_SHARE = 0.5
 _MOST_PARTS = 1_000
 
 
 def _needs_narrow_states(words: StrategyWords, model: Model, *, memory_bytes: float) -> bool:
-    """Whether all weights are trained on one accelerator that holds their states in 16 bits alone.
+    """Whether all weights are trained on one accelerator whose memory holds their states only in 16 bits.
 
-    Source: 16 bytes a parameter of mixed precision and Adam (Rajbhandari et al. 2020, section 3.1), or 8.
+    Source: 16 bytes per parameter for mixed precision with Adam (Rajbhandari et al. 2020, section 3.1), or 8.
     """
     is_plain = words.trained == "full" and words.offload == "none" and words.optimizer == "adam"
     is_narrow = words.is_narrow or words.precision in {"fp32", "tf32"}
@@ -693,11 +693,10 @@ def _needs_narrow_states(words: StrategyWords, model: Model, *, memory_bytes: fl
 
 
 def _needs_sharding(words: StrategyWords, model: Model, *, memory_bytes: float) -> bool:
-    """Whether states are sharded of which nobody says how: weights fit whole, but not what they are trained
-    with.
+    """Whether states must be sharded although the row does not say so: weights fit, but not all states.
 
     memory_bytes: of the accelerators that hold one copy of the model.
-    Source: 16 bytes a parameter of mixed precision and Adam (Rajbhandari et al. 2020, section 3.1).
+    Source: 16 bytes per parameter for mixed precision with Adam (Rajbhandari et al. 2020, section 3.1).
     """
     if words.zero_stage or words.trained != "full" or model.transformer is None:
         return False
@@ -706,7 +705,7 @@ def _needs_sharding(words: StrategyWords, model: Model, *, memory_bytes: float) 
 
 
 def _most_samples(model: Model, recompute: Recompute, *, memory_bytes: float) -> float:
-    """Samples whose activations half of a memory holds; any number where the sizes are not known."""
+    """Number of samples whose activations fit into half of the memory; infinite if sizes are unknown."""
     if model.transformer is None or model.sequence is None:
         return math.inf
     kept = _INPUT_BYTES if recompute == "full" else _ACTIVATION_BYTES
@@ -717,9 +716,9 @@ def _most_samples(model: Model, recompute: Recompute, *, memory_bytes: float) ->
 def _batches(
     row: TextRow, words: StrategyWords, *, dp: int, pp: int, most: float, notes: list[str]
 ) -> tuple[int, int]:
-    """Samples of a micro-batch and of a step; what one does not say follows from the other.
+    """Samples per micro-batch and per step; one that is not stated follows from the other.
 
-    most: of a micro-batch that is not stated.
+    most: upper bound of a micro-batch that is not stated.
     """
     micro = count_at(row, "micro_batch")
     whole = count_at(row, "global_batch")
@@ -754,7 +753,7 @@ def _batches(
 
 
 def _schedule(words: StrategyWords, *, pp: int, interleave: int, num_microbatches: int) -> Schedule:
-    """The schedule stated, where it can run: that of passes which overlap also without a pipeline."""
+    """The stated schedule if it can run, else 1f1b. 1f1b_overlap can also run without a pipeline."""
     if words.schedule == "1f1b_overlap":
         can_run = interleave > 1 if pp > 1 else num_microbatches > 1
     else:
@@ -763,9 +762,7 @@ def _schedule(words: StrategyWords, *, pp: int, interleave: int, num_microbatche
 
 
 def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[str]) -> int:
-    """Chunks a pipeline rank holds; where a row only states that there are several, the fewest that divide
-    its layers.
-    """
+    """Chunks per pipeline rank; if only stated to be several, the fewest that divide the layers."""
     if pp == 1 or not words.is_interleaved:
         return 1
     if words.interleave is not None:
@@ -777,7 +774,7 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
 
 
 _FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
-# PyTorch has fused attention since 2.0 (scaled_dot_product_attention).
+# PyTorch has had fused attention since 2.0 (scaled_dot_product_attention).
 _UNFUSED = re.compile(
     rf"{software('ngc').words}|fused[-_ ]attention=(?:no|false|0)|\b(?:py)?torch[ =]1\.\d"
     # Its scripts have --use_flash_attention, off unless given (run_clm.py, run_lora_clm.py).
@@ -793,10 +790,12 @@ _FP32_LOGITS = re.compile(r"torchtitan\b.*_2024\d\d_|\bfp32 logits\b", re.IGNORE
 
 
 def _fuses_attention(row: TextRow, words: StrategyWords, chip: Accelerator | None) -> bool:
-    """Whether scores stay on the chip: not in Megatron of 2021/22, which no newer chip ran, in NVIDIA's
-    DeepLearningExamples (whose models NGC containers run: BERT's modeling.py, Transformer-XL's
-    mem_transformer.py), before PyTorch 2, on Intel's GPUs (PyTorch, mkldnn/xpu/Attention.cpp: at first in no
-    training, then in none whose heads share keys) and in fp16 training on chips of that time, else yes.
+    """Whether attention is fused, i.e. scores stay on the chip.
+
+    It is not in Megatron of 2021/22 (not on newer chips), NVIDIA's DeepLearningExamples (run in NGC
+    containers: BERT's modeling.py, Transformer-XL's mem_transformer.py), PyTorch before 2, on Intel's GPUs
+    (PyTorch, mkldnn/xpu/Attention.cpp: at first in no training, then in none whose heads share keys), and in
+    fp16 training on chips of that time.
     """
     text = stated_words(row)
     if _FUSED.search(text):
