@@ -1,1 +1,1 @@
-"""What do my measurements mean? Links, sweeps, watched runs, steps, stragglers: records in, findings out."""
+"""Interpretation of measurements: links, sweeps, watched runs, steps and stragglers as findings."""

@@ -1,4 +1,4 @@
-"""What a topology means, as findings: most important first. Figures come from `links.py`."""
+"""Findings on a topology in sentences, the most important first. Figures come from `links.py`."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,13 @@ from equipoise.units import (
     plural,
 )
 
-# Two cards over one behind a host bridge without peer access: docs/experiments/0018-field-report.md.
+# Speedups of two cards over one, behind a host bridge without peer access:
+# docs/experiments/0018-field-report.md.
 _REPORTED_SPEEDUPS = (("mobilenet_v2", 0.80), ("resnet50", 1.18), ("resnet152", 1.60))
 
 
 def basis(found: Meaning) -> str:
-    """What the predictions rest on, in one sentence."""
+    """The basis of the predictions, in one sentence."""
     count = len(found.candidates)
     who = found.candidates[0].title if count == 1 else f"any of {count} accelerators"
     return (
@@ -36,7 +37,7 @@ def basis(found: Meaning) -> str:
 
 
 def gain_words(found: Meaning) -> Iterator[str]:
-    """Which models gain on two, over the weakest link between devices; and which more over the best."""
+    """Which models gain on two devices over the weakest link, and which others gain over the best link."""
     classes = ends([each.link_class for each in found.reached])
     by_class = {name: [gain for gain in found.gains if gain.link_class == name] for name in classes}
     if not found.gains or not by_class[classes[-1]]:
@@ -50,13 +51,13 @@ def gain_words(found: Meaning) -> Iterator[str]:
     for crossover in found.crossovers:
         if crossover.link_class == classes[-1]:
             yield _family(crossover, found.batch)
-    yield from _why(found, classes)
+    yield from _step_breakdown_words(found, classes)
     if any("staged" in each.reach.path and each.link_class == classes[-1] for each in found.reached):
-        yield _elsewhere()
+        yield _published_speedups()
 
 
-def _why(found: Meaning, classes: Sequence[str]) -> Iterator[str]:
-    """Where a step on two goes, over the weakest link and over the best."""
+def _step_breakdown_words(found: Meaning, classes: Sequence[str]) -> Iterator[str]:
+    """Where the time of a step on two devices goes, over the weakest and over the best link."""
     of = {each.link_class: each for each in found.parts}
     shown = [of[name] for name in reversed(classes) if name in of]
     if not shown:
@@ -73,8 +74,8 @@ def _ms(seconds: float) -> str:
     return f"{format_milliseconds(seconds)} ms"
 
 
-def _elsewhere() -> str:
-    """What others measured on a pair without peer access."""
+def _published_speedups() -> str:
+    """Measurements by others on a pair without peer access."""
     measured = ", ".join(
         f"{speedup:.2f}x with {model.title} ({format_rough(float(model.params or 0))})"
         for model, speedup in ((workload(name), speedup) for name, speedup in _REPORTED_SPEEDUPS)
@@ -131,7 +132,7 @@ def _size(params: float, crossover: Crossover) -> str:
 
 
 def ends(classes: Sequence[str]) -> list[str]:
-    """The first and the last of some classes, which stand from best to worst."""
+    """The first and the last of some classes, which are ordered from best to worst."""
     return list(dict.fromkeys((*classes[:1], *classes[-1:])))
 
 
@@ -139,25 +140,25 @@ _MOST_NAMED = 4
 
 
 def sentences(found: Meaning) -> tuple[str, ...]:
-    """What the links mean for training, a sentence each, the most important first."""
+    """Sentences on what the links mean for training, the most important first."""
     topology = found.topology
     return (
-        *_joined(found),
+        *_connection_words(found),
         *_slices(topology),
         *_rates(found),
         *gain_words(found),
-        *_parts(found),
+        *_groups(found),
         *_cards(topology),
     )
 
 
 def gaps(topology: Topology) -> tuple[str, ...]:
-    """What the text leaves out, or states twice and differently, a sentence each."""
-    return (*_missing(topology), *_contradictions(topology), *topology.notes)
+    """Sentences on what the topology's text omits or contradicts."""
+    return (*_omissions(topology), *_contradictions(topology), *topology.notes)
 
 
 def named(names: Sequence[str]) -> str:
-    """Names as people list them, runs of numbers combined.
+    """Names as a list in words, with consecutive numbers combined.
 
     >>> named(["GPU0", "GPU1", "GPU2", "NIC4"]), named(["GPU0", "GPU1"])
     ('GPU0-GPU2 and NIC4', 'GPU0 and GPU1')
@@ -183,8 +184,8 @@ def _counted(topology: Topology) -> str:
     return plural(count, "accelerator")
 
 
-def _joined(found: Meaning) -> Iterator[str]:
-    """What joins the devices, in one sentence."""
+def _connection_words(found: Meaning) -> Iterator[str]:
+    """What connects the devices, in one sentence."""
     topology = found.topology
     if all(device.kind == "cpu" for device in topology.devices):
         yield from _processors(topology)
@@ -222,7 +223,7 @@ def _processors(topology: Topology) -> Iterator[str]:
 
 
 def _verb(count: int, name: str) -> str:
-    """What so many pairs do: go by links of their own, or cross what others cross too."""
+    """The predicate for `count` pairs: they have direct links, or cross a shared component."""
     if kind(name) == "NV":
         links = f"{plural(number(name), 'link')} bonded"
         return f"{'has' if count == 1 else 'have'} NVLink ({name}: {links})"
@@ -246,7 +247,7 @@ def _rates(found: Meaning) -> Iterator[str]:
     denied = any(link.peers not in (None, "OK", "U") for link in found.topology.between_devices)
     if denied or any(each.reach.path == "staged" for each in found.reached):
         yield f"{_why_staged(found)}: every byte is written to the host's memory and read from it again."
-    yield from _unknowns(found)
+    yield from _missing_information(found)
 
 
 def _why_staged(found: Meaning) -> str:
@@ -260,8 +261,8 @@ def _why_staged(found: Meaning) -> str:
     )
 
 
-def _unknowns(found: Meaning) -> Iterator[str]:
-    """What would narrow the ranges."""
+def _missing_information(found: Meaning) -> Iterator[str]:
+    """Which information would narrow the ranges."""
     if not found.reached or found.chip is not None:
         return
     known = found.catalogue.hardware
@@ -282,8 +283,8 @@ def _unknowns(found: Meaning) -> Iterator[str]:
     yield f"{who} (--accelerator NAME names it){peers}: ranges cover all {len(found.candidates)} candidates."
 
 
-def _parts(found: Meaning) -> Iterator[str]:
-    """Islands, and which group to take for so many ranks."""
+def _groups(found: Meaning) -> Iterator[str]:
+    """The islands, and the best group for each number of ranks."""
     members = [group for group in found.islands.members if len(group) > 1]
     if len(found.islands.members) > 1 and members:
         yield f"Islands: {'; '.join(named(group) for group in members)}. Keep tensor parallelism inside one."
@@ -291,7 +292,7 @@ def _parts(found: Meaning) -> Iterator[str]:
         yield f"The island of {named(found.islands.unplaced)} is not known."
     known = ends([each.link_class for each in found.reached])
     for group in found.groups:
-        # Where links are not known, another choice may get a worse link than the worst known.
+        # If some links are unknown, another choice may have a worse link than the worst known one.
         worst = group.worst_class or (f"{known[-1]} or what is not known" if known else None)
         if worst is not None and worst.split()[0] != group.link_class:
             yield (
@@ -321,7 +322,7 @@ def _cards(topology: Topology) -> Iterator[str]:
 
 
 def cut_devices(topology: Topology) -> tuple[str, ...]:
-    """Of each accelerator that is cut into MIG slices, in words, how."""
+    """A phrase for each accelerator that is divided into MIG slices."""
     return tuple(
         f"{device.name} is cut into {plural(len(device.slices), 'MIG slice')} "
         f"({', '.join(dict.fromkeys(device.slices))})"
@@ -341,7 +342,7 @@ def _slices(topology: Topology) -> Iterator[str]:
         )
 
 
-def _missing(topology: Topology) -> Iterator[str]:
+def _omissions(topology: Topology) -> Iterator[str]:
     whole = [row.name for row in topology.missing_rows if row.num_cells == 0]
     if whole:
         yield f"Missing rows: {named(whole)}; what is known of them comes from other rows."

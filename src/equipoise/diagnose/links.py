@@ -1,6 +1,6 @@
-"""What a topology means for training: the rates its links reach, and which models gain on two accelerators.
+"""What a topology means for training: the rates of its links, and which models gain on two accelerators.
 
-Sentences for people are in link_findings.py.
+The corresponding sentences are in link_findings.py.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ from equipoise.spec.links import LinkReach, kind, number, nvlink_candidates, ran
 from equipoise.spec.strategy import Strategy
 from equipoise.spec.workload import Workload, workload
 
-# Below this, what two gain over one is not worth a second accelerator's trouble.
+# A smaller speedup of two over one is not worth a second accelerator.
 LEAST_GAIN = 1.05
 _SEED = 1
 _RANKS = (1, 2)
@@ -39,13 +39,13 @@ _Record = TypeVar("_Record", Machine, Load, ExchangedTensors, StrategyGrid)
 
 
 class Pair(Struct, frozen=True, kw_only=True):
-    """Two accelerators of a kind, and what the link between them reaches."""
+    """Two equal accelerators, and the rate of the link between them."""
 
     accelerator: Accelerator
     link: LinkReach
 
     def machine(self) -> Machine:
-        """Its rates. Raises SpecError where the table lacks what an estimate needs of the accelerator."""
+        """Its rates. Raises SpecError if the table lacks data of the accelerator for an estimate."""
         return machine(
             build_cluster(
                 usual_system(self.accelerator, "switch"),
@@ -61,7 +61,7 @@ class Pair(Struct, frozen=True, kw_only=True):
 
 
 class Cases(Struct, frozen=True, kw_only=True):
-    """Every pair with every model and batch, ready to be estimated; axes (pairs, models, batches, ranks)."""
+    """Every combination of pair, model and batch; axes (pairs, models, batches, ranks)."""
 
     pairs: tuple[Pair, ...]
     machines: Machine
@@ -78,30 +78,32 @@ def cases(
     tensors: ExchangedTensors | None = None,
     with_autocast: bool = False,
 ) -> Cases:
-    """All cases, as torch trains by default: eager, in fp32, batches shared between two.
+    """All cases, with torch's defaults: eager, in fp32, batches split between two accelerators.
 
-    loads: of the models. batches: samples of a step over both; odd ones are made even for two. tensors: what
-    each model exchanges, fields of shape (n_models,); by its load unless given. with_autocast: products in
-    bf16 where the accelerator has it, else fp16; weights and gradients stay in fp32.
-    Assumes convolutions without it run in tf32 where the accelerator has it (cuDNN's default in torch),
-    products of transformers in fp32.
-    Raises SpecError where the table lacks what an estimate needs of an accelerator.
+    loads: of the models. batches: samples per step over both; odd ones are made even for two. tensors: the
+    exchanged tensors of each model, fields of shape (n_models,); by default from its load. with_autocast:
+    matrix products in bf16 if the accelerator supports it, else fp16; weights and gradients stay in fp32.
+    Assumes that without autocast convolutions run in tf32 if the accelerator has it (cuDNN's default in
+    torch), and products of transformers in fp32.
+    Raises SpecError if the table lacks data of an accelerator for an estimate.
     """
-    machines = _shaped(stacked_machines([each.machine() for each in pairs]), (-1, 1, 1, 1))
-    load = _shaped(stacked(list(loads)), (1, -1, 1, 1))
+    machines = _reshaped(stacked_machines([each.machine() for each in pairs]), (-1, 1, 1, 1))
+    load = _reshaped(stacked(list(loads)), (1, -1, 1, 1))
     peaks = [np.asarray(each) for each in machines.peak_flop_per_s]
-    precision = _narrowest(peaks) if with_autocast else _precisions(peaks, np.greater(load.hidden, 0))
+    precision = (
+        _autocast_precision(peaks) if with_autocast else _precisions(peaks, np.greater(load.hidden, 0))
+    )
     return Cases(
         pairs=tuple(pairs),
         machines=machines,
         load=load,
-        holds=exchanged_tensors(load) if tensors is None else _shaped(tensors, (1, -1, 1, 1)),
-        grid=replace(_shares(batches), precision=precision),
+        holds=exchanged_tensors(load) if tensors is None else _reshaped(tensors, (1, -1, 1, 1)),
+        grid=replace(_batch_shares(batches), precision=precision),
     )
 
 
-def _shaped(record: _Record, shape: tuple[int, ...]) -> _Record:
-    """The record with every array in a shape, those within tuples too."""
+def _reshaped(record: _Record, shape: tuple[int, ...]) -> _Record:
+    """The record with every array reshaped, including arrays in tuples."""
 
     def shaped(value: Any) -> Any:  # noqa: ANN401 - an array, a number or a tuple of them
         return tuple(map(shaped, value)) if isinstance(value, tuple) else np.reshape(value, shape)
@@ -109,7 +111,7 @@ def _shaped(record: _Record, shape: tuple[int, ...]) -> _Record:
     return type(record)(**{name: shaped(getattr(record, name)) for name in record.__struct_fields__})
 
 
-def _shares(batches: Sequence[int]) -> StrategyGrid:
+def _batch_shares(batches: Sequence[int]) -> StrategyGrid:
     strategies = [
         Strategy(
             dp=ranks,
@@ -121,7 +123,7 @@ def _shares(batches: Sequence[int]) -> StrategyGrid:
         for batch in batches
         for ranks in _RANKS
     ]
-    return _shaped(grid(strategies), (1, 1, len(batches), len(_RANKS)))
+    return _reshaped(grid(strategies), (1, 1, len(batches), len(_RANKS)))
 
 
 def _precisions(
@@ -130,12 +132,12 @@ def _precisions(
     names = CODES["precision"]
     plain, wide = names.index("fp32"), names.index("tf32")
     lacks = np.isnan(peaks[wide])
-    # A chip whose table has no fp32 runs it at the rate of what is nearest.
+    # A chip without an fp32 peak in the table uses the nearest precision.
     return np.where(lacks | (are_transformers & ~np.isnan(peaks[plain])), plain, wide).astype(np.intp)
 
 
-def _narrowest(peaks: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
-    """bf16 where the accelerator has it, else fp16, else fp32; as codes."""
+def _autocast_precision(peaks: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
+    """The codes of bf16 if the accelerator has it, else fp16, else fp32."""
     names = CODES["precision"]
     codes = np.full(peaks[0].shape, names.index("fp32"), dtype=np.intp)
     for name in ("fp16", "bf16"):
@@ -144,16 +146,16 @@ def _narrowest(peaks: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
 
 
 def seconds(found: Cases) -> ReplicaSeconds:
-    """Seconds by cause at the typical rates of the links, and the medians of the priors."""
+    """Seconds by cause, at the typical rates of the links and the medians of the priors."""
     return _estimated(found, Parameters(), np.array([each.link.byte_per_s for each in found.pairs]))
 
 
 def speedups(found: Cases) -> Speedups:
-    """Seconds on one over seconds on two, over draws: shape (n_draws, n_pairs, n_models, n_batches).
+    """Seconds on one accelerator over seconds on two: shape (n_draws, n_pairs, n_models, n_batches).
 
-    Assumes every draw has its own parameters and its own place in the ranges of all links, whose rates are
-    log-normal: what is found of a pair does not depend on which others there are.
-    Source: draws of all priors of the model; ranges of rates as the pairs state them.
+    Assumes that each draw has its own parameters and one quantile in the ranges of all links, whose rates are
+    log-normal, so that the result for a pair does not depend on the other pairs.
+    Source: draws from all priors of the model; ranges of rates as the pairs state them.
     """
     rng = np.random.default_rng(_SEED)
     low, middle, high = (
@@ -169,7 +171,7 @@ def speedups(found: Cases) -> Speedups:
 
 
 def _estimated(found: Cases, parameters: Parameters, byte_per_s: NDArray[np.float64]) -> ReplicaSeconds:
-    # Rates are what transfers reach; the model takes a stated rate and multiplies it by this share.
+    # `byte_per_s` is the achieved rate; the model expects a stated rate and multiplies it by this fraction.
     stated = np.reshape(byte_per_s / parameters.value("collective.intra_fraction"), (-1, 1, 1, 1))
     machines = replace(found.machines, intra_byte_per_s=stated)
     return replica_seconds(found.load, machines, found.grid, parameters, tensors=found.holds)
@@ -177,11 +179,11 @@ def _estimated(found: Cases, parameters: Parameters, byte_per_s: NDArray[np.floa
 
 USUAL_BATCH = 32
 MOST_BATCH = 1_000_000
-# From small to large; the first five are those of a field report on two GPUs behind a host bridge.
+# From small to large; the first five are from a field report on two GPUs behind a host bridge.
 MODELS = ("small_cnn", "mobilenet_v2", "resnet50", "resnet152", "vit_large", "bert", "gpt2_medium")
-# The model whose step is taken apart: between those that lose and those that gain.
+# The model whose step is broken down: it lies between models that lose and models that gain.
 EXAMPLE = "resnet50"
-# A family that differs in width alone: vision transformers of 12 layers, heads of 64.
+# A family of models that differ only in width: vision transformers of 12 layers with heads of 64.
 FAMILY = "vision transformers of 12 layers"
 _FAMILY_OF = "vit_base"
 _WIDTHS = tuple(range(64, 2048 + 1, 64))
@@ -189,7 +191,7 @@ _HEAD = 64
 
 
 class ClassReach(Struct, frozen=True, kw_only=True):
-    """A class of link, how many pairs of devices it joins, and what it reaches."""
+    """A link class, the number of device pairs that it connects, and its rate."""
 
     link_class: str
     num_pairs: int
@@ -197,7 +199,7 @@ class ClassReach(Struct, frozen=True, kw_only=True):
 
 
 class Gain(Struct, frozen=True, kw_only=True):
-    """Steps of one accelerator over steps of two that share its batch; bounds at LEVEL."""
+    """Speedup of two accelerators over one at the same total batch; bounds at LEVEL."""
 
     link_class: str
     workload: str
@@ -209,7 +211,7 @@ class Gain(Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """Whether two are worth it, as far as the range shows."""
+        """Whether a second accelerator pays, as far as the range shows."""
         if self.high < 1 and self.speedup < 1 / LEAST_GAIN:
             return "slower"
         if self.high < LEAST_GAIN:
@@ -218,10 +220,10 @@ class Gain(Struct, frozen=True, kw_only=True):
 
 
 class Crossover(Struct, frozen=True, kw_only=True):
-    """Parameters from which a model of FAMILY gains LEAST_GAIN on two accelerators; bounds at LEVEL.
+    """Number of parameters from which a model of FAMILY gains LEAST_GAIN on two; bounds at LEVEL.
 
-    None: no size that was tried gains, up to `most`. A figure equal to `least` means that or less: the
-    smallest that was tried gains already.
+    None: no size up to `most` gains. A value equal to `least` means that or less, because the smallest size
+    that was tried already gains.
     """
 
     link_class: str
@@ -233,10 +235,10 @@ class Crossover(Struct, frozen=True, kw_only=True):
 
 
 class Parts(Struct, frozen=True, kw_only=True):
-    """Why EXAMPLE gains or does not: where a step goes on two accelerators, at the medians of all priors.
+    """Breakdown of a step of EXAMPLE on two accelerators, at the medians of all priors.
 
-    share_s: of half the batch. launching_s: launches and copies of the exchange. exchange_s: messages that
-    nothing hides, and waiting for the slower of two.
+    one_s: the step on one accelerator. share_s: on half of the batch. launching_s: launches and copies of the
+    exchange. exchange_s: exposed messages, and waiting for the slower accelerator.
     """
 
     link_class: str
@@ -251,9 +253,9 @@ class Parts(Struct, frozen=True, kw_only=True):
 class Meaning(Struct, frozen=True, kw_only=True):
     """What the links of a topology mean.
 
-    chip: of all devices; None where not known. candidates: those the predictions stand for. batch: samples of
-    a step, over all accelerators. with_autocast: whether products run in fewer than 32 bits. catalogue: what
-    the titles of devices mean.
+    chip: accelerator of all devices, or None if unknown. candidates: accelerators covered by the predictions.
+    batch: samples per step, over all accelerators. with_autocast: whether matrix products use fewer than 32
+    bits. catalogue: for resolving the titles of devices.
     """
 
     catalogue: Catalogue
@@ -280,12 +282,12 @@ def meaning(
 ) -> Meaning:
     """What the links of a topology mean for training with data parallelism.
 
-    chip: of all its devices; by their titles unless given. batch: samples of a step. with_autocast: products
-    in bf16 or fp16; else all in fp32, as torch trains by default. catalogue: the shipped one
-    unless given. Raises UsageError where all titles name other accelerators than `chip`, where none is there,
-    and for a batch that two cannot share.
-    Assumes two accelerators alone on their links, an input that keeps up, and torch's
-    DistributedDataParallel: fp32 gradients that travel once a step.
+    chip: accelerator of all devices; by default from their titles. batch: samples per step. with_autocast:
+    matrix products in bf16 or fp16; otherwise all in fp32, which is torch's default. catalogue: the shipped
+    one by default. Raises UsageError if all titles name other accelerators than `chip`, if there are none, or
+    if two cannot share the batch.
+    Assumes that two accelerators have their links to themselves, that input is not a bottleneck, and torch's
+    DistributedDataParallel with fp32 gradients exchanged once per step.
     Source: rates of links.toml; steps of `perfmodel.replicas` over draws of all its priors.
     """
     expect_whole("batch", batch, least=2, most=MOST_BATCH)
@@ -333,7 +335,7 @@ def meaning(
 
 
 def named_chips(topology: Topology, catalogue: Catalogue | None = None) -> tuple[Accelerator, ...]:
-    """The accelerators that the devices are by their titles, each once; none where any is not known."""
+    """The distinct accelerators named by the titles of the devices; none if any title is unknown."""
     titles = dict.fromkeys(device.title or "" for device in topology.devices if device.kind == "gpu")
     known = (catalogue or shipped()).hardware
     found = [known.exact(title) for title in titles]
@@ -342,7 +344,7 @@ def named_chips(topology: Topology, catalogue: Catalogue | None = None) -> tuple
 
 
 def _reach(name: str, chip: Accelerator | None, topology: Topology) -> LinkReach:
-    """What a class of links reaches, as peers and slots of the topology allow."""
+    """The rate of a link class, given peer access and slots of the topology."""
     peers = {link.peers for link in topology.between_devices if link.link_class == name} - {None, "U"}
     slots = [device.slot_byte_per_s for device in topology.devices if device.slot_byte_per_s]
     return reach(
@@ -354,8 +356,9 @@ def _reach(name: str, chip: Accelerator | None, topology: Topology) -> LinkReach
 
 
 def _candidates(classes: Sequence[str], topology: Topology, catalogue: Catalogue) -> tuple[Accelerator, ...]:
-    """Accelerators that may be meant where none is named: by their NVLinks, else all that PCIe joins and for
-    which PyTorch's compiler still makes kernels: older ones are to be named.
+    """Possible accelerators if none is named: by their NVLinks, mesh or PCIe form.
+
+    For the latter two, only those that PyTorch's compiler supports; older ones must be named.
     """
     bonded = [number(name) for name in classes if kind(name) == "NV"]
     if bonded:
@@ -399,7 +402,7 @@ def _predicted(
 
 
 def _parts(link_class: str, tried: Cases, known: Sequence[Workload]) -> Parts:
-    """Where the example's step goes, on the pair whose speed-up is the middle one."""
+    """The breakdown of the example's step, on the pair with the median speedup."""
     found = seconds(tried)
     place = next(index for index, model in enumerate(known) if model.slug == EXAMPLE)
     whole = np.broadcast_to(found.step, found.share.shape)[:, place, 0]
@@ -422,7 +425,7 @@ def _parts(link_class: str, tried: Cases, known: Sequence[Workload]) -> Parts:
 
 
 def _pairs_of(name: str, candidates: Sequence[Accelerator], topology: Topology) -> list[Pair]:
-    """Two of each candidate with a link of a class; those the model knows too little of are left out."""
+    """A pair of each candidate with a link class, without candidates for which the model lacks data."""
     found = []
     for chip in candidates:
         try:
@@ -435,7 +438,7 @@ def _pairs_of(name: str, candidates: Sequence[Accelerator], topology: Topology) 
 
 
 def _family() -> tuple[list[Load], NDArray[np.float64]]:
-    """Loads of the family, and their parameters, from narrow to wide."""
+    """Loads of the family and their numbers of parameters, from narrow to wide."""
     model = workload(_FAMILY_OF)
     assert model.transformer is not None
     assert model.sequence_tokens is not None
@@ -454,7 +457,7 @@ def _family() -> tuple[list[Load], NDArray[np.float64]]:
 
 
 def _gain(link_class: str, model: Workload, speedups: NDArray[np.float64]) -> Gain:
-    """Of speed-ups of shape (n_draws, n_pairs); the range of every pair lies inside."""
+    """The gain from speedups of shape (n_draws, n_pairs); its range contains that of every pair."""
     low, high = np.quantile(speedups, tails(), axis=0)
     return Gain(
         link_class=link_class,
@@ -468,9 +471,9 @@ def _gain(link_class: str, model: Workload, speedups: NDArray[np.float64]) -> Ga
 
 
 def _crossover(link_class: str, speedups: NDArray[np.float64], sizes: NDArray[np.float64]) -> Crossover:
-    """Where speed-ups of sizes pass LEAST_GAIN, in each draw; sizes that no draw reaches are infinite.
+    """The size at which speedups reach LEAST_GAIN; infinite in draws that never reach it.
 
-    speedups: (n_draws, n_pairs, n_sizes). The range of every pair lies inside, as of `_gain`.
+    speedups: (n_draws, n_pairs, n_sizes). The range contains that of every pair, as in `_gain`.
     """
     gains = speedups >= LEAST_GAIN
     first = np.where(gains.any(axis=-1), gains.argmax(axis=-1), len(sizes))

@@ -1,4 +1,4 @@
-"""The fastest way to train a model on this machine, in few trials: predicted for all, measured for few."""
+"""Search for the fastest training method on this machine in few trials: predict all, measure a few."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
@@ -28,14 +28,14 @@ from equipoise.intervals import LEVEL, Interval
 from equipoise.stats import ratio_interval
 
 EXACT, LARGER_BATCH, LOSSY, OTHER = get_args(Effect)
-# Searched unless others are named: what is exact, and what was seen to reach the same loss.
+# Methods searched by default: exact ones, and ones that were observed to reach the same loss.
 EXACT_METHODS = ("ddp", "ddp:1", "static_graph", "fsdp")
 EVIDENCED_METHODS = ("fp16", "bf16", "accumulate:2", "localsgd:8", "localsgd_fp16:32")
 EVIDENCE = "docs/experiments/0013-convergence.md"
 
 
 class MethodSpace(Struct, frozen=True, kw_only=True):
-    """What may be tried. methods: of several ranks, as texts. batches: samples of a step over all ranks."""
+    """The search space. methods: of several ranks, in text form. batches: samples per step over all ranks."""
 
     workload: str
     methods: tuple[str, ...]
@@ -49,7 +49,7 @@ class MethodSpace(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """What cannot be tried here, and why."""
+    """A combination that cannot run here, and why."""
 
     method: str
     num_ranks: int
@@ -58,7 +58,7 @@ class Refused(Struct, frozen=True, kw_only=True):
 
 
 def effect(text: str) -> str:
-    """What a way to train does to what is learned from a sample.
+    """The effect of a method on the training result.
 
     >>> effect("fp16"), effect("ddp"), effect("localsgd:8")
     ('lossy', 'exact', 'changes the algorithm')
@@ -67,12 +67,12 @@ def effect(text: str) -> str:
 
 
 def default_methods(*, exact_only: bool) -> tuple[str, ...]:
-    """What is searched when no strategy is named."""
+    """The methods that are searched by default."""
     return EXACT_METHODS if exact_only else (*EXACT_METHODS, *EVIDENCED_METHODS)
 
 
 def candidates(space: MethodSpace) -> tuple[tuple[Trial, ...], tuple[Refused, ...]]:
-    """Every combination that can run here, one device among them, and those that cannot with the reason."""
+    """Every combination that can run here, including one device, and those that cannot, with the reason."""
     trials: dict[str, Trial] = {}
     refused = []
     for size, text, batch in product(space.sizes, ("single", *space.methods), space.batches):
@@ -105,15 +105,15 @@ def _trial(space: MethodSpace, text: str, size: int, batch: int) -> Trial:
 
 
 def one_device_trials(space: MethodSpace) -> tuple[Trial, ...]:
-    """Runs of one device that predictions need: its smallest and largest share, and all own batches."""
+    """The runs on one device that predictions need: smallest and largest share, and all of its batches."""
     shares = sorted({batch // size for size, batch in product(space.sizes, space.batches) if batch >= size})
     wanted = {shares[0], shares[-1], *(space.batches if 1 in space.sizes else ())}
     return tuple(_trial(space, "single", 1, batch) for batch in sorted(wanted))
 
 
-# Once a method was measured at one batch, others of it are predicted by that error, within this factor.
+# Log half-width of predictions for a method measured at another batch, after correction by its error.
 _SEEN_HALF_LOG = 0.12
-# Measured speeds that lie closer than this are measured again.
+# Methods within this fraction of the fastest measured speed are measured again.
 _NEAR = 0.93
 _MOST_FINALISTS = 3
 
@@ -121,9 +121,9 @@ Measure = Callable[[Sequence[Trial]], Sequence[FinishedTrial]]
 
 
 class MethodCandidate(Struct, frozen=True, kw_only=True):
-    """One way to train: what it does to learning, what was predicted of it, and what was measured.
+    """One candidate method: its effect on the training result, its prediction, and its measurements.
 
-    predicted_step: None where the evidence was too thin, `not_predicted` is why. runs: samples per
+    predicted_step: None if evidence is insufficient, with the reason in `not_predicted`. runs: samples per
     second of each repetition.
     """
 
@@ -136,12 +136,12 @@ class MethodCandidate(Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Measured samples per second, the median over repetitions; None where none succeeded."""
+        """Measured samples per second, the median over repetitions; None if none succeeded."""
         return median(self.runs) if self.runs else None
 
     @property
     def error_log(self) -> float | None:
-        """Logarithm of measured over predicted samples per second; None without both."""
+        """Log of measured over predicted samples per second; None unless both are known."""
         speed = self.samples_per_s
         if speed is None or self.predicted_step is None:
             return None
@@ -149,12 +149,12 @@ class MethodCandidate(Struct, frozen=True, kw_only=True):
 
 
 class FoundMethod(Struct, frozen=True, kw_only=True):
-    """What a search found. tried: every candidate, fastest first, those measured before those predicted.
+    """The result of a search. tried: every candidate, measured ones first, each part fastest first.
 
-    best: the fastest measured, one device alone among them. alone, plain: the fastest of one device and of
-    plain ddp; None where none ran. over_alone, over_plain: the best's samples per second over theirs; None
-    where nothing was repeated. num_trials: runs on several ranks. stopped: why no more were tried.
-    folder: where runs are kept.
+    best: the fastest measured candidate, possibly on one device. alone, plain: the fastest on one device and
+    with plain ddp; None if none ran. over_alone, over_plain: samples per second of `best` over theirs; None
+    without repetitions. num_trials: runs on several ranks. stopped: why the search ended.
+    folder: of the runs.
     """
 
     space: MethodSpace
@@ -171,7 +171,7 @@ class FoundMethod(Struct, frozen=True, kw_only=True):
 
     @property
     def median_error_fraction(self) -> float | None:
-        """Median error of the predicted speeds of what was tried on several ranks; None without any."""
+        """Median error of predicted speeds over candidates on several ranks; None if there are none."""
         errors = [
             abs(exp(-each.error_log) - 1.0)
             for each in self.tried
@@ -188,12 +188,12 @@ def search_methods(
     num_trials: int,
     num_repetitions: int,
 ) -> FoundMethod:
-    """The fastest of the space that was found in so many runs on several ranks.
+    """The fastest method found in at most `num_trials` runs on several ranks.
 
-    measure: runs trials, or remembers what they gave. costs: of messages, by number of ranks.
-    Predicts every candidate, measures the most promising, learns from each how wrong it was, and stops when
-    no other can be faster by its predicted interval; then repeats the best few, plain ddp and one device.
-    Raises EvidenceError where not even one device could be measured.
+    measure: runs trials, or returns their cached results. costs: of messages, by number of ranks.
+    Predicts every candidate, measures the most promising one, corrects predictions by its error, and stops
+    when the interval of no other exceeds the best; then repeats the best few, plain ddp and one device.
+    Raises EvidenceError if not even one device could be measured.
     """
     if num_trials < 1:
         raise UsageError(f"{num_trials} trials; expected at least 1")
@@ -203,8 +203,8 @@ def search_methods(
     known = {each.trial_id: _predicted_candidate(each, one, costs) for each in trials}
     for finished in alone:
         _add_result(known, finished)
-    num_spent, stopped = _explored(known, measure, num_trials)
-    num_spent += _repeated(known, measure, num_trials - num_spent, num_repetitions)
+    num_spent, stopped = _explore(known, measure, num_trials)
+    num_spent += _repeat(known, measure, num_trials - num_spent, num_repetitions)
     return _found(space, known, refused, num_spent, stopped)
 
 
@@ -216,7 +216,7 @@ def _predicted_candidate(trial: Trial, one: OneDevice, costs: Mapping[int, Excha
             num_ranks=trial.num_ranks,
             batch_samples=trial.batch_samples,
             one=one,
-            # Costs of another number of ranks are refused there, with what is missing.
+            # `predict_step` rejects costs of another number of ranks and says what is missing.
             costs=costs.get(trial.num_ranks) or next(iter(costs.values())),
         )
     except EvidenceError as err:
@@ -227,7 +227,7 @@ def _predicted_candidate(trial: Trial, one: OneDevice, costs: Mapping[int, Excha
 
 
 def _add_result(known: dict[str, MethodCandidate], finished: FinishedTrial) -> None:
-    """Add what a run gave to its candidate."""
+    """Add the result of a run to its candidate."""
     key = replace(finished.trial, repetition=1).trial_id
     if key not in known:
         return
@@ -239,8 +239,8 @@ def _add_result(known: dict[str, MethodCandidate], finished: FinishedTrial) -> N
     known[key] = replace(known[key], runs=(*known[key].runs, speed))
 
 
-def _explored(known: dict[str, MethodCandidate], measure: Measure, num_trials: int) -> tuple[int, str]:
-    """Measure the most promising until no other can be faster; the runs spent, and why it ended."""
+def _explore(known: dict[str, MethodCandidate], measure: Measure, num_trials: int) -> tuple[int, str]:
+    """Measure the most promising until no other can be faster; return the number of runs and why it ended."""
     spent = 0
     baseline = _most_promising(known, _untried(known, only="ddp"))
     while spent < num_trials:
@@ -272,12 +272,12 @@ def _untried(known: Mapping[str, MethodCandidate], only: str | None = None) -> l
 def _most_promising(
     known: Mapping[str, MethodCandidate], untried: Sequence[MethodCandidate]
 ) -> MethodCandidate | None:
-    """The one with the highest predicted speed; those of which nothing could be predicted come first."""
+    """The candidate with the highest predicted speed; candidates without a prediction come first."""
     return max(untried, key=lambda each: _bounds(known, each)[0], default=None)
 
 
 def _bounds(known: Mapping[str, MethodCandidate], of: MethodCandidate) -> tuple[float, float]:
-    """Samples per second predicted, corrected by what was learned of the method, and the most they may be."""
+    """Predicted samples per second, corrected by the method's observed errors, and their upper bound."""
     if of.predicted_step is None:
         return float("inf"), float("inf")
     similar = [
@@ -293,10 +293,8 @@ def _bounds(known: Mapping[str, MethodCandidate], of: MethodCandidate) -> tuple[
     return expected, expected * exp(half)
 
 
-def _repeated(
-    known: dict[str, MethodCandidate], measure: Measure, num_left: int, num_repetitions: int
-) -> int:
-    """Run the fastest few, plain ddp and one device again; the runs spent on several ranks."""
+def _repeat(known: dict[str, MethodCandidate], measure: Measure, num_left: int, num_repetitions: int) -> int:
+    """Repeat the fastest few, plain ddp and one device; return the number of runs on several ranks."""
     measured = sorted((each for each in known.values() if each.runs), key=_speed, reverse=True)
     if not measured:
         return 0
@@ -319,14 +317,14 @@ def _speed(candidate: MethodCandidate) -> float:
 
 
 def _fastest(measured: Iterable[MethodCandidate], name: str) -> MethodCandidate | None:
-    """The fastest candidate of a method; None where none ran."""
+    """The fastest candidate of a method; None if none ran."""
     return max(
         (each for each in measured if each.runs and each.trial.method == name), key=_speed, default=None
     )
 
 
-def _repeated_if_any(measured: list[MethodCandidate]) -> list[MethodCandidate]:
-    """Those that ran several times: one run that was fast by chance does not win over repeated ones."""
+def _prefer_repeated(measured: list[MethodCandidate]) -> list[MethodCandidate]:
+    """The repeated candidates, if any, so that a single run that was fast by chance does not win."""
     return [each for each in measured if len(each.runs) > 1] or measured
 
 
@@ -339,13 +337,13 @@ def _found(
 ) -> FoundMethod:
     measured = [each for each in known.values() if each.runs]
     alone, plain = (
-        _fastest(_repeated_if_any([each for each in measured if each.trial.method == name]), name)
+        _fastest(_prefer_repeated([each for each in measured if each.trial.method == name]), name)
         for name in ("single", "ddp")
     )
     if alone is None:
         raise EvidenceError("no run on one device succeeded", missing=("a run on one device",))
     best = max(
-        (alone, *_repeated_if_any([each for each in measured if each.trial.num_ranks > 1])), key=_speed
+        (alone, *_prefer_repeated([each for each in measured if each.trial.num_ranks > 1])), key=_speed
     )
     ordered = sorted(
         known.values(), key=lambda each: (not each.runs, -(_speed(each) or _bounds(known, each)[0]))
@@ -365,7 +363,7 @@ def _found(
 
 
 def _gain(best: MethodCandidate, other: MethodCandidate | None) -> Interval | None:
-    """Samples per second of the best over another's; None where either ran only once."""
+    """Samples per second of the best over another's; None if either ran only once."""
     if other is None or min(len(best.runs), len(other.runs)) < 2:  # noqa: PLR2004 - one run has no spread
         return None
     return ratio_interval(best.runs, other.runs, level=LEVEL)
@@ -374,10 +372,10 @@ def _gain(best: MethodCandidate, other: MethodCandidate | None) -> Interval | No
 def tuned(
     space: MethodSpace, sweep: AdaptiveSweep, *, num_trials: int, num_repetitions: int, resume: bool
 ) -> FoundMethod:
-    """The fastest way that was found to train here; everything measured is kept in the folder of the trials.
+    """Search for the fastest method here, keeping all measurements in the folder of the trials.
 
-    Raises UsageError where only one device is to be tried or the folder holds other trials, EvidenceError
-    where nothing could be measured, DataError where it cannot be kept.
+    Raises UsageError if only one device is to be tried or the folder holds other trials, EvidenceError if
+    nothing could be measured, DataError if results cannot be stored.
     """
     sizes = [size for size in space.sizes if size > 1]
     if not sizes:

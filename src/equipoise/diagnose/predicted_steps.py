@@ -1,7 +1,7 @@
-"""The step on several devices from steps of one and what messages cost: seconds, interval, causes.
+"""Prediction of the step on several devices from steps on one device and the cost of messages.
 
-What messages and each way to train cost is taken from a measurement of interference. Nothing here was fitted
-to a step of several devices. How wrong it was: docs/experiments/0012.
+The costs of messages and methods come from a measurement of interference; nothing was fitted to steps of
+several devices. Errors: docs/experiments/0012.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,13 +25,13 @@ from equipoise.spec.torch_model.count import Gradient, gradient_buckets
 from equipoise.stats import by_key
 from equipoise.units import FP32_BYTES, MIB
 
-# A message is predicted up to so many times the largest measured: beyond, another regime may begin.
+# Messages are extrapolated up to this many times the largest measured one; beyond, another regime may begin.
 _BEYOND = 8.0
 _FEWEST_SIZES = 4
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """One message: seconds alone and overlapped with computing, and its share of the computing core."""
+    """One message: seconds alone and while overlapped with computation, and its use of the computing core."""
 
     alone_s: float
     overlapped_s: float
@@ -39,7 +39,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 class Messages(Struct, frozen=True, kw_only=True):
-    """Messages of one operation by payload; every field of shape (n_sizes,), payloads rising."""
+    """Messages of one operation by payload; every field of shape (n_sizes,), by ascending payload."""
 
     payload_bytes: tuple[float, ...]
     alone_s: tuple[float, ...]
@@ -47,9 +47,9 @@ class Messages(Struct, frozen=True, kw_only=True):
     core_share: tuple[float, ...]
 
     def of(self, payload_bytes: float) -> Message:
-        """A message of that payload: between those measured in the logarithms, beyond at the last rate.
+        """A message of `payload_bytes`: log-log interpolation, and beyond the largest size its rate.
 
-        Raises EvidenceError where it is far larger than any that was measured.
+        Raises EvidenceError if it is far larger than the largest measured message.
         """
         largest = self.payload_bytes[-1]
         if payload_bytes > _BEYOND * largest:
@@ -59,20 +59,22 @@ class Messages(Struct, frozen=True, kw_only=True):
             )
         beyond = max(1.0, payload_bytes / largest)
         alone_s, overlapped_s = (
-            beyond * exp(_between(payload_bytes, self.payload_bytes, np.log(seconds)))
+            beyond * exp(_interpolated(payload_bytes, self.payload_bytes, np.log(seconds)))
             for seconds in (self.alone_s, self.overlapped_s)
         )
-        core_share = _between(payload_bytes, self.payload_bytes, self.core_share)
+        core_share = _interpolated(payload_bytes, self.payload_bytes, self.core_share)
         return Message(alone_s=alone_s, overlapped_s=overlapped_s, core_share=core_share)
 
 
-def _between(size: float, sizes: Sequence[float], values: Sequence[float] | NDArray[np.float64]) -> float:
-    """A value at a size: on logarithms of sizes between those measured, the nearest beyond."""
+def _interpolated(
+    size: float, sizes: Sequence[float], values: Sequence[float] | NDArray[np.float64]
+) -> float:
+    """A value interpolated over log size; outside the measured sizes, the nearest value."""
     return float(np.interp(np.log(max(size, 1.0)), np.log(sizes), values))
 
 
 class MethodWork(Struct, frozen=True, kw_only=True):
-    """What one method's step takes on a rank alone, above a step without it: by tensors and bytes."""
+    """Additional time per step of a method on a single rank, by tensors and bytes."""
 
     fixed_s: float
     tensor_s: float
@@ -80,7 +82,7 @@ class MethodWork(Struct, frozen=True, kw_only=True):
     copying_s: tuple[float, ...]
 
     def seconds(self, gradient_bytes: float, num_tensors: int) -> float:
-        """Of so many tensors of so many bytes together."""
+        """Seconds for `num_tensors` tensors with `gradient_bytes` in total."""
         sizes = (0.0, *self.gradient_bytes)
         copying_s = float(np.interp(gradient_bytes, sizes, (0.0, *self.copying_s)))
         beyond = max(1.0, gradient_bytes / sizes[-1])
@@ -88,10 +90,10 @@ class MethodWork(Struct, frozen=True, kw_only=True):
 
 
 class Slowed(Struct, frozen=True, kw_only=True):
-    """What computing loses by the bytes of its weights; every field of shape (n_sizes,), bytes rising.
+    """Slowdown of computation by bytes of gradients; every field of shape (n_sizes,), in ascending order.
 
-    contention: seconds where all ranks compute over those where one does. resumed_s: what a step takes longer
-    after a message, whose threads and waiting leave the caches cold.
+    contention: seconds if all ranks compute, over seconds if one does. resumed_s: additional seconds of a
+    step after a message, whose threads and waiting leave the caches cold.
     """
 
     gradient_bytes: tuple[float, ...] = (1.0,)
@@ -99,13 +101,13 @@ class Slowed(Struct, frozen=True, kw_only=True):
     resumed_s: tuple[float, ...] = (0.0,)
 
     def of(self, gradient_bytes: float) -> tuple[float, float]:
-        """Both at so many bytes."""
-        contention = _between(gradient_bytes, self.gradient_bytes, self.contention)
-        return contention, _between(gradient_bytes, self.gradient_bytes, self.resumed_s)
+        """Contention and resumed_s at `gradient_bytes`."""
+        contention = _interpolated(gradient_bytes, self.gradient_bytes, self.contention)
+        return contention, _interpolated(gradient_bytes, self.gradient_bytes, self.resumed_s)
 
 
 class ExchangeCosts(Struct, frozen=True, kw_only=True):
-    """What exchanging costs between so many ranks connected by one kind of link."""
+    """Costs of exchanges between `num_ranks` ranks connected by one kind of link."""
 
     num_ranks: int
     messages: Mapping[str, Messages]
@@ -113,15 +115,15 @@ class ExchangeCosts(Struct, frozen=True, kw_only=True):
     slowed: Slowed = Slowed()
 
     def message(self, operation: str, payload_bytes: float) -> Message:
-        """A message of that operation. Raises EvidenceError where it was not measured."""
+        """A message of an operation. Raises EvidenceError if the operation was not measured."""
         if operation not in self.messages:
             raise EvidenceError(f"no {operation} was measured", missing=(f"{operation} between the ranks",))
         return self.messages[operation].of(payload_bytes)
 
     def method_work_s(self, text: str, gradient_bytes: float, num_tensors: int) -> float:
-        """Seconds of a method's own computing in a step.
+        """Seconds of a method's own computation per step.
 
-        Raises EvidenceError where nothing like it was measured.
+        Raises EvidenceError if nothing similar was measured.
         """
         found, argument = method(text)
         if text in self.method_work:
@@ -145,13 +147,13 @@ class ExchangeCosts(Struct, frozen=True, kw_only=True):
 def needed(
     texts: Iterable[str], *, num_ranks: int, device: str, gradient_bytes: float = float("inf")
 ) -> InterferenceTask:
-    """What to measure so that these methods can be predicted on so many ranks.
+    """The measurements needed to predict these methods on `num_ranks` ranks.
 
-    gradient_bytes: of the model; of much larger messages nothing need be known.
+    gradient_bytes: of the model; much larger messages need not be measured.
     """
     found = {text: method(text)[0] for text in texts}
     similar = [
-        # A bucket's size changes nothing of what is copied.
+        # The size of buckets does not affect copies.
         each.work_like[0] if each.work_like else "ddp" if each.name == "ddp" else text
         for text, each in found.items()
         if each.name != "single"
@@ -171,7 +173,7 @@ def needed(
 
 
 def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
-    """The costs in a document of `bench.sweep.interference`. Raises DataError when it is none."""
+    """The costs in a document of `bench.sweep.interference`. Raises DataError for another document."""
     if document.get("schema") != INTERFERENCE_SCHEMA:
         raise DataError(f"{where}: not a document of schema {INTERFERENCE_SCHEMA!r}")
     messages = by_key((row["operation"], row) for row in document["messages"])
@@ -185,7 +187,7 @@ def exchange_costs(document: Mapping[str, Any], where: str) -> ExchangeCosts:
 
 
 def _messages(rows: Sequence[Mapping[str, Any]]) -> Messages:
-    """Medians by size; a larger message takes no less time than a smaller one."""
+    """Medians by size, made monotonic: a larger message takes no less time than a smaller one."""
     ordered = sorted(rows, key=lambda row: float(row["payload_bytes"]))
     alone, overlapped = (
         np.maximum.accumulate([median(row[name]) for row in ordered]) for name in ("alone_s", "overlapped_s")
@@ -199,7 +201,7 @@ def _messages(rows: Sequence[Mapping[str, Any]]) -> Messages:
 
 
 def _slowed(rows: Sequence[Mapping[str, Any]]) -> Slowed:
-    """Medians by size, of which none is a gain; nothing is lost where it was not measured."""
+    """Median slowdowns by size, none below zero; no slowdown if nothing was measured."""
     if not rows:
         return Slowed()
     ordered = sorted(rows, key=lambda row: float(row["gradient_bytes"]))
@@ -213,7 +215,7 @@ def _slowed(rows: Sequence[Mapping[str, Any]]) -> Slowed:
 
 
 def _method_work(rows: Sequence[Mapping[str, Any]]) -> MethodWork:
-    """From rows of which the two smallest hold next to nothing: one tensor, and many."""
+    """A method's work, from rows whose two smallest sizes have negligible data in one tensor and in many."""
     ordered = sorted(rows, key=lambda row: float(row["gradient_bytes"]))
     (one, many), large = ordered[:2], ordered[2:]
     few_s, many_s = max(0.0, median(one["seconds"])), max(0.0, median(many["seconds"]))
@@ -228,17 +230,17 @@ def _method_work(rows: Sequence[Mapping[str, Any]]) -> MethodWork:
     )
 
 
-# Half of the interval, of the logarithm: conformal over 52 plain steps by model (docs/experiments/0012),
-# and what 90 % of 18 other steps were within (0016).
+# Half-width of the interval in log time: conformal over 52 plain steps by model (docs/experiments/0012), and
+# covering 90 % of 18 other steps (0016).
 HALF_WIDTH_LOG = {"plain": 0.3, "other": 0.65}
-# Two gathers of weights and one scattering of gradients, which takes a ring as long.
+# Two all-gathers of weights and one reduce-scatter of gradients, which takes equally long on a ring.
 _SHARDED_TRIPS = 3
 _HALVED = frozenset({"fp16", "bf16", "localsgd_fp16", "diloco_fp16"})
 _LOCAL = frozenset({"localsgd", "diloco", "localsgd_fp16", "diloco_fp16"})
 
 
 class ShapedGradient(Gradient, frozen=True, kw_only=True):
-    """A gradient with its shape; ready_fraction: of the backward pass."""
+    """A gradient with its shape. ready_fraction: fraction of the backward pass after which it is ready."""
 
     shape: tuple[int, ...]
 
@@ -246,7 +248,7 @@ class ShapedGradient(Gradient, frozen=True, kw_only=True):
 class OneDevice(Struct, frozen=True, kw_only=True):
     """Steps of one workload on one device.
 
-    phases: medians in seconds by batch and phase, `step` among them. steps_s: every timed step by batch.
+    phases: median seconds by batch and phase, including `step`. steps_s: every timed step, by batch.
     """
 
     workload: str
@@ -257,11 +259,11 @@ class OneDevice(Struct, frozen=True, kw_only=True):
 
     @property
     def gradient_bytes(self) -> int:
-        """Of all gradients."""
+        """Bytes of all gradients."""
         return sum(each.grad_bytes for each in self.gradients)
 
     def phase_s(self, name: str, batch_samples: float) -> float:
-        """Seconds of a phase at a batch. Raises EvidenceError beyond the batches that were measured."""
+        """Seconds of a phase at a batch. Raises EvidenceError outside the measured batches."""
         batches = sorted(self.phases)
         if not batches[0] <= batch_samples <= batches[-1]:
             raise EvidenceError(
@@ -272,17 +274,17 @@ class OneDevice(Struct, frozen=True, kw_only=True):
         return at_batch(batches, [self.phases[each].get(name, 0.0) for each in batches], batch_samples)
 
     def nearest_steps_s(self, batch_samples: float) -> tuple[float, ...]:
-        """The steps at the measured batch that is nearest."""
+        """The steps at the nearest measured batch."""
         return self.steps_s[min(self.steps_s, key=lambda each: abs(each - batch_samples))]
 
 
 class PredictedStep(Struct, frozen=True, kw_only=True):
-    """A predicted step: its seconds, the parts that sum to them, and what travels.
+    """A predicted step: its seconds, the parts that sum to them, and its traffic.
 
-    one_device_s: what one device would take at its share of the batch. slowed_s: what computing loses to
-    other ranks computing at the same time, and after each message. waiting_s: for the slowest rank. added_s:
-    copies and compression. exposed_s: messages that nothing hides, and computing that they slow.
-    sent_bytes and num_messages: of one rank in a step, mean over a cycle.
+    one_device_s: time of one device at its share of the batch. slowed_s: slowdown of computation by other
+    ranks, and after each message. waiting_s: for the slowest rank. added_s: copies and compression.
+    exposed_s: exposed messages, and computation that they slow down.
+    sent_bytes, num_messages: per rank and step, as means over a cycle.
     """
 
     method: str
@@ -299,14 +301,14 @@ class PredictedStep(Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> float:
-        """Samples of all ranks trained in a second."""
+        """Samples per second over all ranks."""
         return self.batch_samples / self.step_s.value
 
 
 def one_device(trials: Iterable[FinishedTrial]) -> OneDevice:
-    """One workload on one device, from trials of one rank.
+    """Steps of one workload on one device, from trials of one rank.
 
-    Raises EvidenceError without steps or gradients.
+    Raises EvidenceError if there are no steps or no gradients.
     """
     timed = [
         each
@@ -349,11 +351,11 @@ def _medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def predict_step(
     text: str, *, num_ranks: int, batch_samples: int, one: OneDevice, costs: ExchangeCosts
 ) -> PredictedStep:
-    """The median step of a method on so many ranks; for methods with cycles, the mean over one.
+    """The median step of a method on `num_ranks` ranks; for methods with cycles, the mean over a cycle.
 
-    batch_samples: of all ranks together.
-    Raises EvidenceError where batch, ranks or messages are beyond what was measured.
-    Assumes ranks as fast as the one measured, which compute as one alone does but for what messages take.
+    batch_samples: over all ranks.
+    Raises EvidenceError if batch, ranks or messages are outside the measurements.
+    Assumes that all ranks are as fast as the measured one, apart from contention and messages.
     Source: docs/experiments/0012-predicted-steps.md.
     """
     if num_ranks > 1 and costs.num_ranks != num_ranks:
@@ -367,7 +369,7 @@ def predict_step(
     alone = {name: one.phase_s(name, share) for name in (BACKWARD, OPTIMIZER, STEP)}
     compute_s = {name: seconds * contention for name, seconds in alone.items()}
     parts = _parts(text, compute_s, one, costs)
-    # Ranks that train alone wait for each other where they average only.
+    # Ranks that train locally wait for each other only when they average.
     meetings = 1 / int(argument or 1) if found.name in _LOCAL else 1.0
     exchanges = 1 / int(argument or 1) if found.name in _LOCAL | {"accumulate"} else 1.0
     waiting_s = compute_s[STEP] * (slowest_of(one.nearest_steps_s(share), num_ranks) - 1.0) * meetings
@@ -390,8 +392,8 @@ def predict_step(
     )
 
 
-class _Parts(Struct, frozen=True, kw_only=True):
-    """What a method adds to one device's step, a mean over its cycle; spared_s: what it leaves out."""
+class _AddedWork(Struct, frozen=True, kw_only=True):
+    """What a method adds to one device's step, as a mean over its cycle. spared_s: work that it omits."""
 
     added_s: float = 0.0
     exposed_s: float = 0.0
@@ -399,31 +401,31 @@ class _Parts(Struct, frozen=True, kw_only=True):
     sent_bytes: float = 0.0
     num_messages: float = 0.0
 
-    def once_in(self, num_steps: int, *, spared_s: float = 0.0) -> "_Parts":
-        """The same where only one step of so many does it."""
+    def once_in(self, num_steps: int, *, spared_s: float = 0.0) -> "_AddedWork":
+        """The parts if only one of `num_steps` steps has them. spared_s: work omitted in the other steps."""
         shared = {name: each / num_steps for name, each in asdict(self).items()}
-        return _Parts(**{**shared, "spared_s": shared["spared_s"] + spared_s * (1.0 - 1.0 / num_steps)})
+        return _AddedWork(**{**shared, "spared_s": shared["spared_s"] + spared_s * (1.0 - 1.0 / num_steps)})
 
 
-def _parts(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:
+def _parts(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _AddedWork:
     found, argument = method(text)
     number = int(argument or 1)
     if found.name == "single":
-        return _Parts()
+        return _AddedWork()
     if found.name in _LOCAL:
-        return _averaged(text, one, costs).once_in(number)
+        return _local_averaging(text, one, costs).once_in(number)
     if found.name == "fsdp":
         return _sharded(text, compute_s, one, costs)
     if found.name == "powersgd":
-        return _factored(text, number, one, costs)
+        return _powersgd(text, number, one, costs)
     buckets = _bucketed(text, compute_s, one, costs)
     if found.name == "accumulate":
         return buckets.once_in(number, spared_s=compute_s[OPTIMIZER])
     return buckets
 
 
-def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:
-    """Buckets sent while the backward pass runs, as DistributedDataParallel does."""
+def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _AddedWork:
+    """Buckets sent during the backward pass, as by DistributedDataParallel."""
     found, argument = method(text)
     given = float(argument) * MIB if argument and found.name in PLAIN - {"accumulate"} else None
     limits = {} if given is None else {"first_bytes": given, "bucket_bytes": given}
@@ -432,7 +434,7 @@ def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: 
     payloads = [_payload(found.name, argument, each.grad_bytes, costs.num_ranks) for each in buckets]
     sent = [costs.message(operation, each) for each in payloads]
     work_s = costs.method_work_s(text, one.gradient_bytes, len(one.gradients))
-    # Half of it fills buckets on the way; the rest empties them when all have arrived.
+    # Half of this work fills buckets during the pass; the other half unpacks them after all have arrived.
     pass_s = compute_s[BACKWARD] + work_s / 2
     ended_s = overlapped_end_s(
         pass_s,
@@ -441,10 +443,10 @@ def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: 
         core_share=[each.core_share for each in sent],
         overlapped_s=[each.overlapped_s for each in sent],
     )
-    # Statistics of rank 0 reach all before each forward pass, a message a dtype; of broadcasts nothing was
-    # measured, which take at most what a sum of as many bytes takes.
+    # Buffers of rank 0 are broadcast before each forward pass, one message per dtype. Broadcasts were not
+    # measured; they take at most as long as an all-reduce of the same size.
     statistics_s = [costs.message("all_reduce", each).alone_s for each in one.buffers_bytes.values()]
-    return _Parts(
+    return _AddedWork(
         added_s=work_s,
         exposed_s=float(ended_s) - pass_s + sum(statistics_s),
         sent_bytes=sum(payloads) + sum(one.buffers_bytes.values()),
@@ -453,17 +455,17 @@ def _bucketed(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: 
 
 
 def _payload(name: str, argument: Argument, grad_bytes: int, num_ranks: int) -> float:
-    """Bytes of one bucket as its collective counts them."""
+    """Payload bytes of one bucket, as its collective counts them."""
     if name == "topk":
         return num_ranks * sparse_bytes(grad_bytes // FP32_BYTES, float(argument or 1.0))
     return grad_bytes / 2 if name in _HALVED else grad_bytes
 
 
-def _factored(text: str, rank: int, one: OneDevice, costs: ExchangeCosts) -> _Parts:
-    """PowerSGD in one bucket, as it runs over gloo: nothing hides its three messages."""
+def _powersgd(text: str, rank: int, one: OneDevice, costs: ExchangeCosts) -> _AddedWork:
+    """PowerSGD in one bucket, as it runs over gloo: its three messages are exposed."""
     payloads = [each for each in low_rank_bytes([each.shape for each in one.gradients], rank) if each]
     sizes = (*payloads, *one.buffers_bytes.values())
-    return _Parts(
+    return _AddedWork(
         added_s=costs.method_work_s(text, one.gradient_bytes, len(one.gradients)),
         exposed_s=sum(costs.message("all_reduce", each).alone_s for each in sizes),
         sent_bytes=sum(sizes),
@@ -471,12 +473,12 @@ def _factored(text: str, rank: int, one: OneDevice, costs: ExchangeCosts) -> _Pa
     )
 
 
-def _averaged(text: str, one: OneDevice, costs: ExchangeCosts) -> _Parts:
-    """Weights and statistics averaged in one message, overlapped with nothing."""
+def _local_averaging(text: str, one: OneDevice, costs: ExchangeCosts) -> _AddedWork:
+    """Weights and buffers averaged in one exposed message."""
     found, _ = method(text)
     floating = sum(size for dtype, size in one.buffers_bytes.items() if "float" in dtype)
     payload = (one.gradient_bytes + floating) / (2 if found.name in _HALVED else 1)
-    return _Parts(
+    return _AddedWork(
         added_s=costs.method_work_s(text, one.gradient_bytes + floating, len(one.gradients)),
         exposed_s=costs.message("all_reduce", payload).alone_s,
         sent_bytes=payload,
@@ -484,10 +486,10 @@ def _averaged(text: str, one: OneDevice, costs: ExchangeCosts) -> _Parts:
     )
 
 
-def _sharded(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _Parts:
-    """Weights gathered for each pass and gradients scattered; each updates its share of the weights."""
+def _sharded(text: str, compute_s: Mapping[str, float], one: OneDevice, costs: ExchangeCosts) -> _AddedWork:
+    """Weights gathered for each pass and gradients scattered; each rank updates its shard of the weights."""
     gathered = costs.message("all_gather", one.gradient_bytes)
-    return _Parts(
+    return _AddedWork(
         added_s=costs.method_work_s(text, one.gradient_bytes, len(one.gradients)),
         exposed_s=_SHARDED_TRIPS * gathered.alone_s,
         spared_s=compute_s[OPTIMIZER] * (1.0 - 1.0 / costs.num_ranks),

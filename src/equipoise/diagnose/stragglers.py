@@ -1,7 +1,7 @@
-"""Which rank the others wait for, and how long: from traces of several ranks.
+"""Stragglers in traces of several ranks: which rank the others wait for, and how long.
 
-Clocks of hosts differ, so nothing compares moments: a collective ends for all at once, and the rank that
-spends the least time in it came last.
+Clocks of hosts differ, so timestamps are not compared across ranks. A collective ends for all ranks at once,
+so the rank that spends the least time in it arrived last.
 """
 
 from collections import defaultdict
@@ -19,24 +19,24 @@ from equipoise.stats import SD_PER_MEDIAN_DEVIATION
 
 Numbers: TypeAlias = NDArray[np.float64]
 
-# Beyond this share of a step, and in so many of the steps, a rank is late and not just once in a while.
+# A straggler is late by more than this share of a step, and the latest rank in at least this share of steps.
 LEAST_SHARE = 0.02
 LEAST_STEPS = 0.5
-# With four ranks and more also: beyond what the others differ by, in robust standard deviations.
+# From four ranks on, it must also be late by more than this many robust standard deviations of the others.
 _DEVIATIONS = 3.0
 _FEWEST_FOR_SPREAD = 4
 _FEWEST_RANKS = 2
-# Not done by all of a group together: the sides differ by their place in a pipeline.
+# Not collective: the two sides differ by their position in a pipeline.
 _ONE_WAY = frozenset({"send", "recv"})
 
 
 class Lateness(Struct, frozen=True, kw_only=True):
-    """How long the others wait for a rank, a step.
+    """How long the other ranks wait for a rank per step.
 
-    late_s: the median over steps of what the others waited for it, half of them longer. share_of_steps: in
-    which it was waited for longest. is_late: steadily, and by more than ranks differ anyway. cause: what it
-    spends more time on than the others: `computes` or `idles`; None where neither. by: how it was found:
-    `collectives`, or `own time` (the step less exposed communication) where ranks' collectives do not match.
+    late_s: median over steps of the others' (median) waiting time. share_of_steps: fraction of the steps in
+    which it was the latest. is_late: late consistently, and by more than ranks usually differ. cause: what it
+    spends more time on than the others: `computes` or `idles`; None if neither. by: the method:
+    `collectives`, or `own time` (the step without exposed communication) if collectives do not match.
     """
 
     trace: RankTrace
@@ -48,13 +48,13 @@ class Lateness(Struct, frozen=True, kw_only=True):
 
     @property
     def late_fraction(self) -> float | None:
-        """Of the rank's median step; None where that takes no time."""
+        """Lateness as a fraction of the rank's median step; None if that takes no time."""
         step_s = median(step.step_s for step in self.trace.steps)
         return self.late_s / step_s if step_s else None
 
 
 class TraceSteps(Struct, frozen=True, kw_only=True):
-    """Traces of ranks, and how late each rank is; without lateness where the traces do not show it."""
+    """Traces of ranks, and the lateness of each rank; empty if the traces do not show it."""
 
     traces: Traces
     lateness: tuple[Lateness, ...]
@@ -71,11 +71,11 @@ def trace_steps(traces: Traces) -> TraceSteps:
 
 
 def lateness(ranks: Sequence[RankTrace]) -> tuple[Lateness, ...]:
-    """The lateness of each rank; none where fewer than two ranks share steps, or the traces do not show it.
+    """The lateness of each rank; empty if fewer than two ranks share steps, or the traces do not show it.
 
-    Assumes that all ranks of a group end a collective together, and that ranks do the same steps.
-    Source: the time in a collective is transfer plus waiting; the last to come does not wait. Spread as the
-    median absolute deviation (Rousseeuw and Croux 1993).
+    Assumes that all ranks of a group end a collective together, and that ranks run the same steps.
+    Source: the time in a collective is transfer plus waiting, and the last rank to arrive does not wait.
+    Spread is the median absolute deviation (Rousseeuw and Croux 1993).
     """
     if len(ranks) < _FEWEST_RANKS or any(step.exposed_s is None for each in ranks for step in each.steps):
         return ()
@@ -85,14 +85,14 @@ def lateness(ranks: Sequence[RankTrace]) -> tuple[Lateness, ...]:
     waited_s = _waited_s(ranks, shared)
     if waited_s is not None:
         return tuple(_judged(ranks, shared, waited_s, "collectives"))
-    # Without exposed communication, beyond the median rank's.
+    # Time without exposed communication, in excess of the median rank's.
     own_s = _of_shared(ranks, shared, lambda step: step.compute_s + step.idle_s)
     excess_s = np.maximum(own_s - np.median(own_s, axis=0), 0.0)
     return tuple(_judged(ranks, shared, excess_s, "own time"))
 
 
 def _shared_steps(ranks: Sequence[RankTrace]) -> list[int | None]:
-    """Numbers of the steps that all ranks have, once each."""
+    """The step numbers that all ranks have; empty if a rank has a number twice."""
     numbers = [[step.number for step in each.steps] for each in ranks]
     if any(len(set(each)) < len(each) for each in numbers):
         return []
@@ -101,11 +101,10 @@ def _shared_steps(ranks: Sequence[RankTrace]) -> list[int | None]:
 
 
 def _waited_s(ranks: Sequence[RankTrace], shared: Sequence[int | None]) -> Numbers | None:
-    """How long the others waited for each rank in each step: (n_ranks, n_steps); None where nothing matches.
+    """How long the others waited for each rank in each step: (n_ranks, n_steps); None if nothing matches.
 
-    By how much less a rank is in the collectives of its groups than the median of the others is. Collectives
-    in flight at once are waited for once: what counts is the time in any of those with the same members, and
-    at most the step.
+    This is the median time of the others in the collectives of its groups, minus its own. Concurrent
+    collectives with the same members are counted once, and the result is at most the step.
     """
     place = {number: at for at, number in enumerate(shared)}
     taken: list[dict[tuple[int, str], list[tuple[float, float]]]] = []
@@ -173,7 +172,7 @@ def _judged(
 
 
 def _cause(ranks: Sequence[RankTrace], late: int, shared: Sequence[int | None]) -> str | None:
-    """What a late rank spends more time on than the median of the others, if it does."""
+    """What a late rank spends more time on than the median of the others, if anything."""
     wanted = set(shared)
 
     def excess_s(part: str) -> float:

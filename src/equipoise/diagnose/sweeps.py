@@ -1,7 +1,4 @@
-"""Findings of a sweep, while it runs or afterwards.
-
-Speedup over one device, what costs it, whether more devices pay.
-"""
+"""Findings of a sweep, during or after it: speedup over one device, its losses, whether more devices pay."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -29,15 +26,15 @@ from equipoise.stats import proportion_interval, ratio_interval
 from equipoise.units import format_count, format_percent, plural
 
 _FEWEST_WITH_SPREAD = 2
-_WHOLE_RATE = 100.0  # samples per second from which tables show whole numbers
+_WHOLE_RATE = 100.0  # samples per second, from which on tables show whole numbers
 PLAIN = "ddp"
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """One configuration against the same work on one device and under plain data parallelism.
+    """One configuration, compared with the same work on one device and with plain data parallelism.
 
-    speedup, over_plain: ratios of samples per second; None without such a run. lost: seconds of a step above
-    those of perfect scaling, by phase; empty on one device or without a run on one.
+    speedup, over_plain: ratios of samples per second; None without such a run. lost: seconds per step above
+    perfect scaling, by phase; empty on one device or without a run on one.
     """
 
     summary: ConfigurationSummary
@@ -47,7 +44,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
     @property
     def efficiency(self) -> float | None:
-        """Speedup by the number of ranks."""
+        """Speedup over the number of ranks."""
         return None if self.speedup is None else self.speedup.value / self.summary.trial.num_ranks
 
     @property
@@ -63,9 +60,9 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 
 class FalseDifferences(Struct, frozen=True, kw_only=True):
-    """How many pairs of equal arms were called different, and the rate of it with its interval.
+    """The number of pairs of equal arms that were called different, and its rate with an interval.
 
-    are_arms: whether arms were run as such, and are no halves of repetitions.
+    are_arms: whether the arms were run as such, rather than being halves of repetitions.
     """
 
     num_different: int
@@ -75,9 +72,9 @@ class FalseDifferences(Struct, frozen=True, kw_only=True):
 
 
 def judged(summaries: Sequence[ConfigurationSummary], *, scaling: Scaling) -> tuple[Judgement, ...]:
-    """Each configuration with what it is compared with, in the order given.
+    """Each configuration with its comparisons, in the given order.
 
-    scaling: with `strong` the same batch over all ranks is the same work; with `weak` the same batch a rank.
+    scaling: the same work is the same batch over all ranks (`strong`) or the same batch per rank (`weak`).
     Source: docs/measure/bench.md.
     """
     return tuple(_judgement(each, summaries, scaling) for each in summaries)
@@ -103,7 +100,7 @@ def _match(
     num_ranks: int,
     way: str,
 ) -> ConfigurationSummary | None:
-    """The configuration of so many ranks, trained that way, that does the same work."""
+    """The configuration with `num_ranks` ranks and method `way` that does the same work."""
 
     def work(trial: Trial) -> tuple[object, ...]:
         batch = trial.batch_samples if scaling == "strong" else trial.rank_batch_samples
@@ -119,7 +116,7 @@ def _match(
 
 
 def over(summary: ConfigurationSummary, other: ConfigurationSummary) -> Spread | None:
-    """Samples per second of one against the other; None where one of them timed nothing.
+    """Ratio of samples per second of two configurations; None if either has no timings.
 
     Source: stats.ratio_interval over repetitions.
     """
@@ -137,7 +134,7 @@ def over(summary: ConfigurationSummary, other: ConfigurationSummary) -> Spread |
 
 
 def lost_s(summary: ConfigurationSummary, alone: ConfigurationSummary) -> dict[str, float]:
-    """Seconds of a step above those of perfect scaling, by phase; they sum to what the step lost.
+    """Seconds per step above perfect scaling, by phase; they sum to the total loss of the step.
 
     Assumes perfect scaling divides every phase by the number of ranks at the same work.
     Source: definition; phases sum to the step.
@@ -150,10 +147,11 @@ def lost_s(summary: ConfigurationSummary, alone: ConfigurationSummary) -> dict[s
 
 
 def false_differences(summaries: Sequence[ConfigurationSummary]) -> FalseDifferences | None:
-    """How often equal arms were called different; None where no configuration has two with a spread.
+    """How often equal arms were called different; None if no configuration has two arms with a spread.
 
-    Different: the interval of the ratio, at LEVEL, excludes 1, which it should in 1 - LEVEL of the cases.
-    Arms are those that were run as such (A/A); else, of four repetitions or more, the odd and the even ones.
+    Two arms are called different if the interval of their ratio at LEVEL excludes 1, which is expected in
+    1 - LEVEL of the cases. Arms are run as such (A/A), or are the odd and even ones of four repetitions or
+    more.
     Assumes configurations are independent.
     Source: docs/measure/bench.md.
     """
@@ -177,7 +175,7 @@ def false_differences(summaries: Sequence[ConfigurationSummary]) -> FalseDiffere
 
 
 def _arms(summary: ConfigurationSummary) -> tuple[list[float], list[float]]:
-    """Seconds of a step of each timed repetition, by arm."""
+    """Step times of the timed repetitions of each of the two arms."""
     timed = [(one.trial.arm, run.step_s) for one in summary.finished if (run := timed_run(one)) is not None]
     first, second = ([step_s for arm, step_s in timed if arm == wanted] for wanted in (1, 2))
     return first, second
@@ -186,7 +184,7 @@ def _arms(summary: ConfigurationSummary) -> tuple[list[float], list[float]]:
 def called_different(first: Sequence[float], second: Sequence[float]) -> bool:
     """Whether two sets of repetitions, (n,) and (m,), are called different at LEVEL.
 
-    Assumes and source: as stats.ratio_interval.
+    Assumes and Source: as in stats.ratio_interval.
     """
     found = ratio_interval(first, second, level=LEVEL)
     return found.low > 1.0 or found.high < 1.0
@@ -203,9 +201,9 @@ _CAUSES = {
 
 
 class Swept(Struct, frozen=True, kw_only=True):
-    """A sweep as far as it went, and what is made of it.
+    """The findings of a sweep so far.
 
-    num_planned: trials of its plan. meanings: sentences.
+    num_planned: number of planned trials. meanings: sentences.
     """
 
     folder: Path
@@ -218,7 +216,7 @@ class Swept(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The sweep's name: that of its folder."""
+        """The name of the sweep's folder."""
         return self.folder.resolve().name
 
     @property
@@ -228,7 +226,7 @@ class Swept(Struct, frozen=True, kw_only=True):
 
     @property
     def refusal(self) -> str | None:
-        """Why the sweep is too little evidence for anything; None where a run succeeded."""
+        """Why the sweep provides no evidence; None if a run succeeded."""
         if len(self.failed) < len(self.finished):
             return None
         return f"every run failed, the first: {self.failed[0].reason or 'no reason given'}"
@@ -237,14 +235,14 @@ class Swept(Struct, frozen=True, kw_only=True):
 def swept(
     folder: Path, finished: Sequence[FinishedTrial], *, num_planned: int, settings: Mapping[str, str]
 ) -> Swept:
-    """Findings of the finished trials of a sweep; settings: `scaling` decides what is the same work.
+    """Findings of the finished trials of a sweep. settings: `scaling` decides what is the same work.
 
-    Raises DataError where repetitions of one configuration ran under unlike conditions.
+    Raises DataError if repetitions of one configuration ran under different conditions.
     """
     configurations = summaries(finished)
     is_weak = settings.get("scaling") == "weak"
     judgements = judged(configurations, scaling="weak" if is_weak else "strong")
-    # The one that ran the trials, where `auto` was chosen.
+    # The launcher that ran the trials, if `auto` was chosen.
     launcher = next((one.conditions.get("launcher") for one in finished), None)
     return Swept(
         folder=folder,
@@ -258,7 +256,7 @@ def swept(
 
 
 def disturbances(summaries: Sequence[ConfigurationSummary]) -> tuple[str, ...]:
-    """That other programs disturbed runs, and that steps stalled, each in a sentence; none where none was."""
+    """Sentences on runs disturbed by other programs and on stalled steps, if any."""
     timed = [run for each in summaries for run in each.timed]
     return (*_busy(timed), *_stalled(timed))
 
@@ -301,11 +299,11 @@ def meanings(judgements: Sequence[Judgement]) -> tuple[str, ...]:
     return tuple(
         f"{group[0].summary.trial.workload} in {group[0].summary.trial.precision}: {' '.join(sentences)}"
         for group in grouped
-        if (sentences := list(_about(group)))
+        if (sentences := list(_findings_of(group)))
     )
 
 
-def _about(group: Sequence[Judgement]) -> Iterator[str]:
+def _findings_of(group: Sequence[Judgement]) -> Iterator[str]:
     """The findings of one workload."""
     several = [each for each in group if not each.is_alone]
     if not several:
@@ -316,26 +314,26 @@ def _about(group: Sequence[Judgement]) -> Iterator[str]:
         return
     best = max(compared, key=_speedup)
     worst = min(compared, key=_speedup)
-    yield _best(best)
+    yield _best_words(best)
     if best.lost:
-        yield _blame(best)
+        yield _loss_words(best)
     most = max(each.summary.trial.num_ranks for each in compared)
     if best.summary.trial.num_ranks < most:
         at_most = max((each for each in compared if each.summary.trial.num_ranks == most), key=_speedup)
         yield f"{most} ranks are no faster: at best {ranged(at_most.speedup)} of one device."
     if is_slower(worst) and not is_slower(best):
-        yield f"Slower than one device: {_way(worst)}, {ranged(worst.speedup)}."
+        yield f"Slower than one device: {_trial_words(worst)}, {ranged(worst.speedup)}."
     fastest = max(group, key=_rate)
     if _rate(fastest) > _rate(best):
         found = _rate(fastest)
         rate = format_count(round(found) if found >= _WHOLE_RATE else found)
-        yield f"Highest throughput: {rate} samples/s with {_way(fastest)}."
+        yield f"Highest throughput: {rate} samples/s with {_trial_words(fastest)}."
 
 
-def _best(best: Judgement) -> str:
+def _best_words(best: Judgement) -> str:
     """The best use of several devices, and whether it beats one."""
     speedup = best.speedup
-    reached = f"{_way(best)} reaches {ranged(speedup)} of one device's throughput"
+    reached = f"{_trial_words(best)} reaches {ranged(speedup)} of one device's throughput"
     if speedup is None or speedup.low is None or speedup.high is None:
         return f"{reached}, measured once: repeat it before relying on it (--repeat)."
     if speedup.low > 1.0:
@@ -345,15 +343,15 @@ def _best(best: Judgement) -> str:
     return f"no significant gain over one device: at best {reached}; --repeat narrows the interval."
 
 
-def _blame(best: Judgement) -> str:
-    """Which phase takes most of what perfect scaling would have saved."""
+def _loss_words(best: Judgement) -> str:
+    """Which phase accounts for most of the loss against perfect scaling."""
     lost = sum(best.lost.values())
     phase = max(best.lost, key=lambda name: best.lost[name])
     if lost <= 0:
         return "That is perfect scaling."
     step_s = best.summary.step_s
     share = lost / step_s.value if step_s else 0.0
-    # Of the phases that take longer only: others may take less than under perfect scaling.
+    # Only over the phases that take longer; others may take less than under perfect scaling.
     slower_s = sum(seconds for seconds in best.lost.values() if seconds > 0)
     of_it = best.lost[phase] / slower_s
     part = "most of it" if of_it > 0.5 else "the largest part of it"  # noqa: PLR2004 - what most means
@@ -363,14 +361,14 @@ def _blame(best: Judgement) -> str:
     )
 
 
-def _way(each: Judgement) -> str:
+def _trial_words(each: Judgement) -> str:
     trial = each.summary.trial
     where = "one device" if trial.num_ranks == 1 else f"{trial.num_ranks} ranks"
     return f"{trial.method} on {where} at batch {trial.batch_samples}"
 
 
 def is_slower(each: Judgement) -> bool:
-    """Whether it is slower than one device beyond its interval, where it has one."""
+    """Whether a configuration is significantly slower than one device."""
     speedup = each.speedup
     if speedup is None:
         return False
@@ -387,7 +385,7 @@ def _speedup(each: Judgement) -> float:
 
 
 def ranged(spread: Spread | None) -> str:
-    r"""A ratio with its interval, where it has one.
+    r"""A ratio, with its interval if there is one.
 
     >>> ranged(Spread(value=1.234, low=1.1, high=1.3)).replace("\N{EN DASH}", "-")
     '1.23x (1.10-1.30)'
@@ -399,7 +397,7 @@ def ranged(spread: Spread | None) -> str:
 
 
 def false_difference_words(found: FalseDifferences) -> str:
-    """What an A/A run found, in a sentence."""
+    """The result of an A/A test, in a sentence."""
     arms = "identical arms" if found.are_arms else "halves (odd, even) of identical runs"
     return (
         f"{found.num_different} of {found.num_compared} pairs of {arms} differed significantly: "
@@ -409,9 +407,9 @@ def false_difference_words(found: FalseDifferences) -> str:
 
 
 class Trained(Struct, frozen=True, kw_only=True):
-    """The ends of the trainings of one configuration, one per seed: medians with their intervals.
+    """The results of the trainings of one configuration, one per seed: medians with their intervals.
 
-    accuracy: None where the workload has none.
+    accuracy: None if the workload has none.
     """
 
     trial: Trial
@@ -423,7 +421,7 @@ class Trained(Struct, frozen=True, kw_only=True):
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """One reason why trials failed. trial: the first of them."""
+    """One reason why trials failed. trial: the first one that did."""
 
     trial: Trial
     reason: str
@@ -431,7 +429,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class SweepNow(Struct, frozen=True, kw_only=True):
-    """One sweep as it is now."""
+    """The current state of a sweep."""
 
     sweep_progress: SweepProgress
     swept: Swept
@@ -440,9 +438,9 @@ class SweepNow(Struct, frozen=True, kw_only=True):
 
 
 def sweep_now(folder: Path) -> SweepNow:
-    """The findings of a sweep's folder as it is now.
+    """The current findings of a sweep's folder.
 
-    Raises DataError where a file of it is damaged, or repetitions ran under unlike conditions.
+    Raises DataError if a file is damaged, or if repetitions ran under different conditions.
     """
     store = Store(folder)
     now = sweep_progress(folder)
@@ -456,7 +454,7 @@ def sweep_now(folder: Path) -> SweepNow:
 
 
 def trained(summary: ConfigurationSummary) -> Trained | None:
-    """The ends of the trainings of a configuration; None where nothing was trained."""
+    """The results of the trainings of a configuration; None if nothing was trained."""
     runs = summary.trained
     if not runs:
         return None
@@ -472,7 +470,7 @@ def trained(summary: ConfigurationSummary) -> Trained | None:
 
 
 def _failures(failed: Sequence[FinishedTrial]) -> tuple[Failure, ...]:
-    """Each reason of each way to train once, in the order of the plan."""
+    """The failures by method and reason, in the order of the plan."""
     alike: dict[tuple[str, int, int, str], list[FinishedTrial]] = {}
     for one in failed:
         trial, reason = one.trial, one.reason or "no reason given"

@@ -1,4 +1,4 @@
-"""Watched loops read from their folder, while they train or afterwards: steps, phases, ranks."""
+"""Watched training loops, read from their folder during or after training: steps, phases, ranks."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -17,21 +17,21 @@ from equipoise.errors import DataError
 
 _MOST_POINTS = 100
 _MOST_KEPT = 64
-# What a rank wrote that ended as it should.
+# The end that a rank records if it ended normally.
 ENDED = "ended"
 
 
 class Course(Struct, frozen=True, kw_only=True):
-    """How long steps took as training went on. steps, step_s: (n,) middles and medians of neighbours."""
+    """Step time in the course of training. steps, step_s: (n,) medians over consecutive steps."""
 
     steps: tuple[float, ...]
     step_s: tuple[float, ...]
 
 
 class RankSeen(Struct, frozen=True, kw_only=True):
-    """One rank, over the steps that count.
+    """One rank, over the counted steps.
 
-    num_steps: reported so far. phases: mean seconds. end: its own word on how it ended; None before that.
+    num_steps: reported so far. phases: mean seconds. end: the recorded reason for its end; None before that.
     """
 
     rank: int
@@ -44,10 +44,10 @@ class RankSeen(Struct, frozen=True, kw_only=True):
 
 
 class WatchedRun(CombinedRun, frozen=True, kw_only=True):
-    """One run, without its steps. num_steps: those that count.
+    """One run, without its individual steps. num_steps: counted steps.
 
-    step_s: the mean; uneven: how many times the median that is, where far more. phases: of that step; they
-    sum to it. gains: what hiding a part could bring, in sentences.
+    step_s: the mean. uneven: ratio of the mean to the median, if it is large. phases: seconds that sum to the
+    step. gains: sentences on what overlapping a part could bring.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Unread(Struct, frozen=True, kw_only=True):
 
 
 class WatchedNow(Struct, frozen=True, kw_only=True):
-    """The runs that were watched into one folder, the newest first. num_older: not read, being older."""
+    """The watched runs in one folder, the newest first. num_older: number of older, unread runs."""
 
     name: str
     runs: tuple[WatchedRun, ...]
@@ -84,22 +84,22 @@ class WatchedNow(Struct, frozen=True, kw_only=True):
 
     @property
     def split(self) -> tuple[WatchedRun, ...]:
-        """Those whose steps have reported their phases."""
+        """The runs that have reported phases."""
         return tuple(run for run in self.runs if run.phases)
 
     @property
     def several(self) -> tuple[WatchedRun, ...]:
-        """Those of several ranks."""
+        """The runs with several ranks."""
         return tuple(run for run in self.runs if run.num_ranks > 1)
 
     @property
     def drawn(self) -> tuple[WatchedRun, ...]:
-        """Those with a course."""
+        """The runs with enough steps for a chart of step time."""
         return tuple(run for run in self.runs if run.course is not None)
 
 
 def watched_now(folder: Path) -> WatchedNow:
-    """The runs in a folder of `equipoise.watch` by now; a run whose files are damaged is named, not read."""
+    """The runs so far in a folder of `equipoise.watch`; runs with damaged files are listed, but not read."""
     found, num_older = runs_files(folder)
     runs: list[WatchedRun] = []
     unread: list[Unread] = []
@@ -113,7 +113,7 @@ def watched_now(folder: Path) -> WatchedNow:
 
 @lru_cache(_MOST_KEPT)
 def _ended(files: RunFiles) -> WatchedRun:
-    """A run that has ended is read once."""
+    """A run that has ended, which is read only once."""
     return _seen(files)
 
 
@@ -146,7 +146,7 @@ def _seen(files: RunFiles) -> WatchedRun:
 
 
 def _course(now: RunNow) -> Course | None:
-    """All steps, warm-up too, but those that were profiled; medians of neighbours where there are many."""
+    """All steps, including warm-up but not profiled ones; many steps are thinned to medians of neighbours."""
     by_rank = [
         {step.step: step.seconds[STEP] for step in record.steps if not step.profiled}
         for record in now.records

@@ -1,6 +1,6 @@
-"""What a published study of results claims, and what the results show: tables in, findings out.
+"""Claims of a published study, tested on the results of MLPerf rounds: tables in, findings out.
 
-Here are the entries of the rounds with their metrics, and the names by which users ask for them.
+This module returns the entries of the rounds with their metrics, and resolves the names that users give.
 """
 
 import re
@@ -17,10 +17,10 @@ from equipoise.spec import close_names
 from equipoise.spec.catalogue import Catalogue, shipped
 from equipoise.spec.mlperf import round_name, round_order
 
-# How a catalogue spells what a user wrote.
+# Maps a name that a user wrote to its spelling in the catalogue.
 Spelling: TypeAlias = Callable[[str], str]
 
-# A word for each field, as errors show one.
+# An example value of each field, for error messages.
 _EXAMPLES = {
     "round": "v4.1",
     "workload": "bert",
@@ -45,11 +45,12 @@ def scores(
 ) -> pl.DataFrame:
     """Every entry, scored or not, with speedup, E' and like-for-like E: the columns of `SCORE_COLUMNS`.
 
-    Filters take the names of data, in any case, or their aliases (`4.1`, `NVIDIA H100-SXM5-80GB`); reference
-    and baseline are found before filtering. sort: a column, `-column` for descending; else by round,
-    workload, accelerators and score. catalogue: what names mean; the shipped one unless given.
-    Raises SpecError for a name that the entries left do not hold, naming those they do; UsageError for what
-    is no text.
+    Filters accept names in the data, in any case, or their aliases (`4.1`, `NVIDIA H100-SXM5-80GB`).
+    Reference and baseline are found before filtering. sort: a column, `-column` for descending order; by
+    default round, workload, accelerators and score. catalogue: for resolving names; by default the shipped
+    one.
+    Raises SpecError for a name that is not in the remaining entries, listing the names that are; UsageError
+    for a value that is not text.
     """
     names = {"round": round, "workload": workload, "accelerator": accelerator, "submitter": submitter}
     for name, wanted in {**names, "division": division, "sort": sort}.items():
@@ -86,9 +87,9 @@ _MOST_NEAR = 5
 
 
 def named(wanted: str, held: pl.Series, spelt: Spelling, *, where: str = "the data") -> str:
-    """The value of the data that a user's word stands for: itself in any case, or its catalogue's spelling.
+    """The value in the data that a user's word matches: in any case, or by the catalogue's spelling.
 
-    where: what `held` was taken from, for the complaint.
+    where: description of the origin of `held`, for the error message.
     """
     values = held.drop_nulls().unique().sort().to_list()
     if wanted in values:
@@ -108,7 +109,7 @@ def named(wanted: str, held: pl.Series, spelt: Spelling, *, where: str = "the da
 
 
 def spellings(round_: str | None, catalogue: Catalogue | None = None) -> Mapping[str, Spelling]:
-    """How names of each kind are spelt in the data of a round: `ssd` was another model before v2.0."""
+    """By kind of name, how it is spelt in the data of a round: `ssd` was a different model before v2.0."""
     known = catalogue or shipped()
     number = re.fullmatch(r"v(\d+(?:\.\d+)?)", round_name(round_)) if round_ else None
     return {

@@ -1,6 +1,7 @@
-"""The claims of the published study, tested its way (E', mixed hardware) and like for like (one accelerator).
+"""The claims of the published study, tested by its method (E', mixed hardware) and like for like.
 
-The claims are a table, published.toml: which quantity is compared with what. One evaluator walks it.
+The claims are in published.toml: which quantity is compared with which bounds. One evaluator tests them all.
+Like for like means with one accelerator.
 """
 
 import math
@@ -24,7 +25,7 @@ _FILE = Path(__file__).with_name("published.toml")
 
 
 class Reference(Struct, frozen=True, kw_only=True):
-    """What speedup and E' count against: the entry of fewest accelerators and, among those, the slowest."""
+    """The reference entry of speedup and E': the slowest of those with the fewest accelerators."""
 
     entry_id: str
     submitter: str
@@ -36,9 +37,9 @@ class Reference(Struct, frozen=True, kw_only=True):
 
 
 class Published(Struct, frozen=True, kw_only=True):
-    """What a published study prints for one workload of one round; `source` names where.
+    """The figures of a published study for one workload of one round, with their source.
 
-    num_decimals: how many digits after the point it prints minutes with.
+    num_decimals: number of decimals of the published minutes.
     """
 
     round: str
@@ -52,7 +53,7 @@ class Published(Struct, frozen=True, kw_only=True):
 
 
 class Attributed(Struct, frozen=True, kw_only=True):
-    """A figure that others ascribe to a published study, and what the study really holds of it."""
+    """A figure that others attribute to a published study, and what the study actually states."""
 
     claim: str
     found: str
@@ -76,10 +77,10 @@ class Unscored(Struct, frozen=True, kw_only=True):
 
 
 class TableRow(Struct, frozen=True, kw_only=True):
-    """One row of Table I: the data's own figures, the study's where it has them, the differences in words.
+    """One row of Table I: figures from the data, the study's figures if any, and the differences in words.
 
-    num_entries counts every entry of the division, scored or not. differences is empty when nothing differs
-    or `published` is None.
+    num_entries: all entries of the division, scored or not. differences: empty if nothing differs or
+    `published` is None.
     """
 
     workload: str
@@ -93,17 +94,17 @@ class TableRow(Struct, frozen=True, kw_only=True):
 
 @cache
 def studies() -> tuple[dict[str, Any], ...]:
-    """Every published study as the file has it, first one first."""
+    """Every published study in the file, in its order."""
     return tuple(shipped_table(_FILE)["study"])
 
 
 def source(study: dict[str, Any], where: str) -> str:
-    """The study, the place in it and its address, for a citation."""
+    """A citation: the study, the location in it, and its address."""
     return f"{study['name']}, {where}, {study['url']}"
 
 
 def published() -> tuple[Published, ...]:
-    """The rows that published studies print, first study first."""
+    """The published rows of all studies, in the order of studies."""
     return tuple(
         Published(
             round=study["round"],
@@ -117,7 +118,7 @@ def published() -> tuple[Published, ...]:
 
 
 def attributed(round_: str) -> tuple[Attributed, ...]:
-    """What others ascribe to the studies of a round."""
+    """The figures that others attribute to the studies of a round."""
     return tuple(
         Attributed(source=source(study, study["where"]), **stated)
         for study in studies()
@@ -129,7 +130,7 @@ def attributed(round_: str) -> tuple[Attributed, ...]:
 def table_row(entries: pl.DataFrame, workload: str, published: Published | None) -> TableRow:
     """The row of Table I for the entries of one round, workload and division.
 
-    entries: a frame `with_metrics` returned. published: the study's row for the same, None where it has none.
+    entries: a frame returned by `with_metrics`. published: the study's row for them, or None.
     """
     found = _reference(entries)
     unscored = _unscored(entries)
@@ -193,7 +194,7 @@ def _reference_differences(found: Reference | None, published: Published) -> tup
     minutes, printed, digits = found.score_s / MINUTE_S, published.score_minutes, published.num_decimals
     if round(minutes, digits) == round(printed, digits):
         return tuple(differences)
-    # Adding a thousandth of the last digit absorbs the rounding of decimal fractions in binary.
+    # A thousandth of the last digit is added to absorb the rounding of decimal fractions in binary.
     cut = math.floor(minutes * 10**digits + 1e-3) / 10**digits
     if math.isclose(cut, printed, abs_tol=10.0**-digits / 2):
         differences.append(
@@ -225,11 +226,11 @@ _BOUNDS: Final[dict[str, Callable[[float, float], bool]]] = {
 
 
 class Comparison(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one quantity is compared with.
+    """A comparison of one quantity with bounds.
 
-    compares: the quantity in words. quantity: its name in `QUANTITIES`, taken with these options. holds,
-    reverses: bounds such as `from 0.5 to 2`; an empty one is never kept. way: the only one it can be tested
-    in; None for both.
+    compares: the quantity in words. quantity: its name in `QUANTITIES`, called with `options`. holds,
+    reverses: bounds such as `from 0.5 to 2`; an empty one never matches. way: the only method by which it can
+    be tested; None for both.
     """
 
     compares: str
@@ -247,17 +248,17 @@ class Comparison(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"{way}{self.compares}: holds {self.holds}{reverses}"
 
     def verdict(self, value: float) -> Verdict:
-        """What one value of the quantity means."""
-        if _within(value, self.holds):
+        """The verdict for one value of the quantity."""
+        if _is_within(value, self.holds):
             return "holds"
-        return "reverses" if self.reverses and _within(value, self.reverses) else "not supported"
+        return "reverses" if self.reverses and _is_within(value, self.reverses) else "not supported"
 
 
 class Statement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One statement that data can test: it holds or reverses where all compared values do.
+    """One testable statement: it holds (or reverses) if all compared values do.
 
-    workload: the only one of its claim's that it is about; None for each of them, or for all together where
-    across_workloads. untested: why one of the two ways cannot test it.
+    workload: the only workload that it is about; None for each workload of its claim, or for all together if
+    across_workloads. untested: why one of the two methods cannot test it.
     """
 
     name: str
@@ -268,7 +269,7 @@ class Statement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     untested: str = ""
 
     def read(self, *views: View) -> "ClaimReading":
-        """The statement tested on one view, or on one of each workload, all of the same way."""
+        """Test the statement on one view, or on one view per workload, all by the same method."""
         comparisons = [each for each in self.comparisons if each.way in {None, views[0].way}]
         about = "" if self.across_workloads else f"{views[0].about}: "
         if not comparisons:
@@ -290,10 +291,10 @@ class Statement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Stated(Struct, frozen=True, kw_only=True):
-    """One claim as the study makes it.
+    """One claim as the study states it.
 
-    workloads: slugs it is stated for; empty for all. of_others: its wording where it is applied to workloads
-    that the study does not cover; empty where it is not.
+    workloads: slugs for which it is stated; empty for all. of_others: its wording for workloads that the
+    study does not cover; empty if it is not applied to those.
     """
 
     number: int
@@ -305,7 +306,7 @@ class Stated(Struct, frozen=True, kw_only=True):
 
 
 class ClaimReading(Struct, frozen=True, kw_only=True):
-    """One way of testing: its verdict, the figures it rests on, and one sentence on what was seen."""
+    """The result of one test method: its verdict, the figures behind it, and one sentence on them."""
 
     verdict: Verdict
     figures: tuple[Figure, ...]
@@ -313,9 +314,9 @@ class ClaimReading(Struct, frozen=True, kw_only=True):
 
 
 class ClaimPart(Struct, frozen=True, kw_only=True):
-    """One testable statement of a claim with its printed rule, tested both ways.
+    """One testable statement of a claim with its printed rule, tested by both methods.
 
-    workload: the slug it was tested on; None where it compares workloads.
+    workload: the slug it was tested on; None if it compares workloads.
     """
 
     statement: str
@@ -328,11 +329,11 @@ class ClaimPart(Struct, frozen=True, kw_only=True):
 class Claim(Struct, frozen=True, kw_only=True):
     """One claim of the study on this data.
 
-    number: 1..6 as the study's conclusions are listed. source: where the study has it.
-    workloads: slugs it was tested on. stated_for: slugs the study states it for, empty when for all; differs
-    from `workloads` where it was generalised.
-    study_method, like_for_like: the parts taken together. verdict: like for like where there is evidence,
-    else by the study's method.
+    number: 1..6, as the study's conclusions are numbered. source: location in the study.
+    workloads: slugs it was tested on. stated_for: slugs for which the study states it, empty for all; differs
+    from `workloads` if the claim was generalised.
+    study_method, like_for_like: the parts combined. verdict: like for like if there is evidence, else by the
+    study's method.
     """
 
     number: int
@@ -369,8 +370,8 @@ def claim_table() -> tuple[Stated, ...]:
     )
 
 
-def _within(value: float, bounds: str) -> bool:
-    """Whether a value keeps bounds such as `from 0.5 to 2`, `up to 1/3` or `above 0 and below 1`."""
+def _is_within(value: float, bounds: str) -> bool:
+    """Whether a value is within bounds such as `from 0.5 to 2`, `up to 1/3` or `above 0 and below 1`."""
     words = [word for word in bounds.split() if word not in {"up", "and"}]
     return all(
         _BOUNDS[relation](value, float(Fraction(limit)))
@@ -379,10 +380,10 @@ def _within(value: float, bounds: str) -> bool:
 
 
 def claims_about(entries_by_workload: Mapping[str, pl.DataFrame], *, label: str) -> tuple[Claim, ...]:
-    """The claims on these workloads; some are applied to workloads that the study does not cover, too.
+    """The claims tested on these workloads; some are also applied to workloads that the study does not cover.
 
     entries_by_workload: slug -> a frame with metrics and factors, of one round and division.
-    label: how to name the data in a sentence on what is lacking, e.g. `v4.1, closed`.
+    label: name of the data in a sentence on missing evidence, e.g. `v4.1, closed`.
     """
     views = {
         workload: (study_view(workload, entries), like_for_like_view(workload, entries))
@@ -410,8 +411,8 @@ def _claim(
     missing = "Nothing could be tested."
     if absent:
         missing = f"{label}: {' and '.join(absent)} not among the workloads with scores chosen here."
-    study_method = _together([part.study_method for part in parts], missing)
-    like_for_like = _together([part.like_for_like for part in parts], missing)
+    study_method = _combined([part.study_method for part in parts], missing)
+    like_for_like = _combined([part.like_for_like for part in parts], missing)
     untested = like_for_like.verdict == "not enough evidence"
     return Claim(
         number=stated.number,
@@ -429,7 +430,7 @@ def _claim(
 def _parts(
     statement: Statement, workloads: tuple[str, ...], views: Mapping[str, tuple[View, View]]
 ) -> list[ClaimPart]:
-    """The statement tested in each workload that is there, or once across them if all are."""
+    """The statement tested on each available workload, or once across workloads if all are available."""
     present = tuple(workload for workload in workloads if workload in views)
     if statement.across_workloads:
         groups = [present] if present == workloads else []
@@ -447,8 +448,8 @@ def _parts(
     ]
 
 
-def _together(readings: Sequence[ClaimReading], missing: str) -> ClaimReading:
-    """The readings of all parts as one, by the rule that `RULE` prints."""
+def _combined(readings: Sequence[ClaimReading], missing: str) -> ClaimReading:
+    """The results of all parts combined, by the rule in `RULE`."""
     tested = [reading for reading in readings if reading.verdict != "not enough evidence"]
     verdicts = {reading.verdict for reading in tested}
     verdict: Verdict = "not supported"

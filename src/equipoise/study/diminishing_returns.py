@@ -1,7 +1,7 @@
 """Where returns diminish on each accelerator of a round, and why an entry or a curve loses efficiency.
 
-Returns are by the curves of `predict`; nothing is fitted here. Of losses, in words, each symptom has a
-printed rule and cites its figures; factors come from scaling.metrics.
+Returns use the curves of `predict`; nothing is fitted here. Each symptom of a loss has a printed rule and
+cites its figures; the factors come from scaling.metrics.
 """
 
 import math
@@ -37,8 +37,8 @@ from equipoise.spec.mlperf import Scores, round_key
 from equipoise.stats import one_thread
 from equipoise.units import HOUR_S, format_count, format_duration, format_percent
 
-# Without a reason to hurry the smallest size is always the cheapest: here the hurry is this many times the
-# fastest time published.
+# Deadline for the cheapest size, as a multiple of the fastest published time: without a deadline the smallest
+# size is always the cheapest.
 DEADLINE_FACTOR = 2.0
 FEWEST_SIZES = 2
 _STEPS_PER_OCTAVE = 3
@@ -53,10 +53,10 @@ RULE = (
 class Balance(Struct, frozen=True, kw_only=True):
     """One accelerator of one workload: its times by size, and its equilibria with the bill of each.
 
-    sizes: those published in the round. curve_times: as `predict` finds them. curve: the same as a frame,
-    time_s with low_s, high_s and level over num_accelerators, to one doubling beyond the largest size
-    (beyond_data). equilibria: also least cost and energy by RULE; bills, words: of each. answer: the first
-    reason to stop, one of the equilibria.
+    sizes: published in the round. curve_times: from `predict`. curve: the same as a frame: time_s with low_s,
+    high_s and level by num_accelerators, up to one doubling beyond the largest size (beyond_data).
+    equilibria: including least cost and energy by RULE. bills, words: one per equilibrium. answer: the
+    equilibrium that is the first reason to stop.
     """
 
     accelerator: str
@@ -71,7 +71,7 @@ class Balance(Struct, frozen=True, kw_only=True):
 
 
 class Unanswered(Struct, frozen=True, kw_only=True):
-    """What cannot be estimated for a subject (an accelerator, say), why, and what evidence is missing."""
+    """A subject (e.g. an accelerator) without an estimate: the reason, and the missing evidence."""
 
     subject: str
     reason: str
@@ -79,7 +79,7 @@ class Unanswered(Struct, frozen=True, kw_only=True):
 
 
 class Balances(Struct, frozen=True, kw_only=True):
-    """The accelerators of one workload: those with a balance, and those without and why."""
+    """The accelerators of one workload, with a balance or with the reason why there is none."""
 
     found: tuple[Balance, ...]
     unanswered: tuple[Unanswered, ...]
@@ -92,10 +92,10 @@ def balances(
     round_: str,
     catalogue: Catalogue,
 ) -> Mapping[str, Balances]:
-    """What is known of each accelerator with enough sizes in the round, by workload.
+    """The balances of each accelerator with enough sizes in the round, by workload.
 
-    scores: published results, all rounds. curves: by workload, as `scaling.metrics.curves` returned them, of
-    this round; accelerators seen at one size are left out.
+    scores: published results of all rounds. curves: by workload, as returned by `scaling.metrics.curves` for
+    this round; accelerators with only one size are omitted.
     """
     results = results_of(scores)
     with one_thread():
@@ -108,7 +108,7 @@ def balances(
 def _of_workload(
     workload: str, best: pl.DataFrame, results: Results, round_: str, catalogue: Catalogue
 ) -> Balances:
-    """The accelerators of one workload. best: the curve of each, as `scaling.metrics.curves` returned it."""
+    """The balances of one workload. best: the curve of each accelerator, from `scaling.metrics.curves`."""
     found: list[Balance] = []
     unanswered: list[Unanswered] = []
     for (accelerator,), curve in best.group_by(["accelerator"], maintain_order=True):
@@ -126,20 +126,20 @@ def _of_workload(
                 catalogue=catalogue,
             )
             times = published_curve(results, question)
-        except InputError as err:  # a name that no table of ours knows, or a campaign without a place in time
+        except InputError as err:  # a name missing from our tables, or a campaign without a date
             unanswered.append(Unanswered(subject=subject, reason=str(err), missing=()))
         except EvidenceError as err:
             unanswered.append(Unanswered(subject=subject, reason=str(err), missing=err.missing))
         else:
             if times.domain.smallest < times.domain.largest:
                 found.append(_balance(curve, times, rates))
-            else:  # its sizes are beyond the law's curves
+            else:  # the sizes are beyond the law's curves
                 unanswered.append(Unanswered(subject=subject, reason=TWO_SIZES_NEEDED, missing=()))
     return Balances(found=tuple(found), unanswered=tuple(unanswered))
 
 
 def _sizes(published: Sequence[int]) -> tuple[int, ...]:
-    """The published sizes, and even steps on a log scale between them and to one doubling beyond."""
+    """The published sizes, and evenly spaced log steps between them and to one doubling beyond."""
     smallest, largest = min(published), 2 * max(published)
     num_steps = min(_MOST_STEPS, round(_STEPS_PER_OCTAVE * np.log2(largest / smallest)) + 1)
     steps = np.geomspace(smallest, largest, num_steps).round().astype(int)
@@ -147,7 +147,7 @@ def _sizes(published: Sequence[int]) -> tuple[int, ...]:
 
 
 def _balance(curve: pl.DataFrame, times: TimeCurve, rates: Rates) -> Balance:
-    """curve: the best score at each size of one accelerator."""
+    """The balance of one accelerator. curve: the best score at each of its sizes."""
     sizes = tuple(curve["num_accelerators"].to_list())
     predictions = times.predictions
     measured_j = {each.num_accelerators: each.energy_j for each in predictions}
@@ -187,7 +187,7 @@ def _balance(curve: pl.DataFrame, times: TimeCurve, rates: Rates) -> Balance:
 
 
 def _paid_kinds(rates: Rates, deadline_s: float) -> tuple[Kind, ...]:
-    """Least money and least energy within the deadline, as far as the rates are known."""
+    """Least cost and least energy within the deadline, as far as the rates are known."""
     kinds = []
     if rates.price is not None:
         usd_per_s = rates.price.usd_per_accelerator_hour / HOUR_S
@@ -199,7 +199,7 @@ def _paid_kinds(rates: Rates, deadline_s: float) -> tuple[Kind, ...]:
 
 Row: TypeAlias = dict[str, Any]
 
-# An entry that keeps this much of its baseline's efficiency has lost nothing worth a reason.
+# Above this fraction of the baseline's efficiency, a loss is not explained.
 HEALTHY_EFFICIENCY = 0.9
 MAIN_SHARE = 0.5
 STARVED_THROUGHPUT = 0.8
@@ -219,9 +219,9 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
 
 class Symptom(Struct, frozen=True, kw_only=True):
-    """A symptom of an entry. rule: when it is reported. words: the sentence, or None when not so.
+    """A symptom of an entry. rule: when it is reported. words: returns the sentence, or None if absent.
 
-    words takes the row of the entry, that of its like-for-like baseline, and the scores of other entries
+    words takes the row of the entry, the row of its like-for-like baseline, and the scores of other entries
     with the same accelerator and size.
     """
 
@@ -234,16 +234,16 @@ class Symptom(Struct, frozen=True, kw_only=True):
 def diagnose(entries: pl.DataFrame) -> tuple[Diagnosis, ...]:
     """Every symptom of every entry, in the order of the entries.
 
-    entries: one round, workload and division, as `scaling.metrics.with_factors` returned them.
-    An entry without score, accelerator or baseline has no diagnosis; one without factors only those that
-    need none.
+    entries: one round, workload and division, as returned by `scaling.metrics.with_factors`.
+    An entry without score, accelerator or baseline has no diagnosis; one without factors has only the
+    diagnoses that need none.
     """
     rows = entries.filter(pl.col("like_for_like_efficiency").is_not_null()).to_dicts()
     by_id = {row["entry_id"]: row for row in rows}
     found = []
     for row in rows:
         baseline = by_id[row["like_for_like_baseline_id"]]
-        peers = [other["score_s"] for other in rows if _same_place(other, row)]
+        peers = [other["score_s"] for other in rows if _same_configuration(other, row)]
         for symptom in SYMPTOMS:
             words = symptom.words(row, baseline, peers)
             if words is not None:
@@ -252,10 +252,10 @@ def diagnose(entries: pl.DataFrame) -> tuple[Diagnosis, ...]:
 
 
 def diagnose_curves(curves: pl.DataFrame) -> tuple[Diagnosis, ...]:
-    """Where each curve's returns diminish: from which size on no step pays, by `pays` of scaling.equilibrium.
+    """The size of each curve from which on no step pays, by `pays` of scaling.equilibrium.
 
-    curves: as `scaling.metrics.curves` returned them, best score at each size of each accelerator.
-    A curve of one size, or whose last step still pays, has no diagnosis.
+    curves: best score at each size of each accelerator, as returned by `scaling.metrics.curves`.
+    A curve with one size, or whose last step still pays, has no diagnosis.
     """
     found = []
     for (accelerator,), curve in curves.group_by(["accelerator"], maintain_order=True):
@@ -276,7 +276,7 @@ def diagnose_curves(curves: pl.DataFrame) -> tuple[Diagnosis, ...]:
     return tuple(found)
 
 
-def _same_place(other: Row, row: Row) -> bool:
+def _same_configuration(other: Row, row: Row) -> bool:
     place = ("accelerator", "num_accelerators")
     return bool(other["entry_id"] != row["entry_id"] and all(other[key] == row[key] for key in place))
 
@@ -286,7 +286,7 @@ def _lossy(row: Row) -> bool:
 
 
 def _share(row: Row, factor: str) -> float:
-    """Share of the logarithmic loss: losses multiply, so that their logarithms add."""
+    """A factor's share of the log loss: losses multiply, so their logarithms add."""
     return math.log(row[factor]) / math.log(row["like_for_like_efficiency"])
 
 
@@ -316,7 +316,7 @@ def _batch_starved(row: Row, baseline: Row, _: Iterable[float]) -> str | None:
 
 
 def _evaluation_bound(row: Row, _: Row, __: Iterable[float]) -> str | None:
-    # Evaluation that runs during training costs no time of its own, so only what is outside counts.
+    # Evaluation that overlaps training costs no extra time, so only evaluation outside counts.
     outside_s = row["eval_outside_s"]
     if outside_s is None or outside_s < EVALUATION_FRACTION * row["unscaled_s"]:
         return None

@@ -1,4 +1,4 @@
-"""What a study found: the records that the layers own, side by side, and the sentences that sum them up."""
+"""Findings of a study: records from the layers below, and the sentences that summarise them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,16 +30,15 @@ _VERDICT_WORDS = (
 class WorkloadFindings(Struct, frozen=True, kw_only=True):
     """One workload of the round.
 
-    name: what people call it. entries: every entry of the division, scored or not, with the columns of
-    `scaling.metrics.ENTRY_COLUMNS`, ordered by accelerators, then score; cluster and the factors are null
-    where they are unknown. spots: how many systems share each accelerator and size. curves: best entry a
-    size of each accelerator. grouping is None when there are too few systems; grouping_missing then lists
-    what is lacking.
-    pointers: for speed, in between, for efficiency; fewer when one entry serves several purposes.
+    name: its title. entries: every entry of the division, scored or not, with the columns of
+    `scaling.metrics.ENTRY_COLUMNS`, ordered by accelerators, then score; cluster and factors are null if
+    unknown. spots: number of systems per accelerator and size. curves: best entry per size of each
+    accelerator. grouping: None if there are too few systems; grouping_missing then says what is missing.
+    pointers: for speed, in between, for efficiency; fewer if one entry serves several purposes.
     energy: the rows of `entries` with measured energy; may be empty.
-    losses: what each entry lost by cause (`scaling.metrics.losses`). diagnoses: of entries;
-    curve_diagnoses: of accelerators. batches: samples against batch over all rounds, or why nothing is known.
-    balances: where each accelerator stops paying.
+    losses: the loss of each entry by cause (`scaling.metrics.losses`). diagnoses: of entries;
+    curve_diagnoses: of accelerators. batches: samples against batch over all rounds, or why it is unknown.
+    balances: where returns diminish on each accelerator.
     """
 
     workload: str
@@ -62,10 +61,10 @@ class WorkloadFindings(Struct, frozen=True, kw_only=True):
 class Findings(Struct, frozen=True, kw_only=True):
     """Everything a report shows about one round.
 
-    headline: one sentence on what was found. summary: a few sentences more, most important first.
-    attributed: figures that others ascribe to the published study of this round; empty for other rounds.
-    record: how wrong predictions were on results held out; None where it does not ship.
-    dataset: version of the embedded data. sources: where the tables came from, in words.
+    headline: one sentence with the main finding. summary: further sentences, most important first.
+    attributed: figures that others attribute to the published study of this round; empty for other rounds.
+    record: errors of predictions on held-out results; None if it does not ship.
+    dataset: version of the embedded data. sources: description of where the tables came from.
     """
 
     round: str
@@ -82,12 +81,12 @@ class Findings(Struct, frozen=True, kw_only=True):
 
 
 class ComparedFindings(Struct, frozen=True, kw_only=True):
-    """Everything a page shows that puts entries of one round and workload side by side.
+    """Everything on a page that compares entries of one round and workload.
 
-    entries: every closed entry with a score, with the columns of `scaling.metrics.ENTRY_COLUMNS` but
-    `cluster`, ordered by accelerators, then score. chosen: those side by side, in that order; bills: what one
-    run of each costs. losses: of those chosen, as `scaling.metrics.losses` returns them; curves: of their
-    accelerators, as `scaling.metrics.curves`. are_given: whether somebody chose them.
+    entries: every closed entry with a score, with the columns of `scaling.metrics.ENTRY_COLUMNS` except
+    `cluster`, ordered by accelerators, then score. chosen: the compared entries, in that order. bills: the
+    cost of one run of each. losses: of the chosen entries, from `scaling.metrics.losses`. curves: of their
+    accelerators, from `scaling.metrics.curves`. are_given: whether the user chose the entries.
     """
 
     round: str
@@ -105,11 +104,11 @@ class ComparedFindings(Struct, frozen=True, kw_only=True):
 
 
 class AccuracyFindings(Struct, frozen=True, kw_only=True):
-    """How wrong every kind of answer was on what was held out; what has no record yet is empty or None.
+    """Errors of every kind of answer on held-out data; kinds without a record are empty or None.
 
-    forecasts: of published results. profiles: of steps, a software each. plans: of published trainings,
-    a kind of model each. advised, advised_jointly: of advised numbers of
-    accelerators, by published results alone and with the model. own: of one's own ledger.
+    forecasts: of published results. profiles: of steps, one per software. plans: of published trainings, one
+    per kind of model. advised, advised_jointly: of advised numbers of accelerators, from published results
+    alone and combined with the model. own: from the user's ledger.
     """
 
     forecasts: Shipped | None
@@ -122,9 +121,9 @@ class AccuracyFindings(Struct, frozen=True, kw_only=True):
 
 
 def headline(label: str, entries_by_workload: Mapping[str, pl.DataFrame], claims: Sequence[Claim]) -> str:
-    """One sentence: what is left of the efficiency at the largest systems, and how the study's claims fare.
+    """One sentence on the efficiency of the largest systems and on how many of the study's claims hold.
 
-    label: what the data are called, e.g. `MLPerf Training v4.1`.
+    label: name of the data, e.g. `MLPerf Training v4.1`.
     """
     largest = [*_largest(entries_by_workload).values()]
     kept = [row["like_for_like_efficiency"] for row in largest]
@@ -146,9 +145,9 @@ def headline(label: str, entries_by_workload: Mapping[str, pl.DataFrame], claims
 def summary(
     names: Mapping[str, str], entries_by_workload: Mapping[str, pl.DataFrame], pointers: Sequence[Pointer]
 ) -> tuple[str, ...]:
-    """A few sentences, most important first; each is left out where the data do not carry it.
+    """A few sentences, most important first; sentences without supporting data are omitted.
 
-    names: slug of a workload -> what people call it.
+    names: slug of a workload -> its title.
     """
     largest = _largest(entries_by_workload)
     return tuple(
@@ -164,7 +163,7 @@ def summary(
 
 
 def _largest(entries_by_workload: Mapping[str, pl.DataFrame]) -> dict[str, dict[str, float]]:
-    """The best entry at the largest size of the accelerator seen at the most sizes (two at least)."""
+    """By workload, the best entry at the largest size of the accelerator with the most sizes (over one)."""
     found = {}
     for workload, entries in entries_by_workload.items():
         best = like_for_like_view(workload, entries).best

@@ -1,6 +1,6 @@
-"""What can be measured of how a workload scales, on two views of it: over mixed hardware, and like for like.
+"""Quantities of a workload's scaling, on two views of its entries: over mixed hardware, and like for like.
 
-Each quantity raises EvidenceError where the entries do not carry it.
+Each quantity raises EvidenceError if the entries do not support it.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,10 +23,10 @@ MIN_SIZES_OF_PEAK = 3
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """The comparable entries of a workload with one efficiency.
+    """The comparable entries of a workload, with one definition of efficiency.
 
-    entries: all of them, with metrics and factors. points: entry_id, accelerator, num_accelerators, score_s,
-    speedup, like_for_like_efficiency, efficiency, is_baseline, factors.
+    entries: all entries, with metrics and factors. points: comparable entries with entry_id, accelerator,
+    num_accelerators, score_s, speedup, like_for_like_efficiency, efficiency, is_baseline, factors.
     """
 
     way: Way
@@ -43,14 +43,14 @@ class View(Struct, frozen=True, kw_only=True):
 
     @property
     def about(self) -> str:
-        """What was looked at, for a sentence."""
+        """Description of the entries, as the start of a sentence."""
         if self.way == "study's method" or self.points.is_empty():
             return "All systems"
         return f"{accelerator_title(self.points['accelerator'][0])} only"
 
 
 def study_view(workload: str, entries: pl.DataFrame) -> View:
-    """All entries with E', whatever their accelerator.
+    """The view of all entries with E', whatever their accelerator.
 
     entries: a frame with metrics and factors, of one round, workload and division.
     """
@@ -59,7 +59,7 @@ def study_view(workload: str, entries: pl.DataFrame) -> View:
 
 
 def like_for_like_view(workload: str, entries: pl.DataFrame) -> View:
-    """The entries of the accelerator seen at the most sizes (ties: widest range), with like-for-like E."""
+    """The view of the accelerator with the most sizes (ties: widest range), with like-for-like E."""
     comparable = entries.filter(pl.col("like_for_like_efficiency").is_not_null())
     is_baseline = pl.col("entry_id") == pl.col("like_for_like_baseline_id")
     points = _of_most_sizes(_points(comparable, "like_for_like_efficiency", is_baseline))
@@ -86,7 +86,7 @@ def _of_most_sizes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """One number a verdict rests on: name, value, unit ("" for a ratio), and the entries behind it."""
+    """One number behind a verdict: name, value, unit ("" for a ratio), and the entries that it comes from."""
 
     name: str
     value: float
@@ -95,7 +95,7 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredQuantity(Struct, frozen=True, kw_only=True):
-    """A quantity: the values to be judged, the figures they rest on, and what was seen, in words."""
+    """A quantity: the values to compare, the figures behind them, and a sentence on them."""
 
     values: tuple[float, ...]
     figures: tuple[Figure, ...]
@@ -103,7 +103,7 @@ class MeasuredQuantity(Struct, frozen=True, kw_only=True):
 
 
 def _best_over_others(view: View, *, sizes: tuple[int, int]) -> MeasuredQuantity:
-    """The best efficiency in a range of sizes (both ends included) over the best outside it."""
+    """The best efficiency in a range of sizes (inclusive) over the best outside it."""
     is_inside = pl.col("num_accelerators").is_between(*sizes)
     inside, others = view.best.filter(is_inside), view.best.filter(~is_inside)
     if inside.is_empty() or others.is_empty():
@@ -119,7 +119,7 @@ def _best_over_others(view: View, *, sizes: tuple[int, int]) -> MeasuredQuantity
 
 
 def _median(view: View, *, sizes: tuple[int, int]) -> MeasuredQuantity:
-    """The median efficiency in a range of sizes, the baseline left out."""
+    """The median efficiency in a range of sizes, without the baseline."""
     low, high = sizes
     own = view.points.filter(pl.col("num_accelerators").is_between(low, high) & ~pl.col("is_baseline"))
     if own.is_empty():
@@ -156,7 +156,7 @@ def _time_of_largest(view: View) -> MeasuredQuantity:
 
 
 def _steps(view: View, *, starts: tuple[int, ...]) -> MeasuredQuantity:
-    """The best efficiency of each range of sizes, begun at `starts`, over the best of the range before."""
+    """The best efficiency in each range of sizes, delimited by `starts`, over that of the previous range."""
     size = pl.col("num_accelerators")
     ranges = [size < starts[0], *(size.is_between(a, b - 1) for a, b in pairwise(starts)), size >= starts[-1]]
     tops = [_top(own) for each in ranges if not (own := view.best.filter(each)).is_empty()]
@@ -172,7 +172,7 @@ def _steps(view: View, *, starts: tuple[int, ...]) -> MeasuredQuantity:
 
 
 def _entries_on(view: View, *, accelerator: str) -> MeasuredQuantity:
-    """How many scored entries ran on an accelerator, in whatever form."""
+    """The number of scored entries on an accelerator, in any form factor."""
     slug = pl.col("accelerator")
     found = view.points.filter((slug == accelerator) | slug.str.starts_with(f"{accelerator}-"))
     title = accelerator_title(accelerator)
@@ -184,12 +184,12 @@ def _entries_on(view: View, *, accelerator: str) -> MeasuredQuantity:
     )
 
 
-def _place_of_balance(view: View) -> MeasuredQuantity:
-    """Where among the sizes efficiency times speedup is highest: 0 is the smallest, 1 the largest."""
+def _position_of_balance(view: View) -> MeasuredQuantity:
+    """Position of the highest efficiency times speedup among the sizes: 0 is the smallest, 1 the largest."""
     best = view.best.with_columns(_product=pl.col("efficiency") * pl.col("speedup"))
     if best.height < MIN_SIZES_OF_PEAK:
         raise EvidenceError("needs three sizes")
-    place = int(np.argmax(best["_product"].to_numpy()))  # ties: the smaller
+    place = int(np.argmax(best["_product"].to_numpy()))  # ties: the smaller size
     size, ids = best["num_accelerators"][place], (best["entry_id"][place],)
     first, last = best["num_accelerators"][0], best["num_accelerators"][-1]
     where = "at its lower end" if place == 0 else "inside the range"
@@ -224,7 +224,7 @@ def _loss_in_throughput(view: View, *, efficiency_below: float) -> MeasuredQuant
 
 
 def _nearer_to_one(first: View, second: View) -> MeasuredQuantity:
-    """How much nearer to 1 the first's slope of log speedup against log accelerators is than the second's.
+    """How much nearer to 1 the first slope of log speedup against log accelerators is than the second.
 
     Source: Theil 1950, Sen 1968: the median of the slopes between all pairs.
     """
@@ -251,10 +251,10 @@ def _theil_sen_slope(view: View) -> float:
 
 
 def _over_common_sizes(first: View, second: View) -> MeasuredQuantity:
-    """E of the first workload over the second's, over the sizes that both have on one accelerator.
+    """E of the first workload over E of the second: geometric mean over common sizes on one accelerator.
 
-    The accelerator is the one with the most common sizes (ties: widest range); both curves start from the
-    smallest common size, best entry per size; the value is the geometric mean.
+    The accelerator is the one with the most common sizes (ties: widest range). Both curves start from the
+    smallest common size and use the best entry per size.
     """
     own, other = curves(first.entries), curves(second.entries)
     common = own.join(other, on=("accelerator", "num_accelerators"), suffix="_second")
@@ -287,7 +287,7 @@ def _family_figure(row: dict[str, Any]) -> Figure:
 
 
 def _families_words(common: pl.DataFrame, workloads: tuple[str, str]) -> str:
-    """One machine family after the other: a check that does not mix submitters."""
+    """A sentence on each machine family, as a check that does not mix submitters."""
     words = []
     for family in common.partition_by("submitter", "accelerator", maintain_order=True):
         row = family.row(0, named=True)
@@ -298,11 +298,11 @@ def _families_words(common: pl.DataFrame, workloads: tuple[str, str]) -> str:
 
 
 def _spread_of_balance(*views: View) -> MeasuredQuantity:
-    """The largest size of balance over the smallest, of workloads that have it inside their range."""
+    """The largest size of balance over the smallest, of workloads with balance inside their sizes."""
     figures: list[Figure] = []
     for view in views:
         if view.best.height >= MIN_SIZES_OF_PEAK:
-            found = _place_of_balance(view)
+            found = _position_of_balance(view)
             if 0 < found.values[0] < 1:
                 figures += found.figures
     if len(figures) <= 1:
@@ -338,7 +338,7 @@ def _ratio(name: str, value: float, entry_ids: Iterable[str]) -> Figure:
     return Figure(name=name, value=value, unit="", entry_ids=tuple(entry_ids))
 
 
-# By the name that published.toml gives them; each takes a view, or one of each workload, and its options.
+# By the names used in published.toml. Each takes one view, or one per workload, and its options.
 QUANTITIES: Final[dict[str, Callable[..., MeasuredQuantity]]] = {
     "best_over_others": _best_over_others,
     "median": _median,
@@ -346,7 +346,7 @@ QUANTITIES: Final[dict[str, Callable[..., MeasuredQuantity]]] = {
     "time_of_largest": _time_of_largest,
     "steps": _steps,
     "entries_on": _entries_on,
-    "place_of_balance": _place_of_balance,
+    "place_of_balance": _position_of_balance,
     "loss_in_throughput": _loss_in_throughput,
     "nearer_to_one": _nearer_to_one,
     "over_common_sizes": _over_common_sizes,

@@ -1,4 +1,4 @@
-"""Rounds of results, studied: tables in; every entry with its metrics, factors, groups, claims out."""
+"""Studies of rounds of results: from tables to entries with metrics, factors, groups, and tested claims."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -62,12 +62,12 @@ def study(
     also: Folders = (),
     catalogue: Catalogue | None = None,
 ) -> Findings:
-    """What the closed entries of one round show about scaling.
+    """Findings on scaling from the closed entries of one round.
 
-    round: the published study's (v4.1) unless given; the latest one where the data lack that. workloads: the
-    study's in its round, else every workload with at least three scored entries. k: number of groups; by
-    silhouette unless given. catalogue: what names mean; the shipped one unless given.
-    Raises EvidenceError when a workload has fewer than three scored entries, SpecError for unknown names.
+    round: by default that of the published study (v4.1), or the latest one if the data lack it. workloads: by
+    default the study's in its round, else every workload with at least three scored entries. k: number of
+    groups; by default chosen by silhouette. catalogue: for resolving names; the shipped one by default.
+    Raises EvidenceError if a workload has fewer than three scored entries, SpecError for unknown names.
     """
     table = score_table(data=data, also=also)
     everything, scored = table.rename({"campaign": "round"}), scores_of(table)
@@ -119,11 +119,11 @@ def compared(
     also: Folders = (),
     catalogue: Catalogue | None = None,
 ) -> ComparedFindings:
-    """Closed entries of one round and workload side by side.
+    """A comparison of closed entries of one round and workload.
 
-    round: as for `study`. workload: the first that a study of the round takes unless given. entries: their
-    entry_id; those that `scaling.metrics.pointers` points to unless given.
-    Raises EvidenceError where too few entries have a score, SpecError for unknown names.
+    round: as in `study`. workload: by default the first that a study of the round uses. entries: their
+    entry_id; by default those that `scaling.metrics.pointers` selects.
+    Raises EvidenceError if too few entries have a score, SpecError for unknown names.
     """
     everything = score_table(data=data, also=also).rename({"campaign": "round"})
     round_ = chosen_round(round, everything)
@@ -161,7 +161,7 @@ def _measured(entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bill_of(entry: Mapping[str, Any], catalogue: Catalogue) -> Bill:
-    """What one run of an entry costs, its energy as measured where it was."""
+    """The cost of one run of an entry, with its measured energy if there is one."""
     known = None
     if entry["accelerator"] is not None:
         known = catalogue.hardware.exact(entry["accelerator"])
@@ -212,7 +212,7 @@ def _workload_findings(
 
 
 def _batches(entries: Entries, workload: str) -> BatchGrowth | Unanswered:
-    """Samples against batch over all rounds of a workload, or why they show nothing."""
+    """Samples against batch over all rounds of a workload, or the reason why it is unknown."""
     try:
         return published_growth(entries)
     except EvidenceError as err:
@@ -226,7 +226,7 @@ def _sources(data: Folders | None, also: Folders) -> str:
 
 
 def accuracy() -> AccuracyFindings:
-    """How wrong every kind of answer was on what was held out, and one's own ledger of predictions."""
+    """Errors of every kind of answer on held-out data, and of the user's own ledger of predictions."""
     return AccuracyFindings(
         forecasts=recorded(),
         profiles=tuple(profiles().values()),
@@ -239,7 +239,7 @@ def accuracy() -> AccuracyFindings:
 
 
 def recorded() -> Shipped | None:
-    """How wrong predictions were; None in a checkout whose record has not been made yet."""
+    """The shipped errors of predictions; None in a checkout whose record has not been made yet."""
     try:
         return shipped_forecasts()
     except DataError:
@@ -247,9 +247,9 @@ def recorded() -> Shipped | None:
 
 
 def default_round(entries: pl.DataFrame) -> str:
-    """The round a study is of unless another is named: the published study's, else the latest.
+    """The default round of a study: that of the published study, else the latest.
 
-    entries: scores with their `round`. Raises EvidenceError where there are none.
+    entries: scores with their `round`. Raises EvidenceError if there are none.
     """
     held = entries["round"].drop_nulls()
     if held.is_empty():
@@ -261,7 +261,7 @@ def default_round(entries: pl.DataFrame) -> str:
 
 
 def chosen_round(wanted: str | None, entries: pl.DataFrame) -> str:
-    """The round a user named, as the data spell it, or the usual one."""
+    """The round that a user named, as spelt in the data, or the default one."""
     return default_round(entries) if wanted is None else named(wanted, entries["round"], round_name)
 
 
@@ -273,7 +273,7 @@ def chosen_workloads(
     round_: str,
     catalogue: Catalogue | None,
 ) -> tuple[str, ...]:
-    """The workloads to study, each with enough scored entries."""
+    """The workloads to study, all with enough scored entries."""
     num_scored = dict(
         entries.drop_nulls("workload").group_by("workload").agg(SCORED.sum()).sort("workload").iter_rows()
     )
