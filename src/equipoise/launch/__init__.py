@@ -1,4 +1,4 @@
-"""How to run a strategy: commands, training code, settings, and files of what starts it and what trains."""
+"""How to run a strategy: commands, training code, settings, and files for launchers and training programs."""
 
 import json
 import re
@@ -47,12 +47,12 @@ _PORT = 29500
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """Processes to start: as many a host as it has ranks, on so many hosts of one kind of accelerator.
+    """Processes to start: `ranks_per_host` on each of `num_hosts` hosts with one kind of accelerator.
 
-    host_size: accelerators of a host. name: of the job. words: the script and its options, as torchrun takes
-    them. takes_more: whether options of the model and its data follow. joins_group: whether the script joins
-    a group of processes even where it is the only one. is_spot: whether machines may be taken back.
-    variables: of the environment, name and value.
+    host_size: accelerators per host. name: of the job. words: the script and its options, as arguments of
+    torchrun. takes_more: whether the user adds options for the model and its data. joins_group: whether the
+    script joins a process group even if it is the only process. is_spot: whether machines may be reclaimed.
+    variables: environment variables, as names and values.
     """
 
     name: str
@@ -68,13 +68,13 @@ class Launch(Struct, frozen=True, kw_only=True):
 
     @property
     def job_name(self) -> str:
-        """The name as Kubernetes takes it: lower case, digits and hyphens, at most 40."""
+        """The name in the form that Kubernetes accepts: lower case, digits and hyphens, at most 40."""
         plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40].strip("-")
         return plain if plain[:1].isalpha() else f"train-{plain}".strip("-")
 
     @property
     def arguments(self) -> str:
-        """Script and options as words of a shell, an option a line."""
+        """Script and options, quoted for a shell, with one option per line."""
         lines: list[list[str]] = [[]]
         for word in self.words:
             if word.startswith("--"):
@@ -84,14 +84,14 @@ class Launch(Struct, frozen=True, kw_only=True):
 
     @property
     def open_arguments(self) -> str:
-        """The same, and the place of options that the user adds where the program needs some."""
+        """Script and options, followed by a placeholder if the user must add options."""
         return self.arguments + (' \\\n    "$@"' if self.takes_more else "")
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What templates may name."""
+        """The variables available to templates."""
         chip = self.accelerator
-        is_gpu = chip.kind == "gpu"  # else ranks have a processor each
+        is_gpu = chip.kind == "gpu"  # otherwise each rank has a processor
         is_script = self.words[0].endswith(".py")
         return {
             "job": self.job_name,
@@ -127,18 +127,17 @@ class Launch(Struct, frozen=True, kw_only=True):
 
 
 _COLUMNS = 100
-# What every reader of the file passes over, in formats that have no comments.
+# Key of the header in JSON, which has no comments; readers of the file ignore it.
 _JSON_HEADER = "equipoise"
 
 
 class Snippet(Struct, frozen=True, kw_only=True):
-    """What to run or paste.
+    """Code to run or paste.
 
-    target: the program it is for. code: empty where the target cannot run the strategy at all. why: what it
-    does, and where that is documented. language: bash, python, yaml or json. file: the name under which it is
-    written; empty where it is no file of its own. unsupported: what the strategy has and the target cannot
-    express. checked_with: the program, or the table of its rules, that accepted such text in the tests; empty
-    where nothing did.
+    target: the program it is for. code: empty if the target cannot run the strategy. why: what it does, and
+    where that is documented. language: bash, python, yaml or json. file: the name of its file; empty if it is
+    not written to a file. unsupported: parts of the strategy that the target cannot express. checked_with:
+    the program, or the table of its rules, that accepts such text in the tests; empty if none does.
     """
 
     title: str
@@ -152,18 +151,18 @@ class Snippet(Struct, frozen=True, kw_only=True):
 
 
 def launch_files(strategy: Strategy, snippets: Sequence[Snippet]) -> dict[str, str]:
-    """Text by name of every snippet that is a file, under its strategy and what it cannot express."""
+    """Contents by name of every snippet that is a file, headed by the strategy and unsupported parts."""
     return {each.file: _with_header(each, strategy) for each in snippets if each.file and each.code}
 
 
 def write_launch_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files into a folder, which is made where it is missing; all of them, or none.
+    """Write files into a folder, which is created if missing; either all of them, or none.
 
-    Raises UsageError where they cannot be written.
+    Raises UsageError if they cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as all_files:  # which get their names once each is whole
+        with ExitStack() as all_files:  # files get their final names once all are complete
             for name, text in files.items():
                 file = all_files.enter_context(written(folder / name))
                 file.write(text.encode())
@@ -190,7 +189,7 @@ def _with_header(snippet: Snippet, strategy: Strategy) -> str:
 
 
 def _printable(line: str) -> str:
-    """One line whatever names it has: nothing in it ends a comment."""
+    """The line without control characters, so that names in it cannot end a comment."""
     return "".join(char if char.isprintable() else " " for char in line)
 
 
@@ -199,9 +198,9 @@ def bench_command(
 ) -> Snippet:
     """The command that times a strategy's steps, with its micro-batch, accumulation and precision.
 
-    workload: a model of the zoo or module:function. num_accelerators: ranks to time it on, each with the work
-    it has in the strategy; as many as the strategy takes unless given. out: the folder that keeps the sweep.
-    No command where the model itself is cut: `bench` has the data axis alone.
+    workload: a model of the zoo or module:function. num_accelerators: ranks to time it on, each with the same
+    work as in the strategy; by default as many as in the strategy. out: the folder for the sweep.
+    Without code if the model is sharded, because `bench` only has the data axis.
     """
     size = strategy.num_accelerators if num_accelerators is None else num_accelerators
     method, drops_accumulation = _method(strategy, size)
@@ -209,7 +208,7 @@ def bench_command(
         **strategy_facts(strategy),
         "workload": quote(workload),
         "size": size,
-        # `bench` counts the samples of one pass over all ranks; `accumulate:K` makes K passes an update.
+        # `bench` counts the samples of one pass over all ranks; `accumulate:K` makes K passes per update.
         "batch": size * strategy.microbatch_samples,
         "method": method,
         "drops_accumulation": drops_accumulation,
@@ -230,7 +229,7 @@ def bench_command(
 
 
 def bench_method(strategy: Strategy) -> str | None:
-    """The way to train of `bench` that does what a strategy does; None where none does."""
+    """The method of `bench` that implements a strategy; None if there is none."""
     if any(getattr(strategy, axis) > 1 for axis in ("tp", "pp", "cp", "ep")):
         return None
     method, drops_accumulation = _method(strategy, strategy.num_accelerators)
@@ -238,7 +237,7 @@ def bench_method(strategy: Strategy) -> str | None:
 
 
 def _method(strategy: Strategy, size: int) -> tuple[str, bool]:
-    """The way to train of `bench`, and whether it exchanges after every micro-batch of several."""
+    """The method of `bench`, and whether it lacks the accumulation over several micro-batches."""
     accumulated = strategy.num_microbatches
     fraction = 1 / max(1, strategy.compression_rank)
     compressed = {
@@ -259,14 +258,14 @@ def _method(strategy: Strategy, size: int) -> tuple[str, bool]:
     return method, accumulated > 1
 
 
-# Of larger domains, those of NVL72, accelerators of one host.
-_TRAY = 4
+# Accelerators per host in domains larger than a host, such as NVL72.
+_HOST_SIZE_IN_DOMAIN = 4
 _SCRIPT = "train.py"
-# Software that is torch itself, as the scripts are.
+# Software names that mean plain torch, which the scripts use.
 _OF_PLAIN_TORCH = ("fsdp", "ngc", PRIORS_ONLY)
 
 
-# By kind: the conditions on which it is printed, its template, and the rest of it.
+# By kind: the conditions of each snippet, its template, and its other fields.
 SNIPPETS = {
     kind: tuple(
         (each.get("when", ""), each["template"], convert({"code": "", **each}, Snippet)) for each in stated
@@ -299,14 +298,14 @@ def launch_snippets(
     is_asked_for: bool = False,
     is_spot: bool = False,
 ) -> tuple[Snippet, ...]:
-    """What to run and paste for a strategy: the command first, then environment and code, then the rest.
+    """The snippets for a strategy: the command first, then environment and code, then the rest.
 
-    cluster: the machine it is for; of as many accelerators as there are. workload: what is trained, for
-    options that depend on its layers and experts. settings: whose variables are exported; those of
-    `runtime_settings` for the cluster unless given. software: that the strategy is planned for, whose program
-    is started before others. is_asked_for: whether the user named it: then its program is started also where
-    a script of plain torch could train the strategy. is_spot: whether machines may be taken back.
-    Raises SpecError for accelerators that torch's launcher does not start (TPUs, IPUs).
+    cluster: the machine to run on, with all its accelerators. workload: the trained workload, for options
+    that depend on its layers and experts. settings: settings whose variables are exported; by default those
+    of `runtime_settings` for the cluster. software: the software that the strategy is planned for, whose
+    program is preferred. is_asked_for: whether the user named the software; then its program is started even
+    if a script of plain torch could train the strategy. is_spot: whether machines may be reclaimed.
+    Raises SpecError for accelerators that torch's launcher does not support (TPUs, IPUs).
     """
     chip = cluster.accelerator
     if not chip.is_started:
@@ -316,7 +315,7 @@ def launch_snippets(
         )
     model = None if workload is None else workload.transformer
     each = 1 if workload is None else workload.samples_per_example
-    pairs = tuple(_of_examples(each))
+    pairs = tuple(_example_caveats(each))
     strategy = replace(  # programs count examples
         strategy,
         microbatch_samples=max(1, strategy.microbatch_samples // each),
@@ -328,13 +327,13 @@ def launch_snippets(
         if workload is None or model is not None or not each.is_for_transformers
     ]
     facts = code_facts(strategy, workload)
-    code = tuple(_lacking(each, pairs) for each in _fitting("script", facts))
-    started = _started(programs, software, is_asked_for=is_asked_for, has_script=bool(code))
+    code = tuple(_with_unsupported(each, pairs) for each in _fitting("script", facts))
+    started = _program_to_start(programs, software, is_asked_for=is_asked_for, has_script=bool(code))
     words: tuple[str, ...] = (_SCRIPT,)
     asked = software if is_asked_for else None
-    lacks = _of_script(asked, is_written=bool(code))
+    lacks = _script_caveats(asked, is_written=bool(code))
     if started is not None:
-        code, (words, lacks) = (), _of_program(*started, asked)
+        code, (words, lacks) = (), _program_words(*started, asked)
     found = runtime_settings(cluster, strategy) if settings is None else settings
     launch = Launch(
         name="train" if workload is None else workload.slug,
@@ -352,7 +351,7 @@ def launch_snippets(
             if each.is_variable and each.value is not None and not each.is_for_first_run
         ),
     )
-    lacks = (*lacks, *_of_hosts(launch, cluster))
+    lacks = (*lacks, *_host_caveats(launch, cluster))
     first, *others = (
         replace(each, unsupported=(*lacks, *each.unsupported)) for each in _fitting("platform", launch.facts)
     )
@@ -363,22 +362,22 @@ def launch_snippets(
         *_fitting("addition", facts),
         *_timing(strategy, "" if workload is None else workload.slug),
         *others,
-        *(_lacking(_program(each, translation), pairs) for each, translation in programs),
+        *(_with_unsupported(_program(each, translation), pairs) for each, translation in programs),
     )
 
 
-def _started(
+def _program_to_start(
     programs: Sequence[tuple[Program, Translation]],
     software: str | None,
     *,
     is_asked_for: bool,
     has_script: bool,
 ) -> tuple[Program, Translation] | None:
-    """The program to start, and its options; None where a script is.
+    """The program to start, and its options; None if a script is started.
 
-    Of software that the user named its own; else where no script of plain torch trains the strategy, and
-    unless it is a library: that of the software, else the one that lacks least of the strategy.
-    software, is_asked_for: as `launch_snippets` takes them. has_script: whether a script trains the strategy.
+    If the user named a software, its program. Otherwise, if no script of plain torch trains the strategy, the
+    program (not a library) of the software, else the one with the fewest unsupported parts.
+    software, is_asked_for: as in `launch_snippets`. has_script: whether a script trains the strategy.
     """
     able = [(each, found) for each, found in programs if each.entry and found.options]
     named = [(each, found) for each, found in able if software in each.software]
@@ -390,13 +389,10 @@ def _started(
     )
 
 
-def _of_program(
+def _program_words(
     program: Program, found: Translation, asked: str | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What torchrun starts for a program, and what is to be known of it.
-
-    asked: software that the user named.
-    """
+    """What torchrun starts for a program, and caveats. asked: software that the user named."""
     lacks = [f"{program.name}: {each}" for each in found.unsupported]
     if asked is not None and asked not in program.software:
         lacks.insert(0, f"{software_named(asked).title}: {program.name} is started")
@@ -406,8 +402,8 @@ def _of_program(
     return (*program.entry, *found.words), tuple(lacks)
 
 
-def _of_script(asked: str | None, *, is_written: bool) -> tuple[str, ...]:
-    """What is to be known of the script that is started. asked: software that the user named."""
+def _script_caveats(asked: str | None, *, is_written: bool) -> tuple[str, ...]:
+    """Caveats of the script that is started. asked: software that the user named."""
     if not is_written:
         return (f"{_SCRIPT}, which is yours to write: no script here trains this strategy",)
     if asked is None or asked in _OF_PLAIN_TORCH:
@@ -416,7 +412,7 @@ def _of_script(asked: str | None, *, is_written: bool) -> tuple[str, ...]:
 
 
 def program(name: str) -> Program:
-    """The program of a name. Raises SpecError with the names there are."""
+    """The program with a name. Raises SpecError, listing the known names, for an unknown one."""
     for each in PROGRAMS:
         if each.name == name:
             return each
@@ -425,17 +421,17 @@ def program(name: str) -> Program:
 
 
 def ranks_per_host(cluster: Cluster, strategy: Strategy) -> int:
-    """Ranks that one host starts: as many as it has accelerators, or the most that hosts share equally."""
+    """Ranks per host: the number of its accelerators, or the most that divides the ranks equally."""
     count = strategy.num_accelerators
     return max(ranks for ranks in range(1, min(_host_size(cluster), count) + 1) if count % ranks == 0)
 
 
 def _host_size(cluster: Cluster) -> int:
-    return cluster.node_size if cluster.node_size <= LARGEST_HOST else _TRAY
+    return cluster.node_size if cluster.node_size <= LARGEST_HOST else _HOST_SIZE_IN_DOMAIN
 
 
-def _of_hosts(launch: Launch, cluster: Cluster) -> Iterator[str]:
-    """Why more hosts are started than the accelerators need."""
+def _host_caveats(launch: Launch, cluster: Cluster) -> Iterator[str]:
+    """Why more hosts are started than the accelerators need, if so."""
     count, size = launch.num_hosts * launch.ranks_per_host, _host_size(cluster)
     fewest = -(-count // size)
     if launch.num_hosts > fewest:
@@ -445,8 +441,8 @@ def _of_hosts(launch: Launch, cluster: Cluster) -> Iterator[str]:
         )
 
 
-def _of_examples(samples_per_example: int) -> Iterator[str]:
-    """What programs that train on single samples lack of examples of several."""
+def _example_caveats(samples_per_example: int) -> Iterator[str]:
+    """What programs that train on single samples lack for examples of several samples."""
     if samples_per_example > 1:
         yield (
             "preference pairs: their loss is code, such as TRL's DPOTrainer; micro-batch and batch are "
@@ -454,7 +450,7 @@ def _of_examples(samples_per_example: int) -> Iterator[str]:
         )
 
 
-def _lacking(snippet: Snippet, lacks: tuple[str, ...]) -> Snippet:
+def _with_unsupported(snippet: Snippet, lacks: tuple[str, ...]) -> Snippet:
     return replace(snippet, unsupported=(*snippet.unsupported, *lacks)) if lacks else snippet
 
 
@@ -473,7 +469,7 @@ def _environment(settings: tuple[Setting, ...]) -> tuple[Snippet, ...]:
 
 
 def _timing(strategy: Strategy, name: str) -> Iterator[Snippet]:
-    """The command that times it, where `bench` trains what has the name: of its zoo, or a user's function."""
+    """The command that times the strategy, if `bench` can train a workload of that name."""
     if ":" in name or any(each.name == name for each in ZOO):
         found = bench_command(strategy, name, out="runs")
         if found.code:
@@ -481,7 +477,7 @@ def _timing(strategy: Strategy, name: str) -> Iterator[Snippet]:
 
 
 def _program(program: Program, found: Translation) -> Snippet:
-    """A translation as a snippet, its title by how much of the strategy it has."""
+    """A translation as a snippet, whose title says how much of the strategy it expresses."""
     if not found.options:
         title = f"Not possible in {program.name}"
     elif found.unsupported:

@@ -1,7 +1,8 @@
-"""Programs that train: how each expresses a strategy, by a template, and what templates may name of one.
+"""Training programs: the template by which each expresses a strategy, and the variables of templates.
 
-Of the template a line is an option, `NAME = VALUE` or a flag's name alone; a reason (`! `, `!! `) states what
-the program cannot express. tests/launch/test_programs.py holds every program to every field of a strategy.
+A line of a template is an option (`NAME = VALUE`, or the name of a flag) or a reason (`! `, `!! `) that
+states what the program cannot express. tests/launch/test_programs.py checks every program against every field
+of a strategy.
 """
 
 import json
@@ -28,10 +29,10 @@ _OPTIMIZERS = {
     "adam_8bit": ("AdamW8bit", "lr=1e-3"),
     "sgd": ("torch.optim.SGD", "lr=1e-2, momentum=0.9"),
 }
-# Of attention, as transformers and diffusers name them; models of images have those of the text besides.
+# Names of attention projections in transformers and diffusers; image models also have those of the text.
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _QUERIES_AND_VALUES = ("q_proj", "v_proj")
-# What a sentence says of the layers that adapters were asked for on.
+# Words for the layers with adapters, for use in a sentence.
 _ON_TARGETS: Mapping[LoraTargets, str] = {
     "usual": "",
     "query_value": " on queries and values",
@@ -44,20 +45,15 @@ _DIFFUSERS_PROJECTIONS = (
 )
 
 
-def _as_run(strategy: Strategy) -> Strategy:
-    """The strategy as programs state it: weights in the host's memory are those of shards, of which one
-    accelerator has the only one.
-    """
+def _as_stated(strategy: Strategy) -> Strategy:
+    """The strategy as programs state it: offloaded weights are sharded, also on a single accelerator."""
     is_alone = strategy.num_accelerators == 1 and strategy.offload == "optimizer_and_params"
     return replace(strategy, zero_stage=WEIGHTS_SHARDED) if is_alone else strategy
 
 
 def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
-    """What templates of programs may name.
-
-    model: None where its sizes are not known: then they are zero.
-    """
-    strategy = _as_run(strategy)
+    """The variables available to templates of programs. model: None if unknown; its sizes are then zero."""
+    strategy = _as_stated(strategy)
     experts = 0 if model is None else model.experts or 0
     has_hosted_adam = strategy.optimizer == "adam" and strategy.offload == "optimizer"
     is_precision_aware = not strategy.shards_gradients and (
@@ -77,11 +73,11 @@ def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
         "has_expert_axis": strategy.ep > 1 or experts > 0,
         "dispatches_once": strategy.ep > 1 and not strategy.dispatch_copies,
         "shards_hold_experts": expert_ranks % strategy.ep == 0,
-        # Optimizer states are narrow or in the host's memory, and Megatron-LM can do that.
+        # Optimizer states are narrow or offloaded, in a way that Megatron-LM supports.
         "is_precision_aware": is_precision_aware,
         "has_distributed_optimizer": strategy.zero_stage > 0 or is_precision_aware,
         "gathers_weights": strategy.dp > 1 and strategy.zero_stage > 0,
-        # FSDP shards, offloads, and alone has tensor and context parallelism in accelerate and the Trainer.
+        # FSDP shards and offloads; in accelerate and the Trainer, tensor and context parallelism require it.
         "needs_fsdp": needs_fsdp,
         "runs_fsdp": needs_fsdp and strategy.num_accelerators > 1,
         "has_mesh": strategy.tp * strategy.cp * strategy.dp_replicate > 1,
@@ -91,13 +87,13 @@ def program_facts(strategy: Strategy, model: Model) -> dict[str, object]:
 
 
 def _is_hybrid(model: Transformer) -> bool:
-    """Whether layers are one block each: a state space, attention or a feed-forward block."""
+    """Whether each layer is a single block: state space, attention or feed-forward."""
     return 0 < model.state_layers < model.layers - (model.attention_layers or 0)
 
 
 def _graph_modules(strategy: Strategy, num_experts: int) -> tuple[str, ...]:
-    """Of a layer of Megatron-Core, the modules that graphs record: no experts, whose shapes follow the
-    routing, and none that is recomputed.
+    """The modules of a Megatron-Core layer that graphs record: not experts, whose shapes depend on routing,
+    and not recomputed ones.
 
     Source: megatron-core 0.16.1, TransformerConfig.
     """
@@ -108,9 +104,9 @@ def _graph_modules(strategy: Strategy, num_experts: int) -> tuple[str, ...]:
 
 
 def _recomputed_modules(strategy: Strategy, model: Model) -> tuple[str, ...]:
-    """Of a layer of Megatron-Core, the modules that selective recomputation computes again.
+    """The modules of a Megatron-Core layer that selective recomputation covers.
 
-    Beside the overlap of experts' traffic, which calls parts of a layer, norms and activations alone.
+    With overlapped expert traffic, which calls parts of a layer, only norms and activations.
     Source: megatron-core 0.16.1, fine_grained_callables.py.
     """
     if not strategy.fused_attention:
@@ -123,7 +119,7 @@ def _recomputed_modules(strategy: Strategy, model: Model) -> tuple[str, ...]:
 
 
 def strategy_facts(strategy: Strategy) -> dict[str, object]:
-    """Fields of a strategy, its properties, and the layers that have adapters."""
+    """Template variables of a strategy: its fields, properties, and the layers with adapters."""
     return {
         **asdict(strategy),
         **{name: getattr(strategy, name) for name in _PROPERTIES},
@@ -133,8 +129,8 @@ def strategy_facts(strategy: Strategy) -> dict[str, object]:
 
 
 def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, object]:
-    """What templates of scripts and additions may name."""
-    strategy = _as_run(strategy)
+    """The variables available to templates of scripts and additions."""
+    strategy = _as_stated(strategy)
     sharded = is_sharded(strategy)
     alone = strategy.dp == 1 and not sharded
     averages = strategy.sync_period > 1 and not alone and not sharded
@@ -155,16 +151,16 @@ def code_facts(strategy: Strategy, workload: Workload | None) -> dict[str, objec
         "alone": alone,
         "averages": averages,
         "quiet": waits and not sharded,
-        # Unless told otherwise, FSDP shards gradients after each micro-batch.
+        # By default, FSDP shards gradients after each micro-batch.
         "sums_whole": waits and (strategy.whole_gradients or not strategy.shards_gradients),
         "replicated": not (alone or sharded or averages),
         "zero_1": strategy.zero_stage == 1 and strategy.dp > 1 and not sharded,
-        # Of a layer that is not recomputed torch keeps its weights too, which would be copied with the rest.
+        # Without recomputation, torch also saves a layer's weights, which would be offloaded as well.
         "hosted": strategy.activation_offload and strategy.recompute == "full",
         "autocast": dtype != "float32" and not is_narrowed_by_shard,
         "dtype": dtype,
         "again": str(strategy.shards_weights),
-        # Over gloo, PowerSGD's hook hangs where there are several buckets: all gradients in one.
+        # Over gloo, PowerSGD's hook hangs with several buckets, so all gradients go into one.
         "bucket_mib": 4096 if strategy.compression == "powersgd" else 25,
         "compression_rank": max(1, strategy.compression_rank),
         "num_shards": strategy.num_shards,
@@ -180,30 +176,30 @@ def _has_states(workload: Workload | None) -> bool:
 
 
 def _projections(strategy: Strategy, *, is_of_images: bool) -> tuple[str, ...]:
-    """Of attention, those that have adapters."""
+    """The attention projections with adapters."""
     if is_of_images:
         return _DIFFUSERS_PROJECTIONS
     return _QUERIES_AND_VALUES if strategy.lora_targets == "query_value" else _PROJECTIONS
 
 
 def is_sharded(strategy: Strategy) -> bool:
-    """Whether gradients or weights are, or lie in the host's memory: what `fully_shard` does."""
+    """Whether gradients or weights are sharded or offloaded, i.e. whether `fully_shard` is needed."""
     return strategy.shards_gradients or strategy.offload != "none"
 
 
 def _compute_dtype(strategy: Strategy) -> str:
-    """The dtype of torch that products run in: those below 16 bits are narrowed inside a bf16 network."""
+    """The torch dtype of the network; products below 16 bits are converted inside a bf16 network."""
     if strategy.precision in {"fp32", "tf32"}:
         return "float32"
     return "float16" if strategy.precision == "fp16" else "bfloat16"
 
 
 def _stage_facts(strategy: Strategy, model: Model) -> Mapping[str, object]:
-    """How layers are shared out among the stages of a pipeline; zero where the layers are not known."""
+    """Template variables of pipeline stages; zero if the number of layers is unknown."""
     counts = () if model is None else stage_layers(model.layers, strategy.pp, strategy.interleave)
     extra = 0 if model is None else model.prediction_layers
     most, num_layers = max(counts, default=0), sum(counts)
-    # Of equal stages, how many layers the last one lacks.
+    # Number of layers by which the last stage is smaller, if all others are equal.
     lacking = most - counts[-1] if counts and set(counts[:-1]) == {most} else 0
     needs_layout = strategy.pp > 1 and (len(set(counts)) > 1 or extra > 0)
     return {
@@ -214,7 +210,7 @@ def _stage_facts(strategy: Strategy, model: Model) -> Mapping[str, object]:
         "num_lacking_layers": lacking,
         "stage_sizes": ", ".join(map(str, counts)),
         "has_unlike_stages": len(set(counts)) > 1,
-        # Stages of the most layers are as many as the strategy has.
+        # Stages filled up to the largest size are as many as in the strategy.
         "has_stages_by_layers": bool(counts) and -(-(num_layers + lacking) // most) == len(counts),
         "needs_layout": needs_layout,
         "layout": pipeline_layout(counts, extra) if needs_layout else "",
@@ -222,10 +218,10 @@ def _stage_facts(strategy: Strategy, model: Model) -> Mapping[str, object]:
 
 
 def stage_layers(num_layers: int, num_ranks: int, interleave: int = 1) -> tuple[int, ...]:
-    """Layers of each stage of a pipeline in order: all full but those of the last rank, the last least.
+    """Layers of each stage of a pipeline, in order: all stages are full except those of the last rank.
 
-    Where that leaves a stage none, stages are as even as they go, fuller ones first.
-    Source: the performance model shares layers out so (perfmodel.estimate.stages).
+    If that leaves a stage empty, layers are distributed as evenly as possible, larger stages first.
+    Source: the performance model distributes layers in the same way (perfmodel.estimate.stages).
 
     >>> stage_layers(10, 4), stage_layers(13, 2, 2), stage_layers(9, 8)
     ((3, 3, 3, 1), (4, 4, 4, 1), (2, 1, 1, 1, 1, 1, 1, 1))
@@ -245,8 +241,8 @@ def stage_layers(num_layers: int, num_ranks: int, interleave: int = 1) -> tuple[
 def pipeline_layout(counts: Sequence[int], num_prediction_layers: int = 0) -> str:
     """Layers of each stage in Megatron-LM's layout language.
 
-    counts: as `stage_layers` has them. The embedding (E) is in the first stage; prediction layers (m) and the
-    loss (L) are in the last.
+    counts: from `stage_layers`. The embedding (E) is in the first stage; prediction layers (m) and the loss
+    (L) are in the last.
 
     >>> pipeline_layout(stage_layers(61, 16))
     'Et*4|(t*4|)*14t*1L'
@@ -262,8 +258,8 @@ Value: TypeAlias = bool | int | float | str | tuple[str | int, ...] | None
 class Option(Struct, frozen=True):
     """One option of a program.
 
-    name: as the program spells it; in YAML and JSON a dot leads into a section. value: on a command line True
-    is a flag, and None a bare word.
+    name: as the program spells it; in YAML and JSON, dots separate nested sections. value: on a command line,
+    True means a flag, and None a bare word.
     """
 
     name: str
@@ -281,19 +277,19 @@ class Option(Struct, frozen=True):
 
 
 class Translation(Struct, frozen=True, kw_only=True):
-    """Options that set a strategy in another program, and what it has no option for."""
+    """Options that express a strategy in another program, and what it has no option for."""
 
     options: tuple[Option, ...]
     unsupported: tuple[str, ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All options as words of a command."""
+        """All options as command-line arguments."""
         return tuple(word for each in self.options for word in each.words)
 
     @property
     def bash_text(self) -> str:
-        """The options as an array of bash, one a line; empty where there are none."""
+        """The options as a bash array, one per line; empty if there are none."""
         lines = [f"  {join(each.words)}\n" for each in self.options]
         return f"OPTIONS=(\n{''.join(lines)})\n" if lines else ""
 
@@ -311,13 +307,13 @@ class Translation(Struct, frozen=True, kw_only=True):
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """A program that trains, and how it expresses a strategy.
+    """A training program, and how it expresses a strategy.
 
-    template: of its options. file: the name under which they are written. form: how they are.
-    version, source: what was read. entry: what torchrun starts: the program, or the user's script with the
-    file of the options; empty where the program has a launcher of its own. software: names of the software
-    that runs it. is_for_transformers: whether it trains nothing else. use: how the options are given to
-    the program. checked_with: what accepted such options in the tests.
+    template: of its options. file: the name of the file with the options. form: format of that file.
+    version, source: the version and source that the template is based on. entry: what torchrun starts: the
+    program, or the user's script with the file of options; empty if the program has its own launcher.
+    software: names of the software that runs it. is_for_transformers: whether it trains only transformers.
+    use: how to pass the options to the program. checked_with: what accepts such options in the tests.
     """
 
     name: str
@@ -334,14 +330,14 @@ class Program(Struct, frozen=True, kw_only=True):
 
     @property
     def is_library(self) -> bool:
-        """Whether it is called by a script of the user's, which reads the file of the options."""
+        """Whether it is called from a script of the user's, which reads the file of options."""
         return self.form != "options"
 
     def translate(self, strategy: Strategy, model: Model = None) -> Translation:
-        """The options that set the strategy, and what of it the program cannot express.
+        """The options that express the strategy, and what the program cannot express.
 
-        model: sizes that some options depend on: layers of stages, experts. Where the program would not
-        start, or would train something else, there are no options at all.
+        model: for options that depend on its layers and experts. If the program would not start, or would
+        train something else, there are no options.
         """
         found = filled(self.template, program_facts(strategy, model))
         if found.refused:
@@ -350,7 +346,7 @@ class Program(Struct, frozen=True, kw_only=True):
         return Translation(options=options, unsupported=found.unsupported)
 
     def text(self, found: Translation) -> str:
-        """A translation as the program reads it; empty where there are no options."""
+        """A translation in the format of the program; empty if there are no options."""
         if not found.options:
             return ""
         if self.form == "options":
@@ -361,7 +357,7 @@ class Program(Struct, frozen=True, kw_only=True):
 
 
 def _option(line: str) -> Option:
-    """The option of a line. Its value is read as JSON, and is text where it is none."""
+    """The option on a line of a template. Its value is parsed as JSON, or else taken as text."""
     name, equals, text = line.partition(" = ")
     if not equals:
         return Option(name)

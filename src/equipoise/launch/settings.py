@@ -1,4 +1,4 @@
-"""Settings of NCCL and the runtime that a topology calls for, each with how to check it."""
+"""Settings of NCCL and the runtime that a topology requires, each with a way to check it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +15,20 @@ from equipoise.spec.strategy import Strategy
 from equipoise.spec.strategy import software as software_named
 from equipoise.units import format_percent
 
-# Above it, what the allocator cannot use of its segments decides whether a run fits.
+# Above this share of memory, fragmentation in the allocator decides whether a run fits.
 _NEARLY_FULL = 0.8
-# From here on NCCL's pages give more helper threads to plain networks: 100 Gbit/s.
+# From 100 Gbit/s on, NCCL's documentation recommends more helper threads for plain networks.
 _FAST_SOCKETS_BYTE_PER_S = 12.5e9
-# Megatron-LM drops its demand for one connection from Blackwell on.
+# Megatron-LM no longer requires a single connection from Blackwell on.
 _LAST_ONE_CONNECTION_YEAR = 2023
 
 
 class Setting(Struct, frozen=True, kw_only=True):
     """One setting: its reason on this machine, where that is documented or measured, and how to check it.
 
-    value: None where it depends on what only the machine's owner knows; the reason states when it is needed.
-    is_variable: of the environment; else an argument in code, or of the container. is_for_first_run: to be
-    unset after the first run.
+    value: None if it depends on what only the machine's owner knows; the reason says when it is needed.
+    is_variable: an environment variable; otherwise an argument in code, or of the container.
+    is_for_first_run: to be unset after the first run.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     is_for_first_run: bool = False
 
 
-# Settings in order, each after the conditions on which it applies.
+# The conditions and settings, in order.
 _SETTINGS = tuple(
     (str(stated["when"]), convert(stated, Setting))
     for stated in shipped_table(Path(__file__).with_name("settings.toml"))["setting"]
@@ -48,7 +48,7 @@ _SETTINGS = tuple(
 
 
 class Placement(Struct, frozen=True, kw_only=True):
-    """Where ranks run, on how many hosts. is_staged: bytes between two pass through the host's memory."""
+    """Where ranks run, on how many hosts. is_staged: data between two pass through the host's memory."""
 
     cluster: Cluster
     strategy: Strategy
@@ -57,12 +57,12 @@ class Placement(Struct, frozen=True, kw_only=True):
 
     @property
     def is_nvidia(self) -> bool:
-        """Whether NCCL itself joins the ranks."""
+        """Whether the ranks communicate through NCCL itself."""
         return self.cluster.accelerator.vendor == "NVIDIA" and self.cluster.accelerator.kind == "gpu"
 
     @property
     def is_plain_network(self) -> bool:
-        """Whether hosts are connected by sockets: neither InfiniBand, RoCE nor EFA."""
+        """Whether hosts communicate over sockets, i.e. without InfiniBand, RoCE or EFA."""
         return not self.cluster.keeps_order and not self.cluster.name.startswith("aws-")
 
 
@@ -76,9 +76,8 @@ def runtime_settings(
 ) -> tuple[Setting, ...]:
     """The settings that apply to this strategy on this machine, the most important first; often few.
 
-    topology: of the machine, where it was looked over: whether peers reach each other. memory_share:
-    what the strategy needs over what an accelerator has. software: that trains; any of those that start on
-    the machine unless given.
+    topology: of the machine, if it was inspected, for peer access. memory_share: needed over available memory
+    of an accelerator. software: the training software; by default any that runs on the machine.
     """
     facts = _facts(placed(cluster, strategy, topology), topology, memory_share, software)
     return tuple(
@@ -96,7 +95,7 @@ def runtime_settings(
 def _facts(
     place: Placement, topology: Topology | None, memory_share: float | None, software: str | None
 ) -> dict[str, object]:
-    """What conditions and words of settings.toml name."""
+    """The variables available to conditions and texts of settings.toml."""
     cluster, strategy, chip = place.cluster, place.strategy, place.cluster.accelerator
     ranks = min(cluster.node_size, strategy.num_accelerators)
     seen = [device.num_cores for device in topology.devices if device.num_cores] if topology else []
@@ -115,7 +114,7 @@ def _facts(
         "is_megatron": software is None or software_named(software).family == "megatron",
         "is_before_blackwell": chip.year is not None and chip.year <= _LAST_ONE_CONNECTION_YEAR,
         "is_staged": place.is_staged,
-        # A slow path pays for what DistributedDataParallel does by default.
+        # On a slow path, the defaults of DistributedDataParallel are expensive.
         "is_slow": place.is_staged or is_plain_between,
         "is_fast_plain_network": place.is_plain_network
         and cluster.inter.byte_per_s * ranks >= _FAST_SOCKETS_BYTE_PER_S,
@@ -130,7 +129,7 @@ def _facts(
 
 
 def placed(cluster: Cluster, strategy: Strategy, topology: Topology | None = None) -> Placement:
-    """Where the ranks of a strategy run on a cluster, and whether their bytes are staged by the host."""
+    """Where the ranks of a strategy run on a cluster, and whether their data pass through host memory."""
     return Placement(
         cluster=cluster,
         strategy=strategy,
@@ -150,7 +149,7 @@ def _is_staged(cluster: Cluster, topology: Topology | None) -> bool:
 
 
 def _log_lines(place: Placement) -> Iterator[str]:
-    """Which path NCCL says that it took, where the machine is as assumed."""
+    """The path that NCCL logs if the machine is as assumed."""
     if place.num_hosts < place.strategy.num_accelerators:
         yield '"via SHM"' if place.is_staged else '"via P2P"'
     if place.cluster.switch_reduces and place.is_nvidia:

@@ -1,9 +1,9 @@
-"""Text that is written for other programs: templates of templates/ with their conditions, and YAML.
+"""Text for other programs: templates of templates/ with conditions, and YAML.
 
-A line that ends in `#if A !B` stays only where A holds and B does not, one that ends in `#for ITEMS` comes
-once for each of them; `#include NAME` takes the lines of another template, with its own indentation before
-each. A line that begins with `! ` is no text but a reason why what is asked is not expressed, with `!! ` why
-it is not started. The rest is `string.Template`.
+A line that ends in `#if A !B` is kept only if A holds and B does not. One that ends in `#for ITEMS` is
+repeated for each item. `#include NAME` inserts the lines of another template with the indentation of the
+directive. A line that begins with `! ` is the reason why something cannot be expressed, with `!! ` why
+nothing can be started. The rest is `string.Template`.
 """
 
 import json
@@ -21,7 +21,7 @@ _REASON, _REFUSAL = "! ", "!! "
 
 
 class Filled(Struct, frozen=True, kw_only=True):
-    """A template filled: the lines that stay, and the reasons among them."""
+    """A filled template: the lines that were kept, and the reasons."""
 
     lines: tuple[str, ...]
     unsupported: tuple[str, ...]
@@ -34,9 +34,9 @@ class Filled(Struct, frozen=True, kw_only=True):
 
 
 def filled(name: str, facts: Mapping[str, Any]) -> Filled:
-    """A template with its placeholders filled, true and false as JSON and YAML have them.
+    """Fill a template, writing booleans as in JSON and YAML.
 
-    facts: what conditions and placeholders name; of items, a mapping of what they add.
+    facts: values by the names used in conditions and placeholders; items are mappings of additional values.
     """
     lines = [*_lines(_template(name), facts)]
     return Filled(
@@ -47,15 +47,15 @@ def filled(name: str, facts: Mapping[str, Any]) -> Filled:
 
 
 def joined(text: str, facts: Mapping[str, Any]) -> str:
-    """The lines of a text that stay, one after the other on one line."""
+    """The kept lines of a text, joined into one line."""
     return "".join(_lines(text.splitlines(), facts))
 
 
-class _Written(dict[str, Any]):
-    """Facts as placeholders take them: true and false as JSON and YAML have them."""
+class _TemplateFacts(dict[str, Any]):
+    """Facts for placeholders, with booleans written as in JSON and YAML."""
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - whatever a template writes
-        """The fact of a placeholder."""
+        """The value of a placeholder."""
         found = super().__getitem__(name)
         return json.dumps(found) if isinstance(found, bool) else found
 
@@ -70,7 +70,7 @@ def _lines(template: Iterable[str], facts: Mapping[str, Any]) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def _parts(line: str) -> tuple[str, tuple[str, ...], str]:
-    """The text of a line, its conditions and its items; all templates have some hundred lines."""
+    """The text of a line, its conditions and its items; cached, as all templates have some hundred lines."""
     text, _, conditions = line.partition("  #if ")
     text, _, items = text.partition("  #for ")
     return text, tuple(conditions.split()), items
@@ -79,10 +79,10 @@ def _parts(line: str) -> tuple[str, tuple[str, ...], str]:
 def _filled_line(text: str, facts: Mapping[str, Any]) -> Iterator[str]:
     margin, is_include, included = text.partition("#include ")
     if not is_include:
-        yield Template(text).substitute(_Written(facts)) if "$" in text else text
+        yield Template(text).substitute(_TemplateFacts(facts)) if "$" in text else text
         return
     for line in _lines(_template(included), facts):
-        # A value may have lines of its own.
+        # A value may consist of several lines.
         yield margin + line.replace("\n", f"\n{margin}") if line else line
 
 
@@ -92,7 +92,7 @@ def _template(name: str) -> tuple[str, ...]:
 
 
 def holds(condition: str, facts: Mapping[str, object]) -> bool:
-    """Whether a condition of a template holds: a name, one with its values or a number it exceeds, or not so.
+    """Whether a condition of a template holds: a name, a comparison with values or a number, or a negation.
 
     >>> facts = {"dp": 2, "precision": "fp16", "sharded": False}
     >>> [holds(each, facts) for each in ("dp>1", "dp>2", "precision=bf16|fp16", "!sharded")]
@@ -109,7 +109,7 @@ def holds(condition: str, facts: Mapping[str, object]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _compared(condition: str) -> list[str]:
-    """The name, the sign and the other side of a condition."""
+    """The name, the operator and the right-hand side of a condition."""
     return re.split("([=>]|$)", condition.removeprefix("!"), maxsplit=1)
 
 
@@ -121,8 +121,8 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 def yaml_text(document: Mapping[str, object]) -> str:
     """A document of nested mappings, lists and scalars as YAML.
 
-    Text stands between quotes unless it is one plain word, or as a block where it has lines, so that no name
-    of a user's can be read as anything but text.
+    Text is quoted unless it is one plain word, or written as a block if it has several lines, so that a
+    user's names are always read as text.
 
     >>> print(yaml_text({"a": 1, "b": {"c": "yes", "d": ["x y", True]}}), end="")
     a: 1
@@ -158,7 +158,7 @@ def _yaml_entry(head: str, inside: object) -> Iterator[str]:
 
 
 def _is_block(text: str) -> bool:
-    """Whether a block of YAML keeps the text as it is."""
+    """Whether a YAML block scalar preserves the text."""
     *lines, last = text.split("\n")
     plain = all(line.isprintable() and line == line.rstrip() for line in lines)
     return (
@@ -171,8 +171,8 @@ def _is_scalar(value: object) -> bool:
 
 
 def yaml_scalar(value: object) -> str:
-    """A scalar as YAML reads it back."""
+    """A scalar in YAML syntax that is read back unchanged."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT:
         return value
-    # JSON's quotes are YAML's too.
+    # A JSON string is also a YAML string.
     return json.dumps(value, ensure_ascii=not (isinstance(value, str) and value.isprintable()))

@@ -1,6 +1,6 @@
-"""The Python functions: a question in, a result out that shows itself. `equipoise/__init__.py` names them.
+"""The Python functions of `equipoise/__init__.py`: each takes a question and returns a result.
 
-A result is the record of an answer, and the forms in which it is shown.
+A result holds the record of an answer and can present it in several forms.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +21,9 @@ Record = TypeVar("Record")
 
 
 class Presentation(Struct, Generic[Record], frozen=True, kw_only=True):
-    """How the records of one verb are shown. fields: of its document; columns, rows: of its table.
+    """How the records of one verb are presented. fields: of its document. columns, rows: of its table.
 
-    made_by: what makes it, by which a copy in another process finds it: it is made of functions.
+    made_by: the function that creates it, which is pickled in its place, because it contains functions.
     """
 
     verb: str
@@ -34,50 +34,50 @@ class Presentation(Struct, Generic[Record], frozen=True, kw_only=True):
     made_by: "Callable[[], Presentation[Record]]"
 
     def __reduce__(self) -> "tuple[Callable[[], Presentation[Record]], tuple[()]]":
-        """The function that makes it."""
+        """Pickle the function that creates it."""
         return self.made_by, ()
 
 
 class Result(Struct, Generic[Record], frozen=True, kw_only=True):
-    """A record, and how it is shown: as text, in a notebook, as a table, a figure, a document or a page."""
+    """A record that can be shown as text, in a notebook, as a table, a figure, a document or a page."""
 
     record: Record
     presentation: Presentation[Record]
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same document: records hold arrays, which have no truth value."""
+        """Whether both have the same document. Records contain arrays, which cannot be compared by `==`."""
         if not isinstance(other, Result):
             return NotImplemented
         same_verb = self.presentation.verb == other.presentation.verb
         return self is other or (same_verb and self.to_json() == other.to_json())
 
     def __hash__(self) -> int:
-        """Of the document, as equality is."""
+        """Hash of the document, consistent with equality."""
         return hash(self.to_json())
 
     def __repr__(self) -> str:
-        """What was asked, and what to do: two lines."""
+        """The question and the headline, on two lines."""
         page = self.presentation.page
         return f"{self.presentation.verb}: {page.about(self.record)}\n{page.headline(self.record)}"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the answer on one screen."""
+        """The short form of the answer, for a notebook."""
         from equipoise.report import html  # noqa: PLC0415 - only for a page
 
         return str(html.notebook_html(self.presentation.page, self.record))
 
     def frame(self) -> "pl.DataFrame":
-        """A table, a row per candidate; with `ask` per system, of `validate` per measured row, of `topology`
-        per link and model.
+        """A table with one row per candidate; with `ask` one per system, for `validate` one per measured row,
+        for `topology` one per link class and model.
         """
         import polars as pl  # noqa: PLC0415 - only for a table
 
         return pl.DataFrame(self.presentation.rows(self.record), schema=self.presentation.columns)
 
     def figure(self, name: str | None = None) -> Any:  # noqa: ANN401 - Figure
-        """The first figure of the page, or the one of that name, as a `plotly.graph_objects.Figure`.
+        """The first figure of the page, or the one called `name`, as a `plotly.graph_objects.Figure`.
 
-        Plotly comes with `equipoise[notebook]`. Raises UsageError where the page has no such figure, or
+        Plotly comes with `equipoise[notebook]`. Raises UsageError if the page has no such figure, or if
         Plotly is not installed.
         """
         from equipoise.report.figures import charts, python_figure  # noqa: PLC0415 - only for a figure
@@ -99,11 +99,11 @@ class Result(Struct, Generic[Record], frozen=True, kw_only=True):
         return self.presentation.fields(self.record)
 
     def to_json(self) -> bytes:
-        """The same as the bytes of a file."""
+        """The JSON document as the bytes of a file."""
         return encode(document(self.presentation.verb, self.fields()))
 
     def to_html(self) -> str:
-        """The whole page as the text of one HTML file that opens offline."""
+        """The whole page as the text of one HTML file that works offline."""
         from equipoise.report import html  # noqa: PLC0415 - as above
 
         return html.render(self.presentation.page, self.record)

@@ -1,4 +1,4 @@
-"""`allocate` as a function: several trainings on one pool, each a question as `advise` asks it."""
+"""`allocate` as a function: several trainings on one pool, each with the fields of an `advise` question."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -35,7 +35,7 @@ AllocationObjective: TypeAlias = Literal["time", "makespan", "cost", "energy"]
 
 
 def _shares(found: Allocation) -> list[dict[str, Any]]:
-    """A row per job, with its start and end next to the columns of its candidate."""
+    """One row per job: its start and end, and the columns of its candidate."""
     return [
         {"job": each.job.name, "start_s": each.start_s, "end_s": each.end_s.value}
         | candidate_row(each.candidate, is_best=True)
@@ -44,7 +44,7 @@ def _shares(found: Allocation) -> list[dict[str, Any]]:
     ]
 
 
-# Of money by prices of the hour, which are known.
+# With hourly electricity prices, money has no range, because the prices are known.
 _NO_RANGE: Final = {"usd_low": None, "usd_high": None}
 _SHARE_COLUMNS: Final[Mapping[str, type]] = {
     "job": str,
@@ -75,12 +75,12 @@ def allocate(
     allow_code: bool = False,
     **fields: Unpack[AllocateFields],
 ) -> Result[Allocation]:
-    """Several trainings on one pool of accelerators: who gets how many, and when.
+    """Share a pool of accelerators between several trainings: how many accelerators each gets, and when.
 
-    jobs: a TOML file in the form of docs/decide/allocate.md, or a mapping for each job. accelerator, among
-    `fields`: the pool, as "64x h100". objective: what is minimised. electricity_by_hour: a CSV file of
-    prices, or 24 numbers, US dollars per kWh; begin: the time of day, "HH:MM". allow_code: as of `advise`,
-    for the jobs of a file. Errors as of `advise`.
+    jobs: a TOML file in the form of docs/decide/allocate.md, or one mapping per job. accelerator, among
+    `fields`: the pool, e.g. "64x h100". objective: what to minimise. electricity_by_hour: a CSV file of
+    prices, or 24 numbers, in US dollars per kWh. begin: the time of day, "HH:MM". allow_code: as in `advise`,
+    for the jobs of a file. Raises the same errors as `advise`.
     """
     if objective not in get_args(AllocationObjective):
         expected = ", ".join(get_args(AllocationObjective))
@@ -99,7 +99,7 @@ def allocate(
 
 
 def _prices_of(stated: str | PathLike[str] | Sequence[float]) -> tuple[float, ...]:
-    """24 prices, of a file or as they are. Raises DataError, UsageError for what is neither."""
+    """24 prices, from a file or a sequence. Raises DataError for a bad file, UsageError for other values."""
     if isinstance(stated, str | PathLike):
         return read_prices(one_path(stated))
     found = hourly_prices(plain(stated))
@@ -112,7 +112,7 @@ def _prices_of(stated: str | PathLike[str] | Sequence[float]) -> tuple[float, ..
 
 
 def _tables_of(jobs: object) -> list[dict[str, Any]]:
-    """Jobs as a file states them. Raises UsageError for what is no list of mappings."""
+    """Jobs in the form of a file. Raises UsageError for anything but a list of mappings."""
     if isinstance(jobs, Mapping) or not isinstance(jobs, Iterable):
         raise UsageError(f"jobs is a {type(jobs).__name__}; expected a list with a mapping for each job")
     listed = list(jobs)
@@ -123,7 +123,7 @@ def _tables_of(jobs: object) -> list[dict[str, Any]]:
 
 
 def _table_of(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A job as a file states it: names and sizes of times as text, any other sequence as a list."""
+    """A job in the form of a file: names and the sizes of `times` as text, other sequences as lists."""
     found = {str(name): _as_in_file(each) for name, each in job.items()}
     times = found.get("times")
     if isinstance(times, dict):
@@ -146,10 +146,10 @@ def allocation_of(
     scores: Scores | None = None,
     known: Catalogue | None = None,
 ) -> Result[Allocation]:
-    """The result of `allocate`, once its files are read.
+    """The result of `allocate`, after its files have been read.
 
-    given: the fields of its question, as text or values. prices: of electricity by the hour. scores, known:
-    as of `result_of`.
+    given: the fields of its question, as text or values. prices: hourly electricity prices. scores, known: as
+    in `result_of`.
     """
     stated = values(given, verb="allocate")
     pools = stated.get("systems", ())

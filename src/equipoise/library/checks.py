@@ -1,4 +1,4 @@
-"""`validate` and `topology` as functions: how wrong the model is on measured rows, and what links mean."""
+"""`validate` and `topology` as functions: errors of the model on measured rows, and what links mean."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -30,13 +30,13 @@ def validate(
     hardware: Folders = (),
     workloads: Folders = (),
 ) -> Result[Validation]:
-    """The performance model compared with measured rows.
+    """Compare the performance model with measured rows.
 
-    files: CSV or Parquet, a row per figure; the published steps that ship unless given. calibrate: files
-    whose rows the model is fitted to first. split: `none`, or `leave-COLUMN-out`. software: as which rows are
-    predicted that nothing is fitted to; `auto` for each row's own, which for runs that name none is the one
-    that `advise` takes, or `priors`. hardware, workloads: TOML files that add to the catalogue. Raises
-    DataError for a file that cannot be read, EvidenceError where nothing can be predicted.
+    files: CSV or Parquet, one row per figure; by default the shipped published steps. calibrate: files to
+    whose rows the model is fitted first. split: `none`, or `leave-COLUMN-out`. software: the software assumed
+    for rows if nothing is fitted: `auto` for each row's own (for runs that name none, the one that `advise`
+    uses), or `priors`. hardware, workloads: TOML files that extend the catalogue. Raises DataError for a file
+    that cannot be read, EvidenceError if nothing can be predicted.
     """
     for name, given in (("split", split), ("software", software)):
         if not isinstance(given, str):
@@ -60,12 +60,12 @@ def topology(
     fp32: bool = False,
     hardware: Folders = (),
 ) -> Result[Meaning]:
-    """What joins accelerators, and what that means for training on two of them.
+    """The links between accelerators, and what they mean for training on two of them.
 
-    file: the output of `nvidia-smi topo -m` or rocm-smi; this machine is looked over unless given.
-    accelerator: what the devices are, where the file does not state it. batch: samples per step, shared by
-    two. fp32: predict for fp32 in place of autocast. Raises DataError for a file that is no topology,
-    UsageError for an accelerator where there is none, or another.
+    file: the output of `nvidia-smi topo -m` or rocm-smi; by default this machine is inspected.
+    accelerator: the name of the devices, if the file does not state it. batch: samples per step, split
+    between two. fp32: predict for fp32 instead of autocast. Raises DataError for a file that is not a
+    topology, UsageError for an accelerator if there is none, or if it is another one.
     """
     known = catalogue(paths(hardware))
     if not isinstance(accelerator, str | None):
@@ -107,7 +107,7 @@ _GAIN_COLUMNS: Final[Mapping[str, type]] = {
 
 
 def _rows(found: Validation) -> list[dict[str, Any]]:
-    """A row per measured row."""
+    """One row per measured row."""
     return [
         {name: getattr(each.row if hasattr(each.row, name) else each, name) for name in _VERDICT_COLUMNS}
         for each in found.verdicts
@@ -115,7 +115,7 @@ def _rows(found: Validation) -> list[dict[str, Any]]:
 
 
 def _gains(found: Meaning) -> list[dict[str, Any]]:
-    """A row per class of link and model: two accelerators against one."""
+    """One row per link class and model: two accelerators compared with one."""
     return [{name: getattr(each, name) for name in _GAIN_COLUMNS} for each in found.gains]
 
 

@@ -1,6 +1,6 @@
-"""`advise`, `plan` and `predict` as functions: the fields of the question are their arguments.
+"""`advise`, `plan` and `predict` as functions, whose arguments are the fields of the question.
 
-A question may come from a TOML file; what is given besides comes first.
+A question may come from a TOML file; arguments override its values.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".toml"
 _MOST_BYTES: Final = MIB
 _PATHS: Final = {"path", "paths"}
-_TABLES: Final = {"per_system", "texts"}  # kinds whose values have names
+_TABLE_KINDS: Final = {"per_system", "texts"}  # kinds of fields whose values may be tables
 _NOT_TAKEN: Final = "expected a value, or a list of values"
 _WORDS: Final[Mapping[type, str]] = {str: "text", int: "a number", float: "a number", bool: "true or false"}
 
@@ -54,13 +54,13 @@ _WORDS: Final[Mapping[type, str]] = {str: "text", int: "a number", float: "a num
 def read_question(
     given: Mapping[str, object], *, verb: Verb, training: str | None = None, allow_code: bool = False
 ) -> TrainingQuery:
-    """The question of options or arguments; of the file besides where the workload names one.
+    """The question from options or arguments, and from a file if the workload names one.
 
-    given: by option name; None, off and empty are not given. What is given takes the place of what the file
-    states of the same, also in other words: tokens of samples, a machine by name of the machine at hand.
-    training: what was given by position: the workload, or a file, whose workload `given` may replace.
-    allow_code: the file may name code of the user (`module:function`), which is imported and run.
-    Raises DataError that names file, key, what was found and what was expected; UsageError for what is given.
+    given: values by option name; None, False and empty mean not given. They override the file, including
+    rival fields: tokens override samples, a named machine overrides the one at hand.
+    training: the positional argument: the workload, or a file, whose workload `given` may override.
+    allow_code: the file may name the user's code (`module:function`), which is imported and run.
+    Raises DataError (with file, key, and the found and expected values), UsageError for what is given.
     """
     stated = values({name: each for name, each in given.items() if each is not False}, verb=verb)
     replacing = None if training is None else stated.get("workload")
@@ -82,7 +82,7 @@ def read_question(
 def _question_of_file(
     path: Path, stated: Mapping[str, Any], *, verb: Verb, allow_code: bool
 ) -> TrainingQuery:
-    """The question of a file, and of what is stated besides, by attribute."""
+    """The question of a file, with overrides. stated: the overrides by attribute."""
     base = file_values(path, verb=verb)
     for one, other, _ in RIVALS:
         if one in stated or other in stated:
@@ -102,7 +102,7 @@ def _question_of_file(
 
 
 def file_values(path: Path, *, verb: Verb) -> dict[str, Any]:
-    """What a file states of a question, by attribute; paths in it are from its own folder."""
+    """The values of a question's file, by attribute; paths in it are relative to its folder."""
     found = {key: _value(path, key, value) for key, value in _content(path).items()}
     return values(found, verb=verb, where=str(path))
 
@@ -116,12 +116,12 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _value(path: Path, key: str, value: object) -> object:
-    """A value of TOML as a field reads it: of a plain type, with paths from the file's folder."""
+    """A TOML value checked for the type of its field, with paths relative to the file's folder."""
     attribute = ATTRIBUTES.get(key.replace("-", "_"))
     if attribute is None:
-        return value  # near names are suggested where it is looked up
+        return value  # the lookup rejects unknown names and suggests similar ones
     kind = FIELDS[attribute].kind
-    if isinstance(value, dict) and kind not in _TABLES:
+    if isinstance(value, dict) and kind not in _TABLE_KINDS:
         raise DataError(f"{path}: {key} is a table; {_NOT_TAKEN}")
     for each in _leaves(value):
         expected = (str, int, bool) if isinstance(value, dict) and kind == "texts" else _expected(kind)
@@ -135,7 +135,7 @@ def _value(path: Path, key: str, value: object) -> object:
 
 
 def _expected(kind: Kind) -> tuple[type, ...]:
-    """The types of TOML values that a kind of field takes."""
+    """The types of TOML values that a kind of field accepts."""
     if kind == "flag":
         return (bool,)
     return (str,) if kind in {*_PATHS, "text", "texts", "names", "choice"} else (str, int, float)
@@ -173,10 +173,10 @@ CANDIDATE_COLUMNS: Final[Mapping[str, type]] = {
 
 
 def candidate_rows(found: "Answer | Prediction | Reaches") -> list[dict[str, Any]]:
-    """A row per candidate, with the columns of CANDIDATE_COLUMNS; null where a value is not known.
+    """One row per candidate, with the columns of CANDIDATE_COLUMNS; null for unknown values.
 
-    accelerator: the accelerator or system asked for, as in `id`; chip: its chip. published_s: the fastest
-    result that was submitted of the same system and size.
+    accelerator: the requested accelerator or system, as in `id`. chip: its accelerator. published_s: the
+    fastest submitted result for the same system and size.
     """
     best = found.recommended if isinstance(found, Answer) else None
     return [candidate_row(each, is_best=best is not None and each.id == best.id) for each in found.candidates]
@@ -212,7 +212,7 @@ class _NotGiven:
     """The default of a field in a signature."""
 
     def __repr__(self) -> str:
-        """As stubs write it."""
+        """The notation of stub files."""
         return "..."
 
 
@@ -220,9 +220,9 @@ _NOT_GIVEN: Final = _NotGiven()
 
 
 def _with_fields(fields: type, **more: object) -> Callable[[Function], Function]:
-    """A function whose signature, as `help` shows it, has its fields by name in place of `**fields`.
+    """A decorator that replaces `**fields` in the signature shown by `help` with the named fields.
 
-    fields: a TypedDict of them. more: others, with their types.
+    fields: a TypedDict of the fields. more: further arguments, with their types.
     """
 
     def made(function: Function) -> Function:
@@ -241,9 +241,9 @@ def _with_fields(fields: type, **more: object) -> Callable[[Function], Function]
 
 @contextmanager
 def in_python(verb: Verb | None, *, own: Sequence[str] = ()) -> Iterator[None]:
-    """Within, errors call fields of the question by the names of arguments.
+    """Context in which errors name fields of the question as Python arguments.
 
-    verb: whose question; None for none. own: other arguments of the function.
+    verb: the verb of the question, or None. own: other arguments of the function.
     """
     try:
         yield
@@ -273,11 +273,12 @@ def advise(
 ) -> Result[Any]:
     """How many accelerators, of which kind, with which strategy, and why.
 
-    workload: of `equipoise list workloads`, `module:function`, or the path of a TOML file with the question;
-    may be left out where `config` names a config.json. allow_code: such a file may name a `module:function`,
-    which is imported and run.
-    fields: of the question, docs/reference/questions.md. ask: how many tokens, or how large a model, instead.
-    Raises TypeError for a name that is no field; UsageError, SpecError, EvidenceError as `decide` does.
+    workload: a name from `equipoise list workloads`, `module:function`, or the path of a TOML file with the
+    question; may be omitted if `config` names a config.json. allow_code: such a file may name a
+    `module:function`, which is imported and run.
+    fields: of the question, see docs/reference/questions.md. ask: ask for the number of tokens or the size of
+    the model instead.
+    Raises TypeError for an unknown field; UsageError, SpecError, EvidenceError as in `decide`.
     """
     return result_of(
         "advise",
@@ -290,7 +291,7 @@ def advise(
 def plan(
     workload: str | PathLike[str] | None = None, *, allow_code: bool = False, **fields: Unpack[PlanFields]
 ) -> Result[Answer]:
-    """Which parallel strategy, on how many accelerators; arguments and errors as of `advise`."""
+    """Which parallel strategy, on how many accelerators; arguments and errors as in `advise`."""
     query = read_question(given_fields("plan", workload, fields), verb="plan", allow_code=allow_code)
     found: Result[Answer] = result_of("plan", query)
     return found
@@ -304,9 +305,9 @@ def predict(
     allow_code: bool = False,
     **fields: Unpack[PredictFields],
 ) -> "Result[Prediction]":
-    """Times, money and energy at sizes nobody ran, and where returns diminish; arguments as of `advise`.
+    """Times, money and energy at sizes nobody ran, and where returns diminish; arguments as in `advise`.
 
-    workload: may be left out where `from_` names a file with times of one's own.
+    workload: may be omitted if `from_` names a file with the user's own times.
     """
     query = read_question(given_fields("predict", workload, fields), verb="predict", allow_code=allow_code)
     found: Result[Prediction] = result_of("predict", query)
@@ -321,10 +322,10 @@ def result_of(
     known: Catalogue | None = None,
     progress: "Progress | None" = None,
 ) -> Result[Any]:
-    """The result of a question: of `solve_for` where one is asked for, else of the verb.
+    """The result of a question: from `solve_for` if the question has `ask`, else from the verb.
 
-    scores, known: the published results and the catalogue, in place of those that the question names.
-    progress: of an answer, called as each of its systems is assessed.
+    scores, known: published results and catalogue to use instead of those that the question names.
+    progress: called as each system of an answer is assessed.
     """
     if scores is None:
         scores = published(data=query.data, also=query.also)
@@ -341,11 +342,11 @@ def result_of(
         from equipoise.decide.decision import answer  # noqa: PLC0415 - as above
 
         found = answer(query, scores=scores, catalogue=known, progress=progress)
-    return Result(record=found, presentation=_shown(verb, query.ask is not None))
+    return Result(record=found, presentation=_presentation(verb, query.ask is not None))
 
 
-def _shown(verb: DecisionVerb, is_reach: bool) -> Presentation[Any]:  # noqa: FBT001 - pickled by position
-    """How an answer is shown, a prediction, or what the limits allow."""
+def _presentation(verb: DecisionVerb, is_reach: bool) -> Presentation[Any]:  # noqa: FBT001 - pickled by position
+    """The presentation of an answer, a prediction, or what the limits allow."""
     page: Any  # and fields: of the one record or the other
     fields: Any
     if is_reach or verb == "predict":
@@ -362,14 +363,14 @@ def _shown(verb: DecisionVerb, is_reach: bool) -> Presentation[Any]:  # noqa: FB
         columns=CANDIDATE_COLUMNS,
         rows=candidate_rows,
         page=page,
-        made_by=partial(_shown, verb, is_reach),
+        made_by=partial(_presentation, verb, is_reach),
     )
 
 
 def given_fields(
     verb: Verb, workload: str | PathLike[str] | None, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call. Raises TypeError for one that is no field of the verb, naming the nearest."""
+    """The arguments of a call. Raises TypeError for an unknown field, suggesting the nearest one."""
     for name in fields:
         attribute = ATTRIBUTES.get(name.removesuffix("_"))
         if attribute is None or verb not in FIELDS[attribute].verbs or attribute == "workload":
@@ -381,7 +382,7 @@ def given_fields(
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - whatever a notebook holds
-    """A value as fields read it: arrays, series and their numbers, ranges and sets, spans of time."""
+    """Convert arrays, series and their numbers, ranges, sets and durations to values that fields accept."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds()} s"
     for name in ("tolist", "to_list"):  # of NumPy and pandas, of Polars
