@@ -16,7 +16,7 @@ from equipoise.runs import embedded
 from equipoise.runs.store import Tables, write_tables
 from equipoise.runs.workers import num_cores
 from equipoise.web import DataSources, WrongFieldsError
-from equipoise.web.app import _Asked
+from equipoise.web.app import _AnswerJob
 from equipoise.web.decision_screens import PLAN
 from equipoise.web.workers import Workers
 
@@ -98,7 +98,7 @@ def test_two_questions_at_once_are_answered_by_two_processes(workers):
 def test_a_process_finds_what_the_server_does(workers):
     sources = DataSources()
     query = PLAN.read({"price": ["2.5"]}, sources)
-    page, table = _Asked(PLAN, query), _Asked(PLAN, query, "csv")
+    page, table = _AnswerJob(PLAN, query), _AnswerJob(PLAN, query, "csv")
     beside(workers)
     _, found = computed(workers, who, page)
     expected = page(sources)

@@ -1,6 +1,6 @@
-"""The dashboard: frames, forms and routing around the pages that report draws. Needs the extra `web`.
+"""The dashboard: frames, forms and routing around the pages of report. Needs the extra `web`.
 
-Here is what a page of it is: its address with every value bounded, its data, its form, how it answers.
+This module defines its pages: their addresses with bounded values, data, forms, and answers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,14 +29,14 @@ Given: TypeAlias = Mapping[str, Sequence[str]]
 
 
 def first(given: Given, name: str) -> str:
-    """The one value of a field, empty where there is none."""
+    """The first value of a field; empty if there is none."""
     return next(iter(given.get(name, ())), "")
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """One thing to choose. value: as in the address. label: for people.
+    """One option to choose. value: as in the address. label: as displayed.
 
-    holds: what may stay chosen in the fields that the choice clears.
+    holds: values that may stay selected in the fields that this choice clears.
     """
 
     value: str
@@ -45,7 +45,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class Select(Struct, frozen=True, kw_only=True):
-    """One of a few. clears: names of the fields that depend on it. meaning: shown on demand."""
+    """A selection of one choice. clears: names of dependent fields. meaning: explanation, shown on demand."""
 
     kind: ClassVar[str] = "select"
     name: str
@@ -57,7 +57,7 @@ class Select(Struct, frozen=True, kw_only=True):
 
 
 class Checks(Struct, frozen=True, kw_only=True):
-    """Any of a few, at most so many. meaning: as of Select."""
+    """Check boxes, of which at most `most` may be selected. meaning: as in Select."""
 
     kind: ClassVar[str] = "checks"
     name: str
@@ -70,7 +70,7 @@ class Checks(Struct, frozen=True, kw_only=True):
 
 
 class Slider(Struct, frozen=True, kw_only=True):
-    """The ends of a slider next to a number; a log one moves by doublings. rest: where it is when unset."""
+    """The range of a slider next to a number. rest: its position if unset. scale: linear, or by doublings."""
 
     low: float
     high: float
@@ -80,12 +80,11 @@ class Slider(Struct, frozen=True, kw_only=True):
 
 
 class Text(Struct, frozen=True, kw_only=True):
-    """A short text, such as an amount with its unit. unset: what an empty field means, in words.
+    """A text input, e.g. for an amount with its unit. unset: what an empty field means.
 
-    bounds: the least and the most of a number, None for no bound; None where it is no plain number.
-    suggestions: some of what it may be, found by typing. meaning: as of Select.
-    identifier: of the element, where several texts share a name and the suggestions of the first. listed: the
-    field whose suggestions these are, where it is another.
+    bounds: lower and upper bound of a number (None: unbounded); None if it is not a plain number.
+    suggestions: completions while typing. meaning: as in Select. identifier: id of the element, if several
+    texts share a name. listed: the field whose suggestions are reused, if any.
     """
 
     kind: ClassVar[str] = "text"
@@ -102,12 +101,12 @@ class Text(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Of the element."""
+        """The id of the element."""
         return self.identifier or self.name
 
 
 class Area(Struct, frozen=True, kw_only=True):
-    """A text of several lines, at most so many characters."""
+    """A multi-line text of at most `most` characters."""
 
     kind: ClassVar[str] = "area"
     name: str
@@ -118,7 +117,7 @@ class Area(Struct, frozen=True, kw_only=True):
 
 
 class Rows(Struct, frozen=True, kw_only=True):
-    """Rows of texts below one heading each: a table to fill in. of: what a row is, for screen readers."""
+    """A table of text inputs. of: what a row is, for screen readers."""
 
     kind: ClassVar[str] = "rows"
     name: str
@@ -128,7 +127,7 @@ class Rows(Struct, frozen=True, kw_only=True):
 
 
 class Several(Struct, frozen=True, kw_only=True):
-    """Texts of one name, each of which adds one system."""
+    """Text inputs with one name, each of which adds one system."""
 
     kind: ClassVar[str] = "several"
     name: str
@@ -136,7 +135,7 @@ class Several(Struct, frozen=True, kw_only=True):
 
 
 class More(Struct, frozen=True, kw_only=True):
-    """Fields that most questions do without, behind their label. is_open: as the page comes."""
+    """Collapsible group of fields that most questions do not need. is_open: initially expanded."""
 
     kind: ClassVar[str] = "more"
     name: str
@@ -152,7 +151,7 @@ _MOST_CATALOGUES = 8
 
 @lru_cache(maxsize=_MOST_CATALOGUES)
 def workload_choices(catalogue: Catalogue) -> tuple[Choice, ...]:
-    """Workloads whose work is known, those of MLPerf first."""
+    """Workloads with a known amount of work, those of MLPerf first."""
     counted = [each for each in catalogue.workloads() if each.train_flop_per_sample is not None]
     ordered = sorted(counted, key=lambda each: each.first_round is None)
     return tuple(Choice(value=each.slug, label=each.title) for each in ordered)
@@ -160,7 +159,7 @@ def workload_choices(catalogue: Catalogue) -> tuple[Choice, ...]:
 
 @lru_cache(maxsize=_MOST_CATALOGUES)
 def system_choices(catalogue: Catalogue) -> tuple[Choice, ...]:
-    """Accelerators, which sit in their usual node, then systems by name."""
+    """Accelerators, each in its usual node, followed by named systems."""
     return (
         *(Choice(value=each.slug, label=each.title) for each in catalogue.accelerators()),
         *(Choice(value=each.slug, label=each.title) for each in catalogue.systems()),
@@ -169,7 +168,7 @@ def system_choices(catalogue: Catalogue) -> tuple[Choice, ...]:
 
 @cache
 def regions() -> tuple[Choice, ...]:
-    """Regions whose electricity is known, the world first."""
+    """Regions with known electricity data, the world first."""
     known = sorted(table("grids.toml")["kg_co2_per_kwh"], key=lambda name: (name != DEFAULT_GRID, name))
     return tuple(Choice(value=name, label=name.replace("_", " ").capitalize()) for name in known)
 
@@ -177,8 +176,9 @@ def regions() -> tuple[Choice, ...]:
 MOST_NAMES = 24
 MOST_FORM_ACCELERATORS = 16_384
 MOST_SYSTEMS = 6
-# Paths of the server, what reads or describes them, and what would look the server over. `runs` is named from
-# the folders that the dashboard was given; a workload is a name of the catalogue, never a MODULE:FUNCTION.
+# Fields that browsers may not set: paths on the server, fields that refer to them, and inspection of the
+# server. `runs` is the name of a folder that the dashboard was given; a workload is a catalogue name, never a
+# MODULE:FUNCTION.
 NOT_FROM_BROWSERS: Final = frozenset(
     {
         "here",
@@ -200,27 +200,27 @@ NOT_FROM_BROWSERS: Final = frozenset(
 
 
 class PageQuery(Struct, frozen=True, kw_only=True):
-    """The query in the address of a page: of one without a form none, of others their fields."""
+    """The query in the address of a page, with the fields of its form; empty for a page without a form."""
 
     @property
     def key(self) -> str:
-        """Equal for equal questions."""
+        """A key that is equal for equal queries."""
         return repr(self)
 
 
 class WrongFieldsError(UsageError):
-    """What is wrong with the fields of an address, a sentence each."""
+    """Errors in the fields of an address, one sentence each."""
 
     def __init__(self, reasons: Iterable[str]) -> None:
-        """reasons: in the words of the form."""
+        """reasons: sentences that use the labels of the form."""
         self.reasons = tuple(reasons)
         super().__init__("; ".join(self.reasons))
 
 
 def checked(given: Given, names: Iterable[str], *, most: int = MOST_NAMES) -> dict[str, list[str]]:
-    """The fields of an address that hold something. names: of all fields of the page. most: values of one.
+    """The non-empty fields of an address. names: all fields of the page. most: maximum values per field.
 
-    Raises WrongFieldsError for what is no field of it, and for more, or longer, than a browser may send.
+    Raises WrongFieldsError for unknown fields, and for more or longer values than a browser may send.
     """
     known = frozenset(names)
     wrong = []
@@ -241,7 +241,7 @@ def checked(given: Given, names: Iterable[str], *, most: int = MOST_NAMES) -> di
 def reader_of(
     kind: type[PageQuery], *, most: int = MOST_NAMES
 ) -> "Callable[[Given, DataSources], PageQuery]":
-    """What reads a query of this kind from an address. It raises WrongFieldsError as `checked` does."""
+    """A function that parses a query of this kind from an address, raising WrongFieldsError as `checked`."""
     defaults = dict(zip(kind.__struct_fields__, kind.__struct_defaults__, strict=True))
 
     def read(given: Given, _: DataSources) -> PageQuery:
@@ -254,14 +254,14 @@ def reader_of(
 
 
 class StudyFields(PageQuery, frozen=True, kw_only=True):
-    """Any round, any of its workloads; the published study's unless given."""
+    """A round and some of its workloads; by default those of the published study."""
 
     round: str | None = None
     workload: tuple[str, ...] = ()
 
 
 class CompareFields(PageQuery, frozen=True, kw_only=True):
-    """Entries of one round and workload, side by side; a few of the widest accelerator's unless given."""
+    """Entries of one round and workload to compare; by default some of the widest accelerator's."""
 
     round: str | None = None
     workload: str | None = None
@@ -269,7 +269,7 @@ class CompareFields(PageQuery, frozen=True, kw_only=True):
 
 
 class RunsFields(PageQuery, frozen=True, kw_only=True):
-    """One of the sweeps that the dashboard was given, by its name."""
+    """The name of one of the sweeps that the dashboard was given."""
 
     sweep: str | None = None
 
@@ -278,9 +278,9 @@ AT_FIRST: Final = {"workload": "llama2_70b_lora", "accelerator": "dgx-h100"}
 
 
 class DataSources(Struct, frozen=True, kw_only=True, dict=True):
-    """Folders, as `report --data DIR --also DIR` takes them, and folders of sweeps.
+    """Folders of data, as for `report --data DIR --also DIR`, and folders of sweeps.
 
-    catalogue: what names mean, and what the forms offer.
+    catalogue: for resolving names, and for the choices in forms.
     """
 
     data: Path | None = None
@@ -289,29 +289,29 @@ class DataSources(Struct, frozen=True, kw_only=True, dict=True):
     catalogue: Catalogue = field(default_factory=shipped)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process has the tables that folders held when this one read them."""
+        """Pickle with the cached tables, so that other processes see the same data as this one."""
         held = vars(self) if self.data or self.also else {}
         return (*super().__reduce__(), held)
 
     @cached_property
     def tables(self) -> Tables:
-        """The tables as they were when first needed."""
+        """The tables, read on first use."""
         return tables(data=self.data, also=self.also)
 
     @cached_property
     def default_round(self) -> str:
-        """The round that a study is of unless another is named."""
+        """The default round of a study."""
         return default_round(self.tables.scores.rename({"campaign": "round"}))
 
     @cached_property
     def scored(self) -> pl.DataFrame:
-        """The closed entries with a score, as the table `scores` has them."""
+        """The closed entries with a score, with the columns of the table `scores`."""
         named = pl.col("campaign").is_not_null() & pl.col("workload").is_not_null()
         return comparable(self.tables.scores).filter(named)
 
     @cached_property
     def studied(self) -> dict[str, dict[str, int]]:
-        """Rounds, the latest first, and in each the workloads of enough scored entries with their number."""
+        """By round, latest first: the workloads with enough scored entries, and their number of entries."""
         counts = (
             self.scored.group_by("campaign", "workload")
             .agg(num=pl.len())
@@ -325,7 +325,7 @@ class DataSources(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def at_first(self) -> dict[str, str]:
-        """The question of a page before anything is chosen: its workload is one that these data have."""
+        """The initial question of a page, with a workload that is in the data if there is one."""
         known = [each.slug for each in self.catalogue.workloads() if each.train_flop_per_sample is not None]
         held = set(self.scored["workload"])
         usual = AT_FIRST["workload"]
@@ -333,7 +333,7 @@ class DataSources(Struct, frozen=True, kw_only=True, dict=True):
         return {**AT_FIRST, "workload": workload}
 
     def stamp(self) -> str:
-        """What changes when a file below the folders of data does: answers made before are then stale."""
+        """A stamp that changes with any file below the folders of data, which makes cached answers stale."""
         seen = "".join(_stamps(self.data, *self.also))
         return sha256(seen.encode()).hexdigest()[:16] if seen else ""
 
@@ -341,28 +341,28 @@ class DataSources(Struct, frozen=True, kw_only=True, dict=True):
 def _stamps(*folders: Path | None) -> Iterator[str]:
     for folder in folders:
         for path in sorted(folder.glob("*.parquet")) if folder is not None else ():
-            with suppress(OSError):  # it is being replaced: its next state has another stamp
+            with suppress(OSError):  # the file is being replaced, and its next state has another stamp
                 found = path.stat()
                 yield f"{path}:{found.st_mtime_ns}:{found.st_size};"
 
 
 class Live(Struct, frozen=True, kw_only=True):
-    """What changes by itself. html: as it is now. every_s: how soon to ask again."""
+    """A part of a page that is polled. html: its current content. every_s: polling interval in seconds."""
 
     html: Html
     every_s: int
 
 
 class Screen(Struct, frozen=True, kw_only=True):
-    """One page. path: its address. title: in the navigation. about: what it answers, in words.
+    """One page. path: its address. title: in the navigation. about: description of what it answers.
 
-    verb: of the button. read: its query from an address; raises InputError for what cannot be fields.
-    fields: of the form, as the address fills them. answer: from a query that was checked; raises the errors
-    of input and evidence. stamp: changes when what it read has. depends: names of fields whose choices
-    depend on other fields. live: what changes by itself; None where nothing does. file: the answer as a file
-    to keep; None where there is none. is_transient: its state changes too often for the history.
-    reads_disk: fields, stamp and live look at folders, which may be slow. labels: of fields by their option,
-    where this page calls them otherwise than that of a question.
+    verb: label of the button. read: parses the query from an address; raises InputError for invalid fields.
+    fields: the form, filled from the address. answer: answers a valid query; raises errors of input and
+    evidence. stamp: changes with the data behind an answer. depends: names of fields whose choices depend on
+    other fields. live: the polled part of the page; None if there is none. file: the answer as a downloadable
+    file; None if there is none. is_transient: its state changes too often for the browser history.
+    reads_disk: fields, stamp and live read folders, which may be slow. labels: labels of fields by option, if
+    they differ from those of a question.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Answers made once: equal questions wait for one computation; the newest answers are kept, by bytes."""
+"""A cache of answers, limited by bytes, in which equal questions share one computation."""
 
 import asyncio
 from collections import OrderedDict
@@ -24,9 +24,9 @@ FILE_KINDS: Final[Mapping[FileKind, str]] = {
 
 
 class PageAnswer(Struct, frozen=True, kw_only=True):
-    """One answer. title: of the window. headline: of the page. body: HTML in UTF-8. status: of HTTP.
+    """One answer. title: of the window. headline: of the page. body: HTML in UTF-8. status: HTTP status.
 
-    is_waiting: whether the answer is still to come. saved_as: the kinds of file that there are of it.
+    is_waiting: whether this is a placeholder for an answer. saved_as: kinds of file in which it can be saved.
     """
 
     title: str
@@ -44,7 +44,7 @@ def shown(
     status: int = OK,
     saved_as: tuple[FileKind, ...] = tuple(FILE_KINDS),
 ) -> PageAnswer:
-    """The answer that shows findings as the report does."""
+    """The answer that shows findings on a page."""
     return PageAnswer(
         title=page.title(findings),
         headline=page.headline(findings),
@@ -65,20 +65,20 @@ class BusyError(Exception):
 
 
 class SlowError(Exception):
-    """An answer is not there yet; it is still computed."""
+    """An answer is not ready; its computation continues."""
 
 
-class Kept(Generic[Value]):
-    """Values by key as long as their bytes fit; the least recently used makes room."""
+class LruCache(Generic[Value]):
+    """An LRU cache limited by the bytes of its values."""
 
     def __init__(self, most_bytes: int) -> None:
-        """Begin with nothing kept."""
+        """Create an empty cache."""
         self._most_bytes = most_bytes
         self._values: OrderedDict[str, tuple[Value, int]] = OrderedDict()
         self.num_bytes = 0
 
     def find(self, key: str) -> Value | None:
-        """What is kept under a key."""
+        """The cached value of a key, or None."""
         found = self._values.get(key)
         if found is None:
             return None
@@ -86,7 +86,7 @@ class Kept(Generic[Value]):
         return found[0]
 
     def keep(self, key: str, value: Value, num_bytes: int) -> None:
-        """Keep a value; one that is larger than all there is room for is not kept."""
+        """Cache a value, unless it is larger than the whole cache."""
         if num_bytes > self._most_bytes:
             return
         _, before = self._values.pop(key, (None, 0))
@@ -98,7 +98,7 @@ class Kept(Generic[Value]):
 
 
 class _Computation(Struct):
-    """One computation. num_waiting: requests for it."""
+    """A running computation. num_waiting: number of requests that wait for it."""
 
     job: Future[PageAnswer]
     ended: asyncio.Future[PageAnswer]
@@ -106,28 +106,28 @@ class _Computation(Struct):
 
 
 class Answers:
-    """Keeps answers by key, the least recently used dropped first. Lives on one event loop.
+    """Computes answers and caches them by key (LRU). Belongs to one event loop.
 
-    workers: compute, so that the loop stays free; they may give arguments. most_bytes: of all bodies kept.
-    most_waiting: different questions computed or waiting at a time.
+    workers: run computations outside of the loop, and may pass arguments. most_bytes: limit on all cached
+    bodies. most_waiting: limit on different questions that are computed or queued at a time.
     """
 
     def __init__(
         self, workers: Executor, *, most_bytes: int = MOST_BYTES, most_waiting: int = MOST_WAITING
     ) -> None:
-        """Begin with nothing kept."""
+        """Create an empty cache."""
         self._workers = workers
         self._most_waiting = most_waiting
         self._running: dict[str, _Computation] = {}
-        self.kept: Kept[PageAnswer] = Kept(most_bytes)
+        self.kept: LruCache[PageAnswer] = LruCache(most_bytes)
 
     async def find(
         self, key: str, make: Callable[..., PageAnswer], *, limit_s: float = LONGEST_WAIT_S
     ) -> PageAnswer:
-        """The answer kept under a key, else computed by `make`, once for however many requests.
+        """The cached answer of a key, else computed by `make`, once for all concurrent requests.
 
-        What nobody waits for any more is not begun; what was begun goes on, and is kept. Raises BusyError
-        where too many others wait, SlowError after limit_s.
+        A queued computation is cancelled when nobody waits for it; a started one is completed and cached.
+        Raises BusyError if too many others wait, SlowError after limit_s.
         """
         kept = self.kept.find(key)
         if kept is not None:
@@ -157,7 +157,7 @@ class Answers:
             del self._running[key]
 
     def _ended(self, key: str, running: _Computation, ended: asyncio.Future[PageAnswer]) -> None:
-        """Keep what was computed; what failed is computed again at the next request."""
+        """Cache a result; a failed computation is repeated at the next request."""
         self._forget(key, running)
         if ended.cancelled() or ended.exception() is not None:
             return

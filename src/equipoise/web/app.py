@@ -1,4 +1,4 @@
-"""The dashboard as an application, and how it is served."""
+"""The dashboard application and its server."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ from equipoise.web.answers import (
     Answers,
     BusyError,
     FileKind,
-    Kept,
+    LruCache,
     PageAnswer,
     SlowError,
 )
@@ -68,13 +68,13 @@ from equipoise.web.workers import NUM_THREADS, Workers
 P = ParamSpec("P")
 Looked = TypeVar("Looked")
 _YEAR_S: Final = 31_536_000
-# A browser that opens a page gets its frame after so long; the answer follows.
+# After this time, a browser that opens a page gets the frame, which then requests the answer.
 _PATIENCE_S: Final = 0.3
 _ABSENT: Final = 404
 _GONE: Final = 499
 _THEMES: Final = ("dark", "light")
 _FRAME_BYTES: Final = 8 * MIB
-# Every page of the dashboard, in the order of the navigation. A new one is a record and a line here.
+# Every page of the dashboard, in the order of the navigation. A new page is a record and an entry here.
 SCREENS: Final[tuple[Screen, ...]] = (
     decision_screens.ADVICE,
     decision_screens.PLAN,
@@ -87,21 +87,21 @@ SCREENS: Final[tuple[Screen, ...]] = (
 
 
 class Dashboard:
-    """Answers queries, each in the frame that its page needs."""
+    """Answers requests, each within the frame that its page needs."""
 
     def __init__(self, sources: DataSources) -> None:
-        """sources: where data come from."""
+        """sources: the sources of data."""
         self.sources = sources
         self.workers = Workers(sources, __name__)
         self.answers = Answers(self.workers)
         self.lookers = ThreadPoolExecutor(NUM_THREADS, "equipoise")
-        self.frames: Kept[frames.Halves] = Kept(_FRAME_BYTES)
+        self.frames: LruCache[frames.Halves] = LruCache(_FRAME_BYTES)
 
     async def show(self, request: Request, screen: Screen, query: PageQuery) -> Response:
-        """The page of a query; in a browser that opens it, a page that waits for what takes long."""
+        """The page of a query, or a waiting page if a browser opens it and the answer takes long."""
         state = await self._looked(screen, self._state, screen, query)
         key = _key(screen, query, state)
-        limit_s = _PATIENCE_S if _is_opened(request) else LONGEST_WAIT_S
+        limit_s = _PATIENCE_S if _is_navigation(request) else LONGEST_WAIT_S
         answer = self.answers.kept.find(key)
         try:
             if answer is None:
@@ -109,13 +109,13 @@ class Dashboard:
         except GoneError:
             return Response(status_code=_GONE)
         except (BusyError, SlowError) as err:
-            is_slow = isinstance(err, SlowError) and _is_opened(request)
+            is_slow = isinstance(err, SlowError) and _is_navigation(request)
             return await (self._waiting if is_slow else self._busy)(request, screen)
         live = await self._looked(screen, self._live, screen, query, state)
         if live is not None:
             return await self.page(request, screen, answer, live=live)
-        # The form depends on how the query was written, not only on what it means.
-        around = f"{key}&{request.url.query}&{_theme(request)}&{_is_open(request)}"
+        # The form depends on the spelling of the query, not only on its meaning.
+        around = f"{key}&{request.url.query}&{_theme(request)}&{_is_partial_request(request)}"
         halves = self.frames.find(around)
         if halves is None:
             halves = await self._looked(screen, self._halves, request, screen, answer)
@@ -123,7 +123,7 @@ class Dashboard:
         return page_response(halves, answer)
 
     async def ask(self, request: Request, screen: Screen) -> Response:
-        """The page of the question in an address, or of what is wrong with its fields."""
+        """The page for the question in an address, or a page with the errors of its fields."""
         try:
             query = screen.read(_given(request), self.sources)
         except (InputError, EvidenceError) as err:
@@ -136,14 +136,14 @@ class Dashboard:
         return response
 
     async def file(self, request: Request, screen: Screen, kind: str) -> Response:
-        """The answer to a question as a file to keep; where there is none the reason, in the same form."""
+        """The answer to a question as a file; if there is none, the reason in the same format."""
         known = next((each for each in FILE_KINDS if each == kind), None)
         if known is None:
             return no_file_response(f"An answer is saved as {', '.join(FILE_KINDS)}", kind=kind)
         try:
             query = screen.read(_given(request), self.sources)
             key = f"{known}:{_key(screen, query, await self._looked(screen, self._state, screen, query))}"
-            found = await self.answers.find(key, _Asked(screen, query, known))
+            found = await self.answers.find(key, _AnswerJob(screen, query, known))
         except (InputError, EvidenceError) as err:
             if known == "html":
                 return await self.page(request, screen, unanswered(screen, err))
@@ -155,10 +155,10 @@ class Dashboard:
         return file_response(found.body, screen=screen, kind=known)
 
     async def _answer(self, key: str, screen: Screen, query: PageQuery, limit_s: float) -> PageAnswer:
-        return await self.answers.find(key, _Asked(screen, query), limit_s=limit_s)
+        return await self.answers.find(key, _AnswerJob(screen, query), limit_s=limit_s)
 
     async def warm(self) -> None:
-        """Compute what pages show before anything is asked, the first page first."""
+        """Compute the initial answers of all pages, the first page first."""
         for screen in SCREENS:
             if screen.live is None:
                 query = screen.read({}, self.sources)
@@ -169,14 +169,14 @@ class Dashboard:
     async def page(
         self, request: Request, screen: Screen, answer: PageAnswer, *, live: Html | None = None
     ) -> Response:
-        """An answer in its frame, or alone for a page that is open."""
+        """An answer in its frame, or without the frame for a page that is already open."""
         return page_response(await self._looked(screen, self._halves, request, screen, answer, live), answer)
 
     async def _busy(self, request: Request, screen: Screen) -> Response:
         return await self.page(request, screen, refused(screen.title, BUSY_WORDS, status=BUSY))
 
     async def _waiting(self, request: Request, screen: Screen) -> Response:
-        """The frame at once, which asks for its answer."""
+        """The frame of a page, which then requests the answer."""
         address = f"{screen.path}?{request.url.query}" if request.url.query else screen.path
         answer = waiting(screen.title, address, shares_form=bool(self._fields_of(request, screen)))
         return await self.page(request, screen, answer)
@@ -184,7 +184,7 @@ class Dashboard:
     async def _looked(
         self, screen: Screen, look: Callable[P, Looked], *args: P.args, **named: P.kwargs
     ) -> Looked:
-        """What a function returns; in a thread where the screen reads disks, so that the loop stays free."""
+        """The result of a function, called in a thread if the screen reads disks, to keep the loop free."""
         if not screen.reads_disk:
             return look(*args, **named)
         loop = asyncio.get_running_loop()
@@ -193,29 +193,26 @@ class Dashboard:
     def _halves(
         self, request: Request, screen: Screen, answer: PageAnswer, live: Html | None = None
     ) -> frames.Halves:
-        """What is around an answer."""
+        """The parts of a page before and after an answer."""
         frame = frames.Frame(
             screen=screen,
             screens=SCREENS,
             fields=self._fields_of(request, screen),
             query=request.url.query,
             live=live,
-            theme=None if _is_open(request) else _theme(request),
+            theme=None if _is_partial_request(request) else _theme(request),
         )
         return frames.around(answer, frame)
 
     def _fields_of(self, request: Request, screen: Screen) -> tuple[Control, ...]:
-        """The form; without data to choose from there is none, and the answer says why."""
+        """The form; empty without data to choose from, in which case the answer says why."""
         try:
             return screen.fields(_given(request), self.sources)
         except (InputError, EvidenceError):
             return ()
 
     def _live(self, screen: Screen, query: PageQuery, state: str) -> Html | None:
-        """What changes by itself, in an element that asks for it again and again.
-
-        state: of the answer that is shown.
-        """
+        """The polled part of a page, in an element that polls it. state: of the displayed answer."""
         live = None if screen.live is None else screen.live(query, self.sources)
         if live is None:
             return None
@@ -226,9 +223,9 @@ class Dashboard:
         return element("div", live.html, id="live", hx_get=address, hx_trigger=f"every {live.every_s}s")
 
     async def live(self, request: Request, screen: Screen) -> Response:
-        """The same without its element; where more has changed, a sign to ask for the whole answer."""
+        """The polled part without its element; if the answer changed, with a trigger to request it again."""
         given = _given(request)
-        seen = first(given, "seen")  # the state that the page shows
+        seen = first(given, "seen")  # the state of the displayed answer
         try:
             query = screen.read({name: given[name] for name in given if name != "seen"}, self.sources)
         except (InputError, EvidenceError) as err:
@@ -243,7 +240,7 @@ class Dashboard:
         return Response(content, media_type=HTML, headers={**NOT_STORED, **headers})
 
     def _state(self, screen: Screen, query: PageQuery) -> str:
-        """What changes when the answer does; a digest, for it may hold paths."""
+        """The state behind an answer, as a digest, because it may contain paths."""
         return sha256(screen.stamp(query, self.sources).encode()).hexdigest()[:16]
 
 
@@ -252,19 +249,19 @@ def _key(screen: Screen, query: PageQuery, state: str) -> str:
 
 
 def _given(request: Request) -> dict[str, list[str]]:
-    """What the address holds, by name."""
+    """The values in the address, by name."""
     return parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
-class _Asked(Struct, frozen=True):
-    """A question, or the file of its answer. A process beside this one gets the path of the screen alone."""
+class _AnswerJob(Struct, frozen=True):
+    """A picklable function for an answer or its file. Of the screen, only the path is pickled."""
 
     screen: Screen
     query: PageQuery
     kind: FileKind | None = None
 
     def __call__(self, sources: DataSources) -> PageAnswer:
-        """The answer, or the page that says why there is none; of a file the error."""
+        """The answer, or the page that says why there is none; for a file, errors are raised."""
         if self.kind is not None:
             assert self.screen.file is not None
             body = self.screen.file(self.query, sources, self.kind)
@@ -275,39 +272,39 @@ class _Asked(Struct, frozen=True):
             return unanswered(self.screen, err)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _asked_at, (self.screen.path, self.query, self.kind)
+        return _answer_job, (self.screen.path, self.query, self.kind)
 
 
-def _asked_at(path: str, query: PageQuery, kind: FileKind | None) -> _Asked:
-    return _Asked(next(each for each in SCREENS if each.path == path), query, kind)
+def _answer_job(path: str, query: PageQuery, kind: FileKind | None) -> _AnswerJob:
+    return _AnswerJob(next(each for each in SCREENS if each.path == path), query, kind)
 
 
-def _is_open(request: Request) -> bool:
-    """Whether a page that is open asks for the answer alone."""
+def _is_partial_request(request: Request) -> bool:
+    """Whether a page that is already open requests only the answer."""
     headers = request.headers
     return headers.get("hx-request") == "true" and "hx-history-restore-request" not in headers
 
 
-def _is_opened(request: Request) -> bool:
-    """Whether a browser opens the page, and shows what it gets at once. Programs wait for the answer."""
+def _is_navigation(request: Request) -> bool:
+    """Whether a browser opens the page and can show a waiting page; programs wait for the answer."""
     return request.headers.get("sec-fetch-dest") == "document"
 
 
 def _last_question(request: Request) -> str:
-    """The cookie with the question asked last; browsers share cookies between ports."""
+    """The name of the cookie with the last question; browsers share cookies between ports."""
     return f"question-{request.url.port or 0}"
 
 
 def _theme(request: Request) -> str:
-    """The theme that was chosen; empty for that of the system."""
+    """The chosen theme; empty for the system's."""
     theme = request.cookies.get("theme", "")
     return theme if theme in _THEMES else ""
 
 
 def application(sources: DataSources, *, warms: bool) -> FastAPI:
-    """The application. Its answers are computed in threads and processes of its own.
+    """The application, which computes answers in its own threads and processes.
 
-    warms: whether the first page is computed before anybody asks.
+    warms: whether initial answers are computed before they are requested.
     """
     dashboard = Dashboard(sources)
 
@@ -323,15 +320,15 @@ def application(sources: DataSources, *, warms: bool) -> FastAPI:
 
     @app.get("/")
     async def begun(request: Request) -> Response:
-        return _led_to_advice(request.cookies.get(_last_question(request), ""))
+        return _redirect_to_advice(request.cookies.get(_last_question(request), ""))
 
     for screen in SCREENS:
-        _show(app, dashboard, screen)
+        _add_routes(app, dashboard, screen)
 
     @app.get("/advise")
     async def by_verb(request: Request) -> Response:
-        """The page Advice under the name of its verb, as every other page has."""
-        return _led_to_advice(request.url.query)
+        """Redirect from the name of the verb to the page Advice; other pages have their verbs as paths."""
+        return _redirect_to_advice(request.url.query)
 
     @app.get("/assets/{stamp}/{name}")
     async def asset(stamp: str, name: str) -> Response:
@@ -342,17 +339,17 @@ def application(sources: DataSources, *, warms: bool) -> FastAPI:
             (frames.asset(name),), media_type=frames.TYPES[name.rpartition(".")[2]], headers=headers
         )
 
-    _say_troubles(app, dashboard)
+    _add_error_pages(app, dashboard)
     return app
 
 
-def _led_to_advice(asked: str) -> Response:
-    """The way to the first page, with the question of an address."""
+def _redirect_to_advice(asked: str) -> Response:
+    """A redirect to the first page, with the question of an address."""
     return RedirectResponse(f"{SCREENS[0].path}{'?' if asked else ''}{asked}", status_code=303)
 
 
-def _show(app: FastAPI, dashboard: Dashboard, screen: Screen) -> None:
-    """The routes of a page: itself, what changes by itself, and its answer as a file."""
+def _add_routes(app: FastAPI, dashboard: Dashboard, screen: Screen) -> None:
+    """Add the routes of a page: the page, its polled part, and its answer as a file."""
 
     @app.get(screen.path)
     async def asked(request: Request) -> Response:
@@ -371,8 +368,8 @@ def _show(app: FastAPI, dashboard: Dashboard, screen: Screen) -> None:
             return await dashboard.file(request, screen, kind)
 
 
-def _say_troubles(app: FastAPI, dashboard: Dashboard) -> None:
-    """Let every error be a page."""
+def _add_error_pages(app: FastAPI, dashboard: Dashboard) -> None:
+    """Add handlers that show every error as a page."""
 
     def screen_of(request: Request) -> Screen:
         return next((each for each in SCREENS if each.path == request.url.path), SCREENS[0])
@@ -399,10 +396,10 @@ READING_S: Final = 30.0
 
 
 class Bounded(H11Protocol):
-    """A connection that is ended where a request takes longer to come, or what is sent is not read.
+    """A connection with time limits for receiving a request and for the client reading the response.
 
-    uvicorn bounds the time between requests only: a client that sends a header a minute would hold its
-    place for ever, and with all places held nobody else is answered.
+    uvicorn only limits the time between requests: a client that sends one header per minute could hold its
+    connection for ever, and enough of them would block all other clients.
     """
 
     asking_s = ASKING_S
@@ -412,14 +409,14 @@ class Bounded(H11Protocol):
     _reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The first request has to come in time, and one client has a share of all connections alone."""
+        """Start the time limit for the first request, and enforce the client's share of connections."""
         super().connection_made(transport)
         self.since_s = self.loop.time()
         self._wait_for_request()
-        self._keep_to_share()
+        self._enforce_share()
 
     def data_received(self, data: bytes) -> None:
-        """A piece of a request, which as a whole has to come in time."""
+        """Receive a part of a request, whose time limit applies to the whole."""
         self.since_s = self.loop.time()
         super().data_received(data)
         if self.has_request():
@@ -428,17 +425,17 @@ class Bounded(H11Protocol):
             self._wait_for_request()
 
     def pause_writing(self) -> None:
-        """What was sent is not read: it has to be in time."""
+        """Start the time limit for the client to read the response."""
         super().pause_writing()
         self._reading = self.loop.call_later(self.reading_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It was read."""
+        """Stop the time limit for reading."""
         super().resume_writing()
         self._read_in_time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
+        """Stop all time limits."""
         self._received_in_time()
         self._read_in_time()
         super().connection_lost(exc)
@@ -456,10 +453,11 @@ class Bounded(H11Protocol):
             self._reading.cancel()
             self._reading = None
 
-    def _keep_to_share(self) -> None:
-        """End what this client has too many of: the oldest connections without a request, at last this one.
+    def _enforce_share(self) -> None:
+        """Close surplus connections of this client: the oldest idle ones first, this one last.
 
-        Of many that come at once the requests have come too, and are read a moment later.
+        New connections do not count as idle at once, because the requests of simultaneous ones are only read
+        a moment later.
         """
         host = self.client and self.client[0]
         its = [each for each in self.connections if isinstance(each, Bounded) and each.client]
@@ -471,35 +469,35 @@ class Bounded(H11Protocol):
             each.transport.abort()
 
     def has_request(self) -> bool:
-        """Whether a request has come and is not answered yet."""
+        """Whether a request has been received and not yet answered."""
         cycle: Any = self.cycle
         return cycle is not None and not cycle.response_complete
 
 
 class _Server(uvicorn.Server):
-    """A server that an interrupt during its start ends too, and that ends without a word."""
+    """A server that also stops on an interrupt during start-up, and stops silently."""
 
     def __init__(self, config: uvicorn.Config, was_interrupted: Callable[[], bool]) -> None:
         super().__init__(config)
         self._was_interrupted = was_interrupted
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, unless interrupted meanwhile."""
+        """Listen, and stop if interrupted meanwhile."""
         await super().startup(sockets=sockets)
         self.should_exit = self.should_exit or self._was_interrupted()
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to end: an interrupt that a callback of the loop lost counts too."""
+        """Whether to stop, also after an interrupt that a callback of the loop swallowed."""
         self.should_exit = self.should_exit or self._was_interrupted()
         return await super().on_tick(counter)
 
     def is_error(self, _record: logging.LogRecord) -> bool:
-        """Whether an error is one: requests that are given up at the end are not."""
+        """Whether to log an error; requests cancelled at shutdown are not logged."""
         return not (self.should_exit or self._was_interrupted())
 
 
 _MOST_CONNECTIONS: Final = 256
-# Browsers open 6 to a server; a proxy may stand for many people.
+# Browsers open 6 connections to a server, but a proxy may represent many people.
 _MOST_PER_CLIENT: Final = 128
 _MOST_IDLE_PER_CLIENT: Final = 64
 _SETTLED_S: Final = 1.0
@@ -517,10 +515,10 @@ def serve(
     was_interrupted: Callable[[], bool],
     warms: bool = True,
 ) -> None:
-    """Answer until interrupted; then KeyboardInterrupt is raised.
+    """Serve until interrupted, then raise KeyboardInterrupt.
 
-    was_interrupted: whether Ctrl-C was pressed, even where its KeyboardInterrupt was lost. warms: whether
-    the first page is computed before anybody asks.
+    was_interrupted: whether Ctrl-C was pressed, even if its KeyboardInterrupt was lost. warms: whether
+    initial answers are computed before they are requested.
     """
     own = {place.host, *place.names} | ({socket.gethostname()} if place.is_any else set())
     guard = Guard(
@@ -544,7 +542,7 @@ def serve(
         timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=_END_S,
     )
-    # Pages wait for Python's lock, which a computing thread gives up this often.
+    # Requests wait for the GIL, which a computing thread releases at this interval.
     sys.setswitchinterval(_SWITCH_S)
     with opened, one_thread():
         server = _Server(config, was_interrupted)
@@ -552,5 +550,5 @@ def serve(
             logging.getLogger(name).addFilter(server.is_error)
         server.run(sockets=[opened])
     if server.started or was_interrupted():
-        # Only an interrupt ends it. Uvicorn raises it again within its own task, where it can get lost.
+        # Only an interrupt stops the server. Uvicorn re-raises it within its own task, where it can get lost.
         raise KeyboardInterrupt

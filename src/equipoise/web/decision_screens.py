@@ -1,4 +1,4 @@
-"""The pages Advice, Plan and Allocate: an answer of `decide` to the fields of each verb."""
+"""The pages Advice, Plan and Allocate, which answer questions with `decide`."""
 
 from collections.abc import Iterable
 from typing import Any, Final, cast, get_args
@@ -43,7 +43,7 @@ from equipoise.web.question import QuestionFields, in_form, label_of, question, 
 
 
 def _decision(verb: DecisionVerb, *, title: str, about: str) -> Screen:
-    """The page of a verb of decisions. Its answer may rest on the user's runs, which grow meanwhile."""
+    """The page of a decision verb. Its answer may use the user's runs, which grow while it is open."""
 
     def read(given: Given, sources: DataSources) -> QuestionFields:
         return question(given, verb, sources.catalogue, at_first=sources.at_first)
@@ -75,7 +75,7 @@ def _decision(verb: DecisionVerb, *, title: str, about: str) -> Screen:
 
 
 def _stamp(fields: QuestionFields, sources: DataSources) -> str:
-    """What was measured counts too: the user's runs grow while the dashboard runs."""
+    """The stamp of the data, including the user's runs, which grow while the dashboard runs."""
     runs = "" if fields.runs is None else state(RunsFields(sweep=fields.runs), sources)
     return f"{sources.stamp()};{runs}" if runs else sources.stamp()
 
@@ -85,7 +85,7 @@ def _notes_in_form(notes: Iterable[Note]) -> tuple[Note, ...]:
 
 
 def _shown(found: Result[Any]) -> PageAnswer:
-    """The page of a result; what names options beside the answer is said in the words of the form."""
+    """The page of a result, in which options are called by the labels of the form."""
     record = found.record
     if isinstance(record, Reaches):
         record = replace(
@@ -121,7 +121,7 @@ def _saved(found: Result[Any], kind: FileKind) -> bytes:
 
 
 def _with_runs(fields: QuestionFields, sources: DataSources) -> TrainingQuery:
-    """The question with the folder of the runs that it names."""
+    """The question, with the name of the runs resolved to their folder."""
     if fields.runs is None:
         return fields.training
     return replace(fields.training, runs=chosen(RunsFields(sweep=fields.runs), sources))
@@ -140,7 +140,7 @@ _OBJECTIVES: Final = (
 _MOST_ROWS: Final = 12
 _MOST_PASTED: Final = 6000
 _PASTED: Final = "pasted"
-# The columns of a job in the form: what its field is called, its heading, and what an empty one means.
+# The columns of a job in the form: name of the field, heading, and what an empty field means.
 _COLUMNS: Final = (
     ("workload", "Train", ""),
     ("name", "Name", "the workload"),
@@ -166,7 +166,7 @@ _JOBS_AT_FIRST: Final[Given] = {
 
 
 class AllocationFields(PageQuery, frozen=True, kw_only=True):
-    """Trainings that share a pool, from an address. given: the fields of the pool, by option."""
+    """The query for trainings that share a pool. given: the fields of the pool, by option."""
 
     jobs: JobsFile
     given: tuple[tuple[str, str], ...]
@@ -174,7 +174,7 @@ class AllocationFields(PageQuery, frozen=True, kw_only=True):
 
 
 def _asked_first(given: Given, sources: DataSources) -> Given:
-    """What an address holds; where it holds nothing an example, whose targets these data have."""
+    """The values in an address; if there are none, an example that these data can answer."""
     return given or {
         "accelerator": (_POOL_AT_FIRST,),
         **_JOBS_AT_FIRST,
@@ -183,7 +183,7 @@ def _asked_first(given: Given, sources: DataSources) -> Given:
 
 
 def _job_rows(given: Given) -> dict[int, dict[str, str]]:
-    """The rows of the form that hold something, by place."""
+    """The non-empty rows of the form, by index."""
     rows: dict[int, dict[str, str]] = {}
     for name, _, _ in _COLUMNS:
         for place in range(1, _MOST_ROWS + 1):
@@ -194,7 +194,7 @@ def _job_rows(given: Given) -> dict[int, dict[str, str]]:
 
 
 def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
-    """The trainings of an address, by row and as pasted. Raises InputError for what cannot be fields."""
+    """Parse the trainings in an address, from rows and from pasted text. Raises InputError if invalid."""
     asked = _asked_first(given, sources)
     known = {"accelerator", *_POOL_FIELDS, "objective"}
     known |= {f"{name}-{place}" for name, _, _ in _COLUMNS for place in range(1, _MOST_ROWS + 1)}
@@ -214,7 +214,7 @@ def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
         document = {**document, "job": [*rows, *listed]}
     jobs = jobs_of(document, where="jobs", folder=None)
     for job in jobs.jobs:
-        if job.workload is not None:  # a MODULE:FUNCTION would be run
+        if job.workload is not None:  # otherwise a MODULE:FUNCTION would be run
             _expect_known(job.workload, job.where, sources)
     fields = (
         ("accelerator", first(asked, "accelerator").strip() or _POOL_AT_FIRST),
@@ -230,7 +230,7 @@ def read_allocation(given: Given, sources: DataSources) -> AllocationFields:
 
 
 def _expect_known(workload: str, where: str, sources: DataSources) -> None:
-    """Raises SpecError for a workload that the catalogue has not. where: its job."""
+    """Raise SpecError for a workload that is not in the catalogue. where: its job."""
     try:
         sources.catalogue.workload(workload)
     except SpecError as err:

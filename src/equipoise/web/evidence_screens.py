@@ -1,4 +1,4 @@
-"""The pages Study, Compare, Accuracy and My runs: published results, errors on held-out data, own runs."""
+"""The pages Study, Compare, Accuracy and My runs: published results, errors on held-out data, user's runs."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,17 +58,17 @@ from equipoise.web import (
 )
 from equipoise.web.answers import PageAnswer, shown
 
-# How often a page asks: while something runs, and while nothing does.
+# Polling intervals while something runs, and while nothing does.
 _RUNNING_S, _IDLE_S = 2, 10
 _RUNS_LABEL: Final = "Sweep or training loop"
-# A page of a loop that trains is drawn anew no more often.
+# Shortest interval between two renderings of the page of a running training loop.
 _DRAWN_S = 5
 
 
 def run_folders(sources: DataSources) -> dict[str, Path]:
-    """The sweeps and watched loops there are now, by the name that the address uses.
+    """The current sweeps and watched loops, by the name used in addresses.
 
-    The name is that of the folder which was given, and where in it they are.
+    The name consists of the name of the given folder and the path inside it.
     """
     found: dict[str, Path] = {}
     for place, folder in enumerate(sources.runs):
@@ -81,10 +81,10 @@ def run_folders(sources: DataSources) -> dict[str, Path]:
 
 
 def chosen(fields: RunsFields, sources: DataSources) -> Path:
-    """The folder of the runs with a name; of the latest unless one is named.
+    """The folder of the named runs; by default of the latest.
 
-    Names are looked up among those found: no path comes from a browser.
-    Raises EvidenceError where there are none, SpecError where none has the name.
+    The name is looked up among the folders found, so no path comes from a browser.
+    Raises EvidenceError if there are none, SpecError for an unknown name.
     """
     found = run_folders(sources)
     if not found:
@@ -105,7 +105,7 @@ def chosen(fields: RunsFields, sources: DataSources) -> Path:
 
 @contextmanager
 def called(folder: Path | None, name: str | None) -> Iterator[None]:
-    """Within, errors call a folder of runs by the name that the form has, not by its path on the server."""
+    """Context in which errors show the name of a folder of runs instead of its path on the server."""
     try:
         yield
     except (InputError, EvidenceError) as err:
@@ -119,19 +119,19 @@ def _name_of(folder: Path, sources: DataSources) -> str:
 
 
 def _latest(folders: Iterable[Path]) -> Path:
-    """The folder written to last of those that can be read; of all where none can."""
+    """The most recently changed readable folder; if none is readable, the most recently changed."""
     newest_first = sorted(folders, key=_changed_s, reverse=True)
     return next(filter(_is_readable, newest_first), newest_first[0])
 
 
 def _is_readable(folder: Path) -> bool:
-    """Whether it is no sweep whose plan or trials are damaged; a loop's runs are read one by one."""
+    """Whether a folder is a watched loop, or a sweep without damaged files."""
     return is_watched(folder) or _is_whole(folder, _changed_s(folder))
 
 
 @lru_cache(maxsize=64)
 def _is_whole(folder: Path, _written_s: float) -> bool:
-    """Whether all that a sweep has stored can be read: a page asks every few seconds."""
+    """Whether all stored trials of a sweep can be read. Cached, because a page polls every few seconds."""
     try:
         Store(folder).finished()
     except DataError:
@@ -140,7 +140,7 @@ def _is_whole(folder: Path, _written_s: float) -> bool:
 
 
 def _changed_s(folder: Path) -> float:
-    """When the last trial of a sweep ended, or it began; when a loop last wrote."""
+    """When the last trial of a sweep ended (or the sweep began), or when a loop last wrote."""
     if is_watched(folder):
         return max((files.changed_s for files in runs_files(folder)[0]), default=0.0)
     try:
@@ -181,7 +181,7 @@ def _label(name: str, folder: Path) -> str:
 
 
 def state(fields: RunsFields, sources: DataSources) -> str:
-    """The state of what is shown: finished trials and whether it runs, or what loops have written."""
+    """The state of the displayed runs: finished trials and whether it runs, or what loops have written."""
     try:
         folder = chosen(fields, sources)
         if is_watched(folder):
@@ -194,7 +194,7 @@ def state(fields: RunsFields, sources: DataSources) -> str:
 
 
 def _written(files: RunFiles) -> str:
-    """A stamp of a run that changes every few seconds at most while it trains, however many ranks write."""
+    """A stamp of a run that changes at most every _DRAWN_S while it trains, however many ranks write."""
     if files.is_alive:
         return f"{files.folder.name}:{files.num_files}:{files.changed_s // _DRAWN_S}"
     return files.stamp
@@ -205,23 +205,23 @@ def _runs_answer(fields: RunsFields, sources: DataSources) -> PageAnswer:
     name = _name_of(folder, sources)
     with called(folder, name):
         if is_watched(folder):
-            return shown(_beside(WATCH, _watched_rows(folder)), watched_now(folder))
+            return shown(_with_predictions(WATCH, _watched_rows(folder)), watched_now(folder))
         now = sweep_now(folder)
         rows = sweep_rows(folder, now.swept.finished, sources.catalogue)
         now = replace(now, swept=replace(now.swept, folder=Path(name)))
-        return shown(_beside(SWEEP, rows), now)
+        return shown(_with_predictions(SWEEP, rows), now)
 
 
 def _watched_rows(folder: Path) -> Iterator[Mapping[str, Any]]:
-    """The runs of loops that can be read; the page itself says which cannot."""
+    """The readable runs of loops; the page itself reports unreadable ones."""
     for files in runs_files(folder)[0]:
         if files.ranks:
             with suppress(DataError, EvidenceError, SpecError):
                 yield row_now(run_now(files))
 
 
-def _beside(page: Page[Shown], rows: Iterable[Mapping[str, Any]]) -> Page[Shown]:
-    """A page with its runs beside what was predicted of them first; where nothing was, how to at its end."""
+def _with_predictions(page: Page[Shown], rows: Iterable[Mapping[str, Any]]) -> Page[Shown]:
+    """The page with its runs next to their predictions, or with a section on how to record predictions."""
     ledger = read_ledger(ledger_path())
     entries = beside_predictions(ledger, rows) if ledger.entries else ()
     blocks = beside_blocks(entries)
@@ -230,7 +230,7 @@ def _beside(page: Page[Shown], rows: Iterable[Mapping[str, Any]]) -> Page[Shown]
 
 
 def ledger_stamp() -> str:
-    """What changes when the ledger does."""
+    """A stamp that changes with the ledger."""
     with suppress(OSError):
         found = ledger_path().stat()
         return f"{found.st_mtime_ns}:{found.st_size}"
@@ -238,20 +238,20 @@ def ledger_stamp() -> str:
 
 
 def _live(fields: RunsFields, sources: DataSources) -> Live | None:
-    """How far it is, while something runs; else nothing, looked up now and then."""
+    """The progress of a running sweep or loop; empty if nothing runs, and polled less often."""
     if not sources.runs:
         return None
     html = Html("")
     try:
         folder = chosen(fields, sources)
-        html = _trains(runs_files(folder)[0]) if is_watched(folder) else _bar(sweep_progress(folder))
+        html = _running_loop(runs_files(folder)[0]) if is_watched(folder) else _bar(sweep_progress(folder))
     except (DataError, EvidenceError, SpecError):
         pass
     return Live(html=html, every_s=_RUNNING_S if html else _IDLE_S)
 
 
 def _bar(now: SweepProgress) -> Html:
-    """The bar of a sweep that runs: how far it is, and what is left."""
+    """The progress bar of a running sweep, with the remaining work."""
     if not now.is_running:
         return Html("")
     done = f"{now.num_finished} of {plural(now.num_planned, 'run')}"
@@ -261,8 +261,8 @@ def _bar(now: SweepProgress) -> Html:
     return element("p", bar, element("span", f"{done}{left}"), class_="progress")
 
 
-def _trains(found: tuple[RunFiles, ...]) -> Html:
-    """The latest update of the newest loop that trains, and when it was written."""
+def _running_loop(found: tuple[RunFiles, ...]) -> Html:
+    """The latest update of the newest running loop, and when it was written."""
     files = next((each for each in found if each.is_alive), None)
     if files is None:
         return Html("")
@@ -295,13 +295,13 @@ RUNS_SCREEN: Final = Screen(
 
 
 def _chosen_round(given: Given, sources: DataSources) -> str:
-    """The round of an address where it can be studied; else that of a page without an address."""
+    """The round in an address if it can be studied, else the default round."""
     named = round_name(first(given, "round"))
     return named if named in sources.studied else sources.default_round
 
 
 def _round_select(chosen: str, sources: DataSources, *clears: str) -> Select:
-    """The rounds that can be studied, each with its workloads."""
+    """A selection of the rounds that can be studied, each with its workloads."""
     choices = tuple(
         Choice(value=name, label=printable(name), holds=tuple(workloads))
         for name, workloads in sources.studied.items()

@@ -1,7 +1,4 @@
-"""The frame around an answer.
-
-Navigation, form, styles; the page that waits, and the one that gives the reason why not.
-"""
+"""The frame around an answer: navigation, form and styles; the waiting page, and error pages."""
 
 import asyncio
 import json
@@ -43,7 +40,7 @@ TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charse
 Halves: TypeAlias = tuple[bytes, bytes]
 _BODY: Final = "\0body\0"
 _MEDIA: Final = {"dark": "screen", "light": "not all", "": "screen and (prefers-color-scheme: dark)"}
-# Answers of status 422 are pages too; a page that is gone from the history is requested again.
+# Responses with status 422 are also pages; pages missing from the history cache are requested again.
 _HTMX: Final = {
     "allowEval": False,
     "includeIndicatorStyles": False,
@@ -63,13 +60,13 @@ _HTMX: Final = {
 
 @cache
 def asset(name: str) -> bytes:
-    """A file of the dashboard. Raises KeyError for any other name."""
+    """The contents of an asset of the dashboard. Raises KeyError for an unknown name."""
     return files(_PACKAGES[name]).joinpath("assets", name).read_bytes()
 
 
 @cache
 def addresses() -> dict[str, str]:
-    """Where each file is: its address changes with its content, so that browsers may keep it."""
+    """The address of each asset, which contains a digest of its content so that browsers may cache it."""
     return {name: f"/assets/{sha256(asset(name)).hexdigest()[:16]}/{name}" for name in _PACKAGES}
 
 
@@ -85,10 +82,10 @@ def _templates() -> Environment:
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """What is around an answer.
+    """The content of a page around an answer.
 
-    query: of the address. live: what changes by itself, and where to ask. theme: dark, light, or empty for
-    that of the system; None for a page that is open and needs only the fields whose choices changed.
+    query: of the address. live: the polled part. theme: dark, light, or empty for the system's; None for an
+    open page, which needs only the fields whose choices changed.
     """
 
     screen: Screen
@@ -100,13 +97,13 @@ class Frame(Struct, frozen=True, kw_only=True):
 
 
 def around(answer: PageAnswer, frame: Frame) -> Halves:
-    """What is around the answer's body."""
+    """The parts of a page before and after the answer's body."""
     live = None if frame.live is None else Markup(frame.live)  # noqa: S704 - only report.markup makes it
     shown = {"screen": frame.screen, "query": frame.query, "live": live}
     if frame.theme is None:
         changed = tuple(each for each in frame.fields if each.name in frame.screen.depends)
-        return _drawn("fragment.html", answer, changed=changed, **shown)
-    return _drawn(
+        return _rendered_halves("fragment.html", answer, changed=changed, **shown)
+    return _rendered_halves(
         "frame.html",
         answer,
         screens=frame.screens,
@@ -120,8 +117,8 @@ def around(answer: PageAnswer, frame: Frame) -> Halves:
     )
 
 
-def _drawn(name: str, answer: PageAnswer, **values: Any) -> Halves:  # noqa: ANN401 - what a template takes
-    """A template in two halves: between them goes the answer's body, as the bytes that it is."""
+def _rendered_halves(name: str, answer: PageAnswer, **values: Any) -> Halves:  # noqa: ANN401 - what a template takes
+    """A rendered template, split where the answer's body is inserted as bytes."""
     text: str = _templates().get_template(name).render(answer=answer, body=Markup(_BODY), **values)  # noqa: S704 - a constant
     before, _, after = text.partition(_BODY)
     return before.encode("utf-8", "replace"), after.encode("utf-8", "replace")
@@ -131,7 +128,7 @@ WORDS: Final = "Computing this answer for the first time. It takes some seconds 
 
 
 def waiting(title: str, address: str, *, shares_form: bool) -> PageAnswer:
-    """What is shown until the answer at an address has come.
+    """The page that is shown until the answer at an address is ready.
 
     shares_form: whether there is a form, whose question has priority.
     """
@@ -157,7 +154,7 @@ def waiting(title: str, address: str, *, shares_form: bool) -> PageAnswer:
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
-    """Why there is no answer. about: what the page is of. missing: what would be enough."""
+    """Why there is no answer. about: subject of the page. missing: evidence that would be sufficient."""
 
     about: str
     headline: str
@@ -170,12 +167,12 @@ def _missing(trouble: Trouble) -> tuple[Block, ...]:
 
 
 def _spans(text: str) -> tuple[Span, ...]:
-    """Text whose commands stand between backticks."""
+    """The spans of a text with commands in backticks."""
     return tuple(Code(part) if place % 2 else part for place, part in enumerate(text.split("`")) if part)
 
 
 def _closed(reason: str) -> str:
-    """A reason as a sentence, which ends once."""
+    """A reason as a sentence with exactly one full stop or question mark at its end."""
     words = sentence(reason)
     return words if words.endswith((".", "?")) else f"{words}."
 
@@ -191,12 +188,12 @@ PAGE: Final[Page[Trouble]] = Page(
 
 
 def refused(about: str, *reasons: str, status: int = REFUSED) -> PageAnswer:
-    """The page for what cannot be answered."""
+    """The page for a request that cannot be answered."""
     return _trouble_page(Trouble(about=about, headline="That cannot be answered", reasons=reasons), status)
 
 
 def unanswered(screen: Screen, err: InputError | EvidenceError) -> PageAnswer:
-    """The page for an error of what was given, or for evidence that is too thin."""
+    """The page for invalid input or insufficient evidence."""
     if isinstance(err, InputError):
         return refused(screen.title, *reasons(screen, err))
     found = Trouble(
@@ -209,23 +206,23 @@ def unanswered(screen: Screen, err: InputError | EvidenceError) -> PageAnswer:
 
 
 def reasons(screen: Screen, err: InputError | EvidenceError) -> tuple[str, ...]:
-    """Why there is no answer, in the words of the form."""
+    """Why there is no answer, with the labels of the form."""
     if isinstance(err, WrongFieldsError):
         return err.reasons
     told = form_way(screen.labels).worded(err)
     if isinstance(told, InputError):
-        return (str(told).removesuffix(told.remedy),)  # which is of a command line
+        return (str(told).removesuffix(told.remedy),)  # the remedy is for the command line
     return (capital(str(told)),)
 
 
 def _trouble_page(found: Trouble, status: int, saved_as: tuple[FileKind, ...] = ()) -> PageAnswer:
-    # Else the page would list that section as left out.
+    # Without its section, because the page would report it as left out.
     page = PAGE if found.missing else replace(PAGE, sections=())
     return shown(page, found, status=status, saved_as=saved_as)
 
 
 def missing_document(screen: Screen, err: EvidenceError) -> bytes:
-    """What the verb writes as JSON where the evidence is too thin, in the words of the form."""
+    """The JSON document of a verb for insufficient evidence, with the labels of the form."""
     return encode(document(screen.verb.lower(), missing_fields(form_way(screen.labels).worded(err))))
 
 
@@ -243,18 +240,18 @@ BROKEN_WORDS: Final = (
 
 
 class InPieces(Response):
-    """A response of several parts, none of which is copied: what is kept is sent as it is."""
+    """A response of several parts, which are sent without copying them together."""
 
     def __init__(
         self, parts: tuple[bytes, ...], *, media_type: str, headers: dict[str, str], status_code: int = 200
     ) -> None:
-        """parts: sent one after the other."""
+        """parts: the parts of the body, in order."""
         self._parts = parts
         whole = {**headers, "content-length": str(sum(map(len, parts)))}
         super().__init__(None, status_code=status_code, media_type=media_type, headers=whole)
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """Send it; each piece waits until there is room for it."""
+        """Send the response in pieces, each of which waits for room in the buffer."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for part in self._parts:
             for at in range(0, len(part), _PIECE_BYTES):
@@ -264,42 +261,46 @@ class InPieces(Response):
 
 
 def file_response(content: bytes, *, screen: Screen, kind: FileKind) -> InPieces:
-    """An answer to keep as a file."""
+    """An answer as a file to download."""
     headers = {**NOT_STORED, "content-disposition": f'attachment; filename="{screen.verb.lower()}.{kind}"'}
     return InPieces((content,), media_type=FILE_KINDS[kind], headers=headers)
 
 
 def no_file_response(*reasons: str, kind: str, status: int = REFUSED) -> InPieces:
-    """Why there is no file of a kind, for the program that asked for it: JSON, or plain text."""
+    """The reason why there is no file, for the requesting program: as JSON, or plain text."""
     words = " ".join(map(_closed, reasons))
     content, media_type = words.encode("utf-8", "replace"), "text/plain; charset=utf-8"
     if kind == "json":
         content = encode({"status": _STATUSES.get(status, "failed"), "reason": words})
         media_type = FILE_KINDS["json"]
-    return InPieces((content,), media_type=media_type, headers=_until(status), status_code=status)
+    return InPieces(
+        (content,), media_type=media_type, headers=_not_stored_headers(status), status_code=status
+    )
 
 
 def page_response(halves: Halves, answer: PageAnswer) -> InPieces:
-    """A page: what is before and after the answer's body, and that between them."""
+    """A page: the answer's body between the two parts of its frame."""
     parts = (halves[0], answer.body, halves[1])
-    return InPieces(parts, media_type=HTML, headers=_until(answer.status), status_code=answer.status)
+    return InPieces(
+        parts, media_type=HTML, headers=_not_stored_headers(answer.status), status_code=answer.status
+    )
 
 
-def _until(status: int) -> dict[str, str]:
-    """Headers of what is not stored, with when to come again where this machine is busy."""
+def _not_stored_headers(status: int) -> dict[str, str]:
+    """Headers of a response that must not be cached, with Retry-After if this machine is busy."""
     return {**NOT_STORED, **({"retry-after": str(_BUSY_S)} if status == BUSY else {})}
 
 
 class GoneError(Exception):
-    """The client has gone: nobody reads an answer."""
+    """The client has disconnected."""
 
 
 async def while_there(
     receive: Callable[[], Awaitable[MutableMapping[str, Any]]], answering: Coroutine[Any, Any, Found]
 ) -> Found:
-    """What a coroutine returns. When the client leaves it is cancelled, and GoneError raised."""
+    """The result of a coroutine. If the client disconnects, it is cancelled and GoneError is raised."""
     asking = asyncio.ensure_future(answering)
-    leaving = asyncio.ensure_future(_left(receive))
+    leaving = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
         if asking.done():
@@ -310,6 +311,6 @@ async def while_there(
             task.cancel()
 
 
-async def _left(receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> None:
+async def _disconnected(receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,6 +1,6 @@
-"""Where the dashboard listens, who may ask, and how: host names, the token, sizes, headers of every response.
+"""Access control of the dashboard: listen address, host names, token, request sizes, and response headers.
 
-Imports nothing heavy: refusals come at once.
+Imports nothing heavy, so that the first requests can be refused at once.
 """
 
 import errno
@@ -26,7 +26,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-MOST_QUERY_BYTES: Final = 8192  # jobs that were pasted stand in the address
+MOST_QUERY_BYTES: Final = 8192  # pasted jobs are part of the address
 MOST_PATH_BYTES: Final = 256
 TOKEN_FIELD: Final = "token"  # noqa: S105 - the name of a field
 SHORTEST_TOKEN: Final = 16
@@ -38,7 +38,7 @@ _HOST: Final = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))
 
 _NAME: Final = re.compile(r"[\w.-]+")
 
-# Scripts only as files of this server; Plotly sets styles of the elements it draws.
+# Scripts are only allowed as files of this server; Plotly sets inline styles of the elements that it draws.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -55,7 +55,7 @@ HEADERS: Final = (
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can only be reached from this machine."""
+    """Whether an address is only reachable from this machine."""
     if host == "localhost":
         return True
     try:
@@ -65,7 +65,7 @@ def is_loopback(host: str) -> bool:
 
 
 class ListenAddress(Struct, frozen=True, kw_only=True):
-    """Where the dashboard listens. token: what a visitor must know; names: further ones of the machine."""
+    """Where the dashboard listens. token: access token, or None. names: further host names of the machine."""
 
     host: str
     port: int
@@ -73,7 +73,7 @@ class ListenAddress(Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a name that no browser sends: with a scheme, port, path or blank."""
+        """Raise UsageError for a name that no browser sends: with a scheme, port, path or blank."""
         unsendable = (each for each in self.names if not (_NAME.fullmatch(each) or _is_address(each)))
         wrong = next(unsendable, None)
         if wrong is not None:
@@ -81,12 +81,12 @@ class ListenAddress(Struct, frozen=True, kw_only=True):
 
     @property
     def is_any(self) -> bool:
-        """Whether it listens on every address of the machine."""
+        """Whether the dashboard listens on every address of the machine."""
         return self.host in _ANY
 
     @property
     def url(self) -> str:
-        """The address to open, its token in it."""
+        """The address to open, including the token."""
         host = socket.gethostname() if self.is_any else self.host
         shown = f"[{host}]" if ":" in host else host
         token = "" if self.token is None else f"?{TOKEN_FIELD}={self.token}"
@@ -94,9 +94,9 @@ class ListenAddress(Struct, frozen=True, kw_only=True):
 
 
 def token_for(host: str, given: str | None) -> str | None:
-    """The token to ask for: the one given, a new one where others can reach the host, else None.
+    """The required token: the given one, or a new one if other machines can reach the host, else None.
 
-    Raises UsageError for one that can be guessed.
+    Raises UsageError for a token that is easy to guess.
     """
     if given is None:
         return None if is_loopback(host) else secrets.token_urlsafe(24)
@@ -116,7 +116,7 @@ _REMEDIES: Final[Mapping[int | None, str]] = {
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any that is free. Raises UsageError where it cannot."""
+    """A listening socket; port 0 means any free port. Raises UsageError if it cannot listen."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as err:
@@ -141,11 +141,11 @@ def _reason(err: OSError | UnicodeError) -> str:
 
 
 class Guard(Struct, frozen=True, kw_only=True):
-    """What stands before every page.
+    """ASGI middleware that checks every request.
 
-    names: hosts that a browser may name, in lower case, without port. any_address: addresses as numbers are
-    taken too: where the server listens on all of the machine's. token: what a visitor must know; None where
-    nobody need. cookie: its name, which has the port in it, for browsers share cookies between ports.
+    names: allowed host names, in lower case, without port. any_address: whether numeric addresses are
+    allowed, i.e. the server listens on all addresses. token: required access token, or None. cookie: name of
+    the cookie with the token, which includes the port, because browsers share cookies between ports.
     """
 
     app: App
@@ -155,7 +155,7 @@ class Guard(Struct, frozen=True, kw_only=True):
     cookie: str = "equipoise"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or refuse it with the reason."""
+        """Pass a request on, or refuse it with the reason."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -168,15 +168,15 @@ class Guard(Struct, frozen=True, kw_only=True):
         if refusal is not None:
             status, words = refusal
             allowed = ((b"allow", b"GET, HEAD"),) if status == _NOT_ALLOWED else ()
-            await _say(sent, status, _page(words), *allowed)
+            await _respond(sent, status, _page(words), *allowed)
         elif self.token is not None and self._named_token(scope) is not None:
-            await self._let_in(scope, sent)
+            await self._set_cookie(scope, sent)
         else:
             await self.app(scope, receive, sent)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """The first reason against a request: its status of HTTP, and a sentence."""
-        # Another site's page may lead here, but not load from here: it would keep the machine busy.
+        """The first reason to refuse a request, as HTTP status and sentence; None to allow it."""
+        # Other sites may link here, but not load from here, which would keep the machine busy.
         is_foreign = _values(scope, b"sec-fetch-site") in ([b"cross-site"], [b"same-site"])
         has_body = _values(scope, b"transfer-encoding") or set(_values(scope, b"content-length")) - {b"0"}
         is_long = len(scope["query_string"]) > MOST_QUERY_BYTES or len(scope["raw_path"]) > MOST_PATH_BYTES
@@ -203,7 +203,7 @@ class Guard(Struct, frozen=True, kw_only=True):
         return next(((status, words) for applies, status, words in reasons if applies), None)
 
     def _is_known_name(self, hosts: list[bytes]) -> bool:
-        """Whether exactly one host is named, and it is one of this server's: against DNS rebinding."""
+        """Whether exactly one host is named and it is this server's, which prevents DNS rebinding."""
         if len(hosts) != 1:
             return False
         found = _HOST.fullmatch(hosts[0].decode("latin-1").strip().lower())
@@ -215,12 +215,12 @@ class Guard(Struct, frozen=True, kw_only=True):
         return self.any_address and _is_address(name)
 
     def _named_token(self, scope: Scope) -> str | None:
-        """The token in the address, if one is there."""
+        """The token in the address, or None."""
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         return next((value for name, value in pairs if name == TOKEN_FIELD), None)
 
     def _knows_token(self, scope: Scope) -> bool:
-        """Whether address, cookie or header hold the token, each compared in constant time."""
+        """Whether address, cookie or header contain the token, each compared in constant time."""
         if self.token is None:
             return True
         named = self._named_token(scope)
@@ -231,24 +231,24 @@ class Guard(Struct, frozen=True, kw_only=True):
             if text.lower().startswith(_BEARER) and _same(text[len(_BEARER) :].strip(), self.token):
                 return True
         held = _cookies(scope).get(self.cookie)
-        return held is not None and _same(held, _sealed(self.token))
+        return held is not None and _same(held, _cookie_digest(self.token))
 
-    async def _let_in(self, scope: Scope, send: Send) -> None:
-        """Put the token into a cookie and lead on to the same address without it.
+    async def _set_cookie(self, scope: Scope, send: Send) -> None:
+        """Store the token in a cookie and forward to the same address without it.
 
-        By a page that leads on and not by a redirect: a browser that came from another site sends no strict
-        cookie along a redirect.
+        Forwards by a page instead of a redirect, because a browser that comes from another site does not send
+        strict cookies after a redirect.
         """
         assert self.token is not None
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         rest = urlencode([(name, value) for name, value in pairs if name != TOKEN_FIELD])
-        # Exactly one slash: two would name another host, also where a browser drops what is between them.
+        # Exactly one slash: two would name another host, even if a browser removes what is between them.
         path = "/" + quote(scope["path"].replace("\\", "").lstrip("/"))
         target = f"{path}?{rest}" if rest else path
-        cookie = f"{self.cookie}={_sealed(self.token)}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = f"{self.cookie}={_cookie_digest(self.token)}; HttpOnly; SameSite=Strict; Path=/"
         onward = element("meta", http_equiv="refresh", content=f"0; url={target}")
         content = _page("The token is correct.", onward, element("p", element("a", "Continue", href=target)))
-        await _say(send, 200, content, (b"set-cookie", cookie.encode()))
+        await _respond(send, 200, content, (b"set-cookie", cookie.encode()))
 
 
 def _is_address(name: str) -> bool:
@@ -263,8 +263,8 @@ def _same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def _sealed(token: str) -> str:
-    """What the cookie holds: who reads it does not have the token."""
+def _cookie_digest(token: str) -> str:
+    """The value of the cookie: a digest, which does not reveal the token."""
     return sha256(b"equipoise:" + token.encode()).hexdigest()
 
 
@@ -283,7 +283,7 @@ def _cookies(scope: Scope) -> dict[str, str]:
 
 
 def _with_headers(send: Send) -> Send:
-    """The same, which adds the headers that every response has."""
+    """Wrap `send` to add the headers of every response."""
 
     async def sent(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
@@ -296,7 +296,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def _without_body(send: Send) -> Send:
-    """The same for HEAD: the headers of what GET gets, and nothing behind them."""
+    """Wrap `send` for HEAD: the headers of the GET response, without a body."""
 
     async def sent(message: MutableMapping[str, Any]) -> None:
         is_body = message["type"] == "http.response.body"
@@ -306,13 +306,13 @@ def _without_body(send: Send) -> Send:
 
 
 def _page(words: str, *more: Html) -> bytes:
-    """A page of one sentence, for who has not come in."""
+    """A page of one sentence, for refused requests."""
     head = element("head", element("meta", charset="utf-8"), element("title", "Equipoise"))
     body = element("body", element("main", element("h1", "Equipoise"), element("p", words), *more))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n".encode()
 
 
-async def _say(send: Send, status: int, content: bytes, *headers: tuple[bytes, bytes]) -> None:
+async def _respond(send: Send, status: int, content: bytes, *headers: tuple[bytes, bytes]) -> None:
     named = [
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-length", str(len(content)).encode()),

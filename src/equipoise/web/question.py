@@ -1,7 +1,4 @@
-"""The question of a page.
-
-Read from its address, as the controls of its form, with the labels of its fields.
-"""
+"""The question of a page: parsing of its address, the controls of its form, and the labels of its fields."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -48,7 +45,7 @@ from equipoise.web import (
 
 
 class FormField(Struct, frozen=True, kw_only=True):
-    """What form.toml states of a field."""
+    """The entry of a field in form.toml."""
 
     label: str = ""
     unset: str = ""
@@ -64,7 +61,7 @@ _PLAIN: Final = FormField()
 
 
 def label_of(name: str) -> str:
-    """The label of a field of a question, by its attribute.
+    """The label of a field of a question, given its attribute.
 
     >>> label_of("deadline_s"), label_of("num_nodes")
     ('Deadline, hours', 'Nodes')
@@ -81,13 +78,13 @@ _LABEL_OF_OPTION: Final[Mapping[str, str]] = {OWN_TIMES: label_of("runs")} | {
 
 
 def form_way(labels: Mapping[str, str]) -> WayToAsk:
-    """How the form of a page is asked. labels: of fields by option that are not labelled as a question's."""
+    """How the form of a page names fields. labels: by option, if they differ from those of a question."""
     names = {**_LABEL_OF_OPTION, **labels}
     return WayToAsk(names={option: f"“{label}”" for option, label in names.items()}, stated="{} {}")
 
 
 def in_form(text: str) -> str:
-    """A sentence that names options of the command line, in the words of the form of a question.
+    """A sentence with command-line options replaced by the labels of the form.
 
     >>> in_form("give --price or --global-batch N, or see `equipoise serve --runs DIR`")
     'give “USD per accelerator-hour” or “Global batch”, or see `equipoise serve --runs DIR`'
@@ -95,7 +92,7 @@ def in_form(text: str) -> str:
     return form_way({}).words(text)
 
 
-# A browser may request less than a command line: the server works for others too.
+# Browsers have lower limits than the command line, because the server has other users.
 MOST: Final[Mapping[str, int]] = {
     "max_accelerators": MOST_FORM_ACCELERATORS,
     "sizes": MOST_FORM_ACCELERATORS,
@@ -105,19 +102,19 @@ MOST: Final[Mapping[str, int]] = {
     "stock": MOST_FORM_ACCELERATORS,
     "num_strategies": 24,
 }
-# Words without blanks; several may stand in one field.
+# Fields whose values have no blanks, so that one input may contain several.
 _LISTED: Final = frozenset({"fixed", "price", "terms", "stock"})
 
 
 class QuestionFields(PageQuery, frozen=True, kw_only=True):
-    """The question of an address. runs: the name of a folder of the server, not yet looked up."""
+    """The question in an address. runs: the name of a folder on the server, not yet looked up."""
 
     training: TrainingQuery
     runs: str | None
 
     @property
     def key(self) -> str:
-        """Equal for equal questions, however they were written."""
+        """A key that is equal for equal questions, whatever their spelling."""
         return f"{self.training!r}&runs={self.runs}"
 
 
@@ -133,10 +130,10 @@ def form_fields(verb: Verb) -> dict[str, Field]:
 def question(
     given: Given, verb: Verb, catalogue: Catalogue, *, at_first: Mapping[str, str]
 ) -> QuestionFields:
-    """The question of an address. at_first: values of keys, where the address has none.
+    """Parse the question in an address. at_first: values for an address without any.
 
-    Raises WrongFieldsError for fields that the page does not have and values that they cannot take, SpecError
-    for an unknown workload, UsageError for what asks for two things at once.
+    Raises WrongFieldsError for unknown fields and invalid values, SpecError for an unknown workload,
+    UsageError for contradictory fields.
     """
     names = {key: name for name, each in form_fields(verb).items() for key in (each.key, *each.also_keys)}
     fields = form_fields(verb)
@@ -162,7 +159,7 @@ def question(
     runs = values.pop("runs", None)
     chosen = {**at_first, **values}
     try:
-        # A MODULE:FUNCTION, which a command line may name, would be run.
+        # Only catalogue names: a MODULE:FUNCTION, which the command line accepts, would be run.
         chosen["workload"] = catalogue.workload(str(chosen["workload"])).slug
     except SpecError as err:
         raise err.within(f"“{label_of('workload')}”") from err
@@ -170,18 +167,18 @@ def question(
 
 
 def _by_key(given: Given) -> Given:
-    """The fields of an address, which may write them as the options of the command line."""
+    """The fields in an address by key; they may be spelt like command-line options."""
     return {name.replace("-", "_"): texts for name, texts in given.items()}
 
 
 def _filled(given: Given) -> dict[str, list[str]]:
-    """The fields that hold something: a form sends those left empty too."""
+    """The non-empty fields; a form also sends empty ones."""
     found = {name: [text.strip() for text in texts if text.strip()] for name, texts in _by_key(given).items()}
     return {name: texts for name, texts in found.items() if texts}
 
 
 def _value(name: str, declared: Field, texts: Sequence[str]) -> object:
-    """What a field's reader takes. Raises UsageError for more, or longer, than a browser may send."""
+    """The input for a field's parser. Raises UsageError for more or longer values than a browser may send."""
     most = MOST_SYSTEMS if name == "systems" else MOST_NAMES
     words = [word for text in texts for word in text.split()] if name in _LISTED else list(texts)
     if len(words) > most:
@@ -200,9 +197,9 @@ def _value(name: str, declared: Field, texts: Sequence[str]) -> object:
 def question_controls(
     given: Given, verb: Verb, catalogue: Catalogue, *, at_first: Mapping[str, str], runs: Sequence[str] = ()
 ) -> tuple[Control, ...]:
-    """The form of a verb as the address fills it.
+    """The form of a verb, filled from the address.
 
-    at_first: as of `question`. runs: names of the user's runs, to choose from.
+    at_first: as in `question`. runs: names of the user's runs, to choose from.
     """
     form = _Form(given=_by_key(given), catalogue=catalogue, at_first=at_first, runs=runs)
     fields = form_fields(verb)
@@ -235,12 +232,12 @@ class _Form(Struct, frozen=True, kw_only=True):
     runs: Sequence[str]
 
     def held(self, declared: Field) -> list[str]:
-        """The values of a field in the address."""
+        """The non-empty values of a field in the address."""
         keys = (declared.key, *declared.also_keys)
         return [text for key in keys for text in self.given.get(key, ()) if text.strip()]
 
     def control(self, name: str, declared: Field) -> Control:
-        """The control of a field: by its kind, and of names by what there is to choose from."""
+        """The control of a field, by its kind; for names, by the available choices."""
         if name == "systems":
             return self._systems(declared)
         if name == "workload":
@@ -276,7 +273,7 @@ class _Form(Struct, frozen=True, kw_only=True):
         )
 
     def _choices(self, name: str, declared: Field) -> tuple[Choice, ...]:
-        """What there is to choose from."""
+        """The available choices of a field."""
         if name == "region":
             return regions()
         if name == "runs":
@@ -305,7 +302,7 @@ class _Form(Struct, frozen=True, kw_only=True):
         )
 
     def _systems(self, declared: Field) -> Several:
-        """A text for the name of each system of the question, and one more."""
+        """A text input for each system of the question, and an empty one."""
         held = (self.held(declared) or [self.at_first[declared.key]])[:MOST_SYSTEMS]
         shown = held if len(held) == MOST_SYSTEMS else [*held, ""]
         return Several(
@@ -326,7 +323,7 @@ class _Form(Struct, frozen=True, kw_only=True):
 
 
 def _with(value: str, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """The choices, and the one that an address names in other words where it is not among them."""
+    """The choices, preceded by the value in the address if it is not among them."""
     is_known = any(each.value == value for each in choices)
     return choices if is_known else (Choice(value=value, label=printable(value)), *choices)
 
@@ -338,7 +335,7 @@ def _text_of(value: object) -> str:
 
 
 def _shown(bound: float | None, declared: Field) -> float | None:
-    """A bound in the unit that a bare number has."""
+    """A bound in the unit of a number without unit."""
     return None if bound is None else bound / declared.scale
 
 

@@ -1,4 +1,4 @@
-"""Where answers are computed: in threads here, and in processes beside them where more questions wait."""
+"""Computation of answers: in threads of this process, and in further processes if more questions wait."""
 
 import gc
 from collections.abc import Callable
@@ -19,20 +19,20 @@ from equipoise.web import DataSources
 Found = TypeVar("Found")
 NUM_THREADS: Final = 2
 _MOST_PROCESSES: Final = 3
-# A process holds tables and searches of its own: one that was not needed for so long ends.
+# A process holds its own tables and searches in memory, so it ends after this idle time.
 _IDLE_S: Final = 900
 
 
 class Workers(Executor):
-    """Computes functions of the sources of data: one at a time here, further ones in processes.
+    """Executor for functions of the data sources: one at a time in this process, others in worker processes.
 
-    sources: each process gets them once. module: of the functions; a process loads it before it is
-    ready. None is started before a function waits for the threads, and what one computes that dies is
-    computed again in a thread. This process keeps a core.
+    sources: sent to each process once. module: of the functions; a process imports it before it is ready. A
+    process is only started when a function waits for a thread. If it dies, its function is computed again in
+    a thread. One core is reserved for this process.
     """
 
     def __init__(self, sources: DataSources, module: str) -> None:
-        """Begin with threads alone."""
+        """Create the threads; processes are started on demand."""
         self._sources, self._module = sources, module
         self._most = min(num_cores() - 1, _MOST_PROCESSES)
         self._threads = ThreadPoolExecutor(max(NUM_THREADS, 1 + self._most), "equipoise")
@@ -42,7 +42,7 @@ class Workers(Executor):
         self._idle: list[Worker] = []
 
     def submit(self, fn: Callable[..., Found], /, *args: object, **kwargs: object) -> Future[Found]:
-        """What a function of the sources returns, which is never None; both are picklable."""
+        """Submit a function of the sources. Function and result are picklable; the result is never None."""
         assert not args
         assert not kwargs
         with self._lock:
@@ -56,7 +56,7 @@ class Workers(Executor):
         return job
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of Executor
-        """End the processes at once; the threads as any executor does."""
+        """Kill the processes; shut the threads down like any executor."""
         self._most = 0
         for worker in tuple(self._processes):
             self._end(worker)
@@ -67,7 +67,7 @@ class Workers(Executor):
             self._num_asked -= 1
 
     def _start(self) -> None:
-        """Have one more process, once it is ready."""
+        """Start one more process and add it when it is ready."""
         worker = new_worker(__name__)
         with self._lock:
             if worker is None:
@@ -83,7 +83,7 @@ class Workers(Executor):
             self._idle.append(worker)
 
     def _end(self, worker: Worker) -> None:
-        """Do without a process, whether it lives or not."""
+        """Remove a process and kill it if it is alive."""
         with self._lock:
             if worker not in self._processes:
                 return
@@ -109,7 +109,7 @@ class Workers(Executor):
                 self._num_here -= 1
 
     def _computed_by(self, worker: Worker, fn: Callable[[DataSources], Found]) -> Found | None:
-        """What a process finds; None where it refuses or dies."""
+        """The result from a process; None if it raised an error or died."""
         try:
             worker.pipe.send(fn)
             found: Found | None = worker.pipe.recv()
@@ -121,7 +121,7 @@ class Workers(Executor):
 
 
 def serve(descriptor: int) -> None:
-    """Compute what arrives on a pipe, until it closes. The body of a process."""
+    """The main function of a process: compute what arrives on a pipe, until the pipe closes."""
     gc.set_threshold(NEW_OBJECTS, 50, 50)
     pipe, asked = Connection(descriptor), SimpleQueue[Any]()
     Thread(target=_receive, args=(pipe, asked), daemon=True).start()
@@ -134,7 +134,7 @@ def serve(descriptor: int) -> None:
 
 
 def _receive(pipe: Connection, asked: SimpleQueue[Any]) -> None:
-    """Wait beside what is computed, so that this process ends as soon as the other end of the pipe does."""
+    """Receive in a separate thread, so that this process ends as soon as the other end of the pipe closes."""
     try:
         while True:
             asked.put(pipe.recv())
@@ -145,5 +145,5 @@ def _receive(pipe: Connection, asked: SimpleQueue[Any]) -> None:
 def _found(fn: Callable[[DataSources], Found], sources: DataSources) -> Found | None:
     try:
         return fn(sources)
-    except EquipoiseError:  # it is computed again where it was asked, and refused there
+    except EquipoiseError:  # the requesting process computes it again and raises the error
         return None
