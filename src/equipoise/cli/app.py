@@ -1,8 +1,7 @@
 """The app: its verbs by group, and the one boundary where an error becomes a sentence and an exit code.
 
-What is wrong with a command line is said with the words found, and what was expected in their place: typer's
-own sentences leave out one or the other. Its exceptions have no public classes: their attributes tell them
-apart.
+Errors in a command line state both the words found and what was expected, of which typer's own messages omit
+one. typer's exceptions have no public classes, so they are distinguished by their attributes.
 """
 
 import atexit
@@ -30,8 +29,8 @@ from typer.core import TyperGroup
 from equipoise import __version__, errors
 from equipoise.errors import UsageError
 
-# A verb is one entry here, under the group of the help that it is in: the module of its function, which is
-# loaded when the verb is asked for, and the first line of the function's docstring.
+# Verbs by group of the help: the module of the verb's function, which is only imported for that verb, and the
+# first line of the function's docstring.
 _VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Evidence": {
         "ingest": ("evidence", "Read MLPerf Training results, or runs exported by trackers."),
@@ -76,19 +75,19 @@ _VERBS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 }
 _NO_VERB = frozenset({"-h", "--help", "--version"})
 _Failure: TypeAlias = typer.TyperException | errors.EquipoiseError | OSError
-# A word that no name is as long as: a path of a file is shown whole.
+# Words longer than any name are truncated; file paths are shown whole.
 _LONG_WORD: Final = re.compile(r"(\S{1000})\S+")
 _COMPLETING = "_EQUIPOISE_COMPLETE"  # set by a shell that completes a word
 
 
 class _PlainWords:
-    """For a command of typer: words, paths, choices and what nobody typed are taken as they are.
+    """Mixin for typer commands that takes words, paths, choices and omitted parameters without conversion.
 
-    typer would load pydantic for them, which takes as long as reading the tables of accelerators.
+    typer would import pydantic for them, which takes as long as reading the tables of accelerators.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own
-        """As typer does; each parameter asks its own reader only where there is something to read."""
+        """Parse as typer does, but convert a parameter only if its value needs conversion."""
         for each in self.get_params(ctx):  # type: ignore[attr-defined]
             if "process_value" not in vars(each):
                 each.process_value = _reading_of(each)
@@ -97,7 +96,7 @@ class _PlainWords:
             rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         except typer.TyperException as err:
             raise _wrong_words(err, self, ctx) from err
-        # The parser would keep the last value alone; a flag says the same again.
+        # The parser would keep only the last value; a repeated flag is harmless.
         for each, num_times in Counter(given).items():
             if num_times > 1 and each.param_type_name == "option" and not (each.multiple or each.is_flag):
                 raise _repeated(each, num_times)
@@ -105,7 +104,7 @@ class _PlainWords:
 
 
 def _reading_of(param: Any) -> Callable[[Any, Any], Any]:  # noqa: ANN401 - typer's own
-    """What `param.process_value` returns, which is asked only for what is no plain word."""
+    """A replacement of `param.process_value` that calls it only for values that need conversion."""
     read = param.process_value
     is_many = getattr(param, "multiple", False) or param.nargs == -1
     described = param.type_descriptor
@@ -115,14 +114,14 @@ def _reading_of(param: Any) -> Callable[[Any, Any], Any]:  # noqa: ANN401 - type
     def value_of(ctx: Any, value: Any) -> Any:  # noqa: ANN401 - typer's own
         found: Any
         if param.required and not value:
-            return read(ctx, value)  # it says what is missing
+            return read(ctx, value)  # raises the error for a missing parameter
         if value is None:
             found = () if is_many else None
         elif ctx.get_parameter_source(param.name).name == "DEFAULT":
             found = value
         else:
             words = value if is_many else (value,)
-            if kind is Path and "" in words:  # which pathlib takes for the working folder
+            if kind is Path and "" in words:  # pathlib would take it for the working folder
                 raise UsageError(f"{_name(param)} is empty; expected the path of a file or folder")
             plain = all(isinstance(each, str) and each.isascii() for each in words)
             if not plain or not (kind in {str, Path} or (choices and set(words) <= set(choices))):
@@ -141,7 +140,7 @@ class _GroupedHelp(_PlainWords, TyperGroup):
     """Lists the verbs under their groups, in plain text: docs/decisions/0002-plain-help.md."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own
-        """The verb that the first word names."""
+        """Resolve the verb that the first word names."""
         if not ctx.resilient_parsing and args[0] not in verbs():
             raise _unknown("there is no verb", args[0], verbs(), f"verbs: {', '.join(verbs())}")
         return super().resolve_command(ctx, args)
@@ -154,19 +153,19 @@ class _GroupedHelp(_PlainWords, TyperGroup):
 
 
 def verbs() -> tuple[str, ...]:
-    """The name of every verb, in the order of the help."""
+    """The names of all verbs, in the order of the help."""
     return tuple(name for group in _VERBS.values() for name in group)
 
 
 def _asked_verbs(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The verbs that these arguments need: one, none for the help, all to complete or to correct a word."""
+    """The verbs needed for these arguments: one, none for the help, all to complete or correct a word."""
     if arguments and arguments[0] in verbs():
         return (arguments[0],)
     return () if _NO_VERB.issuperset(arguments) and _COMPLETING not in os.environ else verbs()
 
 
 def app(names: Sequence[str] | None = None) -> typer.Typer:
-    """The app with the named verbs registered; with every verb unless names are given."""
+    """The app with the named verbs registered; by default all verbs."""
     made = typer.Typer(
         cls=_GroupedHelp,
         rich_markup_mode=None,
@@ -179,7 +178,7 @@ def app(names: Sequence[str] | None = None) -> typer.Typer:
     for name, (module, _) in (each for group in _VERBS.values() for each in group.items()):
         if names is None or name in names:
             loaded = import_module(f"equipoise.cli.{module}")
-            # A trailing underscore keeps Python's own word free.
+            # Functions named like Python keywords or built-ins have a trailing underscore.
             function = getattr(loaded, name, None) or getattr(loaded, f"{name}_")
             question = import_module("equipoise.cli.options").QuestionCommand
             made.command(name=name, cls=type("_Command", (_PlainWords, question), {}))(function)
@@ -199,8 +198,8 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit code: 0, 2 input, 3 evidence, 128 and a signal."""
-    # Not those that the shell has ignored, as nohup does.
+    """Run the command line and exit: 0, 2 for input, 3 for evidence, or 128 plus the number of a signal."""
+    # Except signals that the shell set to be ignored, e.g. through nohup.
     usual = (signal.SIG_DFL, signal.default_int_handler)
     count_interrupts(*(each for each in _ENDING if signal.getsignal(each) in usual))
     has_output = _open_closed_streams()
@@ -212,21 +211,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             _complain("standard output is closed; send it to a file, a pipe or /dev/null")
             code = errors.EXIT_INPUT
     finally:
-        # Compiled libraries that a Ctrl-C meets raise errors of their own, as pydantic's schema builder does.
+        # Compiled libraries turn a Ctrl-C into other errors, e.g. pydantic's schema builder.
         if code == errors.EXIT_INTERRUPTED or (code is None and was_interrupted()):
             _leave_interrupted()
     _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
-    """End as the interpreter would, but leave what was loaded to the system: a fifteenth of an answer's time.
+    """Exit without freeing memory, which would take a fifteenth of an answer's time.
 
-    Where somebody traces or profiles this process, the interpreter ends it.
+    If this process is traced or profiled, exit through the interpreter.
     """
     if sys.gettrace() is None and sys.getprofile() is None:
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - what waits for other threads
         atexit._run_exitfuncs()  # noqa: SLF001
-        with suppress(OSError):  # which the interpreter meets again, and reports
+        with suppress(OSError):  # the interpreter will run into it again and report it
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
@@ -234,10 +233,10 @@ def _leave(code: int) -> NoReturn:
 
 
 def _leave_interrupted() -> NoReturn:
-    """Say what interrupted it, and leave at once, with the exit code that shells give to the signal.
+    """Report the interrupt and exit at once, with the exit code that shells use for the signal.
 
-    CPython ends with the signal's own code where an interrupt passed through an exec of text, as dataclasses
-    are made, even if it was handled; workers and files are closed by now.
+    CPython would exit with the signal's own code if an interrupt passed through an exec of text, as when
+    dataclasses are created, even if it was handled. Workers and files are closed at this point.
     """
     number = _received[0] if _received else signal.SIGINT
     _complain("interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}")
@@ -248,9 +247,9 @@ def _leave_interrupted() -> NoReturn:
 
 
 def _open_closed_streams() -> bool:
-    """Give /dev/null to standard streams that are closed, whose numbers the next files would get.
+    """Open /dev/null for closed standard streams, because the next files would get their descriptors.
 
-    Returns whether standard output is open.
+    Returns whether standard output was open.
     """
     has_output = sys.stdout is not None
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -264,7 +263,7 @@ def _open_closed_streams() -> bool:
 
 
 def _exit_code(arguments: Sequence[str]) -> int:
-    """Run one verb; say in one sentence on standard error why it could not answer."""
+    """Run one verb and return the exit code; an error is reported in one sentence on standard error."""
     try:
         asked = app(_asked_verbs(arguments))
         stopped: Any = asked(list(arguments), prog_name="equipoise", standalone_mode=False)
@@ -277,7 +276,7 @@ def _exit_code(arguments: Sequence[str]) -> int:
 
 
 def _sentence(err: _Failure) -> str:
-    """What went wrong, in one sentence."""
+    """The error message in one sentence."""
     if isinstance(err, typer.TyperException):
         return err.format_message()
     if isinstance(err, OSError):
@@ -288,9 +287,9 @@ def _sentence(err: _Failure) -> str:
 
 
 def write(content: str | bytes) -> None:
-    """Put it on standard output; when its reader has left, as `head` does, stop without a word.
+    """Write to standard output; exit silently if its reader has closed the pipe, as `head` does.
 
-    Of documents and tables, which hold texts as they are, a terminal gets what cannot be seen as escapes.
+    On a terminal, invisible characters in documents and tables, which contain raw text, become escapes.
     """
     if isinstance(content, bytes) and sys.stdout.isatty():
         from equipoise.report.format import visible
@@ -308,7 +307,7 @@ def write(content: str | bytes) -> None:
 
 
 def printable(text: str) -> str:
-    """Text from data, safe on a terminal: control characters become visible escapes, long words are cut."""
+    """Text from data, made safe for a terminal: control characters are escaped, long words truncated."""
     text = _LONG_WORD.sub(r"\1…", text)
     if text.isprintable():
         return text
@@ -316,7 +315,7 @@ def printable(text: str) -> str:
 
 
 def _complain(sentence: str) -> None:
-    """Say it on standard error without control characters: on one line, but of a terminal at words."""
+    """Print a message on standard error without control characters: one line, wrapped only on a terminal."""
     line = f"equipoise: {printable(' '.join(sentence.split()))}"
     try:
         if sys.stderr.isatty():
@@ -324,44 +323,44 @@ def _complain(sentence: str) -> None:
             line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-    except OSError:  # nobody reads it, or its disk is full: the exit code remains
+    except OSError:  # nobody reads it, or the disk is full; the exit code is unaffected
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-# What asks a program to end: Ctrl-C, a batch system or `kill`, a terminal that is closed. Each interrupts, so
-# that files are finished or taken away; remembered, because other libraries lose the KeyboardInterrupt or
-# raise something else in its place.
+# Signals that ask a program to end: Ctrl-C, a batch system or `kill`, a closed terminal. Each raises
+# KeyboardInterrupt, so that files are completed or removed. They are also recorded, because other libraries
+# swallow the KeyboardInterrupt or replace it.
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KILLED_BY: Final = 128  # plus the signal: the exit code
 _received: list[int] = []  # signal numbers, since the process began
-_AGAIN_S = 0.01  # after which a Ctrl-C that was lost is raised again
+_AGAIN_S = 0.01  # delay after which a lost Ctrl-C is raised again
 
 
 def count_interrupts(*numbers: int) -> None:
-    """From now on, remember these signals and raise KeyboardInterrupt. Only the main thread can ask."""
+    """Record these signals from now on and raise KeyboardInterrupt. Only has an effect in the main thread."""
     if threading.current_thread() is threading.main_thread():
         for number in numbers:
             signal.signal(number, _remembered)
 
 
 def was_interrupted() -> bool:
-    """Whether Ctrl-C was pressed, or another signal of `count_interrupts` came, since then."""
+    """Whether a signal of `count_interrupts`, such as Ctrl-C, has been received since then."""
     return bool(_received)
 
 
 def _remembered(number: int, _frame: FrameType | None) -> None:
     _received.append(number)
-    # What is left half-done would say so, as coroutines and callbacks do that lose the exception.
+    # Suppress warnings about unfinished work, e.g. of coroutines and callbacks that lose the exception.
     warnings.simplefilter("ignore")
     sys.unraisablehook = _raised_again
     raise KeyboardInterrupt
 
 
 def _raised_again(lost: "sys.UnraisableHookArgs") -> None:
-    """Say nothing of an exception that nobody can catch, but interrupt once more if it was a Ctrl-C.
+    """Hook for uncatchable exceptions: stay silent, but interrupt once more if it was a Ctrl-C.
 
-    Finalizers and callbacks of weak references lose it, as those do that the import system runs at each
-    module. A moment later the code around them runs, which can be interrupted.
+    Finalizers and weak-reference callbacks, which the import system runs for each module, swallow exceptions.
+    A moment later the surrounding code runs, which can be interrupted.
     """
     if issubclass(lost.exc_type, KeyboardInterrupt):
         again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), _received[-1]))
@@ -369,8 +368,8 @@ def _raised_again(lost: "sys.UnraisableHookArgs") -> None:
         again.start()
 
 
-_NEAR: Final = 0.7  # --html is not meant by --help
-# Names of the place that a page or table is written to: the first that a verb has is meant by the others.
+_NEAR: Final = 0.7  # similarity cutoff: --help does not suggest --html
+# Options for the output file of a page or table: for one that a verb lacks, its first one is suggested.
 _WRITING: Final = (
     "--html",
     "--out",
@@ -388,21 +387,21 @@ _NUMBERS: Final = {int: "a whole number", float: "a number"}
 
 
 def _wrong_value(param: Any, value: object) -> UsageError:  # noqa: ANN401 - typer's own
-    """For a value that a parameter cannot be, as it was typed."""
+    """The error for an invalid value of a parameter, as typed."""
     items = value if isinstance(value, (list, tuple)) else (value,)
     shown = " ".join(repr(str(each)) for each in items)
     return UsageError(f"{_name(param)} is {shown}; expected {_expected(param)}")
 
 
 def _wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageError:  # noqa: ANN401 - typer's own
-    """For words that do not make a command: an option that it has not, a value or an argument left out."""
+    """The error for an unknown option, or a missing value or argument."""
     param = getattr(err, "param", None)
     option = getattr(err, "option_name", None)
     if param is not None:
         return UsageError(f"{_name(param)} is missing; expected {_meaning(param)}")
     if option is None:
         found, lists = err.format_message().rstrip("."), f"`{ctx.command_path} --help` lists what it takes"
-        # "unexpected extra argument(s) (days)": of "--deadline 7 days", whose value the shell cut in two.
+        # "unexpected extra argument(s) (days)": from "--deadline 7 days", whose value the shell split.
         extra = re.search(r" extra argument\S* \((.*)\)$", found)
         if extra is None:
             return UsageError(f"{found}; {lists}")
@@ -411,7 +410,7 @@ def _wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageErro
             f"several with commas, h100,b200; {lists}"
         )
     options = [each for each in command.get_params(ctx) if each.param_type_name == "option"]
-    # Sorted, as the names of --help come in no order of their own.
+    # Sorted, because the names of --help have no defined order.
     declared = {name: each for each in options for name in sorted((*each.opts, *each.secondary_opts))}
     if option in declared:
         each = declared[option]
@@ -422,13 +421,13 @@ def _wrong_words(err: typer.TyperException, command: Any, ctx: Any) -> UsageErro
 
 
 def _repeated(param: Any, num_times: int) -> UsageError:  # noqa: ANN401 - typer's own
-    """For an option of one value that was typed several times."""
+    """The error for a repeated option that takes one value."""
     meaning = _meaning(param).partition(" [default")[0].rstrip(".")
     return UsageError(f"{_name(param)} is given {num_times} times; expected one value: {meaning}")
 
 
 def _unknown_option(option: str, command: Any, ctx: Any, declared: Sequence[str]) -> UsageError:  # noqa: ANN401
-    """For an option that a verb has not, with what may be meant."""
+    """The error for an unknown option, with suggestions."""
     what = f"`{ctx.command_path}` has no option"
     from equipoise.decide.question.query import guessed, verbs_of  # loads what a verb without it may not need
 
@@ -452,13 +451,13 @@ def _unknown_option(option: str, command: Any, ctx: Any, declared: Sequence[str]
 
 
 def _unknown(what: str, found: str, known: Sequence[str], all_of_them: str) -> UsageError:
-    """For a name that is none of those there are: the nearest, else what is said of all of them."""
+    """The error for an unknown name, suggesting the nearest ones, else `all_of_them`."""
     near = get_close_matches(found, known, n=3, cutoff=_NEAR)
     return UsageError(f"{what} {found!r}; {errors.hint(map(repr, near), all_of_them)}")
 
 
 def _told(err: _Failure, arguments: Sequence[str]) -> _Failure:
-    """An error in the words of the verb asked; of what that does not take, the command of the verb that does.
+    """An error in terms of the requested verb; options that it lacks are named with a verb that has them.
 
     arguments: of the command line.
     """
@@ -478,10 +477,10 @@ def _told(err: _Failure, arguments: Sequence[str]) -> _Failure:
 
 
 def with_takers(sentence: str, arguments: Sequence[str]) -> str:
-    """A complaint, with the verb that takes the options which it names and the verb asked does not.
+    """An error message, with a verb that has the mentioned options if the requested verb lacks them.
 
-    Estimates are shared by verbs, and so is what their errors name. arguments: of the command line; what was
-    typed itself is what the complaint is about.
+    Needed because verbs share estimates and their error messages. arguments: of the command line; options
+    that were typed are what the message is about.
     """
     verb = next(iter(arguments), "")
     if verb not in {"plan", "predict", "allocate"}:
@@ -500,7 +499,7 @@ def with_takers(sentence: str, arguments: Sequence[str]) -> str:
 
 
 def _name(param: Any) -> str:  # noqa: ANN401 - typer's own
-    """As it is typed: an option by its longest name, an argument as the help calls it."""
+    """The name of a parameter: the longest name of an option, or the name of an argument in the help."""
     is_argument = param.param_type_name == "argument"
     return str(param.metavar or param.name) if is_argument else str(max(param.opts, key=len))
 

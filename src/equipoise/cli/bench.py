@@ -1,4 +1,4 @@
-"""The verb `bench`: its options become a plan of runs, which are executed, kept and shown."""
+"""The verb `bench`: its options become a plan of runs, which are executed, stored and shown."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,14 +17,14 @@ _SEARCH_TRIALS = 12
 
 
 def _strategies_from(incomplete: str) -> list[str]:
-    """Ways to train, for a shell that completes a word."""
+    """Methods, for shell completion."""
     from equipoise.bench.training import METHODS
 
     return [one.name for one in METHODS if one.name.startswith(incomplete)]
 
 
 def _workloads_from(incomplete: str) -> list[str]:
-    """Models that bench can train by name, for a shell that completes a word."""
+    """Models that bench can train by name, for shell completion."""
     from equipoise.bench.training import ZOO
 
     return [one.name for one in ZOO if one.name.startswith(incomplete)]
@@ -117,7 +117,7 @@ def bench(
     """Time steps or train on your devices, by size, batch and strategy."""
     from equipoise.bench.launchers.hosts import served
 
-    if served():  # a further host of a run that torchrun or srun started: it works for the first
+    if served():  # another host of a run started by torchrun or srun, which works for the first host
         return
     if isnan(limit):
         raise UsageError("--limit nan: expected a number of seconds")
@@ -182,7 +182,7 @@ def bench(
 
 
 def _options(slurm: Sequence[str], address: str | None) -> dict[str, str]:
-    """Options of a launcher, besides its name."""
+    """Options of a launcher, apart from its name."""
     options = {} if address is None else {"address": address}
     for item in slurm:
         key, equals, value = item.partition("=")

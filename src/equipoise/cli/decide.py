@@ -1,6 +1,6 @@
-"""The verbs that decide: `advise`, `plan`, `predict`, `allocate`, `record` and `serve`.
+"""The decision verbs: `advise`, `plan`, `predict`, `allocate`, `record` and `serve`.
 
-Options of questions are made from the declarations of the fields: decide/question/fields.toml.
+Options of questions are generated from the declarations of the fields in decide/question/fields.toml.
 """
 
 import signal
@@ -66,9 +66,9 @@ def predict(options: Options, output: Output, *, training: _Training = None) -> 
 
 
 def _answer(options: Options, output: Output, training: str | None) -> None:
-    """Answer a question and show it as the options ask. training: what was given by position."""
-    # Far down the imports of the library, NumPy's own would go past the 16 KB of frames that CPython 3.11
-    # takes from the system at once, and thousands of calls would each take and return the next 16 KB.
+    """Answer a question and output it as the options request. training: the positional argument."""
+    # Imported here, because deep inside the library's imports NumPy's would exceed the first 16 KB chunk of
+    # frames in CPython 3.11, and thousands of calls would each allocate and free the next chunk.
     import numpy as np  # noqa: F401
 
     if output.launch is not None:
@@ -82,7 +82,7 @@ def _answer(options: Options, output: Output, training: str | None) -> None:
             raise UsageError("--record stores predicted times; --ask finds an amount to train on")
         with answers_only(), progress_line() as line:
             found = result_of(asked, question, progress=line.update)
-        # What may fail comes before what is kept and shown.
+        # Steps that may fail come before anything is stored or shown.
         why_not = None if output.launch is None else _not_launched(found)
         is_launched = output.launch is not None and why_not is None
         if output.launch is not None and is_launched:
@@ -92,7 +92,7 @@ def _answer(options: Options, output: Output, training: str | None) -> None:
         elif is_launched:
             try:
                 _record(asked, found)
-            except DataError as err:  # the scripts run without it
+            except DataError as err:  # the scripts also run without it
                 say(f"equipoise: {printable(str(err))}; the scripts are written all the same\n")
         shown = found.presentation
         output.give_page(shown.page, found.record, shown.fields)
@@ -101,14 +101,14 @@ def _answer(options: Options, output: Output, training: str | None) -> None:
 
 
 def _expect_folder(folder: Path) -> None:
-    """Raises UsageError for a folder that has something in it already, which may have been edited."""
+    """Raise UsageError for a non-empty folder, whose files may have been edited."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"--launch {folder}: exists already; expected a new or empty folder")
     expect_folder(folder)
 
 
 def _not_launched(found: "Result[Any]") -> str | None:
-    """Why there is nothing to write of a result; None where there is."""
+    """Why a result has no launch files; None if it has."""
     from equipoise.decide.answer import Answer
 
     answer = found.record
@@ -118,7 +118,7 @@ def _not_launched(found: "Result[Any]") -> str | None:
 
 
 def _write_launch(folder: Path, found: "Result[Any]") -> None:
-    """Write the files that run what is recommended."""
+    """Write the files that run the recommended strategy."""
     from equipoise.launch import launch_files, write_launch_files
 
     best = found.record.recommended
@@ -126,7 +126,7 @@ def _write_launch(folder: Path, found: "Result[Any]") -> None:
 
 
 def _record(asked: "DecisionVerb", found: "Result[Any]") -> None:
-    """Keep the predictions of a result in the user's ledger."""
+    """Store the predictions of a result in the user's ledger."""
     from equipoise.decide.ledger import add_predictions, ledger_path
     from equipoise.decide.prediction import answer_predictions, time_predictions
 
@@ -162,7 +162,7 @@ def allocate(
         from equipoise.library.allocation import allocate as in_python
 
         with answers_only():
-            found = unwrap(in_python)(  # as it is called, errors name arguments
+            found = unwrap(in_python)(  # unwrapped, because its errors name Python arguments
                 jobs,
                 objective=objective,
                 electricity_by_hour=electricity_by_hour,
@@ -207,7 +207,7 @@ def serve(
     from equipoise.runs import RUNS_FILE
     from equipoise.web.guard import ListenAddress, listening, token_for
 
-    count_interrupts(signal.SIGINT)  # even where the shell started it in the background and has them ignored
+    count_interrupts(signal.SIGINT)  # even if a shell started it in the background with the signal ignored
     for folder in (*(runs or ()), *inputs.also, *([inputs.data] if inputs.data else [])):
         if not folder.is_dir():
             raise UsageError(f"{folder}: not a directory; expected an existing one")
@@ -220,7 +220,7 @@ def serve(
     opened = listening(host, port)
     place = ListenAddress(host=host, port=opened.getsockname()[1], token=asked_token, names=tuple(name or ()))
     write(f"The dashboard is at {place.url}\nCtrl-C stops it.\n")
-    # A browser that asks already waits on the socket until the rest is loaded.
+    # Browsers can already connect: they wait on the socket until the rest is loaded.
     from equipoise.web import DataSources
     from equipoise.web.app import serve as answer
 
@@ -295,7 +295,7 @@ def record(
 
 
 def _in_none(found: "Ledger", workload: str | None, accelerator: str | None) -> UsageError:
-    """For filters that leave no prediction, with what the ledger has."""
+    """The error for filters that match no prediction, with what the ledger has."""
     about = [each.prediction for each in found.entries]
     wanted = {
         "--workload": (workload, {each.workload for each in about}),
@@ -311,7 +311,7 @@ def _in_none(found: "Ledger", workload: str | None, accelerator: str | None) -> 
 
 
 def _is_of(entry: "LedgerEntry", workload: str | None, accelerator: str | None) -> bool:
-    """Whether an entry is of the workload and accelerator asked for, by any of their names."""
+    """Whether an entry matches the requested workload and accelerator, by any of their names."""
     from equipoise.spec.hardware import slug_typed
     from equipoise.spec.workload import shipped_workloads
 
@@ -322,7 +322,7 @@ def _is_of(entry: "LedgerEntry", workload: str | None, accelerator: str | None) 
 
 
 def _rows_of(folders: list[Path]) -> list[dict[str, Any]]:
-    """The rows of the tables of runs in folders."""
+    """The rows of the run tables in folders."""
     from equipoise.decide.user_evidence.folders import tables_below
     from equipoise.runs.store import RUNS, read_table
 
@@ -343,7 +343,7 @@ def _rows_of(folders: list[Path]) -> list[dict[str, Any]]:
 def _stated(
     found: "Ledger", measured: str | None, id_: str | None
 ) -> tuple[tuple[str, "MeasuredResult"], ...]:
-    """The measurement of the command line."""
+    """The measurement stated on the command line."""
     from equipoise.decide.ledger import MeasuredResult
 
     if measured is None or id_ is None:
@@ -362,8 +362,8 @@ def _stated(
 
 
 def _rate(text: str) -> float | None:
-    """Samples per second of a text such as `1200 samples/s`."""
+    """Samples per second from a text such as `1200 samples/s`; None if it is no rate."""
     amount, slash, _ = text.strip().lower().partition("/s")
     number = amount.removesuffix("samples").strip()
-    # The number is read as that of a duration in seconds is.
+    # The number is parsed like that of a duration in seconds.
     return duration_s(f"{number}s") if slash and not any(map(str.isalpha, number)) else None

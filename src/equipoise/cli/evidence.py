@@ -1,6 +1,6 @@
-"""The verbs of evidence: read results, list scores, write the study, hand out the tables; and of accuracy.
+"""The verbs for evidence (read results, list scores, write the study, export tables) and for accuracy.
 
-`backtest` is on published results, `validate` of the performance model on measured rows.
+`backtest` tests predictions on published results, `validate` the performance model on measured rows.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def ingest(
     ] = None,
 ) -> None:
     """Read MLPerf Training results, or runs exported by trackers."""
-    # The shipped catalogue is read while the results are.
+    # The shipped catalogue is read together with the results.
     catalogue = inputs.own_catalogue
     with output.answering():
         from equipoise.report.pages.orientation import ingest_fields, ingest_page
@@ -180,7 +180,7 @@ def export(
 
 
 def _chosen(frame: "pl.DataFrame", wanted: Mapping[str, str]) -> "pl.DataFrame":
-    """The rows of the round, workload and accelerator named, by any of their names."""
+    """The rows of the requested round, workload and accelerator, by any of their names."""
     from equipoise.study import named, spellings
 
     spelt = spellings(wanted.get("round"))
@@ -194,7 +194,7 @@ def _chosen(frame: "pl.DataFrame", wanted: Mapping[str, str]) -> "pl.DataFrame":
 
 
 def _steps(folders: list[Path]) -> "pl.DataFrame":
-    """The timed steps of sweeps; published results have none."""
+    """The timed steps of sweeps; published results have no steps."""
     import polars as pl
 
     from equipoise.runs.store import STEPS, read_table
@@ -268,7 +268,7 @@ def backtest(
 
 
 def _rounds(listed: str | None, held: list[str]) -> list[str] | None:
-    """Rounds from the command line as the data name them."""
+    """The rounds on the command line, as spelt in the data."""
     import polars as pl
 
     from equipoise.spec.mlperf import round_name

@@ -1,4 +1,4 @@
-"""What `list` lists: rounds, workloads and accelerators as the data have them, and what can be named."""
+"""The records of `list`: rounds, workloads and accelerators in the data, and known names."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, get_args
@@ -41,7 +41,7 @@ def rounds(tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def workloads(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a workload of the catalogue, with what the data have of it."""
+    """One record per workload of the catalogue, with its entries in the data."""
     return [
         {
             **picked(one, "slug", "title", "params", "lacks", slug="workload"),
@@ -52,7 +52,7 @@ def workloads(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def accelerators(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record an accelerator of the catalogue, with what the data have of it."""
+    """One record per accelerator of the catalogue, with its entries in the data."""
     return [
         {
             **picked(one, "slug", *_ACCELERATOR_FACTS, slug="accelerator"),
@@ -63,7 +63,7 @@ def accelerators(tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def systems(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a system of the catalogue, its links as one accelerator sees them."""
+    """One record per system of the catalogue, with link rates per accelerator."""
     return [
         {
             **picked(one, "slug", "title", "accelerators", slug="system"),
@@ -94,7 +94,7 @@ def strategies(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def prices(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a dated offer of an accelerator; minimum_months is null where the source does not say."""
+    """One record per dated offer of an accelerator; minimum_months is null if the source does not say."""
     return [
         {
             "accelerator": one.slug,
@@ -108,7 +108,7 @@ def prices(_tables: Tables, catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def regions(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a region of `--region`, with the carbon of its electricity."""
+    """One record per region of `--region`, with the carbon intensity of its electricity."""
     grids = [economics.grid(name) for name in economics.table("grids.toml")["kg_co2_per_kwh"]]
     return [
         {"region": each.region, "g_co2_per_kwh": SI_PREFIXES["k"] * each.kg_co2_per_kwh, "source": each.basis}
@@ -117,10 +117,10 @@ def regions(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def interruptions(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a cluster or spot trace whose interruptions were published.
+    """One record per cluster or spot trace with published interruptions.
 
-    hours_between: of one accelerator, between failures. waves_per_hour: of reclaimed spot nodes, at so many
-    nodes; share_of_nodes: that a wave takes.
+    hours_between: hours of one accelerator between failures. waves_per_hour: reclaims of spot nodes, with
+    num_nodes nodes. share_of_nodes: fraction of the nodes reclaimed at once.
     """
     facts = ("hours_between", "waves_per_hour", "num_nodes", "share", "what", "source")
     return [
@@ -131,7 +131,7 @@ def interruptions(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]
 
 
 def laws(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a law that `predict --law` knows."""
+    """One record per law of `predict --law`."""
     pooled = {
         "law": "pooled",
         "params": [],
@@ -142,10 +142,10 @@ def laws(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def software(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a software of `--software`. default_of: what it is assumed for where none is named.
+    """One record per software of `--software`. default_of: cases in which it is assumed by default.
 
-    On TPUs that made for them runs; all other software on every other accelerator, though most was measured
-    on NVIDIA alone.
+    TPUs run only software made for them; all other software runs on all other accelerators, although most of
+    it was only measured on NVIDIA's.
     """
     return [
         {
@@ -162,7 +162,7 @@ def software(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def methods(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a way to train that `bench --strategy` knows."""
+    """One record per method of `bench --strategy`."""
     return [
         {
             "method": one.name,
@@ -176,12 +176,12 @@ def methods(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
 
 
 def models(_tables: Tables, _catalogue: Catalogue) -> list[dict[str, Any]]:
-    """One record a model that `bench` trains by name."""
+    """One record per model that `bench` trains by name."""
     return [picked(one, "name", "title", "params", "data", "source", name="model") for one in ZOO]
 
 
 def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
-    """How many entries there are of it, and in which rounds."""
+    """The number of entries with `slug` in a column, and their rounds."""
     having = scores.filter(pl.col(column) == slug)
     return {
         "num_entries": having.height,
@@ -190,7 +190,7 @@ def _seen(scores: pl.DataFrame, column: str, slug: str) -> dict[str, Any]:
 
 
 def has_any(record: Mapping[str, Any], accelerators: Collection[str]) -> bool:
-    """Whether a record is of any of some accelerators, named by their slugs."""
+    """Whether a record is for any of the accelerators, given by their slugs."""
     mine = record.get("accelerators", [record.get("accelerator")])
     return any(each in accelerators for each in mine)
 

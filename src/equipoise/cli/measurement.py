@@ -1,4 +1,4 @@
-"""The verbs of measurement: `topology`, `collectives` (files, or timed through a launcher) and `trace`."""
+"""The verbs for measurements: `topology`, `collectives` (from files, or timed by a launcher) and `trace`."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +26,10 @@ def _reading(
     measure: bool,
     progress: Callable[[str, int, int], None],
 ) -> "CollectiveRuns":
-    """Collectives out of files, or measured now; these are written to `out` too.
+    """Collectives from files, or measured now and also written to `out`.
 
-    options: those of a measurement that were given, by their names.
-    Raises UsageError for options that do not fit together, and before anything is measured for an `out` that
-    cannot be written.
+    options: the given measurement options, by name.
+    Raises UsageError for incompatible options, and, before measuring, for an `out` that cannot be written.
     """
     from equipoise.bench.collectives.files import named_operation, read_files
 
@@ -76,9 +75,9 @@ def _measured(
 
 
 def _ranks(stated_ranks: int | None, device: str, *, binds_here: bool) -> Mapping[str, Any]:
-    """How many ranks, and where they hold what they exchange.
+    """The number of ranks and the device of their buffers, as arguments.
 
-    Two by default; all accelerators of this machine where it has several and ranks run on it.
+    By default two ranks, or all accelerators of this machine if it has several and ranks run on it.
     """
     from equipoise.bench.devices import available_devices
 
@@ -128,7 +127,7 @@ def topology(
         from equipoise.report.pages.topology import TOPOLOGY, topology_fields
 
         chip = None if accelerator is None else catalogue.cluster(accelerator).accelerator
-        # The parser of options takes `--` for itself: only the arguments as given still have it.
+        # The option parser consumes `--`, so it is only found in the raw arguments.
         if file is None and sys.argv[-1] == "--":
             file = Path(_STANDARD_INPUT)
         links = here() if file is None else read(_content(file), where=_name(file))
@@ -200,7 +199,7 @@ def collectives(
     if measure:
         from equipoise.bench.launchers.hosts import served
 
-        if served():  # a further host of a run that torchrun or srun started: it works for the first
+        if served():  # another host of a run started by torchrun or srun, which works for the first host
             return
     with output.answering():
         from equipoise.calibration.collective_verdicts import judged
@@ -227,7 +226,7 @@ def _name(file: Path) -> str:
 
 
 def _content(file: Path) -> bytes:
-    """What a file or standard input holds, and one byte more than is read at most."""
+    """The content of a file or of standard input, which is read up to one byte beyond the limit."""
     from equipoise.bench.topology import MOST_BYTES
     from equipoise.files import read_input
 

@@ -1,4 +1,4 @@
-"""Options that several verbs share, each with its one meaning."""
+"""Options shared by several verbs, each with one meaning."""
 
 import inspect
 import re
@@ -12,21 +12,21 @@ from typer.core import TyperCommand
 from equipoise.decide.question.field import GROUPS, Field, Kind
 from equipoise.decide.question.query import FIELDS, default_words
 
-# The heading of options that say where an answer goes and how much of it is printed.
+# The heading of options for the destination and amount of output.
 _OUTPUT: Final = "Output"
 _OPTIONS: Final = "Options"
 _METAVARS: Final[Mapping[Kind, str]] = {"text": "NAME", "count": "N", "amount": "N", "number": "X"}
 
 
 def rounds_from(incomplete: str) -> list[str]:
-    """Embedded rounds, for a shell that completes a word."""
+    """Embedded rounds, for shell completion."""
     from equipoise.runs import embedded
 
     return [one.name for one in embedded.rounds() if one.name.startswith(incomplete)]
 
 
 def _workloads_from(incomplete: str) -> list[str]:
-    """Workloads that MLPerf publishes results of, for a shell that completes a word."""
+    """Workloads with published MLPerf results, for shell completion."""
     from equipoise.spec.workload import shipped_workloads
 
     known = shipped_workloads().workloads
@@ -34,21 +34,21 @@ def _workloads_from(incomplete: str) -> list[str]:
 
 
 def _accelerators_from(incomplete: str) -> list[str]:
-    """Accelerators of the catalogue, for a shell that completes a word."""
+    """Accelerators of the catalogue, for shell completion."""
     from equipoise.spec.hardware import shipped_hardware
 
     return [slug for slug in shipped_hardware().accelerators if slug.startswith(incomplete)]
 
 
 def trained_from(incomplete: str) -> list[str]:
-    """Workloads of the catalogue, for a shell that completes a word."""
+    """Workloads of the catalogue, for shell completion."""
     from equipoise.spec.workload import shipped_workloads
 
     return [slug for slug in shipped_workloads().workloads if slug.startswith(incomplete)]
 
 
 def clusters_from(incomplete: str) -> list[str]:
-    """Accelerators and systems of the catalogue, for a shell that completes a word."""
+    """Accelerators and systems of the catalogue, for shell completion."""
     from equipoise.spec.cluster import shipped_systems
 
     named = [slug for slug in shipped_systems().by_slug if slug.startswith(incomplete)]
@@ -56,7 +56,7 @@ def clusters_from(incomplete: str) -> list[str]:
 
 
 def option_of(name: str, *, completion: Callable[[str], list[str]] | None = None) -> Any:  # noqa: ANN401 - typer.Option's
-    """The option of a field of the question, by attribute."""
+    """The option of a field of the question, given its attribute."""
     field = FIELDS[name]
     default = default_words(name)
     metavar = "|".join(field.choices) if field.kind == "choice" else _METAVARS.get(field.kind, "VALUE")
@@ -71,7 +71,7 @@ def option_of(name: str, *, completion: Callable[[str], list[str]] | None = None
 
 
 def choices_from(choices: Sequence[str]) -> Callable[[str], list[str]]:
-    """One of a few words, for a shell that completes it."""
+    """A completion function for a few words."""
     return lambda incomplete: [each for each in choices if each.startswith(incomplete)]
 
 
@@ -117,13 +117,13 @@ INPUTS: Final[Mapping[str, inspect.Parameter]] = {
 
 
 def _file(name: str, option: str, metavar: str, meaning: str) -> inspect.Parameter:
-    """A place to write to."""
+    """The parameter of an option for an output path."""
     declared = typer.Option(option, metavar=metavar, rich_help_panel=_OUTPUT, help=meaning)
     return _parameter(name, Annotated[Path | None, declared])
 
 
 def _flag(name: str, option: str, meaning: str, *, group: str | None = _OUTPUT) -> inspect.Parameter:
-    """Something to do or leave out."""
+    """The parameter of a flag."""
     declared = typer.Option(option, rich_help_panel=group, help=meaning)
     return _parameter(name, Annotated[bool, declared], default=False)
 
@@ -158,13 +158,13 @@ OUTPUTS: Final[Mapping[str, inspect.Parameter]] = {
 
 
 def asked_parameter(name: str, field: Field) -> inspect.Parameter:
-    """A field as a parameter that typer reads; its value is text, which the field reads."""
+    """A field as a typer parameter. Its value is text, which the field parses."""
     kind: Any = bool if field.kind == "flag" else list[str] | None if field.is_repeated else str | None
     annotation = Annotated[kind, option_of(name, completion=COMPLETIONS.get(name))]
     return _parameter(name, annotation, default=False if field.kind == "flag" else None)
 
 
-# What typer writes where a value has no name of its own: its type in Python.
+# The Python type, which typer shows for a value without a name.
 _TYPE: Final = re.compile(r" <(?:list\[)?(\w+)(?: range)?\]?>$")
 _TYPE_WORDS: Final = {"str": "NAME", "Path": "FILE", "int": "N", "float": "X"}
 

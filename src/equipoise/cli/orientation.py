@@ -1,4 +1,4 @@
-"""The verbs of orientation: what there is, what a word means, and what works on this machine (`doctor`)."""
+"""The verbs for orientation: known names (`list`), terms (`explain`), and this machine (`doctor`)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -19,7 +19,7 @@ _KINDS: Final = (
     *("methods", "models", "laws", "prices", "regions", "interruptions", "steps"),
 )
 _BY_ACCELERATOR: Final = ("prices", "accelerators", "systems")
-# Files of the package that show how an entry of one's own is written.
+# Files of the package that show how to write a user's own entry.
 _EXAMPLES: Final = {
     "accelerators": "example_hardware.toml",
     "systems": "example_hardware.toml",
@@ -113,7 +113,7 @@ def _list_steps(
     out: Path | None,
     catalogue: "Catalogue",
 ) -> None:
-    """The published training steps, with what the model predicts of each."""
+    """Output the published training steps, with the model's prediction for each."""
     from equipoise.calibration.validate import StepFilter, listed_steps
     from equipoise.report.json import plain
     from equipoise.report.pages.published_steps import STEPS, StepListing
@@ -129,7 +129,7 @@ def _list_steps(
 
 
 def _terms_from(incomplete: str) -> list[str]:
-    """Words of the glossary, for a shell that completes a word."""
+    """Terms of the glossary, for shell completion."""
     from equipoise import glossary
 
     return [term.name for term in glossary.terms() if term.name.startswith(incomplete)]

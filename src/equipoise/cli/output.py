@@ -1,7 +1,7 @@
-"""How a verb asks and answers.
+"""Input and output of verbs.
 
-One JSON document or text, tables for other programs, files, progress on standard error; the options that
-verbs share, made from their declarations.
+Output: one JSON document or text, tables for other programs, files, and progress on standard error. Input:
+the options that verbs share, generated from their declarations.
 """
 
 import inspect
@@ -40,11 +40,11 @@ _STYLE: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Output(Struct, frozen=True, kw_only=True):
-    """Where the answer of one verb goes, and how much of it is printed.
+    """Where the answer of a verb is written, and how much of it is printed.
 
-    as_json: the document goes to standard output instead of text. json_out: it goes to this file besides.
-    html: the file of the page, where there is one. full: all of it is printed, not one screen. recorded: its
-    predictions are kept in the user's ledger. launch: the folder of files that run what is recommended.
+    as_json: print the document instead of text. json_out: also write the document to this file. html: write
+    the page to this file. full: print the whole page instead of the short form. recorded: store its
+    predictions in the user's ledger. launch: the folder for files that run the recommended strategy.
     allow_code: files may name code, which is run.
     """
 
@@ -59,9 +59,9 @@ class Output(Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Within, an answer is found and given; too little evidence is written to its document too.
+        """Context in which an answer is made and written; insufficient evidence is also written as document.
 
-        Raises UsageError first where a file cannot be written.
+        Raises UsageError at the start if a file cannot be written.
         """
         for path in filter(None, (self.json_out, self.html)):
             expect_place(path)
@@ -80,9 +80,9 @@ class Output(Struct, frozen=True, kw_only=True):
         record: "Shown",
         fields: Callable[["Shown"], Mapping[str, Any]] | None = None,
     ) -> None:
-        """Write a record in the forms asked for: its page as HTML and as text, and its document.
+        """Write a record in the requested forms: its page as HTML and as text, and its document.
 
-        fields: of the document; those of the record unless given.
+        fields: makes the fields of the document; by default those of the record.
         """
         if self.html is not None:
             from equipoise.report.html import render
@@ -98,18 +98,18 @@ class Output(Struct, frozen=True, kw_only=True):
         out: Path | None,
         fields: Callable[["pl.DataFrame"], Mapping[str, Any]],
     ) -> None:
-        """Write a frame in the format asked for or of the file's name, else CSV, and its document.
+        """Write a frame in the requested format, else by the file's suffix, else CSV; and its document.
 
-        Raises UsageError when the format is unknown or two answers would share standard output.
+        Raises UsageError if the format is unknown or if two outputs would share standard output.
         """
         is_document_alone = self.as_json and not (format_ or out)
         table = b"" if is_document_alone else _handed_out(frame, format_, out, as_json=self.as_json)
         self._give(lambda: fields(frame), lambda: table)
 
     def _give(self, fields: Callable[[], Mapping[str, Any]], show: Callable[[], str | bytes]) -> None:
-        """Write the answer; `fields` and `show` are only called where their form is wanted.
+        """Write the answer; `fields` and `show` are only called if their form is requested.
 
-        fields: of the document, after its head. show: the text for people, or the bytes of a table.
+        fields: makes the fields of the document after its head. show: makes the text or the bytes of a table.
         """
         if self.as_json or self.json_out:
             self._write_document(fields())
@@ -117,7 +117,7 @@ class Output(Struct, frozen=True, kw_only=True):
             write(show())
 
     def _write_document(self, fields: Mapping[str, Any]) -> None:
-        """Put the document of these fields where it was asked for."""
+        """Write the document with these fields to the requested places."""
         from equipoise.report.json import document, encode
 
         encoded = encode(document(self.verb, fields))
@@ -135,15 +135,15 @@ def _fields_of(record: object) -> Mapping[str, Any]:
 
 
 def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str:
-    """A page as text: with colour only on a terminal that wants it, at 80 columns when piped.
+    """A page as text: with colour only on a terminal that supports it, at 80 columns when piped.
 
-    full: all of it; else one screen, where the page has a short form.
+    full: the whole page; otherwise its short form, if it has one.
     """
     from rich.console import Console
 
     from equipoise.report.terminal import render
 
-    # On a dumb terminal rich takes 80 columns unless it is given both.
+    # On a dumb terminal, rich assumes 80 columns unless both width and height are given.
     console = Console(
         width=max(width_columns(), _LEAST_COLUMNS), height=_SCREEN_LINES, highlight=False, markup=False
     )
@@ -155,7 +155,7 @@ def page_text(page: "Page[Shown]", record: "Shown", *, full: bool = True) -> str
 
 
 def _shown_line(line: str) -> str:
-    """A line in which only this program's own styles cannot be seen, whatever names are in it."""
+    """A line whose only invisible characters are this program's own styles, whatever names it contains."""
     from equipoise.report.format import visible
 
     parts = _STYLE.split(line.rstrip())
@@ -164,8 +164,8 @@ def _shown_line(line: str) -> str:
 
 @contextmanager
 def answers_only() -> Iterator[None]:
-    """Standard output for the answer alone: what a user's own code prints meanwhile goes to standard
-    error.
+    """Context in which output of the user's own code goes to standard error, so that standard output only has
+    the answer.
     """
     sys.stdout.flush()
     own = os.dup(_STDOUT)
@@ -178,38 +178,38 @@ def answers_only() -> Iterator[None]:
         os.close(own)
 
 
-# Narrower, tables have no room for a number beside its name: lines then run over the edge.
+# Narrower tables have no room for a name and a number, so text is at least this wide and may overflow.
 _LEAST_COLUMNS: Final = 40
 
 
 def width_columns() -> int:
-    """How wide text may be: COLUMNS, else the terminal, else 80."""
+    """The width of text in columns: COLUMNS, else that of the terminal, else 80."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
-# A log gains a line so often; on a terminal the line is drawn again so often.
+# Interval between progress lines in a log, and between updates of the line on a terminal.
 LOG_EVERY_S: Final = 30.0
 DRAW_EVERY_S: Final = 0.5
 _BAR_COLUMNS = 12
-# Larger totals are bytes or shares, of which a percentage says more.
+# Larger totals are bytes or shares and shown as a percentage.
 _MOST_COUNTED = 999
 _CLEARED = "\r\x1b[K"
 
 
 class ProgressLine:
-    """How far a verb is and how long the rest takes, as one line of text."""
+    """The progress of a verb and the remaining time, as one line of text."""
 
     def __init__(self) -> None:
-        """Nothing is known before the first update."""
+        """Create a line without progress."""
         self._begun_s = self._updated_s = time.monotonic()
         self._what, self._done, self._total, self._first_done = "", 0, 0, 0
         self._left_s: float | None = None
 
     def update(self, what: str, done: int, total: int, *, left_s: float | None = None) -> None:
-        """Note what is under way and how much of the total is done; 0 where the total is not known.
+        """Update the current activity and the amount done. total: 0 if unknown.
 
-        left_s: seconds that the rest takes; unless given, at the pace since the first update.
-        Raises KeyboardInterrupt where a Ctrl-C was pressed and compiled code lost it.
+        left_s: remaining seconds; by default extrapolated from the pace since the first update.
+        Raises KeyboardInterrupt if a Ctrl-C was pressed and compiled code swallowed it.
         """
         if was_interrupted() and current_thread() is main_thread():
             raise KeyboardInterrupt
@@ -218,13 +218,13 @@ class ProgressLine:
             self._begun_s, self._first_done = now_s, done
         if left_s is None and done > self._first_done:
             left_s = (now_s - self._begun_s) * (total - done) / (done - self._first_done)
-        # Between two parts that end, what is under way may change: the time that was left goes on running.
+        # Between completed parts only the activity may change; the remaining time then keeps counting down.
         if left_s is not None and (left_s, done) != (self._left_s, self._done):
             self._left_s, self._updated_s = left_s, now_s
         self._what, self._done, self._total = what, done, total
 
     def text(self, *, bar_columns: int = 0) -> str:
-        """The line; empty before the first update. bar_columns: of the bar before it."""
+        """The line; empty before the first update. bar_columns: width of the bar before it."""
         if not self._what and not self._total:
             return ""
         parts = []
@@ -245,8 +245,8 @@ class ProgressLine:
 
 @contextmanager
 def progress_line() -> Iterator[ProgressLine]:
-    """A line on standard error for as long as the block runs: drawn again and again on a terminal, which is
-    left as it was; elsewhere, as in a log, a plain line every half a minute.
+    """Context with a progress line on standard error: redrawn and finally erased on a terminal; elsewhere, as
+    in a log, one plain line every half a minute.
     """
     line, over = ProgressLine(), Event()
     is_drawn = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -271,14 +271,14 @@ def progress_line() -> Iterator[ProgressLine]:
 
 
 def say(text: str) -> None:
-    """Put it on standard error, where somebody reads it."""
+    """Write to standard error, ignoring errors if nobody reads it."""
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
 def _handed_out(frame: "pl.DataFrame", format_: str | None, out: Path | None, *, as_json: bool) -> bytes:
-    """The bytes of a frame, or a line on where they were written."""
+    """The bytes of a frame in a format, or a line that says where they were written."""
     writer = _writer(format_ or (out.suffix.removeprefix(".") if out else "") or "csv")
     if out:
         with written(out) as file:
@@ -296,7 +296,7 @@ def _handed_out(frame: "pl.DataFrame", format_: str | None, out: Path | None, *,
 
 
 def _writer(name: str) -> "Writer":
-    """The writer of that name or file suffix."""
+    """The writer with a name or file suffix."""
     from equipoise.runs.store import WRITERS
 
     for writer in WRITERS:
@@ -306,13 +306,13 @@ def _writer(name: str) -> "Writer":
     raise errors.UsageError(f"format {name!r}: tables are not written in it; expected one of {known}")
 
 
-Options: TypeAlias = Mapping[str, object]  # by option, as typed; None, False and empty: not given
+Options: TypeAlias = Mapping[str, object]  # by option, as typed; None, False and empty mean not given
 
 
 class InputFiles(Struct, frozen=True, kw_only=True):
-    """What a verb reads by `--data` and `--also`, and what names mean by `--hardware` and `--workloads`.
+    """The inputs of a verb: data of `--data` and `--also`, catalogue of `--hardware` and `--workloads`.
 
-    own_catalogue: None where the shipped one holds.
+    own_catalogue: None for the shipped one.
     """
 
     data: Path | None = None
@@ -321,7 +321,7 @@ class InputFiles(Struct, frozen=True, kw_only=True):
 
     @property
     def catalogue(self) -> "Catalogue":
-        """What names mean."""
+        """The catalogue for resolving names."""
         from equipoise.spec.catalogue import shipped
 
         return self.own_catalogue or shipped()
@@ -344,11 +344,11 @@ def verb(
     reads: Sequence[str] = (),
     outputs: Sequence[str] = JSON,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a function the options that it shares with others, which it takes as records.
+    """Decorator that adds shared options to a function, which receives them as records.
 
-    asks: the fields of that verb's question, which the function takes as Options. reads: of INPUTS, which it
-    takes as InputFiles. outputs: of OUTPUTS, which it takes as Output. It takes these records by position, in
-    this order, and own options by name.
+    asks: the verb whose question's fields are received as Options. reads: the options of INPUTS, received as
+    InputFiles. outputs: the options of OUTPUTS, received as Output. These records are positional arguments,
+    in this order; the function's own options are keyword arguments.
     """
 
     def with_options(answer: Callable[..., None]) -> Callable[..., None]:
@@ -383,13 +383,13 @@ def verb(
     return with_options
 
 
-# Options that name a file to write, and what holds measurements in a folder to read.
+# Options that name an output file, and suffixes of data files in an input folder.
 _WRITTEN: Final = ("html", "json_out", "out")
 _OF_DATA: Final = (".parquet", ".csv", ".tsv")
 
 
 def _expect_inputs_kept(options: Mapping[str, Any]) -> None:
-    """Raises UsageError where a file to write would replace one that another option has read or writes."""
+    """Raise UsageError if an output file would overwrite the input or output of another option."""
     outputs = {name: Path(options[name]) for name in _WRITTEN if options.get(name)}
     taken: dict[Path, str] = {}
     for name, path in outputs.items():
@@ -418,19 +418,19 @@ def _expect_inputs_kept(options: Mapping[str, Any]) -> None:
 
 
 def _is_part(path: Path, read: Path) -> bool:
-    """Whether a file is what is read, or data in the folder that is."""
+    """Whether a file is an input, or data in an input folder."""
     try:
         if not path.is_file():
             return False
         if read.is_dir():
             return path.suffix.lower() in _OF_DATA and resolved(read) in resolved(path).parents
         return read.is_file() and path.samefile(read)
-    except (OSError, ValueError):  # text that is no path
+    except (OSError, ValueError):  # not a valid path
         return False
 
 
 def _inputs(given: Mapping[str, Any]) -> InputFiles:
-    """What is named; the files of `--hardware` and `--workloads` are read. Raises SpecError for these."""
+    """The named inputs. Reads the files of `--hardware` and `--workloads`; raises SpecError for these."""
     own = None
     files = [tuple(given.get(name) or ()) for name in NAMES]
     if any(files):

@@ -1,4 +1,4 @@
-"""What `bench` runs: its options as a plan of runs, their progress, and the search of `--find`."""
+"""The runs of `bench`: a plan from its options, their progress, and the search of `--find`."""
 
 import re
 import shlex
@@ -46,7 +46,7 @@ _MOST_VALUES = 100
 _MOST_TRIALS = 100_000
 _MOST_RANKS = 1_000_000
 _MOST_BATCH = 1_000_000_000
-# A host with many cores is not cut into ranks of one core each unless --sizes requests it.
+# A host with many cores is only divided into ranks with one core each if --sizes requests it.
 _MOST_DEFAULT_RANKS = 8
 _WHOLE = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?(e[0-9]{1,2})?", re.IGNORECASE)
 
@@ -62,11 +62,10 @@ def trials_of(
     binds_here: bool,
     **rest: Any,  # noqa: ANN401 - as `planned` has them
 ) -> tuple[Trial, ...]:
-    """The trials of the sweep. sizes, batches, strategies, precisions: lists, as they are typed.
+    """The trials of the sweep. sizes, batches, strategies, precisions: lists, as typed.
 
-    binds_here: whether ranks run on this machine. rest: of `planned`, what is no list.
-    Raises UsageError for what no trial can be made of: unknown names, batches that ranks cannot share, more
-    ranks than devices.
+    binds_here: whether ranks run on this machine. rest: the other arguments of `planned`.
+    Raises UsageError for unknown names, batches that ranks cannot share, or more ranks than devices.
     """
     for workload in workloads:
         _refuse_unknown(workload)
@@ -99,9 +98,9 @@ def trials_of(
 
 
 def stored_plan(folder: Path, *, allow_code: bool) -> tuple[tuple[Trial, ...], dict[str, str]]:
-    """The trials and settings of the sweep that a folder holds. Raises DataError when it holds none.
+    """The trials and settings of the sweep in a folder. Raises DataError if there is none.
 
-    allow_code: the plan may name code of the user, which nothing imports where all of it is finished.
+    allow_code: the plan may name the user's code, which is not imported if all trials are finished.
     """
     store = Store(folder)
     if not store.has_plan:
@@ -113,14 +112,14 @@ def stored_plan(folder: Path, *, allow_code: bool) -> tuple[tuple[Trial, ...], d
 
 
 def name_of(trials: Sequence[Trial]) -> str:
-    """The folder of a plan where none is given: the same plan has the same."""
+    """The default folder name of a plan; equal plans have equal names."""
     names = "\n".join(sorted(trial.trial_id for trial in trials))
     workload = "".join(char if char.isalnum() else "-" for char in trials[0].workload)[:40]
     return f"bench-{workload}-{sha256(names.encode()).hexdigest()[:8]}"
 
 
 def _refuse_unknown(workload: str) -> None:
-    """Refuse a workload that no worker could find, before any is started."""
+    """Reject an unknown workload before any worker is started."""
     if not known_name(workload):
         module = workload.partition(":")[0].partition(".")[0]
         if not module.isidentifier() or PathFinder.find_spec(module, [str(Path.cwd()), *sys.path]) is None:
@@ -131,7 +130,7 @@ def _refuse_unknown(workload: str) -> None:
 
 
 def _sizes(listed: str | None, here: AvailableDevices | None) -> tuple[int, ...]:
-    """Numbers of ranks. here: the devices they have to share; None where other machines have them."""
+    """Numbers of ranks. here: the devices of this machine; None if ranks run on other machines."""
     if listed is None:
         most = min(here.num_devices, _MOST_DEFAULT_RANKS) if here else 2
         return tuple(_doubled(1, max(1, most)))
@@ -152,7 +151,7 @@ def _sizes(listed: str | None, here: AvailableDevices | None) -> tuple[int, ...]
 
 
 def _doubled(first: int, most: int) -> list[int]:
-    """A size doubled until it would pass the most."""
+    """The doublings of a size up to `most`."""
     sizes = []
     while first <= most:
         sizes.append(first)
@@ -161,7 +160,7 @@ def _doubled(first: int, most: int) -> list[int]:
 
 
 def _items(listed: str, option: str) -> list[str]:
-    """The parts of a list, each once."""
+    """The distinct items of a comma-separated list."""
     items = list(dict.fromkeys(item.strip() for item in listed.split(",") if item.strip()))
     if not items or len(items) > _MOST_VALUES:
         raise UsageError(f"{option} {listed!r}: expected 1 to {_MOST_VALUES} values, with commas between")
@@ -176,9 +175,9 @@ def _whole(item: str, option: str, most: int) -> int:
 
 
 def strategies(given: str | None, *, exact_only: bool) -> str:
-    """The ways to train that are searched: those named, or those searched by default.
+    """The methods to search: the given ones, or the defaults.
 
-    Raises UsageError where none of those named is exact and only such are wanted.
+    Raises UsageError if only exact methods are requested and none of the given ones is exact.
     """
     if given is None:
         return ",".join(default_methods(exact_only=exact_only))
@@ -199,12 +198,12 @@ def swept(
     resume: bool,
     catalogue: Catalogue,
 ) -> SweepNow:
-    """The sweep, run to its end; interrupted or stopped by an error, it reports the finished trials.
+    """Run the sweep to its end; if it is interrupted or fails, report the finished trials.
 
-    start: the launcher, asked for where something is left to run.
+    start: creates the launcher; only called if trials are left to run.
     """
     store = Store(folder)
-    # Where nothing is left to run it is shown again, on machines that cannot train too.
+    # A complete sweep can be shown again, even on machines that cannot train.
     if not (resume and store.holds_all(trials)):
         launch_with = start()
         if launch_with.binds_here:
@@ -237,12 +236,12 @@ def search_for_methods(
     resume: bool,
     catalogue: Catalogue,
 ) -> FoundMethod:
-    """The fastest way that was found among the trials of a sweep, and one device alone.
+    """Search for the fastest method among the trials of a sweep and one device.
 
-    num_trials: runs on several ranks at most. num_repetitions: of the best few. The tables of all runs are
-    written, also where it is interrupted.
+    num_trials: limit on runs on several ranks. num_repetitions: of the best few. The tables of all runs are
+    written even if the search is interrupted.
 
-    Raises UsageError for what is no one search, and as `tuned`.
+    Raises UsageError for trials that are not a single search, and as `tuned`.
     """
     if len({(trial.workload, trial.precision) for trial in trials}) != 1:
         raise UsageError("--find: expected one workload and one precision; each needs a separate search")
@@ -287,9 +286,9 @@ def search_for_methods(
 
 
 class Pace(Struct):
-    """What runs took, by number of ranks, and what the rest may take.
+    """Durations of finished runs, by number of ranks, for estimating the remaining time.
 
-    trial: that is under way, since a moment of the monotonic clock.
+    trial: the current trial. since_s: its start on the monotonic clock.
     """
 
     took_s: dict[int, list[float]] = field(default_factory=dict)
@@ -297,20 +296,20 @@ class Pace(Struct):
     since_s: float = 0.0
 
     def next(self, trial: Trial | None) -> None:
-        """The run under way has ended, if one was; another begins, if it is not None."""
+        """End the current run, if any, and begin another, if `trial` is not None."""
         now_s = time.monotonic()
         if self.trial is not None:
             self.add(self.trial, now_s - self.since_s)
         self.trial, self.since_s = trial, now_s
 
     def add(self, trial: Trial, seconds: float) -> None:
-        """Remember what one run took."""
+        """Record the duration of a run."""
         self.took_s.setdefault(trial.num_ranks, []).append(seconds)
 
     def left_s(self, rest: Sequence[Trial]) -> float | None:
-        """Seconds that the rest may take, each as the mean of its like; None before any has ended.
+        """Estimated seconds for the remaining runs; None before the first has ended.
 
-        Assumes runs of as many ranks take equally long; others as the mean of all.
+        Assumes that runs on equally many ranks take equally long, and other runs the mean of all.
         Source: definition.
         """
         everything = [seconds for each in self.took_s.values() for seconds in each]
@@ -329,7 +328,7 @@ def trial_text(trial: Trial) -> str:
 
 @contextmanager
 def trial_progress(trials: Sequence[Trial], store: Store) -> Iterator[Progress]:
-    """The progress of a sweep on standard error, fed by what it gives."""
+    """Context with the progress of a sweep on standard error; yields the function that reports progress."""
     named = {trial.trial_id: trial for trial in trials}
     pace = Pace()
     with progress_line() as line:
@@ -344,12 +343,12 @@ def trial_progress(trials: Sequence[Trial], store: Store) -> Iterator[Progress]:
         yield show
 
 
-# Of the cores before anything is measured: long enough for the clock's ticks to count.
+# Time to observe the load of cores before measuring; long enough for the resolution of the clock.
 _LOOK_S = 0.3
 
 
 def warn_of_others() -> None:
-    """Say on standard error where other programs take the cores that are to be measured."""
+    """Warn on standard error if other programs use the cores to be measured."""
     before = core_use()
     time.sleep(_LOOK_S)
     now = core_use()
@@ -364,7 +363,7 @@ def warn_of_others() -> None:
 
 
 def _num_kept(folder: Path) -> int:
-    """How many runs of a sweep or search are on disk."""
+    """The number of finished runs of a sweep or search on disk."""
     return sum(each.num_finished() for each in stores_in(folder))
 
 
@@ -372,15 +371,15 @@ def _num_kept(folder: Path) -> int:
 def resumable(
     folder: Path, num_trials: int | None, save: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
-    """Where a sweep or search is interrupted or cannot go on: what is kept, and the command that goes on.
+    """Context that reports stored runs and the resuming command if a sweep or search is interrupted or fails.
 
-    num_trials: None where it is not known how many there will be. save: what to write first of what is kept.
+    num_trials: total number, or None if unknown. save: called first, to write tables of the stored runs.
     """
     try:
         yield
     except (KeyboardInterrupt, DataError, OSError):
         num_kept = _num_kept(folder)
-        # The reason why the sweep stopped is shown; a second one of the same kind would hide it.
+        # An error while saving would hide the error that stopped the sweep.
         with suppress(EquipoiseError, OSError):
             if num_kept:
                 save()
@@ -392,7 +391,7 @@ def resumable(
 
 
 def resuming_command(arguments: Sequence[str]) -> str:
-    """The command that continues a sweep, for a shell. arguments: of the one that began it.
+    """The shell command that resumes a sweep. arguments: of the command that started it.
 
     >>> resuming_command(["bench", "mlp", "--out", "my runs"])
     "equipoise bench --resume mlp --out 'my runs'"
