@@ -289,7 +289,7 @@ class UNet:
         self.widest_values = max(self.widest_values, channels * places)
 
     def block(self, before: int, channels: int, places: int, depth: int) -> None:
-        """Add a residual block of two convolutions, shifted by the noise level, and `depth` further layers."""
+        """Add a residual block of two convolutions, shifted by the noise level, and `depth` more layers."""
         self.convolve(before, channels, places)
         self.convolve(channels, channels, places)
         self.product(self.times, channels, 1)
