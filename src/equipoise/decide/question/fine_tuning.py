@@ -32,7 +32,7 @@ USUAL_PROMPT_TOKENS: Final = 256
 ROLLOUT_TIME_PER_STEP_TIME: Final = 2.49
 ROLLOUT_LOG_SD: Final = 0.43
 _PER_PAIR: Final = 2
-_WIDENED_WORDS: Final = "their interval is wider by an assumed factor of two"
+_WIDENED_WORDS: Final = "the interval is widened by an assumed factor of two"
 
 
 def requested_workload(query: TrainingQuery, about: Workload) -> Workload:
@@ -54,10 +54,10 @@ def requested_workload(query: TrainingQuery, about: Workload) -> Workload:
     if about.transformer is None or is_of_figures:
         has_length = query.sequence_tokens is not None
         option = f"--sequence {query.sequence_tokens}" if has_length else f"--train {','.join(query.train)}"
-        left = "its samples are what they are" if has_length else "all weights are trained"
+        left = "its samples keep their size" if has_length else "all weights are trained"
         raise UsageError(
-            f"{option}: {about.title} is known by figures per sample, not as a transformer; leave it out, "
-            f"and {left}"
+            f"{option}: {about.title} is described by figures per sample, not as a transformer; leave it "
+            f"out, and {left}"
         )
     positions, is_causal = about.transformer.position_embeddings, about.transformer.causal
     if query.sequence_tokens is not None:
@@ -71,11 +71,13 @@ def requested_workload(query: TrainingQuery, about: Workload) -> Workload:
         about = _with_trained_part(about, trained)
     if method is not None:
         if about.area != "language":
-            raise UsageError(f"--train {method}: {about.title} is no language model, which answers in text")
+            raise UsageError(
+                f"--train {method}: {about.title} is not a language model; {method} needs answers in text"
+            )
         if not is_causal:
             raise UsageError(
-                f"--train {method}: {about.title} is an encoder, whose tokens see those after them: it "
-                "generates no answers"
+                f"--train {method}: {about.title} is an encoder, in which tokens attend to later ones: it "
+                "cannot generate answers"
             )
         about = replace(
             about,
@@ -92,8 +94,8 @@ def _on_images(side_pixels: int | None, about: Workload) -> Workload:
         return about
     if about.image is None:
         raise UsageError(
-            f"--image-size {side_pixels}: nothing says how samples of {about.title} grow with pixels; "
-            "leave it out"
+            f"--image-size {side_pixels}: how the work per sample of {about.title} grows with pixels is not "
+            "known; leave it out"
         )
     return about.on_images(about.image.of_side(side_pixels))
 
@@ -122,7 +124,7 @@ def _with_trained_part(about: Workload, trained: Trained) -> Workload:
         found = replace(found, lora_targets="all_linear")
     if found.trained_params == 0:
         raise UsageError(
-            f"--train {trained}: {about.title} has no layers on which adapters are placed",
+            f"--train {trained}: {about.title} has no layers that adapters can be placed on",
             give=[{"train": "full"}],
         )
     return found
@@ -146,11 +148,11 @@ def _with_adapters_on_figures(about: Workload, trained: Trained) -> Workload:
         return found
     if about.adapter_width is None:
         raise UsageError(
-            f"--train {trained}: adapters are placed on attention, of which {about.title} states none; leave "
-            "it out to train all weights, or state adapter_width with --workloads"
+            f"--train {trained}: adapters are placed on attention layers, and {about.title} states none; "
+            "leave it out to train all weights, or state adapter_width with --workloads"
         )
     raise UsageError(
-        f"--train {trained}: weights of 4 bits are of linear layers, and {about.title} has others",
+        f"--train {trained}: only linear layers can have 4-bit weights, and {about.title} has other layers",
         give=[{"train": "lora"}],
     )
 
@@ -167,8 +169,8 @@ def _with_rollout(query: TrainingQuery, about: Workload) -> Workload:
     most = prompt + 2 * completion if query.sequence_tokens is None else query.sequence_tokens
     if most < prompt + completion:
         raise UsageError(
-            f"--sequence {most}: a prompt of {prompt} and a completion of {completion} tokens are longer; it "
-            "states where completions are cut"
+            f"--sequence {most}: a prompt of {prompt} and a completion of {completion} tokens are longer; "
+            "state the length at which prompt and completion together are cut"
         )
     return replace(
         about,
@@ -185,9 +187,11 @@ def _with_rollout(query: TrainingQuery, about: Workload) -> Workload:
 def rollout_words(made: Rollout) -> str:
     """Words for what a step generates: lengths and groups, as stated or by default."""
     longest = format_count(made.prompt_tokens + made.most_completion_tokens)
-    lengths = f"{format_count(made.completion_tokens)} tokens a prompt of {format_count(made.prompt_tokens)}"
+    lengths = (
+        f"{format_count(made.completion_tokens)} tokens per {format_count(made.prompt_tokens)}-token prompt"
+    )
     options = "--group, --completion, --prompt, --sequence"
-    return f"{made.group_size} completions of {lengths}, cut at {longest} together ({options})"
+    return f"{made.group_size} completions of {lengths}, cut at {longest} in all ({options})"
 
 
 def trained_part(query: TrainingQuery) -> Trained | None:
@@ -200,20 +204,21 @@ def not_validated(about: Workload) -> tuple[str, ...]:
     found = []
     if about.rollout is not None:
         found.append(
-            "A step of reinforcement learning is generation, two forward passes and training, one after the "
-            f"other; ten published steps (NeMo RL 0.4, H100) took {ROLLOUT_TIME_PER_STEP_TIME} times as long "
-            "(1.5 to 5.5), and so does this: weights are handed over, samples padded, rewards waited for. "
-            "The strategy is for verl, OpenRLHF, NeMo RL or TRL; no script is written for them."
+            "A step of reinforcement learning is modelled as generation, two forward passes and training in "
+            f"sequence, times {ROLLOUT_TIME_PER_STEP_TIME}: ten published steps (NeMo RL 0.4, H100) took "
+            "that many times as long (1.5 to 5.5), because weights are transferred, samples padded and "
+            "rewards awaited. The strategy is for verl, OpenRLHF, NeMo RL or TRL; no script is written for "
+            "them."
         )
     elif about.transformer is None and about.trained != "full":
         found.append(
-            "No published times of adapters on models of images are in the data: they are counted as one way "
-            f"back through frozen weights, and {_WIDENED_WORDS}."
+            "No published times of adapters on image models are in the data: the backward pass through "
+            f"frozen weights is counted without weight gradients, and {_WIDENED_WORDS}."
         )
     elif about.frozen_share:
         found.append(
-            "No published times of training beside a frozen model are in the data: its forward pass is "
-            f"counted as {about.frozen_share:.2g} times that of the model, and {_WIDENED_WORDS}."
+            "No published times of training with a frozen model alongside are in the data: its forward pass "
+            f"is counted as {about.frozen_share:.2g} times that of the trained one, and {_WIDENED_WORDS}."
         )
     return tuple(found)
 

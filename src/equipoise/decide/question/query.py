@@ -176,8 +176,8 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
             force_setattr(self, "objective", "value_of_time")
         elif self.objective != "value_of_time":
             raise UsageError(
-                f"--objective {self.objective} does not count what an hour is worth (--value-of-time): leave "
-                "one of them out"
+                f"--objective {self.objective} ignores the value of an hour (--value-of-time): leave one of "
+                "them out"
             )
 
     def _refuse_half_stated_rollouts(self) -> None:
@@ -185,14 +185,17 @@ class TrainingQuery(Struct, frozen=True, kw_only=True):
         given = [name for name in ROLLOUT if getattr(self, name) is not None]
         if "grpo" not in self.train:
             if given:
-                raise UsageError(f"--{FIELDS[given[0]].option} is of --train grpo; add it, or leave it out")
+                option = FIELDS[given[0]].option
+                raise UsageError(
+                    f"--{option} applies only to --train grpo; add --train grpo, or omit --{option}"
+                )
             return
         if self.completion_tokens is None:
-            raise UsageError("--train grpo needs --completion N: tokens that a completion has on average")
+            raise UsageError("--train grpo needs --completion N: the mean number of tokens per completion")
         if self.global_batch_samples is not None and self.global_batch_samples % self.num_in_group:
             raise UsageError(
                 f"--global-batch {self.global_batch_samples:,} counts completions, in groups of "
-                f"{self.num_in_group} (--group): give a multiple of that"
+                f"{self.num_in_group} (--group): give a multiple of {self.num_in_group}"
             )
 
     def _refuse_twice_stated(self) -> None:
@@ -493,7 +496,7 @@ def unknown(name: str, verb: Verb | None = None, *, is_python: bool = False) -> 
     is_python: for arguments, where keywords have an underscore: `from_` for `from`.
     """
     if verb is not None and verbs_of(name):
-        return f"{name!r} is not a field of {verb}; it is one of {', '.join(verbs_of(name))}"
+        return f"{name!r} is not a field of {verb}, but of {', '.join(verbs_of(name))}"
     known = [key for key, attribute in ATTRIBUTES.items() if verb is None or verb in FIELDS[attribute].verbs]
     if is_python:
         known = [f"{key}_" if iskeyword(key) else key for key in known]
@@ -505,7 +508,7 @@ def question(found: Mapping[str, Any]) -> TrainingQuery:
     """The question with these values, by attribute. Raises UsageError if they make no valid question."""
     if not {"workload", "config", "times_from"} & set(found):
         why = (
-            "; --ask model looks for the largest model of its proportions"
+            "; --ask model looks for the largest model with its proportions"
             if found.get("ask") == "model"
             else ""
         )
@@ -521,21 +524,22 @@ def question(found: Mapping[str, Any]) -> TrainingQuery:
 def _refuse_without_effect(asked: TrainingQuery) -> None:
     """Refuse options that have no effect on this question."""
     if asked.tokens_per_param != TOKENS_PER_PARAM and asked.ask != "model":
-        raise UsageError("--tokens-per-param is of --ask model; add it, or leave it out")
+        raise UsageError("--tokens-per-param applies only to --ask model; add --ask model, or omit it")
     if asked.ask is not None and asked.objective != "balance":
         is_by_value = asked.objective == "value_of_time"
         option = "value-of-time" if is_by_value else f"objective {asked.objective}"
         raise UsageError(
-            f"--{option} does not count in --ask {asked.ask}, which finds the most that limits allow: leave "
-            "one of them out"
+            f"--{option} has no effect with --ask {asked.ask}, which finds the most that the limits allow: "
+            "leave one of them out"
         )
     if asked.queue_s is not None and asked.deadline_s is None:
-        raise UsageError("--queue counts against the --deadline; add it, or leave it out")
+        raise UsageError("--queue is time taken from the --deadline; add --deadline, or leave --queue out")
     if asked.submitter == "new" and (asked.ask is not None or not asked.is_to_target):
         stated = ["ask", *BUDGETS]
         option = next(FIELDS[name].option for name in stated if getattr(asked, name) is not None)
         raise UsageError(
-            f"--submitter new is of published results, and none is of --{option}: leave one of them out"
+            f"--submitter new needs published results, and there are none for --{option}: leave one of them "
+            "out"
         )
 
 

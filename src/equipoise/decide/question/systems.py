@@ -116,7 +116,9 @@ def requested_systems(
         for each in stocked
     )
     if query.on_reclaim == "shrink" and not any("spot" in each.terms for each in asked):
-        raise UsageError("--on-reclaim shrink is of spot capacity: add --terms spot, or leave it out")
+        raise UsageError(
+            "--on-reclaim shrink applies only to spot capacity: add --terms spot, or leave it out"
+        )
     return asked
 
 
@@ -126,7 +128,10 @@ def _systems_of(
     """The machine at hand, the systems named, or those for rent if the question leaves them open."""
     if query.here:
         if _network_facts(query):
-            raise UsageError("--oversubscription is of a network between nodes; --here looks over one node")
+            raise UsageError(
+                "--oversubscription describes a network between nodes, and --here is one node: leave one of "
+                "them out"
+            )
         from equipoise.bench.topology import here  # noqa: PLC0415 - only where this machine is asked about
 
         return (_system_at_hand(topology or here(), catalogue),)
@@ -135,11 +140,11 @@ def _systems_of(
     if not query.compares_rentable:
         raise UsageError(
             "no accelerator is given: use --accelerator NAME (see `equipoise list accelerators`)",
-            remedy=", or --here on the machine itself",
+            remedy=", or --here to ask about this machine",
         )
     found = [_named(each.slug, query, catalogue) for each in rentable(catalogue)]
-    kept = "none worse for its price than another of its vendor"
-    words = [f"{len(found)} GPUs for rent, {kept} (--accelerator)"]
+    kept = "that no other of the same vendor matches at the price"
+    words = [f"{len(found)} GPUs for rent {kept} (--accelerator)"]
     if query.max_accelerators is None and query.sizes is None:
         words.append(f"at most {SMALL_SYSTEM} (--max-accelerators)")
     return tuple(replace(each, chosen_for_you=(*words, *each.chosen_for_you)) for each in found)
@@ -171,7 +176,7 @@ def _desktop_limit_words(query: TrainingQuery, system: RequestedSystem) -> tuple
     is_stated = query.max_accelerators or query.sizes or query.num_nodes or system.stock is not None
     if query.compares_rentable or is_stated or not system.is_desktop:
         return ()
-    return (f"at most {SMALL_SYSTEM} of a desktop card (--max-accelerators)",)
+    return (f"at most {SMALL_SYSTEM} desktop cards (--max-accelerators)",)
 
 
 def rentable(catalogue: Catalogue) -> tuple[Accelerator, ...]:
@@ -302,10 +307,10 @@ def _named(text: str, query: TrainingQuery, catalogue: Catalogue) -> RequestedSy
     num_kinds = len(kinds(usual.accelerator))
     if count is not None and count % num_kinds:
         raise UsageError(
-            f"--accelerator {text}: {name} is a mixture of {num_kinds} kinds in equal numbers; {count} is no "
-            f"multiple of {num_kinds}"
+            f"--accelerator {text}: {name} has {num_kinds} kinds of accelerators in equal numbers; expected "
+            f"a multiple of {num_kinds}, not {count}"
         )
-    chosen: tuple[str, ...] = (f"as many of each of the {num_kinds} kinds",) if num_kinds > 1 else ()
+    chosen: tuple[str, ...] = (f"equal numbers of the {num_kinds} kinds",) if num_kinds > 1 else ()
     links = None
     if query.topology is None and query.node_size is None and _is_one_host(count, usual):
         node["node_size"] = count
@@ -401,7 +406,7 @@ def _unknown_links(found: "Topology") -> str | None:
     classes = {each.link_class for each in pairs if each.link_class}
     beyond = {name for name in classes if kind(name) == "NV" and number(name) > most_links()}
     if beyond:
-        return f"no accelerator has as many links as {', '.join(sorted(beyond))}"
+        return f"it states {', '.join(sorted(beyond))}, more links than any accelerator has"
     unknown = [each for each in pairs if each.link_class is None]
     why = "; ".join(each.removesuffix(".") for each in gaps(found)[:_MOST_NAMED])
     if not unknown or not why:
@@ -431,8 +436,8 @@ def _wrong_devices(found: "Topology", usual: Cluster, catalogue: Catalogue) -> s
     if not chips or {each.slug for each in chips} <= {*own}:
         return None
     return (
-        f"its links are of {' and '.join(each.title for each in chips)}, not of {usual.accelerator.title}; "
-        "ask about them alone, or leave the file out"
+        f"it describes {' and '.join(each.title for each in chips)}, not {usual.accelerator.title}; ask "
+        "about what it describes alone, or leave the file out"
     )
 
 
@@ -444,8 +449,8 @@ def _too_many_links(found: "Topology", chip: Accelerator) -> str | None:
     if not more or len(kinds(chip)) > 1:
         return None
     return (
-        f"pairs have {', '.join(more)}, and {chip.title} has {most or 'no'} NVLinks; ask about the "
-        "accelerator that it is of, or leave the file out"
+        f"pairs have {', '.join(more)}, but {chip.title} has {most or 'no'} NVLinks; ask about the "
+        "accelerator that the file describes, or leave the file out"
     )
 
 
@@ -528,24 +533,27 @@ def _system_at_hand(found: "Topology", catalogue: Catalogue) -> RequestedSystem:
     from equipoise.diagnose.links import named_chips  # noqa: PLC0415 - only for the machine at hand
 
     chips = named_chips(found, catalogue)
-    titles = ", ".join(sorted({device.title or "no name" for device in gpus}))
+    titles = ", ".join(sorted({device.title or "unnamed" for device in gpus}))
     if len(chips) != 1:
         raise EvidenceError(
             f"this machine has {len(gpus)} accelerators ({titles}), "
             f"{'of several kinds' if chips else 'none of them in the catalogue'}",
             missing=(
-                "one of them by name: --accelerator NAME"
+                "the name of one of them: --accelerator NAME"
                 if chips
                 else f"facts of {titles}: --hardware FILE.toml, then --accelerator NAME",
             ),
         )
     cut = _mig_slices(found)
     if cut is not None:
-        raise EvidenceError(f"of this machine {cut}", missing=("one by name: --accelerator NAME",))
+        raise EvidenceError(
+            f"on this machine, {cut}", missing=("an accelerator by name: --accelerator NAME",)
+        )
     unknown = _unknown_links(found)
     if unknown is not None:
         raise EvidenceError(
-            f"of this machine {unknown}", missing=("its links by a file: --accelerator NAME --topology FILE",)
+            f"on this machine, {unknown}",
+            missing=("a file with its links: --accelerator NAME --topology FILE",),
         )
     usual = catalogue.cluster(chips[0].slug)
     node, notes = node_facts(found, usual)

@@ -92,7 +92,7 @@ def _numbers_up_to(text: str, field: str, first: Value, last: Value) -> range:
     return range(int(first) + 1, int(last) + 1)
 
 
-TRAINING_ALONE = "The time is of training steps; start-up, which MLPerf counts, comes on top."
+TRAINING_ALONE = "The time covers training steps only; start-up, which MLPerf counts, comes on top."
 
 
 class SamplesByBatch(Struct, frozen=True, kw_only=True):
@@ -178,11 +178,11 @@ def training_budget(query: TrainingQuery, workload: Workload, scores: Scores | N
         unit = "tokens" if workload.budget_tokens else workload.samples
         of_data = {"examples": "10000", "epochs": "3"}
         ways = [{"tokens": "1e12"}, {"samples": "1e6"}] if workload.budget_tokens else [{"samples": "1e6"}]
-        why = "no published result has a target"
+        why = "no published result gives a target"
         if query.changes_workload and query.workload is not None:
-            why = "published targets are of the model and samples as benchmarks have them"
+            why = "published targets apply only to a benchmark's own model and samples"
         raise UsageError(
-            f"on how many {unit} {workload.title} trains is not stated, and {why}",
+            f"how many {unit} {workload.title} is trained on is not stated, and {why}",
             give=[of_data, *ways] if query.train or not workload.budget_tokens else ways,
         )
     try:
@@ -229,11 +229,11 @@ def _stated_samples(query: TrainingQuery, workload: Workload) -> float | None:
     if query.training_tokens is None:
         return query.training_samples
     if workload.sequence_tokens is None:
-        unknown = f"--tokens: a sample of {workload.title} has no number of tokens"
+        unknown = f"--tokens: samples of {workload.title} are not counted in tokens"
         raise UsageError(unknown, give=[{"samples": "1e6"}])
     if query.training_tokens < workload.sequence_tokens:
         raise UsageError(
-            f"--tokens {query.training_tokens:g} are less than one sample of {workload.title}, "
+            f"--tokens {query.training_tokens:g} is less than one sample of {workload.title}, "
             f"{format_count(workload.sequence_tokens)} tokens: give more, or a shorter --sequence"
         )
     return query.training_tokens / workload.sequence_tokens
@@ -305,7 +305,7 @@ def _budget_by_reference(workload: Workload) -> TrainingBudget:
         grown = f"grow with the global batch B: {format_amount(least)} (1 + B / {format_amount(critical)})"
     law = (
         f"Samples to the target {grown}, by the benchmark's reference runs at batches of {ends[0]:,} to "
-        f"{ends[1]:,}; no result of it is embedded."
+        f"{ends[1]:,}; the data have no submitted result."
     )
     return TrainingBudget(
         work=target_words(workload),
@@ -324,7 +324,7 @@ def _clock_notes(evaluation_share: float) -> tuple[str, ...]:
     if not rounded:
         return (TRAINING_ALONE,)
     of_times = f"Evaluation takes {format_percent(rounded)} of published times (median)"
-    return (f"{of_times}; the model's count as much.", TRAINING_ALONE)
+    return (f"{of_times}; the model's times include the same share.", TRAINING_ALONE)
 
 
 def _sources_of(growth: BatchGrowth) -> tuple[EvidenceSource, ...]:
@@ -447,7 +447,8 @@ def training(query: TrainingQuery, catalogue: Catalogue, scores: Scores | None) 
     if batch is not None:
         if batch % about.samples_per_example:
             raise UsageError(
-                f"--global-batch {batch}: an example is {about.samples_per_example} samples; give a multiple"
+                f"--global-batch {batch}: an example has {about.samples_per_example} samples; give a "
+                f"multiple of {about.samples_per_example}"
             )
         _refuse_batch_beyond(batch, budget)
     elif not budget.is_to_target:
@@ -538,7 +539,7 @@ def _workload_of_config(query: TrainingQuery, chosen: list[str]) -> Workload:
         chosen.append(f"samples are {found.of_samples}{other}")
     if found.left_out:
         left_out = ", ".join(found.left_out)
-        chosen.append(f"what the model does not cover of {query.config.name} is left out: {left_out}")
+        chosen.append(f"parts of {query.config.name} that the model does not cover are left out: {left_out}")
     if found.assumed:
         chosen.append(found.assumed)
     return found.workload
@@ -591,7 +592,7 @@ def _chosen_batch(
         return usual, words
     if not most:
         return together, f"the smallest, for a training of fewer than {FEWEST_STEPS} steps"
-    return (1 << (most.bit_length() - 1)) * together, f"small, to leave at least {FEWEST_STEPS} steps"
+    return (1 << (most.bit_length() - 1)) * together, f"small enough for at least {FEWEST_STEPS} steps"
 
 
 def batch_words(
@@ -617,9 +618,11 @@ def batch_words(
     if is_of_runs:
         words = "that of the fastest of your runs"
     elif usual is not None and words is None:
-        words = f"what {asked.name} returns, kept at every size"
+        words = f"the batch that {asked.name} returns, kept at every size"
     elif usual is None:
-        words = "that of the best published result" if is_published else "fastest by samples against batch"
+        words = (
+            "that of the best published result" if is_published else "fastest, counting the samples it needs"
+        )
     elif usual != global_batch_samples:
         way = "raised" if global_batch_samples > usual else "lowered"
         words = f"{way} from {format_count(usual)}, {words}, to train faster"
@@ -709,7 +712,7 @@ def _published_batch(
     batches = [each.global_batch_samples for each in known if each.global_batch_samples is not None]
     if not batches:
         return None
-    middle, words = round(median(batches)), "the median of published ones"
+    middle, words = round(median(batches)), "the median of published batches"
     longest = max((each.samples_to_target or 0 for each in known), default=0)
     if not longest or not has_usual_batch(about) or budget.stated_samples is None:
         return middle, words
@@ -720,7 +723,7 @@ def _published_batch(
     grown = _round_down(middle * times)
     if grown >= usual:
         return None
-    return max(middle, grown), f"{words}, larger as the training is longer"
+    return max(middle, grown), f"{words}, scaled up for the longer training"
 
 
 def _round_down(batch: float) -> int:
@@ -760,8 +763,8 @@ def _with_workload_choices(
         whole = tuple(size for size in choices["microbatch_samples"] if int(size) % each == 0)
         if not whole:
             raise UsageError(
-                f"--fix microbatch={','.join(map(str, choices['microbatch_samples']))}: an example is {each} "
-                f"samples, which a micro-batch holds together: give a multiple of {each}"
+                f"--fix microbatch={','.join(map(str, choices['microbatch_samples']))}: an example has "
+                f"{each} samples, which stay in one micro-batch: give a multiple of {each}"
             )
         choices["microbatch_samples"] = whole
     if choices["trained"] == ("qlora",):
@@ -780,12 +783,12 @@ def _check_targets(choices: Mapping[str, tuple[Value, ...]], about: Workload) ->
     if len(targets) > 1:
         raise UsageError(f"{fixed}: the set with the fewest adapters would always be chosen; state one set")
     if parts not in {("lora",), ("qlora",)}:
-        raise UsageError(f"{fixed}: only adapters have targets; give it with --train lora or --train qlora")
+        raise UsageError(f"{fixed}: only adapters have target layers; add --train lora or --train qlora")
     (asked,) = (each for each in LORA_TARGETS if each in targets)
     adapted = replace(about, trained="lora", lora_rank=1, lora_targets=asked).trained_params
     if adapted is None:
         raise UsageError(
-            f"{fixed}: the widths of these layers are not known of {about.title}, a model of "
+            f"{fixed}: the widths of these layers are not known for {about.title}, which is described by "
             "figures per sample; leave it out"
         )
     if adapted == 0:
