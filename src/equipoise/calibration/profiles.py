@@ -177,7 +177,7 @@ RULES: tuple[CalibrationRule, ...] = (
         parts=("other adapters",),
         software="hf",
         # All vendors use the same software. With the priors, compiled code would be compared with eager code.
-        reason="the one that most published trainings of adapters ran",
+        reason="the software of most published trainings of adapters",
     ),
     CalibrationRule(
         vendor="NVIDIA",
@@ -188,7 +188,7 @@ RULES: tuple[CalibrationRule, ...] = (
         # Errors on published trainings of transformers are 16 %, on pretrainings 16 %; fitted only to
         # Megatron-Bridge's own steps 20 and 18 %. For convolutional networks they are 20 % with `ngc` and
         # 15 % with the priors: docs/experiments/0041.
-        reason="the one that most of their published steps and records ran",
+        reason="the software of most of their published steps and records",
     ),
     CalibrationRule(
         vendor=_TPU_VENDOR,
@@ -292,7 +292,7 @@ def _usual_model(vendor: str, kind: Kind, of_model: Architecture, part: TrainedP
     """The default model if no software is stated, with the reason in words."""
     rule = _rule(vendor, kind, of_model, part)
     found = prior_model() if rule is None else _software_model(rule.software, of_model)
-    of_adapters = "" if part == "all weights" else f" of which {part} are trained"
+    of_adapters = "" if part == "all weights" else f", with {part}"
     words = f"{found.words}; used for every {vendor} {kind.upper()} and {_PLURALS[of_model]}{of_adapters}"
     return replace(found, words=words if rule is None else f"{words}: {rule.reason}")
 
@@ -342,7 +342,7 @@ def _software_model(name: str, of_model: Architecture) -> CalibratedModel:
             found.log_half_width, DEVIATE * EXPERTS_LOG_SD * (of_model == "mixture of experts")
         ),
         calibration=found.name,
-        words=f"fitted to all software, as {software_named(name).title} runs; sources held out whole",
+        words=f"fitted to all software, for {software_named(name).title}; whole sources held out",
         record=_held_out(record),
     )
 

@@ -743,14 +743,14 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         if best is None:
             return "nothing is recommended"
         if best.strategy is None:
-            return "what is recommended was published or measured, and its strategy is not known"
+            return "the recommendation was published or measured, and its strategy is not known"
         if cluster is None:
             return "its accelerator is not in the catalogue"
         if self.rollout is not None:
-            return "no program here generates completions, as GRPO does"
+            return "no program here generates completions, which GRPO needs"
         if not cluster.accelerator.is_started:
             title, vendor = cluster.accelerator.title, cluster.accelerator.vendor
-            return f"no file here starts {title}: torch's launcher does not; {vendor}'s guide has what does"
+            return f"no script here starts {title}: torch's launcher cannot; see {vendor}'s guide"
         return None
 
     @property

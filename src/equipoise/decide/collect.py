@@ -302,7 +302,7 @@ def _excluded_set_ups(runs: Sequence[UserRun]) -> str:
     batches = sorted({each.global_batch_samples for each in runs})
     precisions = sorted({each.precision for each in runs if each.precision is not None})
     held = listed(map(format_count, batches), _MOST_NAMED)
-    words = f"has the batch and precision of the question; it has batch {held}"
+    words = f"has the batch and precision of the question; those there have batch {held}"
     return f"{words} in {listed(precisions, _MOST_NAMED)}" if precisions else words
 
 

@@ -101,7 +101,7 @@ def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue
     known = catalogue or catalogue_of(query.hardware, query.workloads)
     if len(query.systems) > 1:
         raise UsageError(
-            f"--accelerator {','.join(query.systems)}: predict is of one system; ask for each, or compare "
+            f"--accelerator {','.join(query.systems)}: predict takes one system; ask for each, or compare "
             "them with advise"
         )
     with one_thread():
@@ -109,18 +109,18 @@ def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue
         is_of_law = query.law not in {None, POOLED}
         if query.fixed and (own is not None or is_of_law):
             raise UsageError(
-                "--fix is of strategies, which no law of times knows; leave out --from and --law"
+                "--fix sets a strategy, and laws of time against size have none; leave out --from and --law"
             )
         if query.submitter == "new" and (own is not None or is_of_law):
             raise UsageError(
-                "--submitter new is of published results by the pooled law; leave out --from and --law, or "
+                "--submitter new needs published results and the pooled law; leave out --from and --law, or "
                 "--submitter"
             )
         if own is not None and not _combines(query, own, scores, known):
             if query.law == POOLED:
                 raise UsageError(
                     f"--law {POOLED} needs published results in addition to {own.where}: give --workload and "
-                    "--accelerator that have some, and give whole times to train"
+                    "--accelerator that have some, and times of complete trainings"
                 )
             return replace(_predict_by_curve(query, known, _user_curve(query, own)), trainings=own)
         if not query.workload or not query.systems:
@@ -133,7 +133,9 @@ def predict(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalogue
 def _user_times(query: TrainingQuery, catalogue: Catalogue) -> "Measurements | None":
     if query.times_from is None:
         if query.rows or query.columns:
-            raise UsageError("--strategy and --column are of a file of times; give --from, or leave them out")
+            raise UsageError(
+                "--strategy and --column apply to a file of times; give it with --from, or leave them out"
+            )
         return None
     from equipoise.runs.readers.exports import columns_of  # noqa: PLC0415 - as below
     from equipoise.runs.readers.measurements import read_measurements  # noqa: PLC0415 - only where a file is given
@@ -184,7 +186,9 @@ def _user_curve(query: TrainingQuery, own: "Measurements") -> TimeCurve:
     data = measured_times(own.num_accelerators, own.time_s, entry=own.entry)
     notes = [*own.notes]
     if query.workload and not own.is_time_to_train:
-        notes.append(Note(f"Published results were not used: {own.where} has no times of whole trainings."))
+        notes.append(
+            Note(f"Published results were not used: {own.where} has no times of complete trainings.")
+        )
     sizes = sizes_of_interest(data.sizes) if query.sizes is None else query.sizes.doublings
     try:
         return fitted_curve(
@@ -318,8 +322,8 @@ def _ask_instead(query: TrainingQuery, wanted: Collection[int], candidates: Sequ
     near = sorted((below | above) - {0})
     if near:
         has = "have" if len(near) > 1 else "has"
-        return f"another size, by --at: {listed([f'{each:,}' for each in near])} {has} a time"
-    return "another strategy, by --fix" if query.fixed else "another size, by --at: none has a time"
+        return f"another size with --at: {listed([f'{each:,}' for each in near])} {has} a time"
+    return "another strategy with --fix" if query.fixed else "another size with --at: none has a time"
 
 
 def _wanted_sizes(query: TrainingQuery, sizes: SizeRange) -> frozenset[int]:

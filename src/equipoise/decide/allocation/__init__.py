@@ -112,7 +112,7 @@ def question_of(job: JobRequest, pool: Pool) -> TrainingQuery:
 def _estimated(job: JobRequest, pool: Pool, scores: Scores | None, catalogue: Catalogue) -> JobTimes:
     """The candidates of `advise` for the same question."""
     if job.workload is None and "config" not in job.training:
-        raise UsageError("no way to find its time; give workload, times or file")
+        raise UsageError("nothing that its time follows from; give workload, times or file")
     wanted = _within_pool(job.sizes, pool)
     query = question_of(job, pool)
     tried = wanted or usual_sizes(pool)
@@ -134,7 +134,7 @@ def _within_pool(sizes: Sequence[int], pool: Pool) -> tuple[int, ...]:
     """The stated sizes that fit in the pool."""
     found = tuple(size for size in sizes if size <= pool.num_accelerators)
     if sizes and not found:
-        raise UsageError(f"takes {min(sizes)} accelerators or more; the pool has {pool.num_accelerators}")
+        raise UsageError(f"needs {min(sizes)} accelerators or more; the pool has {pool.num_accelerators}")
     expect_slices(found, pool.cluster)
     return found
 
@@ -145,13 +145,13 @@ def _stated(job: JobRequest, pool: Pool) -> JobTimes:
     sizes = tuple(size for size in job.times if size in allowed and size <= pool.num_accelerators)
     if not sizes:
         raise UsageError(
-            f"times of {', '.join(map(str, job.times))} accelerators; expected a size that the pool of "
-            f"{pool.num_accelerators} has room for{' and that sizes names' if job.sizes else ''}"
+            f"times on {', '.join(map(str, job.times))} accelerators; expected a size within the pool of "
+            f"{pool.num_accelerators}{', listed in sizes' if job.sizes else ''}"
         )
     once = [size for size in sizes if len(job.times[size]) == 1]
     return JobTimes(
         candidates=tuple(_measured(pool, size, job.times[size], job.where) for size in sizes),
-        notes=(Note("Times stated once have no interval."),) if once else (),
+        notes=(Note("Times that are stated only once have no interval."),) if once else (),
     )
 
 
@@ -248,7 +248,7 @@ def _measured_only(job: JobRequest, own: Measurements, sizes: Sequence[int], poo
         notes=(
             Note(
                 f"{job.name}: {own.where} has too few sizes to fit a scaling law; "
-                "measured sizes alone are used."
+                "only the measured sizes are used."
             ),
         ),
     )

@@ -200,7 +200,7 @@ def tariff_of(file: JobsFile, own: tuple[float, ...] | None, begin_s: float | No
     if prices is None:
         if begin is not None:
             raise UsageError(
-                "--begin counts only with prices of electricity by the hour: add --electricity-by-hour "
+                "--begin matters only with electricity prices by the hour: add --electricity-by-hour "
                 "FILE.csv, or electricity_usd_per_kwh to the file of jobs, or leave it out"
             )
         return None
@@ -318,8 +318,8 @@ def _job(found: Mapping[str, Any], where: str, folder: Path | None) -> JobReques
         unused = [key for key in found if key in _QUESTION_FIELDS - used]
         if unused:
             raise DataError(
-                f"{job.where}: has {what} and {' and '.join(unused)}; {what} states how long the complete "
-                f"training takes, whatever it is: leave {'it' if len(unused) == 1 else 'them'} out"
+                f"{job.where}: has {what} and {' and '.join(unused)}; {what} already states how long the "
+                f"complete training takes: leave {' and '.join(unused)} out"
             )
     training = values({key: each for key, each in found.items() if key in _QUESTION_FIELDS}, where=where)
     if config is not None and folder is not None:

@@ -289,13 +289,13 @@ def _why(run: UserRun, size: int, recast: Recast | None, slope: float) -> str:
     batch = format_count(run.global_batch_samples)
     if size == run.num_accelerators and recast is not None and recast.keeps_strategy and recast.factor != 1.0:
         longer, slower = recast.factor / recast.power_factor, recast.power_factor
-        whole = f", {longer:.2f} times as long, as published trainings took over their own steps"
-        limited = f", {slower:.2f} times for the limit of power, by the model"
+        whole = f", times {longer:.2f} for what published trainings took beyond their own steps"
+        limited = f", times {slower:.2f} for the power limit, by the model"
         return f"{at}{way} at batch {batch}{whole if longer != 1.0 else ''}{limited if slower != 1.0 else ''}"
     if size == run.num_accelerators and recast is not None and recast.is_other:
         return (
-            f"{at}{way} at batch {batch}; for the recommended strategy {recast.factor:.2f} "
-            "times, by the model"
+            f"{at}{way} at batch {batch}, times {recast.factor:.2f} for the recommended strategy, by the "
+            "model"
         )
     if size == run.num_accelerators:
         return f"{at}{way} at batch {batch}, as measured"

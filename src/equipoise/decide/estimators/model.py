@@ -95,7 +95,7 @@ class TransferRecord(Struct, frozen=True, kw_only=True):
     @property
     def of(self) -> str:
         """The held-out data, in words."""
-        what = "one with the same peaks" if self.nearness == "chip" else "another chip of its maker"
+        what = "a chip with the same peaks" if self.nearness == "chip" else "another chip of its maker"
         return f"results of {self.num_chips} held-out chips, carried over from {what}"
 
 
@@ -353,19 +353,19 @@ def _plan_errors_words(problem: Problem) -> str:
     record, factor = problem.record, problem.time_per_step_time
     error = whole_percent(record.median)
     if problem.training.workload.rollout is not None:
-        return f"ten published steps of its kind took {factor:.2f} times as long (median), as this does"
+        return f"modelled steps times {factor:.2f}, the median ratio of ten published steps of this kind"
     if problem.training.is_pretraining and problem.has_own_steps:
-        return f"four published pretrainings took {factor:.2f} times as long as their own steps (median)"
+        return f"measured steps times {factor:.2f}, the median ratio of four published pretrainings"
     quick = problem.quick_pretraining
     if quick is not None:
         return (
-            f"the published pretraining {quick.title} took {quick.time_per_usual_time:.2f} times as long as "
-            f"others take for such steps, and so does this: {factor:.2f} times as long as its steps"
+            f"modelled steps times {factor:.2f}: the published pretraining {quick.title} took "
+            f"{quick.time_per_usual_time:.2f} times as long as others with such steps"
         )
     if problem.training.is_pretraining:
         return (
-            f"{record.num_trainings} published pretrainings took, of as much work, {factor:.2f} times as "
-            f"long as the model says of their steps (median), and so does this; off from that by {error}"
+            f"modelled steps times {factor:.2f}, the median ratio of {record.num_trainings} published "
+            f"pretrainings for this much work; they differ from it by {error} (median)"
         )
     return f"{record.num_trainings} plans of published trainings: off by {error} (median)"
 
@@ -421,7 +421,7 @@ def at_published_level(
         spread = combined_record().at(max(size / nearest, nearest / size)).modelled_log_sd
         if is_one_users:
             spread = math.hypot(spread, beyond_replicates(published.by_size[nearest].log_sd))
-        name = f"{each.name}, at the level of the results at {format_count(nearest)}"
+        name = f"{each.name}, scaled to the results at {format_count(nearest)}"
         found[size] = with_time(each, time_s, spread, name=name)
     return replace(model, by_size=found)
 

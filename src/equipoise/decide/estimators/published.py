@@ -211,7 +211,7 @@ def published_estimates(evidence: PublishedEvidence) -> Estimates | None:
     longer = _user_scaling_factors(found, {size: median(times_s) for size, times_s in own_s.items()})
     for size, factor in longer.items():
         start = found[size]
-        why = f"{start.why}; your trainings go on to take {factor:.2f} times as long as that"
+        why = f"{start.why}; your trainings are assumed to keep taking {factor:.2f} times as long"
         found[size] = with_time(start, factor * start.time_s.value, start.log_sd, name=start.name, why=why)
     for size, times_s in own_s.items():
         found[size] = replace(found[size], **_own_training_fields(times_s))
@@ -393,9 +393,9 @@ def as_new_submitter(published: Estimates, spread: SubmitterSpread) -> Estimates
             spread.factor * each.time_s.value,
             wide,
             name=f"{each.name}, for a new submitter",
-            why=f"{each.why}; others take {spread.factor:.2f} times as long as the best of a size, and "
-            f"differ by {whole_percent(spread.log_sd)} (standard deviation, {spread.num_results} "
-            "results)",
+            why=f"{each.why}; other submitters take {spread.factor:.2f} times as long as the best at a "
+            f"size, and differ by {whole_percent(spread.log_sd)} (standard deviation, "
+            f"{spread.num_results} results)",
         )
     return replace(published, name=f"{published.name}, for a new submitter", by_size=found)
 
@@ -435,13 +435,13 @@ def at_users_level(
             each,
             factor * each.time_s.value,
             spread,
-            name=f"{each.name}, at the level of your runs",
+            name=f"{each.name}, scaled to your runs",
             why=f"{each.why}; your runs take {factor:.2f} times as long",
         )
     curves = estimates.curves
     return replace(
         estimates,
-        name=f"{estimates.name}, at the level of your runs",
+        name=f"{estimates.name}, scaled to your runs",
         by_size=found,
         grade=dict.fromkeys(found, grade),
         curves=scaled_curves(curves, factors) if curves is not None and growth else curves,
@@ -498,9 +498,9 @@ def _own_times_s(evidence: PublishedEvidence) -> dict[int, list[float]]:
 def _own_training_fields(times_s: Sequence[float]) -> dict[str, Any]:
     """The fields of an estimate at a size on which the user's own trainings ran."""
     spread = repeated_log_sd(times_s)
-    why = f"your training on as many; repetitions differ by {format_percent(spread)}"
+    why = f"your training at this size; repetitions differ by {format_percent(spread)}"
     if len(times_s) > 1:
-        why = f"the median of {len(times_s)} trainings on as many, unsure by {format_percent(spread)}"
+        why = f"the median of {len(times_s)} trainings at this size, uncertain by {format_percent(spread)}"
     return {
         "name": "your trainings",
         "time_s": with_log_sd(median(times_s), spread),

@@ -290,8 +290,8 @@ def _remarks(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
     batch, budget = inputs.query.global_batch_samples, inputs.training.budget
     if budget.batches and batch and not budget.batches[0] <= batch <= budget.batches[1]:
         yield (
-            f"A global batch of {batch:,} lies outside those of published runs, {budget.batches[0]:,} to "
-            f"{budget.batches[1]:,}: its samples are an extrapolation"
+            f"A global batch of {batch:,} is outside the range of published runs, {budget.batches[0]:,} to "
+            f"{budget.batches[1]:,}: the samples that it needs are extrapolated"
             f"{', and no published time is used' if is_batch_beyond_published(inputs) else ''}."
         )
     if best is None:
@@ -308,7 +308,7 @@ def _remarks(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> 
         lost = sum(best.interrupted.lost.values())
         if lost >= _NOTICED_LOSS:
             taken = whole_percent(lost)
-            yield f"Interruptions take {taken} of the time; it is in every figure shown."
+            yield f"Interruptions take {taken} of the time; every figure shown includes them."
 
 
 def _uneven_batches(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
@@ -327,8 +327,8 @@ def _unknown_power(assessment: Assessment) -> Iterator[str]:
     if chip is None or chip.power_w is not None or chip.achievable_is_measured or chip.kind == "tpu":
         return
     yield (
-        f"The power of {chip.title} is not known (power_w): its large products are taken to reach "
-        f"{format_percent(chip.achievable_fraction)} of the peak, as of accelerators with little power per "
+        f"The power of {chip.title} is not known (power_w): its large matrix products are assumed to reach "
+        f"{format_percent(chip.achievable_fraction)} of the peak, as on accelerators with little power per "
         "FLOP/s, and no energy is stated."
     )
 
@@ -342,8 +342,8 @@ def _order_bound_words(inputs: Inputs, best: Candidate) -> Iterator[str]:
     time = f"{format_duration(bound.time_s)}, {'published' if bound.grade == 'published' else 'estimated'}"
     if bound.num_accelerators < best.num_accelerators:
         yield (
-            f"The time is at most that of {bound.num_accelerators:,} x {other} ({time}): of more, "
-            "some may be left idle."
+            f"The time is at most that of {bound.num_accelerators:,} x {other} ({time}), because any "
+            "further accelerators may be left idle."
         )
         return
     better, lesser, word = (
@@ -364,9 +364,9 @@ def _beaten_results(inputs: Inputs, assessment: Assessment, best: Candidate | No
     for size in sorted({*beaten} & {*assessment.sizes.tried}):
         result, other = beaten[size].result, beaten[size].other
         words = (
-            f"The published result on {size:,} ({format_duration(result.score_s)}, {result.round}) does not "
-            f"count: that on {beaten[size].other_size:,} took {format_duration(other.score_s)}, so that its "
-            "submission is slow, not its size."
+            f"The published result on {size:,} ({format_duration(result.score_s)}, {result.round}) is not "
+            f"used: the one on {beaten[size].other_size:,} took {format_duration(other.score_s)}, so that "
+            "submission is slow, not the size."
         )
         yield Note(words, "check") if best is not None and best.num_accelerators == size else Note(words)
 
@@ -389,7 +389,7 @@ def _poor_results(assessment: Assessment, best: Candidate) -> Iterator[str]:
         ):
             continue
         yield (
-            f"{size:,} have {plural(len(assessment.results[size]), 'published result')}, "
+            f"{size:,} accelerators have {plural(len(assessment.results[size]), 'published result')}, "
             f"{format_duration(best_s[size])} at best, though {at_most[1]:,} took "
             f"{format_duration(best_s[at_most[1]])}: with the same total work, {size:,} should need at most "
             f"{format_duration(at_most[0])}. Measure runs of your own to decide (--runs)."
@@ -411,8 +411,8 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
     for each in compared:
         if each.slow_ratio is not None:
             yield Note(
-                f"Results published for {each.system.title} took {each.slow_ratio:.1f} times as long as "
-                "modelled, as by software that others do not use: they do not count.",
+                f"Published results for {each.system.title} took {each.slow_ratio:.1f} times as long as "
+                "modelled, which suggests software that others do not use: they are not used.",
                 "check",
             )
         results_s, searches = each.results_s, each.searches
@@ -429,9 +429,9 @@ def slow_results(compared: Sequence[Assessment]) -> Iterator[Note]:
         least = min(ratios, default=0.0)
         if without and least >= _SLOW_RATIO:
             yield Note(
-                f"Results published for {each.system.title} took {least:.1f} times as long as modelled; the "
-                f"times of {' and '.join(without)} rest on none of their own: software may differ more than "
-                "the accelerators.",
+                f"Published results for {each.system.title} took {least:.1f} times as long as modelled, and "
+                f"there are none for {' and '.join(without)}: software may differ more than the "
+                "accelerators do.",
                 "check",
             )
 
@@ -448,16 +448,16 @@ def measured_on_some(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator
     if not on or not others:
         return
     levels = [each.run_fit for each in ran if isinstance(each.run_fit, UserLevel)]
-    took = f" (steps took {levels[0].largest_factor:.2g} times the model's time)" if len(levels) == 1 else ""
+    took = f" (steps took {levels[0].largest_factor:.2g} times the modelled time)" if len(levels) == 1 else ""
     scaled = dict.fromkeys(
         f"{each.system.title} by {each.run_fit.largest_factor:.2g}"
         for each in others
         if isinstance(each.run_fit, UserLevel)
     )
     left = dict.fromkeys(each.system.title for each in others if each.run_fit is None)
-    ends = [f"they scale {listed(scaled)}"] if scaled else []
+    ends = [f"they scale the modelled times of {listed(scaled)}"] if scaled else []
     ends += [f"{listed(left)} may differ from the model as much"] if left else []
-    yield Note(f"Your runs are of {on} alone{took}; {'; '.join(ends)}.", "check")
+    yield Note(f"Your runs are on {on} only{took}; {'; '.join(ends)}.", "check")
 
 
 def _unused_elsewhere(inputs: Inputs, compared: Sequence[Assessment]) -> Iterator[Note]:
@@ -468,8 +468,8 @@ def _unused_elsewhere(inputs: Inputs, compared: Sequence[Assessment]) -> Iterato
     if slugs:
         on = listed(inputs.catalogue.accelerator(each).title for each in slugs)
         yield Note(
-            f"Your runs are of {on} alone; the model expresses none of their steps, so they scale no other "
-            "accelerator: do they state precision and strategy?",
+            f"Your runs are on {on} only, and the model can represent none of their steps, so they do not "
+            "scale the times of other accelerators: do they state precision and strategy?",
             "not_used",
         )
 
@@ -510,7 +510,7 @@ def uneven_batch(inputs: Inputs, searches: StrategySearches | None, size: int) -
         return None
     near = f"batches of {lower:,} or {lower + size:,}" if lower else f"a batch of {size:,}"
     return (
-        f"A global batch of {batch:,} does not divide by {size:,} accelerators: {near} would let data "
+        f"A global batch of {batch:,} is not divisible by {size:,} accelerators: {near} would let data "
         "parallelism use all of them"
     )
 
@@ -530,8 +530,8 @@ def _unequal_shares(inputs: Inputs, assessment: Assessment, best: Candidate) -> 
         return
     gain = _speed_shares_gain(assessment.searches.problem, best.strategy, inputs.catalogue)
     yield (
-        "Equal shares go at the pace of the slower accelerator; samples shared out by speed would make a "
-        f"step at most {tenths(gain)} shorter."
+        "With equal shares, a step takes as long as on the slower accelerator; dividing samples by speed "
+        f"would make it at most {tenths(gain)} shorter."
     )
 
 
@@ -540,7 +540,7 @@ def _nearly_full(best: Candidate) -> Iterator[str]:
     share = None if best.memory is None else best.memory.share
     if share is not None and share > _NEARLY_FULL:
         filled = tenths(share)
-        yield f"It fills {filled} of the memory, and estimates of it are off by some percent: try it first."
+        yield f"It fills {filled} of the memory, and memory estimates are off by a few percent: try it first."
 
 
 def _speed_shares_gain(problem: Problem, chosen: Strategy, catalogue: Catalogue) -> float:
@@ -581,7 +581,7 @@ def without_energy(query: TrainingQuery, found: Sequence[SystemCandidates]) -> I
     unknown = [one for one in found if query.objective == "energy" and lacks_energy(one.candidates)]
     for one in unknown:
         yield Note(
-            f"{one.system.accelerator}, of unknown power: give its power_w in a file for --hardware.",
+            f"{one.system.accelerator}, whose power is not known: give power_w in a file for --hardware.",
             "not_compared",
         )
 
@@ -600,7 +600,7 @@ def quotes_unused(query: TrainingQuery, systems: Iterable[RequestedSystem]) -> I
     """Words on quotes that do not count because the question states a price for the same system."""
     for each in systems:
         if each.quotes and each.usd_per_accelerator_hour is not None:
-            yield f"The quotes of {query.quotes} for {each.title} are not used: --price states what it costs."
+            yield f"The quotes of {query.quotes} for {each.title} are not used: --price states its price."
 
 
 def does_not_fit(systems: Iterable[SystemAnswer]) -> Iterator[Note]:
@@ -626,8 +626,8 @@ def experts_in_4_bits(searches: StrategySearches | None, best: Candidate | None)
         return
     if float(searches.problem.load.experts):
         yield Note(
-            "experts count in 4 bits; bitsandbytes leaves those of transformers 5 in 16, four times as many "
-            "bytes. Take a library that quantizes experts, or --train lora.",
+            "experts are counted in 4 bits, but bitsandbytes leaves the experts of transformers 5 in 16 "
+            "bits, four times as many bytes. Use a library that quantizes experts, or --train lora.",
             "check",
         )
 
@@ -657,9 +657,9 @@ def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Ite
         for name, each in others.items()
         if each.best is not None
     }
-    named = [f"{name} {ratio:.0f} times" for name, ratio in ratios.items() if ratio > _FAR_FASTER]
+    named = [f"{name} ({ratio:.0f} times as fast)" for name, ratio in ratios.items() if ratio > _FAR_FASTER]
     if named:
-        yield Note(f"Far faster by the model: {listed(named)} as fast.", "check")
+        yield Note(f"Far faster by the model: {listed(named)}.", "check")
 
 
 def stated_on_host(

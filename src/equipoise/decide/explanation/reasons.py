@@ -118,9 +118,9 @@ def closest_reason(inputs: Inputs, assessment: Assessment) -> tuple[Reason, ...]
         Reason(
             words=(
                 f"The closest published workload is {like.workload.title}, {_size_words(like.workload)}; "
-                f"yours has {_size_words(about)}. Plans of it took {like.plans.bias:.2g} times the published "
+                f"yours has {_size_words(about)}. Its plans took {like.plans.bias:.2g} times the published "
                 f"time (median of {format_count(like.plans.num_trainings)}). For comparison only: correcting "
-                "by such a match made plans of workloads held out no more accurate."
+                "by such a match did not make plans of held-out workloads more accurate."
             ),
             formula=f"distance of log params and log FLOP; {_EXPERIMENT}",
         ),
@@ -238,13 +238,13 @@ def _measured_reasons(assessment: Assessment, best: Candidate) -> Iterator[Reaso
             for draws in (links.draws, links.usual_draws)
         )
         words.append(
-            f"Links leave a step on {format_count(best.num_accelerators)} uncertain by {now} (standard "
-            f"deviation), by {before} without these files."
+            f"The links make a step on {format_count(best.num_accelerators)} uncertain by {now} (standard "
+            f"deviation); without these files it would be {before}."
         )
     yield Reason(
         words=" ".join(words),
         sources=tuple(EvidenceSource(kind="measured", ref=name) for name in refs),
-        formula="as timed; elsewhere the law fitted to it (docs/experiments/0005-collectives.md)",
+        formula="as timed; elsewhere the law fitted to the timings (docs/experiments/0005-collectives.md)",
     )
 
 
@@ -267,10 +267,10 @@ def trace_words(check: TraceCheck) -> str:
         ran = trace.strategy.text()
         if trace.is_other:
             ran = f"batch {format_count(trace.strategy.global_batch_samples)} on all ranks"
-        parts.append(f" (taken for {ran})")
+        parts.append(f" (read as {ran})")
     words = "".join(parts) + "."
     if trace.missing:
-        words += f" It gives no time of a training; missing: {'; '.join(trace.missing)}."
+        words += f" It gives no training time; missing: {'; '.join(trace.missing)}."
     return words
 
 
@@ -316,11 +316,12 @@ def _batch_reason(inputs: Inputs, best: Candidate) -> Iterator[Reason]:
     low, high = map(format_count, budget.batches)
     why = "trades faster steps against more samples to the target"
     if best.has_published_batch:
-        why = "is that of the best result published of this system and size"
+        why = "is that of the best published result for this system and size"
     yield Reason(
         words=(
             f"The global batch of {format_count(best.global_batch_samples)} {why}: "
-            f"{format_si(best.num_samples)} samples to the target, by published runs at {low} to {high}."
+            f"{format_si(best.num_samples)} samples to the target, by published runs at batches of {low} to "
+            f"{high}."
         ),
         sources=budget.evidence[:_MAX_SOURCES],
         formula="S(B) = S_min (1 + B / B_crit) (McCandlish et al. 2018)",
@@ -358,8 +359,8 @@ def records(inputs: Inputs, assessment: Assessment, best: Candidate | None) -> I
     if assessment.searches is not None:
         plans, model = assessment.searches.problem.record, assessment.searches.problem.model
         errors = HeldOutErrors(
-            of=f"published trainings of {len(plans.workloads)} workloads, to which nothing but the samples "
-            "was fitted",
+            of=f"published trainings of {len(plans.workloads)} workloads, from which only the samples were "
+            "taken",
             num_held_out=plans.num_trainings,
             median_abs_error=plans.median,
             p90_abs_error=plans.p90,
@@ -452,7 +453,7 @@ def chosen_for_you(
     chosen = [*inputs.training.chosen_for_you, *assessment.system.chosen_for_you]
     least = {"cost": "money", "energy": "energy"}.get(inputs.query.objective)
     if least is not None and inputs.query.deadline_s is None:
-        chosen.append(f"no deadline: few accelerators take the least {least} (--deadline)")
+        chosen.append(f"no deadline: few accelerators need the least {least} (--deadline)")
     if best is None:
         return tuple(chosen)
     chosen += _host_words(assessment, compared)
@@ -502,8 +503,8 @@ def _used_of_node_words(inputs: Inputs, assessment: Assessment, size: int) -> It
     used = taken_of_node(size, node_size, batch)
     if batch is not None and used < node_size:
         yield (
-            f"{used} of the {node_size} in each node, which share out no batch of {format_count(batch)} "
-            f"(--global-batch {batch * node_size // used} for all)"
+            f"{used} of the {node_size} in each node: a batch of {format_count(batch)} does not divide among "
+            f"all (--global-batch {batch * node_size // used} does)"
         )
 
 
@@ -537,7 +538,7 @@ def _sequence_words(inputs: Inputs) -> Iterator[str]:
     if tokens is not None and runs is not None and runs.num_of_asked_length:
         num, long = format_count(runs.num_of_asked_length), format_count(tokens)
         of = f"the {long} tokens of --sequence" if stated else f"the model's {long} tokens"
-        yield f"{num} of your runs without a length are taken to have {of} (column sequence)"
+        yield f"{num} of your runs state no length: assumed {of} (column sequence)"
 
 
 def _adapter_words(inputs: Inputs, best: Candidate) -> Iterator[str]:
@@ -545,7 +546,7 @@ def _adapter_words(inputs: Inputs, best: Candidate) -> Iterator[str]:
     silent = [each for each in inputs.runs_on(best.accelerator) if "trained=" not in (each.strategy or "")]
     asked = trained_part(inputs.query) if silent else None
     if asked not in {None, "full"}:
-        yield f"your runs taken to be of {asked}; of others their strategy has to state trained=full"
+        yield f"your runs are assumed to train {asked}; if not, state trained=full in their strategy"
 
 
 def _power_words(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
@@ -554,7 +555,7 @@ def _power_words(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
     is_slowed = system.cluster is not None and system.cluster != at_full_power(inputs, system)
     ran = inputs.runs_on(system.accelerator) or inputs.trainings_on(system.accelerator)
     if is_slowed and ran and assessment.searches is not None:
-        yield f"your runs taken to be at full power; the model slows them to {limit_w:g} W"
+        yield f"your runs are assumed to be at full power; the model slows them to {limit_w:g} W"
 
 
 # Another precision, or another software, is named if it takes at most this share of the time.
@@ -583,7 +584,7 @@ def _like_runs(inputs: Inputs, assessment: Assessment) -> str:
     """Words on a precision that differs from the usual one because the user's runs had it; else empty."""
     about, nodes = inputs.beside_own_runs(assessment.system).training, assessment.cluster
     usual = () if nodes is None else (usual_precision(nodes, about),)
-    return ", as your runs" if about.choices.get("precision", usual) != usual else ""
+    return ", as in your runs" if about.choices.get("precision", usual) != usual else ""
 
 
 def _software_words(known: Problem, ratios: Mapping[str, float]) -> Iterator[str]:

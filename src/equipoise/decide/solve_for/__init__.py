@@ -107,7 +107,7 @@ def solve_for(query: TrainingQuery, *, scores: Scores | None, catalogue: Catalog
         chosen_for_you=chosen,
         notes=(
             *(Note(f"{each}.", "not_compared") for each in refused),
-            *((Note("Your runs: they are of another model.", "not_used"),) if own else ()),
+            *((Note("Your runs, because they trained another model.", "not_used"),) if own else ()),
         ),
     )
 

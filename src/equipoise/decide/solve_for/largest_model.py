@@ -44,13 +44,13 @@ _SLOPE: Final = 2.0
 _BATCH_FACTOR: Final = 0.292
 _BATCH_POWER: Final = 0.3271
 _WHY_TOKENS: Final = (
-    "20 give the least loss of a training budget (Hoffmann et al. 2022); models that are used much are "
-    "trained on more: --tokens-per-param"
+    "20 give the least loss for a training budget (Hoffmann et al. 2022); models for heavy use are trained "
+    "on more: --tokens-per-param"
 )
 # The loss of mixtures depends on active parameters; the best number of tokens for each varies with the number
 # of experts, so 20 is assumed as for dense models.
 _WHY_TOKENS_OF_A_MIXTURE: Final = (
-    "the loss of a mixture follows from these (Ludziejewski et al. 2025), but 20 is best for dense models "
+    "these determine the loss of a mixture (Ludziejewski et al. 2025), but 20 is the optimum of dense models "
     "(Hoffmann et al. 2022): --tokens-per-param"
 )
 # Gain of speed from which a slightly smaller model is preferred, and how much smaller it may be: one layer of
@@ -199,8 +199,8 @@ def largest_model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -
     if found is None:
         least = format_si(float(family.smallest.shape.params))
         raise UsageError(
-            f"{stated_limits(query)} does not allow the smallest model in the proportions of {base.title}, "
-            f"of {least} parameters, with {query.tokens_per_param:g} tokens per{_active_text(base_shape)} "
+            f"{stated_limits(query)} does not allow the smallest model with the proportions of {base.title}, "
+            f"{least} parameters, with {query.tokens_per_param:g} tokens per{_active_text(base_shape)} "
             "parameter"
         )
     found, smaller = _with_faster_model(query, family, found)
@@ -235,7 +235,7 @@ def largest_model(query: TrainingQuery, inputs: Inputs, one: SystemCandidates) -
         assumes=(
             f"{query.tokens_per_param:g} tokens per{_active_text(found.shape)} parameter; "
             + (_WHY_TOKENS_OF_A_MIXTURE if found.shape.idle_params else _WHY_TOKENS),
-            f"the proportions of {base.title}; width and depth grow together",
+            f"the proportions of {base.title}: width and depth grow together",
             "the global batch that --global-batch states"
             if query.global_batch_samples is not None
             else "a global batch of 0.292 FLOP ** 0.3271 tokens (Bi et al. 2024, equation 1)",
@@ -258,7 +258,7 @@ def _shape_of_family(inputs: Inputs, one: SystemCandidates) -> Transformer:
     if one.assessment.cluster is None:
         raise EvidenceError(
             f"{one.system.title} is not in the catalogue: models of other sizes cannot be timed",
-            missing=("its facts: --hardware FILE.toml",),
+            missing=("its description: --hardware FILE.toml",),
         )
     if base.trained != "full":
         raise EvidenceError(

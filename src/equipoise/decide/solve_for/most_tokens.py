@@ -73,7 +73,7 @@ def most_tokens(asked: CandidatesByBatch, collected: Collected, one: SystemCandi
     if not allowed:
         short = nothing_fits(inputs, one.assessment)
         raise EvidenceError(
-            f"{inputs.training.workload.title} does not fit on any size of {title} that may be taken",
+            f"{inputs.training.workload.title} does not fit on any allowed size of {title}",
             missing=(str(short or "more --max-accelerators, or another accelerator"),),
         )
     within = [found for each in allowed if (found := _within(asked, collected, one, each)) is not None]
@@ -107,10 +107,10 @@ def _unsolved(query: TrainingQuery, title: str, allowed: Sequence[Candidate]) ->
         least = min(each.charges.minimum_usd for each in committed if each.charges)
         return EvidenceError(
             f"no {query.ask} budget can be found on {title}: the hours that its price commits to cost "
-            f"{least:,.0f} USD or more, which --budget {query.budget_usd:,.10g} does not pay for",
+            f"{least:,.0f} USD or more, which exceeds --budget {query.budget_usd:,.10g}",
             missing=("a larger --budget, or other --terms",),
         )
-    unknown = "no price, or no power of a machine that you own, is known"
+    unknown = "its price, or the power of a machine that you own, is not known"
     why = next((each.why_not for each in allowed if each.why_not is not None), unknown)
     return EvidenceError(
         f"no {query.ask} budget can be found on {title}: {why}", missing=("other --terms, or --price",)

@@ -65,7 +65,7 @@ def remedy(problem: Problem, num_accelerators: int, *, asked: TrainingQuery, pos
     whole_chip = float(problem.cluster.accelerator.memory_bytes or held)
     each_text = " of ".join(format_si(each, "B") for each in dict.fromkeys((held, whole_chip)))
     return Shortfall(
-        needs=f"needs {needed_text}, {num_accelerators:,} x {each_text} {holds} {whole_text}",
+        needs=f"needs {needed_text}, but {num_accelerators:,} x {each_text} {holds} {whole_text}",
         ways=tuple(islice(tries, _MAX_SHOWN)),  # evaluated lazily, because each takes time
     )
 
@@ -153,7 +153,7 @@ def _is_change(problem: Problem, asked: TrainingQuery, name: str, value: Value) 
 def _with_other_weights(asked: TrainingQuery, value: Value) -> tuple[str, TrainingQuery]:
     """The option with which other weights are trained, and the question with it."""
     stated, option = trained_part(asked), value_text(value)
-    words = f"--train {option}" + (f" in place of {stated}" if stated else "")
+    words = f"--train {option}" + (f" instead of {stated}" if stated else "")
     return words, replace(asked, train=(option, *(each for each in asked.train if each != stated)))
 
 
@@ -164,7 +164,7 @@ def _with_fixed_value(asked: TrainingQuery, name: str, value: Value) -> tuple[st
         for each, values in parameter_choices(asked.fixed).items()
     }
     option = f"{name}={value_text(value)}"
-    words = f"--fix {option}" + (f" in place of {texts[name]}" if name in texts else "")
+    words = f"--fix {option}" + (f" instead of {texts[name]}" if name in texts else "")
     return words, replace(asked, fixed=(*({**texts, name: option}).values(),))
 
 

@@ -179,7 +179,7 @@ def _within_limits(
     limits = [each for each in (query.max_accelerators, system.stock) if each is not None]
     if min(limits, default=units.num_kinds) < units.num_kinds:
         raise UsageError(
-            f"{min(limits)} of {system.name}: less than one of each; give {units.num_kinds} or more"
+            f"{min(limits)} of {system.name}: fewer than one of each kind; give {units.num_kinds} or more"
         )
     asked = _requested_sizes(query, system, units, limits)
     fewest, listed = 1, None
@@ -226,9 +226,8 @@ def _requested_sizes(
         number = query.num_nodes * units.node_size
         if is_assumed_host(system, query) and query.num_nodes > 1:
             raise UsageError(
-                f"--nodes {query.num_nodes}: {units.node_size}x{system.name} are in one node; expected all "
-                f"that there are and how many a node has, as {number}x{system.name} "
-                f"--node-size {units.node_size}"
+                f"--nodes {query.num_nodes}: {units.node_size}x{system.name} is one node; expected the total "
+                f"number and the node size, as {number}x{system.name} --node-size {units.node_size}"
             )
         asked = Sizes(listed=(number,))
     if asked is None and min(limits, default=least) < least:
@@ -237,8 +236,8 @@ def _requested_sizes(
     uneven = [each for each in named if each % units.num_kinds]
     if uneven:
         raise UsageError(
-            f"{system.name} is as many of each of {units.num_kinds} kinds: {uneven[0]} is no multiple of "
-            f"{units.num_kinds}"
+            f"{system.name} has {units.num_kinds} kinds of accelerators in equal numbers; expected a "
+            f"multiple of {units.num_kinds}, not {uneven[0]}"
         )
     return asked
 
@@ -268,7 +267,7 @@ def _listed(sizes: Collection[int]) -> str:
 
 def _no_slice(odd: str, slice_sizes: Sequence[int], name: str) -> UsageError:
     return UsageError(
-        f"{odd} of {name}: it is had in slices of {', '.join(map(str, slice_sizes))}, or multiples of "
+        f"{odd} of {name}: it comes in slices of {', '.join(map(str, slice_sizes))}, or multiples of "
         f"{slice_sizes[-1]}; give one of these"
     )
 
@@ -717,8 +716,8 @@ def beyond_hosts(problem: Problem, chosen: Strategy) -> str | None:
         return None
     whole, room = format_si_apart(moved_bytes, size * HOST_MEMORY_RATIO * held, "B")
     return (
-        f"hosts have to hold {whole} ({format_si(moved_bytes / size, 'B')} for each accelerator); they are "
-        f"taken to have {room}, {HOST_MEMORY_RATIO:g} times what their accelerators have"
+        f"hosts must hold {whole} ({format_si(moved_bytes / size, 'B')} per accelerator); they are assumed "
+        f"to have {room}, {HOST_MEMORY_RATIO:g} times the memory of their accelerators"
     )
 
 

@@ -527,7 +527,7 @@ def problem(
     if cluster.accelerator.shares_host_memory and STAYS["offload"] not in offloads:
         raise SpecError(
             f"--fix offload={','.join(map(str, offloads))}: {cluster.accelerator.title} shares its memory "
-            "with its host, which has none to move it to; give offload=none"
+            "with its host, so there is no other memory to offload to; give offload=none"
         )
     name = software_for(cluster.accelerator, training.workload, software)
     chosen = None if name is None else software_named(name)
@@ -607,7 +607,7 @@ def _supported_choices(
         if not chosen.offloads_with:
             others = [each.name for each in _others(chosen) if each.offloads_with]
             raise SpecError(
-                f"--fix activation_offload=true: {chosen.name} has no option for it; give "
+                f"--fix activation_offload=true: {chosen.name} does not support it; give "
                 f"activation_offload=false, or {_software_words(others)}"
             )
         options["recompute"] = chosen.offloads_with
@@ -625,10 +625,10 @@ def _supported_choices(
         others = [each.name for each in _others(chosen) if {*each.options.get(option, asked)} & {*asked}]
         if is_stated or others:
             values, others_had = (",".join(map(value_text, each)) for each in (asked, had))
-            beside = " beside activation_offload=true" if option == "recompute" and is_offloaded else ""
+            beside = " with activation_offload=true" if option == "recompute" and is_offloaded else ""
             stated = f"--train {values}" if option == "trained" else f"--fix {option}={values}"
             raise SpecError(
-                f"{stated}: {chosen.name} has {option}={others_had} alone{beside}; give that, "
+                f"{stated}: {chosen.name} supports only {option}={others_had}{beside}; give that, "
                 f"or {_software_words(others)}"
             )
     return found

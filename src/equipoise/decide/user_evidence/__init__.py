@@ -133,7 +133,7 @@ def user_traces(paths: Sequence[Path], stated: TracedAs, catalogue: Catalogue) -
     runs = by_key(((each.world_size or 0, each.device_name or ""), each) for each in reading.ranks)
     refused = reading.problems
     if left := refused[_MAX_NAMED:]:
-        refused = (*refused[:_MAX_NAMED], f"{len(left)} more not read: `equipoise trace` names them.")
+        refused = (*refused[:_MAX_NAMED], f"{len(left)} more were not read: `equipoise trace` lists them.")
     return tuple(
         _traced_run(runs[key], stated, refused if number == 0 else (), catalogue)
         for number, key in enumerate(sorted(runs))
@@ -151,13 +151,13 @@ def _traced_run(
     notes = [*refused]
     if world and stated.num_ranks is not None and stated.num_ranks != world:
         notes.append(
-            f"--traced-as states {format_count(stated.num_ranks)} ranks, the trace {format_count(world)}: "
-            "the trace is used."
+            f"--traced-as states {format_count(stated.num_ranks)} ranks, but the trace has "
+            f"{format_count(world)}: the trace's number is used."
         )
     marked = [each for each in ranks if each.steps and all(step.number is not None for step in each.steps)]
     steps = [[step.step_s for step in each.steps] for each in marked]
     step_s = fmean(median(each) for each in steps) if steps else None
-    missing = [] if step_s else ["a step that is marked: call profiler.step() after each"]
+    missing = [] if step_s else ["marked steps: call profiler.step() after each"]
     strategy: Strategy | None = None
     try:
         strategy = _strategy(num_ranks, stated)
@@ -166,7 +166,7 @@ def _traced_run(
         missing.append(f"a --traced-as that fits the trace: {err}")
     if strategy is not None and others:
         notes.append(
-            f"The trace has collectives of more than data parallelism ({', '.join(others)}): it is "
+            f"The trace has collectives beyond data parallelism ({', '.join(others)}): it is "
             f"used only at {format_count(strategy.num_accelerators)} ranks. State the other "
             "parallel axes to use it for more, e.g. "
             '--traced-as "zero_stage=3" or "pp=2".'
@@ -207,7 +207,7 @@ def _unstated(num_ranks: int | None, stated: TracedAs) -> Iterator[str]:
     if num_ranks is None:
         yield "the number of ranks: --traced-as ranks=N"
     if "global_batch_samples" not in dict(stated.parameters):
-        yield "the samples of a step over all ranks, which no trace holds: --traced-as global_batch=N"
+        yield "the samples per step over all ranks, which traces do not hold: --traced-as global_batch=N"
 
 
 def _strategy(num_ranks: int | None, stated: TracedAs) -> Strategy | None:
@@ -224,7 +224,7 @@ def _strategy(num_ranks: int | None, stated: TracedAs) -> Strategy | None:
     dp = int(parameters.get("dp", max(1, num_ranks // max(1, others))))
     if dp * others != num_ranks:
         raise SpecError(
-            f"{format_count(dp)} x {format_count(others)} ranks of its axes are not the "
+            f"its axes make {format_count(dp)} x {format_count(others)} ranks, not the "
             f"{format_count(num_ranks)} that ran"
         )
     usual = {"dp": dp, "microbatch_samples": max(1, batch // dp)}
@@ -336,7 +336,7 @@ def possible(trace: UserTrace, workload: Workload, chip: Accelerator | None) -> 
     if share <= MOST_OF_PEAK:
         return trace
     wrong = (
-        f"a workload and a batch that the trace is of: {format_count(found.global_batch_samples)} samples of "
+        f"a workload and batch that match the trace: {format_count(found.global_batch_samples)} samples of "
         f"{workload.title} take {format_milliseconds(share * trace.step_s)} ms at the peak of "
         f"{format_count(found.num_accelerators)} x {chip.title}"
     )

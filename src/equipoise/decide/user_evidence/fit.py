@@ -80,7 +80,7 @@ class UserFit(Struct, frozen=True, kw_only=True):
         """Text on the fit and its errors."""
         return (
             f"fitted to {_set_ups(self.steps)}; with {self.held_out} held out it was off by "
-            f"{tenths(self.error)} (median), with only its level set by {tenths(self.level_error)}"
+            f"{tenths(self.error)} (median), and with only its level fitted by {tenths(self.level_error)}"
         )
 
     @property
@@ -91,7 +91,7 @@ class UserFit(Struct, frozen=True, kw_only=True):
             for where, factor in (("inside nodes", self.intra), ("between nodes", self.inter))
             if not 1.0 / _NOTICEABLE < factor < _NOTICEABLE
         ]
-        return "; ".join((f"the model's parameters were {self.words}", *found))
+        return "; ".join((f"the model was {self.words}", *found))
 
 
 def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
@@ -105,8 +105,8 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
     num_sizes = len(np.unique(steps.sizes))
     if len(steps.measured_s) < _MIN_SET_UPS or num_sizes < _MIN_SIZES:
         return (
-            f"{_set_ups(steps)} only set its level: fitting parameters needs {_MIN_SET_UPS} "
-            f"set-ups or more, on {_MIN_SIZES} sizes or more"
+            f"{_set_ups(steps)} only set its level, because fitting its parameters needs at least "
+            f"{_MIN_SET_UPS} set-ups on {_MIN_SIZES} sizes"
         )
     fitting = _Fitting(start=start.parameters, priors=_priors_about(start), names=())
     fitting = replace(fitting, names=fitting.sensitive(steps))
@@ -118,7 +118,7 @@ def user_fit(steps: UserSteps, start: CalibratedModel) -> UserFit | str:
         wrong, less = (tenths(_median_error(each)) for each in (ours, levels))
         return (
             f"{_set_ups(steps)} only set its level: with {what} held out, fitted parameters were off by "
-            f"{wrong} (median), the level by {less}"
+            f"{wrong} (median), the level alone by {less}"
         )
     from equipoise.calibration.accuracy import half_width  # noqa: PLC0415 - only where runs were measured
 
@@ -176,8 +176,8 @@ def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
         predicted = format_duration(measured_s / math.exp(logs[at]))
         yield Note(
             f"{steps.run_ids[at]}: a step of {format_duration(measured_s)} on {size} at "
-            f"batch {batch}; the model says {predicted}. Are the times in the unit that the column names "
-            "(step_s, step_ms), and is the batch right?",
+            f"batch {batch}; the model predicts {predicted}. Are the times in the unit that the column "
+            "names (step_s, step_ms), and is the batch right?",
             "check",
         )
 
@@ -206,7 +206,7 @@ def out_of_line(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
             took = f"{factor:.1f} times as long as" if factor > 1.0 else f"{factor:.2g} of the time that"
             yield Note(
                 f"{steps.run_ids[at]}: steps on {plural(size, 'accelerator')} took {took} your other sizes "
-                "show, and count as they are. Is the rate right?",
+                "suggest; they are used unchanged. Is the rate right?",
                 "check",
             )
 
@@ -237,8 +237,8 @@ def far_faster(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
         measured_s = float(steps.measured_s[at])
         predicted = format_duration(measured_s / math.exp(logs[at]))
         yield Note(
-            f"{steps.run_ids[at]}: a step of {format_duration(measured_s)}; the model says {predicted} of "
-            "its strategy, and does not convert it. Is the strategy right?",
+            f"{steps.run_ids[at]}: a step of {format_duration(measured_s)}; the model predicts {predicted} "
+            "for its strategy, so it is used unconverted. Is the strategy right?",
             "check",
         )
 
@@ -364,7 +364,7 @@ class UserLevel(Struct, frozen=True, kw_only=True):
     def sentence(self) -> str:
         """Text on the scaling, and why parameters were not fitted."""
         runs = "your runs" if self.ran_on is None else f"your runs on {self.ran_on}"
-        return f"the model is scaled to {runs}, {self.factors} its time: {self.why}"
+        return f"the model is scaled to {runs}, by {self.factors} its time: {self.why}"
 
 
 def user_level(steps: UserSteps, model: CalibratedModel, why: str) -> UserLevel:
@@ -432,8 +432,8 @@ def carried_level(
         level,
         logs={size: carried(log) for size, log in level.logs.items()},
         log_sd=math.hypot(level.log_sd, _BETWEEN_CHIPS_LOG_SD),
-        why=f"{format_percent(_SHARED_BY_CHIPS)} of the model's error there is taken to be so here, and more "
-        "where the facts of the two accelerators leave no other order",
+        why=f"{format_percent(_SHARED_BY_CHIPS)} of the model's error there is assumed here, or more where "
+        "one of the two accelerators is at least as good in every fact",
         ran_on=ran_on,
     )
 
@@ -574,7 +574,8 @@ def _with_scaling_losses(
     if not is_longer:
         return ""
     return (
-        f"; beyond {format_count(float(sizes[-1]))} accelerators they go on to lose, by the laws of `predict`"
+        f"; beyond {format_count(float(sizes[-1]))} accelerators their losses continue, by the laws of "
+        "`predict`"
     )
 
 

@@ -131,7 +131,7 @@ def _tables_and_files(path: Path) -> tuple[list[Path], list[Path]]:
             raise DataError(f"--runs {path}: {cut_off}")
         raise DataError(
             f"--runs {path}: neither {_TABLE} nor a CSV file of measurements; expected a folder that "
-            "`equipoise bench --out DIR` wrote, or a folder with files as `equipoise ingest` takes them"
+            "`equipoise bench --out DIR` wrote, or a folder with files that `equipoise ingest` reads"
         )
     return tables, files
 
@@ -191,7 +191,7 @@ def _example_notes(runs: pl.DataFrame, together: int) -> Iterator[Note]:
     num = runs.filter(pl.col("origin") == _FILE_ORIGIN).height
     if together > 1 and num:
         yield Note(
-            f"Batches and rates of {plural(num, 'run')} are taken to be of examples, as trainers count them: "
+            f"Batches and rates of {plural(num, 'run')} are assumed to count examples, as trainers do: "
             f"{together} samples each."
         )
 
@@ -251,7 +251,7 @@ def _with_tf32(runs: pl.DataFrame, asked: Asked) -> tuple[pl.DataFrame, tuple[No
     held = runs.select("accelerator", "precision").iter_rows()
     found = ["tf32" if name in chips and precision == "fp32" else precision for name, precision in held]
     num = len([each for each, ran in zip(found, runs["precision"], strict=True) if each != ran])
-    words = f"{plural(num, 'run')} in fp32 taken to multiply in tf32: some need more than the peak of fp32."
+    words = f"{plural(num, 'run')} in fp32 assumed to multiply in tf32: some exceed the peak of fp32."
     return runs.with_columns(pl.Series("precision", found, dtype=pl.String)), (Note(words),) if num else ()
 
 

@@ -124,12 +124,12 @@ def _unusable(row: Mapping[str, Any], asked: Asked) -> Iterator[Unused]:
     if row["time_to_train_s"] is None and rate is not None and row["global_batch_samples"] is None:
         yield Unused(
             kind="batch",
-            words="of no known batch; expected a column global_batch_samples, as batch may be of one "
-            "accelerator, or --global-batch",
+            words="of unknown batch; expected a column global_batch_samples (batch may be per "
+            "accelerator), or --global-batch",
         )
     elif row["time_to_train_s"] is None and not is_timed:
         yield Unused(
-            kind="rate", words="of no known rate; expected step_s or samples_per_s with global_batch_samples"
+            kind="rate", words="of unknown rate; expected step_s or samples_per_s with global_batch_samples"
         )
     step_s = row["global_batch_samples"] / rate if is_timed else 0.0
     if max(step_s, row["time_to_train_s"] or 0.0) > _LONGEST_S:
@@ -220,10 +220,10 @@ def unlike(size: int, batch: int | None, num_runs: int, *, ratio: float, columns
     """Yield a note if runs of one set-up differ much. columns: columns of a file that distinguish them."""
     if ratio > UNLIKE:
         at_batch = "" if batch is None else f" at batch {format_count(batch)}"
-        and_in = f", and in {columns}" if columns else ""
-        so = "keep those of one" if columns else "see what was different"
+        and_in = f" and in {columns}" if columns else ""
+        so = "keep those of one kind" if columns else "find out what was different"
         yield Note(
             f"Your {num_runs} runs on {plural(size, 'accelerator')}{at_batch} differ by a factor of "
-            f"{ratio:.1f}{and_in}, and count alike: {so}.",
+            f"{ratio:.1f}{and_in}, and count equally: {so}.",
             "check" if columns or ratio > _FAR_UNLIKE else "remark",
         )
