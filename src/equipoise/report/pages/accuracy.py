@@ -268,9 +268,9 @@ def _steps_blocks(findings: AccuracyFindings) -> tuple[Block, ...]:
             "The performance model predicts the time of a step from sizes and rates. Its parameters by "
             "software were fitted to published steps, and ",
             Strong("tested with each source left out whole"),
-            ". Errors are |predicted / measured - 1|. Of rows that differ in layers and micro-batches alone "
-            "the first of each source file counts; README.md and docs/understand/accuracy.md count the first "
-            "of the shipped table, so their figures differ a little.",
+            ". Errors are |predicted / measured - 1|. Where rows differ only in layers and micro-batches, "
+            "the first in each source file counts; README.md and docs/understand/accuracy.md count the first "
+            "in the shipped table, so their figures differ a little.",
         ),
         table_of(
             "steps",

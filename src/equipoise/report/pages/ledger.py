@@ -29,11 +29,11 @@ def _headline(found: LedgerReport) -> str:
     if found.num_added:
         return f"{plural(found.num_added, 'measurement')} added."
     if found.differing:
-        return f"Nothing was measured of any prediction: the nearest differs in {'; '.join(found.differing)}."
+        return f"No prediction matches a measurement: the nearest differs in {'; '.join(found.differing)}."
     if found.num_added is not None and not found.entries:
-        return "Nothing was measured of any prediction: the ledger has none."
+        return "No prediction matches a measurement: the ledger has none."
     if found.num_added is not None:
-        return "Nothing new: what ran as predicted counts already, or a prediction was made from it."
+        return "Nothing new: matching runs are already counted, or predictions were made from them."
     return f"{plural(len(found.entries), 'prediction')}."
 
 
@@ -114,7 +114,7 @@ def beside_blocks(entries: Sequence[LedgerEntry]) -> tuple[Block, ...]:
     """Runs next to their recorded predictions; how to record one if there are none."""
     if not entries:
         keep = (Code("--record"), " of ", Code("predict"), ", ", Code("plan"), " and ", Code("advise"))
-        return (prose("No prediction of these runs was kept before they ran: ", *keep, " keeps them."),)
+        return (prose("No prediction was kept before these runs: ", *keep, " keeps them."),)
     shown = [each.in_steps for each in entries]
     num_within = sum(bool(each.is_covered) for each in shown)
     return (
@@ -129,7 +129,7 @@ def _closing(found: LedgerReport) -> Block:
         return prose(Code("equipoise predict"), ", plan and advise add theirs when given --record.")
     if running is None:
         return prose(
-            "Nothing was measured of them yet: ",
+            "None has a measurement yet: ",
             Code("equipoise record add MEASURED --for ID"),
             ", or ",
             Code("equipoise record --runs DIR"),

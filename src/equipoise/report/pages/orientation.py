@@ -166,7 +166,7 @@ _REMARKS: Final[Mapping[str, tuple[Span, ...]]] = {
         Code("advise"),
         " and ",
         Code("plan"),
-        " names it; where none is the default, the priors serve.",
+        " names it; where none is the default, the priors are used.",
     ),
     "methods": (Code("equipoise bench --strategy"), " takes several, separated by commas."),
     "prices": (

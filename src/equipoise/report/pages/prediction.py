@@ -241,7 +241,7 @@ def _rests_on(found: Prediction) -> Iterator[Labelled]:
 def _submitter(found: Prediction) -> Iterator[Labelled]:
     if found.law is None or found.question.times_from is not None:
         return
-    words = "the best of each size" if found.question.submitter == "best" else "one who is new to the size"
+    words = "the best at each size" if found.question.submitter == "best" else "one who is new to the size"
     yield "Submitter", sentence(f"{words}.")
 
 

@@ -105,7 +105,7 @@ def step_words(step: NearStep) -> str:
 def _model_words(step: NearStep) -> str:
     if step.model_ratio is None:
         return ""
-    return f"{_ratio_words(step.model_ratio)} there{', fitted to it' if step.in_sample else ''}"
+    return f"{_ratio_words(step.model_ratio)} there{' (fitted to it)' if step.in_sample else ''}"
 
 
 def _ratio_words(ratio: float) -> str:

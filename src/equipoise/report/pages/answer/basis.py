@@ -112,7 +112,7 @@ def measure_blocks(answer: Answer) -> tuple[Block, ...]:
 
 # MLPerf's clock also starts after initialisation, of at most 30 minutes (docs/understand/scoring.md).
 _NOT_IN_TIME: Final = (
-    "Times count from the first step: starting machines, copying data and weights, and compiling come before"
+    "Times count from the first step, after starting machines, copying data and weights, and compiling"
 )
 
 
@@ -136,7 +136,7 @@ def _counted(start_s: float) -> str:
     """How the time before the first step is accounted for; empty if it is zero."""
     if start_s == 0.0:
         return ""
-    return f"; {amounts.duration(start_s)} of it, paid for, count in which candidate is taken"
+    return f"; {amounts.duration(start_s)} of that, paid for, are included when candidates are compared"
 
 
 class Noted(Protocol):
@@ -163,7 +163,7 @@ def _chip(answer: Answer) -> Iterator[_Assumption]:
     is_single = precision == "fp32"
     reached = chip.achievable_fp32_fraction if is_single else chip.achievable_fraction
     is_measured = chip.achieved_fp32_flop_per_s is not None if is_single else chip.achievable_is_measured
-    basis = "measured" if is_measured else "as the nearest that were measured"
+    basis = "measured" if is_measured else "as on similar measured accelerators"
     parts = [] if peak is None else [f"peak {format_si(peak, 'FLOP/s')} dense in {precision}"]
     parts.append(f"large products reach {format_percent(reached)} of it ({basis})")
     if chip.memory_bytes is not None and chip.usable_memory_bytes is not None:
@@ -171,7 +171,7 @@ def _chip(answer: Answer) -> Iterator[_Assumption]:
         parts.append(f"memory {amounts.memory(float(chip.memory_bytes))}{rate}")
         if chip.usable_memory_bytes < chip.memory_bytes:
             usable = amounts.memory(chip.usable_memory_bytes)
-            parts.append(f"its system leaves programs {usable} of it (usable_memory_fraction of --hardware)")
+            parts.append(f"programs can use {usable} of it (usable_memory_fraction of --hardware)")
     yield chip.title, "; ".join(parts), chip.source
 
 
@@ -186,7 +186,7 @@ def _node(answer: Answer) -> Iterator[_Assumption]:
             beyond = format_si(nodes.beyond_bridge_byte_per_s, "B/s")
             links += f"; {beyond} beyond a bridge of {count(nodes.bridged)}"
         if nodes.oversubscription > 1:
-            links += f"; {nodes.oversubscription:g} times less beyond {plural(nodes.leaf_nodes, 'node')}"
+            links += f"; {nodes.oversubscription:g} times slower beyond {plural(nodes.leaf_nodes, 'node')}"
         yield "Node", links, nodes.source
 
 

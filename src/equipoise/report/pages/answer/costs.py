@@ -65,7 +65,7 @@ def money_spans(answer: Answer, best: Candidate) -> Iterator[Span]:
     if usd is None:
         unknown = "no price is known (--price)"
         if best.is_owned:
-            unknown = "no power is known that its electricity would follow from (power_w, --hardware)"
+            unknown = "its power, and so its electricity, is not known (power_w, --hardware)"
         why = unknown if best.usd is None else "the range is too wide to be used"
         yield f"{why}; {hours}"
         return
@@ -94,7 +94,7 @@ def _started_words(answer: Answer, best: Candidate) -> str:
     cheaper, whole_usd = _cheapest_without_start(answer, best), _with_start_usd(answer, best)
     if not whole_usd or not (cheaper or noticed_start_s(answer, best)):
         return ""
-    words = f"; with starting {amounts.money(whole_usd)}"
+    words = f"; with start-up {amounts.money(whole_usd)}"
     if cheaper is not None and (other_usd := _with_start_usd(answer, cheaper)):
         words += f" ({size_beside(cheaper, best)}: {amounts.money(other_usd)})"
     return words
@@ -253,7 +253,7 @@ def _reason_not_taken(answer: Answer, step: SizeStep) -> str:
         few_usd, many_usd = (_with_start_usd(answer, each) for each in (best, step.after))
         counted = ""
         if objective == "cost" and few_usd and many_usd and (step.usd_factor or 1.0) < 1.0:
-            counted = f": {amounts.factor(many_usd / few_usd)} with starting"
+            counted = f": {amounts.factor(many_usd / few_usd)} with start-up"
         return f"the objective is the {SOUGHT[objective]}{counted}"
     if not answer.equilibria:
         return returns_words(())
@@ -329,7 +329,7 @@ def values_around(answer: Answer, best: Candidate) -> str | None:
     pairs = (
         f"{worth}: {offer_title(each) if has_terms else size_beside(each, best)}" for worth, each in parts
     )
-    counted = ", with starting" if noticed_start_s(answer, best) else ""
+    counted = ", with start-up" if noticed_start_s(answer, best) else ""
     return f"is worth {'; '.join(pairs)}{counted}"
 
 

@@ -228,7 +228,7 @@ def _rollout_words(split: RolloutSplit) -> str:
         f"{amounts.duration(split.training_s)} per step as modelled"
     )
     if split.pooled_step_s is None or split.num_generating is None or split.num_training is None:
-        return f"{whole}; no two pools of them fit"
+        return f"{whole}; two separate pools do not fit"
     ratio = split.shared_step_s / split.pooled_step_s
     return (
         f"{whole}. Two pools ({count(split.num_generating)} + {count(split.num_training)}), "
@@ -271,15 +271,15 @@ def _model_words(answer: Answer, best: Candidate) -> str:
         return f"; published {published}"
     trained = answer.workload.trained if best.strategy is None else best.strategy.trained
     is_unlike = answer.workload.is_unlike_published(trained)
-    lacks = "none published of its kind" if is_unlike else "no run of this training"
+    lacks = "no published run of its kind" if is_unlike else "no run of this training"
     lacks = _step_words(answer).removeprefix("; ") or lacks
     if factor is None or factor == 1.0:
-        return f", its steps alone; {lacks}"
+        return f", step time only; {lacks}"
     if answer.workload.rollout is not None:
-        return f"; a step takes {factor:.2f} times as long, as published"
+        return f", its step time \u00d7 {factor:.2f}, as in published steps"
     of_model = answer.system.time_per_step_time_of
     if of_model is not None:
-        return f", its step time \u00d7 {factor:.2f}, as published {of_model} took"
+        return f", its step time \u00d7 {factor:.2f}, as in published {of_model}"
     return f", its step time \u00d7 {factor:.2f}; {lacks}"
 
 
@@ -339,9 +339,9 @@ def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
     yield Strong(amounts.duration(time.value))
     yield f" ({amounts.duration_range(time)}, {format_percent(time.level)} range)"
     if noticed_start_s(answer, best):
-        yield f", after {amounts.duration(answer.question.start_s)} of starting"
+        yield f", after {amounts.duration(answer.question.start_s)} of start-up"
     elif time.value < MINUTE_S:
-        yield "; starting takes longer"  # machines, data, weights and compiling come before the first step
+        yield "; start-up takes longer"  # machines, data, weights and compiling come before the first step
     if best.goodput is not None and best.goodput.value < _LEAST_GOODPUT_SHOWN:
         yield f", goodput {amounts.share(best.goodput.value)}"
     for each in best.constraints:
@@ -378,8 +378,8 @@ def _batch(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[str]:
     if best.step_s is not None and factor is not None and factor != 1.0 and answer.rollout is None:
         alone = amounts.duration(best.step_s.value / factor)
         published = answer.system.time_per_step_time_of
-        like = "whole pretrainings take" if published is None else f"published {published} took"
-        step += f" ({factor:.2f} {amounts.TIMES} {alone}, as {like})"
+        like = "whole pretrainings" if published is None else f"published {published}"
+        step += f" ({factor:.2f} {amounts.TIMES} {alone}, as in {like})"
     each = answer.workload.samples_per_example
     pairs = f" ({format_count(batch // each)} pairs)" if each > 1 else ""
     yield f"{format_count(batch)} {'sample' if batch == 1 else 'samples'}{pairs}{step}"

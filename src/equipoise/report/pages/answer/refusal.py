@@ -68,7 +68,7 @@ def no_room_headline(answer: Answer) -> str | None:
     if len(titles) > _MOST_NAMED:
         return f"Does not fit on any of {len(titles)} systems"
     is_stated = answer.question.states_size or any(each.stock is not None for each in answer.systems)
-    return f"Does not fit on {' or '.join(titles)}{'' if is_stated else ', the most taken by default'}"
+    return f"Does not fit on {' or '.join(titles)}{'' if is_stated else ', the most tried by default'}"
 
 
 def illegal_headline(answer: Answer) -> str | None:
