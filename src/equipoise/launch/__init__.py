@@ -408,7 +408,7 @@ def _script_caveats(asked: str | None, *, is_written: bool) -> tuple[str, ...]:
         return (f"{_SCRIPT}, which is yours to write: no script here trains this strategy",)
     if asked is None or asked in _OF_PLAIN_TORCH:
         return ()
-    return (f"{software_named(asked).title}: {_SCRIPT} here is of plain torch",)
+    return (f"{software_named(asked).title}: {_SCRIPT} here uses plain torch",)
 
 
 def program(name: str) -> Program:
@@ -436,8 +436,8 @@ def _host_caveats(launch: Launch, cluster: Cluster) -> Iterator[str]:
     fewest = -(-count // size)
     if launch.num_hosts > fewest:
         yield (
-            f"{count} accelerators on {fewest} hosts of {size}, with fewer on the last: it starts as many on "
-            f"each, {launch.ranks_per_host} on {launch.num_hosts} hosts"
+            f"{count} accelerators on {fewest} hosts of {size}, with fewer on the last: it starts the same "
+            f"number on each, {launch.ranks_per_host} on {launch.num_hosts} hosts"
         )
 
 
