@@ -295,14 +295,14 @@ def meaning(
     has_accelerators = any(device.kind == "gpu" for device in topology.devices)
     if chip is not None and not has_accelerators:
         raise UsageError(
-            f"{topology.origin} shows no accelerator, so its links are not of {chip.title}; name none, or "
-            "give what `nvidia-smi topo -m` prints where there are some"
+            f"{topology.origin} shows no accelerators, so its links are not those of {chip.title}; omit the "
+            "accelerator, or give the output of `nvidia-smi topo -m` from a machine with some"
         )
     named = named_chips(topology, known)
     if chip is not None and named and chip.slug not in {each.slug for each in named}:
         titles = " and ".join(each.title for each in named)
         raise UsageError(
-            f"its links are of {titles}, not of {chip.title}; name no accelerator, or one of them"
+            f"it describes {titles}, not {chip.title}; omit the accelerator, or name one that it describes"
         )
     chip = chip or (named[0] if len(named) == 1 else None)
     # In MIG mode an accelerator has no peer access to another (NVIDIA MIG User Guide).

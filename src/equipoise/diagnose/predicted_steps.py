@@ -54,7 +54,7 @@ class Messages(Struct, frozen=True, kw_only=True):
         largest = self.payload_bytes[-1]
         if payload_bytes > _BEYOND * largest:
             raise EvidenceError(
-                f"a message of {payload_bytes / MIB:.6g} MiB; measured are {largest / MIB:.6g} MiB at most",
+                f"a message of {payload_bytes / MIB:.6g} MiB; at most {largest / MIB:.6g} MiB was measured",
                 missing=(f"messages of up to {payload_bytes / MIB:.6g} MiB",),
             )
         beyond = max(1.0, payload_bytes / largest)

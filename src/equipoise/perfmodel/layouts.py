@@ -504,7 +504,7 @@ class _Block(NamedTuple):
 
 
 _UNEQUAL_GROUPS = Fault(
-    "the chosen dp_replicate does not divide dp, or leaves one rank a group", ("dp_replicate", "dp")
+    "the chosen dp_replicate does not divide dp, or leaves one rank per group", ("dp_replicate", "dp")
 )
 _UNEQUAL_EXPERTS = Fault(
     "ep does not divide the ranks of a group of the chosen dp_replicate", ("ep", "dp_replicate")
@@ -531,7 +531,7 @@ def _blocks(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[_B
         among = f"the chosen ep is not among {_abbreviated(shares)}, which divide the experts"
         faults[Fault(among, ("ep",))] += 1
     elif not experts:
-        faults[Fault("the model has no experts, and ep as chosen shares them out", ("ep",))] += 1
+        faults[Fault("ep is chosen above 1, but the model has no experts", ("ep",))] += 1
     batches = (space.global_batches, space.choices.get("microbatch_samples"))
     schedules = space.values("schedule")
     splits = cache(partial(_splits, limits, tuple(experts)))

@@ -190,7 +190,9 @@ class Fault(NamedTuple):
     parameters: tuple[str, ...]
 
 
-_NO_CHUNKS = Fault("the chosen interleave needs pp above 1, and as many layers a stage", ("interleave", "pp"))
+_NO_CHUNKS = Fault(
+    "the chosen interleave needs pp above 1 and that many layers per stage", ("interleave", "pp")
+)
 
 
 def axes_fault(limits: Limits, *, tp: int, pp: int, cp: int) -> Fault | None:
@@ -200,7 +202,7 @@ def axes_fault(limits: Limits, *, tp: int, pp: int, cp: int) -> Fault | None:
     number); Llama team 2024, section 3.3.2 (2 cp chunks per sequence balance causal attention).
     """
     if not limits.hidden and (tp > 1 or cp > 1):
-        return Fault("a model known by its figures a sample has no tensor or context axis", ("tp", "cp"))
+        return Fault("a model described by figures per sample has no tensor or context axis", ("tp", "cp"))
     if tp > 1 and (limits.heads % tp or limits.hidden % tp):
         return Fault(f"tp does not divide heads={limits.heads} and hidden={limits.hidden}", ("tp",))
     if tp > 1 and limits.kv_heads % tp and tp % limits.kv_heads:
@@ -246,7 +248,9 @@ def pipeline_fault(
     # Stages of one chunk may be uneven; with several chunks, the last stage must still have some layers.
     least = pp if halves == 1 else (pp - 1) * fullest_stage(limits.layers, pp, halves) + 1
     if wrong is None and limits.layers < least:
-        return Fault(f"pp x interleave leaves a stage none of layers={limits.layers}", ("pp", "interleave"))
+        return Fault(
+            f"pp x interleave leaves a stage without any of layers={limits.layers}", ("pp", "interleave")
+        )
     return wrong
 
 
@@ -304,9 +308,9 @@ def split_fault(
         )
     # Overlap applies to chunks of gathers and scatters, which exist only with sequence parallelism.
     if tp_overlap and limits.peer_ranks < max(2, tp):
-        joined = f"tp up to {limits.peer_ranks} here" if limits.peer_ranks > 1 else "which none here have"
+        joined = f"here tp up to {limits.peer_ranks}" if limits.peer_ranks > 1 else "and nodes here have none"
         return Fault(
-            f"tp_overlap needs fast links of a node between its ranks, {joined}", ("tp_overlap", "tp")
+            f"tp_overlap needs fast links inside a node between its ranks, {joined}", ("tp_overlap", "tp")
         )
     if tp_overlap and not sequence_parallel:
         return Fault("tp_overlap needs sequence_parallel", ("tp_overlap", "sequence_parallel"))
@@ -409,7 +413,7 @@ def precision_fault(limits: Limits, precision: str) -> Fault | None:
     """
     if precision in limits.precisions:
         return None
-    also = ", or none in 16 bits, which it needs too" if precision in OF_FEWER_BITS else ""
+    also = ", or none for the 16 bits that it also needs" if precision in OF_FEWER_BITS else ""
     return Fault(f"the chip states no rate for precision={precision}{also}", ("precision",))
 
 

@@ -34,7 +34,7 @@ def lacks_tables(folder: Path) -> str | None:
         go_on = "the command that began it, with --resume,"
     else:
         return None
-    return f"a sweep that was cut off, without its tables; {go_on} goes on with it and writes them"
+    return f"an interrupted sweep without its tables; {go_on} completes it and writes them"
 
 
 class RowRejection(Struct, frozen=True, kw_only=True):

@@ -143,8 +143,8 @@ def ingest(
         )
     if column or constants:
         raise UsageError(
-            "column, workload and accelerator apply to exports only: .csv, .tsv, .parquet, .jsonl and of a "
-            f"Hugging Face Trainer {', '.join(sorted(OF_TRAINER))}"
+            "--column, --workload and --accelerator apply to exports only: .csv, .tsv, .parquet, .jsonl and "
+            f"a Hugging Face Trainer's {', '.join(sorted(OF_TRAINER))}"
         )
     works = [work for path in named for work in _works(path, limits or ReadLimits())]
     results = _parsed(works, progress, num_workers or min(num_cores(), _MAX_WORKERS))
@@ -514,8 +514,8 @@ def _run(row: TextRow, campaign: str, file: str, defaults: Unstated) -> dict[str
     """Return one row of `runs`. Raises DataError for a value that its column does not allow."""
     if SIZE not in row.cells:
         raise DataError(
-            f"{row.place}: no column {SIZE}; rename it, or `ingest --column {SIZE}=NAME` names it, "
-            "a number in place of NAME states it"
+            f"{row.place}: no column {SIZE}; rename yours, or name it with `ingest --column {SIZE}=NAME`, "
+            "or give the number itself instead of NAME"
         )
     from equipoise.runs.store import RUNS  # noqa: PLC0415 - see _load
 
@@ -562,8 +562,8 @@ def _timed(row: TextRow, batch: int | None, sequence_tokens: float | None) -> di
         lacking = [f"{name} without {SEQUENCE if filled[name][3] else BATCH}" for name in rated]
         raise DataError(
             f"{row.place}: {', '.join(lacking) or 'no time'}; expected a column time_to_train_s, "
-            f"samples_per_s, step_s and {BATCH}, or tokens_per_s and {SEQUENCE}: rename it, or `--column "
-            "samples_per_s=NAME` of `ingest` says which it is"
+            f"samples_per_s, step_s and {BATCH}, or tokens_per_s and {SEQUENCE}: rename yours, or name it "
+            "with `ingest --column samples_per_s=NAME`"
         )
     return found
 

@@ -318,7 +318,7 @@ def _of_nodes(found: Exported) -> Exported:
     if SIZE in found.header or not {NODES, PER_NODE} <= {*found.header}:
         return found
     factors = " times ".join(found.theirs.get(each, each) for each in (NODES, PER_NODE))
-    return _with_column(found, SIZE, _on_nodes, theirs=factors, note=f"{SIZE} is {factors}.")
+    return _with_column(found, SIZE, _on_nodes, theirs=factors, note=f"{SIZE} was computed as {factors}.")
 
 
 def _on_nodes(cells: Mapping[str, str]) -> str:
@@ -335,7 +335,7 @@ def _of_shares(found: Exported) -> Exported:
     if BATCH in found.header or not {SIZE, MICROBATCH, ACCUMULATED} <= {*found.header}:
         return found
     factors = " times ".join(found.theirs.get(each, each) for each in (MICROBATCH, ACCUMULATED))
-    note = f"{BATCH} is {factors} times the data-parallel {SIZE}."
+    note = f"{BATCH} was computed as {factors} times the data-parallel {SIZE}."
     return _with_column(found, BATCH, _batch, theirs=factors, note=note)
 
 
@@ -365,7 +365,7 @@ def _of_parameters(found: Exported) -> Exported:
     if STRATEGY in found.header or not named:
         return found
     rows = [replace(row, cells={**row.cells, STRATEGY: _strategy(row.cells, named)}) for row in found.rows]
-    notes = (*found.notes, f"{STRATEGY} is {', '.join(named)}.")
+    notes = (*found.notes, f"{STRATEGY} was read from {', '.join(named)}.")
     return replace(found, header=(*found.header, STRATEGY), rows=tuple(rows), notes=notes)
 
 
@@ -384,7 +384,7 @@ def _of_all(found: Exported) -> Exported:
     for each in filter(None, map(PER_ACCELERATOR.fullmatch, found.header)):
         if each[1] not in found.header:
             theirs = found.theirs.get(each[0], each[0])
-            note = f"{theirs} is of one accelerator: times {SIZE}."
+            note = f"{theirs} is per accelerator: multiplied by {SIZE}."
             found = _with_column(found, each[1], partial(_product, rate=each[0]), theirs=theirs, note=note)
     return found
 
@@ -397,7 +397,7 @@ def _of_steps(found: Exported) -> Exported:
     if _STEPS not in found.header or any(name.startswith("step_") for name in found.header):
         return found
     theirs = found.theirs.get(_STEPS, _STEPS)
-    note = f"{theirs} is of steps of the global batch: their time is one over it."
+    note = f"{theirs} counts steps of the global batch per second: the step time is its inverse."
     return _with_column(found, _STEP_S, lambda cells: _inverse(cells[_STEPS]), theirs=theirs, note=note)
 
 
@@ -437,18 +437,18 @@ def _stated(header: Sequence[str], ours: str, theirs: str, where: str) -> str:
     if TIMED.fullmatch(ours) and stated_unit not in {None, unit}:
         right = f"{ours.rpartition('_')[0]}_{stated_unit}"
         raise DataError(
-            f"{where}: --column {ours}={theirs}: the column's name ends in {stated_unit}; --column "
+            f"{where}: --column {ours}={theirs}: the column's name ends in {stated_unit}; give --column "
             f"{right}={theirs}, or rename it"
         )
     one = f"{ours}_per_accelerator"
     if PER_ACCELERATOR.fullmatch(one) and _OF_ONE.search(theirs):
         raise DataError(
-            f"{where}: --column {ours}={theirs}: by its name of one accelerator; --column {one}={theirs}"
+            f"{where}: --column {ours}={theirs}: by its name per accelerator; give --column {one}={theirs}"
         )
     if (TIMED.fullmatch(ours) or PER_ACCELERATOR.fullmatch(ours)) and _IN_THOUSANDS.search(theirs):
         raise DataError(
             f"{where}: --column {ours}={theirs}: by its name in thousands or more; expected a column in "
-            "samples or tokens themselves"
+            "single samples or tokens"
         )
     found = [name for name in header if theirs in {name, _bare(name)}]
     exact = [name for name in found if name == theirs] or found

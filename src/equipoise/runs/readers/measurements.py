@@ -177,8 +177,8 @@ def read_measurements(
         notes.append(_excluded(left_out, str(len(found.unfinished))))
     if SIZE not in header:
         raise DataError(
-            f"{path.name}: no column {SIZE}; found {quoted(found.written)}; `--column {SIZE}=NAME` names "
-            "it, a number in place of NAME states it"
+            f"{path.name}: no column {SIZE}; found {quoted(found.written)}; name it with `--column "
+            f"{SIZE}=NAME`, or give the number itself instead of NAME"
         )
     kept, of_unreadable = _without_unreadable(kept, timed, path.name)
     notes += of_unreadable
@@ -272,8 +272,8 @@ def _expect_one_length(rows: Sequence[TextRow], where: str) -> None:
     if len(lengths) > 1:
         theirs, held = stated[0].written(SEQUENCE), quoted([f"{each:g}" for each in lengths])
         raise DataError(
-            f"{where}: column {theirs} has several values, {held}: samples of other lengths are other work; "
-            "keep the rows of one"
+            f"{where}: column {theirs} has several values, {held}: samples of different lengths are "
+            "different work; keep the rows of one length"
         )
 
 
@@ -334,8 +334,8 @@ def _time_s(row: TextRow, timed: Sequence[_Timed]) -> float:
     else:
         empty, other = map(row.written, (chosen.name, filled[0]))
         raise DataError(
-            f"{row.place}, column {empty}: empty; {other} is no time of a complete training: fill it, or "
-            "leave the row out"
+            f"{row.place}, column {empty}: empty; {other} is not the time of a complete training: fill "
+            f"{empty}, or leave the row out"
         )
     return expect_time(row, filled[0], seconds)
 
@@ -350,7 +350,7 @@ def _rate(row: TextRow, chosen: _Timed, filled: Sequence[str]) -> float:
     if not rates or per_sample is None:
         empty, other = map(row.written, (chosen.name, filled[0]))
         lacking = BATCH if batch is None else SEQUENCE
-        raise DataError(f"{row.place}, column {empty}: empty, and {other} needs {lacking} to stand for it")
+        raise DataError(f"{row.place}, column {empty}: empty, and {other} needs {lacking} to replace it")
     return next(iter(rates.values())) * per_sample
 
 
@@ -378,8 +378,8 @@ def _expect_falling(sizes: NDArray[np.int64], step_s: NDArray[np.float64], where
     at_size_s = [float(np.median(step_s[sizes == size])) for size in np.unique(sizes)]
     if len(at_size_s) > 1 and at_size_s[0] < _SHORTER * min(at_size_s[1:]):
         raise DataError(
-            f"{where} states no {BATCH}, and steps on more accelerators are no shorter: of a batch that "
-            f"grows with their number they do more work; add a column {BATCH}"
+            f"{where} states no {BATCH}, and steps on more accelerators are no shorter, as if the batch "
+            f"grew with their number; add a column {BATCH}"
         )
 
 
@@ -420,7 +420,7 @@ def _timed_columns(header: Sequence[str], where: str, theirs: Mapping[str, str])
         raise DataError(
             f"{where}: no column of times; found {quoted([*written.values()])}; expected time_to_train_s, "
             "step_s or samples_per_s, or one of them in other units: _ms, _min, _h; "
-            "`--column time_to_train_s=NAME` says which of these it is"
+            "name one with `--column time_to_train_s=NAME`"
         )
     return [found[quantity] for quantity in _QUANTITIES if quantity in found]
 
@@ -489,5 +489,5 @@ def _of_batch(rows: list[TextRow], wanted: int | None, where: str) -> tuple[list
     if len(kept) < len(rows):
         notes.append(_excluded(f"Rows whose {theirs} is not {wanted:,}", str(len(rows) - len(kept))))
     if unstated := len(rows) - len(stated):
-        notes.append(Note(f"Rows that state no {theirs} are taken to be of {wanted:,}: {unstated}."))
+        notes.append(Note(f"Rows that state no {theirs} are assumed to have {wanted:,}: {unstated}."))
     return kept, notes
