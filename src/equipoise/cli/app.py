@@ -495,7 +495,7 @@ def with_takers(sentence: str, arguments: Sequence[str]) -> str:
     if not takers:
         return sentence
     (taker, *_), words = next(iter(takers.values())), " and ".join(takers)
-    return f"{sentence} ({words}: of {taker}, not of {verb})"
+    return f"{sentence} ({verb} does not take {words}; ask {taker})"
 
 
 def _name(param: Any) -> str:  # noqa: ANN401 - typer's own

@@ -272,7 +272,7 @@ def record(
             raise UsageError("record list shows what is there; to add say `record add MEASURED --for ID`")
         path = ledger or ledger_path()
         if ledger is not None and not ledger.exists():
-            raise UsageError(f"--ledger {ledger}: no such file; expected one that predictions are kept in")
+            raise UsageError(f"--ledger {ledger}: no such file; expected one with predictions")
         found = read_ledger(path)
         new: tuple[tuple[str, MeasuredResult], ...] = ()
         differing: tuple[str, ...] = ()
@@ -307,7 +307,7 @@ def _in_none(found: "Ledger", workload: str | None, accelerator: str | None) -> 
         for option, (name, names) in wanted.items()
         if name
     )
-    return UsageError(f"no prediction of the ledger is of {filters}; it has {held}")
+    return UsageError(f"no prediction in the ledger matches {filters}; it has {held}")
 
 
 def _is_of(entry: "LedgerEntry", workload: str | None, accelerator: str | None) -> bool:

@@ -79,7 +79,7 @@ def list_(
     with output.answering():
         if kind == "steps":
             if inputs.data or inputs.also:
-                raise UsageError("list steps: --data and --also are of results; leave them out")
+                raise UsageError("list steps: --data and --also select results, not steps; leave them out")
             _list_steps(output, of_steps, format_, out, inputs.catalogue)
             return
         options = {**of_steps, "format": format_, "out": out}
@@ -89,7 +89,7 @@ def list_(
         if given:
             kinds = ("steps", *_BY_ACCELERATOR) if given[0] == "accelerator" else ("steps",)
             raise UsageError(
-                f"list {kind}: --{given[0]} is of {', '.join(kinds)}; leave it out, or `list steps`"
+                f"list {kind}: --{given[0]} applies to {', '.join(kinds)}; leave it out, or ask `list steps`"
             )
         from equipoise.cli.listing import LISTED, has_any
         from equipoise.report.pages.orientation import LISTING, Listing
@@ -100,7 +100,7 @@ def list_(
             forms = inputs.catalogue.forms(accelerator)
             rows = [each for each in rows if has_any(each, forms)]
             if not rows:
-                raise UsageError(f"--accelerator {accelerator!r}: no {kind} are known of it")
+                raise UsageError(f"--accelerator {accelerator!r}: no {kind} are known for it")
         first = f"embedded dataset {embedded.version()}" if inputs.data is None else str(inputs.data)
         found = Listing(kind=kind, rows=rows, sources=", ".join([first, *map(str, inputs.also)]))
         output.give_page(LISTING, found, lambda found: {kind: found.rows})
