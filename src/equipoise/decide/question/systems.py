@@ -143,7 +143,7 @@ def _systems_of(
             remedy=", or --here to ask about this machine",
         )
     found = [_named(each.slug, query, catalogue) for each in rentable(catalogue)]
-    kept = "that no other of the same vendor matches at the price"
+    kept = "that no other of their vendor matches at the price"
     words = [f"{len(found)} GPUs for rent {kept} (--accelerator)"]
     if query.max_accelerators is None and query.sizes is None:
         words.append(f"at most {SMALL_SYSTEM} (--max-accelerators)")

@@ -620,9 +620,7 @@ def batch_words(
     elif usual is not None and words is None:
         words = f"the batch that {asked.name} returns, kept at every size"
     elif usual is None:
-        words = (
-            "that of the best published result" if is_published else "fastest, counting the samples it needs"
-        )
+        words = "that of the best published result" if is_published else "fastest, extra samples included"
     elif usual != global_batch_samples:
         way = "raised" if global_batch_samples > usual else "lowered"
         words = f"{way} from {format_count(usual)}, {words}, to train faster"

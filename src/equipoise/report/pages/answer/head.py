@@ -378,7 +378,7 @@ def _batch(answer: Answer, best: Candidate, *, is_brief: bool) -> Iterator[str]:
     if best.step_s is not None and factor is not None and factor != 1.0 and answer.rollout is None:
         alone = amounts.duration(best.step_s.value / factor)
         published = answer.system.time_per_step_time_of
-        like = "whole pretrainings" if published is None else f"published {published}"
+        like = "whole runs" if published is None else f"published {published}"
         step += f" ({factor:.2f} {amounts.TIMES} {alone}, as in {like})"
     each = answer.workload.samples_per_example
     pairs = f" ({format_count(batch // each)} pairs)" if each > 1 else ""
