@@ -435,7 +435,7 @@ def test_a_topology_file_states_the_node(tmp_path):
     found = ask(SMALL, topology=tmp_path / "two.txt")
     assert found.systems[0].node_size == 2
     assert any(
-        "2 x NVIDIA GeForce RTX 4090" in note and "SYS (1 pairs)" in note for note in map(str, found.notes)
+        "2 x NVIDIA GeForce RTX 4090" in note and "SYS (1 pair)" in note for note in map(str, found.notes)
     )
 
 

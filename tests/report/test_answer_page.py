@@ -310,7 +310,7 @@ def test_the_steps_to_and_from_a_size_take_two_lines():
     point = replace(
         answer.equilibria[1],
         kind="floor",
-        title="the last size with an efficiency of one half against a size of 1",
+        title="the last size with at least half the efficiency of size 1",
     )
     many = tuple(
         replace(each, num_accelerators=16 * each.num_accelerators, constraints=())

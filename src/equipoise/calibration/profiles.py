@@ -305,7 +305,7 @@ def prior_model() -> CalibratedModel:
         draws=_prior_draws(),
         log_half_width=0.0,
         calibration=PRIORS_ONLY,
-        words="no calibration: the medians of the priors; the range comes from the priors",
+        words="no calibration: the medians of the priors, with the range of the priors",
         record=None,
     )
 

@@ -251,7 +251,7 @@ MARGINAL = Kind(
 )
 FLOOR = Kind(
     name="floor",
-    title="the last size with an efficiency of one half against a size of {smallest}",
+    title="the last size with at least half the efficiency of size {smallest}",
     definition="the largest size with an efficiency of at least 0.5 against the smallest size",
     locate=_floor,
 )

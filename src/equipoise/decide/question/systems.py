@@ -466,9 +466,8 @@ def node_facts(found: "Topology", usual: Cluster) -> tuple[NodeFacts, tuple[str,
     linked = ""
     if weakest is not None:
         counts = Counter(classes)
-        linked = (
-            f", linked by {', '.join(f'{name} ({counts[name]} pairs)' for name in sorted(counts, key=rank))}"
-        )
+        by_class = (f"{name} ({plural(counts[name], 'pair')})" for name in sorted(counts, key=rank))
+        linked = f", linked by {', '.join(by_class)}"
         links = _links_between(found, [device.name for device in devices])
         if len(counts) == 1 and kind(weakest) == "NV":
             node |= _nvlink_facts(weakest, links, usual)

@@ -357,7 +357,7 @@ def _span(found: Interval) -> str:
 
 
 def _shape(shape: Transformer) -> str:
-    keys = f" ({shape.kv_heads} of keys)" if shape.kv_heads != shape.heads else ""
+    keys = f" ({shape.kv_heads} KV)" if shape.kv_heads != shape.heads else ""
     dense = f", feed-forward {shape.ffn_hidden:,}" if shape.num_dense_blocks else ""
     dense += f" in {plural(shape.num_dense_blocks, 'layer')}" if dense and shape.experts else ""
     experts = f", {shape.experts} experts of {shape.expert_ffn_hidden:,}" if shape.experts else ""
