@@ -157,7 +157,7 @@ def test_ranks_wait_for_the_slowest():
 
 
 def test_beyond_what_was_measured_nothing_is_predicted():
-    with pytest.raises(EvidenceError, match="measured are 16 to 32") as raised:
+    with pytest.raises(EvidenceError, match="batches 16 to 32 were measured") as raised:
         _predicted("ddp", batch=128, byte_per_s=1e9)
     (missing,) = raised.value.missing
     assert missing.endswith("batch 64")

@@ -267,8 +267,8 @@ class OneDevice(Struct, frozen=True, kw_only=True):
         batches = sorted(self.phases)
         if not batches[0] <= batch_samples <= batches[-1]:
             raise EvidenceError(
-                f"{self.workload}: one device at batch {batch_samples:g}; measured are "
-                f"{batches[0]} to {batches[-1]}",
+                f"{self.workload}: one device at batch {batch_samples:g}; batches {batches[0]} to "
+                f"{batches[-1]} were measured",
                 missing=(f"steps of one device at batch {batch_samples:g}",),
             )
         return at_batch(batches, [self.phases[each].get(name, 0.0) for each in batches], batch_samples)

@@ -156,7 +156,7 @@ def _proof(found: Allocation) -> str:
     how = "all at once" if found.is_side_by_side else "some wait for others"
     if found.pool.tariff is not None and found.objective == "cost" and not found.is_side_by_side:
         how = "moved into cheap hours where that pays"
-    how += ", the latest job the least late" if found.is_least_late else ""
+    how += ", with the least delay of the latest job" if found.is_least_late else ""
     if solved.is_proved:
         return f"Yes ({how}): proved by {solved.method} for the sizes tried and every start time"
     return (
