@@ -235,12 +235,12 @@ def test_a_start_that_is_a_good_part_of_the_time_is_in_money_and_named():
     question = replace(answer.question, training_tokens=1e6)
     best = replace(answer.recommended, time_s=replace(answer.recommended.time_s, value=600.0))
     found = facts(replace(answer, question=question, recommended=best))
-    assert "starting" in found["Time"]
+    assert "start-up" in found["Time"]
     assert "5 min" in found["Time"]
-    assert f"with starting {amounts.money(1.5 * best.usd.value)}" in found["Money"]
-    assert "with starting" in found["If time"]
+    assert f"with start-up {amounts.money(1.5 * best.usd.value)}" in found["Money"]
+    assert "with start-up" in found["If time"]
     long = facts(replace(answer, question=question))  # 7,800 s
-    assert not any("starting" in each for each in long.values())
+    assert not any("start-up" in each for each in long.values())
 
 
 def test_what_decided_for_a_size_to_which_no_step_pays_is_said():
@@ -542,8 +542,8 @@ def test_a_time_below_a_minute_is_said_to_be_short_of_starting():
     quick = replace(best, time_s=replace(best.time_s, value=30.0, low=20.0, high=45.0))
     at_once = replace(answer, recommended=quick)
     assert best.time_s.value > 60
-    assert "starting" not in next(line for line in printed(answer).splitlines() if line.startswith("Time "))
-    assert "starting" in next(line for line in printed(at_once).splitlines() if line.startswith("Time "))
+    assert "start-up" not in next(line for line in printed(answer).splitlines() if line.startswith("Time "))
+    assert "start-up" in next(line for line in printed(at_once).splitlines() if line.startswith("Time "))
 
 
 def test_a_change_too_small_for_the_digits_shown_is_called_that():
