@@ -365,7 +365,7 @@ def _comparison_words(each: Candidate, best: Candidate) -> str:
         return f"{fast}; no price known: costs less below {_hourly(best.usd.value / hours)}"
     if each.usd is not None:
         limit = _hourly(each.usd.value / own_hours)
-        return f"{fast}; costs less if the price of the choice, which is not known, is above {limit}"
+        return f"{fast}; costs less if the choice, whose price is not known, takes more than {limit}"
     return f"{fast} for {_comparative(hours, own_hours, _TAKES)} accelerator-hours; no price known"
 
 
