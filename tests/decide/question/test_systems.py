@@ -168,7 +168,7 @@ def test_a_topology_file_makes_a_node_of_its_accelerators_and_links(mine):
         query({"workload": "bert", "accelerator": ["rtx4090"], "topology": file}), catalogue()
     )
     assert own.cluster.node_size == 3
-    assert "PHB (1 pairs), SYS (2 pairs)" in own.notes[0]
+    assert "PHB (1 pair), SYS (2 pairs)" in own.notes[0]
     # through the host: no faster than what two of them have by the tables
     assert own.cluster.intra.byte_per_s <= usual.cluster.intra.byte_per_s
 

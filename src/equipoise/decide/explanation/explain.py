@@ -510,7 +510,7 @@ def uneven_batch(inputs: Inputs, searches: StrategySearches | None, size: int) -
         return None
     near = f"batches of {lower:,} or {lower + size:,}" if lower else f"a batch of {size:,}"
     return (
-        f"A global batch of {batch:,} is not divisible by {size:,} accelerators: {near} would let data "
+        f"A global batch of {batch:,} does not divide among {size:,} accelerators: {near} would let data "
         "parallelism use all of them"
     )
 

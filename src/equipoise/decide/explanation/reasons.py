@@ -503,8 +503,8 @@ def _used_of_node_words(inputs: Inputs, assessment: Assessment, size: int) -> It
     used = taken_of_node(size, node_size, batch)
     if batch is not None and used < node_size:
         yield (
-            f"{used} of the {node_size} in each node: a batch of {format_count(batch)} does not divide among "
-            f"all (--global-batch {batch * node_size // used} does)"
+            f"{used} of the {node_size} in each node, as all cannot share a batch of {format_count(batch)} "
+            f"equally (--global-batch {batch * node_size // used} for all)"
         )
 
 
