@@ -495,7 +495,8 @@ def with_takers(sentence: str, arguments: Sequence[str]) -> str:
     if not takers:
         return sentence
     (taker, *_), words = next(iter(takers.values())), " and ".join(takers)
-    return f"{sentence} ({verb} does not take {words}; ask {taker})"
+    what = "options" if len(takers) > 1 else "an option"
+    return f"{sentence} ({words}: {what} of {taker}, not of {verb})"
 
 
 def _name(param: Any) -> str:  # noqa: ANN401 - typer's own
