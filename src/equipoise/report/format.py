@@ -444,12 +444,13 @@ def probability(fraction: float) -> str:
 
 
 def factor(value: float) -> str:
-    """A ratio to three digits: 1.95x.
+    """A ratio to three digits, or below one to two: 1.95x, 0.92x.
 
-    >>> factor(1.9512), factor(12.0), factor(1_234.5)
-    ('1.95x', '12x', '1,230x')
+    >>> factor(1.9512), factor(12.0), factor(1_234.5), factor(0.9216), factor(0.9964)
+    ('1.95x', '12x', '1,230x', '0.92x', '0.996x')
     """
-    return f"{digits(value)}x"
+    # Two digits of what is nearly one would read as one.
+    return f"{format_amount(value, digits=2) if value < 0.995 else digits(value)}x"  # noqa: PLR2004
 
 
 def factor_from(least: float) -> str:
