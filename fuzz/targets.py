@@ -33,7 +33,7 @@ from equipoise.errors import EquipoiseError
 from equipoise.report.html import fragment
 from equipoise.report.pages.watch import WATCH
 from equipoise.runs import Blob, SourceFacts
-from equipoise.runs.ingest import import_runs, ingest
+from equipoise.runs.ingest import ingest
 from equipoise.runs.readers.measurements import read_measurements
 from equipoise.runs.readers.mlperf import MLPERF
 from equipoise.spec.catalogue import cluster_in_text, shipped
@@ -315,7 +315,7 @@ TARGETS = (
     ),
     Target(
         name="exports",
-        read=lambda data: import_runs([_file("runs.csv", data)], columns={}, constants={}),
+        read=lambda data: ingest([_file("runs.csv", data)]),
         seeds=lambda: [(EXAMPLES / "wandb-runs.csv").read_bytes(), _EXTRA_P],
     ),
     Target(

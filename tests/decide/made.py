@@ -72,8 +72,8 @@ def keeps(made, limits):
 # --- the one place that knows the API ------------------------------------------------------------------------------
 
 
-def selection(rows, limits=None, objective="time", *, value_of_time=None, start_s=0.0, usual=None):
-    """What `equipoise.decide.select` makes of the rows, as `Selected`. usual: the sizes of curves; None is all."""
+def selection(rows, limits=None, objective="time", *, value_of_time=None, start_s=0.0):
+    """What `equipoise.decide.select` makes of the rows, as `Selected`."""
     limits = limits or {}
     candidates = [_candidate(made, limits) for made in rows]
     rule = Rule(
@@ -83,8 +83,7 @@ def selection(rows, limits=None, objective="time", *, value_of_time=None, start_
         start_s=start_s,
         spend_usd=limits.get("budget_usd", math.inf),
     )
-    on_curves = rows if usual is None else [made for made in rows if made["num_accelerators"] in usual]
-    found = select(candidates, rule, _curves(on_curves, limits))
+    found = select(candidates, rule, _curves(rows, limits))
     by_id = {each.id: each for each in candidates}
     refusal = found.refusal
     changes = () if refusal is None else refusal.relaxations or refusal.joint

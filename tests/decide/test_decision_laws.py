@@ -663,7 +663,7 @@ def test_a_size_takes_as_long_alone_as_beside_others(accelerator):
 
 def test_a_deadline_is_kept_by_a_size_between_usual_ones_where_larger_ones_miss_it():
     # 576 and 2,560 share out batches that give each rank more than one sample; 512, 1,024 and 2,048 miss both.
-    asked = {"workload": "gpt2_xl", "tokens": 3e12, "accelerator": [B200], "deadline": "46.5h"}
+    asked = {"workload": "gpt2_xl", "tokens": 3e12, "accelerator": [B200], "deadline": "44h"}
     stated = ask(asked, accelerators="512,576,1024,2048")
     missing = {each.num_accelerators for each in stated.candidates if not each.feasible}
     assert {512, 1024, 2048} <= missing

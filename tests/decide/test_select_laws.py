@@ -404,29 +404,3 @@ def test_the_objective_and_the_thresholds_agree_within_limits(question, value):
     _, named = max((each for each in found.thresholds if each[0] <= value), key=lambda each: each[0])
     costs = [worth(row, "value_of_time", value) for row in (named, found.recommended)]
     assert costs[0] == pytest.approx(costs[1], rel=1e-9)
-
-
-# By hand, with 300 s to start: 1,024 are 1.48 times as fast as 512, which does not pay.
-@pytest.mark.parametrize(
-    ("between_s", "taken"),
-    [
-        ({576: 3550.0, 640: 3200.0}, 640),  # 1.23 of 1.125 times over 512; 1,024 over it 1.21 of 1.3
-        ({640: 3300.0}, 640),  # 1.19 of 1.125; 1.24 of 1.3
-        ({640: 3950.0}, 512),  # 1.01 of 1.125; over 128 2.96 of 3 times
-        ({640: 3500.0}, 1024),  # 1.13 of 1.125, and from there 1.31 of 1.3
-    ],
-)
-def test_a_size_between_the_usual_ones_to_which_a_step_pays_is_taken(between_s, taken):
-    usual_s = {128: 12300.0, 256: 6800.0, 512: 4000.0, 1024: 2600.0, 2048: 1940.0}
-    rows = [made.row("red", size, time_s) for size, time_s in sorted((usual_s | between_s).items())]
-    found = made.selection(rows, objective="balance", start_s=300.0, usual=usual_s)
-    assert found.equilibria["marginal"] == 512 < min(found.equilibria["balance"], found.equilibria["floor"])
-    assert found.recommended["num_accelerators"] == taken
-
-
-def test_no_step_is_taken_beyond_where_efficiency_is_one_half():
-    # Of 512 against 64 the efficiency is 0.52, of 576 it is 0.49, though that step pays.
-    usual_s = {64: 1000.0, 128: 600.0, 256: 370.0, 512: 240.0, 1024: 190.0}
-    rows = [made.row("red", size, time_s) for size, time_s in sorted((usual_s | {576: 225.0}).items())]
-    found = made.selection(rows, objective="balance", usual=usual_s)
-    assert found.recommended["num_accelerators"] == min(found.equilibria.values())

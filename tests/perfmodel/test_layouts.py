@@ -138,7 +138,7 @@ def test_what_is_illegal_is_counted_by_its_reason():
         ({"tp": (3,)}, r"^tp .*\bmultiple of 3\b"),
         ({"dp": (8,), "tp": (8,)}, r"^dp, tp .*\bmultiple of 64\b"),
         ({"tp": (3, 5)}, r"^tp .*\bdp x tp x pp x cp\b"),
-        ({"ep": (2,)}, r"\bexperts\b.*\bep\b"),
+        ({"ep": (2,)}, r"\bep\b.*\bexperts\b"),
         ({"microbatch_samples": (7,)}, r"\bmicrobatch\b.*\bdivide"),
         ({"pp": (1,), "interleave": (4,)}, r"\binterleave\b.*\bpp above 1"),
     ],

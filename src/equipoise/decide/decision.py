@@ -414,7 +414,6 @@ def _system_answer(
     considered, fitting = _num_considered(assessment)
     is_best = best is not None and best.system == system.name
     longer, quick = _time_per_step_time(searches, best if is_best else None)
-    equilibria = selection.equilibria.get(one.first_group, ())
     return SystemAnswer(
         name=system.name,
         title=system.title,
@@ -424,8 +423,8 @@ def _system_answer(
         stock=system.stock,
         rates=one.rates,
         estimates=assessment.estimates,
-        equilibria=equilibria,
-        balance_size=default_answer(equilibria).num_accelerators if equilibria else None,
+        equilibria=selection.equilibria.get(one.first_group, ()),
+        balance_size=selection.balance.get(one.first_group),
         best_strategies=_best_strategies(inputs, one, best) if is_best and best is not None else (),
         user_runs=inputs.runs_on(system.accelerator),
         trainings=inputs.trainings_on(system.accelerator),

@@ -28,8 +28,6 @@ from equipoise.decide.question.query import START_S, Objective, TrainingQuery
 from equipoise.economics.quotes import Charges
 from equipoise.intervals import LEVEL, Input, Tornado
 from equipoise.scaling.equilibrium import (
-    BALANCE,
-    FLOOR,
     Equilibrium,
     default_answer,
     discrete_equilibria,
@@ -156,9 +154,8 @@ def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, S
         )
         for group, curve in curves.items()
     }
-    members = by_key((each.group, each.with_start(rule.start_s)) for each in figures if each.is_within_size)
     balance = {
-        group: _size_of_balance(found, members.get(group, ())) if found else None
+        group: default_answer(found).num_accelerators if found else None
         for group, found in equilibria.items()
     }
     best = choose(figures, rule, balance)
@@ -170,26 +167,6 @@ def select(candidates: Sequence[Candidate], rule: Rule, curves: Mapping[Group, S
         equilibria=equilibria,
         balance=balance,
     )
-
-
-def _size_of_balance(found: tuple[Equilibrium, ...], members: Sequence[Figures]) -> int:
-    """The first reason to stop, or a size between the usual ones beyond it to which a step pays.
-
-    members: the sizes of a system that may be taken, with the start. No reason but steps that do not pay is
-    passed by: curves are of usual sizes, and of a doubling that does not pay some part may.
-    """
-    point = default_answer(found)
-    ends = [
-        math.inf if each.limited_by else each.num_accelerators
-        for each in found
-        if each.kind in {BALANCE.name, FLOOR.name}
-    ]
-    sizes = sorted((each.num_accelerators, each.time_s, each.least_s) for each in members)
-    within = [each for each in sizes if each[0] <= min(ends, default=math.inf)]
-    if point.limited_by or not within or point.num_accelerators >= within[-1][0]:
-        return point.num_accelerators
-    numbers, times_s, least_s = zip(*within, strict=True)
-    return max(point.num_accelerators, reached_by_paying_steps(numbers, times_s, least_s=least_s))
 
 
 def figures_of(candidate: Candidate) -> Figures:

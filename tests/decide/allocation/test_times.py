@@ -148,8 +148,8 @@ def test_rows_of_a_file_that_are_left_out_are_counted(times, tmp_path):
     [
         ('name = "mine"\nworkload = "llama2_7b"', UsageError, r"job 1 \(mine\): .*--tokens 1e12"),
         ('workload = "bert"\nsizes = [128]', UsageError, "128 accelerators .* 64"),
-        ('name = "a"\ntimes = { 128 = "1 h" }', UsageError, r"job 1 \(a\): times of 128 accelerators"),
-        ('times = { 128 = "1 h" }', UsageError, "job 1: times of 128 accelerators"),
+        ('name = "a"\ntimes = { 128 = "1 h" }', UsageError, r"job 1 \(a\): times on 128 accelerators"),
+        ('times = { 128 = "1 h" }', UsageError, "job 1: times on 128 accelerators"),
         ('workload = "megatron_1t"\ntokens = 1e9', UsageError, "64"),
         ('workload = "bert"\nprecision = "int1"', DataError, "int1"),
         ('name = "a"\nfile = "steps.csv"', DataError, r"steps\.csv.*trainings"),

@@ -63,6 +63,7 @@ def facts(slug):
         *(nodes.intra.byte_per_s, nodes.inter.byte_per_s, nodes.node_size),
         *(-nodes.intra.latency_s, -nodes.inter.latency_s),
         *(float(nodes.switch_reduces), float(nodes.keeps_order)),
+        float(not chip.grace_host),  # whose processor takes longer to launch a kernel
     )
     return amounts, nodes.topology
 

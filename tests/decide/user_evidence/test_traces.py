@@ -128,7 +128,7 @@ def test_a_trace_that_gives_no_time_is_said_not_to_be_used(traced):
 def test_what_does_not_fit_the_ranks_is_missing_and_is_no_run(traced):
     (found,) = traced("global_batch=64 tp=3")
     assert found.run() is None
-    assert re.search(r"2 x 3 ranks .*\b8\b", found.missing[0])
+    assert re.search(r"2 x 3 ranks\b.*\b8\b", found.missing[0])
     (uneven,) = traced("global_batch=63")
     assert "dp x microbatch_samples" in uneven.missing[0]
 
