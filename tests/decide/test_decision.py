@@ -790,9 +790,9 @@ def test_unequal_accelerators_are_taken_as_many_of_each():
     assert {2, 4} <= sizes
     assert not [each for each in sizes if each % 2]
     refused = (
-        ({"accelerator": [f"3x {pair}"]}, "multiple of 2, not 3"),
-        ({"accelerators": "2,3"}, "of each"),
-        ({"max_accelerators": 1}, "of each"),
+        ({"accelerator": [f"3x {pair}"]}, r"\b2\b.*\b3\b"),
+        ({"accelerators": "2,3"}, r"\b2\b.*\b3\b"),
+        ({"max_accelerators": 1}, r"\b1\b.*\b2\b"),
     )
     for stated, words in refused:
         with pytest.raises(UsageError, match=words):
