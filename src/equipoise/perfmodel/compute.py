@@ -373,7 +373,6 @@ def _host_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parame
     )
     waiting = 1 + parameters.launch_jitter * deviations_of_slowest(grid.tp * grid.cp)
     kernels = load.num_kernels + load.num_routings * parameters.routing_kernels
-    cpu = np.where((machine.grace_host > 0) & (grid.full_graphs <= 0), parameters.grace_launch, 1.0)
     if np.any(grid.cuda_graphs > 0):
         kernels = kernels * np.where(grid.cuda_graphs > 0, parameters.graph_launch, 1.0)
     if np.any(load.experts):
@@ -388,7 +387,11 @@ def _host_s(load: Load, machine: Machine, grid: StrategyGrid, parameters: Parame
     launches = kernels * passes + split * (_SOFTMAX_KERNELS * (passes - 1))
     if np.any(grid.trained != FULL_TRAINING):
         launches = launches + _adapter_kernels(load, grid, parameters)
-    return np.asarray(launches * (parameters.launch_s * eager * waiting * cpu))
+    each_s = parameters.launch_s * eager * waiting
+    if np.any(machine.grace_host > 0):
+        on_grace = (machine.grace_host > 0) & (grid.full_graphs <= 0)
+        each_s = each_s * np.where(on_grace, parameters.grace_launch, 1.0)
+    return np.asarray(launches * each_s)
 
 
 def _adapter_kernels(load: Load, grid: StrategyGrid, parameters: Parameters) -> Numbers:

@@ -252,7 +252,7 @@ def evidence_words(answer: Answer, best: Candidate) -> str:
     software, factor = answer.system.software, answer.system.time_per_step_time
     full = f"{GRADES[best.grade][1]}{_conversion_words(answer, best)}"
     if best.grade == "priors":
-        return f"{full}{_step_words(answer)}"
+        return "; ".join(filter(None, (full, _step_words(answer))))
     is_of_steps = best.grade == "measured" and answer.system.trainings is None
     if is_of_steps and factor is not None and factor != 1.0:
         return f"{full}, their step time \u00d7 {factor:.2f}"
@@ -269,18 +269,22 @@ def _model_words(answer: Answer, best: Candidate) -> str:
     published = None if answer.question.is_to_target else _published_words(answer, best)
     if published is not None:
         return f"; published {published}"
-    trained = answer.workload.trained if best.strategy is None else best.strategy.trained
-    is_unlike = answer.workload.is_unlike_published(trained)
-    lacks = "no published run of its kind" if is_unlike else "no run of this training"
-    lacks = _step_words(answer).removeprefix("; ") or lacks
     if factor is None or factor == 1.0:
-        return f", step time only; {lacks}"
+        return f", step time only; {_nearest_words(answer, best)}"
     if answer.workload.rollout is not None:
         return f", its step time \u00d7 {factor:.2f}, as in published steps"
     of_model = answer.system.time_per_step_time_of
     if of_model is not None:
         return f", its step time \u00d7 {factor:.2f}, as in published {of_model}"
-    return f", its step time \u00d7 {factor:.2f}; {lacks}"
+    return f", its step time \u00d7 {factor:.2f}; {_nearest_words(answer, best)}"
+
+
+def _nearest_words(answer: Answer, best: Candidate) -> str:
+    """A published step of the same model; without one, that no run of this kind or training is known."""
+    trained = answer.workload.trained if best.strategy is None else best.strategy.trained
+    is_unlike = answer.workload.is_unlike_published(trained)
+    lacks = "no published run of its kind" if is_unlike else "no run of this training"
+    return _step_words(answer) or lacks
 
 
 def _conversion_words(answer: Answer, best: Candidate) -> str:
@@ -317,21 +321,24 @@ def _published_words(answer: Answer, best: Candidate) -> str | None:
         number, best.num_accelerators
     ):
         differs.append(f"not on {count(best.num_accelerators)}")
-    side = "below" if found.answer_ratio > 1.0 else "above"
-    return f"{words}, {side} its range ({listed(differs or ['other software'])})"
+    return f"{words}, {_side_words(found.answer_ratio)} ({listed(differs or ['other software'])})"
 
 
-def _step_words(answer: Answer) -> str:
-    """What a sample took in a published step of the very model, of the answer's; empty: there is none."""
+def _step_words(answer: Answer) -> str | None:
+    """The time per sample of a published step of the model, relative to the answer; None without one."""
     from equipoise.decide.explanation.published_nearby import published_step  # noqa: PLC0415 - of few answers
 
     found = None if answer.question.is_to_target else published_step(answer)
     if found is None:
-        return ""
-    side = "below" if found.answer_ratio > 1.0 else "above"
-    outside = "" if found.is_in_range else f", {side} its range"
+        return None
+    outside = "" if found.is_in_range else f", {_side_words(found.answer_ratio)}"
     ratio = f"{1.0 / found.answer_ratio:.2g}x this answer's time per sample"
-    return f"; a published step on {count(found.num_accelerators)}: {ratio}{outside}"
+    return f"a published step on {count(found.num_accelerators)}: {ratio}{outside}"
+
+
+def _side_words(answer_ratio: float) -> str:
+    """On which side of the answer's range a published value is. answer_ratio: the answer over it."""
+    return f"{'below' if answer_ratio > 1.0 else 'above'} its range"
 
 
 def _time(answer: Answer, best: Candidate) -> Iterator[Span]:
