@@ -62,7 +62,7 @@ accuracy: $(VENV)/dev.stamp ## hold the performance model against measurements: 
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py --write docs/understand/accuracy.md
 
 profiles: $(VENV)/core.stamp ## fit the profiles that ship to $EQUIPOISE_DATA/measured, and their error records
-	OMP_NUM_THREADS=1 $(BIN)/python records/calibrations.py software steps memory
+	OMP_NUM_THREADS=1 $(BIN)/python records/calibrations.py software deviates steps memory
 	OMP_NUM_THREADS=1 $(BIN)/python records/plans.py
 	OMP_NUM_THREADS=1 $(BIN)/python records/combined.py
 	OMP_NUM_THREADS=1 $(BIN)/python records/combined.py advice

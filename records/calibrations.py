@@ -12,8 +12,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from zlib import crc32
 
+import numpy as np
 from memory_record import memory_document
 from msgspec import to_builtins
 from software_fit import software_document
@@ -25,9 +27,10 @@ from written import write_record
 from equipoise.calibration.advice_backtest import HeldOutAdvice, advice_errors, held_out_advice
 from equipoise.calibration.curves import FORECAST, PUBLISHED, shipped_forecasts
 from equipoise.calibration.forecasts import TRENDS, entries_hash, fingerprint, results_of
-from equipoise.calibration.profiles import MEMORY
+from equipoise.calibration.profiles import DEVIATES, MEMORY, profiles
 from equipoise.calibration.profiles import NAME as PROFILES
 from equipoise.errors import EvidenceError
+from equipoise.perfmodel.parameters import PRIORS
 from equipoise.runs import embedded
 from equipoise.scaling import backtest as scaling
 from equipoise.scaling import pooled
@@ -94,6 +97,27 @@ def advice_document(results: Sequence[HeldOutAdvice]) -> dict[str, Any]:
     return {"dataset": embedded.version(), "errors": [to_builtins(each) for each in advice_errors(results)]}
 
 
+_NUM_DRAWS: Final = 64
+_SEED: Final = 1
+
+
+def deviates_document() -> dict[str, Any]:
+    """The shipped deviates of the model's draws, with six significant digits."""
+    fitted = next(iter(profiles().values())).fitted
+    of_values = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(fitted))).T
+    # Each prior has its own random stream, so that adding one changes no draw of the others.
+    streams = [np.random.default_rng([_SEED, crc32(each.name.encode())]) for each in PRIORS]
+    of_priors = [each.standard_normal(_NUM_DRAWS // 2).tolist() for each in streams]
+    return {
+        "of_values": {each.name: _words(row) for each, row in zip(fitted, of_values.tolist(), strict=True)},
+        "of_priors": {each.name: _words(row) for each, row in zip(PRIORS, of_priors, strict=True)},
+    }
+
+
+def _words(numbers: Sequence[float]) -> str:
+    return " ".join(f"{each:.6g}" for each in numbers)
+
+
 def _measured() -> Path:
     """The measurements below $EQUIPOISE_DATA (default ../shared/data)."""
     checkout = Path(__file__).resolve().parents[1]
@@ -115,6 +139,7 @@ def _advice() -> Mapping[str, Any]:
 # Records by name: the file, and the function that makes its content.
 RECORDS: Mapping[str, tuple[str, Callable[[], Mapping[str, Any]]]] = {
     "software": (PROFILES, _software),
+    "deviates": (DEVIATES, deviates_document),
     "steps": ("published_steps.json", _steps),
     "memory": (MEMORY, memory_document),
     "forecast": (FORECAST, forecast_document),

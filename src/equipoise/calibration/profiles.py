@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
-from zlib import crc32
 
 import numpy as np
 from msgspec import Struct
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 NAME = "software.json"
 MEMORY: Final = "memory.json"
+DEVIATES: Final = "deviates.json"
 
 
 class ProfileRecord(Struct, frozen=True, kw_only=True):
@@ -115,6 +115,28 @@ def memory_log_sd(software: str | None) -> float:
         return found.log_sd
     total = own.num_executions * own.log_sd**2 + _MEMORY_PRIOR_WEIGHT * found.log_sd**2
     return float(np.sqrt(total / (own.num_executions + _MEMORY_PRIOR_WEIGHT)))
+
+
+class _Deviates(Struct, frozen=True, kw_only=True):
+    """Contents of DEVIATES: standard normal deviates of the draws, by parameter, separated by blanks.
+
+    of_values: for the fitted parameters of every software. of_priors: for half of the draws from the priors.
+    They are shipped because loading NumPy's random numbers takes a twentieth of an answer, and because their
+    streams may differ between versions (NumPy Enhancement Proposal 19).
+    """
+
+    of_values: Mapping[str, str]
+    of_priors: Mapping[str, str]
+
+
+@cache
+def _shipped_deviates() -> _Deviates:
+    return shipped_record(DEVIATES, _Deviates, made_by="profiles")
+
+
+def _deviates(columns: Mapping[str, str], priors: Sequence[Prior]) -> Numbers:
+    """The deviates of some parameters: (n_draws, n_priors)."""
+    return np.array([[float(each) for each in columns[prior.name].split()] for prior in priors]).T
 
 
 class _Profiles(Struct, frozen=True, kw_only=True):
@@ -224,8 +246,6 @@ def _rule(vendor: str, kind: Kind, architecture: Architecture, part: TrainedPart
 
 
 USER_CALIBRATION = "your runs"
-_NUM_DRAWS = 64
-_SEED = 1
 # Additional standard deviation of log step time between sources for mixtures of experts, compared with dense
 # models: kernels and exchange of experts became twice as fast within a year of one software's releases. It is
 # independent of the software's spread, so variances add. Leave-one-source-out, each source counted once:
@@ -333,7 +353,7 @@ def _software_model(name: str, of_model: Architecture) -> CalibratedModel:
     """
     found = profiles()[name]
     record = found.record
-    deviates = np.random.default_rng(_SEED).standard_normal((_NUM_DRAWS, len(found.values)))
+    deviates = _deviates(_shipped_deviates().of_values, found.fitted)
     middle = np.array([found.values[each.name] for each in found.fitted])
     return CalibratedModel(
         parameters=found.parameters,
@@ -349,10 +369,9 @@ def _software_model(name: str, of_model: Architecture) -> CalibratedModel:
 
 def _prior_draws() -> tuple[Parameters, ...]:
     """Draws of the parameters from their independent log-normal priors."""
-    # Each parameter has its own random stream, so that adding one changes no draw of the others. The second
-    # half mirrors the first (antithetic draws), so that the centre of an estimate is that of the medians.
-    streams = [np.random.default_rng([_SEED, crc32(each.name.encode())]) for each in PRIORS]
-    half = np.column_stack([each.standard_normal(_NUM_DRAWS // 2) for each in streams])
+    # The second half mirrors the first (antithetic draws), so that the centre of an estimate is that of the
+    # medians.
+    half = _deviates(_shipped_deviates().of_priors, PRIORS)
     deviates = np.concatenate([half, -half])
     medians = np.array([each.median for each in PRIORS])
     spreads = np.array([each.log_sd for each in PRIORS])
