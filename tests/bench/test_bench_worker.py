@@ -76,7 +76,9 @@ def grown(finished):
 
 
 @pytest.mark.parametrize("by", [one.name for one in LAUNCHERS])
-def test_two_ranks_are_timed_by_phases_that_sum_to_the_step(here, by):
+def test_two_ranks_are_timed_by_phases_that_sum_to_the_step(here, by, request):
+    if by == "inprocess":
+        request.getfixturevalue("prepared_ranks")
     (one,) = swept("mlp", by=by)
     assert (one.status, one.reason) == ("success", None)
     assert len(one.result["steps"]) == 4
@@ -95,9 +97,9 @@ def test_two_ranks_are_timed_by_phases_that_sum_to_the_step(here, by):
     assert not list(here.glob("out/running-*"))
 
 
-@pytest.mark.parametrize("name", [b"r\xe9sum\xe9", b"a b%20?#"], ids=["no UTF-8", "signs of addresses"])
-def test_ranks_meet_in_a_folder_of_any_name(here, name):
-    folder = here / os.fsdecode(name)
+@pytest.mark.usefixtures("prepared_ranks")
+def test_ranks_meet_in_a_folder_of_any_name(here):
+    folder = here / os.fsdecode(b"r\xe9sum\xe9 a b%20?#")  # no UTF-8, and signs of addresses
     folder.mkdir()
     (one,) = swept("mlp", folder=folder)
     assert (one.status, one.reason) == ("success", None)
