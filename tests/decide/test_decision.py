@@ -1393,3 +1393,11 @@ def test_micro_batches_that_share_out_no_usual_batch_are_refused_with_one_that_t
         ask(asked)
     assert f"--global-batch {batch}" in refused.value.missing
     assert ask(asked, global_batch=batch).recommended.strategy.microbatch_samples == microbatch
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_accelerators": 512}])
+def test_sizes_end_where_no_strategy_runs_on_more(limit):
+    """168 samples: no larger batch is tried than 64, so that none of 128, 256 and 512 has a sample."""
+    found = ask({"workload": "unet3d", "accelerator": [MI300X], **limit})
+    assert {each.num_accelerators for each in found.system.unfit} >= {128, 256, 512}
+    assert (found.recommended.num_accelerators, found.limited_by) == (64, "strategies")

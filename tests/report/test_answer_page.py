@@ -272,6 +272,7 @@ ENDS = {
     "data": "32 is the most that the data support",
     "catalogue": "32 is the largest tried",
     "question": "32 is the most within your limit",
+    "strategies": "32 is the largest on which a strategy runs",
 }
 
 
@@ -427,11 +428,16 @@ def test_a_step_from_the_smallest_size_has_the_interval_of_the_speedup():
     assert "16 over 8: 1.96x as fast (1.92\N{EN DASH}2x)" in facts(two)["Larger?"]
 
 
-LIMITS = {"data": "data support", "catalogue": "largest tried", "question": "your limit"}
+LIMITS = {
+    "data": "data support",
+    "catalogue": "largest tried",
+    "question": "your limit",
+    "strategies": "strategy runs",
+}
 
 
 @pytest.mark.parametrize("limited_by", LIMITS)
-def test_whose_limit_ended_the_search_are_three_sentences(limited_by):
+def test_whose_limit_ended_the_search_has_a_sentence_each(limited_by):
     found = facts(made_answer(limited_by=limited_by))["Returns"]
     assert [each for each, words in LIMITS.items() if words in found] == [limited_by]
 

@@ -20,7 +20,7 @@ from equipoise.decide.answer import (
     SaferStrategy,
     probability_within,
 )
-from equipoise.decide.assessment import Assessment, Inputs
+from equipoise.decide.assessment import Assessment, Inputs, unfit_sizes
 from equipoise.decide.combine import combine, combined_curves, ratio_log_sd
 from equipoise.decide.estimators.model import violated_bound
 from equipoise.decide.estimators.published import FARTHEST, ended_at, largest_known
@@ -558,12 +558,16 @@ def _size_curve(
     shown = assessment.sizes.shown_most
     usual = [each.num_accelerators for each in members if not each.is_between]
     wanted = [size for size in usual if size <= shown]
-    is_whole = not wanted or sizes[-1] >= max(wanted)
+    limited_by = assessment.sizes.limited_by
+    if any(each.num_accelerators > sizes[-1] for each in unfit_sizes(assessment, sizes)):
+        limited_by = "strategies"
+    elif wanted and sizes[-1] < max(wanted):
+        limited_by = "data"
     return SizeCurve(
         sizes=sizes,
         central_s=central,
         drawn_s=np.stack([drawn[size] for size in sizes], axis=1) * central / stretch,
-        limited_by=assessment.sizes.limited_by if is_whole else "data",
+        limited_by=limited_by,
         least_s=np.array([times[size].least_s for size in sizes]),
     )
 

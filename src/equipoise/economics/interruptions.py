@@ -226,11 +226,10 @@ def interrupted(
     random with constant rates; the best checkpoint interval is used; after a wave a job waits, and is paid
     for, until it has as many nodes as before, or restarts at once at a speed proportional to the remaining
     nodes, and again when all are replaced. The cost of interruptions is weighted by the probability of any,
-    so that a run with most likely none takes
-    the time of its work: the value is between median and mean, and the mean from about three interruptions
-    up. The interval includes the random number of interruptions. Inputs are varied one at a time, so the
-    upper end is too low where they interact (for 512 spot accelerators 2.2 times the work, against 2.6 by
-    Monte Carlo over all inputs: tests/economics).
+    so that a run with most likely none takes the time of its work: the value is between median and mean, and
+    the mean from about three interruptions up. The interval includes the random number of interruptions.
+    Inputs are varied one at a time, so the upper end is too low where they interact (for 512 spot
+    accelerators 2.2 times the work, against 2.6 by Monte Carlo over all inputs: tests/economics).
     Source: Daly 2006, equations 20 and 37; waves: `wave_hits_per_hour`; Poisson counts.
     """
     known = rates or hazards()

@@ -584,9 +584,8 @@ def _state_block(model: Transformer) -> BlockLoad:
     """A Mamba-2 block, whose state-space layer between two products works in chunks; or a Mamba-1 block.
 
     Assumes chunks of 128 tokens; states pass through memory in fp32 four times per chunk. Mamba-1 scans
-    without
-    matrix products: one exponential per channel and state, at 16 per clock and multiprocessor, takes as long
-    as 0.8 (A100) to 0.9 bytes (H100) of memory traffic.
+    without matrix products: one exponential per channel and state, at 16 per clock and multiprocessor, takes
+    as long as 0.8 (A100) to 0.9 bytes (H100) of memory traffic.
     Source: Dao and Gu 2024, section 6: scores and their use within chunks, states between chunks; CUDA C++
     programming guide, throughput of arithmetic instructions.
     """

@@ -788,8 +788,8 @@ class _OptionKinds(Struct, frozen=True, kw_only=True):
 
     layers, chunks, states: index of one combination of each kind: of layer options, of the state options that
     affect activations, and of the other state options. layer, state: kind of each combination.
-    activation_key,
-    shard_key: equal for groups with the same activations, and with the same states, at equal sizes.
+    activation_key, shard_key: equal for groups with the same activations, and with the same states, at equal
+    sizes.
     """
 
     layers: Sequence[int]

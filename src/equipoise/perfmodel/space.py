@@ -105,11 +105,10 @@ class Space(Struct, frozen=True, kw_only=True):
     """A search space: a number of accelerators, global batches, and allowed values of each option.
 
     choices: allowed values by field of `Strategy`, which override USUAL. Axes, microbatch_samples and
-    interleave
-    are free unless listed: they take every value that model, batch and accelerators allow; so is
+    interleave are free unless listed: they take every value that model, batch and accelerators allow; so is
     dp_replicate, with groups aligned to nodes. offload_stages: ZeRO stages with which optimizer states alone
-    may be offloaded.
-    pipeline_stages: ZeRO stages allowed with a pipeline, unless choices list both pp and zero_stage.
+    may be offloaded. pipeline_stages: ZeRO stages allowed with a pipeline, unless choices list both pp and
+    zero_stage.
     """
 
     num_accelerators: int

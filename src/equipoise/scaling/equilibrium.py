@@ -27,7 +27,7 @@ _EFFICIENCY_FLOOR = 0.5
 _ROUNDING = 2.0**-30
 
 # What limits the sizes: those with known times, those that exist, or those that the question allows.
-Limit: TypeAlias = Literal["data", "catalogue", "question"]
+Limit: TypeAlias = Literal["data", "catalogue", "question", "strategies"]
 
 
 class Curves(Struct, frozen=True, kw_only=True):
@@ -88,10 +88,9 @@ class Equilibrium(Struct, frozen=True, kw_only=True):
 
     limited_by: None if the point was found; otherwise the limit that ended the search, and the point is at
     least num_accelerators, the largest size. is_smallest: the point is at most num_accelerators, the smallest
-    size. low,
-    high: interval with probability `level`; None for a bound outside the sizes. efficiency: relative to the
-    smallest size. next_step: to twice the accelerators, or to the next larger allowed size; None without one.
-    All other values are at num_accelerators.
+    size. low, high: interval with probability `level`; None for a bound outside the sizes. efficiency:
+    relative to the smallest size. next_step: to twice the accelerators, or to the next larger allowed size;
+    None without one. All other values are at num_accelerators.
     """
 
     kind: str
@@ -431,6 +430,7 @@ _ENDS: Final[Mapping[Limit, str]] = {
     "data": "the most that the data support",
     "catalogue": "the largest tried",
     "question": "the most within your limit",
+    "strategies": "the largest on which a strategy runs",
 }
 # Property that holds up to a point, by kind.
 _UP_TO: Final[Mapping[str, str]] = {

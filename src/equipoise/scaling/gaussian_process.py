@@ -23,9 +23,8 @@ class Points(Struct, frozen=True, kw_only=True, eq=False):
 
     size_log2: log2 of the number of accelerators. age: index of the round. compute_log2: log2 of the nominal
     peak FLOP/s of all accelerators; NaN where unknown. accelerator, family (chip without form factor and
-    memory),
-    vendor: `codes` of their names. batch_log2: log2 of the batch (global or per accelerator); None if the
-    batch is not an input.
+    memory), vendor: `codes` of their names. batch_log2: log2 of the batch (global or per accelerator); None
+    if the batch is not an input.
     """
 
     size_log2: FloatArray

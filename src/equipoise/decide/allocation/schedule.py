@@ -91,9 +91,8 @@ def schedule(
     Source: for regular objectives an optimum is among schedules that place jobs in order of their starts,
     each as early as it fits (Kolisch 1996, Serial and parallel resource-constrained project scheduling
     methods revisited). With hourly prices an optimum is among schedules in which each group of adjacent jobs
-    has one that starts or ends
-    at a price change, at its earliest start, or at its deadline: in between, the cost is linear in a shift of
-    the group.
+    has one that starts or ends at a price change, at its earliest start, or at its deadline: in between, the
+    cost is linear in a shift of the group.
     """
     everyone = frozenset(range(len(problem.jobs)))
     search = _Search(problem=problem, left=most_looked)

@@ -253,9 +253,8 @@ def user_steps(
     """The runs that the performance model covers; None if it covers none.
 
     nodes: their cluster, of any size. parameters: with which a finite time must result. unstated: options of
-    runs that
-    do not state them: those of the advised strategy, so that neither is favoured, and runs of adapters are
-    not compared with a training of all weights.
+    runs that do not state them: those of the advised strategy, so that neither is favoured, and runs of
+    adapters are not compared with a training of all weights.
     """
     from equipoise.calibration.step_rows import StepRows  # noqa: PLC0415 - only where runs were measured
 
