@@ -407,9 +407,9 @@ class SizeSteps(Struct, frozen=True, kw_only=True):
     larger size.
     """
 
-    taken: SizeStep | None
-    longer: SizeStep | None
-    beyond: SizeStep | None
+    taken: SizeStep | None = None
+    longer: SizeStep | None = None
+    beyond: SizeStep | None = None
 
     @property
     def ends(self) -> tuple[Candidate, ...]:
@@ -701,13 +701,13 @@ class Answer(Struct, frozen=True, kw_only=True, dict=True):
         return sorted(known, key=lambda each: each.num_accelerators)
 
     @cached_property
-    def steps(self) -> SizeSteps | None:
-        """The steps to and from the recommended size; None if there is no other size or no recommendation."""
+    def steps(self) -> SizeSteps:
+        """The steps to and from the recommended size."""
         sizes = [] if self.recommended is None else self.sizes_of(self.recommended)
         names = [each.id for each in sizes]
         at = names.index(self.recommended.id) if self.recommended and self.recommended.id in names else None
-        if at is None or len(sizes) == 1:
-            return None
+        if at is None:
+            return SizeSteps()
         start_s = self.question.start_s
         # A size that is no faster than a smaller one is no sensible start of a step.
         fastest_s = accumulate((each.known_time_s.value for each in sizes[:at]), min, initial=math.inf)

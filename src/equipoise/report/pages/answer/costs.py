@@ -138,9 +138,8 @@ def buying_words(found: Ownership) -> str:
 
 def larger(answer: Answer) -> tuple[Span, ...] | None:
     """Whether the step to the recommended size pays, and the step beyond it; None with a single size."""
-    steps = answer.steps
-    taken, beyond = (None, None) if steps is None else (steps.taken, steps.beyond)
-    spans = [] if steps is None or taken is None else [*_step_taken(answer, taken, steps.longer)]
+    taken, beyond = answer.steps.taken, answer.steps.beyond
+    spans = [] if taken is None else [*_step_taken(answer, taken, answer.steps.longer)]
     further = [*_unfit(answer)] if beyond is None else [*_step_beyond(answer, beyond, taken)]
     if spans and further:
         spans.append(". ")
@@ -357,9 +356,8 @@ def _around_value(answer: Answer, best: Candidate) -> list[tuple[str, Candidate]
 
 def named_beside(answer: Answer, best: Candidate) -> list[str]:
     """The ids of the other candidates that the first lines mention, the nearest first."""
-    ends = () if answer.steps is None else answer.steps.ends
     values = [each for _, each in _around_value(answer, best)]
-    return [each.id for each in (*ends, *values) if each.id != best.id]
+    return [each.id for each in (*answer.steps.ends, *values) if each.id != best.id]
 
 
 def hour_usd(value: TimeValue) -> str:
