@@ -1,6 +1,6 @@
-"""What a page is made of.
+"""The parts of a page: sections of blocks such as prose, tables, tiles and figures.
 
-Sections of blocks (prose, tables, tiles, figures). html.py and terminal.py render every block.
+html.py and terminal.py render every block.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,13 +19,13 @@ Tone: TypeAlias = Literal["good", "bad", "plain", "quiet"]
 
 
 class Strong(Struct, frozen=True):
-    """Words that carry the sentence."""
+    """Emphasised words."""
 
     text: str
 
 
 class Code(Struct, frozen=True):
-    """Something to type, or a path."""
+    """A command to type, or a path."""
 
     text: str
 
@@ -40,7 +40,7 @@ def _spans(words: Spans) -> tuple[Span, ...]:
 
 
 class Prose(Struct, frozen=True, kw_only=True):
-    """One paragraph. A note is an aside in smaller type."""
+    """One paragraph; a note is in smaller type."""
 
     spans: tuple[Span, ...]
     is_note: bool = False
@@ -52,19 +52,19 @@ def prose(*spans: Span) -> Prose:
 
 
 def note(*spans: Span) -> Prose:
-    """One aside; of no words at all, a block that is not shown."""
+    """A note without its empty spans; a note without spans is not shown."""
     return Prose(spans=tuple(each for each in spans if each), is_note=True)
 
 
 def more_note(*parts: str | tuple[int, str]) -> Prose:
-    """What the short form of a page leaves out: in words, or how many of what, where there are any."""
+    """A note on what the short form of a page leaves out: words, or numbers with a noun, unless zero."""
     counted = (part if isinstance(part, str) else plural(*part) if part[0] > 0 else "" for part in parts)
     kept = ", ".join(filter(None, counted))
     return note(f"More with --full: {kept}." if kept else "More with --full.")
 
 
 class Heading(Struct, frozen=True, kw_only=True):
-    """A title inside a section; `name` is its anchor, unique in the report. is_minor: below another one."""
+    """A title inside a section; `name` is its anchor, unique in the report. is_minor: of the level below."""
 
     name: str
     text: str
@@ -83,7 +83,7 @@ def bullets(items: Iterable[Spans]) -> Bullets:
 
 
 class Badge(Struct, frozen=True, kw_only=True):
-    """A word that judges, in a tone that shows it: never by colour alone. detail: a second, quieter line."""
+    """A word that rates something, and its tone, which is not shown by colour alone. detail: second line."""
 
     text: str
     tone: Tone
@@ -91,7 +91,7 @@ class Badge(Struct, frozen=True, kw_only=True):
 
 
 class Tile(Struct, frozen=True, kw_only=True):
-    """One configuration or number that stands out: what it is for, its value, and why in a sentence."""
+    """One important configuration or number: its label, its value, and the reason in a sentence."""
 
     label: str
     value: str
@@ -106,7 +106,7 @@ class Tiles(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """A few lines under each other: what each is about, in a separate column, and what it comes to."""
+    """Lines below each other, each with a label in a separate column."""
 
     items: tuple[tuple[str, tuple[Span, ...]], ...]
 
@@ -117,16 +117,16 @@ def tiles(items: Iterable[Tile]) -> Tiles:
 
 
 def facts(items: Iterable[Labelled]) -> Facts:
-    """Lines of an answer, each a label and what is said of it."""
+    """Lines below each other, each a label and its text."""
     return Facts(items=tuple((label, _spans(words)) for label, words in items))
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """One column of a table. is_wide: left out of a terminal of less than 120. meaning: shown on demand.
+    """One column of a table. is_wide: omitted in terminals below 120 columns. meaning: shown on demand.
 
-    is_header: what names a row, where that is not the first column of words. is_kept: what the table is
-    there for: a terminal leaves others out first. is_cut: it cuts this one where there is no room, to keep a
-    row on one line.
+    is_header: its cells name the rows; by default those of the first column of words do. is_kept: essential,
+    so that a terminal omits other columns first. is_cut: a terminal truncates its cells, to keep a row on one
+    line.
     """
 
     title: str
@@ -139,7 +139,7 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """One cell. key: what it sorts by, None when it has no value. detail: a second, quieter line."""
+    """One cell. key: the value to sort by; None without a value. detail: a second line, less prominent."""
 
     text: str
     key: float | str | None = None
@@ -155,14 +155,14 @@ def named(text: str, *, detail: str | None = None, badge: Badge | None = None) -
 
 
 def number(value: float | None, form: Callable[[float], str] = count, *, detail: str | None = None) -> Cell:
-    """A cell with a number; a dash where it is unknown."""
+    """A cell with a number; a dash if it is unknown."""
     return Cell(text=ABSENT) if value is None else Cell(text=form(value), key=value, detail=detail)
 
 
 def amount(
     found: Interval | None, form: Callable[[float], str], *, ends: Callable[[Interval], str] | None = None
 ) -> Cell:
-    """A cell with the value of an interval; a dash where that is too wide. ends: writes those below."""
+    """A cell with the value of an interval; a dash if it is too wide. ends: formats the bounds below it."""
     found = usable(found)
     if found is None:
         return Cell(text=ABSENT)
@@ -170,7 +170,7 @@ def amount(
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """Rows that can be sorted by each column. marked: the row to find first, by its place; None of none."""
+    """Rows that can be sorted by each column. marked: index of the row to emphasise, or None."""
 
     name: str
     caption: str
@@ -179,12 +179,12 @@ class Table(Struct, frozen=True, kw_only=True):
     marked: int | None = None
 
     def __post_init__(self) -> None:
-        """Every row has a cell a column."""
+        """Expect a cell per column in every row."""
         assert all(len(row) == len(self.columns) for row in self.rows), self.name
 
 
 ColumnOf: TypeAlias = tuple[Column, Callable[[Any], Cell]]
-# What a column shows of an item: the name of a field, dotted, or a function of the item.
+# The source of a column's cells: the (dotted) name of a field of an item, or a function of the item.
 Of: TypeAlias = str | Callable[[Any], Any]
 
 
@@ -199,12 +199,12 @@ class ColumnOptions(TypedDict, total=False):
 
 
 def words(title: str, of: Of, **options: Unpack[ColumnOptions]) -> ColumnOf:
-    """A column of words, or of cells as they are; a dash where there are none."""
+    """A column of words or of ready cells; a dash for empty values."""
     return Column(title=title, **options), lambda item: _cell(_value(item, of), count)
 
 
 def names(title: str, of: Of, **options: Unpack[ColumnOptions]) -> ColumnOf:
-    """The column of words by which a row is found."""
+    """The column of words that names the rows."""
     options["is_header"] = True
     return words(title, of, **options)
 
@@ -212,12 +212,12 @@ def names(title: str, of: Of, **options: Unpack[ColumnOptions]) -> ColumnOf:
 def numbers(
     title: str, of: Of, form: Callable[[float], str] = count, **options: Unpack[ColumnOptions]
 ) -> ColumnOf:
-    """A column of numbers or of the values of intervals, as `form` writes them; a dash where unknown."""
+    """A column of numbers or values of intervals, formatted by `form`; a dash for unknown values."""
     return Column(title=title, is_number=True, **options), lambda item: _cell(_value(item, of), form)
 
 
 def _value(item: Any, of: Of) -> Any:  # noqa: ANN401 - an item of any kind
-    """What a column shows of an item; None as soon as a part of a dotted name is None."""
+    """The value of a column for an item; None if any part of a dotted name is None."""
     if callable(of):
         return of(item)
     for part in of.split("."):
@@ -249,14 +249,14 @@ def table_of(
 
 
 def by_name(items: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a mapping holds as items for `table_of`: fields `name` and `of`."""
+    """The entries of a mapping as items for `table_of`, with fields `name` and `of`."""
     return [{"name": name, "of": each} for name, each in items.items()]
 
 
 class PairMatrix(Struct, frozen=True, kw_only=True):
-    """A word for every pair, drawn close, its tone as the ground; None where there is no pair.
+    """A compact table with a badge per pair, on the colour of its tone; None for a pair that does not exist.
 
-    rows: name, a second name for who points at it, and a word a head. legend: what words mean.
+    rows: name, tooltip, and one badge per column head. legend: badges with their meanings.
     """
 
     name: str
@@ -266,14 +266,14 @@ class PairMatrix(Struct, frozen=True, kw_only=True):
     legend: tuple[tuple[Badge, str], ...]
 
     def __post_init__(self) -> None:
-        """Every row has a word a head."""
+        """Expect a badge per column head in every row."""
         assert all(len(words) == len(self.heads) for _, _, words in self.rows), self.name
 
 
 class Panels(Struct, frozen=True, kw_only=True):
-    """Figures side by side that share their series, hence their legend.
+    """Figures side by side that share their series and legend.
 
-    is_drawn: as SVG in the page itself, which needs no script; charts of numbers only.
+    is_drawn: as SVG, which needs no script; for charts of numbers only.
     """
 
     charts: tuple[Chart | BarChart, ...]
@@ -282,15 +282,15 @@ class Panels(Struct, frozen=True, kw_only=True):
 
 
 class SideBySide(Struct, frozen=True, kw_only=True):
-    """Groups of blocks next to each other where there is room, below each other on a phone."""
+    """Groups of blocks, next to each other on wide screens and below each other on narrow ones."""
 
     groups: "tuple[tuple[Block, ...], ...]"
 
 
 class Fold(Struct, frozen=True, kw_only=True):
-    """Blocks behind a title. is_long: too long for a terminal, which then names where to find it.
+    """Blocks that are shown when their title is clicked. is_long: a terminal only says where to find them.
 
-    is_aside: for readers who want to check; neither in a terminal nor on paper.
+    is_aside: details for verification, omitted in a terminal and on paper.
     """
 
     name: str
@@ -302,7 +302,7 @@ class Fold(Struct, frozen=True, kw_only=True):
 
 
 class CodeListing(Struct, frozen=True, kw_only=True):
-    """Lines to run or paste, as they are."""
+    """Lines of code to run or paste."""
 
     code: str
 
@@ -313,7 +313,7 @@ Block: TypeAlias = (
 
 
 def filled(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """The blocks that have something to show: a list of no items or a table of no rows is left out."""
+    """The blocks without empty ones, such as a list without items or a table without rows."""
     contents = ("spans", "items", "rows", "charts", "blocks")
     return tuple(each for each in blocks if all(getattr(each, name, True) for name in contents))
 
@@ -324,10 +324,10 @@ Shown = TypeVar("Shown")
 class Section(Struct, Generic[Shown], frozen=True):
     """One section of a page that shows findings of one kind, e.g. `Section[Findings]`.
 
-    name: its anchor. needs: fields of the findings without which it is left out. blocks: the content
-    from the findings; it lays out and words, it computes nothing; empty ones are not shown. lists_headings:
-    whether the contents lead to its headings too. is_extra: not named among what is left out. is_folded:
-    details, which a page of HTML shows when its title is clicked, and on paper.
+    name: its anchor. needs: fields of the findings without which it is left out. blocks: makes the content
+    from the findings without computing anything; empty blocks are not shown. lists_headings: whether the
+    table of contents lists its headings. is_extra: not mentioned if left out. is_folded: shown in HTML when
+    its title is clicked, and on paper.
     """
 
     name: str
@@ -339,22 +339,22 @@ class Section(Struct, Generic[Shown], frozen=True):
     is_folded: bool = False
 
     def applies(self, findings: Shown) -> bool:
-        """Whether everything the section needs was found: neither None nor empty."""
+        """Whether no field that the section needs is None or empty."""
         return all(getattr(findings, need) not in (None, (), "") for need in self.needs)
 
 
-# Rows that a table of one screen may have where nothing else needs their lines.
+# The most rows in a table of the short form, which has fewer if other blocks need the lines.
 SCREEN_ROWS: Final = 16
-LEAST_ROWS: Final = 2  # asked for fewer, a short form leaves lines out instead
+LEAST_ROWS: Final = 2  # with fewer, a short form omits other lines instead
 
 
 class Page(Struct, Generic[Shown], frozen=True, kw_only=True):
     """One kind of page, for findings of one kind.
 
-    title: of the window. about: what the page is about, above the headline. headline: one sentence with
-    what was found. summary: a few sentences more. sections: in reading order. closing: what it rests on and
-    what it is not, at its end. absence: why sections are left out. brief: the blocks of one screen, from the
-    findings and how many rows its tables may have at most; None where a page has no short form.
+    title: of the window. about: the subject, above the headline. headline: the main finding in one sentence.
+    summary: a few further sentences. sections: in reading order. closing: the basis and limits of the
+    findings, at the end. absence: why sections are left out. brief: makes the blocks of the short form from
+    the findings and the most rows that its tables may have; None for a page without a short form.
     """
 
     title: Callable[[Shown], str]
@@ -372,7 +372,7 @@ class Page(Struct, Generic[Shown], frozen=True, kw_only=True):
         return [(section, filled(section.blocks(findings))) for section in applying]
 
     def screen(self, findings: Shown, num_rows: int = SCREEN_ROWS) -> tuple[Block, ...]:
-        """The blocks of the short form, none where the page has none."""
+        """The blocks of the short form; empty if the page has none."""
         return () if self.brief is None else filled(self.brief(findings, num_rows))
 
     def left_out(self, findings: Shown) -> list[str]:
@@ -381,13 +381,13 @@ class Page(Struct, Generic[Shown], frozen=True, kw_only=True):
         return [section.title for section in wanted if not section.applies(findings)]
 
     def left_out_words(self, findings: Shown) -> str:
-        """Which sections are left out, and why, as a sentence; empty of none."""
+        """The sections left out and the reason, as a sentence; empty if there are none."""
         titles = self.left_out(findings)
         return f"Left out {self.absence(findings)}: {listed(titles)}." if titles else ""
 
 
 def page_within(page: Page[Shown], context: Callable[[Shown], AbstractContextManager[None]]) -> Page[Shown]:
-    """The page with each of its parts made within what its findings ask for, such as a currency."""
+    """The page, with each part made inside a context that depends on the findings, such as a currency."""
 
     def within(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(findings: Shown, *further: int) -> Any:  # noqa: ANN401 - what the part is made of
@@ -414,7 +414,7 @@ def short_page(
     about: Callable[[Shown], str] = lambda _: "",
     brief: Callable[[Shown, int], Iterable[Block]] | None = None,
 ) -> Page[Shown]:
-    """A page of one section, which every form shows whole unless `brief` makes less of it for one screen."""
+    """A page of one section, which is also its short form unless `brief` makes a shorter one."""
     return Page(
         title=headline,
         about=about,

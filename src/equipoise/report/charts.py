@@ -1,6 +1,6 @@
-"""A figure as data.
+"""A figure as data: axes, series and marks.
 
-Axes, series and marks. figures.py turns it into Plotly's JSON, textplot.py into characters.
+figures.py converts it to Plotly's JSON, svg.py to SVG, and textplot.py to characters.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,24 +12,24 @@ from equipoise.intervals import Interval
 
 Symbol: TypeAlias = Literal["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"]
 SYMBOLS: Final[tuple[Symbol, ...]] = get_args(Symbol)
-NUM_COLOURS: Final = 8  # how many categorical colours both themes have: --series-1 .. --series-8
+NUM_COLOURS: Final = 8  # the categorical colours of both themes: --series-1 .. --series-8
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """How a series looks. colour: 1..NUM_COLOURS, or None for quiet grey."""
+    """The appearance of a series. colour: 1..NUM_COLOURS, or None for grey."""
 
     colour: int | None
     symbol: Symbol
 
 
 def series_mark(place: int) -> Mark:
-    """The mark of the series at a place, counted from 0; grey where colours end."""
+    """The mark of the series with this index, from 0; grey beyond the last colour."""
     colour = place + 1 if place < NUM_COLOURS else None
     return Mark(colour=colour, symbol=SYMBOLS[place % len(SYMBOLS)])
 
 
 class Axis(Struct, frozen=True, kw_only=True):
-    """One axis. title names the quantity and its unit. categories: top to bottom, for an axis of names."""
+    """One axis. title: the quantity and its unit. categories: from top to bottom, for an axis of names."""
 
     title: str
     is_log: bool = False
@@ -38,18 +38,18 @@ class Axis(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What is written along it."""
+        """The text along the axis."""
         return f"{self.title}, log scale" if self.is_log else self.title
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """Points that belong together.
+    """Points drawn with one mark.
 
-    x: (n,) numbers. y: (n,) numbers, or names on an axis of categories. hovers: (n,) plain lines of text
-    a point. weights: (n,) how many entries a point stands for, or empty when each stands for one.
-    is_line: points connected. is_curve: a line alone, for what was fitted; dashed where is_extrapolated.
-    is_main: markers twice as large, for what the reader looks for. labels: (n,) written next to the points
-    as far as there is room, where the chart is drawn as SVG.
+    x: (n,) numbers. y: (n,) numbers, or names on an axis of categories. hovers: (n,) the lines of each
+    point's tooltip. weights: (n,) the number of entries that a point represents; empty if one each. is_line:
+    connect the points. is_curve: a line without markers, for a fit; dashed if is_extrapolated. is_main:
+    markers twice as large, for the most important points. labels: (n,) written next to the points where an
+    SVG has room.
     """
 
     name: str
@@ -66,16 +66,16 @@ class Series(Struct, frozen=True, kw_only=True):
 
     @property
     def heights(self) -> tuple[float, ...]:
-        """The numbers among y: all of them, or none on an axis of categories."""
+        """The values of y if they are numbers; empty on an axis of categories."""
         return tuple(value for value in self.y if not isinstance(value, str))
 
 
-# Of a series: x, y and the lines of its hover.
+# x, y and the lines of the tooltip.
 Point: TypeAlias = tuple[float, float, tuple[str, ...]]
 
 
 class Band(Struct, frozen=True, kw_only=True):
-    """What is between two curves: the interval of the series of that name. x, low, high: (n,)."""
+    """The area between two curves: the interval of the series with this name. x, low, high: (n,)."""
 
     name: str
     mark: Mark
@@ -85,13 +85,13 @@ class Band(Struct, frozen=True, kw_only=True):
 
 
 def series_of(name: str, mark: Mark, points: Iterable[Point], **options: Any) -> Series:  # noqa: ANN401
-    """A series of points of numbers, each with its hover. options: further fields of the series."""
+    """A series of numeric points with tooltips. options: further fields of the series."""
     x, y, hovers = tuple(zip(*points, strict=True)) or ((), (), ())
     return Series(name=name, mark=mark, x=x, y=y, hovers=hovers, **options)
 
 
 def band_of(name: str, mark: Mark, bounds: Iterable[tuple[float, float, float]], *, scale: float) -> Band:
-    """What is between two curves, in units of `scale`. bounds: x, low, high."""
+    """The area between two curves, in units of `scale`. bounds: x, low, high."""
     x, lows, highs = zip(*bounds, strict=True)
     low, high = (tuple(each / scale for each in ends) for ends in (lows, highs))
     return Band(name=name, mark=mark, x=x, low=low, high=high)
@@ -100,14 +100,14 @@ def band_of(name: str, mark: Mark, bounds: Iterable[tuple[float, float, float]],
 def line_with_band(
     name: str, mark: Mark, points: Collection[tuple[float, Interval, tuple[str, ...]]], *, scale: float
 ) -> tuple[Series, Band]:
-    """A line through values, and the band of their intervals, in units of `scale`. points: x, y, hover."""
+    """A line through values, and the band of their intervals, in units of `scale`. points: x, y, tooltip."""
     line = ((x, each.value / scale, hover) for x, each, hover in points)
     bounds = ((x, each.low, each.high) for x, each, _ in points)
     return series_of(name, mark, line, is_line=True), band_of(name, mark, bounds, scale=scale)
 
 
 class Annotation(Struct, frozen=True, kw_only=True):
-    """A direct label, right of a point or above it. is_minor: written where labels of points leave room."""
+    """A label to the right of a point or above it. is_minor: placed last, if there is room."""
 
     x: float
     y: float
@@ -126,7 +126,7 @@ class Level(Struct, frozen=True, kw_only=True):
 class Chart(Struct, frozen=True, kw_only=True):
     """One figure. name: unique in the report. subtitle: how to read it, in a few words.
 
-    alternative: what a reader who cannot see it has to know.
+    alternative: the text for readers who cannot see it.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Chart(Struct, frozen=True, kw_only=True):
 
 
 class BarPart(Struct, frozen=True, kw_only=True):
-    """One cause in every bar. heights: (n,) None where it is not known; negative ones hang below zero."""
+    """The part of every bar with one cause. heights: (n,) None if unknown; negative ones are below zero."""
 
     name: str
     mark: Mark
@@ -151,11 +151,11 @@ class BarPart(Struct, frozen=True, kw_only=True):
 
 
 class BarChart(Struct, frozen=True, kw_only=True):
-    """A bar a category, stacked from parts. labels: (n,) what is written above each; else as Chart.
+    """A bar of stacked parts per category. labels: (n,) written above the bars; other fields as in Chart.
 
-    limits: lowest and highest end of a bar on the axis, so that charts side by side share their scale.
-    level: where a dashed line crosses all bars; the subtitle has its meaning.
-    is_across: horizontal bars, a row per name, each part from `origin` by itself; labels are left to a table.
+    limits: of the axis, so that charts side by side share their scale. level: the height of a dashed line
+    across all bars, which the subtitle explains. is_across: horizontal bars, one row per name; each part
+    starts at `origin`, and a table has the labels.
     """
 
     name: str
@@ -173,6 +173,6 @@ class BarChart(Struct, frozen=True, kw_only=True):
     origin: float = 0.0
 
     def extent(self, place: int) -> tuple[float, float]:
-        """How far the parts of a bar reach below and above zero."""
+        """The sums of a bar's negative and positive parts."""
         heights = [part.heights[place] or 0.0 for part in self.series]
         return sum(min(each, 0.0) for each in heights), sum(max(each, 0.0) for each in heights)

@@ -1,6 +1,6 @@
-"""Charts as Plotly's JSON. Plain dictionaries in Plotly's documented schema: nothing heavy is imported.
+"""Charts as Plotly's JSON: dictionaries in its documented schema, made without importing Plotly.
 
-Colours are names of the page's CSS variables, which assets/page.js resolves when it draws, in either theme.
+Colours are names of the page's CSS variables, whose values in the current theme assets/page.js looks up.
 """
 
 import html
@@ -28,16 +28,16 @@ FRAME_PX: Final = 84
 PLOT_PX: Final = 340
 NOTE_PX: Final = 44  # room next to the plot for the label of the largest size
 MOST_TICKS: Final = 7
-PLAIN_NUMBERS: Final = ",~r"  # of d3: grouped, without prefixes or exponents
+PLAIN_NUMBERS: Final = ",~r"  # a format of d3: grouped digits, without prefixes or exponents
 FEWEST_TICKS: Final = 3
-NEAR_LEVEL: Final = 0.1  # of the highest bar: a label has that height
+NEAR_LEVEL: Final = 0.1  # height of a label, as a fraction of the highest bar
 BAND_OPACITY: Final = 0.18
 _DASHED: Final[PlotlyJson] = {
     "type": "line",
     "layer": "above",
     "line": {"color": "var(--ink)", "width": 1.5, "dash": "dash"},
 }
-LOG_PADDING: Final = 0.06  # of the axis on each side, so that no marker is cut
+LOG_PADDING: Final = 0.06  # fraction of the axis on each side, so that no marker is cut
 
 
 def plotly_figure(chart: Chart | BarChart) -> PlotlyJson:
@@ -48,7 +48,7 @@ def plotly_figure(chart: Chart | BarChart) -> PlotlyJson:
     if isinstance(chart, BarChart):
         return _across(chart) if chart.is_across else _bars(chart)
     x_range = axis_range(chart.x, tuple(chain.from_iterable(series.x for series in chart.series)))
-    # Large markers first, so that they cover no small one; what the reader looks for on top of all.
+    # Large markers first, so that they cover no small ones; the main series on top.
     drawn = sorted(chart.series, key=lambda each: (each.is_main, -max(each.weights, default=0)))
     data = [_trace(series) for series in drawn]
     if chart.level is not None:
@@ -59,7 +59,7 @@ def plotly_figure(chart: Chart | BarChart) -> PlotlyJson:
 
 
 def plotly_text(text: str) -> str:
-    """Text that Plotly shows as it is: it reads tags in names, labels and hovers."""
+    """Text escaped for Plotly, which interprets tags in names, labels and tooltips."""
     return html.escape(visible(text))
 
 
@@ -69,14 +69,14 @@ def colour(mark: Mark) -> str:
 
 
 def height_px(chart: Chart | BarChart) -> int:
-    """How high the figure is drawn: a row per name, or a plain plot."""
+    """The height of the figure: by the number of names on its axis, if it has names."""
     if isinstance(chart, BarChart):
         return FRAME_PX + ROW_PX * len(chart.categories) if chart.is_across else PLOT_PX
     return FRAME_PX + ROW_PX * len(chart.y.categories) if chart.y.categories else PLOT_PX
 
 
 def _trace(series: Series) -> PlotlyJson:
-    """The points of one series. Hovers are escaped: Plotly reads tags in them."""
+    """The points of one series."""
     plain_px = 2 * MARKER_PX if series.is_main else MARKER_PX
     sizes = [MARKER_PX * math.sqrt(weight) for weight in series.weights] if series.weights else plain_px
     tone = colour(series.mark)
@@ -101,7 +101,7 @@ def _trace(series: Series) -> PlotlyJson:
 
 
 def _band_trace(band: Band) -> PlotlyJson:
-    """A closed outline, filled and see-through."""
+    """A translucent area."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -128,12 +128,12 @@ def _bar_trace(part: BarPart) -> PlotlyJson:
 
 
 def _heights(part: BarPart) -> list[float | None]:
-    """None in place of zero: the outline of nothing would hide the axis."""
+    """The heights, with None instead of zero, whose outline would hide the axis."""
     return [height or None for height in part.heights]
 
 
 def _bars(chart: BarChart) -> PlotlyJson:
-    """Bars at even distances, whatever the sizes: the names below state them."""
+    """Vertical bars at equal distances; the names below state their sizes."""
     names = [plotly_text(name) for name in chart.categories]
     data = [_bar_trace(part) | {"x": names, "y": _heights(part)} for part in chart.series]
     tops = [_label_height(chart, place) for place in range(len(names))]
@@ -156,7 +156,7 @@ def _bars(chart: BarChart) -> PlotlyJson:
 
 
 def _across(chart: BarChart) -> PlotlyJson:
-    """Horizontal bars, the first name on top, each part from the origin to its own end."""
+    """Horizontal bars, the first name on top; each part starts at the origin."""
     names = [plotly_text(name) for name in chart.categories]
     across = {"orientation": "h", "y": names, "base": [chart.origin] * len(names)}
     data = [_bar_trace(part) | across | {"x": _heights(part)} for part in chart.series]
@@ -176,7 +176,7 @@ def _across(chart: BarChart) -> PlotlyJson:
 
 
 def _label_height(chart: BarChart, place: int) -> float:
-    """How high the label of a bar stands: on it, or above the level that would cross it."""
+    """The height of a bar's label: on the bar, or above the level if its line would cross the label."""
     top = chart.extent(place)[1]
     if chart.level is None or not 0.0 <= chart.level - top < NEAR_LEVEL * chart.limits[1]:
         return top
@@ -184,7 +184,7 @@ def _label_height(chart: BarChart, place: int) -> float:
 
 
 def _level_trace(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
-    """A dashed line over the whole width, with its meaning written at its right end."""
+    """A dashed line over the whole width, with its text at the right end."""
     assert chart.level is not None
     ends = [10**value if chart.x.is_log else value for value in x_range]
     return {
@@ -202,7 +202,7 @@ def _level_trace(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
 
 def _note_trace(each: Annotation) -> PlotlyJson:
     text = plotly_text(each.text)
-    # An empty line below lifts the text off the marker.
+    # An empty line separates the text from the marker below.
     shown = f"{text}<br>\u00a0" if each.is_above else f"\u00a0\u00a0{text}\u00a0\u00a0"
     position = "top center" if each.is_above else "middle right"
     return _text_trace([each.x], [each.y], [shown], position=position)
@@ -236,7 +236,7 @@ def _layout(chart: Chart, x_range: tuple[float, float]) -> PlotlyJson:
 
 
 def _frame(height: int, *, right_px: int) -> PlotlyJson:
-    """What the layouts of all figures share."""
+    """The common layout of all figures."""
     return {
         "height": height,
         "margin": {"l": 12, "r": right_px, "t": 12, "b": 12},
@@ -256,12 +256,12 @@ def _frame(height: int, *, right_px: int) -> PlotlyJson:
 
 
 def _x_axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
-    """The axis along the bottom, whose labels take height alone, as those of the other take width."""
+    """The axis along the bottom, whose margin grows only in height."""
     return _axis(axis, limits) | {"automargin": "height"}
 
 
 def _axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
-    """One axis; a log axis gets the ticks that `ticks` chooses, for Plotly's own leave powers of two out."""
+    """One axis; a logarithmic one has the ticks of `ticks`, because Plotly's omit powers of two."""
     drawn: PlotlyJson = {
         "title": {
             "text": plotly_text(axis.label),
@@ -269,8 +269,8 @@ def _axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
             "font": {"size": 12},
         },
         "fixedrange": True,
-        # Plotly chooses ticks by the size of what is drawn: were labels at the ends of an axis to change its
-        # length, it could go to and fro between two layouts.
+        # Plotly chooses ticks by the size of the plot. If labels at the ends of an axis changed that size, it
+        # could alternate between two layouts.
         "automargin": "width",
         "zeroline": False,
         "gridcolor": "var(--grid)",
@@ -292,7 +292,7 @@ def _axis(axis: Axis, limits: tuple[float, float]) -> PlotlyJson:
 
 
 def _tick(value: float) -> str:
-    """A tick of a log axis: exact, unless it has seven digits or more, or is a small fraction.
+    """The label of a tick of a log axis: exact, except for seven or more digits and small fractions.
 
     >>> _tick(2048), _tick(2**27), _tick(0.125), _tick(2**-9)
     ('2,048', '134,000,000', '0.125', '0.00195')
@@ -301,7 +301,7 @@ def _tick(value: float) -> str:
 
 
 def axis_range(axis: Axis, values: tuple[float, ...]) -> tuple[float, float]:
-    """The limits of an axis of numbers, in its own scale (log10 on a log axis)."""
+    """The limits of an axis of numbers, as log10 for a log axis."""
     if axis.categories or not values:
         return (0.0, 1.0)
     low, high = min(values), max(values)
@@ -314,9 +314,9 @@ def axis_range(axis: Axis, values: tuple[float, ...]) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """At most `MOST_TICKS` powers of two that lie between low and high, evenly apart on a log axis.
+    """At most `MOST_TICKS` powers of two between low and high, equally spaced on a log axis.
 
-    Round numbers instead where only one or two such powers lie between, the number itself where both are one.
+    If there are only one or two such powers, round numbers instead; if low equals high, that number.
 
     >>> ticks(1.8, 4000)
     [2, 8, 32, 128, 512, 2048]
@@ -337,16 +337,16 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _even_numbers(low: float, high: float) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten, between two numbers that lie close together."""
+    """Multiples of 1, 2 or 5 times a power of ten between two numbers that are close to each other."""
     apart = (high - low) / MOST_TICKS
     decade = 10.0 ** math.floor(math.log10(apart))
-    # The least numbers there are have too few digits for a step of ten decades to be as large.
+    # For denormal numbers, none of these steps may be large enough.
     step = next((digit * decade for digit in (1, 2, 5, 10) if digit * decade >= apart), apart)
     return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _round_numbers(low: float, high: float) -> list[float]:
-    """Numbers of one digit, or of two that end in 5, between two that lie less than a decade apart."""
+    """Round numbers with one or two digits between two numbers less than a decade apart."""
     decade = 10.0 ** math.floor(math.log10(low))
     numbers = [digit * decade for digit in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9, 10, 15, 20, 25, 30, 40, 50)]
     inside = [number for number in numbers if low <= number <= high]
@@ -377,7 +377,7 @@ def _charts_of(block: Block) -> list[Chart | BarChart]:
 def python_figure(chart: Chart | BarChart) -> Any:  # noqa: ANN401 - a Figure of Plotly, an extra
     """A chart as a `plotly.graph_objects.Figure`, in the colours of the light theme.
 
-    Raises UsageError, naming the extra to install, where Plotly's Python package is not there.
+    Raises UsageError, naming the extra to install, if Plotly's Python package is not installed.
     """
     try:
         from plotly.graph_objects import Figure  # noqa: PLC0415 - an extra, and slow to import
@@ -387,7 +387,7 @@ def python_figure(chart: Chart | BarChart) -> Any:  # noqa: ANN401 - a Figure of
 
 
 def figure_json(chart: Chart | BarChart) -> dict[str, Any]:
-    """A chart as Plotly's JSON with its title and colours, for where no page has them."""
+    """A chart as Plotly's JSON with its title and colours, for use outside a page."""
     colours = _light_colours()
     text = _COLOUR.sub(lambda found: colours[found[1]], orjson.dumps(plotly_figure(chart)).decode())
     figure: dict[str, Any] = orjson.loads(text)

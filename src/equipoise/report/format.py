@@ -1,7 +1,4 @@
-"""How values and names are written for people.
-
-One rounding and one unit for a value and its range, safe text.
-"""
+"""Values and names as text for people: one rounding and one unit for a value and its range, and safe text."""
 
 import math
 import re
@@ -39,10 +36,10 @@ if TYPE_CHECKING:
     from equipoise.decide.answer import Alternative
 
 LONGEST_NAME: Final = 160
-# By name, for they are easily taken for other characters.
+# By name, because they are easily mistaken for other characters.
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 DASH: Final = "\N{EN DASH}"
-STAR: Final = "\N{BLACK STAR}"  # before what is recommended
+STAR: Final = "\N{BLACK STAR}"  # precedes the recommended item
 ABSENT: Final = DASH
 digits: Final = format_amount
 listed: Final = units.listed
@@ -50,7 +47,7 @@ UNKNOWN_ACCELERATOR: Final = "unknown accelerator"
 
 
 def wins_when(other: "Alternative") -> str:
-    """When another candidate than the recommended one would be chosen: what follows `would be chosen`."""
+    """When an alternative would be chosen, as the words after `would be chosen`."""
     if other.case == "without":
         return "if the recommended system were not available"
     if other.case == "price":
@@ -66,15 +63,15 @@ def wins_when(other: "Alternative") -> str:
     per_unit = converted(1.0) if other.is_priced else 1.0
     low, high = (None if end is None else digits(end * per_unit) for end in (other.low, other.high))
     worth = f"{low} to {high}" if low and high else f"more than {low}" if low else f"less than {high}"
-    # "saved": of accelerators' hours one would read an hour as one of them.
+    # "saved", because an hour could be misread as an accelerator-hour.
     return f"if {listed([*allowed, f'an hour{saved} were worth {worth} {unit}'])}"
 
 
 def printable(text: str, most: int = LONGEST_NAME) -> str:
-    r"""Text from data on one line: white space becomes a space, what cannot be seen becomes its code point.
+    r"""Text from data on one line: white space becomes a space, an invisible character its code point.
 
-    Longer than `most` characters is cut with an ellipsis. So neither escape sequences nor
-    bidirectional overrides reach a terminal or a page.
+    Text of more than `most` characters is cut with an ellipsis. Escape sequences and bidirectional overrides
+    therefore never reach a terminal or a page.
 
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -84,7 +81,7 @@ def printable(text: str, most: int = LONGEST_NAME) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-# Controls but white space, half surrogate pairs, and what changes the direction of text or has no width.
+# Control characters except white space, lone surrogates, characters that have no width or change direction.
 _INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -92,7 +89,7 @@ _INVISIBLE: Final = re.compile(
 
 
 def visible(text: str) -> str:
-    r"""Text on any number of lines in which what cannot be seen is shown as its code point.
+    r"""Text of any number of lines, with invisible characters as their code points.
 
     >>> visible("a\u202eb\n")
     'a\\u202eb\n'
@@ -107,7 +104,7 @@ _SIGNS: Final = re.compile(r"[/_:=-]+(?=[^\W_])")
 
 
 def breakable(text: str) -> list[str]:
-    """A text in pieces, between which a line may end besides at blanks: behind the signs in a long name.
+    """A text in pieces between which a line may be broken: after the signs in long names.
 
     >>> breakable("see github:org/some-project in 10:20")
     ['see github:', 'org/', 'some-', 'project in 10:20']
@@ -119,7 +116,7 @@ def breakable(text: str) -> list[str]:
 
 
 def sentence(text: str) -> str:
-    """Words of this package around names from data: shown whole, each word made printable."""
+    """A text of this package that contains names from data, with each word made printable."""
     return " ".join(printable(word) for word in text.split())
 
 
@@ -130,7 +127,7 @@ def _visible(character: str) -> str:
 
 
 def accelerator_name(slug: str | None) -> str:
-    """An accelerator's title without its vendor; the raw name where the hardware table does not know it."""
+    """An accelerator's title without its vendor; the raw name if the hardware table does not have it."""
     if not slug:
         return UNKNOWN_ACCELERATOR
     known = shipped_hardware().exact(slug)
@@ -140,7 +137,7 @@ def accelerator_name(slug: str | None) -> str:
 
 
 def workload_name(slug: str) -> str:
-    """A workload's title; the raw name where the catalogue does not know it."""
+    """A workload's title; the raw name if the catalogue does not have it."""
     return printable(workload_title(slug))
 
 
@@ -150,7 +147,7 @@ def entry_name(submitter: str | None, system: str | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A dimensionless number with three significant digits, never in exponents.
+    """A dimensionless number with three significant digits, without an exponent.
 
     >>> ratio(0.09788), ratio(17.8935), ratio(3070.05)
     ('0.0979', '17.9', '3,070')
@@ -178,7 +175,7 @@ def count(value: float | None) -> str:
 
 
 def capital(text: str) -> str:
-    """Words that begin a sentence.
+    """The words with a capital first letter.
 
     >>> capital("on demand")
     'On demand'
@@ -194,7 +191,7 @@ _LONG_MONTHS: Final = 120.0
 
 
 def is_too_wide(low: float, high: float) -> bool:
-    """Whether an interval has no information."""
+    """Whether an interval is too wide to be informative."""
     return 0.0 < low * WIDEST < high
 
 
@@ -204,7 +201,7 @@ def usable(amount: Interval | None) -> Interval | None:
 
 
 def duration_range(time: Interval) -> str:
-    """The ends of an interval of times, in the unit of its value.
+    """The bounds of an interval of times, in the unit of its value.
 
     >>> duration_range(Interval(value=7300.0, low=3600.0, high=10_800.0, level=0.9)).split(DASH)
     ['1', '3 h']
@@ -213,7 +210,7 @@ def duration_range(time: Interval) -> str:
 
 
 def time_with_range(time: Interval) -> str:
-    """A time, and the ends of its interval in brackets."""
+    """A time, and the bounds of its interval in brackets."""
     return f"{duration(time.value)} ({duration_range(time)})"
 
 
@@ -231,9 +228,9 @@ _USUAL_DIGITS, _LIMIT_DIGITS = 3, 6
 
 
 class _Manner(Struct, frozen=True):
-    """How a page writes money and time: its currency, what a US dollar is in it, digits, and a limit of time.
+    """How a page formats money and time: currency, its rate per US dollar, digits, and the limit of time.
 
-    Records hold dollars.
+    Records contain US dollars.
     """
 
     currency: str = "USD"
@@ -247,9 +244,9 @@ _MANNER: Final = ContextVar("manner", default=_USUAL)
 
 
 def duration(seconds: float) -> str:
-    """A duration in the unit that people use for it; beside a limit, in digits that show its side of it.
+    """A duration in its usual unit; with a limit, in enough digits to show on which side of it it is.
 
-    A limit itself is written as `format_stated` has it.
+    The limit itself is formatted by `format_stated`.
 
     >>> with written_in(None, limit_s=172_800.0):
     ...     duration(175_000.0), duration(172_800.0), duration(172_850.0), duration(7300.0)
@@ -258,7 +255,7 @@ def duration(seconds: float) -> str:
     ...     duration(53.25), duration(53.3), duration(4.2e10)
     ('53.25 s', '53.3 s', 'over 1,000 years')
     """
-    seconds, limit_s = seconds + 0.0, _MANNER.get().limit_s  # of a negative zero, zero
+    seconds, limit_s = seconds + 0.0, _MANNER.get().limit_s  # zero for a negative zero
     usual = format_duration(seconds)
     if not (math.isfinite(seconds) and math.isfinite(limit_s)) or limit_s <= LONGEST_S < seconds:
         return usual
@@ -281,11 +278,10 @@ def written_in(
     usd: Iterable[float] = (),
     limit_s: float = math.inf,
 ) -> Iterator[None]:
-    """Money is written in a currency of the user's, name and rate, while this is open; None: in dollars.
+    """Context in which money is formatted in the user's currency (name and rate); None: in US dollars.
 
-    limit_usd, usd: a budget and amounts next to it, in US dollars: sums have as many digits as it takes for
-    none that exceeds the budget to read as if it did not, nor the other way round. limit_s: what times may
-    take: durations have as many digits as it takes likewise.
+    limit_usd, usd: a budget and amounts to compare with it, in US dollars: sums have enough digits to show
+    whether they exceed the budget. limit_s: a limit of time, with the same effect on durations.
     """
     name, per_usd = own or (_USUAL.currency, _USUAL.per_usd)
     num_digits = _USUAL_DIGITS
@@ -299,7 +295,7 @@ def written_in(
 
 
 def _digits_beside(limit: float, amounts: Sequence[float]) -> int:
-    """The fewest digits, from the usual ones on, at which all amounts stand on their side of a limit.
+    """The fewest digits, but not below the usual number, that show on which side of a limit each amount is.
 
     >>> _digits_beside(15_640.0, [15_600.0, 15_700.0]), _digits_beside(15_640.0, [15_643.0])
     (3, 5)
@@ -312,12 +308,12 @@ def _digits_beside(limit: float, amounts: Sequence[float]) -> int:
 
 
 def currency() -> str:
-    """The name of the currency that money is written in."""
+    """The name of the currency of the page."""
     return _MANNER.get().currency
 
 
 def converted(usd: float) -> float:
-    """US dollars in the currency that money is written in."""
+    """US dollars converted to the currency of the page."""
     return usd * _MANNER.get().per_usd
 
 
@@ -334,7 +330,7 @@ def money(usd: float) -> str:
 
 
 def short_money(usd: float) -> str:
-    """The same for a narrow cell: from a million on in millions, which no line break parts from the number.
+    """The same for a narrow cell: from a million in millions, without a line break before the unit.
 
     >>> short_money(52_310_000.0).split(), short_money(999_000.0)
     (['52.3', 'M', 'USD'], '999,000 USD')
@@ -345,9 +341,9 @@ def short_money(usd: float) -> str:
 
 
 def sums(usd: float) -> str:
-    """US dollars without their unit, for a column of which the unit is `currency()`.
+    """US dollars without their unit, for a column whose unit is `currency()`.
 
-    Beside a budget in more digits where three do not show on which side of it an amount is.
+    In more than three digits if these are needed to show on which side of a budget an amount is.
 
     >>> with written_in(None, limit_usd=17_000.0, usd=[17_040.0]):
     ...     money(17_040.0), limit(17_000.0)
@@ -357,17 +353,17 @@ def sums(usd: float) -> str:
 
 
 def limit(usd: float) -> str:
-    """A stated amount of US dollars, in as many digits as somebody may have stated."""
+    """A stated amount of US dollars, with all digits that a user may have stated."""
     return f"{format_amount(converted(usd), digits=_LIMIT_DIGITS)} {currency()}"
 
 
 def sum_ends(usd: Interval) -> str:
-    """The ends of an interval of US dollars, without their unit."""
+    """The bounds of an interval of US dollars, without their unit."""
     return f"{digits(converted(usd.low))}{DASH}{digits(converted(usd.high))}"
 
 
 def rate(usd: float) -> str:
-    """A price, of an hour or a kilowatt-hour: in cents, and to three digits where it is less than one.
+    """A price per hour or kilowatt-hour: to the cent, or to three digits below one.
 
     >>> rate(3.777), rate(2.5), rate(0.452), rate(0.45), rate(0.0107)
     ('3.78 USD', '2.50 USD', '0.452 USD', '0.45 USD', '0.0107 USD')
@@ -376,7 +372,7 @@ def rate(usd: float) -> str:
 
 
 def prices(usd: float) -> str:
-    """The same without its unit, for a column of which the unit is `currency()`."""
+    """The same without its unit, for a column whose unit is `currency()`."""
     value = converted(usd)
     in_cents = f"{value:,.2f}"
     precise = format_amount(value)
@@ -384,9 +380,9 @@ def prices(usd: float) -> str:
 
 
 def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
-    """The ends of an interval; the upper one as `form` writes it, with its unit. Of money: `sum_ends`.
+    """The bounds of an interval, of which only the upper one has its unit. For money: `sum_ends`.
 
-    form: writes the number it is given, with a unit behind it.
+    form: formats a number and its unit.
 
     >>> ends(Interval(value=2.0, low=1.5, high=3.0, level=0.9), factor).split(DASH)
     ['1.5', '3x']
@@ -395,7 +391,7 @@ def ends(amount: Interval, form: Callable[[float], str] = digits) -> str:
 
 
 def energy(joules: float) -> str:
-    """Energy as it is billed, and in joules.
+    """Energy in watt-hours and in joules.
 
     >>> energy(11.2e6), energy(8.6e12)
     ('3.11 kWh (11.2 MJ)', '2.39 GWh (8.6 TJ)')
@@ -404,7 +400,7 @@ def energy(joules: float) -> str:
 
 
 def watt_hours(joules: float) -> str:
-    """Energy as it is billed, for a column.
+    """Energy in watt-hours, for a column.
 
     >>> watt_hours(11.2e6), watt_hours(3.6)
     ('3.11 kWh', '0.001 Wh')
@@ -413,7 +409,7 @@ def watt_hours(joules: float) -> str:
 
 
 def mass(kilograms: float) -> str:
-    """Carbon dioxide.
+    """A mass of carbon dioxide.
 
     >>> mass(1.234), mass(5_120.0), mass(0.0123)
     ('1.23 kg', '5.12 t', '12.3 g')
@@ -424,7 +420,7 @@ def mass(kilograms: float) -> str:
 
 
 def share(fraction: float) -> str:
-    """A fraction in percent, two digits.
+    """A fraction in percent, to two digits.
 
     >>> share(0.9271), share(0.00412)
     ('93 %', '0.41 %')
@@ -444,17 +440,17 @@ def probability(fraction: float) -> str:
 
 
 def factor(value: float) -> str:
-    """A ratio to three digits, or below one to two: 1.95x, 0.92x.
+    """A ratio to three digits, or to two below one.
 
     >>> factor(1.9512), factor(12.0), factor(1_234.5), factor(0.9216), factor(0.9964)
     ('1.95x', '12x', '1,230x', '0.92x', '0.996x')
     """
-    # Two digits of what is nearly one would read as one.
+    # With two digits, a ratio just below one would be shown as one.
     return f"{format_amount(value, digits=2) if value < 0.995 else digits(value)}x"  # noqa: PLR2004
 
 
 def factor_from(least: float) -> str:
-    """A ratio from which on something holds, to four digits, never written as less than it is.
+    """A ratio that is a lower limit, rounded up to four digits.
 
     >>> factor_from(1.5), factor_from(1.125), factor_from(1 + 1 / 6)
     ('1.5x', '1.125x', '1.167x')
@@ -464,7 +460,7 @@ def factor_from(least: float) -> str:
 
 
 def factor_below(value: float, limit: float) -> str:
-    """A ratio below another, rounded, or cut off where only that reads so.
+    """A ratio below a limit, rounded, or truncated if the rounded one would not be below the limit.
 
     >>> factor_below(1.2345, 1.5), factor_below(1.4963, 1.5), factor_below(1.49999, 1.5)
     ('1.23x', '1.496x', '1.499x')
@@ -478,12 +474,12 @@ def factor_below(value: float, limit: float) -> str:
 
 
 def memory(num_bytes: float) -> str:
-    """Bytes."""
+    """An amount of memory."""
     return format_si(num_bytes, "B")
 
 
 def months(value: float) -> str:
-    """A number of months, from ten years on of years; never where it is more than a life.
+    """A number of months, in years from ten years on; `never` above a hundred years.
 
     >>> months(43.12), months(294.0), months(math.inf)
     ('43.1 months', '24.5 years', 'never')
@@ -503,7 +499,7 @@ _SHARES: Final = {"of hours", "of busy", "of price"}
 
 
 def quantity(value: float, unit: str) -> str:
-    """An amount of a named unit: seconds, dollars, fractions and bytes as people write them.
+    """An amount in a named unit; seconds, dollars, fractions and bytes in their usual form.
 
     >>> quantity(7200.0, "s"), quantity(2.5, "USD per hour"), quantity(1024.0, "accelerators")
     ('2 h', '2.5 USD per hour', '1,024 accelerators')
@@ -521,7 +517,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def apart(one: float, other: float, unit: str) -> tuple[str, str]:
-    """Two amounts of a named unit; bytes and money in as many digits as it takes to see which is larger.
+    """Two amounts in a named unit; bytes and money in enough digits to show which is larger.
 
     >>> apart(80.04e9, 80e9, "B"), apart(7200.0, 3600.0, "s"), apart(17_040.0, 17_000.0, "USD")
     (('80.04 GB', '80 GB'), ('2 h', '60 min'), ('17,040 USD', '17,000 USD'))
@@ -535,7 +531,7 @@ def apart(one: float, other: float, unit: str) -> tuple[str, str]:
 
 
 def enough(needed: float, stated: float, unit: str) -> tuple[str, str]:
-    """A limit that would do and the stated one, of a named unit; the first rounded up, to be stated as it is.
+    """A sufficient limit, rounded up to suffice as written, and the stated limit, in a named unit.
 
     >>> enough(107_150.0, 18_000.0, "s"), enough(1_113_000.0, 500_000.0, "USD")
     (('29.8 h', '5 h'), ('1,120,000 USD', '500,000 USD'))
@@ -553,7 +549,7 @@ def enough(needed: float, stated: float, unit: str) -> tuple[str, str]:
 
 
 def ranged(amount: Interval | None, form: Callable[[float], str]) -> str:
-    """A value with its range behind it; a dash where it is not known."""
+    """A value followed by its range; a dash if it is unknown."""
     if amount is None:
         return ABSENT
     if amount.low == amount.high:

@@ -1,7 +1,4 @@
-"""A page as one HTML file that opens offline.
-
-A shell around its sections, a renderer per block, text that escapes itself.
-"""
+"""A page as one HTML file that works offline: shell, a renderer per kind of block, escaping of text."""
 
 import base64
 import hashlib
@@ -48,27 +45,27 @@ from equipoise.report.svg import mark_svg, svg_chart
 VOID_TAGS: Final = frozenset({"br", "hr", "img", "input", "link", "meta", "wbr"})
 _BREAK: Final = "<wbr>"
 _UNITS: Final = "min|ms|s|h|d|W|J|kJ|MJ|GJ|TJ|kWh|USD|kg|MB|GB|TB|MiB|GiB|nodes?"
-# A number of seven digits and more may be parted from its unit: both are too long for a narrow card.
+# A line may be broken between a number of seven or more digits and its unit: narrow cards need it.
 _LONG: Final = "(?<![0-9],[0-9]{3},[0-9]{3})"
 _WITH_UNIT: Final = re.compile(rf"(?<=[0-9]){_LONG} (?=[%{TIMES}]|(?:{_UNITS})\b)")
 Attribute: TypeAlias = str | int | float | bool | None
 
 
 class Html(str):
-    """Text that is HTML already. Made by this module, and from the package's own assets."""
+    """Text that is already HTML, made by this module or from the package's own assets."""
 
     __slots__ = ()
 
 
 def escaped(text: str) -> Html:
-    """Any text as HTML that shows exactly that text, and what cannot be seen in it as its code point."""
+    """Text as HTML that displays exactly that text, with invisible characters as their code points."""
     if isinstance(text, Html):
         return text
     return Html(html.escape(visible(text), quote=True))
 
 
 def unbroken(text: str) -> str:
-    """Text whose numbers stay with their units where lines are broken.
+    """Text in which no line is broken between a number and its unit.
 
     >>> unbroken("4.4 min at 90 % of 80 GB").count("\N{NO-BREAK SPACE}")
     3
@@ -77,7 +74,7 @@ def unbroken(text: str) -> str:
 
 
 def element(tag: str, *children: str, **attributes: Attribute) -> Html:
-    """One element. `class_` means class, `data_x` means data-x; None and False leave an attribute out.
+    """One element. `class_` is the attribute class, `data_x` data-x; None and False omit an attribute.
 
     >>> element("a", "x < y", href="#top", class_="quiet")
     '<a href="#top" class="quiet">x &lt; y</a>'
@@ -96,20 +93,20 @@ def _attribute(name: str, value: Attribute) -> str:
         return f" {name}"
     if name != "value":
         return f' {name}="{escaped(str(value))}"'
-    # What a form sends back stays what it is, but for half surrogate pairs, which UTF-8 cannot hold, and NUL.
+    # A form must send the value back unchanged, except lone surrogates, which UTF-8 cannot encode, and NUL.
     sent = str(value).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
     return f' {name}="{html.escape(sent, quote=True)}"'
 
 
 def concatenated(*children: str) -> Html:
-    """Children one after the other, each escaped unless it is HTML."""
+    """The children concatenated, each escaped unless it is HTML."""
     return Html("".join([escaped(child) for child in children]))
 
 
 def json_script(identifier: str, document: object) -> Html:
-    """Data for the page's own script, in an element that is never run.
+    """Data for the page's script, in an element that is not executed.
 
-    `<`, `>`, `&` and the line separators are written as JSON escapes in it, so no text can end the element.
+    `<`, `>`, `&` and the line separators are JSON escapes in it, so that no text can end the element.
     """
     text = orjson.dumps(document).decode()
     for character in "<>&\u2028\u2029":
@@ -117,9 +114,9 @@ def json_script(identifier: str, document: object) -> Html:
     return element("script", Html(text), type="application/json", id=identifier)
 
 
-# On a narrow screen a row of a table with so many columns takes several lines, each value below its label.
+# From this number of columns, a row has one line per labelled value on a narrow screen.
 FEWEST_FOLDING: Final = 4
-TALL_ROWS: Final = 16  # a longer table without a row to find scrolls in its own box
+TALL_ROWS: Final = 16  # a longer table without a marked row scrolls in a separate box
 
 
 def rendered(block: Block) -> Html:
@@ -184,7 +181,7 @@ def _table(block: Table) -> Html:
 def _captioned(
     block: Table | PairMatrix, head: Html, body: Html, *more: str, kind: str | None, is_tall: bool = False
 ) -> Html:
-    """A table in a box that scrolls, below its caption. more: what follows below."""
+    """A table in a scrolling box below its caption. more: elements after the table."""
     identifier = f"{anchor(block.name)}-caption"
     box = element(
         "div",
@@ -204,7 +201,7 @@ def _column(column: Column) -> Html:
 
 
 def _row(row: tuple[Cell, ...], columns: tuple[Column, ...], *, is_marked: bool, folds: bool) -> Html:
-    """A row with its header: the column that is one, else its first cell of words."""
+    """A row; its header is the cell of the column with is_header, else the first cell of words."""
     words = [place for place, column in enumerate(columns) if not column.is_number]
     header = next((place for place, column in enumerate(columns) if column.is_header), (*words, 0)[0])
     cells = (
@@ -215,7 +212,7 @@ def _row(row: tuple[Cell, ...], columns: tuple[Column, ...], *, is_marked: bool,
 
 
 def _cell(cell: Cell, column: Column, *, is_header: bool, is_labelled: bool) -> Html:
-    """is_labelled: its column is named in it too, for a screen too narrow for a column each."""
+    """A cell. is_labelled: with its column's title, for screens too narrow for the columns."""
     text = _with_breaks(cell.text)
     shown = element("code", text) if cell.is_code else text
     badge = concatenated(" ", _badge(cell.badge)) if cell.badge else ""
@@ -232,7 +229,7 @@ def _cell(cell: Cell, column: Column, *, is_header: bool, is_labelled: bool) -> 
 
 
 def _with_breaks(text: str) -> Html:
-    """A text whose long names are broken behind their signs, where a column is too narrow for them."""
+    """A text that may be broken after the signs in long names if a column is too narrow."""
     return Html(_BREAK.join(map(escaped, breakable(text))))
 
 
@@ -263,7 +260,7 @@ def _panels(block: Panels) -> Html:
         series.name: series.mark
         for chart in block.charts
         for series in chart.series
-        # What is drawn as a line alone has its name next to it.
+        # The name of a curve is written next to it.
         if not (block.is_drawn and isinstance(series, Series) and series.is_curve)
     }
     entries = (
@@ -277,7 +274,7 @@ def _panels(block: Panels) -> Html:
 
 
 def _legend_entry(name: str, mark: Mark, *, can_hide: bool) -> Html:
-    """The name of a series; can_hide: a script hides and shows the series."""
+    """The name of a series. can_hide: as a button with which a script hides and shows it."""
     if not can_hide:
         return element("span", Html(mark_svg(mark)), name)
     hides = {"type": "button", "aria_pressed": "false", "data_series": plotly_text(name)}
@@ -301,7 +298,7 @@ def _figure(chart: Chart | BarChart, *, is_drawn: bool) -> Html:
 
 
 def anchor(name: str) -> str:
-    """A name as an id: letters, digits, hyphens; anything else as its code point, to keep names apart."""
+    """A name as an id of letters, digits and hyphens; other characters as code points, to keep ids unique."""
     return "".join(
         character
         if character.isascii() and (character.isalnum() or character == "-")
@@ -310,7 +307,7 @@ def anchor(name: str) -> str:
     )
 
 
-# Which function renders which kind of block; `Any` because each takes its own kind.
+# The renderer of each kind of block; `Any` because each takes a different kind.
 RENDERERS: Final[Mapping[type, Callable[[Any], Html]]] = {
     Prose: lambda block: element("p", *map(_span, block.spans), class_="note" if block.is_note else None),
     Heading: lambda block: element("h4" if block.is_minor else "h3", block.text, id=anchor(block.name)),
@@ -331,9 +328,9 @@ PLOTLY: Final = "Figures are drawn by plotly.js, © Plotly Technologies Inc., MI
 
 
 def render(page: Page[Shown], findings: Shown) -> str:
-    """A whole page as the text of one HTML file, a few MB, most of it Plotly's drawing code.
+    """A whole page as the text of one HTML file of a few MB, most of which is Plotly's code.
 
-    Nothing in it is loaded from elsewhere, and its content security policy forbids that anything is.
+    It loads nothing from elsewhere, which its content security policy enforces.
     """
     content = page.content(findings)
     scripts = (_asset("plotly-basic.min.js"), _asset("page.js"))
@@ -362,7 +359,7 @@ def render(page: Page[Shown], findings: Shown) -> str:
 
 
 def fragment(page: Page[Shown], findings: Shown) -> Html:
-    """The same page without its shell: for a frame with its own styles, scripts and theme."""
+    """The page without its shell, for a frame with its own styles, scripts and theme."""
     content = page.content(findings)
     return element(
         "div",
@@ -402,7 +399,7 @@ def _asset(name: str) -> str:
 
 
 def _masthead(page: Page[Shown], findings: Shown, *brand: str) -> Html:
-    """Brand, what it is about, what was found. Without a brand there is a frame, which has the theme."""
+    """The head of a page: brand, subject, findings. Without a brand, the frame has the theme's button."""
     summary = page.summary(findings)
     button = element("button", "Dark theme", type="button", class_="theme", hidden=True)
     return element(
@@ -438,7 +435,7 @@ def _contents(content: list[tuple[Section[Shown], tuple[Block, ...]]]) -> Html:
 
 
 def _section(section: Section[Shown], blocks: tuple[Block, ...]) -> Html:
-    """A section; the content of a folded one has an anchor of its own: a link to it opens the fold."""
+    """A section. The content of a folded one has a separate anchor; a link to it opens the section."""
     title = element("h2", section.title, id=f"{section.name}-title")
     inside = concatenated(*(rendered(block) for block in blocks))
     if section.is_folded:
@@ -450,7 +447,7 @@ def _section(section: Section[Shown], blocks: tuple[Block, ...]) -> Html:
 
 
 def _inside(section: Section[Shown]) -> str:
-    """The anchor of what a reader looks for in a section."""
+    """The anchor of the content of a section."""
     return f"{section.name}-inside" if section.is_folded else section.name
 
 
@@ -468,7 +465,7 @@ _NOTEBOOK_STYLE = (
 
 
 def notebook_html(page: Page[Shown], findings: Shown) -> Html:
-    """The short form of a page, for a cell of a notebook: no figures, which need the page's script."""
+    """The short form of a page for a cell of a notebook, without figures, because these need a script."""
     return element(
         "div",
         element("style", Html(_NOTEBOOK_STYLE)),

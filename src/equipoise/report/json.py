@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from equipoise.decide.solve_for import Reaches
 
 
-# Documents whose schema is not the first, by name: the verb, or what else it is (docs/reference/json.md).
-# Those of docs/schemas.py ship with a JSON schema.
+# Versions of schemas other than 1, by name of the document, usually a verb (docs/reference/json.md).
+# docs/schemas.py writes the JSON schemas that are shipped.
 SCHEMA_VERSIONS: Final[Mapping[str, int]] = {
     "advise": 2,
     "advise-ask": 1,
@@ -49,12 +49,12 @@ SCHEMA_VERSIONS: Final[Mapping[str, int]] = {
 
 
 def schema_id(name: str) -> str:
-    """What a document of this name has in `schema`."""
+    """The value of `schema` in a document of this name."""
     return f"equipoise.{name}/{SCHEMA_VERSIONS.get(name, 1)}"
 
 
 def document(verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The head, then the fields of the verb itself, which may name a schema of their own."""
+    """The head and the fields of a document; the fields may override the schema."""
     head = {
         "schema": schema_id(verb),
         "equipoise": __version__,
@@ -64,7 +64,7 @@ def document(verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bill_fields(bill: Bill) -> dict[str, float | str | None]:
-    """The bill as documents state it: each amount, and the ends of its interval at LEVEL."""
+    """The bill as in documents: each amount, and the bounds of its interval at LEVEL."""
     found: dict[str, float | str | None] = {"accelerator_hours": bill.accelerator_hours.value}
     for name in ("usd", "energy_j", "carbon_kg", "electricity_usd"):
         amount: Interval | None = getattr(bill, name)
@@ -75,12 +75,12 @@ def bill_fields(bill: Bill) -> dict[str, float | str | None]:
 
 
 def missing_fields(err: EvidenceError) -> dict[str, Any]:
-    """The fields of a document that says why there is no answer, and what would be enough for one."""
+    """The fields of a document that states why there is no answer, and which evidence is missing."""
     return {"status": "not_enough_evidence", "reason": str(err), "missing": list(err.missing)}
 
 
 def encode(whole: Mapping[str, Any]) -> bytes:
-    """JSON text with a newline at its end; what is not a number (NaN, infinity) becomes null."""
+    """JSON text with a final newline; NaN and infinity become null."""
     option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     try:
         return orjson.dumps(whole, option=option)
@@ -89,9 +89,9 @@ def encode(whole: Mapping[str, Any]) -> bytes:
 
 
 class WeightedSource(Struct, frozen=True, kw_only=True):
-    """One source. kind: the estimator that has it. weight: in the time; weights of all sources sum to 1.
+    """One source. kind: its estimator. weight: in the time; the weights of all sources sum to 1.
 
-    ref: an entry, a run; of an estimator that names no source, as the model's, its own name.
+    ref: an entry or a run; for an estimator without named sources, such as the model, its name.
     """
 
     kind: EstimatorName
@@ -105,7 +105,7 @@ class WeightedSource(Struct, frozen=True, kw_only=True):
 
 
 def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
-    """What the time of the recommended candidate rests on; of the fastest where none is recommended."""
+    """The sources of the time of the recommended candidate, or of the fastest if none is recommended."""
     found: list[WeightedSource] = []
     for each in () if answer.shown is None else answer.shown.estimates:
         sources = each.sources or (EvidenceSource(kind=each.estimator, ref=each.name),)
@@ -120,19 +120,18 @@ def evidence_of(answer: Answer) -> tuple[WeightedSource, ...]:
     return tuple(found)
 
 
-# Digits of a calculated float: the last ones differ from machine to machine.
+# Digits of a computed number; further digits may differ between machines.
 _NUM_DIGITS = 6
 _rounded: Final = partial(significant, num_digits=_NUM_DIGITS, keeps_whole=True)
-# Of what an allocation minimises; seconds otherwise.
+# Units of an allocation's objective, if not seconds.
 _UNITS = {"cost": "usd", "energy": "j"}
 
 
 def fields_of(record: object, **names: str | None) -> dict[str, Any]:
-    """A record as JSON: properties named in its `JSON_PROPERTIES` first, then its fields.
+    """A record as JSON: the properties named in its `JSON_PROPERTIES`, then its fields.
 
-    Tuples become lists, paths and strategies text, what is not finite null. Left out: fields
-    named in its `NOT_IN_JSON`, functions and arrays. names: what the document calls a field; None leaves
-    it out.
+    Tuples become lists, paths and strategies text, infinite numbers null. Fields named in its `NOT_IN_JSON`,
+    functions and arrays are omitted. names: names in the document for fields; None omits the field.
     """
     assert isinstance(record, Struct)
     found = {name: plain(getattr(record, name)) for name in getattr(record, "JSON_PROPERTIES", ())}
@@ -147,21 +146,21 @@ def fields_of(record: object, **names: str | None) -> dict[str, Any]:
 
 
 def picked(record: object, *fields: str, **names: str) -> dict[str, Any]:
-    """Those fields or properties of a record, in that order; null each where there is no record.
+    """The named fields or properties of a record, in this order; null if a record lacks them.
 
-    names: what the document calls a field.
+    names: names in the document for fields.
     """
     return {names.get(field, field): plain(getattr(record, field, None)) for field in fields}
 
 
 def candidate_fields(candidate: Candidate) -> dict[str, Any]:
-    """A candidate: `accelerator` is that of the question, a system too, as in `id`; `chip`: its chip."""
+    """A candidate. `accelerator`: the accelerator or system in the question, as in `id`; `chip`: its chip."""
     found = fields_of(candidate)
     return found | {"accelerator": found.pop("system"), "chip": candidate.accelerator}
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """A value for JSON: records as objects, tuples as lists, null for what is not finite."""
+    """A value for JSON: records as objects, tuples as lists, null for infinite numbers and NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     form = next((write for kind, write in _FORMS if isinstance(value, kind)), None)
@@ -177,7 +176,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def cluster_fields(nodes: Cluster) -> dict[str, Any]:
-    """What a system's nodes are."""
+    """The facts of a system's nodes."""
     return {
         "name": nodes.name,
         "accelerator": nodes.accelerator.slug,
@@ -189,8 +188,8 @@ def cluster_fields(nodes: Cluster) -> dict[str, Any]:
     }
 
 
-# Records that have a form of their own; an interval too wide to be used is unknown, and a limit that would do
-# is rounded up: whoever states it as it is written gets what it names.
+# Types with a special form. An interval that is too wide is null. A sufficient limit is rounded up, so that
+# it suffices as written.
 _FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (Strategy, Strategy.text),
     (Cluster, cluster_fields),
@@ -206,9 +205,9 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
 
 
 def answer_fields(answer: Answer) -> dict[str, Any]:
-    """The document of `advise` and `plan`, schema 2: every candidate, the choice, and what it rests on.
+    """The document of `advise` and `plan`, schema 2: every candidate, the choice, and its evidence.
 
-    The question is as given; all else is rounded to _NUM_DIGITS digits, by which its identities hold.
+    All numbers except those of the question are rounded to _NUM_DIGITS digits.
     """
     found = fields_of(answer)
     found["evidence"] = [fields_of(each) for each in evidence_of(answer)]
@@ -225,7 +224,7 @@ def _published_near(answer: Answer | None) -> dict[str, Any]:
 
 
 def _currency(asked: "TrainingQuery") -> dict[str, Any] | None:
-    """The user's currency: what one US dollar is in it, and of which date. Every amount is in US dollars."""
+    """The user's currency, its rate per US dollar and the date of the rate; all amounts are in dollars."""
     own = asked.own_currency
     if own is None:
         return None
@@ -233,7 +232,7 @@ def _currency(asked: "TrainingQuery") -> dict[str, Any] | None:
 
 
 def _question(answer: Answer) -> dict[str, Any]:
-    """Every field of the question; its systems as they were taken, on each of their terms."""
+    """Every field of the question; its systems as resolved, with one item per system and rental terms."""
     systems = [
         {
             "system": each.name,
@@ -250,7 +249,7 @@ def _question(answer: Answer) -> dict[str, Any]:
 
 
 def prediction_fields(found: "Prediction") -> dict[str, Any]:
-    """The document of `predict`, schema 2: the same candidates and equilibria as of an answer."""
+    """The document of `predict`, schema 2, with candidates and equilibria as in the one of `advise`."""
     fields = fields_of(found, question=None, candidates=None, outside=None, answer=None)
     predictions = [
         {
@@ -265,7 +264,7 @@ def prediction_fields(found: "Prediction") -> dict[str, Any]:
 
 
 def reach_fields(found: "Reaches") -> dict[str, Any]:
-    """The document of `advise --ask`: the question once, then each system, the furthest first."""
+    """The document of `advise --ask`: the question, then each system, the largest amount first."""
     fields = fields_of(found)
     del fields["titles"]
     for each in (fields["best"], *fields["others"]):

@@ -1,6 +1,6 @@
-"""Charts as SVG in the page itself: there before any script runs, on paper and on a phone alike.
+"""Charts as SVG in the page itself, which need no script and can be printed.
 
-Colours are the page's CSS variables, so the theme changes them. Labels that would collide are left out.
+Colours are the page's CSS variables, which depend on the theme. Labels that would collide are left out.
 """
 
 import html
@@ -18,12 +18,12 @@ WIDTH: Final = 460.0
 HEIGHT: Final = 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 14.0, 26.0, 40.0
 _FONT_PX: Final = 12.0
-_CHARACTER_PX: Final = 0.6 * _FONT_PX  # the mean width of a character of a sans-serif type
+_CHARACTER_PX: Final = 0.6 * _FONT_PX  # mean width of a character of a sans-serif font
 _MARKER_PX: Final = 10.0
 _LINE_STEP_PX: Final = 5.0
-# How far from its place a label may be: of a point near, lest it be taken for another's.
+# Distances of a label from its point, in pixels. Labels of points are near, so that they are unambiguous.
 _NEAR: Final = (7.0, 12.0)
-# By how much a label is nearer to its own point than to anything of another series.
+# A label is nearer to its point than to other series by at least this distance.
 _APART_PX: Final = 4.0
 _FAR: Final = (7.0, 12.0, 18.0, 26.0)
 SYMBOL_PATHS: Final = {
@@ -42,7 +42,7 @@ _DIRECTIONS: Final = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1)
 
 
 class _Box(NamedTuple):
-    """What is drawn already, in pixels of the view box."""
+    """An occupied area, in pixels of the view box."""
 
     left: float
     top: float
@@ -58,14 +58,14 @@ class _Box(NamedTuple):
         )
 
     def distance_px(self, other: "_Box") -> float:
-        """Between the nearest edges; zero where they overlap."""
+        """The distance between the nearest edges; zero if the boxes overlap."""
         across = max(other.left - self.right, self.left - other.right, 0.0)
         down = max(other.top - self.bottom, self.top - other.bottom, 0.0)
         return math.hypot(across, down)
 
 
 class _Frame:
-    """Where values of a chart lie in the view box."""
+    """Converts values of a chart to positions in the view box."""
 
     def __init__(self, chart: Chart) -> None:
         self.x, self.y = chart.x, chart.y
@@ -74,7 +74,7 @@ class _Frame:
         self.y_range = axis_range(chart.y, heights)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """The place of a point, kept inside the plot."""
+        """The position of a point."""
         across = _share(x, self.x, self.x_range)
         up = _share(y, self.y, self.y_range)
         return (
@@ -84,7 +84,7 @@ class _Frame:
 
 
 def _share(value: float, axis: Axis, limits: tuple[float, float]) -> float:
-    """How far along its axis a value lies, 0 to 1."""
+    """The position of a value along its axis, 0 to 1."""
     place = math.log10(value) if axis.is_log else value
     return (place - limits[0]) / (limits[1] - limits[0])
 
@@ -92,7 +92,7 @@ def _share(value: float, axis: Axis, limits: tuple[float, float]) -> float:
 def svg_chart(chart: Chart) -> str:
     """The chart as one `<svg>` element. Texts are escaped.
 
-    Assumes axes of numbers. Labels of points come from `Series.labels`; those of notes are written first.
+    Assumes axes of numbers. Labels of points are those of `Series.labels`; notes are placed first.
     """
     frame = _Frame(chart)
     drawn = sorted(chart.series, key=lambda each: each.is_main)
@@ -119,7 +119,7 @@ def _text(x: float, y: float, text: str, *, anchor: str = "middle", kind: str = 
 
 
 def _grid(chart: Chart, frame: _Frame) -> Iterator[str]:
-    """Lines at the ticks with their values, and what the axes mean."""
+    """Grid lines with the values of the ticks, and the titles of the axes."""
     bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
     for value in _ticks(chart.x, frame.x_range):
         x, _ = frame.at(value, _inverse(chart.y, frame.y_range[0]))
@@ -139,7 +139,7 @@ def _inverse(axis: Axis, place: float) -> float:
 
 
 def _ticks(axis: Axis, limits: tuple[float, float]) -> list[float]:
-    """Round numbers: on a log axis 1, 2 and 5 of each decade, fewer of each where those are too many."""
+    """Round numbers: on a log axis 1, 2 and 5 times powers of ten, or fewer if these are too many."""
     low, high = _inverse(axis, limits[0]), _inverse(axis, limits[1])
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) if axis.is_log else ()
     for digits in ((1, 2, 5), (1, 3), (1,)):
@@ -158,7 +158,7 @@ def _line(series: Series, frame: _Frame) -> str:
 
 
 def _markers(series: Series, frame: _Frame) -> str:
-    """A symbol a point, its hover as a title."""
+    """A symbol per point, with its tooltip as title."""
     scale = (2.0 if series.is_main else 1.0) * _MARKER_PX / 12.0
     parts = []
     for x, y, lines in zip(series.x, series.heights, series.hovers, strict=True):
@@ -172,9 +172,9 @@ def _markers(series: Series, frame: _Frame) -> str:
 
 
 def _labels(chart: Chart, frame: _Frame) -> Iterator[str]:
-    """Notes, labels of points, minor notes, each where it covers nothing; those without room are left out.
+    """Notes, labels of points and minor notes, except those without a free position.
 
-    So is the label of a point that would be as near to what belongs to another series.
+    The label of a point is also left out if it would be as near to another series.
     """
     drawn = [[*_line_boxes(each, frame), *_marker_boxes(each, frame)] for each in chart.series]
     taken = list(chain.from_iterable(drawn))
@@ -209,7 +209,7 @@ def _placed(
     reach: tuple[float, ...] = _FAR,
     others: Sequence[_Box] = (),
 ) -> Iterator[str]:
-    """Labels where they cover nothing that is taken, nearer to their point than to others; then taken."""
+    """Labels that cover nothing in `taken` and are nearest to their point; their boxes are added to it."""
     for x, y, text, kind in (each for each in labels if each[2]):
         box = _free(x, y, text, taken, reach=reach, others=others)
         if box is not None:
@@ -249,9 +249,9 @@ def _free(
     reach: tuple[float, ...],
     others: Sequence[_Box],
 ) -> _Box | None:
-    """The first place around a point where a text covers nothing, inside the plot, nearest to its point.
+    """The first free box for a text around a point, inside the plot; None if there is none.
 
-    others: what it is not to be taken for a label of.
+    others: boxes of other series, which must be further away from the text than its point.
     """
     own = _marker_box(x, y, half=_MARKER_PX / 2.0)
     inside = _Box(_LEFT, _TOP - 8.0, WIDTH, HEIGHT - _BOTTOM)
@@ -271,7 +271,7 @@ def _free(
 
 
 def _places(x: float, y: float, text: str, reach: tuple[float, ...]) -> Iterable[_Box]:
-    """Above, below, right and left of a point, then at its corners, at each distance in turn."""
+    """Boxes above, below, right, left and diagonally of a point, at each distance in turn."""
     wide, high = _CHARACTER_PX * len(text), _FONT_PX + 2.0
     for far in reach:
         for across, up in _DIRECTIONS:

@@ -1,4 +1,4 @@
-"""A page in a terminal: its blocks in the columns there are, with plots of characters."""
+"""Pages in a terminal: blocks within the available columns, and charts as text."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,34 +38,34 @@ from equipoise.report.blocks import (
 from equipoise.report.charts import BarChart, Chart
 from equipoise.report.format import DASH, STAR, TIMES, breakable
 
-# What stands for the characters this package itself writes where only ASCII can be shown.
+# Replacements for this package's own characters where only ASCII can be shown.
 ASCII: Final = str.maketrans(
     {TIMES: "x", DASH: "-", "…": "...", "·": "-", "≤": "<=", "≥": ">=", "→": "->", STAR: "*"}
 )
 SCREEN_LINES: Final = 25
 COLUMN_GAP: Final = 3
 READABLE_COLUMNS: Final = 14
-KEPT_COLUMNS: Final = 16  # "misses deadline,": of two reasons each has a line
+KEPT_COLUMNS: Final = 16  # "misses deadline,": two reasons take one line each
 WIDE_COLUMNS: Final = 120
 LONGEST_WORD: Final = 28
-# A column narrower than one line of prose whose longest cell takes more lines than these is hard to read.
+# A column narrower than this is hard to read if its longest cell takes more lines than this.
 PROSE_COLUMNS: Final = 28
 MOST_CELL_LINES: Final = 4
 _WORD: Final = re.compile(r"\S+")
-# The blank between a number and its unit, at which no line ends; a sign of one cell stands for it meanwhile.
+# Lines are not broken between a number and its unit: a private character replaces the blank meanwhile.
 _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|days|USD|[GMT]B(?:/s)?|[kMG]?Wh)(?!\w))")
 _KEPT: Final = "\ue000"
 TONES: Final = {"good": "bold green", "bad": "bold red", "plain": "bold", "quiet": "italic"}
 
 
 def render(page: Page[Shown], findings: Shown, console: Console, *, full: bool = True) -> None:
-    """Print a page on `console`, no line longer than it is wide; colour and Unicode where it has them.
+    """Print a page on `console` within its width, with colour and Unicode if it supports them.
 
-    full: all of it; else one screen, where the page has a short form.
+    full: the whole page instead of its short form.
     """
     is_screen = not full and page.brief is not None
     for line in (_screen if is_screen else _whole)(page, findings, console):
-        # Listings alone may be longer than the console is wide.
+        # Only lines of code listings may exceed the width of the console.
         console.print(line, highlight=False, no_wrap=True, overflow="ignore", crop=False)
 
 
@@ -82,7 +82,7 @@ def _whole(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Tex
 
 
 def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "") -> Iterator[Text]:
-    """What a page is about, and what was found."""
+    """The subject of a page, its headline and summary."""
     about = f"{maker}{page.about(findings)}"
     if about:
         yield from _paragraph(Text(about, "dim"), console)
@@ -93,14 +93,14 @@ def _top(page: Page[Shown], findings: Shown, console: Console, *, maker: str = "
 
 
 def _screen(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Text]:
-    """The short form: as many rows, then lines and last blank lines, as leave it within SCREEN_LINES."""
+    """The short form, with rows, then lines, then the last blank lines omitted until it fits SCREEN_LINES."""
     top = list(_top(page, findings, console))
     blocks = page.screen(findings, SCREEN_ROWS)
-    # What is the same with fewer rows is shown whole.
+    # Without a table to shorten, nothing is omitted but blank lines.
     most = LEAST_ROWS if blocks == page.screen(findings, LEAST_ROWS) else SCREEN_ROWS
     drawn: list[tuple[Block, list[Text]]] = []
     for num_rows in range(most, LEAST_ROWS - 2, -1):
-        # Most blocks are the same with fewer rows: they are drawn once.
+        # Blocks that do not change with the number of rows are rendered once.
         known = drawn
         drawn = [
             (
@@ -114,25 +114,25 @@ def _screen(page: Page[Shown], findings: Shown, console: Console) -> Iterator[Te
     shown = [*top, *(line for _, lines in drawn for line in lines)]
     blank = [place for place, line in enumerate(shown) if not line.plain.strip()]
     over = max(0, len(shown) - SCREEN_LINES)
-    # What is longer all the same keeps them.
+    # A form that cannot fit keeps its blank lines.
     closed = blank[len(blank) - over :] if over <= len(blank) else []
     yield from (line for place, line in enumerate(shown) if place not in closed)
 
 
 def _paragraph(text: Text, console: Console) -> Iterable[Text]:
-    """Lines of text as far as the console can show it: without Unicode, what stands for it."""
+    """A text in lines, in ASCII if the console has no Unicode."""
     return _wrapped(_shown(text, console), console, console.width)
 
 
 def _hanging(text: Text, console: Console, *, first: Text, indent: int) -> Iterator[Text]:
-    """Lines of text, the first behind `first`, further ones behind so many blanks."""
+    """A text in lines, the first after `first`, further ones indented."""
     for place, line in enumerate(_wrapped(_shown(text, console), console, console.width - indent)):
         line.rstrip()
         yield (first if place == 0 else Text(" " * indent)) + line
 
 
 def _wrapped(text: Text, console: Console, width: int) -> Iterable[Text]:
-    """Lines of a text: a unit stays with its number, and too long a name is broken behind its signs."""
+    """A text in lines, not broken between number and unit; long names are broken after their signs."""
     kept = text.copy()
     kept.plain = _BEFORE_UNIT.sub(_KEPT, text.plain)
     for line in _with_breaks(kept, width).wrap(console, width):
@@ -141,7 +141,7 @@ def _wrapped(text: Text, console: Console, width: int) -> Iterable[Text]:
 
 
 def _with_breaks(text: Text, width: int) -> Text:
-    """The text with a new line within each name that is too long for one."""
+    """The text with line breaks in names that are longer than a line."""
     spots = []
     for name in _WORD.finditer(text.plain):
         line, at = "", name.start()
@@ -163,7 +163,7 @@ def _is_ascii(console: Console) -> bool:
 
 
 def _as_ascii(text: Text) -> Text:
-    """The same text in ASCII, styles kept piece by piece; what has no stand-in becomes `?`."""
+    """The text in ASCII, with its styles; characters without a replacement become `?`."""
     shown = Text(end=text.end)
     for piece in text.split("\n", include_separator=True, allow_blank=True):
         position = 0
@@ -233,7 +233,7 @@ def _tiles(block: Tiles, console: Console) -> Iterator[Text]:
 
 
 def _facts(block: Facts, console: Console) -> Iterator[Text]:
-    """Labels in a separate column, further lines under the first; labels above where there is no room."""
+    """Labels in a separate column, or above their text if the console is too narrow."""
     indent = max((cell_len(label) for label, _ in block.items), default=0) + 2
     are_above = console.width - indent < READABLE_COLUMNS
     for label, spans in block.items:
@@ -262,9 +262,9 @@ def _fold(block: Fold, console: Console) -> Iterator[Text]:
 
 
 def _table(block: Table, console: Console) -> Iterator[Text]:
-    """The columns for which there is room, first come first served; what is left out is named.
+    """A table of the columns that fit, in order of priority, and the names of the others.
 
-    Where prose would be squeezed, a paragraph a row with all columns in place of a grid.
+    If a column of prose would be too narrow, a paragraph per row with all columns instead.
     """
     block, widths = _with_star(block, console.width)
     if _is_squeezed(block, widths):
@@ -285,7 +285,7 @@ def _table(block: Table, console: Console) -> Iterator[Text]:
 def _grid_row(
     texts: Sequence[Text], block: Table, widths: Mapping[int, int], console: Console, *, is_head: bool = False
 ) -> Iterator[Text]:
-    """The lines of a row: cells longer than their column is wide are wrapped, unless it cuts them."""
+    """The lines of a row; longer cells are wrapped, or truncated if their column is_cut."""
     is_ascii = _is_ascii(console)
     cells = []
     for place, width in widths.items():
@@ -303,15 +303,15 @@ def _grid_row(
     for line in range(height):
         parts = []
         for lines, width in zip(cells, widths.values(), strict=True):
-            at = line - (height - len(lines) if is_head else 0)  # a title stands at the foot of the head
+            at = line - (height - len(lines) if is_head else 0)  # titles are aligned to the bottom
             parts.append(lines[at] if 0 <= at < len(lines) else Text(" " * width))
         yield Text(" | " if is_ascii else "   ").join(parts)
 
 
 def _with_star(block: Table, width: int) -> tuple[Table, dict[int, int]]:
-    """The table, and the width of each column shown.
+    """The table, and the width of each column that fits.
 
-    Where the badge of its marked row is in a column for which there is no room, a star leads the row.
+    If the column with the marked row's badge does not fit, the row begins with a star instead.
     """
     widths = _column_widths(block, width)
     place = _place_of_badge(block)
@@ -325,13 +325,13 @@ def _with_star(block: Table, width: int) -> tuple[Table, dict[int, int]]:
 
 
 def _place_of_badge(block: Table) -> int | None:
-    """The column in which the marked row has its badge; None of a table without either."""
+    """The column with the badge of the marked row; None if there is none."""
     row = () if block.marked is None else block.rows[block.marked]
     return next((place for place, cell in enumerate(row) if cell.badge), None)
 
 
 def _is_squeezed(block: Table, widths: Mapping[int, int]) -> bool:
-    """Whether a column is so narrow that its words would stand one below the other."""
+    """Whether a column is too narrow for its text."""
     return any(
         not (block.columns[place].is_number or block.columns[place].is_cut)
         and width < PROSE_COLUMNS
@@ -341,7 +341,7 @@ def _is_squeezed(block: Table, widths: Mapping[int, int]) -> bool:
 
 
 def _paragraphs(block: Table, console: Console) -> Iterator[Text]:
-    """Each row as its name, and below it what the other columns hold of it."""
+    """Each row as its name, followed by its values in the other columns."""
     first = next((place for place, column in enumerate(block.columns) if column.is_header), 0)
     yield Text()
     for row in block.rows:
@@ -354,7 +354,7 @@ def _paragraphs(block: Table, console: Console) -> Iterator[Text]:
 
 
 def _hidden(block: Table, widths: Mapping[int, int]) -> Text | None:
-    """The columns for which there is no room."""
+    """A note on the columns that do not fit."""
     badged = _place_of_badge(block)
     titles = []
     for place, column in enumerate(block.columns):
@@ -368,7 +368,7 @@ def _hidden(block: Table, widths: Mapping[int, int]) -> Text | None:
 
 
 def _column_widths(block: Table, width: int) -> dict[int, int]:
-    """The width of each column shown; names are broken over lines where a column to be kept had no room."""
+    """The width of each column that fits; names are broken if an essential column does not fit otherwise."""
     kept = {place for place, column in enumerate(block.columns) if column.is_kept}
     widths = _widths_within(block, width)
     if kept <= widths.keys():
@@ -378,7 +378,7 @@ def _column_widths(block: Table, width: int) -> dict[int, int]:
 
 
 def _widths_within(block: Table, width: int, *, breaks_names: bool = False) -> dict[int, int]:
-    """The width of each column shown: first what each needs at least, then the rest to those that want it."""
+    """The width of each column that fits: its least width, and a share of the remaining columns."""
     widths: dict[int, int] = {}
     room = width + COLUMN_GAP
     for place in sorted(range(len(block.columns)), key=partial(_rank_of, block)):
@@ -399,10 +399,9 @@ def _widths_within(block: Table, width: int, *, breaks_names: bool = False) -> d
 
 
 def _rank_of(block: Table, place: int) -> tuple[bool, bool, bool]:
-    """When a column gets its room: badges without a title first, as nothing else names them; then by place.
+    """Sorting key of columns by priority: badges without a title, essential columns and the names of rows.
 
-    With them come those to be kept, and the names of their rows. Wide columns come last, and before them
-    those that hold nothing.
+    Then other columns, empty ones, and wide ones; columns of equal priority stay in order.
     """
     column, cells = block.columns[place], [row[place] for row in block.rows]
     is_empty = all(not each.badge and each.text in ("", DASH) for each in cells)
@@ -412,7 +411,7 @@ def _rank_of(block: Table, place: int) -> tuple[bool, bool, bool]:
 
 
 def _least_width(block: Table, place: int, *, breaks_names: bool) -> int:
-    """What a column needs: the longest word of its title; a number whole, words unbroken, names too."""
+    """The least width of a column, which fits the words of its title, whole numbers and whole words."""
     title = max((cell_len(word) for word in block.columns[place].title.split()), default=1)
     lines = _lines(block, place)
     longest = max(map(cell_len, lines), default=1)
@@ -428,7 +427,7 @@ def _least_width(block: Table, place: int, *, breaks_names: bool) -> int:
 
 
 def _natural_width(block: Table, place: int) -> int:
-    """What a column would take if nothing were wrapped."""
+    """The width of a column without wrapped lines."""
     return max(map(cell_len, (block.columns[place].title, *_lines(block, place))))
 
 
@@ -446,7 +445,7 @@ def _cell(cell: Cell) -> Text:
 
 
 def _matrix(block: PairMatrix, console: Console) -> Iterator[Text]:
-    """The words in columns of one width; those that do not fit next to the names follow below."""
+    """Badges in columns of equal width; columns that do not fit next to the names follow below."""
     first = max(cell_len(name) for name, _, _ in block.rows)
     texts = [_badge_words(badge) for _, _, words in block.rows for badge in words if badge]
     width = max(map(cell_len, (*block.heads, *texts))) + 2
@@ -468,7 +467,7 @@ def _matrix(block: PairMatrix, console: Console) -> Iterator[Text]:
 
 
 def _badge_words(badge: Badge) -> str:
-    """A badge in a table, with its second line behind it."""
+    """The text of a badge, followed by its second line."""
     return f"{badge.text}, {badge.detail}" if badge.detail else badge.text
 
 
@@ -503,7 +502,7 @@ def _chart_title(chart: Chart | BarChart) -> Text:
     return Text.assemble((chart.title, "bold"), (f": {axes}", "dim"))
 
 
-# Which function makes the lines of which kind of block; `Any` because each takes its own kind.
+# The renderer of each kind of block; `Any` because each takes a different kind.
 RENDERERS: Final[Mapping[type, Callable[[Any, Console], Iterable[Text]]]] = {
     Prose: _prose,
     Heading: _heading,

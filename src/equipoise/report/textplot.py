@@ -1,4 +1,4 @@
-"""Charts as characters: a scatter of symbols, or a grid of names against sizes with counts."""
+"""Charts as text: a scatter plot of symbols, bars, or a grid of names against sizes with counts."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ PLOT_ROWS: Final = 13
 MOST_NAME_CHARACTERS: Final = 25
 SIZE_CHARACTERS: Final = 6
 LABEL_COLUMNS: Final = 8
-# Of symbols, and of lines without points by how they run.
+# Signs of symbols, and of curves by their direction.
 ASCII_SIGNS: Final = {
     "circle": "o", "square": "#", "diamond": "%", "triangle-up": "^",
     "cross": "+", "x": "x", "star": "*", "pentagon": "@",
@@ -28,25 +28,25 @@ SIGNS: Final = {
     "cross": "+", "x": TIMES, "star": "*", "pentagon": "◇",
     "level": "┄", "upright": "┆", "curve": "·",
 }  # fmt: skip
-# What finds its sign taken gets the next of these.
+# Used in this order if a sign is already taken.
 ASCII_FURTHER: Final = "=~&$" + ascii_letters
 FURTHER: Final = "○□△▽" + ascii_letters
 STYLES: Final = ("blue", "red", "green", "magenta", "yellow", "cyan", "bright_blue", "bright_red")
 
 
 class Canvas(Struct, frozen=True, kw_only=True):
-    """Where a plot is drawn: how many columns there are, and whether they can show more than ASCII."""
+    """The width of the plot in columns, and whether it may contain more than ASCII."""
 
     columns: int
     is_unicode: bool
 
 
-# What a legend has an entry of: the name of a series, its mark, and how it runs where it is a line alone.
+# An entry of a legend: the name of a series, its mark, and its direction if it is a curve.
 Entry: TypeAlias = tuple[str, Mark, str]
 
 
 def entry_of(series: Series | BarPart) -> Entry:
-    """What the legend calls a series."""
+    """The entry of a series in the legend."""
     if not isinstance(series, Series) or not series.is_curve:
         return series.name, series.mark, ""
     runs = "upright" if len(set(series.x)) == 1 else "level" if len(set(series.y)) == 1 else "curve"
@@ -54,9 +54,9 @@ def entry_of(series: Series | BarPart) -> Entry:
 
 
 def legend_signs(charts: Iterable[Chart | BarChart], canvas: Canvas) -> dict[Entry, str]:
-    """The one character of each entry of the legend of charts that share it, no two alike.
+    """A distinct character for each entry of the legend that the charts share.
 
-    What the reader looks for has its own sign first. A line fitted to points has no entry: it is theirs.
+    Main series choose first. A curve fitted to points of the same name has no separate entry.
     """
     series = [each for chart in charts for each in chart.series]
     entries = dict.fromkeys(map(entry_of, series))
@@ -83,7 +83,7 @@ def style(mark: Mark) -> str:
 
 
 def text_plot(chart: Chart | BarChart, canvas: Canvas, signs: Mapping[Entry, str] | None = None) -> Text:
-    """The chart in `canvas.columns` characters a line. signs: of the legend; its own unless given."""
+    """The chart in lines of `canvas.columns` characters. signs: of a shared legend, if any."""
     signs = legend_signs([chart], canvas) if signs is None else signs
     if isinstance(chart, BarChart):
         return _bar_plot(chart, canvas, signs)
@@ -91,7 +91,7 @@ def text_plot(chart: Chart | BarChart, canvas: Canvas, signs: Mapping[Entry, str
 
 
 def _scatter_plot(chart: Chart, canvas: Canvas, signs: Mapping[Entry, str]) -> Text:
-    """Symbols on a plane; of several on one character the main series stays on top, else the first."""
+    """A scatter plot; where symbols coincide, the main series is on top, otherwise the first."""
     x_values = [value for series in chart.series for value in series.x]
     y_values = [value for series in chart.series for value in series.heights]
     if not x_values:
@@ -132,7 +132,7 @@ def _scatter_plot(chart: Chart, canvas: Canvas, signs: Mapping[Entry, str]) -> T
 
 
 def _between(places: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Every row and column from the first to the last of places on a line across or upright."""
+    """Every position between the ends of a horizontal or vertical line."""
     rows, columns = zip(*places, strict=True)
     for row in range(min(rows), max(rows) + 1):
         for column in range(min(columns), max(columns) + 1):
@@ -140,10 +140,9 @@ def _between(places: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _bar_plot(chart: BarChart, canvas: Canvas, signs: Mapping[Entry, str]) -> Text:
-    """A line a bar: its name, each part in its own symbol, its label.
+    """A line per bar: its name, its parts, each in its symbol, and its label.
 
-    Across, each part reaches from the origin to its own end; else parts follow each other, and what hangs
-    below zero is left out.
+    If is_across, each part starts at the origin; otherwise parts are stacked, and those below zero omitted.
     """
     name_columns = max(map(len, chart.categories), default=0) + 1
     label_columns = max(map(len, chart.labels), default=0) + 1
@@ -164,7 +163,7 @@ def _bar_plot(chart: BarChart, canvas: Canvas, signs: Mapping[Entry, str]) -> Te
 
 
 def _ends(chart: BarChart, place: int, num_columns: int) -> Iterator[tuple[BarPart, int, int]]:
-    """The parts of a bar, each with its first column and the one after its last."""
+    """The parts of a bar, each with its first column and the column after its last."""
     if chart.is_across:
         scale = _Scale(low=chart.limits[0], high=chart.limits[1], is_log=False)
         for part in chart.series:
@@ -179,7 +178,7 @@ def _ends(chart: BarChart, place: int, num_columns: int) -> Iterator[tuple[BarPa
 
 
 def _x_labels(scale: "_Scale", num_columns: int, indent: int) -> str:
-    """Powers of two, each ending under its place."""
+    """Labels of the ticks, each ending below its position."""
     line = [" "] * (indent + num_columns)
     for value in ticks(scale.low, scale.high):
         label = count(value)
@@ -189,7 +188,7 @@ def _x_labels(scale: "_Scale", num_columns: int, indent: int) -> str:
 
 
 def _grid_plot(chart: Chart, canvas: Canvas, signs: Mapping[Entry, str]) -> Text:
-    """A row per name, a column a size; a cell has the symbol of its group and how many systems share it."""
+    """A row per name and a column per size; cells have the symbols of groups and numbers of systems."""
     sizes = sorted({value for series in chart.series for value in series.x})
     name_columns = min(MOST_NAME_CHARACTERS, max(map(len, chart.y.categories)) + 1)
     most = (canvas.columns - name_columns) // SIZE_CHARACTERS
@@ -211,7 +210,7 @@ def _grid_plot(chart: Chart, canvas: Canvas, signs: Mapping[Entry, str]) -> Text
     plot.append(" " * name_columns)
     for place in range(max(columns.values(), default=0) + 1):
         members = [size for size in sizes if columns[size] == place]
-        more = "+" if len(members) > 1 else ""  # the smallest of several that share a column
+        more = "+" if len(members) > 1 else ""  # the smallest of several sizes in one column
         plot.append(f"{members[0]:g}{more}".rjust(SIZE_CHARACTERS))
     return plot
 
@@ -227,7 +226,7 @@ def _append_spot(plot: Text, spot: list[Text], canvas: Canvas) -> None:
 
 
 def _merged(sizes: list[float], most: int) -> dict[float, int]:
-    """Which column each size stands in: its own while there is room, else shared with the nearest."""
+    """The column of each size; if there are too many sizes, the nearest share a column."""
     groups = [[size] for size in sizes]
     while len(groups) > most:
         gaps = [groups[i + 1][0] / groups[i][-1] for i in range(len(groups) - 1)]
@@ -243,7 +242,7 @@ def _fitted(name: str, columns: int, canvas: Canvas) -> str:
 
 
 class _Scale(Struct, frozen=True, kw_only=True):
-    """A linear or logarithmic way from values to character places."""
+    """A linear or logarithmic scale from values to character positions."""
 
     low: float
     high: float
