@@ -448,7 +448,7 @@ def _adjusted(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _expert_stacks(config: HubConfig, found: Sizes) -> Sizes:
-    """Experts in every so many layers of an encoder and of a decoder (Switch Transformer, NLLB)."""
+    """Experts in every n-th layer of an encoder and a decoder (Switch Transformer, NLLB)."""
     encoder, layers = config.size("layers", most=MOST_LAYERS), found["layers"]
     decoder = layers - encoder
     sparse = sum(
@@ -463,7 +463,7 @@ def _expert_stacks(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _dense_beside(config: HubConfig, found: Sizes) -> Sizes:
-    """Arctic: beside the experts of each layer a dense block, as wide as the layer."""
+    """Arctic: each layer has a dense block parallel to the experts, as wide as the layer."""
     layers = found["layers"]
     sparse = layers // config.size("expert_every", 1)
     has_dense = config.flag("use_residual", default=True)
@@ -476,7 +476,7 @@ def _dense_beside(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _shortcut(config: HubConfig, found: Sizes) -> Sizes:
-    """LongCat: each layer is two of attention and a dense block, beside experts; some do nothing."""
+    """LongCat: two attention and two dense blocks per layer, parallel to experts, some without effect."""
     layers, experts = found["layers"], config.experts()
     places = experts["experts"] + config.size("zero_expert_num", 0, least=0)
     return found | {
@@ -492,7 +492,7 @@ _SPARSE, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 
 
 def _compressed(config: HubConfig, found: Sizes) -> Sizes:
-    """DeepSeek-V4: windows, and behind them keys compressed 4 to 1, of which an index picks, or 128 to 1."""
+    """DeepSeek-V4: windowed keys, and older keys compressed 4 to 1, selected by an index, or 128 to 1."""
     rates: dict[str, Any] = {_SPARSE: 4, _HEAVY: 128, **config.table("compress_rates")}
     ratios = config.listed("compress_ratios") or [
         rates.get(str(each), 0) for each in config.listed("layer_types")
@@ -524,7 +524,7 @@ def _compressed(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _two_stacks(config: HubConfig, found: Sizes) -> Sizes:
-    """An encoder, and a decoder that attends to it too, on as many tokens."""
+    """An encoder, and a decoder on as many tokens that also attends to the encoder."""
     encoder = found["layers"]
     decoder = config.size("decoder_layers", encoder, most=MOST_LAYERS)
     return found | {
@@ -535,14 +535,14 @@ def _two_stacks(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _pair(config: HubConfig, _found: Sizes) -> Sizes:
-    """CLIP: an encoder of images, and one of texts in a tower."""
+    """CLIP: an image encoder, and a text encoder as tower."""
     images, words = _sizes(config.part("vision")), Transformer(**_sizes(config.part("text")))
     tower = Tower(model=words, tokens=max(1, words.position_embeddings))
     return images | {"towers": (*images.get("towers", ()), tower)}
 
 
 def _prompted(config: HubConfig, _found: Sizes) -> Sizes:
-    """SAM: an encoder of images, and a small decoder of masks behind it."""
+    """SAM: an image encoder, followed by a small mask decoder."""
     images = config.part("vision")
     found = _sizes(images)
     return found | {"towers": prompted_towers(images, found["hidden"], num_patches(images))}
@@ -560,7 +560,7 @@ _PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
         found | {"prediction_layers": config.size("prediction_layers", 0, least=0, most=100)}
     ),
     "llama4": _llama4,
-    # Qwen of 2023: the width that its file states is that of both halves of the gated block.
+    # Qwen of 2023: the stated width is that of both halves of the gated block.
     "halved": lambda _, found: found | {"ffn_hidden": max(1, found["ffn_hidden"] // 2)},
     "adjusted": _adjusted,
     "expert_stacks": _expert_stacks,

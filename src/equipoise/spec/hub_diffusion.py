@@ -34,9 +34,9 @@ class Latents(Struct, frozen=True, kw_only=True):
         return self.width * self.height * self.pixels_each**2 * self.pixel_frames
 
     def image(self, *, patch: int | None, frames: int = 1, other_tokens: int = 0) -> Image | None:
-        """What a question may state another size of; None of sides nobody trains on.
+        """Return the image, whose size a question may override; None if it is too small to train on.
 
-        patch: columns of latents that make a token; None where there are none. frames: tokens in time.
+        patch: side of a token in latents; None without tokens. frames: tokens in time.
         """
         width, height = self.width * self.pixels_each, self.height * self.pixels_each
         if min(width, height) < LEAST_SIDE:
@@ -87,7 +87,7 @@ def with_frozen(workload: Workload, config: HubConfig) -> Workload:
     )
 
 
-# A step costs as much as three passes forward.
+# A training step costs as much as three forward passes.
 _PASSES: Final = 3
 
 
@@ -120,7 +120,7 @@ def denoiser_tokens(config: HubConfig) -> int:
 
 
 def denoiser_image(config: HubConfig) -> Image | None:
-    """The images that a diffusion transformer is trained on."""
+    """Return the images that a diffusion transformer is trained on."""
     about, (frames, side) = config.family.denoiser, _patch(config)
     assert about is not None
     of, texts = latents(config), about.text_tokens if about.joins_text else 0
@@ -273,7 +273,7 @@ class UNet:
 
     @property
     def image(self) -> Image | None:
-        """The images that it is trained on."""
+        """Return the images that it is trained on."""
         found = self.latents.image(patch=None)
         return found and replace(found, squared_share=self.squared_flop / self.forward_flop)
 
@@ -312,7 +312,7 @@ class UNet:
         for keys, width in ((places, channels), (self.text_tokens, self.text_width)):
             self.product(channels, 2 * channels, places)
             self.product(width, 2 * channels, keys)
-            self.layers += 2  # queries, keys, values and the way out are products of their own
+            self.layers += 2  # queries, keys, values and the output are separate products
             self.forward_flop += 4 * channels * places * keys
             self.adapter_width += 6 * channels + 2 * width
         self.squared_flop += 4 * channels * places * places

@@ -1,4 +1,4 @@
-"""Models of sounds, series and images on the Hugging Face hub: their tokens and layers before the stack."""
+"""Hugging Face models of audio, time series and images: their tokens, and the layers before the stack."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -11,11 +11,14 @@ from equipoise.spec.hub_keys import MOST_LAYERS, HubConfig, Sizes
 from equipoise.spec.transformer import Tower, Transformer, feed_forward_stack, matrix_tower
 from equipoise.spec.workload import LEAST_SIDE, Image
 
-# Sounds.
+# Audio.
 
 
 def _whisper(config: HubConfig, found: Sizes) -> Sizes:
-    """A decoder that attends to an encoder of 30 s of sound, a tower, before which are two convolutions."""
+    """Whisper: a decoder that attends to an encoder of 30 s of audio; the encoder is a tower.
+
+    The two convolutions before the encoder are counted as its embedding table.
+    """
     tokens, hidden = config.size("max_source_positions", 1500), found["hidden"]
     heads = config.size("encoder_attention_heads", found["heads"])
     encoder = Transformer(
@@ -39,8 +42,8 @@ def _whisper(config: HubConfig, found: Sizes) -> Sizes:
     }
 
 
-# Samples of 16 kHz to which wav2vec 2.0, HuBERT and WavLM cut what they train on, 15.6 s (Baevski et al.
-# 2020, section 4.2).
+# Length of the training samples of wav2vec 2.0, HuBERT and WavLM at 16 kHz: 15.6 s (Baevski et al. 2020,
+# section 4.2).
 _CROP_SAMPLES: Final = 250_000
 
 
@@ -54,7 +57,7 @@ def num_frames(config: HubConfig) -> list[int]:
 
 
 def _waveform(config: HubConfig, found: Sizes) -> Sizes:
-    """wav2vec 2.0: convolutions over the waveform, a projection, and a convolution that states positions."""
+    """wav2vec 2.0: convolutions over the waveform, a projection, and a convolution for positions."""
     tokens, hidden = num_frames(config), found["hidden"]
     widths = config.sizes("conv_dim")
     kernels = config.sizes("conv_kernel")
@@ -70,9 +73,9 @@ def _waveform(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _conformer(config: HubConfig, found: Sizes) -> Sizes:
-    """Conformers: a layer has two feed-forward blocks and a convolution of each channel between matrices.
+    """Conformers: layers with two feed-forward blocks, and a depthwise convolution between matrices.
 
-    Three matrices of that convolution, and one of positions where they are relative, stand as columns of the
+    The three matrices of the convolution, and the matrix of relative positions, are counted as columns of the
     feed-forward blocks.
     """
     hidden, kernel = found["hidden"], config.size("conv_depthwise_kernel_size", 31)
@@ -81,7 +84,7 @@ def _conformer(config: HubConfig, found: Sizes) -> Sizes:
     if config.keys.get("feature_projection_input_dim") is not None:
         towers += (matrix_tower(config.size("feature_projection_input_dim"), hidden, 0),)
         if config.flag("add_adapter", default=False):
-            # A further layer on half the frames, before which two convolutions of three frames halve them.
+            # An adapter layer on half the frames, after two convolutions with a kernel of three frames.
             count, tokens = config.size("num_adapter_layers", 1), config.family.sequence_tokens // 2
             towers += (matrix_tower(24 * count * hidden, hidden, tokens),)
     return found | {
@@ -90,11 +93,11 @@ def _conformer(config: HubConfig, found: Sizes) -> Sizes:
     }
 
 
-# Series of numbers.
+# Time series.
 
 
 def _series(config: HubConfig, found: Sizes) -> Sizes:
-    """TimesFM: two matrices and a way around them before and behind, twice if it has a head of quantiles."""
+    """TimesFM: residual blocks of two matrices before and after the stack, and one for quantiles."""
     hidden, values = found["hidden"], 1 + (len(config.listed("quantiles")) or _USUAL_QUANTILES)
     patch, horizon = config.size("patch_length", 32), config.size("horizon_length", 128)
     columns = (2 * 2 * patch + hidden) + (hidden + 2 * horizon * values)
@@ -115,7 +118,7 @@ def num_series_tokens(config: HubConfig) -> int:
 
 
 def _image(config: HubConfig, found: Sizes) -> Sizes:
-    """A vision transformer: no vocabulary; a matrix embeds patches, and another makes classes."""
+    """A vision transformer: matrices embed patches and predict classes; there is no vocabulary."""
     tokens = num_patches(config)
     pixels = config.size("num_channels", 3) * config.size("patch_size", 16) ** 2
     has_positions = config.family.position_tables and config.keys.get("rope_theta") is None
@@ -128,7 +131,7 @@ def _image(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _pooled(config: HubConfig, found: Sizes) -> Sizes:
-    """SigLIP: a last layer pools by attention of one token."""
+    """SigLIP: a final layer pools by the attention of one token."""
     if not config.flag("vision_use_head", default=True):
         return found
     last = {"layers": 1, "vocabulary": 1, "position_embeddings": 0, "predicted_fraction": 0.0}
@@ -136,7 +139,7 @@ def _pooled(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _masked(config: HubConfig, found: Sizes) -> Sizes:
-    """Masked autoencoders: the stack sees the patches that are left, and a narrower decoder all of them."""
+    """Masked autoencoders: the stack processes the unmasked patches, and a narrower decoder all patches."""
     hidden, tokens = config.size("decoder_hidden_size", 512), _all_patches(config)
     heads = config.size("decoder_num_attention_heads", 16)
     decoder = Transformer(
@@ -156,7 +159,7 @@ def _masked(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def _image_windows(config: HubConfig, found: Sizes) -> Sizes:
-    """SAM's encoder: layers that attend in squares of patches, but for those named."""
+    """SAM's encoder: layers with attention in square windows, except the listed ones."""
     whole = len(config.listed("global_attn_indexes"))
     if whole > found["layers"]:
         raise config.refuse("global_attn_indexes", f"at most its {found['layers']} layers")
@@ -165,10 +168,10 @@ def _image_windows(config: HubConfig, found: Sizes) -> Sizes:
 
 
 def prompted_towers(config: HubConfig, hidden: int, tokens: int) -> tuple[Tower, ...]:
-    """Of SAM, after its encoder: convolutions that narrow its output, and what makes masks of it and prompts.
+    """Return SAM's layers after its encoder: convolutions that reduce its width, and the mask decoder.
 
-    Of the latter's matrices 30 are squares, and four of two feed-forward blocks are 2,048 wide; it is less
-    than 1 % of the FLOP and counted as if one token passed it.
+    The decoder has 30 square matrices, and two feed-forward blocks of width 2,048. It takes less than 1 % of
+    the FLOP, and is counted as if it processed one token.
     """
     width = config.size("output_channels", 256)
     return (
@@ -221,7 +224,7 @@ _USUAL_MASK_RATIO: Final = 0.75
 
 
 def _all_patches(config: HubConfig) -> int:
-    """Patches of a whole image, the class token and registers."""
+    """Return the number of patches of an image, with class token and registers, before masking."""
     side = config.size("image_size", 224) // config.size("patch_size", 16)
     if side < 1:
         raise config.refuse("image_size", f"at least patch_size={config.keys.get('patch_size', 16)}")
@@ -237,7 +240,7 @@ class _Stage(Struct, frozen=True, kw_only=True):
 
 
 def _stages(config: HubConfig) -> list[_Stage]:
-    """Return the stages of an image pyramid; the sides are halved from one to the next."""
+    """Return the stages of an image pyramid, each with half the height and width of the one before."""
     depths = config.sizes("depths")
     first = config.size("embed_dim", 0, least=0)
     widths = [first * 2**stage for stage in range(len(depths))] if first else config.sizes("hidden_sizes")
@@ -261,7 +264,7 @@ _DEPTHWISE: Final = 49
 
 
 def _pyramid(config: HubConfig, _found: Sizes) -> Sizes:
-    """Swin and ConvNeXt: stages of fewer tokens and more channels, each after a matrix that merges patches.
+    """Swin and ConvNeXt: stages with fewer tokens and more channels, each after a matrix that merges patches.
 
     The last stage is the stack itself; the others and the matrices are towers.
     """
