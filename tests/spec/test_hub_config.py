@@ -245,12 +245,21 @@ def test_published_files_are_the_models_of_the_catalogue(slug, mine):
     assert found.forward_flop_per_token(4096) == pytest.approx(known.forward_flop_per_token(4096), rel=1e-9)
 
 
-CARDS = tomllib.loads((Path(__file__).parents[1] / "truth" / "hub_configs.toml").read_text())
+TRUTH = Path(__file__).parents[1] / "truth"
+CARDS, DIFFUSION = (
+    tomllib.loads((TRUTH / f"{name}_configs.toml").read_text()) for name in ("hub", "diffusion")
+)
 
 
 def written(path, keys):
     (path / "config.json").write_text(json.dumps(keys))
     return path / "config.json"
+
+
+@pytest.fixture
+def published(tmp_path):
+    """A function that reads the published config.json of a model."""
+    return lambda name: read_config(written(tmp_path, (CARDS | DIFFUSION)[name]["config"]))
 
 
 @pytest.mark.truth
@@ -265,20 +274,20 @@ def test_parameters_are_those_of_the_models_card(name, tmp_path):
 
 
 # FLOP and bytes of the catalogue's models were counted on torch modules (their sources), layer by layer.
-COUNTED = {
-    "whisper_large_v3": "whisper_large_v3",
-    "clip_vit_b32": "clip_vit_b32",
-    "clip_vit_b16": "clip_vit_b16",
-    "clip_vit_l14": "clip_vit_l14",
-    "wav2vec2_base": "wav2vec2_base",
-    "convnext_base": "convnext_base",
-}
+COUNTED = (
+    "whisper_large_v3",
+    "clip_vit_b32",
+    "clip_vit_b16",
+    "clip_vit_l14",
+    "wav2vec2_base",
+    "convnext_base",
+)
 
 
 @pytest.mark.truth
 @pytest.mark.parametrize("name", COUNTED)
-def test_models_of_several_stacks_cost_what_counted_ones_do(name, tmp_path):
-    known, found = workload(COUNTED[name]), read_config(written(tmp_path, CARDS[name]["config"])).workload
+def test_models_of_several_stacks_cost_what_counted_ones_do(name, published):
+    known, found = workload(name), published(name).workload
     assert found.train_flop_per_sample == pytest.approx(known.train_flop_per_sample, rel=0.04)
     load = workload_load(found)
     assert load.params == pytest.approx(found.params)
@@ -287,19 +296,19 @@ def test_models_of_several_stacks_cost_what_counted_ones_do(name, tmp_path):
     assert kept == pytest.approx(known.activation_bytes_per_sample, rel=0.2)
 
 
-def test_swin_costs_what_its_paper_states(tmp_path):
+def test_swin_costs_what_its_paper_states(published):
     # Liu et al. 2021, table 1: Swin-B at 224 pixels, 15.4 G multiplications and additions an image
-    found = read_config(written(tmp_path, CARDS["swin_base"]["config"])).workload
+    found = published("swin_base").workload
     assert found.train_flop_per_sample == pytest.approx(3 * 2 * 15.4e9, rel=0.02)
 
 
-def test_images_of_a_vision_transformer_grow(tmp_path):
+def test_images_of_a_vision_transformer_grow(published):
     """ViT-L/16 (Dosovitskiy et al. 2021): 14^2 patches and a class token at 224 pixels, 24^2 and one at 384."""
-    found = read_config(written(tmp_path, CARDS["vit_large"]["config"])).workload
+    found = published("vit_large").workload
     larger = found.on_images(found.image.of_side(384))
     assert (found.image.tokens, found.sequence_tokens, larger.sequence_tokens) == (197, 197, 577)
     assert larger.transformer.params == pytest.approx(found.transformer.params, rel=0.01)
-    assert read_config(written(tmp_path, CARDS["vit_mae_base"]["config"])).workload.image is None
+    assert published("vit_mae_base").workload.image is None
 
 
 def test_a_masked_autoencoder_passes_a_quarter_of_the_patches(tmp_path):
@@ -313,27 +322,27 @@ def test_a_masked_autoencoder_passes_a_quarter_of_the_patches(tmp_path):
     assert found.train_flop_per_sample == pytest.approx(3 * layers, rel=0.02)
 
 
-def test_a_segmenter_attends_in_windows_but_for_four_layers(tmp_path):
+def test_a_segmenter_attends_in_windows_but_for_four_layers(published):
     # By hand: 32 layers of 12 x 1280^2 weights on 4,096 patches; 28 see 196 of them and four all; neck of 1280 x 256 and
     # 9 x 256^2. EfficientViT-SAM (Zhang et al. 2024, recalled) counts 2,973e9, windows padded to 4,900 patches included.
-    found = read_config(written(tmp_path, CARDS["sam_vit_huge"]["config"]))
+    found = published("sam_vit_huge")
     products = 32 * 12 * 1280**2 + 1280 * 256 + 9 * 256**2 + 2 * 1280 * (28 * 196 + 4 * 4096)
     assert found.workload.train_flop_per_sample == pytest.approx(3 * 2 * 4096 * products, rel=0.01)
     assert found.workload.train_flop_per_sample == pytest.approx(3 * 2 * 2973e9, rel=0.06)
     assert found.left_out == ()
 
 
-def test_a_series_is_as_many_tokens_as_patches(tmp_path):
+def test_a_series_is_as_many_tokens_as_patches(published):
     # google/timesfm-2.0-500m-pytorch (recalled): 2,048 numbers in patches of 32; 50 layers of 6 x 1280^2 weights.
-    found = read_config(written(tmp_path, CARDS["timesfm_2_500m"]["config"])).workload
+    found = published("timesfm_2_500m").workload
     assert (found.sequence_tokens, found.area) == (64, "forecasting")
     assert found.train_flop_per_sample == pytest.approx(3 * 64 * 2 * (50 * 6 * 1280**2 + 6.9e6), rel=0.02)
 
 
-def test_batches_are_those_of_the_papers(tmp_path):
+def test_batches_are_those_of_the_papers(published):
     batches = {"vit_large": 4096, "clip_vit_l14": 32_768, "whisper_tiny": 256, "roberta_large": 8192}
     for name, batch in batches.items():
-        found = read_config(written(tmp_path, CARDS[name]["config"])).workload
+        found = published(name).workload
         assert found.usual_batch_samples == batch
         assert found.usual_batch_source
 
@@ -457,9 +466,6 @@ def test_what_sizes_cannot_state_is_refused_by_name(kind, word, tmp_path):
         read_config(written(tmp_path, {"model_type": kind, "hidden_size": 64}))
 
 
-DIFFUSION = tomllib.loads((Path(__file__).parents[1] / "truth" / "diffusion_configs.toml").read_text())
-
-
 @pytest.mark.truth
 @pytest.mark.parametrize("name", DIFFUSION)
 def test_parameters_and_flop_of_diffusion_models_are_those_of_diffusers(name, tmp_path):
@@ -477,20 +483,18 @@ def test_parameters_and_flop_of_diffusion_models_are_those_of_diffusers(name, tm
 
 # Counted on diffusers and transformers modules (their sources).
 @pytest.mark.truth
-@pytest.mark.parametrize(
-    ("name", "slug"), [("flux1_dev", "flux1_dev"), ("sdxl", "sdxl"), ("wan21_1_3b", "wan21_1_3b")]
-)
-def test_a_diffusion_model_costs_what_the_catalogues_does(name, slug, tmp_path):
-    known, found = workload(slug), read_config(written(tmp_path, DIFFUSION[name]["config"])).workload
+@pytest.mark.parametrize("name", ["flux1_dev", "sdxl", "wan21_1_3b"])
+def test_a_diffusion_model_costs_what_the_catalogues_does(name, published):
+    known, found = workload(name), published(name).workload
     assert found.train_flop_per_sample == pytest.approx(known.train_flop_per_sample, rel=0.05)
     assert found.frozen_params == pytest.approx(known.frozen_params, rel=0.01)
     assert found.frozen_share == pytest.approx(known.frozen_share, rel=0.06)
     load, other = workload_load(found), workload_load(known)
-    kept, published = (
+    kept, kept_by_known = (
         each.sequence * each.layers * (each.kept_whole_bytes + each.kept_shared_bytes)
         for each in (load, other)
     )
-    assert kept == pytest.approx(published, rel=0.2)
+    assert kept == pytest.approx(kept_by_known, rel=0.2)
 
 
 # Pixels along the side of a latent: Podell et al. 2023 (8), Esser et al. 2024 (8), Chen et al. 2024 (8), Xie et
@@ -526,15 +530,15 @@ def test_images_of_a_diffusion_model_are_those_of_its_file_or_of_the_question(na
 @pytest.mark.parametrize(
     ("name", "slug", "attends"), [("sdxl", "sdxl", 140), ("sd15", "stable_diffusion", 0)]
 )
-def test_a_u_net_launches_as_many_products_as_were_counted(name, slug, attends, tmp_path):
-    found = read_config(written(tmp_path, DIFFUSION[name]["config"])).workload
+def test_a_u_net_launches_as_many_products_as_were_counted(name, slug, attends, published):
+    found = published(name).workload
     assert found.layers == pytest.approx(workload(slug).layers - attends, rel=0.01)
 
 
 @pytest.mark.truth
-def test_scores_and_texts_of_a_u_net_are_the_share_that_was_counted(tmp_path):
+def test_scores_and_texts_of_a_u_net_are_the_share_that_was_counted(published):
     # Counted on diffusers 0.42 (source of the catalogue's SDXL).
-    found, known = read_config(written(tmp_path, DIFFUSION["sdxl"]["config"])).workload, workload("sdxl")
+    found, known = published("sdxl").workload, workload("sdxl")
     assert found.image.squared_share == pytest.approx(known.image.squared_share, rel=0.05)
     # Tables of words, which look up, count as products in the file.
     assert found.image.text_share == pytest.approx(known.image.text_share, rel=0.2)
@@ -625,17 +629,17 @@ def test_blocks_that_a_search_skipped_or_replaced_cost_nothing_or_one_matrix(tmp
     assert load.layers == 4
 
 
-def test_layers_of_several_widths_take_a_longer_sample_all_alike(tmp_path):
+def test_layers_of_several_widths_take_a_longer_sample_all_alike(published):
     # OpenELM-270M: every token passes every weight but the table of tokens, which makes logits as well
-    found = read_config(written(tmp_path, CARDS["openelm_270m"]["config"])).workload.transformer
+    found = published("openelm_270m").workload.transformer
     for tokens in (512, 2048):
         heads = sum([12] * 5 + [16] * 7 + [20] * 4)
         scores = 2 * 2 * 64 * heads * (tokens + 1) / 2
         assert found.forward_flop_per_token(tokens) == pytest.approx(2 * found.params + scores, rel=1e-3)
 
 
-def test_gemma_4_sees_all_tokens_in_a_sixth_of_its_layers(tmp_path):
-    found = read_config(written(tmp_path, CARDS["gemma4_31b"]["config"])).workload.transformer
+def test_gemma_4_sees_all_tokens_in_a_sixth_of_its_layers(published):
+    found = published("gemma4_31b").workload.transformer
     tokens, window, hidden = 32_768, 1024, 5376
     local = 50 * 32 * 256 * window * (1 - (window - 1) / (2 * tokens))
     whole = 10 * 32 * 512 * (tokens + 1) / 2
@@ -644,16 +648,16 @@ def test_gemma_4_sees_all_tokens_in_a_sixth_of_its_layers(tmp_path):
     assert hidden * 262_144 == found.embedding_params
 
 
-def test_experts_that_do_nothing_are_among_those_that_a_token_picks(tmp_path):
+def test_experts_that_do_nothing_are_among_those_that_a_token_picks(published):
     # LongCat Team 2025: 27 B of 560 B are active on average, 8 experts of 12 picked of 512 and 256 that do nothing
-    found = read_config(written(tmp_path, CARDS["longcat_flash"]["config"])).workload.transformer
+    found = published("longcat_flash").workload.transformer
     assert found.top_k == 8
     assert found.active_params == pytest.approx(27e9, rel=0.05)
 
 
-def test_deepseek_v4_is_that_of_the_catalogue(tmp_path):
+def test_deepseek_v4_is_that_of_the_catalogue(published):
     found, known = (
-        read_config(written(tmp_path, CARDS["deepseek_v4_flash"]["config"])).workload.transformer,
+        published("deepseek_v4_flash").workload.transformer,
         workload("deepseek_v4_flash").transformer,
     )
     assert found.params == known.params
