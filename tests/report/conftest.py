@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from msgspec.structs import replace
 
-from equipoise.calibration.curves import LawUsed, Shipped, TimeCurve
+from equipoise.calibration.curves import LawUsed, PredictedTime, Shipped, TimeCurve
 from equipoise.economics import SYSTEM_POWER, GridCarbon, Price, Rates, bill
 from equipoise.intervals import Interval
 from equipoise.scaling.backtest import BacktestRecord, BacktestSummary, Errors
@@ -208,7 +208,20 @@ def _balance(accelerator: str, submitter: str) -> Balance:
         work="the complete training",
         round="v9.9",
         domain=Domain(smallest=4.0, largest=64.0),
-        predictions=(),
+        predictions=tuple(
+            PredictedTime(
+                num_accelerators=size,
+                time=Interval(value=value, low=low, high=high, level=0.9),
+                outside=None,
+                record=None,
+            )
+            for size, value, low, high in (
+                (4, 600.0, 550.0, 650.0),
+                (16, 180.0, 160.0, 200.0),
+                (64, 75.0, 70.0, 80.0),
+                (128, 60.0, 50.0, 70.0),
+            )
+        ),
         curves_s=lambda sizes: sizes[None, :],
         evidence=(),
         notes=(),
@@ -216,18 +229,7 @@ def _balance(accelerator: str, submitter: str) -> Balance:
     return Balance(
         accelerator=accelerator,
         sizes=(4, 8, 64),
-        curve_times=times,
-        curve=pl.DataFrame(
-            {
-                "num_accelerators": [4, 16, 64, 128],
-                "time_s": [600.0, 180.0, 75.0, 60.0],
-                "low_s": [550.0, 160.0, 70.0, 50.0],
-                "high_s": [650.0, 200.0, 80.0, 70.0],
-                "level": [0.9] * 4,
-                "in_domain": [True] * 4,
-                "beyond_data": [False, False, False, True],
-            }
-        ),
+        curve=times,
         equilibria=(balance, peak),
         answer=balance,
         rates=rates,

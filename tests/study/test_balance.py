@@ -38,11 +38,9 @@ def test_report_and_predict_agree(scores, found):
     points = equilibria(curve.curves_s, curve.domain)
     assert balance.equilibria[: len(KINDS)] == points
     assert balance.answer == default_answer(points)
-    at_64 = balance.curve.filter(pl.col("num_accelerators") == 64).row(0, named=True)
+    at_64 = next(each.time for each in balance.curve.predictions if each.num_accelerators == 64)
     time = curve.predictions[0].time
-    assert (at_64["time_s"], at_64["low_s"], at_64["high_s"]) == pytest.approx(
-        (time.value, time.low, time.high)
-    )
+    assert (at_64.value, at_64.low, at_64.high) == pytest.approx((time.value, time.low, time.high))
 
 
 def test_the_answer_is_one_of_the_equilibria(found):
@@ -55,8 +53,8 @@ def test_a_round_starts_from_its_own_results_alone(found, best):
     assert found.found
     for balance in found.found:
         own = best.filter(pl.col("accelerator") == balance.accelerator)["entry_id"].to_list()
-        assert {each.ref for each in balance.curve_times.evidence if each.is_same_group} <= set(own)
-        assert balance.curve_times.round == ROUND
+        assert {each.ref for each in balance.curve.evidence if each.is_same_group} <= set(own)
+        assert balance.curve.round == ROUND
 
 
 def test_an_accelerator_without_results_names_what_is_missing(scores, best):
@@ -90,10 +88,7 @@ def test_cost_keeps_the_deadline(found, best):
 def test_a_curve_goes_one_doubling_beyond_the_data(found):
     assert found.found
     for balance in found.found:
-        last = balance.curve.row(-1, named=True)
-        assert last["num_accelerators"] == 2 * max(balance.sizes)
-        assert last["beyond_data"]
-        assert not balance.curve.filter(pl.col("num_accelerators") <= max(balance.sizes))["beyond_data"].any()
+        assert balance.curve.predictions[-1].num_accelerators == 2 * max(balance.sizes)
 
 
 def test_names_without_a_place_have_a_reason(scores, best):

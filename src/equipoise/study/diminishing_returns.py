@@ -53,16 +53,14 @@ RULE = (
 class Balance(Struct, frozen=True, kw_only=True):
     """One accelerator of one workload: its times by size, and its equilibria with the bill of each.
 
-    sizes: published in the round. curve_times: from `predict`. curve: the same as a frame: time_s with low_s,
-    high_s and level by num_accelerators, up to one doubling beyond the largest size (beyond_data).
-    equilibria: including least cost and energy by RULE. bills, words: one per equilibrium. answer: the
+    sizes: published in the round, ascending. curve: as from `predict`, up to one doubling beyond the largest
+    size. equilibria: including least cost and energy by RULE. bills, words: one per equilibrium. answer: the
     equilibrium that is the first reason to stop.
     """
 
     accelerator: str
     sizes: tuple[int, ...]
-    curve_times: TimeCurve
-    curve: pl.DataFrame
+    curve: TimeCurve
     equilibria: tuple[Equilibrium, ...]
     answer: Equilibrium
     rates: Rates
@@ -146,30 +144,17 @@ def _sizes(published: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({*published[:: max(1, len(published) // 16)], *map(int, steps)}))
 
 
-def _balance(curve: pl.DataFrame, times: TimeCurve, rates: Rates) -> Balance:
-    """The balance of one accelerator. curve: the best score at each of its sizes."""
-    sizes = tuple(curve["num_accelerators"].to_list())
-    predictions = times.predictions
-    measured_j = {each.num_accelerators: each.energy_j for each in predictions}
-    deadline_s = DEADLINE_FACTOR * float(curve["score_s"].to_numpy().min())
-    found = equilibria(times.curves_s, times.domain, kinds=KINDS, level=LEVEL)
-    paid = equilibria(times.curves_s, times.domain, kinds=_paid_kinds(rates, deadline_s), level=LEVEL)
+def _balance(best: pl.DataFrame, curve: TimeCurve, rates: Rates) -> Balance:
+    """The balance of one accelerator. best: the best score at each of its sizes."""
+    measured_j = {each.num_accelerators: each.energy_j for each in curve.predictions}
+    deadline_s = DEADLINE_FACTOR * float(best["score_s"].to_numpy().min())
+    found = equilibria(curve.curves_s, curve.domain, kinds=KINDS, level=LEVEL)
+    paid = equilibria(curve.curves_s, curve.domain, kinds=_paid_kinds(rates, deadline_s), level=LEVEL)
     points = (*found, *paid)
     return Balance(
-        accelerator=curve["accelerator"][0],
-        sizes=sizes,
-        curve_times=times,
-        curve=pl.DataFrame(
-            {
-                "num_accelerators": [each.num_accelerators for each in predictions],
-                "time_s": [each.time.value for each in predictions],
-                "low_s": [each.time.low for each in predictions],
-                "high_s": [each.time.high for each in predictions],
-                "level": [each.time.level for each in predictions],
-                "in_domain": [each.in_domain for each in predictions],
-                "beyond_data": [each.num_accelerators > max(sizes) for each in predictions],
-            }
-        ),
+        accelerator=best["accelerator"][0],
+        sizes=tuple(best["num_accelerators"].to_list()),
+        curve=curve,
         equilibria=points,
         answer=default_answer(found),
         rates=rates,

@@ -170,14 +170,24 @@ def _fit(found: WorkloadFindings) -> dict[str, Any]:
 
 def _curve(each: Balance) -> dict[str, Any]:
     """The law of one accelerator, and its predictions as in `predict`."""
-    times = each.curve_times
     return {
         "accelerator": each.accelerator,
-        **picked(times, "law", "domain"),
+        **picked(each.curve, "law", "domain"),
         "sizes": each.sizes,
-        "predictions": each.curve.to_dicts(),
+        "predictions": [
+            {
+                "num_accelerators": one.num_accelerators,
+                **picked(
+                    one.time, "value", "low", "high", "level", value="time_s", low="low_s", high="high_s"
+                ),
+                "in_domain": one.in_domain,
+                "beyond_data": one.num_accelerators > each.sizes[-1],
+            }
+            for one in each.curve.predictions
+        ],
         "evidence": [
-            fields_of(one, share="weight") | {"is_same_group": one.is_same_group} for one in times.evidence
+            fields_of(one, share="weight") | {"is_same_group": one.is_same_group}
+            for one in each.curve.evidence
         ],
     }
 

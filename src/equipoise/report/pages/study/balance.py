@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import polars as pl
-
+from equipoise.calibration.curves import PredictedTime
 from equipoise.report import format as amounts
 from equipoise.report.blocks import (
     Block,
@@ -45,7 +44,6 @@ from equipoise.study.findings import Findings, WorkloadFindings
 from equipoise.units import MINUTE_S, format_duration, format_percent
 
 STOPS: Final = "diminishing returns"
-_BAND: Final = ("num_accelerators", "low_s", "high_s")
 STOP_MARK: Final = Mark(colour=5, symbol="star")
 NEAR: Final = 1.5  # sizes closer than this factor share a label
 ANSWERS: Final = frozenset({"balance", "marginal", "floor"})
@@ -96,7 +94,7 @@ def _answer(each: Balance) -> tuple[Span, ...]:
 
 
 def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str | None, Mark]) -> Chart:
-    name, level = printable(workload.name), format_percent(float(found[0].curve["level"][0]))
+    name, level = printable(workload.name), format_percent(found[0].curve.predictions[0].time.level)
     series: list[Series] = []
     for each in found:
         series += _series(workload, each, marks[each.accelerator])
@@ -116,7 +114,10 @@ def _chart(workload: WorkloadFindings, found: Sequence[Balance], marks: dict[str
             band_of(
                 accelerator_name(each.accelerator),
                 marks[each.accelerator],
-                ((float(x), low, high) for x, low, high in each.curve.select(_BAND).iter_rows()),
+                (
+                    (float(one.num_accelerators), one.time.low, one.time.high)
+                    for one in each.curve.predictions
+                ),
                 scale=MINUTE_S,
             )
             for each in found
@@ -157,9 +158,10 @@ def _stops(located: Sequence[Equilibrium]) -> Series:
 def _series(workload: WorkloadFindings, each: Balance, mark: Mark) -> list[Series]:
     """The published points and the law, dotted beyond the points."""
     name = accelerator_name(each.accelerator)
-    inside = each.curve.filter(~pl.col("beyond_data"))
+    predictions = each.curve.predictions
+    inside = [one for one in predictions if one.num_accelerators <= each.sizes[-1]]
     # The dotted part starts where the solid part ends.
-    beyond = each.curve.slice(max(len(inside) - 1, 0))
+    beyond = predictions[max(len(inside) - 1, 0) :]
     points: list[Point] = [
         (
             float(row["num_accelerators"]),
@@ -176,7 +178,7 @@ def _series(workload: WorkloadFindings, each: Balance, mark: Mark) -> list[Serie
         series_of(
             name,
             mark,
-            (_curve_point(name, row) for row in part.iter_rows(named=True)),
+            (_curve_point(name, one) for one in part),
             is_curve=True,
             is_extrapolated=part is beyond,
         )
@@ -186,13 +188,10 @@ def _series(workload: WorkloadFindings, each: Balance, mark: Mark) -> list[Serie
     return [series_of(name, mark, points), *curves]
 
 
-def _curve_point(name: str, row: dict[str, float]) -> Point:
-    low, high = format_duration(row["low_s"]), format_duration(row["high_s"])
-    hover = (
-        f"{name}, the law at {count(row['num_accelerators'])}",
-        f"{format_duration(row['time_s'])} ({low} {DASH} {high})",
-    )
-    return float(row["num_accelerators"]), row["time_s"] / MINUTE_S, hover
+def _curve_point(name: str, each: PredictedTime) -> Point:
+    value, low, high = map(format_duration, (each.time.value, each.time.low, each.time.high))
+    hover = (f"{name}, the law at {count(each.num_accelerators)}", f"{value} ({low} {DASH} {high})")
+    return float(each.num_accelerators), each.time.value / MINUTE_S, hover
 
 
 def _kinds(row: dict[str, Any]) -> Cell:
@@ -256,8 +255,8 @@ def _in_words(workload: WorkloadFindings, found: Sequence[Balance]) -> Fold:
 
 
 def _evidence(each: Balance) -> Block:
-    law = each.curve_times.law
-    evidence = [f"{printable(one.ref)} ({count(one.num_accelerators)})" for one in each.curve_times.evidence]
+    law = each.curve.law
+    evidence = [f"{printable(one.ref)} ({count(one.num_accelerators)})" for one in each.curve.evidence]
     return note(
         f"{accelerator_name(each.accelerator)}: law {law.name} ({sentence(law.source)}); it assumes that "
         f"{sentence(law.assumes)}. Main evidence: {listed(evidence[:4])}."
