@@ -17,7 +17,7 @@ from equipoise.bench.summary import (
     timed_run,
     uneven,
 )
-from equipoise.bench.trial import FinishedTrial, Trial
+from equipoise.bench.trial import FinishedTrial, SweepProgress, Trial
 from equipoise.diagnose.sweeps import called_different, false_differences, judged, lost_s, meanings, swept
 from equipoise.errors import DataError
 from equipoise.report.pages.sweep import sweep_fields
@@ -51,6 +51,10 @@ def run(step_s=0.01, *, reason=None, conditions=None, steps=None, exposed=0.0, p
 
 def single(step_s, **changes):
     return run(step_s, method="single", num_ranks=1, **changes)
+
+
+def two_planned(folder):
+    return SweepProgress(folder=folder, num_planned=2, num_finished=2, is_running=False, left_s=None)
 
 
 def test_one_repetition_has_no_interval_and_few_have_students():
@@ -158,7 +162,7 @@ def test_trainings_are_put_together_in_the_document_as_on_the_page(tmp_path):
         one = run(repetition=n, seed=n, train_samples=64)
         ended = {"samples": 64, "seconds": 1.5, "loss": loss, "accuracy": None}
         runs.append(replace(one, result={"curve": [*curve, ended]}))
-    found = swept(tmp_path, runs, num_planned=2, settings={})
+    found = swept(two_planned(tmp_path), runs, settings={})
     (told,) = [each["training"] for each in sweep_fields(found)["configurations"]]
     middle, factor = (0.30 * 0.34) ** 0.5, (0.34 / 0.30) ** (12.706 / 2)
     interval = {"median": middle, "low": middle / factor, "high": middle * factor}
@@ -238,7 +242,7 @@ def test_exposed_communication_is_blamed_where_it_is_to_blame():
 def test_a_run_with_stalls_is_named_with_how_many_times_its_median_it_took(tmp_path):
     """Nine steps of 10 ms and one of 110 ms: 20 ms on average."""
     stalls = run(steps=[split(0.01)] * 9 + [split(0.11)])
-    found = swept(tmp_path, [single(0.01), stalls], num_planned=2, settings={})
+    found = swept(two_planned(tmp_path), [single(0.01), stalls], settings={})
     assert re.search(r"\b1 of 2\b.*\b2\.0\b", found.meanings[0])
 
 
@@ -251,7 +255,7 @@ def test_less_than_half_is_not_called_most():
 
 
 def test_a_sweep_without_a_run_on_one_device_says_so(tmp_path):
-    found = swept(tmp_path, [run(), single(0.01, reason="no")], num_planned=2, settings={})
+    found = swept(two_planned(tmp_path), [run(), single(0.01, reason="no")], settings={})
     (several,) = (each for each in found.judgements if each.summary.timed)
     assert several.speedup is None
     assert "one device" in found.meanings[0]

@@ -176,9 +176,9 @@ def bench(
             resume=resume,
             catalogue=inputs.catalogue,
         )
-        output.give_page(SWEEP, found, lambda now: sweep_fields(now.swept))
-    if found.swept.refusal:
-        raise EvidenceError(found.swept.refusal)
+        output.give_page(SWEEP, found, sweep_fields)
+    if found.refusal:
+        raise EvidenceError(found.refusal)
 
 
 def _options(slurm: Sequence[str], address: str | None) -> dict[str, str]:

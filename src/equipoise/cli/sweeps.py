@@ -35,7 +35,7 @@ from equipoise.diagnose.method_search import (
     one_device_trials,
     tuned,
 )
-from equipoise.diagnose.sweeps import SweepNow, sweep_now
+from equipoise.diagnose.sweeps import Swept, sweep_now
 from equipoise.errors import DataError, EquipoiseError, UsageError
 from equipoise.runs import SEARCH_FILE, SWEEP_FILE, Progress
 from equipoise.spec.catalogue import Catalogue
@@ -197,7 +197,7 @@ def swept(
     limit_s: float,
     resume: bool,
     catalogue: Catalogue,
-) -> SweepNow:
+) -> Swept:
     """Run the sweep to its end; if it is interrupted or fails, report the finished trials.
 
     start: creates the launcher; only called if trials are left to run.

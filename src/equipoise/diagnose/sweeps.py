@@ -22,7 +22,7 @@ from equipoise.bench.summary import (
 from equipoise.bench.sweep import ALONE, Scaling
 from equipoise.bench.trial import FinishedTrial, Store, SweepProgress, Trial, failed, sweep_progress
 from equipoise.intervals import Interval
-from equipoise.stats import proportion_interval, ratio_interval
+from equipoise.stats import by_key, proportion_interval, ratio_interval
 from equipoise.units import format_count, format_percent, plural
 
 _FEWEST_WITH_SPREAD = 2
@@ -200,14 +200,32 @@ _CAUSES = {
 }
 
 
-class Swept(Struct, frozen=True, kw_only=True):
-    """The findings of a sweep so far.
+class Trained(Struct, frozen=True, kw_only=True):
+    """The results of the trainings of one configuration, one per seed: medians with their intervals.
 
-    num_planned: number of planned trials. meanings: sentences.
+    accuracy: None if the workload has none.
     """
 
-    folder: Path
-    num_planned: int
+    trial: Trial
+    num_seeds: int
+    num_samples: int
+    seconds: Spread
+    loss: Spread
+    accuracy: Spread | None
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """One reason why trials failed. trial: the first one that did."""
+
+    trial: Trial
+    reason: str
+    num_trials: int
+
+
+class Swept(Struct, frozen=True, kw_only=True):
+    """The findings of a sweep so far. meanings: sentences."""
+
+    progress: SweepProgress
     settings: Mapping[str, str]
     finished: tuple[FinishedTrial, ...]
     judgements: tuple[Judgement, ...]
@@ -217,7 +235,24 @@ class Swept(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The name of the sweep's folder."""
-        return self.folder.resolve().name
+        return self.progress.folder.resolve().name
+
+    @property
+    def trained(self) -> tuple[Trained, ...]:
+        """The results of the configurations that were trained."""
+        return tuple(filter(None, (trained(each.summary) for each in self.judgements)))
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The failures by method and reason, in the order of the plan."""
+        alike = by_key(
+            ((one.trial.method, one.trial.num_ranks, one.trial.batch_samples, _reason(one)), one)
+            for one in self.failed
+        )
+        return tuple(
+            Failure(trial=each[0].trial, reason=_reason(each[0]), num_trials=len(each))
+            for each in alike.values()
+        )
 
     @property
     def failed(self) -> tuple[FinishedTrial, ...]:
@@ -229,11 +264,24 @@ class Swept(Struct, frozen=True, kw_only=True):
         """Why the sweep provides no evidence; None if a run succeeded."""
         if len(self.failed) < len(self.finished):
             return None
-        return f"every run failed, the first: {self.failed[0].reason or 'no reason given'}"
+        return f"every run failed, the first: {_reason(self.failed[0])}"
+
+
+def _reason(failed: FinishedTrial) -> str:
+    return failed.reason or "no reason given"
+
+
+def sweep_now(folder: Path) -> Swept:
+    """The current findings of a sweep's folder.
+
+    Raises DataError if a file is damaged, or if repetitions ran under different conditions.
+    """
+    store = Store(folder)
+    return swept(sweep_progress(folder), store.finished(), settings=store.settings())
 
 
 def swept(
-    folder: Path, finished: Sequence[FinishedTrial], *, num_planned: int, settings: Mapping[str, str]
+    progress: SweepProgress, finished: Sequence[FinishedTrial], *, settings: Mapping[str, str]
 ) -> Swept:
     """Findings of the finished trials of a sweep. settings: `scaling` decides what is the same work.
 
@@ -245,8 +293,7 @@ def swept(
     # The launcher that ran the trials, if `auto` was chosen.
     launcher = next((one.conditions.get("launcher") for one in finished), None)
     return Swept(
-        folder=folder,
-        num_planned=num_planned,
+        progress=progress,
         settings={**settings, **({"launcher": str(launcher)} if launcher else {})},
         finished=tuple(finished),
         judgements=judgements,
@@ -406,53 +453,6 @@ def false_difference_words(found: FalseDifferences) -> str:
     )
 
 
-class Trained(Struct, frozen=True, kw_only=True):
-    """The results of the trainings of one configuration, one per seed: medians with their intervals.
-
-    accuracy: None if the workload has none.
-    """
-
-    trial: Trial
-    num_seeds: int
-    num_samples: int
-    seconds: Spread
-    loss: Spread
-    accuracy: Spread | None
-
-
-class Failure(Struct, frozen=True, kw_only=True):
-    """One reason why trials failed. trial: the first one that did."""
-
-    trial: Trial
-    reason: str
-    num_trials: int
-
-
-class SweepNow(Struct, frozen=True, kw_only=True):
-    """The current state of a sweep."""
-
-    sweep_progress: SweepProgress
-    swept: Swept
-    trained: tuple[Trained, ...]
-    failures: tuple[Failure, ...]
-
-
-def sweep_now(folder: Path) -> SweepNow:
-    """The current findings of a sweep's folder.
-
-    Raises DataError if a file is damaged, or if repetitions ran under different conditions.
-    """
-    store = Store(folder)
-    now = sweep_progress(folder)
-    found = swept(folder, store.finished(), num_planned=now.num_planned, settings=store.settings())
-    return SweepNow(
-        sweep_progress=now,
-        swept=found,
-        trained=tuple(filter(None, (trained(each.summary) for each in found.judgements))),
-        failures=_failures(found.failed),
-    )
-
-
 def trained(summary: ConfigurationSummary) -> Trained | None:
     """The results of the trainings of a configuration; None if nothing was trained."""
     runs = summary.trained
@@ -466,15 +466,4 @@ def trained(summary: ConfigurationSummary) -> Trained | None:
         seconds=spread([run.seconds for run in runs]),
         loss=spread([run.loss for run in runs]),
         accuracy=spread(accuracies) if len(accuracies) == len(runs) else None,
-    )
-
-
-def _failures(failed: Sequence[FinishedTrial]) -> tuple[Failure, ...]:
-    """The failures by method and reason, in the order of the plan."""
-    alike: dict[tuple[str, int, int, str], list[FinishedTrial]] = {}
-    for one in failed:
-        trial, reason = one.trial, one.reason or "no reason given"
-        alike.setdefault((trial.method, trial.num_ranks, trial.batch_samples, reason), []).append(one)
-    return tuple(
-        Failure(trial=each[0].trial, reason=key[-1], num_trials=len(each)) for key, each in alike.items()
     )

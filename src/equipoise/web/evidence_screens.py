@@ -207,8 +207,8 @@ def _runs_answer(fields: RunsFields, sources: DataSources) -> PageAnswer:
         if is_watched(folder):
             return shown(_with_predictions(WATCH, _watched_rows(folder)), watched_now(folder))
         now = sweep_now(folder)
-        rows = sweep_rows(folder, now.swept.finished, sources.catalogue)
-        now = replace(now, swept=replace(now.swept, folder=Path(name)))
+        rows = sweep_rows(folder, now.finished, sources.catalogue)
+        now = replace(now, progress=replace(now.progress, folder=Path(name)))
         return shown(_with_predictions(SWEEP, rows), now)
 
 

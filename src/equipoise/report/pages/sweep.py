@@ -22,7 +22,6 @@ from equipoise.diagnose.sweeps import (
     Failure,
     FalseDifferences,
     Judgement,
-    SweepNow,
     Swept,
     false_difference_words,
     is_slower,
@@ -79,38 +78,38 @@ _MOST_FAILURES: Final = 3
 # --- head
 
 
-def _headline(found: SweepNow) -> str:
-    now, failed = found.sweep_progress, len(found.swept.failed)
+def _headline(found: Swept) -> str:
+    now, failed = found.progress, len(found.failed)
     done = f"{now.num_finished} of {plural(now.num_planned, 'run')}"
     state = "complete" if now.is_whole else "running" if now.is_running else "stopped"
     lost = f", {failed} failed" if failed else ""
-    return f"{printable(found.swept.name)}: {done}{lost}; {state}"
+    return f"{printable(found.name)}: {done}{lost}; {state}"
 
 
-def _summary(found: SweepNow) -> tuple[str, ...]:
-    now, swept = found.sweep_progress, found.swept
+def _summary(found: Swept) -> tuple[str, ...]:
+    now = found.progress
     left = () if now.left_s is None else (f"About {format_duration(now.left_s)} left at the current rate.",)
     stopped = not now.is_whole and not now.is_running
     resume = ("The same command with --resume continues it.",) if stopped else ()
-    every = ("Every run has failed so far.",) if swept.finished and swept.refusal else ()
-    return (*left, *resume, *every, *map(sentence, swept.meanings))
+    every = ("Every run has failed so far.",) if found.finished and found.refusal else ()
+    return (*left, *resume, *every, *map(sentence, found.meanings))
 
 
-def _closing(found: SweepNow) -> tuple[str, ...]:
+def _closing(found: Swept) -> tuple[str, ...]:
     return (
         "Measured on the machines of this sweep, under the conditions stated in its files.",
         *(f"{label}: {words}" for label, words in _facts(found)),
     )
 
 
-def _facts(found: SweepNow) -> Iterator[tuple[str, str]]:
+def _facts(found: Swept) -> Iterator[tuple[str, str]]:
     """Settings, files and the A/A test."""
-    settings = ", ".join(f"{name} {value}" for name, value in found.swept.settings.items())
+    settings = ", ".join(f"{name} {value}" for name, value in found.settings.items())
     if settings:
         yield "Settings", sentence(f"{settings}.")
-    if found.swept.false_differences is not None:
-        yield "A/A test", false_difference_words(found.swept.false_differences)
-    yield "Files", sentence(f"{found.swept.folder}: runs, steps and scores as Parquet.")
+    if found.false_differences is not None:
+        yield "A/A test", false_difference_words(found.false_differences)
+    yield "Files", sentence(f"{found.progress.folder}: runs, steps and scores as Parquet.")
 
 
 # --- steps
@@ -123,8 +122,8 @@ def _by_subject(
     return [(each, list(group)) for each, group in groupby(filter(wanted, rows), attrgetter("subject"))]
 
 
-def _timed(found: SweepNow) -> list[tuple[_Subject, list[Judgement]]]:
-    return _by_subject(found.swept.judgements, lambda each: each.summary.timed)
+def _timed(found: Swept) -> list[tuple[_Subject, list[Judgement]]]:
+    return _by_subject(found.judgements, lambda each: each.summary.timed)
 
 
 def _subject_name(subject: _Subject) -> str:
@@ -136,16 +135,16 @@ def _trial_words(trial: Trial) -> str:
     return f"{printable(trial.method)} on {plural(trial.num_ranks, 'rank')}, batch {trial.batch_samples}"
 
 
-def _steps_blocks(found: SweepNow) -> tuple[Block, ...]:
+def _steps_blocks(found: Swept) -> tuple[Block, ...]:
     blocks = [block for subject, rows in _timed(found) for block in _subject_blocks(subject, rows)]
     if not blocks:
         return (prose("No timed run has finished yet."),)
     return (*blocks, note(_method(found)))
 
 
-def _method(found: SweepNow) -> str:
+def _method(found: Swept) -> str:
     """How intervals were computed, and the number of outliers."""
-    timed = [each.summary for each in found.swept.judgements if each.summary.timed]
+    timed = [each.summary for each in found.judgements if each.summary.timed]
     methods = Counter(interval_method(len(each.timed)) for each in timed)
     by = " or ".join(method for method in methods if method)
     intervals = f"ranges at {format_percent(LEVEL)} by {by}" if by else "without ranges: one repetition each"
@@ -268,9 +267,9 @@ def _factor(found: Spread | None) -> Cell:
 # --- where a step goes
 
 
-def _phases_blocks(found: SweepNow) -> tuple[Block, ...]:
+def _phases_blocks(found: Swept) -> tuple[Block, ...]:
     split = _by_subject(
-        found.swept.judgements, lambda each: any(each.summary.phases.get(phase) for phase in PHASES)
+        found.judgements, lambda each: any(each.summary.phases.get(phase) for phase in PHASES)
     )
     if not split:
         return (prose("No run has reported phases yet."),)
@@ -329,7 +328,7 @@ def _energy_reason(summary: ConfigurationSummary) -> str | None:
     return next((run.energy_reason for run in summary.timed if run.energy_reason), "not measured")
 
 
-def _resources_blocks(found: SweepNow) -> tuple[Block, ...]:
+def _resources_blocks(found: Swept) -> tuple[Block, ...]:
     """Memory, utilisation and energy of a step, and a note on what was not measured."""
     rows = [each for _, group in _timed(found) for each in group]
     measured = [
@@ -375,19 +374,19 @@ _FAILURE_COLUMNS: Final = (
 )
 
 
-def _trainings_blocks(found: SweepNow) -> tuple[Block, ...]:
+def _trainings_blocks(found: Swept) -> tuple[Block, ...]:
     caption = "Results of the trainings: medians over seeds, ranges below"
     return (table_of("trainings", _TRAINING_COLUMNS, found.trained, caption=caption),)
 
 
-def _failures_blocks(found: SweepNow) -> tuple[Block, ...]:
+def _failures_blocks(found: Swept) -> tuple[Block, ...]:
     return (table_of("failures", _FAILURE_COLUMNS, found.failures, caption="Runs that failed, by reason"),)
 
 
 # --- one screen
 
 
-def _brief(found: SweepNow, _: int) -> tuple[Block, ...]:
+def _brief(found: Swept, _: int) -> tuple[Block, ...]:
     timed = _timed(found)
     most = max(1, _MOST_ROWS // max(1, len(timed[:_MOST_SUBJECTS])))
     num_configurations = sum(len(rows) for _, rows in timed) + len(found.trained)
@@ -439,9 +438,9 @@ def _brief_steps(subject: _Subject, rows: Sequence[Judgement]) -> Iterator[Block
     yield table_of(f"{name}-steps", columns, rows)
 
 
-SWEEP: Final[Page[SweepNow]] = Page(
-    title=lambda found: f"Sweep: {printable(found.swept.name)}",
-    about=lambda found: f"Your sweep {printable(found.swept.name)}",
+SWEEP: Final[Page[Swept]] = Page(
+    title=lambda found: f"Sweep: {printable(found.name)}",
+    about=lambda found: f"Your sweep {printable(found.name)}",
     headline=_headline,
     summary=_summary,
     sections=(
@@ -467,8 +466,8 @@ def sweep_fields(found: Swept) -> dict[str, Any]:
     return {
         **refusal,
         "sweep": found.name,
-        "folder": str(found.folder),
-        "num_trials": found.num_planned,
+        "folder": str(found.progress.folder),
+        "num_trials": found.progress.num_planned,
         "num_finished": len(found.finished),
         "num_failed": len(found.failed),
         **found.settings,
