@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from equipoise.bench.collectives import bus_fraction
 from equipoise.bench.collectives.files import named_operation, read_files
+from equipoise.bench.collectives.text import tables_in
 from equipoise.errors import DataError, UsageError
 
 HEADER = (
@@ -92,17 +93,15 @@ def test_interleaved_copies_are_told_apart_and_told(data_dir):
 
 
 def test_rows_carry_what_is_printed(read):
-    row = only(read(ranks("a", "b") + HEADER + TWO_RANKS)).timings[0]
-    assert (row.payload_bytes, row.dtype, row.redop, row.num_wrong, row.line) == (
-        1048576,
-        "float",
-        "sum",
-        0,
-        6,
-    )
-    assert (row.out_of_place_s, row.in_place_s) == pytest.approx((47.38e-6, 46.84e-6))
-    assert (row.num_ranks, row.num_nodes) == (2, 2)
-    assert row.resolution == pytest.approx(0.005 / 47, rel=0.01)
+    text = ranks("a", "b") + HEADER + TWO_RANKS
+    row = tables_in(text.splitlines(), programs=()).tables[0].rows[0]
+    assert (row.dtype, row.redop, row.line) == ("float", "sum", 6)
+    run = only(read(text))
+    assert (run.num_ranks, run.num_nodes) == (2, 2)
+    timing = run.timings[0]
+    assert (timing.payload_bytes, timing.num_wrong) == (1048576, 0)
+    assert (timing.out_of_place_s, timing.in_place_s) == pytest.approx((47.38e-6, 46.84e-6))
+    assert timing.resolution == pytest.approx(0.005 / 47, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +326,7 @@ def test_json_says_the_same_as_text(read):
     run = only(read(json.dumps(document()), name="out.json"))
     assert (run.operation, run.num_ranks, run.num_nodes, run.device) == ("all_reduce", 2, 2, "NVIDIA L4")
     assert run.timings[0].seconds == pytest.approx((47.38e-6, 46.84e-6))
-    assert (run.timings[0].num_wrong, run.timings[0].line) == (0, 1)
+    assert run.timings[0].num_wrong == 0
 
 
 def test_the_environment_in_json_never_comes_out(read):

@@ -81,9 +81,7 @@ def test_what_is_written_is_read_back_as_it_was(measured, mine):
     assert {each.verdict for each in found.verdicts} <= {"unknown"}
     slow = replace(reading, runs=tuple(replace(run, num_nodes=2) for run in reading.runs))
     for seconds in (0.5, 0.137, 0.01):
-        big = replace(
-            slow.runs[0].timings[0], operation="all_reduce", payload_bytes=2**24, in_place_s=seconds
-        )
+        big = replace(slow.runs[0].timings[0], payload_bytes=2**24, in_place_s=seconds)
         one = replace(slow.runs[0], operation="all_reduce", timings=(replace(big, out_of_place_s=None),))
         (verdict,) = judged(replace(slow, runs=(one,)), link="1gbit").verdicts
         # 16 MiB at 1 Gbit/s take 134 ms without any framing.

@@ -24,18 +24,12 @@ def run_of(seconds, *, operation="all_reduce", num_ranks=8, num_nodes=1, device=
     """A run whose message of each size took what `seconds` says."""
     timings = tuple(
         Timing(
-            operation=operation,
             payload_bytes=int(size),
-            num_ranks=num_ranks,
-            num_nodes=num_nodes,
             out_of_place_s=seconds(size),
             in_place_s=None,
-            redop="sum",
-            dtype="float",
             num_wrong=0,
-            line=at,
         )
-        for at, size in enumerate(SIZES, 1)
+        for size in SIZES
     )
     return CollectiveRun(
         file="log",

@@ -42,18 +42,12 @@ def run(
     """A run whose message of each size took what `seconds` says."""
     timings = tuple(
         Timing(
-            operation=operation,
             payload_bytes=size,
-            num_ranks=num_ranks,
-            num_nodes=num_nodes,
             out_of_place_s=seconds(float(size)),
             in_place_s=None,
-            redop=None,
-            dtype="float",
             num_wrong=0,
-            line=at,
         )
-        for at, size in enumerate(sizes, 1)
+        for size in sizes
     )
     return CollectiveRun(
         file=file,

@@ -103,23 +103,15 @@ def sizes_of(text: str) -> tuple[int, ...]:
 class Timing(Struct, frozen=True, kw_only=True):
     """One timed message size of one collective.
 
-    operation: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, `send`, ... .
-    payload_bytes: the `size` of nccl-tests, the full payload on a rank before or after. num_nodes: None if
-    not known. num_wrong: wrong elements in the result; None if not checked. line: line number in the file, or
-    number of the result in a JSON document, from 1. resolution: half a unit of the last printed digit,
-    relative to the time. cpu_fraction: cores used by a rank's process meanwhile; None if not measured.
+    payload_bytes: the `size` of nccl-tests, the full payload on a rank before or after. num_wrong: wrong
+    elements in the result; None if not checked. resolution: half a unit of the last printed digit, relative
+    to the time. cpu_fraction: cores used by a rank's process meanwhile; None if not measured.
     """
 
-    operation: str
     payload_bytes: int
-    num_ranks: int
-    num_nodes: int | None
     out_of_place_s: float | None
     in_place_s: float | None
-    redop: str | None
-    dtype: str
     num_wrong: int | None
-    line: int
     resolution: float = 0.0
     cpu_fraction: float | None = None
 
@@ -132,7 +124,9 @@ class Timing(Struct, frozen=True, kw_only=True):
 class CollectiveRun(Struct, frozen=True, kw_only=True):
     """The timings of one run of a benchmark program, which may be pooled.
 
-    device: the accelerator as the program names it; None if it names none or several.
+    operation: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, `send`, ... .
+    num_nodes: None if not known. device: the accelerator as the program names it; None if it names none or
+    several.
     num_copies: copies of the program that ran at the same time and disturbed each other.
     backend: of torch.distributed; None for nccl-tests and rccl-tests. link: stated rate of the network
     between the ranks, e.g. `1gbit`.

@@ -199,16 +199,15 @@ def _run(
             "the number of ranks is not known and cannot be computed from the rates; keep the "
             "lines before the table"
         )
-    num_nodes = _num_nodes(table, num_ranks)
     names = {name for _, name in table.devices.values()}
     return CollectiveRun(
         file=file,
         number=number,
         operation=operation,
         num_ranks=num_ranks,
-        num_nodes=num_nodes,
+        num_nodes=_num_nodes(table, num_ranks),
         device=names.pop() if len(names) == 1 else None,
-        timings=tuple(timing_of(row, operation, num_ranks, num_nodes) for row in rows),
+        timings=tuple(timing_of(row) for row in rows),
     )
 
 
@@ -250,13 +249,13 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
         num_ranks = _whole(document["num_ranks"])
         num_nodes = _whole(document["num_nodes"])
         for number, result in enumerate(document["results"], 1):
-            timing = _timing(result, number, num_ranks, num_nodes)
-            name = f"{timing.operation} of {timing.payload_bytes:,} bytes"
+            timing, operation = _timing(result, number), result["operation"]
+            name = f"{operation} of {timing.payload_bytes:,} bytes"
             if timing.num_wrong:
                 detail = f"{name} had wrong results: its time is not used"
                 rejected.refuse("wrong_results", f"{where}:{number}", detail)
                 continue
-            by_operation.setdefault(timing.operation, []).append(timing)
+            by_operation.setdefault(operation, []).append(timing)
             if not result["is_steady"]:
                 unsteady.append(name)
         for operation, reason in document["refused"].items():
@@ -288,7 +287,7 @@ def reading_in(document: Mapping[str, Any], *, where: str) -> CollectiveRuns:
     return CollectiveRuns(runs=tuple(runs), rejected=rejected, notes=tuple(notes))
 
 
-def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: int) -> Timing:
+def _timing(result: Mapping[str, Any], number: int) -> Timing:
     operation, share = result["operation"], float(result["cpu_fraction"])
     if operation not in OPERATIONS:
         raise ValueError(f"operation {str(operation)[:40]!r}")
@@ -297,7 +296,7 @@ def _timing(result: Mapping[str, Any], number: int, num_ranks: int, num_nodes: i
     is_timed = bool(times_us) and min(times_us) > 0 and max(times_us) <= LONGEST_US
     if not is_timed or not row.payload_bytes > 0 or not 0 <= share < MAX_RANKS:
         raise ValueError(f"result {number}")
-    return replace(timing_of(row, operation, num_ranks, num_nodes), resolution=0.0, cpu_fraction=share)
+    return replace(timing_of(row), resolution=0.0, cpu_fraction=share)
 
 
 def _whole(value: object) -> int:

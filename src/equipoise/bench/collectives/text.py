@@ -419,20 +419,14 @@ def _timed(side: Side | None) -> Side | None:
     return side if side is not None and 0 < side.time_us.value <= LONGEST_US else None
 
 
-def timing_of(row: PrintedRow, operation: str, num_ranks: int, num_nodes: int | None) -> Timing:
-    """Return the row as a timing of an operation between num_ranks ranks, from its sides with a time."""
+def timing_of(row: PrintedRow) -> Timing:
+    """Return the row as a timing, from its sides with a time."""
     seconds = [None if side is None else side.time_us.value * MICROSECOND_S for side in row.sides]
     errors = [side.time_us.half / side.time_us.value for side in row.sides if side is not None]
     return Timing(
-        operation=operation,
         payload_bytes=row.payload_bytes,
-        num_ranks=num_ranks,
-        num_nodes=num_nodes,
         out_of_place_s=seconds[0],
         in_place_s=seconds[1],
-        redop=row.redop if row.redop != "none" else None,
-        dtype=row.dtype,
         num_wrong=row.num_wrong,
-        line=row.line,
         resolution=math.fsum(errors) / len(errors),
     )
