@@ -155,7 +155,7 @@ def test_accelerate_starts_a_script_with_its_configuration(tmp_path):
 def test_the_trainer_reads_its_arguments(text, tmp_path):
     transformers = imported("transformers")
     imported("accelerate")
-    # On a machine without accelerators it refuses bf16 unless it is told to compute on processors.
+    # On a machine without accelerators it refuses bf16 unless its arguments ask it to compute on processors.
     (tmp_path / "trainer.yaml").write_text(files(text)["trainer.yaml"] + "use_cpu: true\n")
     plan = strategy(text)
     with quiet():
