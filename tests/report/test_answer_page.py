@@ -351,6 +351,8 @@ def test_a_published_step_of_the_very_model_that_contradicts_the_answer_is_named
     assert all(each in evidence for each in ("400", f"{longer:.2g}x"))
     few = answer(query({**asked, "accelerators": 16}), scores=None)
     assert "400" not in facts(few)["Evidence"]
+    larger = answer(query({**asked, "accelerator": "a100-sxm4-80gb", "accelerators": 400}), scores=None)
+    assert all(each in facts(larger)["Evidence"] for each in ("400", "40 GB"))
 
 
 def test_one_screen_has_the_energy_of_each_size_where_the_least_is_asked_for():

@@ -247,20 +247,22 @@ _OTHER_NUMBER: Final = 2.0
 class PublishedStep(Struct, frozen=True, kw_only=True):
     """A published step of an answer's model, on its chip and about as many of them.
 
-    answer_ratio: accelerator time of a sample by the answer, over the published. is_in_range: whether the
-    published lies in the interval of the answer's.
+    other_form: title of the accelerator if it has another board or memory than the answer's. answer_ratio:
+    accelerator time of a sample by the answer, over the published one. is_in_range: whether the published
+    time lies in the answer's interval.
     """
 
     num_accelerators: int
+    other_form: str | None
     answer_ratio: float
     is_in_range: bool
 
 
 def published_step(answer: Answer) -> PublishedStep | None:
-    """The published step of the very model nearest to the recommended candidate; None: there is none.
+    """The published step of the same model and chip nearest to the recommended candidate; None without one.
 
-    Of one precision and number the fastest. Of models of other data than text: of language models, samples of
-    other lengths take other times.
+    A step on the same form of the chip comes first, then the precision; of one precision and number the
+    fastest. Only for models of other data than text, whose samples all take the same time.
     """
     best = answer.recommended
     if best is None or answer.workload.area == "language" or not best.num_samples:
@@ -269,27 +271,29 @@ def published_step(answer: Answer) -> PublishedStep | None:
 
     from equipoise.calibration.published import published_steps  # noqa: PLC0415 - as above
 
-    planned = _planned_step(answer, best)
+    planned, catalogue, steps = _planned_step(answer, best), shipped(), published_steps()
+    of_model = _trusted(steps, planned.trained).filter(pl.col("model") == planned.model)
+    chips = chips_apart(of_model["accelerator"].unique().to_list(), planned.accelerator, catalogue)
     apart = (pl.col("num_accelerators") / planned.num_accelerators).log(2).abs()
     per_sample_s = pl.col("step_s") * pl.col("num_accelerators") / pl.col("global_batch_samples")
+    is_other = pl.col("accelerator") != planned.accelerator
     rows = (
-        _trusted(published_steps(), planned.trained)
-        .filter(
-            (pl.col("model") == planned.model)
-            & (pl.col("accelerator") == planned.accelerator)
+        of_model.filter(
+            pl.col("accelerator").is_in([slug for slug, far in chips.items() if far <= OTHER_FORM])
             & (apart <= math.log2(_OTHER_NUMBER))
             & pl.col("global_batch_samples").is_not_null()
         )
         .with_columns(per_sample_s=per_sample_s)
-        .sort(pl.col("dtype").ne_missing(planned.dtype), apart, "per_sample_s", "row_id")
+        .sort(is_other, pl.col("dtype").ne_missing(planned.dtype), apart, "per_sample_s", "row_id")
     )
     if rows.is_empty():
         return None
     row = rows.row(0, named=True)
-    time, work_s = best.known_time_s, best.work_s.value
+    time, work_s, ran_on = best.known_time_s, best.work_s.value, row["accelerator"]
     ratio = work_s * best.num_accelerators / best.num_samples / row["per_sample_s"]
     return PublishedStep(
         num_accelerators=row["num_accelerators"],
+        other_form=None if ran_on == planned.accelerator else catalogue.accelerator(ran_on).title,
         answer_ratio=ratio,
         is_in_range=time.low <= time.value / ratio <= time.high,
     )

@@ -333,7 +333,8 @@ def _step_words(answer: Answer) -> str | None:
         return None
     outside = "" if found.is_in_range else f", {_side_words(found.answer_ratio)}"
     ratio = f"{1.0 / found.answer_ratio:.2g}x this answer's time per sample"
-    return f"a published step on {count(found.num_accelerators)}: {ratio}{outside}"
+    form = "" if found.other_form is None else f" \N{MULTIPLICATION SIGN} {chip_of(found.other_form)}"
+    return f"a published step on {count(found.num_accelerators)}{form}: {ratio}{outside}"
 
 
 def _side_words(answer_ratio: float) -> str:
