@@ -638,6 +638,32 @@ def test_layers_of_several_widths_take_a_longer_sample_all_alike(published):
         assert found.forward_flop_per_token(tokens) == pytest.approx(2 * found.params + scores, rel=1e-3)
 
 
+@pytest.mark.law
+@pytest.mark.parametrize("name", CARDS)
+def test_a_longer_sample_never_takes_less(name, published):
+    model = published(name).workload.transformer
+    flop = [tokens * model.forward_flop_per_token(tokens) for tokens in (512, 2**12, 2**16, 2**20)]
+    assert 0 < flop[0] < flop[1] < flop[2] < flop[3]
+
+
+def test_values_of_minicpm3_are_as_wide_as_its_hidden_size_by_heads(tmp_path):
+    # openbmb/MiniCPM3-4B states no v_head_dim, and its class takes 2,560 / 40 (transformers, MiniCPM3Config)
+    keys = {"model_type": "minicpm3", "hidden_size": 2560, "intermediate_size": 6400, "vocab_size": 73_448}
+    keys |= {"num_hidden_layers": 62, "num_attention_heads": 40, "num_key_value_heads": 40}
+    keys |= {"qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "q_lora_rank": 768, "kv_lora_rank": 256}
+    models = [read_config(written(tmp_path, keys | more)).workload for more in ({}, {"v_head_dim": 64})]
+    assert models[0].transformer == models[1].transformer
+    assert models[0].params == pytest.approx(4.07e9, rel=0.01)
+
+
+def test_recurrent_gemma_attends_in_windows_in_a_third_of_its_layers(published):
+    # Botev et al. 2024: 26 layers, of which every third attends, with 10 heads of 256 to 2,048 tokens.
+    model = published("recurrentgemma_2b").workload.transformer
+    more = model.forward_flop_per_token(2**20) - model.forward_flop_per_token(2**11)
+    keys = 2048 * (1 - 2047 / 2**21) - 2049 / 2
+    assert more == pytest.approx(8 * 4 * 10 * 256 * keys)
+
+
 def test_gemma_4_sees_all_tokens_in_a_sixth_of_its_layers(published):
     found = published("gemma4_31b").workload.transformer
     tokens, window, hidden = 32_768, 1024, 5376

@@ -182,6 +182,7 @@ def test_compressed_keys_are_counted_position_by_position() -> None:
         ({"experts": 4}, "experts=4, top_k=0; expected both"),
         ({"experts": 4, "top_k": 5}, "experts=4, top_k=5"),
         ({"predicted_fraction": 1.5}, "predicted_fraction=1.5; expected from 0 to 1"),
+        ({"window": 8, "windowed_layers": 3}, "windowed_layers=3; .* 2 layers"),
     ],
 )
 def test_sizes_that_no_model_has_are_refused(sizes: dict[str, Any], message: str) -> None:

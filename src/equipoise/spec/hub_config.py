@@ -419,7 +419,7 @@ def _latent(config: HubConfig, found: Sizes) -> Sizes:
             "query_rank": config.size("query_rank", 0, least=0),
             "kv_rank": config.size("kv_rank"),
             "rope_head_size": config.size("rope_head_size"),
-            "value_head_size": config.size("v_head_dim"),
+            "value_head_size": config.size("v_head_dim", found.get("value_head_size")),
         }
     )
 
@@ -554,6 +554,8 @@ _PARTS: Final[Mapping[str, Callable[[HubConfig, Sizes], Sizes]]] = {
     **MIXED_PARTS,
     **MEDIA_PARTS,
     "experts": _routed,
+    # MiniCPM3: the width of values in latent attention, which its files leave out.
+    "even_values": lambda _, found: found | {"value_head_size": found["hidden"] // found["heads"]},
     "latent": _latent,
     # Layers that predict later tokens.
     "predicting": lambda config, found: (

@@ -47,7 +47,10 @@ def _hybrid(config: HubConfig, found: Sizes) -> Sizes:
         indices = next((config.listed(each) for each in lists if config.listed(each)), [])
         count = len(indices) or layers // config.size("attention_every")
         kinds = ["attention"] * count + ["state"] * (layers - count)
-    found = found | {"attention_layers": kinds.count("attention"), "state_layers": kinds.count("state")}
+    attention = kinds.count("attention")
+    found = found | {"attention_layers": attention, "state_layers": kinds.count("state")}
+    if "windowed_layers" in found:  # a window of all layers is one of those that attend
+        found["windowed_layers"] = min(found["windowed_layers"], attention)
     dense, experts = kinds.count("dense"), kinds.count("expert")
     if not dense and not experts:
         return found

@@ -176,6 +176,11 @@ class Transformer(Struct, frozen=True, kw_only=True):
             raise SpecError(
                 f"transformer: predicted_fraction={self.predicted_fraction}; expected from 0 to 1"
             )
+        if self.windowed_layers > self.num_attention_blocks:
+            raise SpecError(
+                f"transformer: windowed_layers={self.windowed_layers}; expected at most the "
+                f"{self.num_attention_blocks} layers with attention"
+            )
         if bool(self.cross_layers) != bool(self.cross_tokens):
             raise SpecError(
                 f"transformer: cross_layers={self.cross_layers}, cross_tokens={self.cross_tokens}; "
