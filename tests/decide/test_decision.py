@@ -869,6 +869,16 @@ def test_one_size_beyond_a_limit_is_refused_with_the_limit_that_would_do(limit):
     assert (nodes.limit, nodes.needed) == (32, 48)
 
 
+def test_a_refusal_names_the_cheapest_also_where_only_sizes_beyond_the_usual_have_a_price():
+    # 30 G parameters and their gradients fit on no eight cards of 24 GB, and no offer of H20 is known.
+    asked = {"workload": "mpt_30b", "train": "full", "examples": "1k", "accelerator": ["h20", "rtx3090"]}
+    found = ask(asked, budget="100k", deadline="1d")
+    assert {each.usd is None for each in found.candidates if each.system.startswith("h20")} == {True}
+    priced = {each.id: each.usd.value for each in found.candidates if each.usd is not None}
+    assert found.refusal.cheapest.id == min(priced, key=priced.get)
+    assert found.refusal.cheapest.system.startswith("rtx-3090")
+
+
 def test_sizes_that_a_usual_batch_does_not_divide_by_are_no_slower_for_it():
     # five are five eighths as fast as eight: data parallelism alone, which nothing but the batch stood in the way of
     found = by_size(ask(workload="gpt2_xl", tokens="1e9", accelerator=[H100], at="5,8"))

@@ -398,11 +398,11 @@ def _refusal(
 ) -> Refusal:
     """The cheapest and the fastest eligible candidate, and the least relaxation of each limit.
 
+    The cheapest is an ineligible size if no eligible one has a price.
     If systems have size limits of their own, such as stocks, each of these is a limit by itself.
     """
-    figures = [each for each in figures if each.is_within_size] or figures
-    priced = [each for each in figures if each.usd is not None]
-    fastest = min(figures, key=lambda each: (each.time_s, each.num_accelerators, each.id))
+    priced = _within_size([each for each in figures if each.usd is not None])
+    fastest = min(_within_size(figures), key=lambda each: (each.time_s, each.num_accelerators, each.id))
     cheapest = min(priced, key=lambda each: (each.usd, each.num_accelerators, each.id), default=None)
     most = {one.limit for each in candidates for one in each.broken if one.name == "max_accelerators"}
     single: dict[tuple[ConstraintName, str], Relaxation] = {}
@@ -426,6 +426,11 @@ def _refusal(
         relaxations=tuple(single.values()),
         joint=() if single or closest is None else closest[1],
     )
+
+
+def _within_size(figures: Sequence[Figures]) -> Sequence[Figures]:
+    """The figures of eligible sizes; all of them if no size is eligible."""
+    return [each for each in figures if each.is_within_size] or figures
 
 
 def excess_of(steps: Sequence[Relaxation]) -> float:

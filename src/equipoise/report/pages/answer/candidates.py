@@ -151,14 +151,14 @@ def limit_words(answer: Answer, broken: Constraint) -> str:
 
 
 def _size_limit_words(answer: Answer, limit: float) -> str:
-    """Where a limit on the number of accelerators comes from: stock, question, or largest size tried."""
+    """Where a limit on the number of accelerators comes from: stock, question, or the usual largest."""
     question, most = answer.question, count(limit)
     if any(each.stock == limit for each in answer.systems):
         return f"your stock of {most}"
     asked = question.sizes
     if question.max_accelerators is not None or (asked is not None and asked.is_range):
         return f"your limit of {most}"
-    return f"the {most} asked for" if _is_stated(answer, limit) else f"the largest tried, {most}"
+    return f"the {most} asked for" if _is_stated(answer, limit) else f"the usual {most}"
 
 
 def size_beside(each: Candidate, best: Candidate | None) -> str:
