@@ -104,6 +104,17 @@ def test_one_text_may_hold_several_systems_values():
     assert asking(price="h100=2.1 dgx-b200=4").training.price == (("h100", 2.1), ("dgx-b200", 4.0))
 
 
+@pytest.mark.parametrize("currency", ["EUR=0.5", " EUR=0.5@2026-11-20"])
+def test_amounts_may_name_the_currency_of_the_address(currency):
+    found = asking(
+        tokens="1T", budget="50k EUR", price="h100=2 EUR dgx-b200=€3", value_of_time="100", currency=currency
+    ).training
+    assert (found.budget_usd, found.value_of_time_usd_per_hour) == (100_000.0, 100.0)
+    assert found.price == (("h100", 4.0), ("dgx-b200", 6.0))
+    with pytest.raises(WrongFieldsError, match="GBP=RATE"):
+        asking(tokens="1T", budget="50k GBP", currency=currency)
+
+
 def test_equal_questions_have_one_key():
     assert asking(tokens="1T", deadline="7d").key == asking(deadline="168", tokens="1e12", budget=" ").key
     assert asking(tokens="1T").key != asking(tokens="2T").key

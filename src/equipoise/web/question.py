@@ -15,6 +15,7 @@ from equipoise.decide.question.query import (
     WayToAsk,
     default_of,
     fields_of,
+    in_dollars,
     meant,
     query,
 )
@@ -139,7 +140,9 @@ def question(
     fields = form_fields(verb)
     values: dict[str, object] = {}
     wrong: list[str] = []
-    for key, texts in _filled(given).items():
+    filled = _filled(given)
+    (currency, *_) = filled.get("currency", [""])
+    for key, texts in filled.items():
         name = names.get(key)
         if name is None:
             near = meant(key, names)
@@ -147,7 +150,9 @@ def question(
             wrong.append(f"{printable(key)}={printable(texts[0])!r} is not a field of this page{hint}")
             continue
         try:
-            value = _value(name, fields[name], texts)
+            value = _value(
+                name, fields[name], [str(in_dollars(fields[name], each, currency)) for each in texts]
+            )
             if name != "runs":
                 fields[name].read(value)
         except UsageError as err:

@@ -436,9 +436,7 @@ def values(
     """
     found: dict[str, Any] = {}
     named: dict[str, str] = {}
-    stated = str(given.get("currency", "")).strip()
-    # An invalid currency is refused by TrainingQuery.
-    own = currency_of(stated) if _CURRENCY.fullmatch(stated) else None
+    stated = given.get("currency")
     for name, value in given.items():
         attribute = ATTRIBUTES.get(name.replace("-", "_").removesuffix("_"))
         if attribute is None or (verb is not None and verb not in FIELDS[attribute].verbs):
@@ -449,13 +447,23 @@ def values(
             raise UsageError(f"--{name.replace('_', '-')} and --{named[attribute]} are one option; keep one")
         named[attribute] = name.replace("_", "-")
         try:
-            is_money = (FIELDS[attribute].unit or "").startswith("USD")
-            found[attribute] = FIELDS[attribute].read(in_usd(value, own) if own and is_money else value)
+            found[attribute] = FIELDS[attribute].read(in_dollars(FIELDS[attribute], value, stated))
         except UsageError as err:
             if where is None:
                 raise
             raise DataError(f"{where}: {IN_FILE.words(str(err))}") from err
     return found
+
+
+def in_dollars(field: Field, given: object, currency: object) -> object:
+    """The input for a field, with amounts of money in the user's currency converted to US dollars.
+
+    currency: as given; an invalid one is refused by TrainingQuery.
+    """
+    stated = str(currency or "").strip()
+    if not (field.unit or "").startswith("USD") or not _CURRENCY.fullmatch(stated):
+        return given
+    return in_usd(given, currency_of(stated))
 
 
 def verbs_of(name: str) -> tuple[Verb, ...]:
