@@ -181,6 +181,8 @@ def test_the_first_page_is_the_advice_asked_for_last(dashboard):
     cookie = headers["set-cookie"].partition(";")[0]
     _, headers, _ = dashboard.answer("/", cookie=cookie)
     assert headers["location"] == "/advice?workload=bert&accelerator=dgx-a100"
+    _, headers, _ = dashboard.answer("/?workload=bert&accelerator=h100", cookie=cookie)
+    assert headers["location"] == "/advice?workload=bert&accelerator=h100"
 
 
 def test_the_name_of_the_verb_leads_to_its_page(dashboard):

@@ -320,7 +320,7 @@ def application(sources: DataSources, *, warms: bool) -> FastAPI:
 
     @app.get("/")
     async def begun(request: Request) -> Response:
-        return _redirect_to_advice(request.cookies.get(_last_question(request), ""))
+        return _redirect_to_advice(request.url.query or request.cookies.get(_last_question(request), ""))
 
     for screen in SCREENS:
         _add_routes(app, dashboard, screen)
