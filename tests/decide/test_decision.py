@@ -447,6 +447,15 @@ def test_a_batch_that_does_not_divide_by_the_cards_is_named_with_batches_that_wo
     assert not any("divide" in note for note in map(str, ask(SMALL).notes))
 
 
+@pytest.mark.parametrize(("owned", "more"), [(2, 4), (3, 4), (6, 8)])
+def test_a_card_more_than_the_owned_ones_goes_into_their_host(owned, more):
+    # As the refusal of a stock has it: nobody buys a second host and its network for the next card of eight.
+    found, there = (by_size(ask(SMALL, accelerator=[f"{count}x rtx4090"]))[more] for count in (owned, more))
+    assert found.num_nodes == there.num_nodes == 1
+    assert found.time_s.value == pytest.approx(there.time_s.value, rel=1e-9)
+    assert found.usd.value == pytest.approx(there.usd.value, rel=1e-9)
+
+
 # Refusals and notes.
 
 # No number of accelerators is stated: as many are tried as keep the deadline.

@@ -137,7 +137,12 @@ def _with_sizes_beyond(found: Collected, beyond: _SizesByName, scores: Scores | 
         )
         every = collect_candidates(query, inputs.catalogue, scores, runs=inputs.user.runs, extra=extra)
         found = replace(every, systems=tuple(one for one in every.systems if one.system.name in names))
-    if not any(is_assumed_host(one.system, query) for one in found.systems):
+    return with_larger_hosts(found)
+
+
+def with_larger_hosts(found: Collected) -> Collected:
+    """The candidates; those of more cards than an assumed host has are in a host that holds them."""
+    if not any(is_assumed_host(one.system, found.inputs.query) for one in found.systems):
         return found
     return replace(found, systems=tuple(_in_one_host(found.inputs, one) for one in found.systems))
 

@@ -13,6 +13,7 @@ from equipoise.decide.beyond_limits import (
     least_beyond_usual,
     may_keep_budget_on_spot,
     near_sizes,
+    with_larger_hosts,
     with_sizes_beyond_limits,
 )
 from equipoise.decide.candidates import SystemCandidates, safer_strategy, with_strategy, with_terms
@@ -118,6 +119,8 @@ def answer(
         if selection.refusal is not None:
             found = with_sizes_beyond_limits(found, least_beyond_limits(found, scores), scores)
             selection = select_from(found)
+        else:
+            found = with_larger_hosts(found)
         given = answer_of(found, selection)
         if given.refusal is None or not may_keep_budget_on_spot(found):
             return given
