@@ -76,8 +76,8 @@ def requested_workload(query: TrainingQuery, about: Workload) -> Workload:
             )
         if not is_causal:
             raise UsageError(
-                f"--train {method}: {about.title} is an encoder, in which tokens attend to later ones: it "
-                "cannot generate answers"
+                f"--train {method}: {about.title} has an encoder, in which tokens attend to later ones; "
+                f"{method} is described for decoders alone"
             )
         about = replace(
             about,

@@ -353,7 +353,8 @@ QuestionError = TypeVar("QuestionError", InputError, EvidenceError, InputError |
 # Matches what follows an option in a sentence: a value, recognised by its form or as one of all choices, or
 # a placeholder.
 _CHOICE_PATTERN: Final = "|".join(sorted({choice for each in _CHOICES.values() for choice in each}))
-_VALUE_PATTERN: Final = rf"(?: (?:([\w-]+=[\w.,]+|{_CHOICE_PATTERN})(?![\w-])|[A-Z]+(?![\w.=])))?"
+_CHOICES_PATTERN: Final = rf"(?:{_CHOICE_PATTERN})(?:,(?:{_CHOICE_PATTERN}))*"
+_VALUE_PATTERN: Final = rf"(?: (?:([\w-]+=[\w.,]+|{_CHOICES_PATTERN})(?![\w-])|[A-Z]+(?![\w.=])))?"
 
 
 class WayToAsk(Struct, frozen=True, kw_only=True):
@@ -369,8 +370,8 @@ class WayToAsk(Struct, frozen=True, kw_only=True):
     def words(self, text: str) -> str:
         """A sentence with options replaced by the names of this interface; commands in backticks stay.
 
-        >>> IN_FILE.words("try --train qlora or --tokens N, not `equipoise plan --train lora`")
-        'try train = "qlora" or tokens, not `equipoise plan --train lora`'
+        >>> IN_FILE.words("try --train qlora,dpo, or --tokens N, not `equipoise plan --train lora`")
+        'try train = "qlora,dpo", or tokens, not `equipoise plan --train lora`'
         """
         options = "|".join(sorted(self.names, reverse=True)) or "(?!)"
         option = re.compile(rf"--({options})(?![\w-]){_VALUE_PATTERN}")
