@@ -1317,6 +1317,26 @@ def test_what_is_moved_to_hosts_is_suggested_only_where_they_hold_it(num_cards, 
     assert bool(warned) != suggests
 
 
+def test_weights_moved_to_hosts_have_as_many_copies_as_hosts_hold():
+    # 80 G weights of 2 bytes are 160 GB; a host of 8 x 24 GB is assumed to have 384 GB: two copies, and not four.
+    asked = {"workload": "qwen3_next_80b_a3b", "train": "lora", "examples": 3000, "sequence": 2048}
+    asked |= {"accelerator": ["8xrtx4090"]}
+    moved = "--fix offload=optimizer_and_params"
+    assert any(moved in note for note in map(str, ask(asked).notes))
+    fixed = ask(asked, fix=["offload=optimizer_and_params"])
+    assert fixed.recommended.strategy.dp_replicate <= 2
+    assert not [note for note in fixed.notes_of("check") if "384 GB" in note.words]
+
+
+def test_weights_on_hosts_are_named_where_hosts_share_them_over_a_slow_network():
+    # 160 GB of weights over 10 Gbit/s take two minutes a pass; over PCIe from each host's memory, seconds.
+    asked = {"workload": "qwen3_next_80b_a3b", "train": "lora", "examples": 3000, "sequence": 2048}
+    asked |= {"accelerator": ["16xrtx4090"]}
+    found, moved = ask(asked), ask(asked, fix=["offload=optimizer_and_params"])
+    assert any("--fix offload=optimizer_and_params" in note.words for note in found.notes_of("check"))
+    assert found.recommended.time_s.value > 3 * by_size(moved)[16].time_s.value
+
+
 def test_a_price_of_electricity_that_no_money_has_is_said_to_change_nothing():
     rented, owned, bought = (
         ask(SMALL, electricity=0.5, **each) for each in ({}, {"price": [f"{RTX}=0"]}, {"buy": True})

@@ -41,6 +41,7 @@ from equipoise.decide.strategies.size_searches import (
     SEARCH_CACHE,
     StrategySearches,
     beyond_hosts,
+    may_offload,
     on_host,
     units_beyond,
 )
@@ -614,6 +615,7 @@ def does_not_fit(systems: Iterable[SystemAnswer]) -> Iterator[Note]:
 _LOW_MFU: Final = 0.1
 # Another size or precision is mentioned only if it is more than this many times as fast.
 _FAR_FASTER: Final = 3.0
+_WEIGHTS_TOO: Final = "optimizer_and_params"
 
 
 def experts_in_4_bits(searches: StrategySearches | None, best: Candidate | None) -> Iterator[Note]:
@@ -633,7 +635,7 @@ def experts_in_4_bits(searches: StrategySearches | None, best: Candidate | None)
 
 
 def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Iterator[Note]:
-    """A note that another precision or a neighbouring usual size is far faster than the recommendation.
+    """A note that another precision, a neighbouring usual size or weights on the host are far faster.
 
     This happens if hardly any strategy fits into memory. By the model alone.
     """
@@ -652,6 +654,11 @@ def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Ite
         if each not in known.choices.get("precision", ()):
             changed = replace(known, choices={**known.choices, "precision": (each,)})
             others[f"--precision {each}"] = SEARCH_CACHE.searches(changed, (size,)).sizes[0]
+    if may_offload(known, "offload"):
+        changed = replace(known, choices={**known.choices, "offload": (_WEIGHTS_TOO,)})
+        moved = SEARCH_CACHE.searches(changed, (size,)).sizes[0]
+        if moved.best is not None and beyond_hosts(changed, moved.best.strategy) is None:
+            others[f"--fix offload={_WEIGHTS_TOO}"] = moved
     ratios = {
         name: own.work_s.value / each.best.work_s.value
         for name, each in others.items()

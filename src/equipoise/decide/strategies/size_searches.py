@@ -33,7 +33,7 @@ from equipoise.perfmodel.search import FoundStrategy, SearchResult
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import AXES, Strategy, Value
+from equipoise.spec.strategy import AXES, WEIGHTS_SHARDED, Strategy, Value
 from equipoise.units import format_si, format_si_apart
 
 _Cached = TypeVar("_Cached")
@@ -577,7 +577,7 @@ def _with_activations_on_host(
     problem, _ = asked[0]
     choices = problem.with_activations_on_host
     trained = problem.choices.get("trained", ("full",))
-    if choices is None or "full" in trained or not _may_offload(problem, "activation_offload"):
+    if choices is None or "full" in trained or not may_offload(problem, "activation_offload"):
         return [*found]
     faster = faster_at_once(
         asked,
@@ -595,7 +595,7 @@ def _with_activations_on_host(
     return both
 
 
-def _may_offload(problem: Problem, option: str) -> bool:
+def may_offload(problem: Problem, option: str) -> bool:
     """Whether an offloading option is not fixed, and there is separate host memory."""
     chip = problem.cluster.accelerator
     return option not in problem.choices and not chip.shares_host_memory and chip.memory_bytes is not None
@@ -618,10 +618,37 @@ def _best(problem: Problem, found: Sequence[FoundStrategy]) -> tuple[FoundStrate
 
 def _with_leaner_strategies(problem: Problem, size: int, found: SearchResult) -> SearchResult:
     """The result, with strategies that need less accelerator memory where memory is short."""
-    return (
-        _or_weights_on_host(problem, size, found)
-        if found.num_fitting
-        else _search_fallbacks(problem, size, found)
+    if not found.num_fitting:
+        return _search_fallbacks(problem, size, found)
+    return _or_weights_on_host(problem, size, _within_hosts(problem, size, found))
+
+
+def _within_hosts(problem: Problem, size: int, found: SearchResult) -> SearchResult:
+    """The result; if its offloaded weights exceed host memory, that of fewer copies, where hosts hold them.
+
+    Each replica group needs a copy of the weights, and more groups are faster.
+    """
+    held = _held_replicas(problem, size, found.best[0].strategy) if found.best else ()
+    if not held or "dp_replicate" in problem.choices:
+        return found
+    narrower = _search_within_hosts(problem, size, {**problem.choices, "dp_replicate": held})
+    return replace(found, best=narrower.best) if narrower.best else found
+
+
+def _held_replicas(problem: Problem, size: int, best: Strategy) -> tuple[int, ...]:
+    """Numbers of replica groups for whose weights hosts have room; none if they hold those of `best`."""
+    if best.offload != "optimizer_and_params" or beyond_hosts(problem, best) is None:
+        return ()
+    copies = best.dp_replicate if best.zero_stage == WEIGHTS_SHARDED else best.dp
+    copy_bytes = size * on_host_bytes(problem, best)["offload"] / copies
+    return tuple(each for each in _replicas(problem, size) if _hosts_hold(problem, size // each, copy_bytes))
+
+
+def _replicas(problem: Problem, size: int) -> tuple[int, ...]:
+    """Numbers of replica groups into which whole nodes, or equal parts of a node, divide."""
+    node_size = problem.cluster.node_size
+    return tuple(
+        each for each in divisors(size) if each == 1 or is_node_aligned(size // each, size, node_size)
     )
 
 
@@ -741,10 +768,7 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
         return None
     moved: dict[str, tuple[Value, ...]] = {"offload": ("optimizer_and_params",)}
     if "dp_replicate" not in problem.choices:
-        node_size = problem.cluster.node_size
-        tried = [
-            each for each in divisors(size) if each == 1 or is_node_aligned(size // each, size, node_size)
-        ]
+        tried = _replicas(problem, size)
         held = tuple(each for each in tried if _hosts_hold(problem, size // each, copy_bytes))
         if len(held) < len(tried):
             moved["dp_replicate"] = held
@@ -755,7 +779,7 @@ def _may_offload_states(problem: Problem, size: int) -> bool:
     """Whether optimizer states may be offloaded: not fixed, all weights trained, and hosts have room."""
     trained = problem.training.workload.trained_params
     is_full = problem.choices.get("trained", ("full",)) == ("full",)
-    if not is_full or trained is None or not _may_offload(problem, "offload"):
+    if not is_full or trained is None or not may_offload(problem, "offload"):
         return False
     return _hosts_hold(problem, size, _STATES_BYTES * trained)
 
