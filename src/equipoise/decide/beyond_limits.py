@@ -142,8 +142,6 @@ def _with_sizes_beyond(found: Collected, beyond: _SizesByName, scores: Scores | 
 
 def with_larger_hosts(found: Collected) -> Collected:
     """The candidates; those of more cards than an assumed host has are in a host that holds them."""
-    if not any(is_assumed_host(one.system, found.inputs.query) for one in found.systems):
-        return found
     return replace(found, systems=tuple(_in_one_host(found.inputs, one) for one in found.systems))
 
 

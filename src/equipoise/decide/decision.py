@@ -38,7 +38,7 @@ from equipoise.decide.explanation.explain import (
 )
 from equipoise.decide.explanation.reasons import chosen_for_you, reasons, records
 from equipoise.decide.question.query import USUAL_HORIZON_MONTHS, TrainingQuery
-from equipoise.decide.question.systems import LARGE_SYSTEM, rates_of
+from equipoise.decide.question.systems import LARGE_SYSTEM, is_assumed_host, rates_of
 from equipoise.decide.select import (
     Selection,
     beats,
@@ -119,7 +119,7 @@ def answer(
         if selection.refusal is not None:
             found = with_sizes_beyond_limits(found, least_beyond_limits(found, scores), scores)
             selection = select_from(found)
-        else:
+        elif any(is_assumed_host(one.system, query) for one in found.systems):
             found = with_larger_hosts(found)
         given = answer_of(found, selection)
         if given.refusal is None or not may_keep_budget_on_spot(found):
