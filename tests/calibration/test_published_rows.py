@@ -686,6 +686,13 @@ def test_a_model_cut_to_fewer_layers_keeps_its_experts(read):
     assert cut.model.transformer.params == pytest.approx(60e9, rel=0.03)
 
 
+def test_a_model_cut_to_fewer_layers_keeps_its_share_of_windows(read):
+    # Llama 4 Scout attends in chunks of 8,192 tokens in three of four layers; torchao times 2 of its 48 layers.
+    sizes = {"layers": "4", "hidden": "5120", "heads": "40", "n_gpus": "4", "seq": "16384"}
+    (cut,) = read({"workload": "Llama 4 Scout", **sizes})
+    assert (cut.model.transformer.layers, cut.model.transformer.windowed_layers) == (4, 3)
+
+
 def test_experts_of_an_axis_are_of_the_model(read):
     # Llama 3 70B upcycled to 8 experts (Vavre et al. 2024) is no Llama 3 70B.
     sizes = {"layers": "80", "hidden": "8192", "heads": "64", "n_gpus": "256", "tp": "8", "pp": "8"}

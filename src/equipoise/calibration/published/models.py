@@ -73,7 +73,7 @@ def model_of(row: TextRow, catalogue: Catalogue) -> Model:
         if layers in {None, catalogued.layers}:
             return as_known
         if catalogued.attention_layers is None and catalogued.expert_layers is None:
-            scaled = replace(catalogued, layers=layers or catalogued.layers)
+            scaled = _cut(catalogued, layers or catalogued.layers)
             note = f"{catalogued.layers} layers in the catalogue, {layers} in the row: the row's are used"
             return Model(transformer=scaled, known=None, sequence=sequence, notes=(note,))
     if layers is None or hidden is None or heads is None:
@@ -108,9 +108,14 @@ def _of_same_size(known: Workload | None, row: TextRow) -> Workload | None:
     sizes = [known.params]
     layers = count(row, "layers", most=_MAX_LAYERS)
     if known.transformer is not None and layers is not None and _is_as_wide(known.transformer, row):
-        sizes.append(replace(known.transformer, layers=layers).params)
+        sizes.append(_cut(known.transformer, layers).params)
     ratios = (params_b * SI_PREFIXES["G"] / each for each in sizes)
     return known if any(1 / _SAME_PARAMS <= ratio <= _SAME_PARAMS for ratio in ratios) else None
+
+
+def _cut(known: Transformer, layers: int) -> Transformer:
+    """The model with another number of layers, of which the same share attends in windows."""
+    return replace(known, layers=layers, windowed_layers=round(known.windowed_layers * layers / known.layers))
 
 
 def _is_as_wide(catalogued: Transformer, row: TextRow) -> bool:
