@@ -435,7 +435,7 @@ _ENDS: Final[Mapping[Limit, str]] = {
 # Property that holds up to a point, by kind.
 _UP_TO: Final[Mapping[str, str]] = {
     BALANCE.name: "efficiency \N{MULTIPLICATION SIGN} speedup grows up to {end}",
-    MARGINAL.name: "each larger size pays up to {end}",
+    MARGINAL.name: "larger sizes pay up to {end}",
     FLOOR.name: "the efficiency is at least one half up to {end}",
     PEAK.name: "time falls up to {end}",
 }

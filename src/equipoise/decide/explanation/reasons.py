@@ -169,7 +169,7 @@ def _size_reason(inputs: Inputs, own: SystemCandidates, selection: Selection, be
     if own.assessment.sizes.is_one and answer.limited_by == "catalogue":
         # The sizes around the only one asked about are fixed: no option extends them.
         most, asked = (format_count(each.num_accelerators) for each in (answer, best))
-        where = f"up to {most} accelerators, the most tried around {asked}, each larger size pays"
+        where = f"up to {most} accelerators, the most tried around {asked}, larger sizes pay"
     words = f"{where}{_nearest_words(best, answer, own.candidates)}."
     kind = deciding_kind(found)
     return Reason(

@@ -37,7 +37,7 @@ from equipoise.spec.strategy import AXES, WEIGHTS_SHARDED, Strategy, Value
 from equipoise.units import format_si, format_si_apart
 
 _Cached = TypeVar("_Cached")
-_DOUBLINGS_BEYOND: Final = 2
+_DOUBLINGS_BEYOND: Final = 3
 _EVERY_SIZE_UP_TO: Final = 16  # up to this size every number of accelerators is tried
 # Doublings of these multiples of a unit are between the unit's doublings: no size is more than a fifth below
 # the next. They have small divisors, which divide samples and layers.
