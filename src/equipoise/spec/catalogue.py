@@ -37,7 +37,8 @@ from equipoise.spec.workload import Workload, WorkloadTable, load_workloads, shi
 from equipoise.units import SI_PREFIXES
 
 _COUNTED = re.compile(r"\s*([0-9]{1,12})\s*[x\u00d7]\s*(.+)", re.IGNORECASE)
-_COUNTED_BEHIND = re.compile(r"\s*([^:]+?)\s*:\s*([0-9]{1,12})\s*")  # the syntax of SkyPilot and Ray
+# `h100:64`, the syntax of SkyPilot and Ray; `h100=64`, that of other options; `h100 x 64`
+_COUNTED_BEHIND = re.compile(r"\s*([^:=]+?)(?:\s*[:=]\s*|\s+[x\u00d7]\s*)([0-9]{1,12})\s*", re.IGNORECASE)
 
 
 class Catalogue(Systems, frozen=True, kw_only=True):
@@ -182,6 +183,8 @@ def counted_name(text: str) -> tuple[int | None, str]:
 
     >>> counted_name("3x rtx4090"), counted_name("64xh100"), counted_name("dgx-h100"), counted_name("h100:8")
     ((3, 'rtx4090'), (64, 'h100'), (None, 'dgx-h100'), (8, 'h100'))
+    >>> counted_name("h100=64"), counted_name("h100 x 64")
+    ((64, 'h100'), (64, 'h100'))
     """
     behind = _COUNTED_BEHIND.fullmatch(text)
     if behind is not None:
