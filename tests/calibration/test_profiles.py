@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 from calibrations import RECORDS, main
@@ -14,6 +15,7 @@ from equipoise.spec.strategy import SOFTWARE_NAMES
 from equipoise.units import significant
 
 SHIPPED = Path(module.__file__).parents[1] / "data" / "software.json"
+FITTED = profiles()["megatron_core"].fitted
 
 
 def test_every_profile_is_of_a_software_and_has_its_record():
@@ -66,12 +68,25 @@ def test_a_record_that_is_none_is_refused_with_those_there_are(capsys):
     assert all(name in error for name in ("'gone'", *RECORDS))
     assert [file for file, _ in RECORDS.values()] == [
         "software.json",
+        "deviates.json",
         "published_steps.json",
         "memory.json",
         "forecast.json",
         "trends.json",
         "advice.json",
     ]
+
+
+@pytest.mark.parametrize(("of", "names", "count"), [("of_priors", PRIORS, 32), ("of_values", FITTED, 64)])
+def test_deviates_are_independent_standard_normal_numbers(of, names, count):
+    shipped = orjson.loads(SHIPPED.with_name("deviates.json").read_bytes())[of]
+    numbers = np.array([[float(each) for each in shipped[one.name].split()] for one in names])
+    assert numbers.shape == (len(names), count)
+    assert numbers.mean() == pytest.approx(0.0, abs=4 / numbers.size**0.5)
+    assert numbers.std() == pytest.approx(1.0, abs=4 / (2 * numbers.size) ** 0.5)
+    # 2,000 correlations of independent columns, each with a standard deviation of 1 / sqrt(count)
+    correlations = np.corrcoef(numbers)[np.triu_indices(len(names), 1)]
+    assert np.abs(correlations).max() < 5 / count**0.5
 
 
 def test_memory_is_no_part_of_a_time():
