@@ -467,7 +467,8 @@ class Software(Struct, frozen=True, kw_only=True):
     all values, except that the default schedule is 1F1B only, and full graphs are not supported. The first
     value of `cuda_graphs` and `dispatch_copies` is that of the vendor's own recipes.
     offloads_with: the recomputations that it can combine with activation offloading.
-    offload_stages: the ZeRO stages with which it can offload optimizer states only.
+    offload_stages: the ZeRO stages with which it can offload optimizer states only. offloads_weights: whether
+    it can offload weights.
     has_experts_in_shards: whether the ranks of an expert axis belong to one group that shards weights.
     holds: deviations from other software in what it keeps in memory, by the names of `perfmodel.load`.
     most_dispatch_ranks: maximum ranks of experts whose tokens are sent once, between hosts of up to 8
@@ -486,6 +487,7 @@ class Software(Struct, frozen=True, kw_only=True):
     runs: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     offloads_with: tuple[Recompute, ...] = ()
     offload_stages: tuple[int, ...] = ZERO_STAGES
+    offloads_weights: bool = True
     has_experts_in_shards: bool = False
     holds: tuple[str, ...] = ()
     most_dispatch_ranks: int | None = None

@@ -26,9 +26,9 @@ from equipoise.decide.strategies.strategy_search import (
     search_at_once,
 )
 from equipoise.errors import UsageError
-from equipoise.perfmodel.compute import NF4_BYTES
-from equipoise.perfmodel.layouts import divisors, is_node_aligned
+from equipoise.perfmodel.layouts import divisors, grid, is_node_aligned
 from equipoise.perfmodel.machine import HOST_MEMORY_RATIO
+from equipoise.perfmodel.memory import held_memory
 from equipoise.perfmodel.search import FoundStrategy, SearchResult
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import FloatArray
@@ -521,10 +521,10 @@ class StrategySearches(Struct, frozen=True, kw_only=True):
 def _search_with_fallbacks(problem: Problem, sizes: Sequence[int]) -> list[SearchedSize]:
     """Search results at each size; for sizes with a published batch, also at any other batch.
 
-    If QLoRA does not fit, or only barely and offloading is faster, weights are offloaded (several cards:
-    FSDP, Answer.AI 2024: 70B on two of 24 GB; one card: DeepSpeed ZeRO-3, Rajbhandari et al. 2021,
-    ZeRO-Infinity); if adapters still do not fit, also activations (Unsloth, torchtune). Optimizer states are
-    offloaded wherever that is faster, by any margin; otherwise a chip with more memory could be slower.
+    With adapters, frozen weights (several cards: FSDP, Answer.AI 2024: 70B on two of 24 GB; one card:
+    DeepSpeed ZeRO-3, Rajbhandari et al. 2021, ZeRO-Infinity), activations (Unsloth, torchtune) or both are
+    offloaded, and otherwise optimizer states, wherever nothing else fits or that is faster, by any margin:
+    else a chip with more memory could be slower, or a restriction faster.
     """
     with_published = [size for size in sizes if problem.has_published_batch(size)]
     asked = [(problem, size) for size in sizes] + [(problem.freed, size) for size in with_published]
@@ -533,7 +533,7 @@ def _search_with_fallbacks(problem: Problem, sizes: Sequence[int]) -> list[Searc
         _with_leaner_strategies(*each, _without_ungenerable(*each, result))
         for each, result in zip(asked, searched, strict=True)
     ]
-    found = _with_activations_on_host(asked, found)
+    found = _with_weights_on_host(asked, _with_activations_on_host(asked, found))
     timed = _timed(problem, [size for _, size in asked], found)
     freed = {each.num_accelerators: each for each in timed[len(sizes) :]}
     return [replace(each, freed=freed.get(each.num_accelerators)) for each in timed[: len(sizes)]]
@@ -579,36 +579,75 @@ def _with_activations_on_host(
     trained = problem.choices.get("trained", ("full",))
     if choices is None or "full" in trained or not may_offload(problem, "activation_offload"):
         return [*found]
+    allowed = {"recompute": choices["recompute"], "offload": choices.get("offload", (STAYS["offload"],))}
+    return _with_faster(dict(enumerate(asked)), found, name="activation_offload", value=True, allowed=allowed)
+
+
+def _with_weights_on_host(
+    asked: Sequence[ProblemAtSize], found: Sequence[SearchResult]
+) -> list[SearchResult]:
+    """The results, with frozen weights offloaded wherever that is faster, alone or with activations.
+
+    Tried as activations are in `_with_activations_on_host`, and for the same reason.
+    """
+    moved = {
+        place: (replace(each, choices={**each.choices, **choices}), size)
+        for place, (each, size) in enumerate(asked)
+        if found[place].best and (choices := _weights_on_host(each, size)) is not None
+    }
+    both = _with_faster(moved, found, name="offload", value=_WEIGHTS_TOO, allowed={})
+    hosted = asked[0][0].with_activations_on_host
+    if hosted is None or not may_offload(asked[0][0], "activation_offload"):
+        return both
+    kept = {"recompute": hosted["recompute"]}
+    return _with_faster(moved, both, name="activation_offload", value=True, allowed=kept)
+
+
+def _with_faster(
+    asked: Mapping[int, ProblemAtSize],
+    found: Sequence[SearchResult],
+    *,
+    name: str,
+    value: Value,
+    allowed: Mapping[str, tuple[Value, ...]],
+) -> list[SearchResult]:
+    """The results, with strategies that are faster with another value of an option, and that hosts hold.
+
+    asked: by index in `found`; others are not searched. name, value, allowed: as in `faster_at_once`.
+    """
+    places = [place for place in asked if found[place].best]
     faster = faster_at_once(
-        asked,
-        {place: each.best[0].training_s for place, each in enumerate(found) if each.best},
-        name="activation_offload",
-        value=True,
-        allowed={"recompute": choices["recompute"], "offload": choices.get("offload", (STAYS["offload"],))},
+        [asked[place] for place in places],
+        {number: found[place].best[0].training_s for number, place in enumerate(places)},
+        name=name,
+        value=value,
+        allowed=allowed,
     )
-    both = []
-    for place, (each, size) in enumerate(asked):
-        moved = replace(each, choices=choices)
-        held = [one for one in faster.get(place, ()) if beyond_hosts(moved, one.strategy) is None]
-        searched = replace(found[place], best=_best(problem, (*found[place].best, *held)))
-        both.append(_or_weights_on_host(moved, size, searched))
+    both = [*found]
+    for number, place in enumerate(places):
+        problem, size = asked[place]
+        changed = replace(problem, choices={**problem.choices, **allowed, name: (value,)})
+        both[place] = _with_held(changed, size, found[place], faster.get(number, ()))
     return both
+
+
+def _with_held(
+    problem: Problem, size: int, found: SearchResult, faster: Sequence[FoundStrategy]
+) -> SearchResult:
+    """The result, with those faster strategies whose offloaded bytes hosts hold.
+
+    faster: of the problem at a size; with smaller micro-batches where hosts hold none of them.
+    """
+    held = [each for each in faster if beyond_hosts(problem, each.strategy) is None]
+    if faster and not held:
+        held = [*_search_within_hosts(problem, size, problem.choices).best]
+    return replace(found, best=_best(problem, (*found.best, *held)))
 
 
 def may_offload(problem: Problem, option: str) -> bool:
     """Whether an offloading option is not fixed, and there is separate host memory."""
     chip = problem.cluster.accelerator
     return option not in problem.choices and not chip.shares_host_memory and chip.memory_bytes is not None
-
-
-def _merged(problem: Problem, found: SearchResult, other: SearchResult) -> SearchResult:
-    """The combined results of two searches at one size."""
-    return replace(
-        found,
-        num_legal=found.num_legal + other.num_legal,
-        num_fitting=found.num_fitting + other.num_fitting,
-        best=_best(problem, (*found.best, *other.best)),
-    )
 
 
 def _best(problem: Problem, found: Sequence[FoundStrategy]) -> tuple[FoundStrategy, ...]:
@@ -620,7 +659,7 @@ def _with_leaner_strategies(problem: Problem, size: int, found: SearchResult) ->
     """The result, with strategies that need less accelerator memory where memory is short."""
     if not found.num_fitting:
         return _search_fallbacks(problem, size, found)
-    return _or_weights_on_host(problem, size, _within_hosts(problem, size, found))
+    return _within_hosts(problem, size, found)
 
 
 def _within_hosts(problem: Problem, size: int, found: SearchResult) -> SearchResult:
@@ -637,7 +676,7 @@ def _within_hosts(problem: Problem, size: int, found: SearchResult) -> SearchRes
 
 def _held_replicas(problem: Problem, size: int, best: Strategy) -> tuple[int, ...]:
     """Numbers of replica groups for whose weights hosts have room; none if they hold those of `best`."""
-    if best.offload != "optimizer_and_params" or beyond_hosts(problem, best) is None:
+    if best.offload != _WEIGHTS_TOO or beyond_hosts(problem, best) is None:
         return ()
     copies = best.dp_replicate if best.zero_stage == WEIGHTS_SHARDED else best.dp
     copy_bytes = size * on_host_bytes(problem, best)["offload"] / copies
@@ -650,14 +689,6 @@ def _replicas(problem: Problem, size: int) -> tuple[int, ...]:
     return tuple(
         each for each in divisors(size) if each == 1 or is_node_aligned(size // each, size, node_size)
     )
-
-
-def _or_weights_on_host(problem: Problem, size: int, found: SearchResult) -> SearchResult:
-    """The result, with QLoRA strategies that offload weights, where memory is short and hosts have room."""
-    moved = _weights_on_host(problem, size)
-    if not found.best or found.best[0].strategy.recompute != "full" or moved is None:
-        return found
-    return _merged(problem, found, _search_within_hosts(problem, size, {**problem.choices, **moved}))
 
 
 def _search_within_hosts(
@@ -699,7 +730,11 @@ ON_HOST: Final[Mapping[Value, str]] = {
 # Bytes of optimizer state per trained parameter that are offloaded: two moments and a master copy in fp32
 # (Rajbhandari et al. 2020).
 _STATES_BYTES: Final = 12.0
-_TABLE_BYTES: Final = 2.0  # per weight in tables, which QLoRA does not quantise
+_WEIGHTS_TOO: Final = "optimizer_and_params"
+# Options on which the bytes of weights and states depend.
+_OF_COPIES: Final = frozenset(
+    {"precision", "implementation", "optimizer", "master_weights", "trained", "lora_rank", "lora_targets"}
+)
 
 
 def on_host_bytes(problem: Problem, chosen: Strategy) -> dict[str, float]:
@@ -755,24 +790,42 @@ def _hosts_hold(problem: Problem, size: int, moved_bytes: float) -> bool:
 
 
 def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]] | None:
-    """The choices with which QLoRA offloads weights; None if that is fixed or hosts have no room.
+    """The choices with which adapters offload frozen weights; None if fixed or impossible.
 
-    Each replica group needs a copy, so values of dp_replicate whose groups have no room for one are excluded.
+    Impossible in the software, or if hosts have no room. Each replica group needs a copy, so values of
+    dp_replicate whose groups have no room for one are excluded.
     """
-    is_qlora = problem.choices.get("trained") == ("qlora",)
-    if not is_qlora or problem.cluster.accelerator.shares_host_memory or problem.training.states_offload:
+    if not moves_weights(problem):
         return None
-    tables = float(problem.load.embedding_params)
-    copy_bytes = NF4_BYTES * (float(problem.load.params) - tables) + _TABLE_BYTES * tables
+    copy_bytes = _copy_bytes(problem, size)
     if not _hosts_hold(problem, size, copy_bytes):
         return None
-    moved: dict[str, tuple[Value, ...]] = {"offload": ("optimizer_and_params",)}
+    # What offloaded weights exclude is not enumerated (`_offload_fault`).
+    moved: dict[str, tuple[Value, ...]] = {"offload": (_WEIGHTS_TOO,), "pp": (1,)}
     if "dp_replicate" not in problem.choices:
-        tried = _replicas(problem, size)
+        tried = [each for each in _replicas(problem, size) if each < size]
         held = tuple(each for each in tried if _hosts_hold(problem, size // each, copy_bytes))
         if len(held) < len(tried):
             moved["dp_replicate"] = held
     return moved
+
+
+def moves_weights(problem: Problem) -> bool:
+    """Whether the search offloads weights by itself: frozen ones, unless the offload is fixed."""
+    is_adapter = "full" not in problem.choices.get("trained", ("full",))
+    software, chip = problem.software, problem.cluster.accelerator
+    is_possible = (software is None or software.offloads_weights) and 1 in problem.choices.get("pp", (1,))
+    return is_adapter and is_possible and not (chip.shares_host_memory or problem.training.states_offload)
+
+
+def _copy_bytes(problem: Problem, size: int) -> float:
+    """Bytes on hosts of one copy of what is offloaded with the weights."""
+    stated = {name: values[0] for name, values in problem.choices.items() if name in _OF_COPIES}
+    stage = WEIGHTS_SHARDED if size > 1 else 0
+    alone = Strategy(global_batch_samples=1, zero_stage=stage, **stated)  # type: ignore[arg-type]
+    held = held_memory(problem.load, grid((alone, replace(alone, offload=_WEIGHTS_TOO))))
+    unmoved, moved = np.broadcast_to(held.weights + held.gradients + held.optimizer, 2)
+    return float(unmoved - moved)
 
 
 def _may_offload_states(problem: Problem, size: int) -> bool:
@@ -787,7 +840,7 @@ def _may_offload_states(problem: Problem, size: int) -> bool:
 def _fallbacks(problem: Problem, size: int) -> Iterator[Problem]:
     """Yield problems to try in turn if nothing fits: with any batch, then with more offloading.
 
-    Offloads activations of adapters, and weights of QLoRA; or optimizer states if all weights are trained.
+    Offloads activations and frozen weights of adapters; or optimizer states if all weights are trained.
     """
     free = problem.freed
     if problem.has_published_batch(size):
