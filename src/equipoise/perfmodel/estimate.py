@@ -640,8 +640,7 @@ def _optimizer_s(
     """Seconds of the optimizer's step, including the transfers of offloaded states and weights.
 
     Offloaded states are either copied to the accelerator and back (paged optimizers) or updated on the host
-    (FSDP, DeepSpeed): the slower of the two counts. Offloaded weights are copied for each pass, each data
-    rank's shard from its own host.
+    (FSDP, DeepSpeed): the slower of the two counts.
     Source: Rajbhandari et al. 2021 (ZeRO-Infinity), section 6.1; torch FSDP2, `CPUOffloadPolicy`.
     """
     dense = per_rank.dense_trained / np.where(grid.zero_stage >= 1, per_rank.dense_ranks, 1.0)
@@ -651,16 +650,22 @@ def _optimizer_s(
     on_host = np.minimum(np.minimum(machine.node_size, _MAX_ACCELERATORS_PER_HOST), grid.num_accelerators)
     updated_s = (dense + experts) * on_host / _HOST_UPDATES_PER_S
     far = np.maximum(near, np.maximum(2 * states / machine.host_byte_per_s, updated_s))
+    crossing = host_copies_s(load, machine, grid)
+    return np.asarray(np.where(grid.offload == OFFLOAD_NONE, near, far) + crossing)
+
+
+def host_copies_s(load: Load, machine: Machine, grid: StrategyGrid) -> Numbers:
+    """Seconds of a step for copying offloaded weights to the accelerators, once for each pass.
+
+    Each data rank copies its shard from its own host. Source: as in `_optimizer_s`.
+    """
+    per_rank = shards(load, grid)
     is_sharded = grid.held_stage >= WEIGHTS_SHARDED
     weights = per_rank.dense / np.where(is_sharded, per_rank.dense_ranks, 1.0)
     weights = weights + per_rank.experts / np.where(is_sharded, per_rank.expert_ranks, 1.0)
     copied_bytes = weights * np.where(grid.trained == QLORA, NF4_BYTES, value_bytes(grid))
-    crossing = np.where(
-        grid.offload == OFFLOAD_ALL,
-        2 * grid.num_microbatches * copied_bytes / machine.host_byte_per_s,
-        0.0,
-    )
-    return np.asarray(np.where(grid.offload == OFFLOAD_NONE, near, far) + crossing)
+    copies_s = 2 * grid.num_microbatches * copied_bytes / machine.host_byte_per_s
+    return np.asarray(np.where(grid.offload == OFFLOAD_ALL, copies_s, 0.0))
 
 
 def waiting_fraction(grid: StrategyGrid, parameters: Parameters) -> Numbers:

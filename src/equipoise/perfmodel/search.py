@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from equipoise.perfmodel.estimate import estimate, layer_seconds, least_step_s
+from equipoise.perfmodel.estimate import estimate, host_copies_s, layer_seconds, least_step_s
 from equipoise.perfmodel.layouts import (
     CODES,
     Codes,
@@ -131,7 +131,8 @@ def faster(
 
     spaces: as just searched by `fastest`, without this value. to_beat_s: threshold by the index of each space
     to search. allowed: values of other layer and state options; the space's own where not given. Only layouts
-    whose lower bound is below the threshold are evaluated, a small part of a full search.
+    whose lower bound is below the threshold are evaluated, a small part of a full search; spaces without any
+    are left out of the result.
     Assumes as in `fastest`, and that the value changes no layout's legality. Source: as in `fastest`.
     """
     limit_s = np.zeros(len(spaces))
@@ -144,12 +145,27 @@ def faster(
     bounded = _with_lower_bounds(job, changed, [all_fitting(group) for group in changed])
     if bounded is None:
         return {}
-    low = np.flatnonzero(bounded.lower_s < limit_s.take(bounded.space))
+    spare_s = limit_s.take(bounded.space) - bounded.lower_s
+    low = np.flatnonzero(spare_s > 0.0)
     of_group = bounded.group.take(low)
-    left = [changed[each].at(bounded.layout.take(low[of_group == each])) for each in _distinct(of_group)]
+    left = []
+    for each in _distinct(of_group):
+        mine = low[of_group == each]
+        group = changed[each].at(bounded.layout.take(mine))
+        left.append(group.at(np.flatnonzero(_host_copies_s(job, group) < spare_s.take(mine))))
     _, best = _search(job, by_activations(job.load, left), len(spaces), num_best)
-    found = {each: best[each] for each in to_beat_s}
-    return {each: of for each, of in found.items() if of and of[0].training_s < to_beat_s[each]}
+    reached = {int(each) for group in left for each in _distinct(group.layouts.column("space"))}
+    return {
+        each: best[each] if best[each] and best[each][0].training_s < to_beat_s[each] else ()
+        for each in sorted(reached)
+    }
+
+
+def _host_copies_s(job: SearchJob, group: LayoutGroup) -> Numbers:
+    """Least time for copying offloaded weights by layout, which lower bounds do not count."""
+    mesh = group.only([0], range(len(group.states))).mesh()
+    copies_s = np.broadcast_to(host_copies_s(job.load, job.machine, mesh), mesh.shape).min(axis=(0, 1))
+    return np.asarray(copies_s * job.num_steps(group.layouts.column("global_batch_samples")))
 
 
 def _search(

@@ -580,7 +580,11 @@ def _with_activations_on_host(
     if choices is None or "full" in trained or not may_offload(problem, "activation_offload"):
         return [*found]
     allowed = {"recompute": choices["recompute"], "offload": choices.get("offload", (STAYS["offload"],))}
-    return _with_faster(dict(enumerate(asked)), found, name="activation_offload", value=True, allowed=allowed)
+    known = dict(enumerate(found))
+    faster = _with_faster(
+        dict(enumerate(asked)), known, name="activation_offload", value=True, allowed=allowed
+    )
+    return [*(known | faster).values()]
 
 
 def _with_weights_on_host(
@@ -588,32 +592,37 @@ def _with_weights_on_host(
 ) -> list[SearchResult]:
     """The results, with frozen weights offloaded wherever that is faster, alone or with activations.
 
-    Tried as activations are in `_with_activations_on_host`, and for the same reason.
+    Tried as activations are in `_with_activations_on_host`, and for the same reason. With activations too, a
+    step is never shorter than with weights alone in an accelerator of any memory.
     """
     moved = {
         place: (replace(each, choices={**each.choices, **choices}), size)
         for place, (each, size) in enumerate(asked)
         if found[place].best and (choices := _weights_on_host(each, size)) is not None
     }
-    both = _with_faster(moved, found, name="offload", value=_WEIGHTS_TOO, allowed={})
+    known = dict(enumerate(found))
+    alone = _with_faster(moved, known, name="offload", value=_WEIGHTS_TOO, allowed={})
+    known |= alone
     hosted = asked[0][0].with_activations_on_host
-    if hosted is None or not may_offload(asked[0][0], "activation_offload"):
-        return both
-    kept = {"recompute": hosted["recompute"]}
-    return _with_faster(moved, both, name="activation_offload", value=True, allowed=kept)
+    if hosted is not None and may_offload(asked[0][0], "activation_offload"):
+        left = {place: moved[place] for place in alone}
+        kept = {"recompute": hosted["recompute"]}
+        known |= _with_faster(left, known, name="activation_offload", value=True, allowed=kept)
+    return [*known.values()]
 
 
 def _with_faster(
     asked: Mapping[int, ProblemAtSize],
-    found: Sequence[SearchResult],
+    found: Mapping[int, SearchResult],
     *,
     name: str,
     value: Value,
     allowed: Mapping[str, tuple[Value, ...]],
-) -> list[SearchResult]:
-    """The results, with strategies that are faster with another value of an option, and that hosts hold.
+) -> dict[int, SearchResult]:
+    """The results by place, with strategies that are faster with another value of an option, if hosts hold
+    them.
 
-    asked: by index in `found`; others are not searched. name, value, allowed: as in `faster_at_once`.
+    Only of places where a bound leaves room for one. name, value, allowed: as in `faster_at_once`.
     """
     places = [place for place in asked if found[place].best]
     faster = faster_at_once(
@@ -623,11 +632,11 @@ def _with_faster(
         value=value,
         allowed=allowed,
     )
-    both = [*found]
-    for number, place in enumerate(places):
-        problem, size = asked[place]
+    both = {}
+    for number, of_place in faster.items():
+        problem, size = asked[places[number]]
         changed = replace(problem, choices={**problem.choices, **allowed, name: (value,)})
-        both[place] = _with_held(changed, size, found[place], faster.get(number, ()))
+        both[places[number]] = _with_held(changed, size, found[places[number]], of_place)
     return both
 
 
