@@ -6,6 +6,13 @@ from functools import cache
 import pytest
 from command_line import in_process
 
+from equipoise.calibration.profiles import model_for
+from equipoise.decide.question.query import query
+from equipoise.decide.question.training import training
+from equipoise.decide.strategies.size_searches import StrategySearches, beyond_hosts
+from equipoise.decide.strategies.strategy_search import problem
+from equipoise.spec.catalogue import shipped
+
 # A published size, a carried one, one of a chip known by smaller rounds, and a chip without results.
 SYSTEMS = {
     "published": ("bert", "h100-sxm5-80gb", "64"),
@@ -224,6 +231,45 @@ def test_much_time_that_the_hosts_memory_saves_is_taken_and_named():
     assert any("offload=none" in each for each in free["chosen_for_you"])
     assert free["recommended"]["time_s"]["value"] < 0.9 * kept["recommended"]["time_s"]["value"]
     assert not any("offload" in each for each in kept["chosen_for_you"])
+
+
+CARDS = ("rtx-4090", "rtx-3090", "t4", "a10", "l40s", "a100-sxm4-40gb")
+SHORT = {"llama31_8b": 2048, "llama2_13b": 2048, "qwen3_32b": 1024, "llama3_70b": 512, "opt_66b": 2048}
+OFFLOADS = ("none", "optimizer", "optimizer_and_params", "none,optimizer_and_params")
+
+
+def held_s(asked, chip, sizes):
+    """Seconds by number of cards of the best found that hosts hold."""
+    about = training(query(asked), shipped(), None)
+    nodes = shipped().cluster(chip)
+    posed = problem(about, nodes, model_for(nodes.accelerator, about.workload), num_best=3)
+    found = [each.best for each in StrategySearches(problem=posed).with_sizes(sizes).sizes]
+    return {
+        each.strategy.num_accelerators: each.work_s.value
+        for each in found
+        if each is not None and beyond_hosts(posed, each.strategy) is None
+    }
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("train", ["lora", "qlora"])
+@pytest.mark.parametrize("workload", SHORT)
+def test_no_stated_offload_is_faster_than_what_adapters_move_to_hosts_by_themselves(workload, train):
+    # Law 3: a restriction is never faster. With 16-bit weights the search left them on the cards.
+    asked = {"workload": workload, "train": train, "examples": 2000, "sequence": SHORT[workload]}
+    sizes, faster, num_compared = (1, 2, 4, 8, 16, 128), [], 0
+    for chip in CARDS:
+        free_s = held_s(asked, chip, sizes)
+        for offload in OFFLOADS:
+            kept_s = held_s({**asked, "fix": [f"offload={offload}"]}, chip, sizes)
+            num_compared += len(kept_s)
+            faster += [
+                (chip, offload, size)
+                for size, each_s in kept_s.items()
+                if each_s < free_s.get(size, float("inf")) * (1 - 1e-9)
+            ]
+    assert num_compared > len(CARDS) * len(OFFLOADS)
+    assert faster == []
 
 
 @pytest.mark.parametrize(("fixed", "unit"), [("pp=5", 5), ("pp=9,tp=2", 18), ("dp=7", 7)])

@@ -42,6 +42,8 @@ from equipoise.decide.strategies.size_searches import (
     StrategySearches,
     beyond_hosts,
     may_offload,
+    moves_weights,
+    offloads_weights,
     on_host,
     units_beyond,
 )
@@ -654,7 +656,7 @@ def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Ite
         if each not in known.choices.get("precision", ()):
             changed = replace(known, choices={**known.choices, "precision": (each,)})
             others[f"--precision {each}"] = SEARCH_CACHE.searches(changed, (size,)).sizes[0]
-    if may_offload(known, "offload"):
+    if may_offload(known, "offload") and not moves_weights(known) and offloads_weights(known):
         changed = replace(known, choices={**known.choices, "offload": (_WEIGHTS_TOO,)})
         moved = SEARCH_CACHE.searches(changed, (size,)).sizes[0]
         if moved.best is not None and beyond_hosts(changed, moved.best.strategy) is None:

@@ -15,6 +15,7 @@ from equipoise.decide.strategies.size_searches import (
     SEARCH_CACHE,
     beyond_hosts,
     first_that_fits,
+    offloads_weights,
     units_beyond,
 )
 from equipoise.decide.strategies.strategy_search import Problem
@@ -147,6 +148,8 @@ def _is_change(problem: Problem, asked: TrainingQuery, name: str, value: Value) 
         return False
     if name == "activation_offload":
         return problem.with_activations_on_host is not None
+    if value == "optimizer_and_params":
+        return offloads_weights(problem)
     return name != "trained" or ":" not in asked.workload  # user code is run only once per question
 
 

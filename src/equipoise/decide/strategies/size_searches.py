@@ -822,9 +822,14 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
 def moves_weights(problem: Problem) -> bool:
     """Whether the search offloads weights by itself: frozen ones, unless the offload is fixed."""
     is_adapter = "full" not in problem.choices.get("trained", ("full",))
-    software, chip = problem.software, problem.cluster.accelerator
-    is_possible = (software is None or software.offloads_weights) and 1 in problem.choices.get("pp", (1,))
-    return is_adapter and is_possible and not (chip.shares_host_memory or problem.training.states_offload)
+    is_possible = offloads_weights(problem) and 1 in problem.choices.get("pp", (1,))
+    is_fixed = problem.training.states_offload or problem.cluster.accelerator.shares_host_memory
+    return is_adapter and is_possible and not is_fixed
+
+
+def offloads_weights(problem: Problem) -> bool:
+    """Whether the software can offload weights."""
+    return problem.software is None or problem.software.offloads_weights
 
 
 def _copy_bytes(problem: Problem, size: int) -> float:
