@@ -1303,38 +1303,50 @@ def test_few_cards_of_which_more_are_needed_are_offered_in_one_host():
     assert (offered.num_nodes, offered.time_s, offered.usd) == (1, taken.time_s, taken.usd)
 
 
-@pytest.mark.parametrize(("num_cards", "suggests"), [(4, False), (8, True)])
-def test_what_is_moved_to_hosts_is_suggested_only_where_they_hold_it(num_cards, suggests):
+MOVED = "offload=optimizer_and_params"
+
+
+@pytest.mark.parametrize(("num_cards", "are_held"), [(4, False), (8, True)])
+def test_weights_of_adapters_are_moved_to_hosts_only_where_they_hold_them(num_cards, are_held):
     # 405 G weights of 2 bytes are 810 GB: hosts of 4 x 80 GB have twice that, 640 GB, of 8 they have 1.28 TB.
+    # LoRA moves them by itself, as QLoRA does, so an answer no longer names the option.
     asked = {"workload": "llama31_405b", "train": "lora", "tokens": "1e7", "sequence": 2048}
     asked |= {"accelerator": [f"{num_cards}xh100"]}
     found = ask(asked)
-    assert found.recommended is None
-    moved = "--fix offload=optimizer_and_params"
-    assert any(moved in note for note in map(str, found.notes)) == suggests
-    fixed = ask(asked, fix=["offload=optimizer_and_params"])
+    assert (found.recommended is not None) == are_held
+    assert found.recommended is None or found.recommended.strategy.offload == "optimizer_and_params"
+    assert not any(MOVED in note for note in map(str, found.notes))
+    fixed = ask(asked, fix=[MOVED])
     warned = [note for note in fixed.notes_of("check") if "640 GB" in note.words]
-    assert bool(warned) != suggests
+    assert bool(warned) != are_held
 
 
-def test_weights_moved_to_hosts_have_as_many_copies_as_hosts_hold():
+@pytest.mark.parametrize("fix", [[], [MOVED]])
+def test_weights_moved_to_hosts_have_as_many_copies_as_hosts_hold(fix):
     # 80 G weights of 2 bytes are 160 GB; a host of 8 x 24 GB is assumed to have 384 GB: two copies, and not four.
     asked = {"workload": "qwen3_next_80b_a3b", "train": "lora", "examples": 3000, "sequence": 2048}
-    asked |= {"accelerator": ["8xrtx4090"]}
-    moved = "--fix offload=optimizer_and_params"
-    assert any(moved in note for note in map(str, ask(asked).notes))
-    fixed = ask(asked, fix=["offload=optimizer_and_params"])
-    assert fixed.recommended.strategy.dp_replicate <= 2
-    assert not [note for note in fixed.notes_of("check") if "384 GB" in note.words]
+    found = ask(asked, accelerator=[RTX], at="8", fix=fix)
+    assert found.recommended.strategy.offload == "optimizer_and_params"
+    assert found.recommended.strategy.dp_replicate <= 2
+    assert not [note for note in found.notes_of("check") if "384 GB" in note.words]
 
 
-def test_weights_on_hosts_are_named_where_hosts_share_them_over_a_slow_network():
+def test_weights_are_moved_to_hosts_that_share_them_over_a_slow_network():
     # 160 GB of weights over 10 Gbit/s take two minutes a pass; over PCIe from each host's memory, seconds.
     asked = {"workload": "qwen3_next_80b_a3b", "train": "lora", "examples": 3000, "sequence": 2048}
     asked |= {"accelerator": ["16xrtx4090"]}
-    found, moved = ask(asked), ask(asked, fix=["offload=optimizer_and_params"])
-    assert any("--fix offload=optimizer_and_params" in note.words for note in found.notes_of("check"))
-    assert found.recommended.time_s.value > 3 * by_size(moved)[16].time_s.value
+    found, kept = ask(asked), ask(asked, fix=["offload=none"])
+    assert found.recommended.strategy.offload == "optimizer_and_params"
+    assert by_size(kept)[16].time_s.value > 3 * by_size(found)[16].time_s.value
+    assert not any(MOVED in note.words for note in found.notes_of("check"))
+
+
+def test_software_that_cannot_move_weights_is_offered_none():
+    # Megatron-Core offloads optimizer states alone: megatron-core 0.16.1, OptimizerConfig.optimizer_cpu_offload.
+    asked = {"workload": "llama31_405b", "train": "lora", "tokens": "1e7", "sequence": 2048}
+    found = ask(asked, accelerator=["8xh100"], software="megatron_core")
+    assert found.recommended is None
+    assert not any(MOVED in note or "weights and" in note for note in map(str, found.notes))
 
 
 def test_a_price_of_electricity_that_no_money_has_is_said_to_change_nothing():

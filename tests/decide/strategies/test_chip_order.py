@@ -148,6 +148,7 @@ TRAININGS = {
     "13B": {"workload": "llama2_13b", "tokens": 1e10},
     "70B": {"workload": "llama3_70b", "tokens": 1e10},
     "QLoRA of 32B": {"workload": "qwen3_32b", "tokens": 1e9, "train": "qlora"},
+    "LoRA of 32B": {"workload": "qwen3_32b", "tokens": 1e9, "train": "lora"},
 }
 
 
