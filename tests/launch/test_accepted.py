@@ -32,6 +32,7 @@ SMALL = (
     "dp=4 tp=2 microbatch=1 global_batch=8 zero_stage=3 tp_overlap=true sequence_parallel=true",
     "dp=4 cp=2 microbatch=1 global_batch=8 zero_stage=3 trained=lora lora_rank=16",
     "dp=8 ep=8 microbatch=1 global_batch=64 zero_stage=2 precision=fp8 trained=qlora lora_rank=4",
+    "dp=8 microbatch=1 global_batch=64 zero_stage=3 recompute=full offload=optimizer_and_params trained=lora lora_rank=16",
     "microbatch=4 global_batch=16",
 )
 
