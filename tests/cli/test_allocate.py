@@ -202,11 +202,11 @@ def test_a_complaint_about_a_strategy_names_no_option_that_the_verb_has_not(jobs
 
 
 def test_what_would_let_a_job_fit_is_stated_as_fields_of_it(jobs):
-    text = '[[job]]\nworkload = "llama31_70b"\ntrain = "lora"\nexamples = "10k"\nsequence = "2k"\n'
+    text = '[[job]]\nworkload = "llama31_70b"\ntrain = "full"\nexamples = "10k"\nsequence = "2k"\n'
     ended = in_process("allocate", jobs(text), "--cluster", "3x rtx4090")
     assert ended.returncode == 2
     ways = re.findall(r'\w+ = "[^"]+"', " ".join(ended.stderr.split()))
-    assert ways == ['fix = "offload=optimizer_and_params"', 'train = "qlora"']
+    assert ways == ['train = "lora"', 'train = "qlora"']
     assert "--" not in ended.stderr
 
 
