@@ -272,6 +272,14 @@ def test_no_stated_offload_is_faster_than_what_adapters_move_to_hosts_by_themsel
     assert faster == []
 
 
+@pytest.mark.law
+def test_another_precision_to_choose_from_takes_no_weights_from_hosts():
+    # Law 3. In fp32, the first of the two, hosts hold no copy of the weights.
+    asked = {"workload": "llama31_70b", "train": "lora", "examples": 2000, "sequence": 1024}
+    one, both = (held_s({**asked, "precision": each}, "rtx-4090", (4,)) for each in ("bf16", "fp32,bf16"))
+    assert one[4] == pytest.approx(both[4])
+
+
 @pytest.mark.parametrize(("fixed", "unit"), [("pp=5", 5), ("pp=9,tp=2", 18), ("dp=7", 7)])
 def test_sizes_are_multiples_of_what_a_fixed_strategy_takes(fixed, unit):
     found = advised(

@@ -121,8 +121,8 @@ class _Deviates(Struct, frozen=True, kw_only=True):
     """Contents of DEVIATES: standard normal deviates of the draws, by parameter, separated by blanks.
 
     of_values: for the fitted parameters of every software. of_priors: for half of the draws from the priors.
-    They are shipped because loading NumPy's random numbers takes a twentieth of an answer, and because their
-    streams may differ between versions (NumPy Enhancement Proposal 19).
+    They are shipped because the streams of NumPy's generators may differ between versions (NumPy Enhancement
+    Proposal 19), and because loading these generators takes a fiftieth of an answer.
     """
 
     of_values: Mapping[str, str]

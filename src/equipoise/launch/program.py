@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from equipoise.files import shipped_table
 from equipoise.launch.text import filled, yaml_text
-from equipoise.spec.strategy import WEIGHTS_SHARDED, LoraTargets, Strategy, adapted_layers
+from equipoise.spec.strategy import ALL_OFFLOADED, WEIGHTS_SHARDED, LoraTargets, Strategy, adapted_layers
 from equipoise.spec.transformer import Transformer
 from equipoise.spec.workload import Workload
 
@@ -47,7 +47,7 @@ _DIFFUSERS_PROJECTIONS = (
 
 def _as_stated(strategy: Strategy) -> Strategy:
     """The strategy as programs state it: offloaded weights are sharded, also on a single accelerator."""
-    is_alone = strategy.num_accelerators == 1 and strategy.offload == "optimizer_and_params"
+    is_alone = strategy.num_accelerators == 1 and strategy.offload == ALL_OFFLOADED
     return replace(strategy, zero_stage=WEIGHTS_SHARDED) if is_alone else strategy
 
 

@@ -650,16 +650,15 @@ def _optimizer_s(
     on_host = np.minimum(np.minimum(machine.node_size, _MAX_ACCELERATORS_PER_HOST), grid.num_accelerators)
     updated_s = (dense + experts) * on_host / _HOST_UPDATES_PER_S
     far = np.maximum(near, np.maximum(2 * states / machine.host_byte_per_s, updated_s))
-    crossing = host_copies_s(load, machine, grid)
+    crossing = host_copies_s(machine, grid, per_rank)
     return np.asarray(np.where(grid.offload == OFFLOAD_NONE, near, far) + crossing)
 
 
-def host_copies_s(load: Load, machine: Machine, grid: StrategyGrid) -> Numbers:
+def host_copies_s(machine: Machine, grid: StrategyGrid, per_rank: Shards) -> Numbers:
     """Seconds of a step for copying offloaded weights to the accelerators, once for each pass.
 
     Each data rank copies its shard from its own host. Source: as in `_optimizer_s`.
     """
-    per_rank = shards(load, grid)
     is_sharded = grid.held_stage >= WEIGHTS_SHARDED
     weights = per_rank.dense / np.where(is_sharded, per_rank.dense_ranks, 1.0)
     weights = weights + per_rank.experts / np.where(is_sharded, per_rank.expert_ranks, 1.0)

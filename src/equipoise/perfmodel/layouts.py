@@ -28,6 +28,7 @@ from equipoise.perfmodel.space import (
     expert_fault,
 )
 from equipoise.spec.strategy import (
+    ALL_OFFLOADED,
     AXES,
     BOTH_ENDS,
     CHOICES,
@@ -47,7 +48,7 @@ _, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 _, ONE_OVERLAP, DUALPIPE, DUALPIPE_V = range(4)
 USUAL_TARGETS, QUERY_VALUE, ATTENTION, ALL_LINEAR = range(len(LORA_TARGETS))
 FULL_TRAINING, LORA, QLORA = (TRAINED.index(name) for name in ("full", "lora", "qlora"))
-OFFLOAD_NONE, OFFLOAD_ALL = (CODES["offload"].index(name) for name in ("none", "optimizer_and_params"))
+OFFLOAD_NONE, OFFLOAD_ALL = (CODES["offload"].index(name) for name in ("none", ALL_OFFLOADED))
 _MAX_SHOWN = 4
 # Elements of an array: larger arrays gain little speed and take more memory (docs/experiments/0008).
 MESH_ELEMENTS = 2**17

@@ -32,6 +32,7 @@ from equipoise.perfmodel.memory import (
     any_fits,
     by_activations,
     count_fitting,
+    shards,
 )
 from equipoise.perfmodel.parameters import Parameters
 from equipoise.perfmodel.space import LAYER_OPTIONS, STATE_OPTIONS, Combinations, Fault, Space, limits
@@ -163,8 +164,9 @@ def faster(
 
 def _host_copies_s(job: SearchJob, group: LayoutGroup) -> Numbers:
     """Least time for copying offloaded weights by layout, which lower bounds do not count."""
-    mesh = group.only([0], range(len(group.states))).mesh()
-    copies_s = np.broadcast_to(host_copies_s(job.load, job.machine, mesh), mesh.shape).min(axis=(0, 1))
+    mesh = group.mesh()
+    copies_s = host_copies_s(job.machine, mesh, shards(job.load, mesh))
+    copies_s = np.broadcast_to(copies_s, mesh.shape).min(axis=(0, 1))
     return np.asarray(copies_s * job.num_steps(group.layouts.column("global_batch_samples")))
 
 

@@ -14,6 +14,7 @@ from equipoise.errors import SpecError
 from equipoise.perfmodel.load import Floats, Load
 from equipoise.perfmodel.machine import Machine
 from equipoise.spec.strategy import (
+    ALL_OFFLOADED,
     AXES,
     BOTH_ENDS,
     GRADIENTS_SHARDED,
@@ -356,7 +357,7 @@ def _offload_fault(
         return Fault(words, ("offload", "zero_stage"))
     if offload != "none" and ranks > 1 and not zero_stage:
         return Fault("offload among several data ranks needs zero_stage", ("offload", "zero_stage"))
-    if offload == "optimizer_and_params" and (pp > 1 or (ranks > 1 and zero_stage < WEIGHTS_SHARDED)):
+    if offload == ALL_OFFLOADED and (pp > 1 or (ranks > 1 and zero_stage < WEIGHTS_SHARDED)):
         return Fault(
             "offloaded weights need zero_stage=3 (or one data rank) and no pipeline",
             ("offload", "zero_stage"),

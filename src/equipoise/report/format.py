@@ -439,14 +439,16 @@ def probability(fraction: float) -> str:
     return "below 1 %" if fraction < _UNLIKELY else f"{100 * fraction:.0f} %"
 
 
+_READS_AS_ONE: Final = 0.995  # with two digits, a ratio from here on reads as one
+
+
 def factor(value: float) -> str:
     """A ratio to three digits, or to two below one.
 
     >>> factor(1.9512), factor(12.0), factor(1_234.5), factor(0.9216), factor(0.9964)
     ('1.95x', '12x', '1,230x', '0.92x', '0.996x')
     """
-    # With two digits, a ratio just below one would be shown as one.
-    return f"{format_amount(value, digits=2) if value < 0.995 else digits(value)}x"  # noqa: PLR2004
+    return f"{format_amount(value, digits=2) if value < _READS_AS_ONE else digits(value)}x"
 
 
 def factor_from(least: float) -> str:

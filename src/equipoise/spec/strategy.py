@@ -82,6 +82,7 @@ OF_FEWER_BITS: Final[tuple[Precision, ...]] = ("fp8", "fp8_rowwise", "mxfp8", "f
 ZERO_STAGES: Final = (0, 1, 2, 3)
 # The first ZeRO stages that shard gradients and weights, respectively (Rajbhandari et al. 2020).
 GRADIENTS_SHARDED, WEIGHTS_SHARDED = 2, 3
+ALL_OFFLOADED: Final[Offload] = "optimizer_and_params"
 # In a pipeline, higher stages hold and send the same as the last of these.
 PIPELINE_STAGES: Final = ZERO_STAGES[:GRADIENTS_SHARDED]
 

@@ -55,7 +55,7 @@ from equipoise.perfmodel.estimate import estimate
 from equipoise.perfmodel.layouts import grid
 from equipoise.perfmodel.machine import machine
 from equipoise.spec.catalogue import Catalogue
-from equipoise.spec.strategy import PRECISIONS, Strategy
+from equipoise.spec.strategy import ALL_OFFLOADED, PRECISIONS, Strategy
 from equipoise.stats import by_key
 from equipoise.units import HOUR_S, format_duration, format_percent, listed, plural, tenths, whole_percent
 
@@ -617,7 +617,6 @@ def does_not_fit(systems: Iterable[SystemAnswer]) -> Iterator[Note]:
 _LOW_MFU: Final = 0.1
 # Another size or precision is mentioned only if it is more than this many times as fast.
 _FAR_FASTER: Final = 3.0
-_WEIGHTS_TOO: Final = "optimizer_and_params"
 
 
 def experts_in_4_bits(searches: StrategySearches | None, best: Candidate | None) -> Iterator[Note]:
@@ -657,10 +656,10 @@ def far_faster(searches: StrategySearches | None, best: Candidate | None) -> Ite
             changed = replace(known, choices={**known.choices, "precision": (each,)})
             others[f"--precision {each}"] = SEARCH_CACHE.searches(changed, (size,)).sizes[0]
     if may_offload(known, "offload") and not moves_weights(known) and offloads_weights(known):
-        changed = replace(known, choices={**known.choices, "offload": (_WEIGHTS_TOO,)})
+        changed = replace(known, choices={**known.choices, "offload": (ALL_OFFLOADED,)})
         moved = SEARCH_CACHE.searches(changed, (size,)).sizes[0]
         if moved.best is not None and beyond_hosts(changed, moved.best.strategy) is None:
-            others[f"--fix offload={_WEIGHTS_TOO}"] = moved
+            others[f"--fix offload={ALL_OFFLOADED}"] = moved
     ratios = {
         name: own.work_s.value / each.best.work_s.value
         for name, each in others.items()

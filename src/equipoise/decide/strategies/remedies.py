@@ -21,7 +21,7 @@ from equipoise.decide.strategies.size_searches import (
 from equipoise.decide.strategies.strategy_search import Problem
 from equipoise.errors import SpecError, UsageError
 from equipoise.perfmodel.space import USUAL
-from equipoise.spec.strategy import Value, value_text
+from equipoise.spec.strategy import ALL_OFFLOADED, Value, value_text
 from equipoise.units import format_si, format_si_apart
 
 _MAX_DOUBLINGS: Final = 14
@@ -33,7 +33,7 @@ _MEMORY_SAVING: Final[tuple[tuple[str, Value], ...]] = (
     ("recompute", "full"),
     ("activation_offload", True),
     ("offload", "optimizer"),
-    ("offload", "optimizer_and_params"),
+    ("offload", ALL_OFFLOADED),
     ("implementation", "compiled"),
     ("optimizer", "adam_8bit"),
     ("master_weights", False),
@@ -148,7 +148,7 @@ def _is_change(problem: Problem, asked: TrainingQuery, name: str, value: Value) 
         return False
     if name == "activation_offload":
         return problem.with_activations_on_host is not None
-    if value == "optimizer_and_params":
+    if value == ALL_OFFLOADED:
         return offloads_weights(problem)
     return name != "trained" or ":" not in asked.workload  # user code is run only once per question
 

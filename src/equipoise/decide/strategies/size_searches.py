@@ -4,7 +4,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from threading import Lock
 from typing import Final, TypeAlias, TypeVar
 
@@ -33,7 +33,7 @@ from equipoise.perfmodel.search import FoundStrategy, SearchResult
 from equipoise.scaling.equilibrium import Limit
 from equipoise.scaling.laws import FloatArray
 from equipoise.spec.cluster import Cluster
-from equipoise.spec.strategy import AXES, WEIGHTS_SHARDED, Strategy, Value
+from equipoise.spec.strategy import ALL_OFFLOADED, AXES, WEIGHTS_SHARDED, Strategy, Value
 from equipoise.units import format_si, format_si_apart
 
 _Cached = TypeVar("_Cached")
@@ -601,7 +601,7 @@ def _with_weights_on_host(
         if found[place].best and (choices := _weights_on_host(each, size)) is not None
     }
     known = dict(enumerate(found))
-    alone = _with_faster(moved, known, name="offload", value=_WEIGHTS_TOO, allowed={})
+    alone = _with_faster(moved, known, name="offload", value=ALL_OFFLOADED, allowed={})
     known |= alone
     hosted = asked[0][0].with_activations_on_host
     if hosted is not None and may_offload(asked[0][0], "activation_offload"):
@@ -685,7 +685,7 @@ def _within_hosts(problem: Problem, size: int, found: SearchResult) -> SearchRes
 
 def _held_replicas(problem: Problem, size: int, best: Strategy) -> tuple[int, ...]:
     """Numbers of replica groups for whose weights hosts have room; none if they hold those of `best`."""
-    if best.offload != _WEIGHTS_TOO or beyond_hosts(problem, best) is None:
+    if best.offload != ALL_OFFLOADED or beyond_hosts(problem, best) is None:
         return ()
     copies = best.dp_replicate if best.zero_stage == WEIGHTS_SHARDED else best.dp
     copy_bytes = size * on_host_bytes(problem, best)["offload"] / copies
@@ -734,12 +734,11 @@ def first_that_fits(problem: Problem, size: int) -> Problem | None:
 
 ON_HOST: Final[Mapping[Value, str]] = {
     "optimizer": "optimizer states",
-    "optimizer_and_params": "weights and optimizer states",
+    ALL_OFFLOADED: "weights and optimizer states",
 }
 # Bytes of optimizer state per trained parameter that are offloaded: two moments and a master copy in fp32
 # (Rajbhandari et al. 2020).
 _STATES_BYTES: Final = 12.0
-_WEIGHTS_TOO: Final = "optimizer_and_params"
 # Options on which the bytes of weights and states depend.
 _OF_COPIES: Final = frozenset(
     {"precision", "implementation", "optimizer", "master_weights", "trained", "lora_rank", "lora_targets"}
@@ -810,7 +809,7 @@ def _weights_on_host(problem: Problem, size: int) -> dict[str, tuple[Value, ...]
     if not _hosts_hold(problem, size, copy_bytes):
         return None
     # What offloaded weights exclude is not enumerated (`_offload_fault`).
-    moved: dict[str, tuple[Value, ...]] = {"offload": (_WEIGHTS_TOO,), "pp": (1,)}
+    moved: dict[str, tuple[Value, ...]] = {"offload": (ALL_OFFLOADED,), "pp": (1,)}
     if "dp_replicate" not in problem.choices:
         tried = [each for each in _replicas(problem, size) if each < size]
         held = tuple(each for each in tried if _hosts_hold(problem, size // each, copy_bytes))
@@ -833,13 +832,17 @@ def offloads_weights(problem: Problem) -> bool:
 
 
 def _copy_bytes(problem: Problem, size: int) -> float:
-    """Bytes on hosts of one copy of what is offloaded with the weights."""
-    stated = {name: values[0] for name, values in problem.choices.items() if name in _OF_COPIES}
-    stage = WEIGHTS_SHARDED if size > 1 else 0
-    alone = Strategy(global_batch_samples=1, zero_stage=stage, **stated)  # type: ignore[arg-type]
-    held = held_memory(problem.load, grid((alone, replace(alone, offload=_WEIGHTS_TOO))))
-    unmoved, moved = np.broadcast_to(held.weights + held.gradients + held.optimizer, 2)
-    return float(unmoved - moved)
+    """Least bytes on hosts of one copy of what is offloaded with the weights, among the choices."""
+    names = [name for name in problem.choices if name in _OF_COPIES]
+    usual = Strategy(global_batch_samples=1, zero_stage=WEIGHTS_SHARDED if size > 1 else 0)
+    unmoved = [
+        replace(usual, **dict(zip(names, values, strict=True)))
+        for values in product(*(problem.choices[name] for name in names))
+    ]
+    moved = [replace(each, offload=ALL_OFFLOADED) for each in unmoved]
+    held = held_memory(problem.load, grid((*unmoved, *moved)))
+    held_bytes = np.broadcast_to(held.weights + held.gradients + held.optimizer, 2 * len(moved))
+    return float(np.subtract(*np.split(held_bytes, 2)).min())
 
 
 def _may_offload_states(problem: Problem, size: int) -> bool:
