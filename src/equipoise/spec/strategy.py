@@ -468,8 +468,7 @@ class Software(Struct, frozen=True, kw_only=True):
     all values, except that the default schedule is 1F1B only, and full graphs are not supported. The first
     value of `cuda_graphs` and `dispatch_copies` is that of the vendor's own recipes.
     offloads_with: the recomputations that it can combine with activation offloading.
-    offload_stages: the ZeRO stages with which it can offload optimizer states only. offloads_weights: whether
-    it can offload weights.
+    offload_stages: the ZeRO stages with which it can offload optimizer states only.
     has_experts_in_shards: whether the ranks of an expert axis belong to one group that shards weights.
     holds: deviations from other software in what it keeps in memory, by the names of `perfmodel.load`.
     most_dispatch_ranks: maximum ranks of experts whose tokens are sent once, between hosts of up to 8
@@ -488,7 +487,6 @@ class Software(Struct, frozen=True, kw_only=True):
     runs: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     offloads_with: tuple[Recompute, ...] = ()
     offload_stages: tuple[int, ...] = ZERO_STAGES
-    offloads_weights: bool = True
     has_experts_in_shards: bool = False
     holds: tuple[str, ...] = ()
     most_dispatch_ranks: int | None = None
@@ -505,6 +503,11 @@ class Software(Struct, frozen=True, kw_only=True):
         """The ZeRO stages to plan a pipeline with: all if it does not support stage 1."""
         stages = tuple(int(each) for each in self.options.get("zero_stage", ZERO_STAGES))
         return stages if 1 not in stages else PIPELINE_STAGES
+
+    @property
+    def offloads_weights(self) -> bool:
+        """Whether it can offload weights."""
+        return ALL_OFFLOADED in self.options.get("offload", (ALL_OFFLOADED,))
 
     def can_run(self, chosen: Strategy) -> bool:
         """Return whether it supports every option of a strategy."""

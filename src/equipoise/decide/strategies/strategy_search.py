@@ -618,6 +618,8 @@ def _supported_choices(
     if chosen is not None and chosen.is_eager:
         found.setdefault("implementation", ("eager",))
     for option, had in options.items():
+        if option in STAYS and option not in choices:
+            continue  # searched only where it is needed
         asked = choices.get(option, USUAL.get(option, had))
         found[option] = tuple(each for each in asked if each in had) or tuple(asked)
         if chosen is None or not {*asked}.isdisjoint(had):
