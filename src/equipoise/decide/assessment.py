@@ -550,8 +550,9 @@ def software_ratios(inputs: Inputs, known: Assessment, chosen: Strategy) -> dict
     least = 1.0 if "published" in kinds else 0.0
     ratios = {}
     chip, own_s = start.cluster.accelerator, _step_s(start, chosen)
-    # The question, not the strategy, decides which weights are trained.
-    chosen_from = [had for option, had in usual.runs.items() if option not in {"schedule", "trained"}]
+    # Which weights are trained is decided by the question, and whether they are offloaded by the memory.
+    by_search = usual.runs.keys() - {"schedule", "trained", "offload"}
+    chosen_from = [usual.runs[option] for option in by_search]
     has_less = any({*had} != {True, False} for had in chosen_from)
     for each in (one for one in SOFTWARE if one.is_current and runs_on(one.name, chip)):
         if each.name == usual.name:
