@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import count
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from equipoise.perfmodel.space import (
     Combinations,
     Fault,
     LegalCombinations,
+    LegalValues,
     Limits,
     Space,
     axes_fault,
@@ -427,31 +428,34 @@ def clear_layout_caches() -> None:
 # Systems compared in one question often share a node size, so most of their search spaces are identical.
 @lru_cache(maxsize=64)
 def _legal_blocks(space: Space, limits: Limits) -> "_LegalBlocks":
-    legal = _legal_combinations(replace(space, num_accelerators=1, global_batches=(1,)), limits)
-    kinds: dict[tuple[int, int], tuple[_Allowed, list[_Block]]] = {}
-    faults, counted = Counter[Fault](), set[tuple[Any, ...]]()
-    for block in _blocks(space, limits, faults):
-        layers = legal.of_layers(tp=block.tp, cp=block.cp)
-        states = legal.of_states(
-            tp=block.tp,
-            pp=block.pp,
-            ranks=block.dp * block.cp,
-            has_groups=block.has_groups,
-            schedule=block.of.schedule,
-            num_microbatches=block.of.num_microbatches,
-            kind=block.of.kind,
-        )
-        for each in (layers, states):
-            if each.reason and each.key not in counted:
-                counted.add(each.key)
-                faults[each.reason] += 1
-        if layers.allowed and states.allowed:
-            # Equal combinations are the same object, and its identity is faster to compare than its values.
-            key = id(layers.allowed), id(states.allowed)
-            if key not in kinds:
-                kinds[key] = (layers.allowed, states.allowed), []
-            kinds[key][1].append(block)
-    return _LegalBlocks(tuple(kinds.values()), faults)
+    faults = Counter[Fault]()
+    experts = _expert_sizes(space, limits, faults)
+    splits = cache(partial(_splits, limits, experts))
+    options = _OptionsOfSizes(space, limits, faults)
+    # By identity, which is faster to compare than values: equal combinations are the same object.
+    layers_of: dict[int, Combinations] = {}
+    kinds: dict[tuple[int, int], list[_Block]] = defaultdict(list)
+    times = Counter[int]()
+    for number, sizes in enumerate(_axis_sizes(space, limits, faults)):
+        dp, tp, pp, cp = sizes
+        groups = _group_counts(space, limits, dp=dp, tp=tp, pp=pp, cp=cp)
+        if not groups:
+            faults[_UNEQUAL_GROUPS] += 1
+        found = splits(dp * tp * cp, groups)
+        if found.faults:
+            faults.update(found.faults)
+        times[dp] += found.num_experts
+        layers = options.of_layers(tp, cp)
+        layers_of[id(layers)] = layers
+        for num_groups, shares in found.shares.items():
+            for of in options.of_states(dp, min(tp, 2), pp, min(dp * cp, 2), num_groups):
+                if layers:
+                    kinds[id(layers), of.kind].append(_Block(sizes, number * len(experts), shares, of))
+    for dp, num_times in times.items():
+        for reason, of_each in options.batch_faults(dp):
+            faults[reason] += num_times * of_each
+    allowed = [(layers_of[key], blocks[0].of.states) for (key, _), blocks in kinds.items()]
+    return _LegalBlocks([*zip(allowed, kinds.values(), strict=True)], faults)
 
 
 @lru_cache(maxsize=4)
@@ -477,31 +481,39 @@ class _Batches(NamedTuple):
 class _Splits(NamedTuple):
     """Values of ep and dp_replicate that the ranks of a stage allow, and why the others are illegal.
 
-    shares: by whether dp_replicate exceeds 1, rows of (ep, dp_replicate, index of ep, index of the row).
+    shares: by number of replica groups (2 stands for several), rows of (ep, dp_replicate, index of ep, index
+    of the row).
     num_experts: number of values of ep.
     """
 
-    shares: Mapping[bool, Codes]
+    shares: Mapping[int, Codes]
     num_experts: int
     faults: Counter[Fault]
 
 
-class _Block(NamedTuple):
-    """Layouts with the same dp, tp, pp, cp and schedule that allow the same combinations.
+class _StatesOfBatches(NamedTuple):
+    """State options that batches allow with some axis sizes.
 
-    place: index of `of` among the batches of these axes. shares: rows of `_Splits.shares`, with one replica
-    group or with several. axes: identifier of the axis sizes with the first value of ep.
+    kind: identifies the options. place: index of the batches among those of these sizes.
     """
 
-    dp: int
-    tp: int
-    pp: int
-    cp: int
+    states: Combinations
+    kind: int
     place: int
-    of: _Batches
-    has_groups: bool
-    shares: Codes
+    batches: _Batches
+
+
+class _Block(Struct, frozen=True, gc=False):
+    """Layouts with the same axis sizes and schedule that allow the same combinations.
+
+    sizes: dp, tp, pp and cp. axes: identifier of these with the first value of ep. shares: rows of
+    `_Splits.shares`, with one replica group or with several.
+    """
+
+    sizes: tuple[int, int, int, int]
     axes: int
+    shares: Codes
+    of: _StatesOfBatches
 
 
 _UNEQUAL_GROUPS = Fault(
@@ -517,6 +529,56 @@ _UNEQUAL_MICROBATCHES = Fault(
 _Allowed: TypeAlias = tuple[Combinations, Combinations]
 
 
+class _OptionsOfSizes:
+    """The layer and state options that axis sizes of a space allow.
+
+    faults: counts, once each, why sizes allow none. Results are cached by the values on which they depend,
+    because a search has thousands of sizes.
+    """
+
+    def __init__(self, space: Space, limits: Limits, faults: Counter[Fault]) -> None:
+        self._legal = _legal_combinations(replace(space, num_accelerators=1, global_batches=(1,)), limits)
+        self._batches = (space.global_batches, space.choices.get("microbatch_samples"))
+        self._schedules = space.values("schedule")
+        self._faults = faults
+        self._counted: set[tuple[Any, ...]] = set()
+        self.of_layers = cache(self._of_layers)
+        self.of_states = cache(self._of_states)
+
+    def batch_faults(self, dp: int) -> Iterable[tuple[Fault, int]]:
+        """Why batches cannot be distributed over dp ranks, and how many."""
+        return _shared_batches(*self._batches, dp)[1]
+
+    def _of_layers(self, tp: int, cp: int) -> Combinations:
+        return self._allowed(self._legal.of_layers(tp=tp, cp=cp))
+
+    def _of_states(self, dp: int, tp: int, pp: int, ranks: int, groups: int) -> list[_StatesOfBatches]:
+        """The state options that the batches of these sizes allow.
+
+        ranks: that hold the same weights. Of tp, ranks and groups, 2 stands for all larger values.
+        """
+        found = []
+        for place, each in enumerate(_batches_by_schedule(*self._batches, dp, pp, self._schedules)):
+            states = self._legal.of_states(
+                tp=tp,
+                pp=pp,
+                ranks=ranks,
+                has_groups=groups > 1,
+                schedule=each.schedule,
+                num_microbatches=each.num_microbatches,
+                kind=each.kind,
+            )
+            if self._allowed(states):
+                found.append(_StatesOfBatches(states.allowed, id(states.allowed), place, each))
+        return found
+
+    def _allowed(self, found: LegalValues) -> Combinations:
+        if found.reason and found.key not in self._counted:
+            self._counted.add(found.key)
+            self._faults[found.reason] += 1
+        return found.allowed
+
+
 class _LegalBlocks(NamedTuple):
     """The layouts of a space by the layer and state options they allow, and why others are illegal."""
 
@@ -524,36 +586,21 @@ class _LegalBlocks(NamedTuple):
     faults: Counter[Fault]
 
 
-def _blocks(space: Space, limits: Limits, faults: Counter[Fault]) -> Iterator[_Block]:
-    """Yield every way to distribute accelerators and batch; count illegal ones in `faults` by reason."""
-    shares = [*divisors(limits.experts)] if limits.experts else [1]
-    experts = [each for each in shares if space.allows("ep", each)]
+def _expert_sizes(space: Space, limits: Limits, faults: Counter[Fault]) -> tuple[int, ...]:
+    """Values of ep to try; where there are none, `faults` counts why."""
+    possible = divisors(limits.experts) if limits.experts else (1,)
+    experts = tuple(each for each in possible if space.allows("ep", each))
     if not experts and limits.experts:
-        among = f"the chosen ep is not among {_abbreviated(shares)}, which divide the experts"
+        among = f"the chosen ep is not among {_abbreviated(possible)}, which divide the experts"
         faults[Fault(among, ("ep",))] += 1
     elif not experts:
         faults[Fault("ep is chosen above 1, but the model has no experts", ("ep",))] += 1
-    batches = (space.global_batches, space.choices.get("microbatch_samples"))
-    schedules = space.values("schedule")
-    splits = cache(partial(_splits, limits, tuple(experts)))
-    for number, (dp, tp, pp, cp) in enumerate(_axis_sizes(space, limits, faults)):
-        groups = _group_counts(space, limits, dp=dp, tp=tp, pp=pp, cp=cp)
-        if not groups:
-            faults[_UNEQUAL_GROUPS] += 1
-        found = splits(dp * tp * cp, groups)
-        for reason, times in _shared_batches(*batches, dp)[1]:
-            faults[reason] += times * found.num_experts
-        start = number * len(experts)
-        for has_groups, rows in found.shares.items():
-            for place, each in enumerate(_batches_by_schedule(*batches, dp, pp, schedules)):
-                yield _Block(dp, tp, pp, cp, place, each, has_groups, rows, start)
-        if found.faults:
-            faults.update(found.faults)
+    return experts
 
 
 def _splits(limits: Limits, experts: Sequence[int], ranks: int, groups: Sequence[int]) -> _Splits:
     """Ways to distribute the ranks of one stage over expert parallelism and replica groups."""
-    shares: dict[bool, list[tuple[int, ...]]] = defaultdict(list)
+    shares: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     faults = Counter[Fault]()
     rows, num_experts = count(), 0
     for ep in experts:
@@ -565,7 +612,7 @@ def _splits(limits: Limits, experts: Sequence[int], ranks: int, groups: Sequence
         if groups and not whole:
             faults[_UNEQUAL_EXPERTS] += 1
         for num_groups in whole:
-            shares[num_groups > 1].append((ep, num_groups, num_experts, next(rows)))
+            shares[min(num_groups, 2)].append((ep, num_groups, num_experts, next(rows)))
         num_experts += 1
     return _Splits({kind: np.array(of) for kind, of in shares.items()}, num_experts, faults)
 
@@ -575,15 +622,15 @@ def _layouts(placed: Sequence[tuple[int, _Block]], num_spaces: int) -> Layouts:
     blocks = [each for _, each in placed]
     block = np.repeat(np.arange(len(blocks)), [len(each.shares) for each in blocks])
     shares = np.concatenate([each.shares for each in blocks])
-    of_block = np.array([(space, each.axes, each.place) for space, each in placed])[block]
+    of_block = np.array([(space, each.axes, each.of.place) for space, each in placed])[block]
     ordered = np.lexsort((of_block[:, 2], shares[:, 3], of_block[:, 1], of_block[:, 0]))
     shares, block, of_block = shares[ordered], block[ordered], of_block[ordered]
-    of_each = np.array([len(each.of.batches) for each in blocks])
+    of_each = np.array([len(each.of.batches.batches) for each in blocks])
     first, sizes = np.cumsum(of_each) - of_each, of_each[block]
     # The batch index counts up within a row of axes: layout index minus that of the row's first layout.
     batch = np.repeat(first[block] - (np.cumsum(sizes) - sizes), sizes)
     batch += np.arange(len(batch))
-    axes = np.array([each[:4] for each in blocks], dtype=float)[block]
+    axes = np.array([each.sizes for each in blocks], dtype=float)[block]
     share_of_block = np.empty(len(blocks), dtype=np.intp)
     share_of_block[block] = np.arange(len(block))
     return Layouts(
@@ -595,8 +642,8 @@ def _layouts(placed: Sequence[tuple[int, _Block]], num_spaces: int) -> Layouts:
             "axes": (of_block[:, 1] + shares[:, 2]) * num_spaces + of_block[:, 0],
         },
         batches={
-            "microbatch_samples": np.concatenate([each.of.microbatches for each in blocks]),
-            "global_batch_samples": np.concatenate([each.of.batches for each in blocks]),
+            "microbatch_samples": np.concatenate([each.of.batches.microbatches for each in blocks]),
+            "global_batch_samples": np.concatenate([each.of.batches.batches for each in blocks]),
         },
         share_of=np.repeat(share_of_block, of_each),
         share=np.repeat(np.arange(len(block)), sizes),

@@ -428,12 +428,13 @@ class LegalValues(Struct, frozen=True, kw_only=True):
 class LegalCombinations(Struct, frozen=True, kw_only=True):
     """Legal combinations of layer and state options, cached by the sizes on which they depend.
 
-    known: the cache. interned: its combinations, so that equal ones are the same object.
+    known, others: the caches. interned: their combinations, so that equal ones are the same object.
     """
 
     space: Space
     limits: Limits
     known: dict[tuple[Any, ...], LegalValues] = field(default_factory=dict)
+    others: dict[tuple[Any, ...], tuple[Combinations, Counter[Fault]]] = field(default_factory=dict)
     interned: dict[Combinations, Combinations] = field(default_factory=dict)
 
     def of_layers(self, *, tp: int, cp: int) -> LegalValues:
@@ -465,13 +466,8 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
         if key not in self.known:
             free = range(1, max(1, self.limits.layers // pp) + 1) if pp > 1 else (1,)
             chunks = tuple(each for each in free if self.space.allows("interleave", each))
-            choices = {name: self.space.values(name) for name in STATE_OPTIONS[2:]}
-            if has_groups:
-                shared = (1, 2, 3) if "dp_replicate" in self.space.choices else (WEIGHTS_SHARDED,)
-                choices["zero_stage"] = tuple(each for each in choices["zero_stage"] if each in shared)
-            others = list(choices.values())
-            state_reason = partial(self._state_fault, tp=tp, pp=pp, ranks=ranks, schedule=schedule)
-            kept, wrong = _legal(STATE_OPTIONS[2:], others, state_reason)
+            kept, wrong = self._other_states(min(tp, 2), min(pp, 2), ranks, schedule, has_groups=has_groups)
+            wrong = wrong.copy()
             num_others = len(kept) + wrong.total()
             legal = []
             for each in chunks:
@@ -490,6 +486,20 @@ class LegalCombinations(Struct, frozen=True, kw_only=True):
                 wrong = Counter([_NO_CHUNKS])
             self._store(key, tuple((*each, *rest) for each in legal for rest in kept), wrong)
         return self.known[key]
+
+    def _other_states(
+        self, tp: int, pp: int, ranks: int, schedule: str, *, has_groups: bool
+    ) -> tuple[Combinations, Counter[Fault]]:
+        """Legal values of STATE_OPTIONS without interleave and schedule. 2 stands for all larger numbers."""
+        key = tp, pp, ranks, schedule, has_groups
+        if key not in self.others:
+            choices = {name: self.space.values(name) for name in STATE_OPTIONS[2:]}
+            if has_groups:
+                shared = (1, 2, 3) if "dp_replicate" in self.space.choices else (WEIGHTS_SHARDED,)
+                choices["zero_stage"] = tuple(each for each in choices["zero_stage"] if each in shared)
+            reason = partial(self._state_fault, tp=tp, pp=pp, ranks=ranks, schedule=schedule)
+            self.others[key] = _legal(STATE_OPTIONS[2:], [*choices.values()], reason)
+        return self.others[key]
 
     def _store(self, key: tuple[Any, ...], allowed: Combinations, wrong: Counter[Fault]) -> None:
         """Cache what a key allows; if that is nothing, with the most frequent reason."""
