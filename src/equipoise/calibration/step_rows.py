@@ -104,6 +104,13 @@ class StepRows(Struct, frozen=True, kw_only=True):
         found, _ = step_seconds(self.load, self.machine, self.grid, parameters)
         return np.broadcast_to(found, np.broadcast_shapes(np.shape(found), np.shape(self.grid.dp)))
 
+    def compute_s(self, parameters: Parameters) -> Seconds:
+        """Seconds that every row computes per step, on the busiest rank; shapes as for `step_s`."""
+        _, found = step_seconds(self.load, self.machine, self.grid, parameters)
+        return np.broadcast_to(
+            found.compute, np.broadcast_shapes(np.shape(found.compute), np.shape(self.grid.dp))
+        )
+
 
 def _taken(arrays: _Arrays, indices: Indices) -> _Arrays:
     """A structure of arrays, indexed by `indices`."""

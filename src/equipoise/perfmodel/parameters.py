@@ -56,6 +56,11 @@ PRIORS: tuple[Prior, ...] = (
     *_STEP_PRIORS,
     *(replace(each, name=f"collective.{each.name}") for each in COLLECTIVE_PRIORS),
 )
+# Fractions of the best rates of products, attention and memory, each with an upper bound.
+_RATES = frozenset(
+    ("product_fraction", "convolution_fraction", "unaligned_fraction", "expert_fraction", "memory_fraction")
+    + ("attention_fraction", "asynchronous_attention", "tensor_memory_attention", "split_attention")
+)
 _STEP = {each.name: each.median for each in _STEP_PRIORS}
 _COLLECTIVE = {each.name: each.median for each in COLLECTIVE_PRIORS}
 
@@ -242,6 +247,10 @@ class Parameters(Struct, frozen=True, kw_only=True):
     def elsewhere(self) -> "Parameters":
         """A copy for other campaigns, with local parameters reset to their prior medians."""
         return self.changed({each.name: each.median for each in PRIORS if each.local})
+
+    def at_best_rates(self) -> "Parameters":
+        """A copy in which products, attention and memory reach the upper bounds of their rates."""
+        return self.changed({each.name: each.largest for each in PRIORS if each.name in _RATES})
 
 
 def stacked(draws: Sequence[Parameters]) -> Parameters:

@@ -15,7 +15,7 @@ from equipoise.decide.combine import nearest_size, with_time
 from equipoise.decide.evidence import Estimates, clear_slope, level_at
 from equipoise.decide.strategies.size_searches import StrategySearches
 from equipoise.decide.strategies.strategy_search import OWN_STEPS_LOG_SD
-from equipoise.decide.user_evidence.runs import UserSteps
+from equipoise.decide.user_evidence.runs import UserSteps, least_ratios
 from equipoise.errors import FitError
 from equipoise.intervals import DEVIATE, LEVEL, log_sd
 from equipoise.notes import Note
@@ -487,6 +487,7 @@ def levelled_estimates(estimates: Estimates, searches: StrategySearches, level: 
         level.sentence if level.ran_on else f"your steps take {level.factors} the modelled time; {level.why}"
     )
     logs = {size: level.log_at(size) for size in estimates.by_size}
+    why += _no_faster_than_best_rates(logs, level.steps, searches)
     if level.ran_on is None:
         why += _with_scaling_losses(estimates, level.steps, logs, spreads)
     return _rescaled(
@@ -522,7 +523,8 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
         size: max(0.0, missed[sizes[-1]]) if size > sizes[-1] else level_at(missed, size, 0.0)
         for size in estimates.by_size
     }
-    further = _with_scaling_losses(estimates, fit.steps, logs, spreads)
+    further = _no_faster_than_best_rates(logs, fit.steps, searches)
+    further += _with_scaling_losses(estimates, fit.steps, logs, spreads)
     return _rescaled(
         estimates,
         fit.steps,
@@ -531,6 +533,19 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
         why=fit.words + further,
         logs=logs,
     )
+
+
+def _no_faster_than_best_rates(
+    logs: dict[int, float], steps: UserSteps, searches: StrategySearches
+) -> str:
+    """Raise log factors to those of `least_ratios`. Returns a text on the change, or none."""
+    least = {
+        size: math.log(ratio)
+        for size, ratio in least_ratios(steps, searches).items()
+        if size in logs and logs[size] < math.log(ratio)
+    }
+    logs |= least
+    return "; no step is taken to compute faster than the best known rates allow" if least else ""
 
 
 def _with_scaling_losses(

@@ -132,6 +132,11 @@ class UserSteps(Struct, frozen=True, kw_only=True):
         """log(measured / modelled) of every set-up; (n_set_ups,)."""
         return np.asarray(np.log(self.measured_s / self.rows.step_s(parameters)))
 
+    def over_best_rates(self, parameters: Parameters) -> float:
+        """The least measured step time over what its computing takes at the best rates; at most 1."""
+        least_s = self.rows.compute_s(parameters.at_best_rates())
+        return min(1.0, float(np.min(self.measured_s / least_s)))
+
 
 class Recast(Struct, frozen=True, kw_only=True):
     """Conversion from a measured set-up to the advised strategy at the same size.
@@ -217,12 +222,33 @@ def other_batches(runs: Sequence[UserRun], searches: StrategySearches) -> dict[s
     return found
 
 
+def least_ratios(steps: UserSteps, searches: StrategySearches) -> dict[int, float]:
+    """By size, the least plausible time of the best strategy over its modelled time.
+
+    Steps that are faster than modelled because they launch or communicate faster do not show that products
+    are faster: a step takes at least what its computing takes at the best rates, or less by the factor by
+    which a run went below that.
+    """
+    problem, parameters = searches.problem, searches.problem.model.parameters
+    best = {each.num_accelerators: each.best for each in searches.sizes if each.best is not None}
+    if not best:
+        return {}
+    computing = problem.estimated([each.strategy for each in best.values()], parameters.at_best_rates())
+    least_s = np.broadcast_to(computing.seconds.compute, len(best)) * steps.over_best_rates(parameters)
+    return {
+        size: seconds / each.step_s
+        for (size, each), seconds in zip(best.items(), least_s.tolist(), strict=True)
+    }
+
+
 def recasts(steps: UserSteps, searches: StrategySearches) -> dict[str, Recast]:
     """Conversions by run id, for sizes at which searches found a strategy.
 
-    Source: ratios of modelled times, in which common errors cancel draw by draw.
+    Source: ratios of modelled times, in which common errors cancel draw by draw; the least time is that of
+    `least_ratios`.
     """
     problem, model = searches.problem, searches.problem.model
+    least = least_ratios(steps, searches)
     best = {each.num_accelerators: each for each in searches.sizes if each.best is not None}
     batches = np.array([each.global_batch_samples for each in steps.strategies], dtype=float)
     num_steps = problem.num_steps(batches)
@@ -232,7 +258,9 @@ def recasts(steps: UserSteps, searches: StrategySearches) -> dict[str, Recast]:
     for at, (run_id, size) in enumerate(zip(steps.run_ids, steps.sizes.astype(int).tolist(), strict=True)):
         searched = best.get(size)
         if searched is not None and searched.best is not None:
-            factor = float(searched.best.work_s.value / here_s[at])
+            modelled_s = searched.best.work_s.value
+            measured_s = float(steps.measured_s[at] * num_steps[at])
+            factor = max(float(modelled_s / here_s[at]), least[size] * modelled_s / measured_s)
             found[run_id] = Recast(
                 factor=factor,
                 log_sd=float(np.std(np.log(searched.drawn_s / drawn_s[:, at]))),
