@@ -58,8 +58,11 @@ PRIORS: tuple[Prior, ...] = (
 )
 # Fractions of the best rates of products, attention and memory, each with an upper bound.
 _RATES = frozenset(
-    ("product_fraction", "convolution_fraction", "unaligned_fraction", "expert_fraction", "memory_fraction")
-    + ("attention_fraction", "asynchronous_attention", "tensor_memory_attention", "split_attention")
+    (
+        *("product_fraction", "convolution_fraction", "unaligned_fraction", "expert_fraction"),
+        *("attention_fraction", "asynchronous_attention", "tensor_memory_attention", "split_attention"),
+        "memory_fraction",
+    )
 )
 _STEP = {each.name: each.median for each in _STEP_PRIORS}
 _COLLECTIVE = {each.name: each.median for each in COLLECTIVE_PRIORS}

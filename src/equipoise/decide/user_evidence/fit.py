@@ -535,9 +535,7 @@ def fitted_estimates(estimates: Estimates, searches: StrategySearches, fit: User
     )
 
 
-def _no_faster_than_best_rates(
-    logs: dict[int, float], steps: UserSteps, searches: StrategySearches
-) -> str:
+def _no_faster_than_best_rates(logs: dict[int, float], steps: UserSteps, searches: StrategySearches) -> str:
     """Raise log factors to those of `least_ratios`. Returns a text on the change, or none."""
     least = {
         size: math.log(ratio)
