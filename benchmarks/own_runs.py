@@ -53,6 +53,7 @@ def steps(rows: list[PublishedRow]) -> UserSteps:
         sizes=np.array([row.num_accelerators for row in rows], dtype=float),
         strategies=tuple(row.strategy for row in rows if row.strategy is not None),
         run_ids=tuple(f"{row.file}:{row.row}" for row in rows),
+        are_assumed=(False,) * len(rows),
     )
 
 
