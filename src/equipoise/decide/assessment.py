@@ -63,10 +63,11 @@ class Assessment(Struct, frozen=True, kw_only=True):
     """Everything known about one system for the question.
 
     cluster: with links from the tables or the user's files. searches: None if the model cannot search.
-    published: None if the question is not about a published training. run_fit: the model fitted to the user's
-    own steps, or their level. transferred: the chip whose results were carried over. bounds: by size, bounds
-    on the time from other chips. slow_ratio: least ratio of published to modelled time, if all
-    results are so slow that they do not count. missing: what would give estimates.
+    published: None if the question is not about a published training. user_runs: the user's set-ups on the
+    system whose times count. run_fit: the model fitted to the user's own steps, or their level. transferred:
+    the chip whose results were carried over. bounds: by size, bounds on the time from other chips.
+    slow_ratio: least ratio of published to modelled time, if all results are so slow that they do not count.
+    missing: what would give estimates.
     """
 
     system: RequestedSystem
@@ -75,6 +76,7 @@ class Assessment(Struct, frozen=True, kw_only=True):
     estimates: tuple[Estimates, ...] = ()
     searches: StrategySearches | None = None
     published: PublishedEvidence | None = None
+    user_runs: tuple[UserRun, ...] = ()
     run_fit: UserFit | UserLevel | None = None
     transferred: NearChip | None = None
     bounds: Mapping[int, tuple[OrderBound, ...]] = field(default_factory=dict)

@@ -149,7 +149,8 @@ def _size_estimate(inputs: Inputs, assessment: Assessment, size: int) -> _SizeEs
     bounds = assessment.bounds.get(size, ())
     bound = None if grade in {"measured", "published"} else violated_bound(combined.time.value, bounds)
     work_s = combined.time
-    timed, run = _best_strategy(assessment, size), _fastest_run(inputs, assessment, size)
+    timed = _best_strategy(assessment, size)
+    run = _fastest_run(inputs, assessment, size, None if timed is None else timed.strategy.precision)
     batch = inputs.training.global_batch_samples if run is None else run.global_batch_samples
     return _SizeEstimate(
         num_accelerators=size,
@@ -410,14 +411,13 @@ def _best_strategy(assessment: Assessment, size: int) -> TimedStrategy | None:
     return next((each.best for each in assessment.searches.sizes if each.num_accelerators == size), None)
 
 
-def _fastest_run(inputs: Inputs, assessment: Assessment, size: int) -> UserRun | None:
-    """The fastest of the user's set-ups measured at this size."""
-    known, name = inputs.user.runs, assessment.system.accelerator
-    if known is None:
-        return None
-    runs = known.asked_about(name, inputs.query) if assessment.cluster is None else known.on(name)
-    here = [each for each in runs if each.num_accelerators == size]
-    return min(here, key=lambda each: _training_s(inputs, each), default=None)
+def _fastest_run(
+    inputs: Inputs, assessment: Assessment, size: int, precision: Precision | None
+) -> UserRun | None:
+    """The fastest of the user's set-ups measured at this size, in the recommended precision if any is."""
+    here = [each for each in assessment.user_runs if each.num_accelerators == size]
+    alike = [each for each in here if precision_named(each.precision or "") in {None, precision}]
+    return min(alike or here, key=lambda each: _training_s(inputs, each), default=None)
 
 
 def _training_s(inputs: Inputs, run: UserRun) -> float:

@@ -105,6 +105,7 @@ from equipoise.decide.user_evidence.runs import (
     UserRuns,
     UserSteps,
     as_they_fit,
+    of_precisions,
     other_batches,
     recasts,
     user_steps,
@@ -116,7 +117,8 @@ from equipoise.perfmodel.space import Fault
 from equipoise.spec.catalogue import Catalogue
 from equipoise.spec.hardware import Accelerator
 from equipoise.spec.mlperf import Scores
-from equipoise.units import format_count, listed
+from equipoise.spec.strategy import Value
+from equipoise.units import format_count, listed, plural
 
 _NUM_STRATEGIES: Final = 3
 Progress: TypeAlias = Callable[[str, int, int], None]  # title of a system, number done, number in all
@@ -352,17 +354,24 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
     searches: StrategySearches | None = None
     run_fit: UserFit | UserLevel | None = None
     traced = checks(traces, None, ran_on, None) if traces else ()
-    model = start_model(inputs, system)
+    model, runs = start_model(inputs, system), inputs.runs_on(chip.slug)
     try:
         start = problem_of(inputs, system, model, num_best=max(_NUM_STRATEGIES, inputs.query.num_strategies))
         if traces:
             traced = checks(traces, start.load, ran_on, start.model.parameters)
-        runs = inputs.runs_on(chip.slug)
         as_ran = replace(start, cluster=ran_on)
         run_fit = _run_fit(_user_steps(as_ran, runs), start) or _carried_level(inputs, start)
         notes += _notes_on_slow_steps(as_ran, runs)
         if isinstance(run_fit, UserFit):
             start = replace(start, model=run_fit.model)
+        converted = () if run_fit is None else run_fit.steps.run_ids
+        runs = of_precisions(
+            every := runs,
+            start.choices["precision"],
+            convertible=converted,
+            is_stated="precision" in inputs.query.fixed_names,
+        )
+        notes += _notes_on_precisions(every, runs, start.choices["precision"])
         start = replace(start, has_own_steps=run_fit is not None)
         # Sizes with results are needed later: searching all of them at once is faster.
         searches = SEARCH_CACHE.searches(start, with_nearest_results(inputs, system.accelerator, sizes.tried))
@@ -379,6 +388,7 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         cluster=system.cluster,
         searches=searches,
         published=published,
+        user_runs=runs,
         run_fit=run_fit,
         traces=traced,
         missing=tuple(dict.fromkeys((*missing, *inputs.training.budget.missing))),
@@ -430,7 +440,7 @@ def _collect_estimates(inputs: Inputs, known: Assessment) -> tuple[tuple[Estimat
     if submitted is not None and inputs.query.submitter == "new" and inputs.user.runs is None:
         submitted = as_new_submitter(submitted, shipped_forecasts().submitters)
     if measured is not None:
-        ran = sorted({each.num_accelerators for each in inputs.runs_on(known.system.accelerator)})
+        ran = sorted({each.num_accelerators for each in known.user_runs})
         if submitted is not None:
             submitted = at_users_level(submitted, measured, ran, grade="carried")
         if modelled is not None and run_fit is None:
@@ -547,6 +557,23 @@ def _notes_on_slow_steps(start: Problem, runs: Sequence[UserRun]) -> tuple[Note,
     return slower or (() if of_precision is None else tuple(far_faster(of_precision, start.model)))
 
 
+def _notes_on_precisions(
+    runs: Sequence[UserRun], counted: Sequence[UserRun], precisions: Sequence[Value]
+) -> Iterator[Note]:
+    """Yield a note on runs that do not count because of their precision."""
+    left_out = [each for each in runs if each not in counted]
+    if left_out:
+        ran, asked = (
+            " and ".join(dict.fromkeys(map(str, each)))
+            for each in ((run.precision or "another precision" for run in left_out), precisions)
+        )
+        yield Note(
+            f"{plural(len(left_out), 'set-up')} of your runs in {ran}: not used, because the model cannot "
+            f"convert the time to {asked}.",
+            "not_used",
+        )
+
+
 def _user_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | None:
     """Steps of the runs that the model can express and that may have trained as they state."""
     steps = _expressible_steps(start, runs)
@@ -574,7 +601,7 @@ def _expressible_steps(start: Problem, runs: Sequence[UserRun]) -> UserSteps | N
 
 def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     """Estimates from the user's steps; extended to sizes that did not run unless the model is fitted."""
-    runs, nodes = inputs.runs_on(known.system.accelerator), known.cluster
+    runs, nodes = known.user_runs, known.cluster
     if not runs or nodes is None:
         return None
     searches, run_fit = known.searches, known.run_fit
@@ -679,6 +706,7 @@ def _assess_by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment
             tried=tuple(within), fewest=1, most=most, limited_by="data" if limit is None else "question"
         ),
         cluster=None,
+        user_runs=runs,
         estimates=() if found is None or not within else (found,),
         traces=traces,
         missing=(measuring(inputs.query),),

@@ -659,3 +659,40 @@ def test_no_candidate_computes_faster_than_its_chip(tmp_path, chip, asked, rows)
     shares = [each.mfu for each in found.candidates if each.mfu is not None]
     assert shares
     assert max(shares) < 0.85
+
+
+# A strategy that the model does not know, and a precision that the chip lacks: times of other precisions cannot
+# be converted, and do not become the answer's.
+@pytest.mark.parametrize(
+    ("chip", "asked", "strategy"),
+    [(H100, {"precision": "bf16"}, "of our own"), (H100, {}, "powersgd:2"), (CHIP, {}, "")],
+)
+def test_a_faster_run_in_another_precision_is_not_taken_for_one_in_the_precision_of_the_answer(
+    chip, asked, strategy, tmp_path
+):
+    path = tmp_path / "mine.csv"
+    header = "num_accelerators,global_batch_samples,samples_per_s,precision,strategy\n"
+    of_bf16 = f"8,64,4,bf16,{strategy}\n"
+    question = {"workload": "llama31_8b", "tokens": 1e10, "global_batch": 64, "accelerators": 8, **asked}
+    times_s = []
+    for rows in (of_bf16, of_bf16 + f"8,64,5.5,fp8,{strategy}\n"):
+        path.write_text(header + rows)
+        found = ask(question, accelerator=[chip], runs=path, scores=False)
+        times_s.append(found.recommended.time_s.value)
+        assert found.recommended.user_run.precision == "bf16"
+    assert times_s[1] == pytest.approx(times_s[0], rel=1e-6)
+    assert [each.words for each in found.system.notes if each.kind == "not_used"]
+
+
+def test_a_run_in_another_precision_than_stated_counts_only_if_it_can_be_converted(mine):
+    """Of 8 H100 at batch 64: without conversion, the answer is the one without the run."""
+    asked = {"workload": "llama31_8b", "tokens": 1e10, "accelerator": [H100], "accelerators": 8}
+    asked |= {"global_batch": 64, "precision": "bf16"}
+    header = "num_accelerators,global_batch_samples,samples_per_s,precision,strategy\n"
+    known, other = (
+        ask(asked, scores=False, runs=mine(f"{header}8,64,2,fp8,{strategy}")).recommended.time_s.value
+        for strategy in ("ddp", "of our own")
+    )
+    without = ask(asked, scores=False).recommended.time_s.value
+    assert other == pytest.approx(without, rel=1e-6)
+    assert known > 1.2 * without

@@ -1,7 +1,7 @@
 """The user's runs by set-up, and their steps as arrays for the performance model."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -83,6 +83,20 @@ class UserRuns(Struct, frozen=True, kw_only=True):
             if batch in {None, each.global_batch_samples}
             and (not precisions or each.precision is None or each.precision in precisions)
         )
+
+
+def of_precisions(
+    runs: Sequence[UserRun], precisions: Sequence[Value], *, convertible: Collection[str], is_stated: bool
+) -> tuple[UserRun, ...]:
+    """The runs in some precisions, in an unstated one, or with a time that the model converts to them.
+
+    precisions: those of the strategies searched. convertible: ids of the runs that the model converts.
+    is_stated: whether the question states the precisions; if not and no run is in them, all runs count.
+    """
+    found = tuple(
+        each for each in runs if each.run_ids[0] in convertible or _precision(each) in {None, *precisions}
+    )
+    return found if found or is_stated else tuple(runs)
 
 
 def num_accumulated(strategy: str | None) -> int | None:
