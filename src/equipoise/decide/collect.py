@@ -278,7 +278,8 @@ def _no_estimate(inputs: Inputs, assessment: Assessment) -> EvidenceError:
         if runs is not None:
             found = f": {runs.where} holds no run of it on this system that "
             here = runs.on(system.accelerator)
-            found += _excluded_set_ups(here) if here else "states its batch and rate"
+            as_asked = runs.asked_about(system.accelerator, inputs.query)
+            found += _excluded_set_ups(here, as_asked) if here else "states its batch and rate"
             elsewhere = sorted({*runs.machines} - {system.accelerator})
             found += f"; it has runs on {listed(elsewhere, _MOST_NAMED)}" if elsewhere else ""
             others = runs.other_workloads
@@ -299,8 +300,15 @@ def _batch_of_microbatches(inputs: Inputs, faults: Sequence[Fault]) -> Iterator[
         yield f"--global-batch {size * 2 ** max(0, round(math.log2(batch / size)))}"
 
 
-def _excluded_set_ups(runs: Sequence[UserRun]) -> str:
-    """Words for runs that the question excludes by batch or precision, with the values that they have."""
+def _excluded_set_ups(runs: Sequence[UserRun], as_asked: Sequence[UserRun]) -> str:
+    """Words for runs that the question excludes by batch, precision or size, with the values that they have.
+
+    as_asked: those with its batch and precision.
+    """
+    if as_asked:
+        sizes = sorted({each.num_accelerators for each in as_asked})
+        held = listed(map(format_count, sizes), _MOST_NAMED)
+        return f"ran on a number of accelerators that the question allows; those there ran on {held}"
     batches = sorted({each.global_batch_samples for each in runs})
     precisions = sorted({each.precision for each in runs if each.precision is not None})
     held = listed(map(format_count, batches), _MOST_NAMED)
@@ -691,9 +699,18 @@ def _assess_by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment
     """
     runs = () if inputs.user.runs is None else inputs.user.runs.asked_about(system.accelerator, inputs.query)
     ran = sorted({each.num_accelerators for each in runs})
-    limit = inputs.query.max_accelerators
-    most = limit or max(ran, default=1)
-    within = [size for size in ran if size <= most]
+    asked = inputs.query.sizes
+    stated = (inputs.query.max_accelerators, None if asked is None else asked.most)
+    limits = [each for each in stated if each is not None]
+    sizes = SizeRange(
+        tried=(),
+        fewest=1 if asked is None else asked.fewest,
+        most=min(limits) if limits else max(ran, default=1),
+        limited_by="question" if limits else "data",
+        listed=None if asked is None or asked.is_range else frozenset(asked.listed),
+    )
+    # Sizes below those asked about are only used for the curve.
+    within = [size for size in ran if size <= sizes.most] if any(map(sizes.holds, ran)) else []
     found = measured_estimates(runs, inputs.training.budget, within, cluster=None, workload=None)
     traces = tuple(
         TraceCheck(trace=each)
@@ -702,9 +719,7 @@ def _assess_by_runs_alone(inputs: Inputs, system: RequestedSystem) -> Assessment
     )
     return Assessment(
         system=system,
-        sizes=SizeRange(
-            tried=tuple(within), fewest=1, most=most, limited_by="data" if limit is None else "question"
-        ),
+        sizes=replace(sizes, tried=tuple(within)),
         cluster=None,
         user_runs=runs,
         estimates=() if found is None or not within else (found,),
@@ -725,4 +740,6 @@ def measuring(query: TrainingQuery) -> str:
         return "measured steps: equipoise.watch(model, out='runs') in your training loop; then --runs runs"
     batch = "" if query.global_batch_samples is None else f" --batch {query.global_batch_samples}"
     precision = f" --precision {','.join(query.precision)}" if query.precision else ""
-    return f"measured steps: equipoise bench {query.workload}{batch}{precision} --out runs; then --runs runs"
+    sizes = "" if query.sizes is None or query.sizes.is_range else f" --sizes {query.sizes}"
+    options = f"{sizes}{batch}{precision}"
+    return f"measured steps: equipoise bench {query.workload}{options} --out runs; then --runs runs"

@@ -91,6 +91,43 @@ def test_a_training_takes_the_mean_of_uneven_steps_not_their_median(question, tm
     assert second.low < SAMPLES / 1000
 
 
+@pytest.fixture(scope="module")
+def sizes_that_ran(question, tmp_path_factory):
+    """The question with runs on 1, 2 and 4 ranks, at 100 samples/s, 190 and 240."""
+    folder = tmp_path_factory.mktemp("sizes")
+    of_all = {"campaign": "mine", "workload": "small_cnn", "num_nodes": 1, "precision": "fp32"}
+    of_all |= {"global_batch_samples": 32, "status": "success"}
+    rows = [
+        run_row({**of_all, "run_id": f"on {size}", "num_accelerators": size, "samples_per_s": rate})
+        for size, rate in ((1, 100.0), (2, 190.0), (4, 240.0))
+    ]
+    write(folder, rows, [])
+    return {**question, "runs": folder}
+
+
+@pytest.mark.parametrize(
+    ("asked", "best", "shown"),
+    [
+        ({}, 2, {1, 2, 4}),
+        ({"accelerators": "4"}, 4, {4}),
+        ({"accelerators": "1"}, 1, {1}),
+        ({"accelerators": "1,4"}, 1, {1, 4}),
+        ({"accelerators": "2..8"}, 2, {2, 4}),
+        ({"accelerators": "2..8", "objective": "time"}, 4, {2, 4}),
+        ({"max_accelerators": 1}, 1, {1}),
+    ],
+)
+def test_only_the_numbers_asked_about_are_recommended(sizes_that_ran, asked, best, shown):
+    found = ask(sizes_that_ran, **asked, scores=False)
+    assert found.recommended.num_accelerators == best
+    assert {each.num_accelerators for each in found.candidates if each.feasible} == shown
+
+
+def test_numbers_that_did_not_run_are_refused_with_those_that_did(sizes_that_ran):
+    with pytest.raises(EvidenceError, match=r"\b1, 2 and 4\b"):
+        ask(sizes_that_ran, accelerators="3", scores=False)
+
+
 def test_a_batch_that_no_run_had_is_refused_with_those_there_are(question):
     with pytest.raises(EvidenceError) as caught:
         ask(question, global_batch=64, precision="fp32", scores=False)
