@@ -372,14 +372,15 @@ def assess(inputs: Inputs, system: RequestedSystem) -> Assessment:
         notes += _notes_on_slow_steps(as_ran, runs)
         if isinstance(run_fit, UserFit):
             start = replace(start, model=run_fit.model)
-        converted = () if run_fit is None else run_fit.steps.run_ids
-        runs = of_precisions(
-            every := runs,
-            start.choices["precision"],
-            convertible=converted,
-            is_stated="precision" in inputs.query.fixed_names,
-        )
-        notes += _notes_on_precisions(every, runs, start.choices["precision"])
+        if every := runs:
+            precisions = start.choices["precision"]
+            runs = of_precisions(
+                every,
+                precisions,
+                convertible=() if run_fit is None else run_fit.steps.run_ids,
+                is_stated="precision" in inputs.query.fixed_names,
+            )
+            notes += _notes_on_precisions(every, runs, precisions)
         start = replace(start, has_own_steps=run_fit is not None)
         # Sizes with results are needed later: searching all of them at once is faster.
         searches = SEARCH_CACHE.searches(start, with_nearest_results(inputs, system.accelerator, sizes.tried))
