@@ -429,6 +429,32 @@ def test_prometheus_text_of_the_embedded_runs_is_read_whole(tmp_path):
     assert times_s == runs["time_to_train_s"].to_list()
 
 
+@pytest.mark.parametrize(
+    ("column", "cells", "seconds"),
+    [
+        ("step time", ("7300 ms", "3.7s"), (7.3, 3.7)),
+        ("Iteration Time", ("950ms", "480ms"), (0.95, 0.48)),
+        ("time", ("1.5 h", "50 min"), (5400.0, 3000.0)),
+        ("Training Time", ("1d12h", "20 hours"), (129_600.0, 72_000.0)),
+    ],
+)
+def test_a_unit_may_stand_in_every_cell_in_place_of_the_name(column, cells, seconds, mine):
+    path = mine(f"num_gpus,{column}\n8,{cells[0]}\n16,{cells[1]}\n")
+    assert read_measurements(path).time_s.tolist() == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("cells", [("7300", "3700 ms"), ("12:30:05", "13:30:05")])
+def test_times_without_a_unit_in_some_cell_are_not_read(cells, mine):
+    for column in ("step time", "time"):
+        with pytest.raises(DataError, match=column.replace(" ", "_")):
+            read_measurements(mine(f"num_gpus,{column}\n8,{cells[0]}\n16,{cells[1]}\n"))
+
+
+def test_the_time_of_a_step_is_not_taken_for_that_of_the_training_beside_it(mine):
+    path = mine("num_gpus,step time,elapsed\n8,7300 ms,2 h\n16,3.7s,1 h\n")
+    assert read_measurements(path).time_s.tolist() == [7.3, 3.7]
+
+
 def test_a_column_that_states_its_unit_is_not_given_another(tmp_path):
     (tmp_path / "mine.csv").write_text("num_gpus,step_ms\n1,100\n2,52\n")
     found = exported(tmp_path / "mine.csv")

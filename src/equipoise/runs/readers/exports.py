@@ -70,9 +70,9 @@ def _spellings(patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 _ALIASES: Final[Mapping[str, Sequence[str]]] = _COLUMNS["aliases"]
-_FURTHER, _OWN, _TIMES = (
+_FURTHER, _OWN, _OF_CELLS, _TIMES = (
     {ours: _spellings(patterns) for ours, patterns in _COLUMNS[kind].items()}
-    for kind in ("further", "own", "times")
+    for kind in ("further", "own", "of_cells", "times")
 )
 # Next to one of these, a column whose name is only a unit of time is ambiguous.
 _TIMED_NAMES: Final = tuple(
@@ -159,7 +159,7 @@ def exported(
             f"--column {echo(unknown[0])}={stated[unknown[0]]}: expected before = "
             + (right or f"time_to_train_s, step_s, samples_per_s, tokens_per_s or one of {', '.join(NAMED)}")
         )
-    every = (_ALIASES, _FURTHER, _OWN, _TIMES)
+    every = (_ALIASES, _FURTHER, _OWN, _OF_CELLS, _TIMES)
     aliases = (each for known in every for names in known.values() for each in names)
     text = text_of(path, also=(*stated.values(), *aliases, *_MODELS, _STATE, *_OF_TABLE))
     return _named(_read(text, stated, path), campaign or campaign_of(path))
@@ -491,15 +491,21 @@ def _aliased(
 
     Columns with a tracker's prefix, as in an excerpt of its export, count if the others lack the number of
     accelerators or a time. A column whose name is only a unit of time is the time to train, if no other
-    column states times.
+    column states times. A name without a unit counts if every cell states one.
     Raises DataError if several differing columns may be the number of accelerators.
     """
     grouped = [name for name in header if name.startswith(_GROUPS)]
     names_here = {*header, *map(_bare, grouped)}
     is_timed = any(TIMED.fullmatch(name) for name in (*names_here, *stated))
     is_timed = is_timed or any(name in names_here for name in _TIMED_NAMES)
+    of_cells = {
+        ours: [each for each in names if each in header and _states_units(each, rows)]
+        for ours, names in _OF_CELLS.items()
+    }
+    if is_timed or of_cells[_STEP_S]:
+        is_timed, of_cells = True, {_STEP_S: of_cells[_STEP_S]}
     present: dict[str, list[str]] = {}
-    for known in (_ALIASES, _FURTHER, _OWN, {} if is_timed else _TIMES):
+    for known in (_ALIASES, _FURTHER, _OWN, of_cells, {} if is_timed else _TIMES):
         for ours, names in known.items():
             named = [each for each in names if each in header and _may_be(ours, each, rows)]
             present[ours] = present.get(ours) or named
@@ -516,6 +522,12 @@ def _aliased(
     if SIZE in known_here and any(TIMED.fullmatch(name) for name in known_here):
         return plain
     return _known(grouped, dict.fromkeys(known_here, ""), where) | plain
+
+
+def _states_units(name: str, rows: Sequence[TextRow]) -> bool:
+    """Return whether a column has cells, and all of them are durations with their unit."""
+    cells = {row.cells[name].strip()[:MAX_TEXT] for row in rows} - {""}
+    return bool(cells) and all(duration_s(each) is not None for each in cells)
 
 
 def _may_be(ours: str, theirs: str, rows: Sequence[TextRow]) -> bool:
