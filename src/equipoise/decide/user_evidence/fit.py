@@ -176,8 +176,8 @@ def far_slower(steps: UserSteps, model: CalibratedModel) -> Iterator[Note]:
         predicted = format_duration(measured_s / math.exp(logs[at]))
         yield Note(
             f"{steps.run_ids[at]}: a step of {format_duration(measured_s)} on {size} at "
-            f"batch {batch}; the model predicts {predicted}. Is the time or rate in the unit that its column "
-            "names, is a rate that of all accelerators together, and is the batch right?",
+            f"batch {batch}; the model predicts {predicted}. Are times in the unit that the column "
+            "names (step_s, step_ms), are rates those of all accelerators together, and is the batch right?",
             "check",
         )
 
