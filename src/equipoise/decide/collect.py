@@ -108,6 +108,7 @@ from equipoise.decide.user_evidence.runs import (
     of_precisions,
     other_batches,
     recasts,
+    recasts_beyond,
     user_steps,
     whole_trainings,
 )
@@ -617,12 +618,16 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     links = None if searches is None else searches.problem.model.links
     nodes = nodes if links is None else links.on(nodes)
     advised: dict[str, Recast] = {}
+    beyond: dict[int, dict[str, Recast]] = {}
     if searches is not None:
         as_they_ran = whole_trainings(runs, searches, at_full_power(inputs, known.system))
         for run_id, log_sd in other_batches(runs, searches).items():
             kept = as_they_ran.get(run_id, Recast(factor=1.0, log_sd=0.0, keeps_strategy=True))
             as_they_ran[run_id] = replace(kept, log_sd=math.hypot(kept.log_sd, log_sd))
-        advised = as_they_ran | ({} if run_fit is None else recasts(run_fit.steps, searches))
+        if run_fit is not None:
+            as_they_ran |= recasts(run_fit.steps, searches)
+            beyond = {} if isinstance(run_fit, UserFit) else recasts_beyond(run_fit.steps, searches)
+        advised = as_they_ran
     # For other sizes and for the curve, a model fitted to the runs is more certain than the runs alone.
     is_fitted = isinstance(run_fit, UserFit)
     found = measured_estimates(
@@ -632,6 +637,7 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
         cluster=None if is_fitted else nodes,
         workload=None if is_fitted else inputs.training.workload,
         recasts=advised,
+        recasts_beyond=beyond,
         global_batch_samples=inputs.query.global_batch_samples,
     )
     return replace(found, curves=None) if is_fitted and found is not None else found

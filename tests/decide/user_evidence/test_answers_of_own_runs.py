@@ -696,3 +696,21 @@ def test_a_run_in_another_precision_than_stated_counts_only_if_it_can_be_convert
     without = ask(asked, scores=False).recommended.time_s.value
     assert other == pytest.approx(without, rel=1e-6)
     assert known > 1.2 * without
+
+
+def test_a_larger_size_is_timed_at_the_batch_recommended_for_it(mine):
+    """Two hosts of 8 RTX 4090, joined by 10 Gbit/s: of 8 cards with 16 sequences each, a step at 100 TFLOP/s.
+
+    Between hosts, each step exchanges 2 bytes per parameter of GPT-2 1.5B in both directions. With the usual
+    batch of 1,024 that is once in 64 sequences of a rank, not once in the 16 that ran.
+    """
+    load = workload_load(workload("gpt2_xl"))
+    computing_s = 16 * load.train_flop_per_sample / 100e12
+    exchange_s = 2 * load.params / (10e9 / 8)
+    path = mine(f"num_accelerators,global_batch,step_s,precision\n8,128,{computing_s},bf16\n")
+    asked = {"workload": "gpt2_xl", "tokens": 1e10, "accelerator": ["rtx-4090-pcie-24gb"]}
+    found = by_size(ask(asked, runs=path, max_accelerators=16, scores=False))[16]
+    assert found.global_batch_samples == 1024
+    truth_s = 1.11 * (1e10 / 1024 / 1024) * (4 * computing_s + exchange_s)
+    # At the batch that ran, the exchange of every step would make it 2.5 times as long.
+    assert truth_s / 1.7 < found.work_s.value < 1.7 * truth_s

@@ -34,23 +34,26 @@ def measured_estimates(
     cluster: Cluster | None,
     workload: Workload | None,
     recasts: Mapping[str, Recast] | None = None,
+    recasts_beyond: Mapping[int, Mapping[str, Recast]] | None = None,
     global_batch_samples: int | None = None,
 ) -> Estimates | None:
     """Estimates from the user's runs; None if they give none.
 
     If several sizes were measured, their times form a curve. cluster: None if it is not in the catalogue;
     then only sizes that ran are estimated. recasts: by first run id, the conversion from a set-up to the
-    strategy recommended at that size; a set-up without one counts as it ran. global_batch_samples: stated by
+    strategy recommended at that size; a set-up without one counts as it ran. recasts_beyond: the same by
+    size, for larger sizes than ran; elsewhere the conversion at its own size. global_batch_samples: stated by
     the question; if it ran at a size, no other batch counts there. If the runs lose significantly more from
     size to size than the scale-up law predicts, larger sizes continue to lose it.
     """
     if budget.samples is None:
         return None
-    usual = recasts or {}
+    beyond = recasts_beyond or {}
     slopes = _slopes(runs, cluster, workload)
     found: dict[int, Estimate] = {}
     used: dict[UserRun, None] = {}  # in the order of sizes
     for size in sorted({*sizes, *(each.num_accelerators for each in runs)}):
+        usual = {**(recasts or {}), **beyond.get(size, {})}
         scaled_runs = [
             _timed_at_size(each, size, budget, cluster, workload, slope=slopes.get(_mode(each), 0.0))
             for each in runs
@@ -102,7 +105,8 @@ def _convert(found: _TimedRun, recast: Recast | None) -> _TimedRun:
     """The time of a set-up, converted to the recommended strategy."""
     if recast is None:
         return found
-    return _TimedRun(found.run, recast.factor * found.time_s, math.hypot(found.log_sd, recast.log_sd))
+    time_s = max(recast.factor * found.time_s, recast.least_s)
+    return _TimedRun(found.run, time_s, math.hypot(found.log_sd, recast.log_sd))
 
 
 def _nearest_runs(known: Sequence[_TimedRun], size: int, global_batch_samples: int | None) -> list[_TimedRun]:
@@ -304,7 +308,9 @@ def _why(run: UserRun, size: int, recast: Recast | None, slope: float) -> str:
         if slope
         else ""
     )
+    factor = recast.factor if recast is not None and recast.is_other else 1.0
+    converted = "" if factor == 1.0 else f", times {factor:.2f} for the recommended strategy, by the model"
     return (
         f"{at}{way} at batch {batch}, plus what more ranks add: waiting, communication, input "
-        f"(docs/experiments/0009){further}"
+        f"(docs/experiments/0009){further}{converted}"
     )

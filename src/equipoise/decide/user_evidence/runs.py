@@ -159,7 +159,8 @@ class Recast(Struct, frozen=True, kw_only=True):
     logarithm, from the model's parameters. keeps_strategy: whether the set-up counts as it ran, e.g. without
     a stated precision; factor is then the time of whole trainings over their own steps, times power_factor,
     the modelled slowdown by a power limit. conversion: part of the factor due to the change of strategy.
-    is_of_precision: whether it ran in the advised precision, as far as is known.
+    is_of_precision: whether it ran in the advised precision, as far as is known. least_s: the least converted
+    time, of `least_ratios`, if factor does not include it.
     """
 
     factor: float
@@ -168,6 +169,7 @@ class Recast(Struct, frozen=True, kw_only=True):
     conversion: float = 1.0
     is_of_precision: bool = True
     power_factor: float = 1.0
+    least_s: float = 0.0
 
     @property
     def is_other(self) -> bool:
@@ -282,6 +284,54 @@ def recasts(steps: UserSteps, searches: StrategySearches) -> dict[str, Recast]:
                 is_of_precision=searched.best.strategy.precision == steps.strategies[at].precision,
             )
     return found
+
+
+def recasts_beyond(steps: UserSteps, searches: StrategySearches) -> dict[int, dict[str, Recast]]:
+    """Conversions by size and run id, for larger sizes than ran, with the batch per accelerator that ran.
+
+    For a run's strategy with more data-parallel ranks. Source: as for `recasts`.
+    """
+    problem, model = searches.problem, searches.problem.model
+    least = least_ratios(steps, searches)
+    asked = [
+        (searched, run_id, larger)
+        for searched in searches.sizes
+        if searched.best is not None
+        for run_id, ran in zip(steps.run_ids, steps.strategies, strict=True)
+        if (larger := _on_more(ran, searched.num_accelerators)) is not None
+    ]
+    if not asked:
+        return {}
+    strategies = [larger for *_, larger in asked]
+    num_steps = problem.num_steps(np.array([each.global_batch_samples for each in strategies], dtype=float))
+    shape = len(model.draws), len(asked)
+    here_s = np.broadcast_to(problem.estimated(strategies, model.parameters).step_s, shape[1:]) * num_steps
+    drawn_s = np.broadcast_to(problem.estimated(strategies, model.drawn).step_s, shape) * num_steps
+    found: dict[int, dict[str, Recast]] = {}
+    for at, (searched, run_id, larger) in enumerate(asked):
+        assert searched.best is not None
+        size, modelled_s = searched.num_accelerators, searched.best.work_s.value
+        factor = modelled_s / float(here_s[at])
+        found.setdefault(size, {})[run_id] = Recast(
+            factor=factor,
+            log_sd=float(np.std(np.log(searched.drawn_s / drawn_s[:, at]))),
+            conversion=factor / problem.time_per_own_step_time,
+            is_of_precision=searched.best.strategy.precision == larger.precision,
+            least_s=least[size] * modelled_s,
+        )
+    return found
+
+
+def _on_more(ran: Strategy, size: int) -> Strategy | None:
+    """A strategy on more accelerators by data parallelism, with its batch per rank; None if invalid."""
+    others = ran.num_accelerators // ran.dp
+    if size <= ran.num_accelerators or size % others or ran.global_batch_samples % ran.dp:
+        return None
+    dp = size // others
+    try:
+        return replace(ran, dp=dp, global_batch_samples=ran.global_batch_samples // ran.dp * dp)
+    except InputError:
+        return None
 
 
 def user_steps(
