@@ -79,6 +79,8 @@ DTYPE_OF: dict[Precision, Dtype] = {
 _OF_32_BITS: Final[tuple[Precision, ...]] = ("fp32", "tf32")
 _OF_16_BITS: Final[tuple[Dtype, ...]] = ("bf16", "fp16")
 OF_FEWER_BITS: Final[tuple[Precision, ...]] = ("fp8", "fp8_rowwise", "mxfp8", "fp4")
+# Precisions with equal peaks, the slowest first.
+_BY_PEAK: Final = (("fp32",), ("tf32",), _OF_16_BITS, ("fp8", "fp8_rowwise", "mxfp8"), ("fp4",))
 ZERO_STAGES: Final = (0, 1, 2, 3)
 # The first ZeRO stages that shard gradients and weights, respectively (Rajbhandari et al. 2020).
 GRADIENTS_SHARDED, WEIGHTS_SHARDED = 2, 3
@@ -433,6 +435,14 @@ def peak_in(chip: Accelerator, precision: Precision) -> float | None:
 # The highest plausible share of peak: chips exceed the clock of their stated peak, and definitions of FLOP
 # differ.
 MOST_OF_PEAK = 1.1
+
+
+def has_no_higher_peak(precision: Precision, than: Precision) -> bool:
+    """Return whether chips multiply in a precision no faster than in another one."""
+    one, other = (
+        next(place for place, alike in enumerate(_BY_PEAK) if each in alike) for each in (precision, than)
+    )
+    return one <= other
 
 
 def multiplied_in(precision: Precision | None) -> tuple[Precision, ...]:

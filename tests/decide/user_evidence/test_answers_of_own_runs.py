@@ -698,6 +698,16 @@ def test_a_run_in_another_precision_than_stated_counts_only_if_it_can_be_convert
     assert known > 1.2 * without
 
 
+def test_a_run_in_a_slower_precision_counts_though_it_cannot_be_converted(mine):
+    """A run in fp32 shows what is attained at least."""
+    asked = {"workload": "llama31_8b", "tokens": 1e10, "accelerator": [H100], "accelerators": 8}
+    path = mine(
+        "num_accelerators,global_batch_samples,samples_per_s,precision,strategy\n8,64,4,fp32,of our own"
+    )
+    found = ask(asked, global_batch=64, precision="bf16", scores=False, runs=path).recommended
+    assert found.time_s.value == pytest.approx(1.11 * 1e10 / 8192 / 4, rel=0.02)
+
+
 def test_a_larger_size_is_timed_at_the_batch_recommended_for_it(mine):
     """Two hosts of 8 RTX 4090, joined by 10 Gbit/s: of 8 cards with 16 sequences each, a step at 100 TFLOP/s.
 

@@ -29,6 +29,7 @@ from equipoise.spec.strategy import (
     Precision,
     Strategy,
     Value,
+    has_no_higher_peak,
     precision_named,
     read_option,
     strategy,
@@ -88,14 +89,21 @@ class UserRuns(Struct, frozen=True, kw_only=True):
 def of_precisions(
     runs: Sequence[UserRun], precisions: Sequence[Value], *, convertible: Collection[str], is_stated: bool
 ) -> tuple[UserRun, ...]:
-    """The runs in some precisions, in an unstated one, or with a time that the model converts to them.
+    """The runs whose times count for some precisions: those in an unstated one, those that the model
+    converts, and those that are not faster for their precision.
 
     precisions: those of the strategies searched. convertible: ids of the runs that the model converts.
-    is_stated: whether the question states the precisions; if not and no run is in them, all runs count.
+    is_stated: whether the question states the precisions; if not and no run counts, all runs do.
     """
-    found = tuple(
-        each for each in runs if each.run_ids[0] in convertible or _precision(each) in {None, *precisions}
-    )
+    asked = [each for name in precisions if (each := precision_named(str(name))) is not None]
+
+    def counts(run: UserRun) -> bool:
+        ran = _precision(run)
+        if ran is None or run.run_ids[0] in convertible:
+            return True
+        return any(has_no_higher_peak(ran, than=each) for each in asked)
+
+    found = tuple(filter(counts, runs))
     return found if found or is_stated else tuple(runs)
 
 
