@@ -250,3 +250,74 @@ def test_a_search_that_is_cut_short_says_so_and_bounds_what_is_left():
     whole = schedule(problem)
     assert cut.bound <= whole.value <= cut.value
     assert cut.value * (1 - cut.gap) <= whole.value * (1 + 1e-9)
+
+
+def many_jobs(num_jobs, *, num_accelerators, objective, deadlines_s=None):
+    """Jobs of 1 to 100 hours, each half serial, on any power of two of the pool."""
+    sizes = tuple(2**step for step in range(num_accelerators.bit_length()))
+    return SharingProblem(
+        jobs=tuple(
+            AllocationJob(
+                name=str(k),
+                sizes=sizes,
+                time_s=tuple(HOUR_S * (1 + 37 * k % 100) * (0.5 + 0.5 / size) for size in sizes),
+                deadline_s=math.inf if deadlines_s is None else deadlines_s[k],
+            )
+            for k in range(num_jobs)
+        ),
+        num_accelerators=num_accelerators,
+        objective=objective,
+    )
+
+
+def ends_on_one_size(problem, size):
+    """When each job ends if all take the same size, the shortest first."""
+    choice = problem.jobs[0].sizes.index(size)
+    free_s = [0.0] * (problem.num_accelerators // size)
+    ends = {}
+    for index in sorted(range(len(problem.jobs)), key=lambda index: problem.jobs[index].time_s[choice]):
+        first = min(range(len(free_s)), key=free_s.__getitem__)
+        free_s[first] = ends[index] = free_s[first] + problem.jobs[index].time_s[choice]
+    return [ends[index] for index in range(len(problem.jobs))]
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(("objective", "value_of"), [("time", math.fsum), ("makespan", max)])
+@pytest.mark.parametrize("num_jobs", [20, 100])
+def test_many_jobs_take_no_more_than_a_list_of_them_on_one_size(num_jobs, objective, value_of):
+    problem = many_jobs(num_jobs, num_accelerators=64, objective=objective)
+    simple = min(value_of(ends_on_one_size(problem, size)) for size in problem.jobs[0].sizes)
+    found = schedule(problem)
+    assert problem.is_feasible(found.placed)
+    assert found.value <= simple
+    assert found.bound <= found.value
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("objective", ["time", "makespan", "cost"])
+def test_deadlines_of_many_jobs_are_kept_where_a_list_on_one_size_keeps_them(objective):
+    listed = ends_on_one_size(many_jobs(30, num_accelerators=64, objective=objective), 8)
+    problem = many_jobs(
+        30, num_accelerators=64, objective=objective, deadlines_s=[1.1 * each for each in listed]
+    )
+    found = schedule(problem)
+    assert found is not None
+    assert problem.is_feasible(found.placed)
+
+
+def test_each_of_many_jobs_runs_in_cheap_hours():
+    # 20 jobs of 2 h on one accelerator of 1 kW each, or 3 accelerator-hours on two:
+    # 20 x 2 kWh at the night's 0.05, though the plan begins at 9.
+    night = Tariff(usd_per_kwh=(*[0.05] * 6, *[0.3] * 18), begin_s=9 * HOUR_S)
+    problem = SharingProblem(
+        jobs=tuple(
+            AllocationJob(name=str(k), sizes=(1, 2), time_s=(2 * HOUR_S, 1.5 * HOUR_S)) for k in range(20)
+        ),
+        num_accelerators=POOL,
+        objective="cost",
+        power_w=1000.0,
+        tariff=night,
+    )
+    found = schedule(problem)
+    assert problem.is_feasible(found.placed)
+    assert found.value == EXACT(20 * 2 * 0.05)

@@ -423,8 +423,9 @@ def _least_late_schedule(problem: SharingProblem) -> tuple[SharingProblem, Solve
     late = schedule(replace(problem, objective="lateness"))
     assert late is not None  # with lateness as objective, deadlines are not constraints
     if problem.is_feasible(late.placed):
-        kept = replace(late, value=problem.value(late.placed), bound=0.0, is_proved=False)
-        return problem, kept, True
+        found = schedule(problem, begin_with=late.placed)
+        assert found is not None  # the initial schedule keeps the deadlines
+        return problem, found, True
     ends = {each.job: problem.span(each)[1] for each in late.placed}
     put_off = replace(
         problem,

@@ -1,6 +1,7 @@
 """The problem of sharing a pool: its accelerators and rates, jobs with times by size, and solutions."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal, TypeAlias
@@ -122,9 +123,56 @@ def pool_of(
     )
 
 
-ObjectiveName: TypeAlias = Literal["time", "makespan", "cost", "energy", "lateness"]
+Span: TypeAlias = tuple[float, float, int]  # start, end and accelerators of a job
+
+
+class Occupancy(Struct, frozen=True, kw_only=True):
+    """Accelerators in use over time.
+
+    moments_s: ascending, the first minus infinity. in_use: from each moment to the next; 0 after the last.
+    """
+
+    moments_s: tuple[float, ...] = (-math.inf,)
+    in_use: tuple[int, ...] = (0,)
+
+    def with_span(self, span: Span) -> "Occupancy":
+        """The occupancy with the accelerators of one more job."""
+        moments, in_use = list(self.moments_s), list(self.in_use)
+        places = []
+        for moment_s in span[:2]:
+            place = bisect_left(moments, moment_s)
+            # A moment that differs by rounding only is the same, so that no job overlaps the next one.
+            if place == len(moments) or is_after(moments[place], moment_s):
+                if is_after(moment_s, moments[place - 1]) or place == 1:
+                    moments.insert(place, moment_s)
+                    in_use.insert(place, in_use[place - 1])
+                else:
+                    place -= 1
+            places.append(place)
+        for place in range(*places):
+            in_use[place] += span[2]
+        return Occupancy(moments_s=tuple(moments), in_use=tuple(in_use))
+
+    def earliest(self, most_in_use: int, time_s: float, not_before_s: float) -> float:
+        """The earliest time from which, for time_s, at most `most_in_use` accelerators are in use."""
+        moments, in_use = self.moments_s, self.in_use
+        start_s, begins = not_before_s, True
+        for place in range(bisect_right(moments, not_before_s) - 1, len(moments) - 1):
+            if in_use[place] > most_in_use:
+                start_s, begins = moments[place + 1], True
+                continue
+            if begins:  # here, because most parts of a full schedule are passed over
+                enough_s, begins = start_s + time_s, False
+                enough_s -= ROUNDING * max(1.0, abs(enough_s))
+            if moments[place + 1] >= enough_s:
+                break
+        return start_s
+
+
 # Relative tolerance for rounding of sums of times.
 ROUNDING = 2.0**-30
+
+ObjectiveName: TypeAlias = Literal["time", "makespan", "cost", "energy", "lateness"]
 
 
 class AllocationJob(Struct, frozen=True, kw_only=True):
@@ -207,17 +255,19 @@ class SharingProblem(Struct, frozen=True, kw_only=True):
         """Whether every job is scheduled once and in its time window, and the pool is never exceeded."""
         if sorted(each.job for each in placed) != list(range(len(self.jobs))):
             return False
-        spans = [self.span(each) for each in placed]
-        for each, (start_s, end_s, _) in zip(placed, spans, strict=True):
+        used = Occupancy()
+        for each in placed:
+            start_s, end_s, _ = span = self.span(each)
             if self.is_late(each.job, end_s) or is_after(self.jobs[each.job].start_s, start_s):
                 return False
-        return all(used_at(spans, start_s) <= self.num_accelerators for start_s, _, _ in spans)
+            used = used.with_span(span)
+        return max(used.in_use) <= self.num_accelerators
 
     def is_late(self, job: int, end_s: float) -> bool:
         """Whether a job that ends at end_s violates its deadline; with lateness as objective, none does."""
         return self.objective != "lateness" and is_after(end_s, self.jobs[job].deadline_s)
 
-    def span(self, placed: Placed) -> tuple[float, float, int]:
+    def span(self, placed: Placed) -> Span:
         """Start, end and accelerators of a scheduled job."""
         about = self.jobs[placed.job]
         return placed.start_s, placed.start_s + about.time_s[placed.choice], about.sizes[placed.choice]
@@ -248,16 +298,3 @@ class Solved(Struct, frozen=True, kw_only=True):
 def is_after(one_s: float, other_s: float) -> bool:
     """Whether one time is later than another by more than rounding."""
     return one_s > other_s + ROUNDING * max(1.0, abs(other_s)) if math.isfinite(other_s) else False
-
-
-def used_at(spans: Sequence[tuple[float, float, int]], moment_s: float) -> int:
-    """Accelerators in use just after a time.
-
-    >>> used_at([(0.0, 2.0, 3), (2.0, 4.0, 5)], 2.0)
-    5
-    """
-    return sum(
-        size
-        for start_s, end_s, size in spans
-        if not is_after(start_s, moment_s) and is_after(end_s, moment_s)
-    )

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from equipoise.decide.allocation.problem import ROUNDING, Placed, SharingProblem, Solved, is_after, used_at
+from equipoise.decide.allocation.problem import ROUNDING, Occupancy, Placed, SharingProblem, Solved, is_after
 from equipoise.units import DAY_S, significant
 
 # Computing this number of table entries takes about a second.
@@ -77,7 +77,10 @@ def _value_of(problem: SharingProblem, job: int, choice: int) -> float:
 # Partial schedules to evaluate before the best so far is returned: a few seconds.
 MOST_LOOKED = 200_000
 
-Span = tuple[float, float, int]
+# Jobs beside which as many placements are evaluated to improve a schedule as to search for one.
+_IMPROVED_BESIDE: Final = 50
+# Charges for a held accelerator with which list schedules are tried, in the unit of `_list_schedule`.
+_CHARGES: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 def schedule(
@@ -96,33 +99,39 @@ def schedule(
     """
     everyone = frozenset(range(len(problem.jobs)))
     search = _Search(problem=problem, left=most_looked)
-    for placed in (begin_with, *_initial_schedules(problem)):
+    for placed in (begin_with, split(problem), *_list_schedules(problem)):
         search.keep_if_best(placed)
     if problem.is_regular:
-        search.branch((), (), everyone)
+        search.branch((), Occupancy(), everyone)
     else:
         search.prepare_any_start()
-        search.branch_any_start((), (), everyone)
+        search.branch_any_start((), Occupancy(), everyone)
+    if problem.is_regular and search.left <= 0:
+        search.improve(most_looked)
     if search.best is None:
         return None
-    is_proved = search.left > 0
+    bound = search.bound((), everyone)
+    is_proved = search.left > 0 or search.is_pruned(bound)
     value = problem.value(search.best)
-    bound = value if is_proved else search.bound((), (), everyone)
     return Solved(
         placed=tuple(sorted(search.best, key=lambda each: each.job)),
         value=value,
-        bound=bound,
+        bound=value if is_proved else bound,
         is_proved=is_proved,
         num_explored=most_looked - max(search.left, 0),
         method="branch and bound",
     )
 
 
-def _initial_schedules(problem: SharingProblem) -> Iterator[tuple[Placed, ...] | None]:
-    """Yield heuristic initial schedules: the best split, and list schedules."""
-    yield split(problem)
-    for order in _priority_orders(problem):
-        yield _list_schedule(problem, order)
+def _list_schedules(problem: SharingProblem) -> Iterator[tuple[Placed, ...] | None]:
+    """Yield list schedules: jobs in several orders, with several charges for the accelerators they hold."""
+    charges = _CHARGES if problem.objective in {"time", "makespan", "lateness"} else _CHARGES[:1]
+    for charge in charges:
+        for order in _priority_orders(problem):
+            yield _list_schedule(problem, order, charge=charge)
+    # Whatever is to be least, these leave room before deadlines and at the end.
+    if problem.objective != "time":
+        yield from _list_schedules(replace(problem, objective="time"))
 
 
 def _priority_orders(problem: SharingProblem) -> Iterator[list[int]]:
@@ -135,47 +144,43 @@ def _priority_orders(problem: SharingProblem) -> Iterator[list[int]]:
     yield sorted(indices, key=lambda job: -jobs[job].area)
 
 
-def _list_schedule(problem: SharingProblem, order: Sequence[int]) -> tuple[Placed, ...] | None:
-    """Jobs placed in an order, each with the size of least value, or of equal ones the earliest end."""
+def _list_schedule(
+    problem: SharingProblem, order: Sequence[int], *, charge: float
+) -> tuple[Placed, ...] | None:
+    """Jobs placed in an order, each with the size of least value, or of equal ones the earliest end.
+
+    charge: how much a held accelerator adds to that value. At 1 it adds by how much it would delay the jobs
+    that are still to be placed, if each of them needed the whole pool.
+    """
+    waiting = math.fsum(each.weight for each in problem.jobs)
     placed: tuple[Placed, ...] = ()
-    spans: tuple[Span, ...] = ()
+    used = Occupancy()
     for job in order:
-        options = list(_places(problem, spans, job))
+        waiting -= problem.jobs[job].weight
+        per_held_s = charge * (waiting if problem.is_sum else 1.0) / problem.num_accelerators
+        options = [
+            (problem.worth(job, each.choice, each.start_s), problem.span(each), each)
+            for each in _places(problem, used, job)
+        ]
         if not options:
             return None
-        best = min(
-            options, key=lambda each: (problem.worth(job, each.choice, each.start_s), problem.span(each)[1])
+        _, span, best = min(
+            options,
+            key=lambda each: (each[0] + per_held_s * each[1][2] * (each[1][1] - each[1][0]), each[1][1]),
         )
-        placed, spans = (*placed, best), (*spans, problem.span(best))
+        placed, used = (*placed, best), used.with_span(span)
     return placed
 
 
-def _places(problem: SharingProblem, spans: Sequence[Span], job: int) -> Iterator[Placed]:
+def _places(problem: SharingProblem, used: Occupancy, job: int) -> Iterator[Placed]:
     """Yield the earliest placement of a job in each size that keeps its deadline."""
     about = problem.jobs[job]
     for choice, (size, time_s) in enumerate(zip(about.sizes, about.time_s, strict=True)):
-        start_s = earliest(problem, spans, size, time_s, about.start_s)
+        if size > problem.num_accelerators:
+            continue
+        start_s = used.earliest(problem.num_accelerators - size, time_s, about.start_s)
         if not problem.is_late(job, start_s + time_s):
             yield Placed(job=job, choice=choice, start_s=start_s)
-
-
-def earliest(
-    problem: SharingProblem, spans: Sequence[Span], size: int, time_s: float, not_before_s: float
-) -> float:
-    """The earliest time at which `size` accelerators are free for time_s; infinite if never."""
-    if size > problem.num_accelerators:
-        return math.inf
-    ends = sorted({end_s for _, end_s, _ in spans if end_s > not_before_s})
-    return next(
-        start_s for start_s in (not_before_s, *ends) if _fits(problem, spans, size, start_s, start_s + time_s)
-    )
-
-
-def _fits(problem: SharingProblem, spans: Sequence[Span], size: int, start_s: float, end_s: float) -> bool:
-    """Whether `size` accelerators are free from start to end."""
-    within = [span for span in spans if is_after(end_s, span[0]) and is_after(span[1], start_s)]
-    moments = [start_s, *(span[0] for span in within if span[0] > start_s)]
-    return all(used_at(within, moment) + size <= problem.num_accelerators for moment in moments)
 
 
 def _by_bound(child: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -196,17 +201,18 @@ class _Search(Struct, kw_only=True):
 
     def keep_if_best(self, placed: tuple[Placed, ...] | None) -> None:
         """Record a complete schedule if it is feasible and the best so far."""
-        if placed is None or not self.problem.is_feasible(placed):
+        if placed is None:
             return
         value = self.problem.value(placed)
-        if value < self.value - ROUNDING * abs(value) or self.best is None:
+        is_better = value < self.value - ROUNDING * abs(value) or self.best is None
+        if is_better and self.problem.is_feasible(placed):
             self.best, self.value = placed, value
 
     def is_pruned(self, bound: float) -> bool:
         """Whether a partial schedule with this bound cannot improve on the best."""
         return bound >= self.value - ROUNDING * max(abs(self.value), ROUNDING)
 
-    def branch(self, placed: tuple[Placed, ...], spans: tuple[Span, ...], rest: frozenset[int]) -> None:
+    def branch(self, placed: tuple[Placed, ...], used: Occupancy, rest: frozenset[int]) -> None:
         """Place the remaining jobs in order of their starts, each as early as it fits."""
         if not rest:
             self.keep_if_best(placed)
@@ -215,20 +221,22 @@ class _Search(Struct, kw_only=True):
         children = [
             place
             for job in rest
-            for place in _places(self.problem, spans, job)
+            for place in _places(self.problem, used, job)
             if (place.start_s, place.job) > last
         ]
         bounded = []
         for place in children:
             self.left -= len(self.problem.jobs)
-            after = (*placed, place), (*spans, self.problem.span(place)), rest - {place.job}
-            bounded.append((self.bound(*after), place.start_s, place.job, place.choice, after))
-        for bound, *_, after in sorted(bounded, key=_by_bound):
+            if self.left <= 0:
+                return
+            bound = self.bound((*placed, place), rest - {place.job})
+            bounded.append((bound, place.start_s, place.job, place.choice, place))
+        for bound, *_, place in sorted(bounded, key=_by_bound):
             if self.left <= 0 or self.is_pruned(bound):
                 return
-            self.branch(*after)
+            self.branch((*placed, place), used.with_span(self.problem.span(place)), rest - {place.job})
 
-    def bound(self, placed: Sequence[Placed], spans: Sequence[Span], rest: frozenset[int]) -> float:
+    def bound(self, placed: Sequence[Placed], rest: frozenset[int]) -> float:
         """Lower bound of the objective over all completions of a partial schedule.
 
         Source: each job on its own, and the squashed area (Turek, Wolf and Yu 1992): the k-th job cannot end
@@ -260,26 +268,64 @@ class _Search(Struct, kw_only=True):
             return max(own, area)
         most = max([*worths, *alone])
         if problem.objective == "makespan" and rest:
+            spans = map(problem.span, placed)
             left = math.fsum(max(0.0, end_s - first_s) * size for _, end_s, size in spans)
             left += math.fsum(jobs[job].area for job in rest)
             return max(most, first_s + left / problem.num_accelerators)
         return most
 
     def prepare_any_start(self) -> None:
-        """Set the time horizon and each job's least cost.
+        """Set the time horizon and each job's least cost; record a schedule of jobs at their best starts.
 
         Prices repeat daily: once all jobs may start, a wait of a day or more can be shortened by whole days.
         """
         jobs = self.problem.jobs
         by_turns = max(each.start_s for each in jobs) + math.fsum(max(each.time_s) for each in jobs)
         self.horizon_s = by_turns + len(jobs) * DAY_S
-        self.cheapest = tuple(
-            min((worth for worth, _ in self.moments((), job)), default=math.inf) for job in range(len(jobs))
-        )
+        in_a_day = [
+            sorted(self.moments((), job, before_s=each.start_s + DAY_S), key=_by_worth)
+            for job, each in enumerate(jobs)
+        ]
+        self.cheapest = tuple(min((worth for worth, _ in each), default=math.inf) for each in in_a_day)
+        for order in _priority_orders(self.problem):
+            self.keep_if_best(self._at_best_starts(order, in_a_day))
 
-    def branch_any_start(
-        self, placed: tuple[Placed, ...], spans: tuple[Span, ...], rest: frozenset[int]
-    ) -> None:
+    def _at_best_starts(
+        self, order: Sequence[int], in_a_day: Sequence[Sequence[tuple[float, Placed]]]
+    ) -> tuple[Placed, ...] | None:
+        """Jobs placed in an order, each where it costs least of what is free, on the first such day.
+
+        in_a_day: value and placement of each job at the starts of one day, by value.
+        """
+        placed: tuple[Placed, ...] = ()
+        used = Occupancy()
+        for job in order:
+            free = (
+                replace(place, start_s=start_s)
+                for _, place in in_a_day[job]
+                if (start_s := self._first_day(used, place)) is not None
+            )
+            best = next(free, None)
+            if best is None:
+                return None
+            placed, used = (*placed, best), used.with_span(self.problem.span(best))
+        return placed
+
+    def _first_day(self, used: Occupancy, place: Placed) -> float | None:
+        """The first start at this time of day at which the job fits; None if there is none before its end."""
+        about = self.problem.jobs[place.job]
+        time_s = about.time_s[place.choice]
+        most_in_use = self.problem.num_accelerators - about.sizes[place.choice]
+        last_s = min(about.deadline_s, self.horizon_s) - time_s
+        start_s = place.start_s
+        while not is_after(start_s, last_s):
+            free_s = used.earliest(most_in_use, time_s, start_s)
+            if not is_after(free_s, start_s):
+                return start_s
+            start_s += math.ceil((free_s - start_s) / DAY_S) * DAY_S
+        return None
+
+    def branch_any_start(self, placed: tuple[Placed, ...], used: Occupancy, rest: frozenset[int]) -> None:
         """Place the remaining jobs at price changes or adjacent to each other."""
         if not rest:
             self.keep_if_best(placed)
@@ -288,39 +334,124 @@ class _Search(Struct, kw_only=True):
         children = []
         for job in rest:
             others = known + math.fsum(self.cheapest[each] for each in rest - {job})
-            for worth, place in self.moments(spans, job):
+            for worth, place in self.moments(used.moments_s[1:], job, before_s=math.inf):
                 self.left -= 1
+                if self.left <= 0:
+                    return
                 if not self.is_pruned(others + worth):
                     children.append((others + worth, place.start_s, job, place.choice, place))
         for bound, *_, place in sorted(children, key=_by_bound):
-            span = self.problem.span(place)
+            start_s, end_s, size = span = self.problem.span(place)
             if self.is_pruned(bound) or self.left <= 0:
                 return
-            self.left -= len(spans)
+            self.left -= len(placed)
             whole = (*placed, place)
             key = frozenset((each.job, each.choice, round(each.start_s, 6)) for each in whole)
-            if key not in self.seen and _fits(self.problem, spans, span[2], *span[:2]):
+            most_in_use = self.problem.num_accelerators - size
+            free_s = used.earliest(most_in_use, end_s - start_s, start_s)
+            if key not in self.seen and not is_after(free_s, start_s):
                 self.seen.add(key)
-                self.branch_any_start(whole, (*spans, span), rest - {place.job})
+                self.branch_any_start(whole, used.with_span(span), rest - {place.job})
 
-    def moments(self, spans: Sequence[Span], job: int) -> Iterator[tuple[float, Placed]]:
-        """Yield value and placement of a job at each start that an optimal schedule could have."""
+    def moments(
+        self, touched: Sequence[float], job: int, *, before_s: float
+    ) -> Iterator[tuple[float, Placed]]:
+        """Yield value and placement of a job at each start before a time that an optimal schedule could have.
+
+        touched: starts and ends of the other jobs.
+        """
         about, tariff = self.problem.jobs[job], self.problem.tariff
         assert tariff is not None
         end_s = min(about.deadline_s, self.horizon_s)
-        changes = tariff.changes_s(about.start_s, end_s)
-        touched = {moment for span in spans for moment in span[:2]}
         for choice, (size, time_s) in enumerate(zip(about.sizes, about.time_s, strict=True)):
             if size > self.problem.num_accelerators:
                 continue
+            changes = tariff.changes_s(about.start_s, min(end_s, before_s + time_s))
             starts = {about.start_s, end_s - time_s, *changes, *(moment - time_s for moment in changes)}
-            starts |= touched | {moment - time_s for moment in touched}
+            starts |= {*touched, *(moment - time_s for moment in touched)}
             for start_s in starts:
-                if not is_after(about.start_s, start_s) and not is_after(start_s + time_s, end_s):
+                if (
+                    start_s < before_s
+                    and not is_after(about.start_s, start_s)
+                    and not is_after(start_s + time_s, end_s)
+                ):
                     yield (
                         self.problem.worth(job, choice, start_s),
                         Placed(job=job, choice=choice, start_s=start_s),
                     )
+
+    def improve(self, most_looked: int) -> None:
+        """Improve the best schedule by other sizes and places in the order of starts, one job at a time.
+
+        most_looked: number of placements to evaluate.
+        """
+        if self.best is None:
+            return
+        order = [(each.job, each.choice) for each in sorted(self.best, key=_by_start)]
+        num_jobs, place, num_unimproved = len(order), 0, 0
+        left = most_looked * _IMPROVED_BESIDE  # a placement takes a time in proportion to the jobs beside it
+        until = _in_order(self.problem, order)
+        while num_unimproved < num_jobs:
+            for first, other in self._neighbours(order, place % num_jobs):
+                left -= (num_jobs - first) * num_jobs
+                if left < 0:
+                    return
+                before = self.value
+                found = _in_order(self.problem, other, begin_with=until[: first + 1])
+                self.keep_if_best(found[-1][0] if len(found) > num_jobs else None)
+                if self.value < before:
+                    order, until, num_unimproved = other, found, 0
+                    break
+            else:
+                place, num_unimproved = place + 1, num_unimproved + 1
+
+    def _neighbours(
+        self, order: Sequence[tuple[int, int]], place: int
+    ) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        """Yield orders with one job at its next sizes, or earlier or later by up to two jobs.
+
+        With each its first place that differs.
+        """
+        (job, choice), rest = order[place], [*order[:place], *order[place + 1 :]]
+        sizes = self.problem.jobs[job].sizes
+        within = range(max(0, place - 2), min(len(rest), place + 2) + 1)
+        for at in sorted(within, key=lambda at: abs(at - place)):
+            for other in (choice, choice - 1, choice + 1):
+                is_size = 0 <= other < len(sizes) and sizes[other] <= self.problem.num_accelerators
+                if is_size and (at, other) != (place, choice):
+                    yield min(at, place), [*rest[:at], (job, other), *rest[at:]]
+
+
+def _by_start(placed: Placed) -> tuple[float, int]:
+    return placed.start_s, placed.job
+
+
+def _by_worth(moment: tuple[float, Placed]) -> tuple[float, float, int]:
+    worth, place = moment
+    return significant(worth, _NUM_DIGITS), place.start_s, place.choice
+
+
+_Placing: TypeAlias = tuple[tuple[Placed, ...], Occupancy]
+
+
+def _in_order(
+    problem: SharingProblem, order: Sequence[tuple[int, int]], *, begin_with: Sequence[_Placing] = ()
+) -> list[_Placing]:
+    """Jobs with stated sizes, each placed as early as it fits beside those before: after 0, 1, ... jobs.
+
+    begin_with: the same of an order that begins equally. The list ends before the first job that is late.
+    """
+    found = list(begin_with) or [((), Occupancy())]
+    for job, choice in order[len(found) - 1 :]:
+        placed, used = found[-1]
+        about = problem.jobs[job]
+        most_in_use = problem.num_accelerators - about.sizes[choice]
+        start_s = used.earliest(most_in_use, about.time_s[choice], about.start_s)
+        if problem.is_late(job, start_s + about.time_s[choice]):
+            break
+        each = Placed(job=job, choice=choice, start_s=start_s)
+        found.append(((*placed, each), used.with_span(problem.span(each))))
+    return found
 
 
 def replayed(problem: SharingProblem, placed: Sequence[Placed]) -> tuple[Placed, ...]:
@@ -328,13 +459,14 @@ def replayed(problem: SharingProblem, placed: Sequence[Placed]) -> tuple[Placed,
 
     Each job starts as early as it fits; with hourly prices not before its original start.
     """
-    done: list[Placed] = []
+    done, used = [], Occupancy()
     for each in sorted(placed, key=lambda place: (place.start_s, place.job)):
         job = problem.jobs[each.job]
         not_before_s = job.start_s if problem.is_regular else each.start_s
-        spans = [problem.span(other) for other in done]
-        start_s = earliest(problem, spans, job.sizes[each.choice], job.time_s[each.choice], not_before_s)
+        most_in_use = problem.num_accelerators - job.sizes[each.choice]
+        start_s = used.earliest(most_in_use, job.time_s[each.choice], not_before_s)
         done.append(replace(each, start_s=start_s))
+        used = used.with_span(problem.span(done[-1]))
     return tuple(done)
 
 
