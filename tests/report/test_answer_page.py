@@ -29,6 +29,7 @@ from equipoise.report.pages.answer.costs import power_price
 from equipoise.report.pages.answer.head import around_choice
 from equipoise.report.pages.answer.refusal import refusal_blocks, relaxed
 from equipoise.report.terminal import SCREEN_LINES
+from equipoise.runs import embedded
 from equipoise.runs.readers.measurements import read_measurements
 from equipoise.spec.cluster import cluster
 from equipoise.spec.hardware import TERM_WORDS
@@ -126,6 +127,17 @@ def test_a_step_that_pays_and_one_that_does_not_are_told_apart():
     text = facts(answer)["Larger?"]
     assert "No, 64 over 32: 1.11x" in text
     assert "1.5x" in text
+
+
+@pytest.mark.parametrize("deadline", ["25.002s", "26s"])
+def test_the_fewest_that_keeps_the_limits_is_the_smallest_feasible_size(deadline):
+    # Beyond the balance a larger size is taken where it is faster at about the same cost.
+    asked = {"workload": "bert", "accelerator": ["h100"], "max_accelerators": 512, "deadline": deadline}
+    found = answer(query(asked), scores=embedded.scores())
+    fewest = min(each.num_accelerators for each in found.candidates if each.feasible)
+    assert found.recommended.num_accelerators > fewest > found.system.balance_size
+    words = facts(found)["Larger?"].rpartition("pays, but ")[2]
+    assert [int(each) for each in re.findall(r"\d+", words)] == [fewest, found.recommended.num_accelerators]
 
 
 def larger(answer, recommended=None, candidates=None, **changed):

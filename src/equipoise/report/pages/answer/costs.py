@@ -258,7 +258,11 @@ def _reason_not_taken(answer: Answer, step: SizeStep) -> str:
         return returns_words(())
     point = default_answer(answer.equilibria)
     if point.num_accelerators < best.num_accelerators:
-        return f"{count(best.num_accelerators)} is the fewest that keeps your limits"
+        alike = (each for each in answer.candidates if each.feasible and each.group == best.group)
+        fewest = min(each.num_accelerators for each in alike)
+        words = f"{count(fewest)} is the fewest that keeps your limits"
+        is_fewest = fewest == best.num_accelerators
+        return words if is_fewest else f"{words}; {count(best.num_accelerators)} costs about as much"
     return stop_words(point)
 
 
