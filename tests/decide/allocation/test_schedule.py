@@ -321,3 +321,19 @@ def test_each_of_many_jobs_runs_in_cheap_hours():
     found = schedule(problem)
     assert problem.is_feasible(found.placed)
     assert found.value == EXACT(20 * 2 * 0.05)
+
+
+def test_a_job_that_does_not_end_last_holds_no_more_than_it_has_to():
+    # The long job ends after 10 h in any case: the short one takes 4 h on one accelerator, not 3 h on two.
+    problem = SharingProblem(
+        jobs=(
+            AllocationJob(name="long", sizes=(2,), time_s=(10 * HOUR_S,)),
+            AllocationJob(name="short", sizes=(1, 2), time_s=(4 * HOUR_S, 3 * HOUR_S)),
+        ),
+        num_accelerators=POOL,
+        objective="makespan",
+    )
+    found = schedule(problem)
+    assert found.is_proved
+    assert found.value == EXACT(10 * HOUR_S)
+    assert [problem.span(each)[2] for each in found.placed] == [2, 1]

@@ -108,6 +108,8 @@ def schedule(
         search.branch_any_start((), Occupancy(), everyone)
     if problem.is_regular and search.left <= 0:
         search.improve(most_looked)
+    if not problem.is_sum:  # which leaves open how the jobs run that do not end last
+        search.improve(most_looked, counts_effort=True)
     if search.best is None:
         return None
     bound = search.bound((), everyone)
@@ -199,14 +201,29 @@ class _Search(Struct, kw_only=True):
     horizon_s: float = math.inf
     cheapest: tuple[float, ...] = ()
 
-    def keep_if_best(self, placed: tuple[Placed, ...] | None) -> None:
-        """Record a complete schedule if it is feasible and the best so far."""
+    def keep_if_best(self, placed: tuple[Placed, ...] | None, *, counts_effort: bool = False) -> bool:
+        """Record a complete schedule if it is feasible and the best so far; whether it was recorded.
+
+        counts_effort: also if it has the same value for less effort.
+        """
         if placed is None:
-            return
+            return False
         value = self.problem.value(placed)
         is_better = value < self.value - ROUNDING * abs(value) or self.best is None
+        if counts_effort and not is_better and self.best is not None:
+            is_as_good = value <= self.value + ROUNDING * abs(value)
+            is_better = is_as_good and self._effort(placed) < self._effort(self.best)
         if is_better and self.problem.is_feasible(placed):
             self.best, self.value = placed, value
+            return True
+        return False
+
+    def _effort(self, placed: Sequence[Placed]) -> tuple[float, float]:
+        """Accelerator-seconds held, and the sum of all ends; to the digits that do not depend on order."""
+        spans = [self.problem.span(each) for each in placed]
+        held = math.fsum(size * (end_s - start_s) for start_s, end_s, size in spans)
+        ends = math.fsum(end_s for _, end_s, _ in spans)
+        return significant(held, _NUM_DIGITS), significant(ends, _NUM_DIGITS)
 
     def is_pruned(self, bound: float) -> bool:
         """Whether a partial schedule with this bound cannot improve on the best."""
@@ -380,9 +397,10 @@ class _Search(Struct, kw_only=True):
                         Placed(job=job, choice=choice, start_s=start_s),
                     )
 
-    def improve(self, most_looked: int) -> None:
+    def improve(self, most_looked: int, *, counts_effort: bool = False) -> None:
         """Improve the best schedule by other sizes and places in the order of starts, one job at a time.
 
+        counts_effort: also where the value stays the same for less effort, which may make room for more.
         most_looked: number of placements to evaluate.
         """
         if self.best is None:
@@ -396,10 +414,9 @@ class _Search(Struct, kw_only=True):
                 left -= (num_jobs - first) * num_jobs
                 if left < 0:
                     return
-                before = self.value
                 found = _in_order(self.problem, other, begin_with=until[: first + 1])
-                self.keep_if_best(found[-1][0] if len(found) > num_jobs else None)
-                if self.value < before:
+                whole = found[-1][0] if len(found) > num_jobs else None
+                if self.keep_if_best(whole, counts_effort=counts_effort):
                     order, until, num_unimproved = other, found, 0
                     break
             else:
