@@ -670,3 +670,17 @@ def test_a_deadline_is_kept_by_a_size_between_usual_ones_where_larger_ones_miss_
     free = ask(asked).recommended
     assert free is not None
     assert free.num_accelerators <= stated.recommended.num_accelerators == 576
+
+
+def test_a_deadline_of_its_own_time_leaves_the_least_time_as_it_is():
+    # Law 3, where the fastest size lies far beyond the usual ones, none of which keeps the deadline.
+    asked = {
+        "workload": "nemotron_h_8b",
+        "tokens": "100G",
+        "accelerator": ["v100-sxm2-16gb"],
+        "objective": "time",
+    }
+    fastest = ask(asked).recommended
+    again = ask(asked, deadline=f"{1.0001 * fastest.time_s.value}s").recommended
+    assert again is not None
+    assert again.id == fastest.id

@@ -163,7 +163,7 @@ def _better_beyond_usual(found: Collected, selection: Selection) -> dict[str, in
     size, and the search for the least time or the best value of time does not end too early.
     """
     query, best = found.inputs.query, selection.recommended
-    if best is None or query.compares_rentable:
+    if query.compares_rentable:
         return {}
     rule = rule_of(query)
     better: dict[str, int] = {}
@@ -173,7 +173,8 @@ def _better_beyond_usual(found: Collected, selection: Selection) -> dict[str, in
             continue
         is_last = sizes.most < LARGE_SYSTEM and goes_on(one.candidates, sizes.most, rule)
         for each in one.candidates:
-            if each.num_accelerators > sizes.most and (is_last or beats(each, best, rule)):
+            is_better = is_last or (best is not None and beats(each, best, rule))
+            if each.num_accelerators > sizes.most and is_better:
                 better[one.system.name] = max(each.num_accelerators, better.get(one.system.name, 0))
     return better
 

@@ -249,11 +249,15 @@ def goes_on(candidates: Sequence[Candidate], most: int, rule: Rule) -> bool:
     """Whether sizes of a system beyond those tried may be better: the best is in the last doubling.
 
     True only under objectives for which larger sizes may be better although their steps do not pay: the value
-    of time, and the least time while the training takes longer than its start. most: the largest size tried.
+    of time, and the least time while the training takes longer than its start. If no size keeps the deadline,
+    the best without it counts, because a larger one may keep it. most: the largest size tried.
     """
     if rule.objective not in {"value_of_time", "time"}:
         return False
-    kept = [each for each in timed_figures(candidates) if is_feasible(each, rule)]
+    figures = timed_figures(candidates)
+    unhurried = replace(rule, deadline_s=math.inf)
+    kept = [each for each in figures if is_feasible(each, rule)]
+    kept = kept or [each for each in figures if is_feasible(each, unhurried)]
     if not kept:
         return False
     best = _best_in_order(kept, rule, is_priced=True)
