@@ -158,7 +158,10 @@ _ACTIVATION_OFFLOAD = (
     r"|offload(?:ing)? of (?:activations|checkpoints)"
 )
 # Attention kernels that use the asynchronous instructions of Hopper and Blackwell.
-_NATIVE_ATTENTION = r"flash[-_ ]?attention[-_ ]?[34]|fa[34]|cudnn(?:[-_ ](?:attention|sdpa))?"
+_NATIVE_ATTENTION = (
+    rf"{_NOT_DENIED}(?<!instead of )"
+    r"(?:flash[-_ ]?attention[-_ ]?[34]|fa[34]|cudnn(?:[-_ ](?:attention|sdpa))?)"
+)
 _SCHEDULES: dict[Schedule, str] = {
     "dualpipe_v": r"dual[- ]?pipe[-_ ]?v",
     "dualpipe": r"dual[- ]?pipe",
@@ -773,14 +776,27 @@ def _chunks(words: StrategyWords, *, pp: int, layers: int | None, notes: list[st
     return chunks
 
 
-_FUSED = re.compile(r"flash|\bsdpa\b|fused[-_ ]attention(?!=(?:no|false|0))", re.IGNORECASE)
+_FLASH = r"\bflash(?!light)(?:[-_ ]?att(?:ention|n))?(?![a-z])"
+_FUSED = re.compile(
+    r"flash(?!light)|\bsdpa\b|\bfused[-_ ]attention(?!=(?:no|false|0))"
+    r"|(?<!no )(?<!without )\bxformers\b|\bmemory[- ]efficient attention\b",
+    re.IGNORECASE,
+)
+# Fused kernels that were not used. A version that is denied leaves the others: `SDPA (no FlashAttention 3)`.
+_DENIED_KERNEL = re.compile(
+    rf"\b(?:no|not|without) (?:{_FLASH}|sdpa\b|fused[-_ ]attention\b)(?![-_ ]?v?\d)"
+    rf"|(?:{_FLASH}|\bsdpa)(?:[ =:]+| is | was )(?:no|not used|false|off|0|disabled|did not take effect)\b"
+    r"|\bsdpa[- ]math\b|\bmath[- ]sdpa\b",
+    re.IGNORECASE,
+)
 # PyTorch has had fused attention since 2.0 (scaled_dot_product_attention).
 _UNFUSED = re.compile(
     rf"{software('ngc').words}|fused[-_ ]attention=(?:no|false|0)|\b(?:py)?torch[ =]1\.\d"
     # Its scripts have --use_flash_attention, off unless given (run_clm.py, run_lora_clm.py).
     r"|optimum[- ]habana"
     r"|(?:from[- ]scratch|own|manual|naive|eager|math|unfused|plain)"
-    r" (?:(?:multi|self)[- ])*(?:head )?attention",
+    r" (?:(?:multi|self|softmax)[- ])*(?:head )?attention"
+    r"|\battention\b[^;,()]{0,40}[ ,(]+(?:not fused|unfused|without (?:a )?fused kernels?)\b",
     re.IGNORECASE,
 )
 _UNFUSED_AT_FIRST = re.compile(r"megatron(?![- ](?:bridge|core|fsdp))|turing|deepspeed", re.IGNORECASE)
@@ -798,11 +814,12 @@ def _fuses_attention(row: TextRow, words: StrategyWords, chip: Accelerator | Non
     fp16 training on chips of that time.
     """
     text = stated_words(row)
-    if _FUSED.search(text):
+    used = _DENIED_KERNEL.sub(" ", text)
+    if _FUSED.search(used):
         return True
     if chip is not None and (chip.vendor, chip.kind) == ("Intel", "gpu"):
         return False
     is_old = ((chip.year if chip else None) or 0) <= _LAST_UNFUSED_CHIP_YEAR
-    if _UNFUSED.search(text) or (is_old and _UNFUSED_AT_FIRST.search(text)):
+    if used != text or _UNFUSED.search(text) or (is_old and _UNFUSED_AT_FIRST.search(text)):
         return False
     return words.precision != "fp16" or not is_old
