@@ -438,6 +438,14 @@ def test_adapters_may_be_named_with_the_model(read):
     assert found.strategy.lora_targets == "attention"
 
 
+def test_a_rank_beside_the_model_is_of_the_adapters_that_the_configuration_names(read):
+    tuned = {"workload": "TinyLlama 1.1B LoRA rank 8", "parallel_config": "MLX; LoRA on some layers"}
+    narrow = {"workload": "TinyLlama 1.1B QLoRA (nf4)", "parallel_config": "PEFT; LoRA rank 32"}
+    own, other = (row.strategy for row in read(tuned, narrow))
+    assert (own.trained, own.lora_rank) == ("lora", 8)
+    assert (other.trained, other.lora_rank) == ("qlora", 32)
+
+
 @pytest.mark.parametrize(
     "words", ["etp=1", "Megatron-Core; expert tensor parallel size 1", "--expert-tensor-parallel-size 1"]
 )

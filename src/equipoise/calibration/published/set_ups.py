@@ -572,11 +572,9 @@ def _stated_strategy(row: TextRow) -> tuple[str, str, str]:
     config, precision, recompute = (stated(row, name) for name in STRATEGY_CELLS)
     if row.cells.get("recompute", "").strip().lower() == "none":  # in this column a value
         recompute = "none"
-    if not _has(config.lower(), _ADAPTERS):
-        # Adapters may be stated with the model: `SDXL LoRA, rank 32`.
-        beside = re.findall(rf"\b{_ADAPTERS}\b[^;()]*", stated(row, "workload").lower())
-        config = "; ".join((config, *beside))
-    return config, precision, recompute
+    # Adapters may be stated with the model (`SDXL LoRA, rank 32`), or more about them (`LoRA rank 8`).
+    beside = re.findall(rf"\b{_ADAPTERS}\b[^;()]*", stated(row, "workload").lower())
+    return "; ".join((config, *beside)), precision, recompute
 
 
 def _replicas(words: StrategyWords, *, dp: int, ep: int, nodes: Cluster | None, notes: list[str]) -> int:
