@@ -478,6 +478,9 @@ def test_experts_split_among_tensor_ranks_are_refused(read, words):
         ("fp32 (no TF32 in products)", "fp32"),
         ("fp32 (TF32 off)", "fp32"),
         ("fp32 (TF32 on)", "tf32"),
+        ("fp32 (TF32 not set by the command)", "fp32"),
+        ("fp32 (no mixed precision; TF32 not stated)", "fp32"),
+        ("FP32, without AMP", "fp32"),
         ("FP8", "fp8"),
         ("fp8 linear", "fp8"),
         ("fp8 tensorwise", "fp8"),
@@ -1461,18 +1464,24 @@ def test_what_is_neither_published_rows_nor_runs_is_refused_with_both(mine):
 
 
 @pytest.mark.parametrize(
-    ("workload", "hardware", "precision"),
+    ("workload", "hardware", "words", "precision"),
     [
-        ("ResNet-50", "L40S 48GB", "tf32"),
-        ("ResNet-50", "V100 SXM2 32GB", "fp32"),  # which has no tf32
-        ("BERT-large", "A100 SXM 40GB", "fp32"),  # of matrix products alone
+        ("ResNet-50", "L40S 48GB", "fp32", "tf32"),
+        ("ResNet-50", "V100 SXM2 32GB", "fp32", "fp32"),  # which has no tf32
+        ("BERT-large", "A100 SXM 40GB", "fp32", "fp32"),  # of matrix products alone
+        ("ResNet-50", "A100 SXM 40GB", "fp32 (TF32 off)", "fp32"),
+        ("ResNet-50", "A100 SXM 40GB", "fp32, without TF32", "fp32"),
+        ("ResNet-50", "A100 SXM 40GB", "fp32 (no TF32 in matmul)", "tf32"),
+        ("ResNet-50", "A100 SXM 40GB", "fp32 (TF32 not stated)", "tf32"),
     ],
 )
-def test_convolutions_in_fp32_multiply_in_tf32_where_the_chip_does(read, workload, hardware, precision):
+def test_convolutions_in_fp32_multiply_in_tf32_where_the_chip_does(
+    read, workload, hardware, words, precision
+):
     """PyTorch's notes on CUDA: TF32 is on for convolutions and off for matrix products unless set."""
     sizes = {"layers": "", "hidden": "", "heads": "", "params_b": "", "seq": "", "n_gpus": "1"}
     split = {"tp": "1", "pp": "1", "dp": "1", "global_batch": "32", "micro_batch": "32"}
-    (found,) = read(sizes | split | {"workload": workload, "hardware": hardware, "precision": "fp32"})
+    (found,) = read(sizes | split | {"workload": workload, "hardware": hardware, "precision": words})
     assert found.strategy.precision == precision
 
 

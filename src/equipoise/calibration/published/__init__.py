@@ -30,6 +30,7 @@ from equipoise.calibration.published.quantities import (
 )
 from equipoise.calibration.published.set_ups import (
     collective_of,
+    denies_tf32,
     is_matrix_product,
     named_software,
     strategy_of,
@@ -516,7 +517,7 @@ def _step(row: TextRow, seen: PublishedRow, unit: Quantity) -> PublishedRow:
     _check_weights(strategy, model, nodes)
     if not seen.is_own:
         _check_length(row, unit, strategy, model)
-    if _convolves_in_tf32(strategy, model, nodes):
+    if _convolves_in_tf32(strategy, model, nodes) and not denies_tf32(row):
         strategy = replace(strategy, precision="tf32")
         assumed = (*assumed, "convolutions in fp32: multiplied in tf32, as is usual on this chip")
     conversion = step_conversion(unit, strategy, model, peak_flop_per_s=_peak(nodes, unit, strategy))

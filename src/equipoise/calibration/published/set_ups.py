@@ -365,10 +365,24 @@ def _flag(text: str, name: str) -> bool | None:
     return not (match["denied"] or (match["given"] and re.fullmatch(_NO, match["given"])))
 
 
+# `fp32 (no TF32 in products)`, `fp32 (TF32 off)`, `fp32 (no mixed precision; TF32 not stated)`
+_DENIED_PRECISION = (
+    r"\b(?:no|not|without) (?:(?:tf|fp|bf)\d+|mixed(?:[- ]precision)?|amp|autocast)\b"
+    r"|\b(?:tf|fp|bf)\d+ (?:is )?(?:off|disabled|false)\b|\btf32 (?:is )?not (?:set|stated)\b"
+)
+_DENIED_TF32 = re.compile(
+    r"\b(?:no|without) tf32\b(?! in (?:mat|gemm|prod))|\btf32 (?:is )?(?:off|disabled|false)\b",
+    re.IGNORECASE,
+)
+
+
+def denies_tf32(row: TextRow) -> bool:
+    """Whether a row says that nothing is multiplied in TF32, neither in matrix products nor in others."""
+    return _DENIED_TF32.search(stated(row, "precision")) is not None
+
+
 def _precision(precision: str, config: str) -> Precision | None:
-    # `fp32 (no TF32 in products)`, `fp32 (TF32 off)`
-    denied = r"\b(?:no|not|without) (?:tf|fp|bf)\d+|\b(?:tf|fp|bf)\d+ (?:is )?(?:off|disabled|false)\b"
-    given = re.sub(denied, " ", precision.lower())
+    given = re.sub(_DENIED_PRECISION, " ", precision.lower())
     for source in (given, config):
         for meaning, words in WORDS.precisions.items():
             # In a configuration only 4- and 8-bit words indicate a precision: `full`, `mixed` and `half` may
