@@ -93,11 +93,13 @@ def test_a_name_inside_another_is_no_name(text) -> None:
         ("NVIDIA GeForce RTX 4060 Laptop GPU", 3072, 256e9),
         ("RTX 4050 Laptop GPU 6GB", 2560, 192e9),
         ("RTX 4060", 3072, 272e9),
+        ("RTX 3050 Laptop 4GB", 2048, 192e9),
     ],
 )
 def test_a_laptops_card_is_not_the_one_for_desktops(text: str, cores: int, bandwidth: float) -> None:
     chip = cluster_in_text(text).accelerator
-    clock = 2.37e9 if "Laptop" in text else 2.46e9
+    clocks = {"RTX 3050 Laptop 4GB": 1.74e9, "RTX 4060": 2.46e9}
+    clock = clocks.get(text, 2.37e9)
     assert chip.memory_byte_per_s == bandwidth
     assert chip.peak_fp32_flop_per_s == pytest.approx(2 * cores * clock, rel=0.01)
 
