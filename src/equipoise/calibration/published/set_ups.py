@@ -70,16 +70,18 @@ _GRAPHS = r"(?<!no )(?<!without )(?:cuda|hip)[-_ ]?graphs?(?! (?:off|none|not|fl
 # One graph of a whole step (Megatron-Core's `full_iteration`), for which experts' activations are paged.
 _FULL_GRAPHS = rf"{_NOT_DENIED}(?:full(?:[- ]iteration)? (?:cuda|hip)[-_ ]?graphs?|paged[- ]stash(?:ing)?)"
 _COMPILED = rf"(?:torch\.)?compiled?|{_GRAPHS}|jit|xla|(?:torch-)?neuronx?(?:-distributed)?|oneflow"
-_FUSED_BETWEEN = r"unsloth|fused[- ]kernels|transformer[- ]?engine"
+_FUSED_BETWEEN = rf"{_NOT_DENIED}(?:unsloth|fused[- ]kernels|transformer[- ]?engine)"
 _NOT_COMPILED = (
-    r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?|compile(?:=(?:no|false|0)| off)"
+    r"eager(?! attention)|(?:no|not|without)[- ](?:torch[. ]?)?compiled?"
+    r"|compile(?:=(?:no|false|0)| (?:is )?(?:off|disabled))"
 )
+_MAY_BE_COMPILED = r"\bcompile (?:is |was )?not (?:stated|known|in the [a-z]+)\b"
 # Next to these, `eager` only means that there is no compiler: `fused RMSNorm, rotary and SwiGLU; eager`.
 _FUSED_BY_HAND = (
     rf"{_NOT_DENIED}fused (?:(?:rms)?norms?|layer-?norms?)(?:, | and )"
     r"(?:rot(?:ary|ations?)|rope|swiglu|activations?)(?! off)"
 )
-_LIGER = r"liger(?:[- ]kernels?)?"
+_LIGER = rf"{_NOT_DENIED}liger(?:[- ]kernels?)?"
 
 
 class StrategyWords(Struct, frozen=True, kw_only=True):
@@ -131,8 +133,9 @@ class StrategyWords(Struct, frozen=True, kw_only=True):
 _RANK = re.compile(r"(?<![a-z0-9])(?:lora[- _])?(?:rank|r)[ =]+(\d{1,4})(?![\d.])")
 # Losses that never materialise the logits of all tokens.
 _CHUNKED_LOSS = (
-    rf"{_LIGER}|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|fused[- ]linear[- ]cross[- ]entropy|loss chunks"
-    r"|(?:loss|cross[- ]entropy) in chunks|chunked[-_ ]nll"
+    rf"{_NOT_DENIED}(?:{_LIGER}|(?:cut|chunked)[- ](?:cross[- ]entropy|loss)|loss chunks"
+    r"|(?:fused[- ]|recomputed |(?<!fused[- ])(?<!recomputed ))linear[-_ ]cross[-_ ]entropy"
+    r"|(?:loss|cross[- ]entropy) in chunks|chunked[-_ ]nll)"
 )
 _OFFLOAD = r"(?:cpu[- ]|optimizer[- ])?offload(?:ing|ed)?|zero-offload"
 _OPTIMIZER_OFFLOAD = (
@@ -150,6 +153,10 @@ _SHARD_GROUP = (
 _HYBRID = r"hsdp|hybrid[-_ ]shard(?:ing|ed)?"
 _NO_OFFLOAD = (
     r"\b(?:no|without)(?:[ -][a-z]+){0,2}[ -]offload(?:ing)?|offload(?:ing)?[ =:]+(?:no|none|false|off)\b"
+)
+_NO_SHARDING = (
+    r"\b(?:no|not|without) (?:zero(?:[-_ ]?(?:stage[-_ ]?)?\d(?:/\d)*)?|fsdp[12]?)"
+    r"(?=\s*(?:[;,.)]|and\b|or\b|$))"
 )
 _ACTIVATION_OFFLOAD = (
     r"(?:activations?|checkpoints?)(?: of (?:the )?[a-z]+)?[- ]"
@@ -228,6 +235,7 @@ def strategy_words(
             raise DataError(f"column {name}: {len(text):,} characters; at most {MAX_TEXT:,} are read")
     text = " ".join(config.lower().replace("interleaved1f1b", "interleaved 1f1b").split())
     text = re.sub(_NO_OFFLOAD, " ", text)
+    text = re.sub(_NO_SHARDING, " ", text)
     nemo = _has(text, r"nemo(?![- ]?auto[- ]?model)|megatron[- ]bridge")
     tensor_titan = _has(text, r"fsdp2|asynctp|async[- ]tp|torchtitan")
     # On chips newer than the Megatron-LM of 2021, the name means Megatron-Core, whose kernels are fused.
@@ -334,6 +342,7 @@ def _implementation(text: str, *, is_modern: bool) -> Implementation:
 
     Source: Hsu et al. 2024 (Liger Kernel), section 3.
     """
+    text = re.sub(_MAY_BE_COMPILED, " ", text)
     if _has(text, _FUSED_BY_HAND):
         return "compiled"
     if _has(text, _NOT_COMPILED):
