@@ -310,6 +310,12 @@ def test_a_row_that_means_nothing_says_why_and_is_kept(read, change, reason):
         ("FSDP2; adamw_bnb_8bit", {"optimizer": "adam_8bit"}),
         ("8-bit weights; AdamW", {"optimizer": "adam"}),
         ("bitsandbytes AdamW8bit", {"optimizer": "adam_8bit"}),
+        # One moment a weight: momentum, or Chen et al. 2023, algorithm 2.
+        ("PyTorch DDP, SGD, eager", {"optimizer": "sgd"}),
+        ("torch.compile, fused SGD with momentum", {"optimizer": "sgd"}),
+        ("SimpleTuner; optimi-lion; eager", {"optimizer": "sgd"}),
+        ("PyTorch; no SGD; AdamW", {"optimizer": "adam"}),
+        ("PyTorch; Muon + AdamW", {"optimizer": "adam"}),
         ("PyTorch 2.6; eager; all in bf16", {"is_narrow": True}),
         ("weights, gradients and AdamW in fp16", {"is_narrow": True}),
         ("CPU offload", {"offload": "optimizer", "offloads_activations": False}),

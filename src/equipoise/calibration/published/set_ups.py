@@ -184,6 +184,8 @@ _COPIED_TOKENS = (
 )
 _LAST_CHIP_YEAR_WITHOUT_GRAPHS = 2023
 _EIGHT_BIT_ADAM = r"8[- ]?bit[- ](?:paged[- ])?(?:adamw?|optimi[sz]er)|adamw?[-_ ]?(?:bnb[-_])?8[- ]?bit"
+# Lion keeps one moment (Chen et al. 2023, algorithm 2), as SGD with momentum does.
+_ONE_MOMENT = rf"{_NOT_DENIED}(?:sgd|lion)"
 # torchtune converts the whole model to bf16 ("dtype: bf16" of its recipes).
 _STATE_BYTES = 16.0
 _NARROW_STATES = (
@@ -280,7 +282,7 @@ def strategy_words(
         splits_sequences=True if splits is None and (nemo or tensor_titan) else splits,
         tp_overlap=nemo or _has(text, r"async[- ]?tp|tp[-_ ]overlap|tp[-_ ]comm[-_ ]overlap"),
         implementation=_implementation(text, is_modern=is_modern),
-        optimizer="adam_8bit" if _has(text, _EIGHT_BIT_ADAM) else "adam",
+        optimizer=_optimizer(text),
         is_narrow=_has(text, _NARROW_STATES) or _has(precision.lower(), _NARROW_STATES),
         offload=_offload(re.sub(_ACTIVATION_OFFLOAD, " ", text), stage),
         offloads_activations=_has(text, _ACTIVATION_OFFLOAD),
@@ -289,6 +291,13 @@ def strategy_words(
         targets=_lora_targets(text),
         num_accumulated=_value(text, r"(?:grad(?:ient)?[-_ ])?acc(?:um|umulation)?(?:[-_ ]steps)?"),
     )
+
+
+def _optimizer(text: str) -> Optimizer:
+    """The optimizer by its moments; Adam's unless stated otherwise."""
+    if _has(text, _EIGHT_BIT_ADAM):
+        return "adam_8bit"
+    return "sgd" if _has(text, _ONE_MOMENT) else "adam"
 
 
 def _offload(text: str, stage: int) -> Offload:
