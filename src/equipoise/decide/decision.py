@@ -269,7 +269,9 @@ def answer_of(collected: Collected, selection: Selection) -> Answer:
     searches = own.assessment.searches
     systems = {one.system.name: _system_answer(inputs, one, selection, best) for one in found}
     offered = system_offers(candidates, best, rule, selection.balance)
-    changes = () if best is None else flips(candidates, rule, selection.balance, best)
+    sizes_beside = {one.system.name: one.assessment.sizes.beside for one in found}
+    beside = {each.id for each in candidates if each.num_accelerators in sizes_beside[each.system]}
+    changes = () if best is None else flips(candidates, rule, selection.balance, best, beside=beside)
     return Answer(
         question=query,
         dataset=embedded.version(),

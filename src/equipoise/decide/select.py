@@ -5,7 +5,7 @@ Sensitivities (flips) are found by selecting again with one input changed.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -522,25 +522,78 @@ class _Sweep(Struct, frozen=True, kw_only=True):
         )
 
 
+class _Choices(Struct, frozen=True, kw_only=True):
+    """What the question with a changed input would choose.
+
+    beside: see `flips`. untried: by id of another candidate, those of `beside` that are not next to it.
+    """
+
+    figures: Sequence[Figures]
+    rule: Rule
+    balance: Mapping[Group, int | None]
+    beside: Collection[str]
+    untried: Mapping[str, Collection[str]]
+
+    @classmethod
+    def among(
+        cls,
+        figures: Sequence[Figures],
+        rule: Rule,
+        balance: Mapping[Group, int | None],
+        beside: Collection[str],
+    ) -> "_Choices":
+        """The choices among some figures."""
+        usual = [each for each in figures if each.id not in beside]
+        nearer = [each for each in figures if each.id in beside]
+        sizes = by_key((each.group[0], each.num_accelerators) for each in usual)
+        untried = {}
+        for each in usual if nearer else ():
+            size, known = each.num_accelerators, sizes[each.group[0]]
+            low = max((other for other in known if other < size), default=0)
+            high = min((other for other in known if other > size), default=math.inf)
+            untried[each.id] = {
+                other.id
+                for other in nearer
+                if other.group[0] == each.group[0] and not low < other.num_accelerators < high
+            }
+        return cls(figures=figures, rule=rule, balance=balance, beside=beside, untried=untried)
+
+    def chosen(self, moved: Sequence[Figures] | None = None, rule: Rule | None = None) -> str | None:
+        """The id of the choice with other figures or another rule; None if none is feasible."""
+        figures, rule = self.figures if moved is None else moved, rule or self.rule
+        if self.untried:
+            usual = [each for each in figures if each.id not in self.beside]
+            if (first := choose(usual, rule, self.balance)) is not None:
+                figures = [each for each in figures if each.id not in self.untried[first]]
+        return choose(figures, rule, self.balance)
+
+
 def flips(
-    candidates: Sequence[Candidate], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
+    candidates: Sequence[Candidate],
+    rule: Rule,
+    balance: Mapping[Group, int | None],
+    best: Candidate,
+    *,
+    beside: Collection[str] = (),
 ) -> tuple[Flip, ...]:
     """For each input that can change the choice within a factor of ten, the nearest value at which it does.
 
     The inputs are the price of every system, the speed of the recommended one (as MFU if known), the limits,
-    the value of an hour, and the number of accelerators allowed.
+    the value of an hour, and the number of accelerators allowed. beside: ids of candidates that are tried
+    because they lie next to one that was offered; if another is chosen, those next to that are tried instead.
     """
     # No change of these inputs makes an ineligible size eligible.
     figures = [each for each in timed_figures(candidates) if each.is_within_size]
+    choices = _Choices.among(figures, rule, balance, beside)
     decides_price = (
         rule.objective != "balance"
         or len({each.group for each in figures}) != 1
         or math.isfinite(rule.spend_usd)
     )
     inputs = [
-        *(_sweep_prices(candidates, figures, rule, balance, best) if decides_price else ()),
-        _sweep_speed(figures, rule, balance, best),
-        *_sweep_limits(figures, rule, balance),
+        *(_sweep_prices(candidates, choices, best) if decides_price else ()),
+        _sweep_speed(choices, best),
+        *_sweep_limits(choices),
     ]
     moved = (*(each.flip(best.id) for each in inputs), _size_flip(candidates, rule, balance, best))
     found = [flip for flip in moved if flip is not None]
@@ -549,13 +602,7 @@ def flips(
     return tuple(sorted(found, key=lambda each: round(abs(math.log(each.flips_at / each.value)), 6)))
 
 
-def _sweep_prices(
-    candidates: Sequence[Candidate],
-    figures: Sequence[Figures],
-    rule: Rule,
-    balance: Mapping[Group, int | None],
-    best: Candidate,
-) -> Iterator[_Sweep]:
+def _sweep_prices(candidates: Sequence[Candidate], choices: _Choices, best: Candidate) -> Iterator[_Sweep]:
     """The price of every system on each of its terms.
 
     If a file has several quotes on the same terms, each candidate has its own.
@@ -567,8 +614,9 @@ def _sweep_prices(
     for group, by_candidate in paid.items():
 
         def chosen_at(factor: float, group: Group = group) -> str | None:
-            moved = [each.moved(price=factor) if each.group == group else each for each in figures]
-            return choose(moved, rule, balance)
+            return choices.chosen(
+                [each.moved(price=factor) if each.group == group else each for each in choices.figures]
+            )
 
         system, terms = group
         several = sum(name == system for name, _ in paid) > 1
@@ -583,16 +631,15 @@ def _sweep_prices(
         )
 
 
-def _sweep_speed(
-    figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None], best: Candidate
-) -> _Sweep:
+def _sweep_speed(choices: _Choices, best: Candidate) -> _Sweep:
     """The speed of the recommended system, up to an MFU of one; money and energy scale with the time."""
 
     def chosen_at(factor: float) -> str | None:
         if best.mfu is not None and factor < best.mfu:
             return None
-        moved = [each.moved(time=factor) if each.group[0] == best.system else each for each in figures]
-        return choose(moved, rule, balance)
+        return choices.chosen(
+            [each.moved(time=factor) if each.group[0] == best.system else each for each in choices.figures]
+        )
 
     return _Sweep(
         quantity=f"{'time' if best.mfu is None else 'MFU'} on {best.system}",
@@ -604,10 +651,9 @@ def _sweep_speed(
     )
 
 
-def _sweep_limits(
-    figures: Sequence[Figures], rule: Rule, balance: Mapping[Group, int | None]
-) -> Iterator[_Sweep]:
+def _sweep_limits(choices: _Choices) -> Iterator[_Sweep]:
     """Deadline, budget and the value of an hour, as far as they are stated."""
+    rule = choices.rule
     inputs = (
         ("deadline", "s", "deadline_s", rule.deadline_s),
         ("budget", "USD", "spend_usd", rule.spend_usd),
@@ -617,7 +663,7 @@ def _sweep_limits(
 
         def chosen_at(factor: float, name: str = name, value: float = value) -> str | None:
             moved: dict[str, Any] = {name: factor * value}
-            return choose(figures, replace(rule, **moved), balance)
+            return choices.chosen(rule=replace(rule, **moved))
 
         if 0.0 < value < math.inf:
             yield _Sweep(quantity=quantity, unit=unit, value=value, chosen_at=chosen_at)

@@ -63,11 +63,13 @@ class ExtraSizes(Struct, frozen=True, kw_only=True):
     beyond: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def between_of(self, name: str, units: "SizeUnits", ends: tuple[int, int]) -> set[int]:
-        """The sizes between the usual ones that are tried for a system. ends: smallest and largest size."""
-        fewest, most = ends
-        every = between_usual(units, *ends) if self.between is None or name in self.between else set()
+        """The sizes between the usual ones that are tried for a system, whatever is chosen."""
+        return between_usual(units, *ends) if self.between is None or name in self.between else set()
+
+    def beside_of(self, name: str, ends: tuple[int, int]) -> set[int]:
+        """The further sizes between of a system. ends: smallest and largest size."""
         beside = {each for system, sizes in self.beside if system == name for each in sizes}
-        return every | {each for each in beside if fewest <= each <= most}
+        return {each for each in beside if ends[0] <= each <= ends[1]}
 
 
 NO_EXTRA_SIZES: Final = ExtraSizes()
@@ -77,13 +79,15 @@ class SizeRange(Struct, frozen=True, kw_only=True):
     """Sizes tried, ascending, and sizes allowed: from `fewest` to `most`, or only those `listed`.
 
     between: tried sizes that are not used for curves: those between the usual ones, and sizes of the user's
-    runs that are not allowed. limited_by: kind of limit of `most`. next_usual: the size above `most` that is
+    runs that are not allowed. beside: those of them that are tried because one next to them was offered.
+    limited_by: kind of limit of `most`. next_usual: the size above `most` that is
     shown (law 3); None around a single size, where those up to `shown_most` are shown. beyond: sizes above
     `most` named when nothing meets the limits. units: of the sizes up to `most`; None with runs alone.
     """
 
     tried: tuple[int, ...]
     between: frozenset[int] = frozenset()
+    beside: frozenset[int] = frozenset()
     fewest: int
     most: int
     limited_by: Limit
@@ -200,10 +204,13 @@ def _within_limits(
         tried = _ladder(units, 1, most, has_end=bool(limits)) | {each for each in known if each <= most}
         tried = {*sorted(tried | wanted)[-(MAX_SIZES - 1) :]}
     tried |= _beyond(units, most)
-    between = set() if listed else extra.between_of(system.name, units, (fewest, most)) - tried
+    ends = fewest, most
+    between = set() if listed else extra.between_of(system.name, units, ends) - tried
+    beside = set() if listed else extra.beside_of(system.name, ends) - tried - between
     return SizeRange(
-        tried=tuple(sorted(tried | between)),
-        between=frozenset(between),
+        tried=tuple(sorted(tried | between | beside)),
+        between=frozenset(between | beside),
+        beside=frozenset(beside),
         fewest=fewest,
         most=most,
         limited_by="question" if limits else "catalogue",
