@@ -390,8 +390,14 @@ print(process.returncode)
 
 # A module that loses the first KeyboardInterrupt, as callbacks of the import system do, and then has work.
 _LOSES_AN_INTERRUPT = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 from equipoise.cli import app
+
+def start(self, started=threading.Thread.start):
+    started(self)
+    time.sleep(float(sys.argv[1]))
+
+threading.Thread.start = start
 
 class Finalized:
     def __del__(self):
@@ -407,9 +413,15 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_that_a_finalizer_loses_still_interrupts():
+# Starting a thread takes longer on a busy machine: long enough for its signal to come before it has started.
+@pytest.mark.parametrize("start_s", ["0", "0.1"])
+def test_an_interrupt_that_a_finalizer_loses_still_interrupts(start_s):
     ended = subprocess.run(
-        [sys.executable, "-c", _LOSES_AN_INTERRUPT], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", _LOSES_AN_INTERRUPT, start_s],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert ended.returncode == 130
     assert ended.stderr == ""

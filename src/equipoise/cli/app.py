@@ -13,6 +13,7 @@ import signal
 import sys
 import textwrap
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -333,6 +334,7 @@ def _complain(sentence: str) -> None:
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KILLED_BY: Final = 128  # plus the signal: the exit code
 _received: list[int] = []  # signal numbers, since the process began
+_raised: list[int] = []  # those that raised KeyboardInterrupt
 _AGAIN_S = 0.01  # delay after which a lost Ctrl-C is raised again
 
 
@@ -348,11 +350,16 @@ def was_interrupted() -> bool:
     return bool(_received)
 
 
-def _remembered(number: int, _frame: FrameType | None) -> None:
+def _remembered(number: int, frame: FrameType | None) -> None:
     _received.append(number)
     # Suppress warnings about unfinished work, e.g. of coroutines and callbacks that lose the exception.
     warnings.simplefilter("ignore")
     sys.unraisablehook = _raised_again
+    while frame is not None:
+        if frame.f_code is _raised_again.__code__:  # which would lose it, too: it is sent again
+            return
+        frame = frame.f_back
+    _raised.append(number)
     raise KeyboardInterrupt
 
 
@@ -363,9 +370,14 @@ def _raised_again(lost: "sys.UnraisableHookArgs") -> None:
     A moment later the surrounding code runs, which can be interrupted.
     """
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), _received[-1]))
-        again.daemon = True
-        again.start()
+        threading.Thread(target=_send_until_raised, args=(len(_raised),), daemon=True).start()
+
+
+def _send_until_raised(num_raised: int) -> None:
+    """Send the last signal until more KeyboardInterrupts are raised than these."""
+    while len(_raised) == num_raised:
+        time.sleep(_AGAIN_S)
+        os.kill(os.getpid(), _received[-1])
 
 
 _NEAR: Final = 0.7  # similarity cutoff: --help does not suggest --html
