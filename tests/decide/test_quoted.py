@@ -91,6 +91,29 @@ def test_a_quote_of_nothing_pays_for_electricity_as_a_price_of_nothing_does(tmp_
         assert amounts == pytest.approx([each.usd.value] * 2, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("more", "extra_usd"),
+    [
+        ('minimum = "1 year"', 0.0),
+        ("egress_usd_per_gb = 0.1\negress_gb = 1000", 100.0),
+        ('[[quote]]\nprovider = "Dear"\nsystem = "h100"\nusd_per_hour = 90', 0.0),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_own_machine_pays_for_electricity_and_what_its_quote_adds(tmp_path, more, extra_usd, is_first):
+    # A minimum of hours that cost nothing adds nothing; a dearer quote of the same machine changes nothing.
+    free = '[[quote]]\nprovider = "Mine"\nsystem = "h100"\nusd_per_hour = 0\n'
+    text = f"{free}{more}\n" if is_first or "[[quote]]" not in more else f"{more}\n{free}"
+    quoted, stated = _quoted(tmp_path, text), ask(PRETRAINING, max_accelerators=64, price="0")
+    assert quoted.recommended.num_accelerators == stated.recommended.num_accelerators
+    expected = by_size(stated)
+    assert by_size(quoted).keys() == expected.keys()
+    for size, each in by_size(quoted).items():
+        for end in ("value", "low", "high"):
+            total_usd = getattr(expected[size].usd, end) + extra_usd
+            assert getattr(each.usd, end) == pytest.approx(total_usd, rel=1e-9)
+
+
 def test_quotes_of_nothing_that_is_asked_about_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"quotes\.toml.*h100.*mi300x"):
         _quoted(tmp_path, accelerator=MI300X)

@@ -3,7 +3,7 @@
 import pytest
 
 from equipoise.economics import price
-from equipoise.economics.quotes import charged, charges, read_quotes
+from equipoise.economics.quotes import charges, least_charged, read_quotes
 from equipoise.errors import DataError
 from equipoise.intervals import Interval, exact
 
@@ -57,7 +57,7 @@ def test_the_range_of_the_money_begins_at_the_minimum(tmp_path):
     # One accelerator for half a year to two years, a year in the middle.
     year_s = 365.25 * DAY_S
     time = Interval(value=year_s, low=year_s / 2, high=2 * year_s, level=0.9)
-    found = charged(_quote(tmp_path), 1, time, checkpoint_bytes=None)
+    _, found, _ = least_charged([_quote(tmp_path)], 1, time, checkpoint_bytes=None)
     assert (found.low, found.value, found.high) == pytest.approx((17_532, 17_532, 35_064))
 
 

@@ -254,9 +254,16 @@ def _best_price(
     price = rates.price
     if time_s is None or paid is None:
         return price, None, None
-    if price is None or (price.is_hourly and not rates.others):
+    if price is None or paid.usd is None or (price.is_hourly and not rates.others):
         return price, _at_price(paid, time_s), None
-    return least_charged((price, *rates.others), size, time_s, checkpoint_bytes=checkpoint_bytes)
+    power = paid.electricity_usd
+    return least_charged(
+        (price, *rates.others),
+        size,
+        time_s,
+        checkpoint_bytes=checkpoint_bytes,
+        electricity_usd_per_s=0.0 if power is None else power.value / time_s.value,
+    )
 
 
 def _why_no_time(

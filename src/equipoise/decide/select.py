@@ -756,12 +756,12 @@ def tornado_of(candidate: Candidate) -> Tornado | None:
     if candidate.price is None:
         return tornado("accelerator-hours", "h", lambda values: values[TIME] * (size / HOUR_S), (time,))
     power_usd = candidate.electricity_usd
-    if candidate.price.is_owned and power_usd is not None:
-        usd_per_s = power_usd.value / candidate.time_s.value
-        return tornado("money", "USD", lambda values: values[TIME] * usd_per_s, (time,))
-    hourly = Input(name=PRICE, unit="USD", interval=candidate.price.interval)
     paid = candidate.charges
     extra_usd = 0.0 if paid is None else paid.extra_usd
+    if candidate.price.is_owned and power_usd is not None:
+        usd_per_s = power_usd.value / candidate.time_s.value
+        return tornado("money", "USD", lambda values: values[TIME] * usd_per_s + extra_usd, (time,))
+    hourly = Input(name=PRICE, unit="USD", interval=candidate.price.interval)
     least_s = candidate.price.minimum_s
 
     def usd(values: Values) -> NDArray[np.float64]:

@@ -59,15 +59,25 @@ class Charges(Struct, frozen=True, kw_only=True):
         return self.storage_usd + self.egress_usd
 
 
-def charges(price: Price, num_accelerators: int, time_s: float, *, checkpoint_bytes: float | None) -> Charges:
+def charges(
+    price: Price,
+    num_accelerators: int,
+    time_s: float,
+    *,
+    checkpoint_bytes: float | None,
+    electricity_usd_per_s: float = 0.0,
+) -> Charges:
     """The charges for a training of `time_s` at a price.
 
     checkpoint_bytes: stored and transferred out, unless the price states these amounts; None: nothing.
+    electricity_usd_per_s: of the whole training, which is what the hours of an owned machine cost.
     Assumes a commitment to as many accelerators as the training uses; one copy is stored from start to end,
     and transferred out once.
     Source: definitions; a GB is 1e9 bytes, a month 730.5 hours.
     """
     usd_per_s = num_accelerators * price.usd_per_accelerator_hour / HOUR_S
+    if price.is_owned:
+        usd_per_s = electricity_usd_per_s
     stored = price.storage_bytes if price.storage_bytes is not None else checkpoint_bytes or 0.0
     taken_out = price.egress_bytes if price.egress_bytes is not None else checkpoint_bytes or 0.0
     return Charges(
@@ -78,27 +88,31 @@ def charges(price: Price, num_accelerators: int, time_s: float, *, checkpoint_by
     )
 
 
-def charged(
-    price: Price, num_accelerators: int, time_s: Interval, *, checkpoint_bytes: float | None
-) -> Interval:
-    """The cost of a training at a price, with the interval of its time. Arguments as in `charges`."""
-
-    def at(seconds: float) -> float:
-        return charges(price, num_accelerators, seconds, checkpoint_bytes=checkpoint_bytes).usd
-
-    return Interval(value=at(time_s.value), low=at(time_s.low), high=at(time_s.high), level=time_s.level)
-
-
 def least_charged(
-    quoted: Sequence[Price], num_accelerators: int, time_s: Interval, *, checkpoint_bytes: float | None
+    quoted: Sequence[Price],
+    num_accelerators: int,
+    time_s: Interval,
+    *,
+    checkpoint_bytes: float | None,
+    electricity_usd_per_s: float = 0.0,
 ) -> tuple[Price, Interval, Charges]:
-    """The price at which a training costs least, its cost, and its charges. Arguments as in `charges`."""
-    found = [
-        (charges(each, num_accelerators, time_s.value, checkpoint_bytes=checkpoint_bytes), each)
-        for each in quoted
-    ]
-    least, taken = min(found, key=lambda each: each[0].usd)
-    return taken, charged(taken, num_accelerators, time_s, checkpoint_bytes=checkpoint_bytes), least
+    """The price at which a training costs least, its cost, and its charges. Arguments as in `charges`.
+
+    The cost has the interval of the time.
+    """
+
+    def at(price: Price, seconds: float) -> Charges:
+        return charges(
+            price,
+            num_accelerators,
+            seconds,
+            checkpoint_bytes=checkpoint_bytes,
+            electricity_usd_per_s=electricity_usd_per_s,
+        )
+
+    taken = min(quoted, key=lambda each: at(each, time_s.value).usd)
+    value, low, high = (at(taken, seconds) for seconds in (time_s.value, time_s.low, time_s.high))
+    return taken, Interval(value=value.usd, low=low.usd, high=high.usd, level=time_s.level), value
 
 
 def read_quotes(path: Path) -> tuple[Quote, ...]:
@@ -156,7 +170,8 @@ def _quote(row: Mapping[str, Any], where: str) -> Quote:
     usd = amounts["usd_per_hour"]
     if usd is None:
         raise DataError(f"{where}: no usd_per_hour; expected US dollars per accelerator-hour")
-    minimum_s = _minimum_s(row.get("minimum", 0), where)
+    stated_s = _minimum_s(row.get("minimum", 0), where)
+    minimum_s = stated_s if usd else 0.0  # a commitment to hours at no price costs nothing
     least = f", at least {format_duration(minimum_s)}" if minimum_s else ""
     stored, taken_out = amounts["storage_gb"], amounts["egress_gb"]
     price = Price(

@@ -622,7 +622,7 @@ def rates_of(query: TrainingQuery, system: RequestedSystem, terms: PriceTerms) -
     chip = system.cluster.accelerator
     quoted = tuple(each for each in system.quotes if each.terms == terms) if own_usd is None else ()
     # A quote of zero means an owned machine, which costs electricity, as does a price of zero.
-    user_usd = 0.0 if quoted and quoted[0].is_owned else own_usd
+    user_usd = 0.0 if any(each.is_owned for each in quoted) else own_usd
     found = economics.rates(chip, user_price=user_usd, carbon=carbon, terms=terms, power=power)
     rated_w = system.uncapped_power_w
     if rated_w is not None and chip.power_w is not None and chip.power_w < rated_w:

@@ -49,12 +49,13 @@ def charged_for(paid: Charges) -> tuple[tuple[str, float], ...]:
 
 
 def power_price(answer: Answer, best: Candidate) -> str:
-    """The electricity price behind the cost of an owned machine."""
+    """What an hour of an owned machine costs: electricity, at which price."""
     power = answer.system.rates[best.terms].electricity
+    paid = "electricity" if best.charges is not None and best.charges.extra_usd else "electricity only"
     if power is None:
-        return ""
+        return paid
     whose = "" if answer.question.electricity_usd_per_kwh is not None else " (--electricity)"
-    return f", {amounts.rate(power.usd_per_kwh.value)} per kWh{whose}"
+    return f"{paid}, {amounts.rate(power.usd_per_kwh.value)} per kWh{whose}"
 
 
 def money_spans(answer: Answer, best: Candidate) -> Iterator[Span]:
@@ -78,7 +79,7 @@ def money_spans(answer: Answer, best: Candidate) -> Iterator[Span]:
         yield f" = {amounts.digits(usd.value)} USD at {own[1]:g} {own[0]}{dated}"
     yield f"; {hours}"
     if best.is_owned:
-        yield f" of your own machine: electricity only{power_price(answer, best)}"
+        yield f" of your own machine: {power_price(answer, best)}"
     elif best.price is not None:
         where = f" ({sentence(best.price.basis)})" if answer.question.compares_rentable else _lone_offer(best)
         yield f" at {amounts.rate(best.price.usd_per_accelerator_hour)}{where}"

@@ -93,7 +93,7 @@ def _tiles(answer: Answer, best: Candidate) -> Iterator[Tile]:
     )
     price = "No price is known (--price)."
     if best.is_owned:
-        price = f"Your own machine: electricity only{power_price(answer, best)}"
+        price = f"Your own machine: {power_price(answer, best)}"
     elif best.price is not None:
         usd_per_hour = best.price.usd_per_accelerator_hour
         price = f"{amounts.rate(usd_per_hour)} per accelerator-hour, {TERM_WORDS[best.terms]}"
