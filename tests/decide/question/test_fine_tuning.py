@@ -35,6 +35,13 @@ def test_examples_epochs_and_sequence_make_the_training_budget():
     assert found.workload.trained_params == 41_943_040
 
 
+@pytest.mark.parametrize("given", [{"examples": 1, "epochs": 0.5}, {"examples": 100, "epochs": 1e-3}])
+def test_passes_of_less_than_one_example_are_refused(given):
+    with pytest.raises(UsageError, match=r"--epochs.*1 example"):
+        trained(train="lora", **given)
+    assert trained(train="lora", examples=2, epochs=0.5).budget.samples_at(1) == 1
+
+
 def test_a_config_of_the_hub_is_trained_as_the_workload_of_the_catalogue():
     config = Path(__file__).parents[2] / "bank" / "workloads" / "qwen25_32b_config.json"
     given = {"train": "lora", "examples": "50k", "sequence": 4096}

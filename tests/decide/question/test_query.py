@@ -187,6 +187,19 @@ def test_an_amount_in_another_currency_needs_its_rate(amount):
     assert query({**BERT, "budget": amount, "currency": "EUR=0.5"}).budget_usd == 200_000
 
 
+@pytest.mark.parametrize("currency", ["USD=2", "usd=0.92", "USD=1.01@2026-11-20"])
+def test_a_dollar_is_worth_a_dollar(currency):
+    with pytest.raises(UsageError, match="--currency"):
+        query({**BERT, "currency": currency})
+    assert query({**BERT, "budget": 10, "currency": "USD=1"}).budget_usd == 10
+
+
+@pytest.mark.parametrize(("name", "value"), [("price", "=2"), ("terms", "=spot"), ("stock", " =8")])
+def test_a_value_for_a_system_without_a_name_is_refused(name, value):
+    with pytest.raises(UsageError, match=f"--{name} is '{value}'"):
+        query({**BERT, name: value})
+
+
 @pytest.mark.parametrize("amount", ["much", "10 USD extra", "ten"])
 def test_what_names_no_currency_is_refused_without_one(amount):
     with pytest.raises(UsageError, match="budget") as refused:

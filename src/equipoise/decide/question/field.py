@@ -446,6 +446,10 @@ def _per_system(field: Field, given: object) -> tuple[tuple[str, Any], ...]:
                 continue
             for part in re.split(r",(?=[^,=]+=)", str(each)):  # not at the commas within a value
                 name, equals, value = part.rpartition("=")
+                if equals and not name.strip():
+                    raise UsageError(
+                        f"--{field.option} is {part!r}; expected the name of a system before the =, or no ="
+                    )
                 items.append((name.strip(), value) if equals else ("", part))
     kind = field.value_kind or "number"
     return tuple((name, _READERS[kind](_of_system(field, name, kind), value)) for name, value in items)

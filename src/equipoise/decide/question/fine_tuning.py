@@ -226,15 +226,19 @@ def not_validated(about: Workload) -> tuple[str, ...]:
 def samples_of_examples(query: TrainingQuery, about: Workload) -> float:
     """The samples in the stated passes over a data set.
 
-    Raises UsageError for epochs over a data set of unknown size.
+    Raises UsageError for epochs over a data set of unknown size, or over less than one example.
     """
     examples = query.training_examples or about.dataset_samples
     if examples is None:
         raise UsageError(
             f"--epochs: the size of a data set for {about.title} is not known; give --examples N"
         )
+    epochs = query.num_epochs or 1.0
+    if examples * epochs < 1.0:
+        few = f"{format_count(examples)} example{'s' * (examples != 1)}"
+        raise UsageError(f"--epochs {epochs:g} over {few} trains on less than 1 example: give more of either")
     each = about.rollout.group_size if about.rollout else about.samples_per_example
-    return examples * (query.num_epochs or 1.0) * each
+    return examples * epochs * each
 
 
 def examples_words(query: TrainingQuery, about: Workload, samples: float) -> str:

@@ -318,7 +318,10 @@ def currency_of(text: str) -> tuple[str, float]:
             f"--currency is {text!r}; expected a name and what one USD is in it, as EUR=0.92 or, with the "
             "date of the rate, EUR=0.92@2026-11-20"
         )
-    return found[1].upper(), rate
+    name = found[1].upper()
+    if name == "USD" and rate != 1.0:
+        raise UsageError(f"--currency is {text!r}, but one USD is 1 USD; leave it out, or name another")
+    return name, rate
 
 
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
