@@ -201,6 +201,10 @@ def test_where_the_cost_of_hosting_is_not_known_the_rest_is_still_answered():
     found = ask({"workload": "llama31_8b", "tokens": "10G"}, accelerator="tpu-v5e", buy=True, purchase=5000)
     assert found.recommended is not None
     assert found.ownership is None
+    # What is asked for is enough: its hosting alone would not be.
+    (note,) = [each.words for each in found.notes if each.kind == "not_bought"]
+    assert "power_w" in note
+    assert "--hosting" not in note
 
 
 def test_a_size_that_pays_for_hours_of_a_commitment_that_nobody_uses_is_not_taken(tmp_path):

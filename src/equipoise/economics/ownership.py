@@ -82,7 +82,7 @@ def purchase(
     """Costs of owning an accelerator: the user's own figures, else those of the table; None without a price.
 
     user_usd: price per accelerator of the whole system.
-    Raises EvidenceError if hosting is unknown because the accelerator's power is.
+    Raises EvidenceError if hosting is neither stated nor known, because the accelerator's power is not.
     """
     known = table("purchases.toml")
     usual: dict[str, Any] = known["usual"]
@@ -118,6 +118,12 @@ def purchase(
     )
 
 
+def _no_power(accelerator: str) -> EvidenceError:
+    """The error for an accelerator whose power, and so its electricity, is not known."""
+    given = ("power_w in --hardware FILE.toml",)
+    return EvidenceError(f"no power of {accelerator} is known", missing=given)
+
+
 def _hosting(
     chip: Accelerator, usual: dict[str, Any], user_usd_per_month: float | None
 ) -> tuple[Interval, str]:
@@ -127,9 +133,7 @@ def _hosting(
     if chip.for_desktops:
         return stated(usual["office_hosting_usd_per_month"]), usual["office_hosting_source"]
     if chip.power_w is None:
-        raise EvidenceError(
-            f"the power of {chip.slug} is not known, so its hosting cost is not", missing=("--hosting USD",)
-        )
+        raise _no_power(chip.slug)
     per_kw = stated(usual["hosting_usd_per_kw_month"])
     return product(per_kw, exact(chip.power_w / SI_PREFIXES["k"])), usual["hosting_source"]
 
@@ -154,8 +158,7 @@ def ownership(
     if rates.price is None:
         raise EvidenceError(f"no price to rent {bought.accelerator} is known", missing=("--price",))
     if rates.accelerator_power_w is None:
-        given = ("power_w in --hardware FILE.toml",)
-        raise EvidenceError(f"no power of {bought.accelerator} is known", missing=given)
+        raise _no_power(bought.accelerator)
     power = rates.electricity or electricity(in_office=bought.in_office)
     inputs = _inputs(bought, rates, power, utilisation, speed_error)
     flows = _Flows(power_kw=rates.accelerator_power_w / SI_PREFIXES["k"], horizon_months=horizon_months)
