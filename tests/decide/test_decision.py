@@ -30,6 +30,7 @@ from equipoise.errors import EvidenceError, SpecError, UsageError
 from equipoise.report.json import answer_fields, document, encode
 from equipoise.runs.embedded import load
 from equipoise.runs.store import scores_of
+from equipoise.spec.hardware import accelerator, at_least_as_good
 from equipoise.spec.mlperf import Scores
 from equipoise.spec.strategy import SOFTWARE_NAMES, read_option
 from equipoise.units import HOUR_S
@@ -1379,6 +1380,9 @@ def _with_way(question, way):
     if option == "--train":
         assert rest == (["instead", "of", question["train"]] if "train" in question else [])
         return {**question, "train": value}
+    if option == "--precision":
+        assert rest == (["instead", "of", question["precision"]] if "precision" in question else [])
+        return {**question, "precision": value}
     name = value.partition("=")[0]
     old = [each for each in question.get("fix", ()) if each.startswith(f"{name}=")]
     assert rest == ["instead", "of", *old] * len(old)
@@ -1402,6 +1406,7 @@ def _with_way(question, way):
         {"workload": "llama3_70b", "train": "lora", "examples": "1k", "accelerator": [RTX], "at": "2"},
         # A target is published for all weights alone.
         {"workload": "gpt3", "accelerator": [H100], "at": "4"},
+        {"workload": "llama31_8b", "tokens": "10G", "accelerator": ["rtx-3070-ti"], "at": "8"},
     ],
 )
 def test_what_would_make_it_fit_does_when_followed(asked):
@@ -1410,6 +1415,17 @@ def test_what_would_make_it_fit_does_when_followed(asked):
     assert ways
     for way in ways:
         assert ask(_with_way(asked, way)).recommended is not None, way
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("stated", [{}, {"precision": "bf16"}])
+def test_where_a_lesser_chip_trains_in_fp16_a_better_one_that_is_too_small_in_bf16_names_it(stated):
+    asked = {"workload": "llama31_8b", "tokens": "10G", "at": "8"}
+    lesser, better = (accelerator(f"rtx-{each}-pcie-8gb") for each in ("2080", "3070-ti"))
+    assert at_least_as_good(better, lesser)
+    assert ask({**asked, "accelerator": [lesser.slug]}).recommended is not None
+    ways = ask({**asked, **stated, "accelerator": [better.slug]}).systems[0].shortfall.ways
+    assert [way.split()[1] for way in ways if way.startswith("--precision")] == ["fp16"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from equipoise.units import format_si, format_si_apart
 _MAX_DOUBLINGS: Final = 14
 _MAX_SHOWN: Final = 3
 # Values of single parameters that save memory: first those with the same results, by increasing cost, then
-# those with other optimizer states, then those that train fewer weights.
+# those with other optimizer states or gradients, then those that train fewer weights.
 _MEMORY_SAVING: Final[tuple[tuple[str, Value], ...]] = (
     ("zero_stage", 3),
     ("recompute", "full"),
@@ -36,6 +36,7 @@ _MEMORY_SAVING: Final[tuple[tuple[str, Value], ...]] = (
     ("offload", ALL_OFFLOADED),
     ("implementation", "compiled"),
     ("optimizer", "adam_8bit"),
+    ("precision", "fp16"),  # its gradients are kept in 16 bits, where those of bf16 are summed in 32
     ("master_weights", False),
     ("trained", "lora"),
     ("trained", "qlora"),
@@ -129,9 +130,7 @@ def _other_values(problem: Problem, num_accelerators: int, asked: TrainingQuery,
     for name, value in _MEMORY_SAVING:
         if not _is_change(problem, asked, name, value):
             continue
-        words, changed = (
-            _with_other_weights(asked, value) if name == "trained" else _with_fixed_value(asked, name, value)
-        )
+        words, changed = _CHANGES.get(name, _with_fixed_value)(asked, name, value)
         try:
             posed = pose(changed)
         except (SpecError, UsageError):
@@ -153,7 +152,14 @@ def _is_change(problem: Problem, asked: TrainingQuery, name: str, value: Value) 
     return name != "trained" or ":" not in asked.workload  # user code is run only once per question
 
 
-def _with_other_weights(asked: TrainingQuery, value: Value) -> tuple[str, TrainingQuery]:
+def _with_precision(asked: TrainingQuery, _: str, value: Value) -> tuple[str, TrainingQuery]:
+    """The option with which a training computes in another type, and the question with it."""
+    stated, option = ",".join(asked.precision), value_text(value)
+    words = f"--precision {option}" + (f" instead of {stated}" if stated else "")
+    return words, replace(asked, precision=(option,))
+
+
+def _with_other_weights(asked: TrainingQuery, _: str, value: Value) -> tuple[str, TrainingQuery]:
     """The option with which other weights are trained, and the question with it."""
     stated, option = trained_part(asked), value_text(value)
     words = f"--train {option}" + (f" instead of {stated}" if stated else "")
@@ -169,6 +175,9 @@ def _with_fixed_value(asked: TrainingQuery, name: str, value: Value) -> tuple[st
     option = f"{name}={value_text(value)}"
     words = f"--fix {option}" + (f" instead of {texts[name]}" if name in texts else "")
     return words, replace(asked, fixed=(*({**texts, name: option}).values(),))
+
+
+_CHANGES: Final = {"trained": _with_other_weights, "precision": _with_precision}
 
 
 def _fits_with_hosts(problem: Problem, num_accelerators: int) -> bool:
