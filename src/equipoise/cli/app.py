@@ -374,10 +374,11 @@ def _raised_again(lost: "sys.UnraisableHookArgs") -> None:
 
 
 def _send_until_raised(num_raised: int) -> None:
-    """Send the last signal until more KeyboardInterrupts are raised than these."""
-    while len(_raised) == num_raised:
+    """Send the last signal until more KeyboardInterrupts are raised, or something else handles it."""
+    number = _received[-1]
+    while len(_raised) == num_raised and signal.getsignal(number) is _remembered:
         time.sleep(_AGAIN_S)
-        os.kill(os.getpid(), _received[-1])
+        os.kill(os.getpid(), number)
 
 
 _NEAR: Final = 0.7  # similarity cutoff: --help does not suggest --html
