@@ -25,8 +25,8 @@ report: $(KEPT) ## write report.html, the scaling study of MLPerf Training v4.1
 	@$(BIN)/equipoise report --out report.html
 	@echo "The study is in $(CURDIR)/report.html: open it in a browser."
 
-# Two more than there are cores, at most 4: many tests wait for processes that they start.
-WORKERS = $(shell $(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 2))')
+# Four more than there are cores, at most 6: many tests wait for processes that they start.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(min(6, os.cpu_count() + 4))')
 test: $(VENV)/dev.stamp $(KEPT) ## run every test, and the examples in docstrings
 # A file stays on one worker, which makes what it shares once; tests/conftest.py puts the slow files first.
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
