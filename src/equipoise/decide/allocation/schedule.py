@@ -407,7 +407,7 @@ class _Search(Struct, kw_only=True):
             return
         order = [(each.job, each.choice) for each in sorted(self.best, key=_by_start)]
         num_jobs, place, num_unimproved = len(order), 0, 0
-        left = most_looked * _IMPROVED_BESIDE  # a placement takes a time in proportion to the jobs beside it
+        left = most_looked * _IMPROVED_BESIDE  # evaluating one takes longer with more jobs
         until = _in_order(self.problem, order)
         while num_unimproved < num_jobs:
             for first, other in self._neighbours(order, place % num_jobs):
