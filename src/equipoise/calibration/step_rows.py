@@ -102,14 +102,15 @@ class StepRows(Struct, frozen=True, kw_only=True):
     def step_s(self, parameters: Parameters) -> Seconds:
         """Seconds per step of every row: (n_rows,), or (n_draws, n_rows) for stacked parameters."""
         found, _ = step_seconds(self.load, self.machine, self.grid, parameters)
-        return np.broadcast_to(found, np.broadcast_shapes(np.shape(found), np.shape(self.grid.dp)))
+        return self._by_row(found)
 
     def compute_s(self, parameters: Parameters) -> Seconds:
         """Seconds that every row computes per step, on the busiest rank; shapes as for `step_s`."""
         _, found = step_seconds(self.load, self.machine, self.grid, parameters)
-        return np.broadcast_to(
-            found.compute, np.broadcast_shapes(np.shape(found.compute), np.shape(self.grid.dp))
-        )
+        return self._by_row(found.compute)
+
+    def _by_row(self, seconds: Seconds) -> Seconds:
+        return np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds), np.shape(self.grid.dp)))
 
 
 def _taken(arrays: _Arrays, indices: Indices) -> _Arrays:

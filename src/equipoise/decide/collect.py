@@ -105,6 +105,7 @@ from equipoise.decide.user_evidence.runs import (
     UserRuns,
     UserSteps,
     as_they_fit,
+    least_ratios,
     of_precisions,
     other_batches,
     recasts,
@@ -617,19 +618,19 @@ def _measured(inputs: Inputs, known: Assessment) -> Estimates | None:
     searches, run_fit = known.searches, known.run_fit
     links = None if searches is None else searches.problem.model.links
     nodes = nodes if links is None else links.on(nodes)
+    # For other sizes and for the curve, a model fitted to the runs is more certain than the runs alone.
+    is_fitted = isinstance(run_fit, UserFit)
     advised: dict[str, Recast] = {}
     beyond: dict[int, dict[str, Recast]] = {}
     if searches is not None:
-        as_they_ran = whole_trainings(runs, searches, at_full_power(inputs, known.system))
+        advised = whole_trainings(runs, searches, at_full_power(inputs, known.system))
         for run_id, log_sd in other_batches(runs, searches).items():
-            kept = as_they_ran.get(run_id, Recast(factor=1.0, log_sd=0.0, keeps_strategy=True))
-            as_they_ran[run_id] = replace(kept, log_sd=math.hypot(kept.log_sd, log_sd))
+            kept = advised.get(run_id, Recast(factor=1.0, log_sd=0.0, keeps_strategy=True))
+            advised[run_id] = replace(kept, log_sd=math.hypot(kept.log_sd, log_sd))
         if run_fit is not None:
-            as_they_ran |= recasts(run_fit.steps, searches)
-            beyond = {} if isinstance(run_fit, UserFit) else recasts_beyond(run_fit.steps, searches)
-        advised = as_they_ran
-    # For other sizes and for the curve, a model fitted to the runs is more certain than the runs alone.
-    is_fitted = isinstance(run_fit, UserFit)
+            least = least_ratios(run_fit.steps, searches)
+            advised |= recasts(run_fit.steps, searches, least)
+            beyond = {} if is_fitted else recasts_beyond(run_fit.steps, searches, least)
     found = measured_estimates(
         runs,
         inputs.training.budget,

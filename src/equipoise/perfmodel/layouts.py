@@ -450,7 +450,7 @@ def _legal_blocks(space: Space, limits: Limits) -> "_LegalBlocks":
         for num_groups, shares in found.shares.items():
             for of in options.of_states(dp, min(tp, 2), pp, min(dp * cp, 2), num_groups):
                 if layers:
-                    kinds[id(layers), of.kind].append(_Block(sizes, number * len(experts), shares, of))
+                    kinds[id(layers), id(of.states)].append(_Block(sizes, number * len(experts), shares, of))
     for dp, num_times in times.items():
         for reason, of_each in options.batch_faults(dp):
             faults[reason] += num_times * of_each
@@ -474,7 +474,7 @@ class _Batches(NamedTuple):
     schedule: str
     num_microbatches: int
     kind: int
-    batches: Numbers
+    global_batches: Numbers
     microbatches: Numbers
 
 
@@ -494,11 +494,10 @@ class _Splits(NamedTuple):
 class _StatesOfBatches(NamedTuple):
     """State options that batches allow with some axis sizes.
 
-    kind: identifies the options. place: index of the batches among those of these sizes.
+    place: index of the batches among those of these sizes.
     """
 
     states: Combinations
-    kind: int
     place: int
     batches: _Batches
 
@@ -569,7 +568,7 @@ class _OptionsOfSizes:
                 kind=each.kind,
             )
             if self._allowed(states):
-                found.append(_StatesOfBatches(states.allowed, id(states.allowed), place, each))
+                found.append(_StatesOfBatches(states.allowed, place, each))
         return found
 
     def _allowed(self, found: LegalValues) -> Combinations:
@@ -625,7 +624,7 @@ def _layouts(placed: Sequence[tuple[int, _Block]], num_spaces: int) -> Layouts:
     of_block = np.array([(space, each.axes, each.of.place) for space, each in placed])[block]
     ordered = np.lexsort((of_block[:, 2], shares[:, 3], of_block[:, 1], of_block[:, 0]))
     shares, block, of_block = shares[ordered], block[ordered], of_block[ordered]
-    of_each = np.array([len(each.of.batches.batches) for each in blocks])
+    of_each = np.array([len(each.of.batches.global_batches) for each in blocks])
     first, sizes = np.cumsum(of_each) - of_each, of_each[block]
     # The batch index counts up within a row of axes: layout index minus that of the row's first layout.
     batch = np.repeat(first[block] - (np.cumsum(sizes) - sizes), sizes)
@@ -643,7 +642,7 @@ def _layouts(placed: Sequence[tuple[int, _Block]], num_spaces: int) -> Layouts:
         },
         batches={
             "microbatch_samples": np.concatenate([each.of.batches.microbatches for each in blocks]),
-            "global_batch_samples": np.concatenate([each.of.batches.batches for each in blocks]),
+            "global_batch_samples": np.concatenate([each.of.batches.global_batches for each in blocks]),
         },
         share_of=np.repeat(share_of_block, of_each),
         share=np.repeat(np.arange(len(block)), sizes),

@@ -265,14 +265,13 @@ def least_ratios(steps: UserSteps, searches: StrategySearches) -> dict[int, floa
     }
 
 
-def recasts(steps: UserSteps, searches: StrategySearches) -> dict[str, Recast]:
+def recasts(steps: UserSteps, searches: StrategySearches, least: Mapping[int, float]) -> dict[str, Recast]:
     """Conversions by run id, for sizes at which searches found a strategy.
 
-    Source: ratios of modelled times, in which common errors cancel draw by draw; the least time is that of
-    `least_ratios`.
+    least: from `least_ratios`, of the same steps and searches.
+    Source: ratios of modelled times, in which common errors cancel draw by draw.
     """
     problem, model = searches.problem, searches.problem.model
-    least = least_ratios(steps, searches)
     best = {each.num_accelerators: each for each in searches.sizes if each.best is not None}
     batches = np.array([each.global_batch_samples for each in steps.strategies], dtype=float)
     num_steps = problem.num_steps(batches)
@@ -294,13 +293,14 @@ def recasts(steps: UserSteps, searches: StrategySearches) -> dict[str, Recast]:
     return found
 
 
-def recasts_beyond(steps: UserSteps, searches: StrategySearches) -> dict[int, dict[str, Recast]]:
+def recasts_beyond(
+    steps: UserSteps, searches: StrategySearches, least: Mapping[int, float]
+) -> dict[int, dict[str, Recast]]:
     """Conversions by size and run id, for larger sizes than ran, with the batch per accelerator that ran.
 
-    For a run's strategy with more data-parallel ranks. Source: as for `recasts`.
+    For a run's strategy with more data-parallel ranks. Arguments and source: as for `recasts`.
     """
     problem, model = searches.problem, searches.problem.model
-    least = least_ratios(steps, searches)
     asked = [
         (searched, run_id, larger)
         for searched in searches.sizes
